@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bindings to C that the [`kernel`] crate does not have: verbs, the RDMA
+//! connection manager, block layer constants, and our own C helpers.
+//!
+//! Types that the kernel crate binds are not bound again, so pointers pass
+//! between the two without casts. Only `kx` and `rdma` may use this crate.
+
+#![allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    improper_ctypes,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    unused_imports,
+    unnecessary_transmutes
+)]
+
+mod generated {
+    include!(concat!(env!("IBTRS_OBJ"), "/rust/bindings/generated.rs"));
+}
+
+mod helpers {
+    use super::generated::*;
+    use kernel::{bindings::*, ffi};
+    include!(concat!(
+        env!("IBTRS_OBJ"),
+        "/rust/bindings/helpers_generated.rs"
+    ));
+}
+
+pub use generated::*;
+pub use helpers::*;

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# build-kernel.sh fast|debug: builds a test kernel, prints its build folder as
+# the last line.  The folder is keyed by the kernel's version, the
+# configuration and the toolchain, and is built once.
+. "$(dirname "$0")/env.sh"
+
+flavour=${1:?usage: build-kernel.sh fast|debug}
+fragments=("$TOP/tools/testbed/kernel/base.config")
+units=3100
+case $flavour in
+fast) ;;
+debug)
+	fragments+=("$TOP/tools/testbed/kernel/debug.config")
+	units=3200
+	;;
+*) die "no such kernel flavour: $flavour" ;;
+esac
+
+src=$("$TOP/scripts/kernel-source.sh" | tail -n 1)
+version=$(make -s -C "$src" kernelversion)
+key=$({
+	cat "${fragments[@]}"
+	/usr/bin/rustc -vV
+	"clang-$LLVM_MAJOR" --version
+	"$BINDGEN_ROOT/bin/bindgen" --version
+} | sha256sum | cut -c1-12)
+out=$IBTRS_CACHE/kernel/$version-$flavour-$key
+
+kmake() { make -C "$src" O="$out" -j"$JOBS" "${KERNEL_MAKE_ARGS[@]}" "$@"; }
+
+# Every option that a fragment sets must have survived Kconfig: one that was
+# dropped silently would leave the tests blind.
+check_config() {
+	local line name bad=0
+	while read -r line; do
+		case $line in
+		CONFIG_*=n | '# CONFIG_'*' is not set')
+			name=${line#\# }
+			name=${name%%[= ]*}
+			! grep -q "^$name=" "$out/.config" || { echo "still on: $name"; bad=1; }
+			;;
+		CONFIG_*)
+			grep -qxF "$line" "$out/.config" || { echo "did not take: $line"; bad=1; }
+			;;
+		esac
+	done < <(awk -F= '/^(# )?CONFIG_/ { k = $1; sub(/^# /, "", k); sub(/ is not set$/, "", k); last[k] = $0 }
+		END { for (k in last) print last[k] }' "${fragments[@]}")
+	return $bad
+}
+
+configure() {
+	mkdir -p "$out"
+	kmake tinyconfig
+	"$src/scripts/kconfig/merge_config.sh" -m -O "$out" "$out/.config" "${fragments[@]}"
+	kmake olddefconfig
+	check_config
+	kmake rustavailable
+}
+
+if [ ! -e "$out/.built" ]; then
+	with_progress "Configuring the $flavour kernel $version" 200 configure
+	with_progress "Building the $flavour kernel $version" "$units" kmake
+	touch "$out/.built"
+fi
+echo "$out"

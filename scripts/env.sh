@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Sourced by the other scripts: where things are cached, which tools build the
+# kernel, and how progress is shown.  Everything built lives below
+# $IBTRS_CACHE, outside the repository.
+
+set -euo pipefail
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+IBTRS_CACHE=${IBTRS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ibtrs}
+JOBS=${JOBS:-$(nproc)}
+LLVM_MAJOR=22
+BINDGEN_VERSION=0.73.2
+BINDGEN_ROOT=$IBTRS_CACHE/bindgen-$BINDGEN_VERSION
+export LIBCLANG_PATH=/usr/lib/llvm-$LLVM_MAJOR/lib
+mkdir -p "$IBTRS_CACHE/logs"
+
+# The kernel is built with the distribution's compiler, by its full path, so
+# that a rustup shim earlier in PATH does not get in the way.
+# shellcheck disable=SC2034 # used by the scripts that source this one
+KERNEL_MAKE_ARGS=(
+	LLVM=-$LLVM_MAJOR
+	RUSTC=/usr/bin/rustc HOSTRUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc
+	RUSTFMT=/usr/bin/rustfmt CLIPPY_DRIVER=/usr/bin/clippy-driver
+	BINDGEN="$BINDGEN_ROOT/bin/bindgen"
+	KBUILD_BUILD_USER=ibtrs KBUILD_BUILD_HOST=ibtrs
+	KBUILD_BUILD_TIMESTAMP='Thu Jan  1 00:00:00 UTC 1970'
+)
+
+say() { printf '==> %s\n' "$*"; }
+die() {
+	printf 'error: %s\n' "$*" >&2
+	exit 1
+}
+
+# Runs a command as root: directly, or through sudo.
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		sudo "$@"
+	fi
+}
+
+# with_progress TITLE UNITS COMMAND...
+#
+# Runs COMMAND with its output in a log and a line of progress twice a minute
+# on ours.  Progress is counted in lines of the log out of the expected UNITS;
+# from it comes the estimate of the time left.
+with_progress() {
+	local title=$1 units=$2 log start pid now lines next=0 left rc=0
+	shift 2
+	log=$IBTRS_CACHE/logs/$(tr -cs '[:alnum:]' - <<<"$title" | sed 's/-$//').log
+	say "$title (log: $log)"
+	start=$(date +%s)
+	"$@" >"$log" 2>&1 &
+	pid=$!
+	while kill -0 "$pid" 2>/dev/null; do
+		sleep 1
+		now=$(($(date +%s) - start))
+		[ "$now" -ge "$((next + 30))" ] || continue
+		next=$now
+		lines=$(wc -l <"$log")
+		left='?'
+		if [ "$lines" -gt 20 ] && [ "$lines" -lt "$units" ]; then
+			left=$((now * (units - lines) / lines))
+		fi
+		printf '    %s: %d of about %d steps, %d s so far, about %s s left\n' \
+			"$title" "$lines" "$units" "$now" "$left"
+	done
+	wait "$pid" || rc=$?
+	if [ "$rc" != 0 ]; then
+		tail -n 40 "$log" >&2
+		die "$title failed with status $rc; the whole log is $log"
+	fi
+	printf '    %s: done in %d s\n' "$title" "$(($(date +%s) - start))"
+}
