@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the server checks before it submits a request (protocol 6.3, hazards 7, 8, 37).
+
+use ibtrs_proto::msg::{Direction, ServerRequest};
+use ibtrs_proto::Errno;
+
+use crate::msg::{IoFlags, IoHdr, Op};
+
+/// What the server knows about the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Capacity in sectors.
+    pub nsectors: u64,
+    /// Smallest unit of I/O in bytes, a power of two from 512 on.
+    pub logical_block_size: u32,
+    /// The client opened it read-only, or it is read-only itself.
+    pub read_only: bool,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoError {
+    /// A write in the guise of a transport read, or the other way round.
+    Direction,
+    /// A request that changes a read-only device.
+    ReadOnly,
+    /// Data and the number of bytes do not agree.
+    Length,
+    /// A request that covers no sector.
+    Empty,
+    /// Data with a request that has none, or none with one that has.
+    Data,
+    /// FUA or PREFLUSH at something that is neither write nor flush.
+    Flags,
+    /// Not a whole number of logical blocks.
+    Alignment,
+    /// Beyond the end of the device.
+    Range,
+}
+
+impl IoError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Direction => "operation against the direction of the transport",
+            Self::ReadOnly => "device is read-only",
+            Self::Length => "data and length of the request differ",
+            Self::Empty => "request without length",
+            Self::Data => "request with data it must not have, or without what it must",
+            Self::Flags => "durability flags at a request that cannot have them",
+            Self::Alignment => "request is not a whole number of blocks",
+            Self::Range => "request beyond the end of the device",
+        }
+    }
+
+    /// The errno to answer with.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::ReadOnly => Errno::EROFS,
+            Self::Range => Errno::EIO,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+/// A request fit to be submitted.
+///
+/// # Invariants
+///
+/// Unless `op` is a flush: `bytes` is not zero, `sector` and `bytes` are whole logical blocks
+/// inside the device, and equal the data's length if `op` has data. A flush has neither.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckedIo {
+    /// What to do.
+    pub op: Op,
+    /// First sector.
+    pub sector: u64,
+    /// Bytes covered on the device.
+    pub bytes: u32,
+    /// Flags that mean something for `op`.
+    pub flags: IoFlags,
+    /// Linux I/O priority; for the caller to drop below protocol version 2.
+    pub prio: u16,
+}
+
+impl CheckedIo {
+    /// Sectors covered.
+    #[inline]
+    pub const fn sectors(&self) -> u32 {
+        self.bytes >> 9
+    }
+}
+
+/// Checks header `hdr` of transport request `req` against the device.
+///
+/// # Errors
+///
+/// See [`IoError`]; the request is to be answered with its errno.
+#[inline]
+pub fn check(hdr: &IoHdr, req: &ServerRequest, dev: &Device) -> Result<CheckedIo, IoError> {
+    check_data(hdr, req.direction, req.data_len, dev).and_then(|io| {
+        // A read that returns less than it reads is nothing a client sends.
+        if hdr.op == Op::Read && req.return_len() != hdr.bytes {
+            return Err(IoError::Length);
+        }
+        Ok(io)
+    })
+}
+
+/// As [`check`], for the direction and the number of data bytes of a transport request.
+///
+/// # Errors
+///
+/// See [`IoError`].
+#[inline]
+pub fn check_data(
+    hdr: &IoHdr,
+    direction: Direction,
+    data_len: u32,
+    dev: &Device,
+) -> Result<CheckedIo, IoError> {
+    if hdr.op.modifies() && dev.read_only {
+        return Err(IoError::ReadOnly);
+    }
+    if hdr.op == Op::Flush {
+        // Sent as a read by C clients; nothing depends on it. Its sector means nothing.
+        if data_len != 0 {
+            return Err(IoError::Data);
+        }
+        if hdr.bytes != 0 {
+            return Err(IoError::Length);
+        }
+        // INVARIANT: a flush has neither sector nor length.
+        return Ok(CheckedIo {
+            op: Op::Flush,
+            sector: 0,
+            bytes: 0,
+            flags: IoFlags::NONE,
+            prio: hdr.prio,
+        });
+    }
+    if hdr.op.is_transport_write() != (direction == Direction::Write) {
+        return Err(IoError::Direction);
+    }
+    if hdr.bytes == 0 {
+        return Err(IoError::Empty);
+    }
+    if hdr.op.has_data() != (data_len != 0) {
+        return Err(IoError::Data);
+    }
+    if hdr.op.has_data() && data_len != hdr.bytes {
+        return Err(IoError::Length);
+    }
+    let durable = IoFlags::FUA.and(IoFlags::PREFLUSH);
+    if hdr.op != Op::Write && hdr.flags.intersects(durable) {
+        return Err(IoError::Flags);
+    }
+    check_range(hdr, dev)?;
+    let flags = if hdr.op == Op::WriteZeroes {
+        hdr.flags
+    } else {
+        hdr.flags.without(IoFlags::NOUNMAP)
+    };
+    // INVARIANT: checked above.
+    Ok(CheckedIo {
+        op: hdr.op,
+        sector: hdr.sector,
+        bytes: hdr.bytes,
+        flags,
+        prio: hdr.prio,
+    })
+}
+
+#[inline]
+fn check_range(hdr: &IoHdr, dev: &Device) -> Result<(), IoError> {
+    let block = dev.logical_block_size.max(512);
+    let block_sectors = u64::from(block >> 9);
+    if hdr.bytes.checked_rem(block) != Some(0) || hdr.sector.checked_rem(block_sectors) != Some(0) {
+        return Err(IoError::Alignment);
+    }
+    match hdr.sector.checked_add(u64::from(hdr.bytes >> 9)) {
+        Some(end) if end <= dev.nsectors => Ok(()),
+        _ => Err(IoError::Range),
+    }
+}

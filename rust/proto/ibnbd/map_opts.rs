@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What users write to map and unmap a device (protocol 7.3).
+
+use core::fmt;
+
+use ibtrs_proto::addr::{AddrError, PathAddr};
+use ibtrs_proto::consts::{DEFAULT_PORT, MAX_PATHS};
+use ibtrs_proto::name::{DevicePath, NameError, SessionName};
+use ibtrs_proto::opts::{Key, OptError, Options, Values};
+use ibtrs_proto::text;
+use ibtrs_proto::Errno;
+
+use crate::access::AccessMode;
+
+const SESSNAME: &str = "sessname";
+const DEVICE_PATH: &str = "device_path";
+const PATH: &str = "path";
+const DEST_PORT: &str = "dest_port";
+const ACCESS_MODE: &str = "access_mode";
+const NR_POLL_QUEUES: &str = "nr_poll_queues";
+
+const TABLE: [Key; 6] = [
+    Key::required(SESSNAME),
+    Key::required(DEVICE_PATH),
+    // The cast loses nothing: 128.
+    Key::repeatable(PATH, MAX_PATHS as u16),
+    Key::optional(DEST_PORT),
+    Key::optional(ACCESS_MODE),
+    Key::optional(NR_POLL_QUEUES),
+];
+
+/// Why a line is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError<'a> {
+    /// An option is unknown, doubled, missing, or has no value.
+    Option(OptError<'a>),
+    /// The session's name is unusable.
+    Session(NameError),
+    /// The device's name is unusable.
+    Device(NameError),
+    /// A path is unusable; with the text of the path.
+    Path(AddrError, &'a str),
+    /// The port is not 1..=65535.
+    Port(&'a str),
+    /// The access mode is none of ours.
+    AccessMode(&'a str),
+    /// The number of poll queues is no number from -1 on.
+    PollQueues(&'a str),
+}
+
+impl MapError<'_> {
+    /// One line for the log; `Display` adds which option it is about.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Option(e) => e.as_str(),
+            Self::Session(e) | Self::Device(e) => e.as_str(),
+            Self::Path(e, _) => e.as_str(),
+            Self::Port(_) => "port is not 1 to 65535",
+            Self::AccessMode(_) => "access mode is not ro, rw or migration",
+            Self::PollQueues(_) => "number of poll queues is not -1 or more",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Option(e) => e.errno(),
+            Self::Session(e) | Self::Device(e) => e.errno(),
+            Self::Path(e, _) => e.errno(),
+            Self::Port(_) | Self::AccessMode(_) | Self::PollQueues(_) => Errno::EINVAL,
+        }
+    }
+}
+
+impl fmt::Display for MapError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option(e) => e.fmt(f),
+            Self::Session(e) => write!(f, "{SESSNAME}: {}", e.as_str()),
+            Self::Device(e) => write!(f, "{DEVICE_PATH}: {}", e.as_str()),
+            Self::Path(e, text) => write!(f, "{PATH}={text}: {}", e.as_str()),
+            Self::Port(text) => write!(f, "{DEST_PORT}={text}: {}", self.as_str()),
+            Self::AccessMode(text) => write!(f, "{ACCESS_MODE}={text}: {}", self.as_str()),
+            Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
+        }
+    }
+}
+
+/// A checked line of `map_device`.
+///
+/// The order of options does not matter; in particular `dest_port` holds for every path.
+#[derive(Clone, Copy, Debug)]
+pub struct MapOptions<'a> {
+    options: Options<'a>,
+    /// Name of the session to use, or to create with the paths.
+    pub session: SessionName<'a>,
+    /// Name of the device, for the server to interpret.
+    pub device_path: DevicePath<'a>,
+    /// How to use it; read and write unless given.
+    pub access_mode: AccessMode,
+    /// Port of the server, for all paths.
+    pub dest_port: u16,
+    /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
+    pub nr_poll_queues: i32,
+}
+
+impl<'a> MapOptions<'a> {
+    /// Checks a line, all values included.
+    ///
+    /// # Errors
+    ///
+    /// The first problem; see [`MapError`].
+    pub fn parse(line: &'a [u8]) -> Result<Self, MapError<'a>> {
+        let options = Options::parse(line, &TABLE).map_err(MapError::Option)?;
+        let session = options.get(SESSNAME).unwrap_or("");
+        let session = SessionName::new(session.as_bytes()).map_err(MapError::Session)?;
+        let device = options.get(DEVICE_PATH).unwrap_or("");
+        let device_path = DevicePath::new(device.as_bytes()).map_err(MapError::Device)?;
+        for text in options.all(PATH) {
+            PathAddr::parse(text).map_err(|e| MapError::Path(e, text))?;
+        }
+        let dest_port = match options.get(DEST_PORT) {
+            Some(text) => port(text).ok_or(MapError::Port(text))?,
+            None => DEFAULT_PORT,
+        };
+        let access_mode = match options.get(ACCESS_MODE) {
+            Some(text) => AccessMode::parse(text).map_err(|_| MapError::AccessMode(text))?,
+            None => AccessMode::default(),
+        };
+        let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
+            Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
+            None => 0,
+        };
+        Ok(Self {
+            options,
+            session,
+            device_path,
+            access_mode,
+            dest_port,
+            nr_poll_queues,
+        })
+    }
+
+    /// The paths, in the order of the line: none, if the session is expected to exist.
+    pub fn paths(&self) -> Paths<'a> {
+        Paths {
+            values: self.options.all(PATH),
+        }
+    }
+
+    /// Number of paths, at most 128.
+    pub fn path_count(&self) -> usize {
+        self.options.count(PATH)
+    }
+
+    /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` when more were asked for.
+    pub fn poll_queues(&self, nr_cpus: u32) -> Option<u32> {
+        match u32::try_from(self.nr_poll_queues) {
+            Ok(n) if n <= nr_cpus => Some(n),
+            Ok(_) => None,
+            Err(_) => Some(nr_cpus),
+        }
+    }
+}
+
+fn port(text: &str) -> Option<u16> {
+    let n = text::decimal(text.as_bytes(), 1, i64::from(u16::MAX)).ok()?;
+    u16::try_from(n).ok()
+}
+
+fn queues(text: &str) -> Option<i32> {
+    let n = text::decimal(text.as_bytes(), -1, i64::from(i32::MAX)).ok()?;
+    i32::try_from(n).ok()
+}
+
+/// Iterator over the paths of [`MapOptions`].
+#[derive(Clone, Debug)]
+pub struct Paths<'a> {
+    values: Values<'a, 'static>,
+}
+
+impl Iterator for Paths<'_> {
+    type Item = PathAddr;
+
+    fn next(&mut self) -> Option<PathAddr> {
+        // Every value was parsed before.
+        self.values.find_map(|text| PathAddr::parse(text).ok())
+    }
+}
+
+/// What users write to `unmap_device`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnmapMode {
+    /// Only if nobody has the device open.
+    Normal,
+    /// In any case.
+    Force,
+}
+
+/// A text that is neither "normal" nor "force".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadUnmapMode;
+
+impl BadUnmapMode {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        "write normal or force"
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+impl UnmapMode {
+    /// Reads a line.
+    ///
+    /// # Errors
+    ///
+    /// When it is neither "normal" nor "force".
+    pub fn parse(line: &[u8]) -> Result<Self, BadUnmapMode> {
+        match text::line(line) {
+            Ok("normal") => Ok(Self::Normal),
+            Ok("force") => Ok(Self::Force),
+            _ => Err(BadUnmapMode),
+        }
+    }
+
+    /// Whether users of the device are ignored.
+    pub const fn force(&self) -> bool {
+        matches!(self, Self::Force)
+    }
+}

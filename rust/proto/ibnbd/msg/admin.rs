@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages that are no I/O: SESS_INFO, OPEN, CLOSE.
+
+use ibtrs_proto::bytes::{message, Writer};
+use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};
+
+use super::*;
+use crate::access::AccessMode;
+
+/// The client's version; once per session, before the first OPEN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessInfo {
+    /// Highest major version the client speaks.
+    pub ver: u8,
+}
+
+impl SessInfo {
+    /// The 36 bytes of the message.
+    pub fn encode(&self) -> [u8; SESS_INFO_LEN] {
+        message(|w| version(w, TYPE_SESS_INFO, self.ver))
+    }
+
+    /// Reads the message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        decode_version(bytes, TYPE_SESS_INFO).map(|ver| Self { ver })
+    }
+
+    /// The server's answer: the lower one of both versions.
+    pub fn answer(&self) -> SessInfoRsp {
+        SessInfoRsp {
+            ver: self.ver.min(VERSION_MAJOR),
+        }
+    }
+}
+
+/// The version both sides use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessInfoRsp {
+    /// Major version.
+    pub ver: u8,
+}
+
+impl SessInfoRsp {
+    /// The 36 bytes of the message.
+    pub fn encode(&self) -> [u8; SESS_INFO_LEN] {
+        message(|w| version(w, TYPE_SESS_INFO_RSP, self.ver))
+    }
+
+    /// Reads the message; a version above ours is cut down to ours.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        decode_version(bytes, TYPE_SESS_INFO_RSP).map(|ver| Self {
+            ver: ver.min(VERSION_MAJOR),
+        })
+    }
+}
+
+fn version(w: &mut Writer<'_>, kind: u16, ver: u8) {
+    put_type(w, kind);
+    w.u8(ver);
+}
+
+fn decode_version(bytes: &[u8], kind: u16) -> Result<u8, MsgError> {
+    let mut r = body(bytes, kind)?;
+    if bytes.len() < SESS_INFO_LEN {
+        return Err(MsgError::Short);
+    }
+    r.u8().ok_or(MsgError::Short)
+}
+
+/// A client asks for a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open<'a> {
+    /// How the client wants to use it.
+    pub access_mode: AccessMode,
+    /// Its name; the server decides what that stands for.
+    pub dev_name: DevicePath<'a>,
+}
+
+impl<'a> Open<'a> {
+    /// The 264 bytes of the message.
+    pub fn encode(&self) -> [u8; OPEN_LEN] {
+        message(|w| {
+            put_type(w, TYPE_OPEN);
+            w.u8(self.access_mode.to_wire());
+            w.zeros(1);
+            w.put(self.dev_name.as_bytes());
+        })
+    }
+
+    /// Reads and checks the message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type, or when access mode or name are unusable.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, MsgError> {
+        let mut r = body(bytes, TYPE_OPEN)?;
+        if bytes.len() < OPEN_LEN {
+            return Err(MsgError::Short);
+        }
+        let mode = r.u8().ok_or(MsgError::Short)?;
+        let access_mode = AccessMode::try_from(mode).map_err(|_| MsgError::AccessMode(mode))?;
+        r.skip(1).ok_or(MsgError::Short)?;
+        let field = r.take(MAX_DEVICE_NAME).ok_or(MsgError::Short)?;
+        let len = field
+            .iter()
+            .position(|&b| b == 0)
+            .ok_or(MsgError::Name(NameError::NoNul))?;
+        let name = field.get(..len).ok_or(MsgError::Short)?;
+        let dev_name = DevicePath::new(name).map_err(MsgError::Name)?;
+        Ok(Self {
+            access_mode,
+            dev_name,
+        })
+    }
+}
+
+/// A client is done with a device. Answered with success even if the id is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Close {
+    /// Id from the answer to OPEN.
+    pub device_id: u32,
+}
+
+impl Close {
+    /// The 8 bytes of the message.
+    pub fn encode(&self) -> [u8; CLOSE_LEN] {
+        message(|w| {
+            put_type(w, TYPE_CLOSE);
+            w.u32(self.device_id);
+        })
+    }
+
+    /// Reads the message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        let mut r = body(bytes, TYPE_CLOSE)?;
+        let device_id = r.u32().ok_or(MsgError::Short)?;
+        Ok(Self { device_id })
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The header of an I/O request.
+
+use ibtrs_proto::bytes::message;
+
+use super::*;
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Read sectors.
+    Read,
+    /// Write sectors.
+    Write,
+    /// Make earlier writes durable.
+    Flush,
+    /// Sectors are no longer needed.
+    Discard,
+    /// Sectors are to be erased for good.
+    SecureErase,
+    /// Sectors are to read as zeroes.
+    WriteZeroes,
+}
+
+impl Op {
+    /// All operations.
+    pub const ALL: [Op; 6] = [
+        Op::Read,
+        Op::Write,
+        Op::Flush,
+        Op::Discard,
+        Op::SecureErase,
+        Op::WriteZeroes,
+    ];
+
+    /// The name for logs and traces.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::SecureErase => "secure erase",
+            Op::WriteZeroes => "write zeroes",
+        }
+    }
+
+    /// The number on the wire.
+    #[inline]
+    pub const fn to_wire(self) -> u8 {
+        match self {
+            Op::Read => 0,
+            Op::Write => 1,
+            Op::Flush => 2,
+            Op::Discard => 3,
+            Op::SecureErase => 4,
+            Op::WriteZeroes => 5,
+        }
+    }
+
+    /// Whether the request changes the device.
+    #[inline]
+    pub const fn modifies(&self) -> bool {
+        match self {
+            Op::Read | Op::Flush => false,
+            Op::Write | Op::Discard | Op::SecureErase | Op::WriteZeroes => true,
+        }
+    }
+
+    /// Whether the request carries data, one way or the other.
+    #[inline]
+    pub const fn has_data(&self) -> bool {
+        matches!(self, Op::Read | Op::Write)
+    }
+
+    /// Whether the client sends the request as a transport write; reads and flushes are
+    /// transport reads.
+    #[inline]
+    pub const fn is_transport_write(&self) -> bool {
+        self.modifies()
+    }
+}
+
+impl TryFrom<u8> for Op {
+    type Error = MsgError;
+
+    #[inline]
+    fn try_from(wire: u8) -> Result<Self, MsgError> {
+        match wire {
+            0 => Ok(Op::Read),
+            1 => Ok(Op::Write),
+            2 => Ok(Op::Flush),
+            3 => Ok(Op::Discard),
+            4 => Ok(Op::SecureErase),
+            5 => Ok(Op::WriteZeroes),
+            other => Err(MsgError::Op(other)),
+        }
+    }
+}
+
+/// Flags of a request, a set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct IoFlags(u32);
+
+impl IoFlags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// Somebody waits for the request.
+    pub const SYNC: Self = Self(1 << 8);
+    /// The data is durable when the request completes.
+    pub const FUA: Self = Self(1 << 9);
+    /// Earlier writes are made durable first.
+    pub const PREFLUSH: Self = Self(1 << 10);
+    /// Zeroes are written, not unmapped.
+    pub const NOUNMAP: Self = Self(1 << 11);
+
+    const KNOWN: u32 = Self::SYNC.0 | Self::FUA.0 | Self::PREFLUSH.0 | Self::NOUNMAP.0;
+
+    /// Both sets together.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// This set without the members of `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all members of `other` are in the set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the sets have a member in common.
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// `flag` if `on`, else no flag.
+    #[inline]
+    #[must_use]
+    pub const fn when(flag: Self, on: bool) -> Self {
+        if on {
+            flag
+        } else {
+            Self::NONE
+        }
+    }
+}
+
+impl core::fmt::Debug for IoFlags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const NAMES: [(IoFlags, &str); 4] = [
+            (IoFlags::SYNC, "SYNC"),
+            (IoFlags::FUA, "FUA"),
+            (IoFlags::PREFLUSH, "PREFLUSH"),
+            (IoFlags::NOUNMAP, "NOUNMAP"),
+        ];
+        let members = NAMES.iter().filter(|(flag, _)| self.contains(*flag));
+        f.debug_set()
+            .entries(members.map(|(_, name)| name))
+            .finish()
+    }
+}
+
+/// Header of an I/O request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoHdr {
+    /// Id from the answer to OPEN.
+    pub device_id: u32,
+    /// First sector, in units of 512 bytes.
+    pub sector: u64,
+    /// What to do.
+    pub op: Op,
+    /// How to do it.
+    pub flags: IoFlags,
+    /// Bytes the request covers on the device.
+    pub bytes: u32,
+    /// Linux I/O priority; 0 when the client sent none. Counts from protocol version 2 on.
+    pub prio: u16,
+}
+
+impl IoHdr {
+    /// The 32 bytes of the header. Shorter forms lose the priority at C servers.
+    #[inline]
+    pub fn encode(&self) -> [u8; IO_HDR_LEN] {
+        message(|w| {
+            put_type(w, TYPE_IO);
+            w.u32(self.device_id);
+            w.u64(self.sector);
+            w.u32(u32::from(self.op.to_wire()) | self.flags.0);
+            w.u32(self.bytes);
+            w.u16(self.prio);
+        })
+    }
+
+    /// Reads the header. At least 24 bytes are needed; with less than 32 the priority is 0.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type, or when operation or flags are unknown: a flag that
+    /// is not understood must not be dropped.
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        let mut r = body(bytes, TYPE_IO)?;
+        let mut fields = || Some((r.u32()?, r.u64()?, r.u32()?, r.u32()?));
+        let (device_id, sector, rw, bytes_nr) = fields().ok_or(MsgError::Short)?;
+        let [op, ..] = rw.to_le_bytes();
+        let op = Op::try_from(op)?;
+        let flags = rw & !0xFF;
+        if flags & !IoFlags::KNOWN != 0 {
+            return Err(MsgError::Flags(flags));
+        }
+        let prio = if bytes.len() >= IO_HDR_LEN {
+            r.u16().ok_or(MsgError::Short)?
+        } else {
+            0
+        };
+        Ok(Self {
+            device_id,
+            sector,
+            op,
+            flags: IoFlags(flags),
+            bytes: bytes_nr,
+            prio,
+        })
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages of the block device (protocol 1.11).
+//!
+//! The client's messages are the user headers of transport requests; the server's are the data
+//! of answers to reads. Each begins with its type (16 bits) and 16 bits of padding. All padding
+//! and all reserved bytes are sent as zeroes, and ignored when received: C clients send what
+//! was on their stack.
+
+mod admin;
+mod io;
+mod open_rsp;
+
+pub use admin::{Close, Open, SessInfo, SessInfoRsp};
+pub use io::{IoFlags, IoHdr, Op};
+pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp};
+
+use ibtrs_proto::bytes::{Reader, Writer};
+use ibtrs_proto::name::NameError;
+use ibtrs_proto::Errno;
+
+/// Highest major version we speak; the lower one of both sides is used.
+pub const VERSION_MAJOR: u8 = 2;
+/// Our minor version, never on the wire.
+pub const VERSION_MINOR: u8 = 2;
+
+/// Length of SESS_INFO and of its answer, in bytes.
+pub const SESS_INFO_LEN: usize = 36;
+/// Length of OPEN, in bytes.
+pub const OPEN_LEN: usize = 264;
+/// Length of the answer to OPEN, in bytes.
+pub const OPEN_RSP_LEN: usize = 56;
+/// Length of CLOSE, in bytes.
+pub const CLOSE_LEN: usize = 8;
+/// Length of an I/O header as we send it, in bytes.
+pub const IO_HDR_LEN: usize = 32;
+
+const TYPE_SESS_INFO: u16 = 0;
+const TYPE_SESS_INFO_RSP: u16 = 1;
+const TYPE_OPEN: u16 = 2;
+const TYPE_OPEN_RSP: u16 = 3;
+const TYPE_IO: u16 = 4;
+const TYPE_CLOSE: u16 = 5;
+
+/// Why a message was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MsgError {
+    /// Shorter than its format.
+    Short,
+    /// Another type than the one that is due, or an unknown one.
+    Type(u16),
+    /// OPEN with an unknown access mode.
+    AccessMode(u8),
+    /// OPEN with an unusable device name.
+    Name(NameError),
+    /// I/O with an unknown operation.
+    Op(u8),
+    /// I/O with unknown flags.
+    Flags(u32),
+    /// Device with a block size that is no power of two from 512 to 32768.
+    BlockSize(u32),
+    /// Device beyond 2^63 bytes.
+    Capacity(u64),
+}
+
+impl MsgError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Short => "message shorter than its format",
+            Self::Type(_) => "message of an unexpected type",
+            Self::AccessMode(_) => "unknown access mode",
+            Self::Name(e) => e.as_str(),
+            Self::Op(_) => "unknown operation",
+            Self::Flags(_) => "unknown request flags",
+            Self::BlockSize(_) => "block size is no power of two from 512 to 32768",
+            Self::Capacity(_) => "device is larger than 2^63 bytes",
+        }
+    }
+
+    /// The errno to return or to answer with.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Name(e) => e.errno(),
+            Self::Op(_) | Self::Flags(_) => Errno::EOPNOTSUPP,
+            Self::Capacity(_) => Errno::EFBIG,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+/// A message from a client, as the server sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UserMsg<'a> {
+    /// The client introduces itself.
+    SessInfo(SessInfo),
+    /// The client wants a device.
+    Open(Open<'a>),
+    /// The client is done with a device.
+    Close(Close),
+    /// Read, write and such.
+    Io(IoHdr),
+}
+
+impl<'a> UserMsg<'a> {
+    /// Reads a user header, which may be longer than its message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short, of a type that clients do not send, or malformed.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MsgError> {
+        let kind = Reader::new(bytes).u16().ok_or(MsgError::Short)?;
+        match kind {
+            TYPE_IO => IoHdr::decode(bytes).map(Self::Io),
+            TYPE_SESS_INFO => SessInfo::decode(bytes).map(Self::SessInfo),
+            TYPE_OPEN => Open::decode(bytes).map(Self::Open),
+            TYPE_CLOSE => Close::decode(bytes).map(Self::Close),
+            other => Err(MsgError::Type(other)),
+        }
+    }
+}
+
+/// Writes the common header.
+#[inline]
+fn put_type(w: &mut Writer<'_>, kind: u16) {
+    w.u16(kind);
+    w.zeros(2);
+}
+
+/// Takes the common header, which has to be of type `kind`.
+#[inline]
+fn body(bytes: &[u8], kind: u16) -> Result<Reader<'_>, MsgError> {
+    let mut r = Reader::new(bytes);
+    match r.u16() {
+        Some(k) if k == kind => {}
+        Some(k) => return Err(MsgError::Type(k)),
+        None => return Err(MsgError::Short),
+    }
+    r.skip(2).ok_or(MsgError::Short)?;
+    Ok(r)
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The answer to OPEN: what the device is like.
+
+use ibtrs_proto::bytes::message;
+
+use super::*;
+
+/// Largest power of two that a block size's 16 bits can hold.
+const MAX_BLOCK_SIZE: u32 = 32_768;
+/// Smallest block size, one sector.
+const MIN_BLOCK_SIZE: u32 = 512;
+/// Most sectors whose bytes a signed 64-bit offset can count.
+const MAX_SECTORS: u64 = (1 << 63) >> 9;
+
+const CACHE_FUA: u8 = 1;
+const CACHE_WRITEBACK: u8 = 2;
+
+/// Whether and how the device caches writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CachePolicy {
+    /// It has a volatile cache: flushes matter.
+    pub writeback: bool,
+    /// It can write through its cache.
+    pub fua: bool,
+}
+
+/// Limits of a block device with room for whatever the kernel says.
+///
+/// Sizes in bytes, the rest in sectors unless named otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceLimits {
+    /// Capacity in sectors.
+    pub nsectors: u64,
+    /// Largest request in sectors.
+    pub max_hw_sectors: u32,
+    /// Largest write-zeroes in sectors, 0 if not supported.
+    pub max_write_zeroes_sectors: u32,
+    /// Largest discard in sectors, 0 if not supported.
+    pub max_discard_sectors: u32,
+    /// Unit of discards in bytes.
+    pub discard_granularity: u32,
+    /// Offset of the first discard unit in bytes.
+    pub discard_alignment: u32,
+    /// Block size the device works with internally, in bytes.
+    pub physical_block_size: u32,
+    /// Smallest unit of I/O in bytes.
+    pub logical_block_size: u32,
+    /// Most segments of a request.
+    pub max_segments: u32,
+    /// Largest secure erase in sectors, 0 if not supported.
+    pub max_secure_erase_sectors: u32,
+    /// Caching of writes.
+    pub cache: CachePolicy,
+}
+
+/// The answer to OPEN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenRsp {
+    /// Names the device in this session from now on.
+    pub device_id: u32,
+    /// Capacity in sectors.
+    pub nsectors: u64,
+    /// Largest request in sectors; for information.
+    pub max_hw_sectors: u32,
+    /// Largest write-zeroes in sectors, 0 if not supported.
+    pub max_write_zeroes_sectors: u32,
+    /// Largest discard in sectors, 0 if not supported.
+    pub max_discard_sectors: u32,
+    /// Unit of discards in bytes.
+    pub discard_granularity: u32,
+    /// Offset of the first discard unit in bytes.
+    pub discard_alignment: u32,
+    /// Block size the device works with internally, in bytes, as sent; see
+    /// [`OpenRsp::physical_block_size_bytes`].
+    pub physical_block_size: u16,
+    /// Smallest unit of I/O in bytes: a power of two, 512..=32768.
+    pub logical_block_size: u16,
+    /// Most segments of a request; for information.
+    pub max_segments: u16,
+    /// Not zero when the device can erase for good.
+    pub secure_discard: u16,
+    /// Caching of writes.
+    pub cache: CachePolicy,
+}
+
+impl OpenRsp {
+    /// The answer for a device with `limits`.
+    ///
+    /// What does not fit its 16 bits is never cut off bit by bit, which would make 65536 a 0:
+    /// `max_segments` and `secure_discard` become at most 65535, and the physical block size,
+    /// a hint, at most 32768.
+    ///
+    /// # Errors
+    ///
+    /// When the logical block size is no power of two of 512..=32768, or the capacity is more
+    /// than 2^63 bytes: such a device cannot be offered.
+    pub fn new(device_id: u32, limits: &DeviceLimits) -> Result<Self, MsgError> {
+        let logical = limits.logical_block_size;
+        if !is_block_size(logical) {
+            return Err(MsgError::BlockSize(logical));
+        }
+        if limits.nsectors > MAX_SECTORS {
+            return Err(MsgError::Capacity(limits.nsectors));
+        }
+        let physical = limits.physical_block_size.clamp(logical, MAX_BLOCK_SIZE);
+        Ok(Self {
+            device_id,
+            nsectors: limits.nsectors,
+            max_hw_sectors: limits.max_hw_sectors,
+            max_write_zeroes_sectors: limits.max_write_zeroes_sectors,
+            max_discard_sectors: limits.max_discard_sectors,
+            discard_granularity: limits.discard_granularity,
+            discard_alignment: limits.discard_alignment,
+            physical_block_size: saturate(physical),
+            logical_block_size: saturate(logical),
+            max_segments: saturate(limits.max_segments),
+            secure_discard: saturate(limits.max_secure_erase_sectors),
+            cache: limits.cache,
+        })
+    }
+
+    /// The 56 bytes of the message.
+    pub fn encode(&self) -> [u8; OPEN_RSP_LEN] {
+        let fua = if self.cache.fua { CACHE_FUA } else { 0 };
+        let writeback = if self.cache.writeback {
+            CACHE_WRITEBACK
+        } else {
+            0
+        };
+        message(|w| {
+            put_type(w, TYPE_OPEN_RSP);
+            w.u32(self.device_id);
+            w.u64(self.nsectors);
+            w.u32(self.max_hw_sectors);
+            w.u32(self.max_write_zeroes_sectors);
+            w.u32(self.max_discard_sectors);
+            w.u32(self.discard_granularity);
+            w.u32(self.discard_alignment);
+            w.u16(self.physical_block_size);
+            w.u16(self.logical_block_size);
+            w.u16(self.max_segments);
+            w.u16(self.secure_discard);
+            w.zeros(1);
+            w.u8(fua | writeback);
+        })
+    }
+
+    /// Reads and checks the message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type, or names a capacity or a logical block size that no
+    /// disk can have.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        let r = body(bytes, TYPE_OPEN_RSP)?;
+        let rsp = match bytes.len() {
+            OPEN_RSP_LEN.. => Self::fields(r).ok_or(MsgError::Short)?,
+            _ => return Err(MsgError::Short),
+        };
+        let logical = u32::from(rsp.logical_block_size);
+        if !is_block_size(logical) {
+            return Err(MsgError::BlockSize(logical));
+        }
+        if rsp.nsectors > MAX_SECTORS {
+            return Err(MsgError::Capacity(rsp.nsectors));
+        }
+        Ok(rsp)
+    }
+
+    fn fields(mut r: Reader<'_>) -> Option<Self> {
+        let mut rsp = Self {
+            device_id: r.u32()?,
+            nsectors: r.u64()?,
+            max_hw_sectors: r.u32()?,
+            max_write_zeroes_sectors: r.u32()?,
+            max_discard_sectors: r.u32()?,
+            discard_granularity: r.u32()?,
+            discard_alignment: r.u32()?,
+            physical_block_size: r.u16()?,
+            logical_block_size: r.u16()?,
+            max_segments: r.u16()?,
+            secure_discard: r.u16()?,
+            cache: CachePolicy::default(),
+        };
+        r.skip(1)?;
+        let cache = r.u8()?;
+        rsp.cache.fua = cache & CACHE_FUA != 0;
+        rsp.cache.writeback = cache & CACHE_WRITEBACK != 0;
+        Some(rsp)
+    }
+
+    /// The physical block size to use, in bytes.
+    ///
+    /// C servers cut it to 16 bits; one that is no power of two, or less than the logical block
+    /// size, counts as the latter.
+    pub fn physical_block_size_bytes(&self) -> u32 {
+        let physical = u32::from(self.physical_block_size);
+        if physical.is_power_of_two() {
+            physical.max(u32::from(self.logical_block_size))
+        } else {
+            u32::from(self.logical_block_size)
+        }
+    }
+
+    /// Whether this is the same device as before, as far as a client can tell from block sizes.
+    ///
+    /// A device found under the same name after a reconnect has to be.
+    pub const fn same_geometry(&self, before: &Self) -> bool {
+        self.logical_block_size == before.logical_block_size
+            && self.physical_block_size == before.physical_block_size
+    }
+}
+
+const fn is_block_size(n: u32) -> bool {
+    n.is_power_of_two() && n >= MIN_BLOCK_SIZE && n <= MAX_BLOCK_SIZE
+}
+
+fn saturate(n: u32) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}

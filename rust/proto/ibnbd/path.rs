@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which device a name stands for on the server (protocol 6.2).
+//!
+//! The server looks below its search path only. `%SESSNAME%` in the search path stands for the
+//! client's session, so that each client can have a folder of its own.
+
+use core::ffi::CStr;
+
+use ibtrs_proto::name::{DevicePath, SessionName};
+use ibtrs_proto::Errno;
+
+/// Longest path in bytes, with its closing NUL.
+pub const PATH_MAX: usize = 4096;
+
+/// What stands for the session's name in a search path.
+pub const SESSION_MARK: &str = "%SESSNAME%";
+
+const MARK_AFTER_PERCENT: &str = "SESSNAME%";
+
+/// Why a path is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathError {
+    /// Nothing is left of the device's name.
+    Empty,
+    /// A ".." in it.
+    Parent,
+    /// 4096 bytes or more, or more than the buffer takes.
+    TooLong,
+    /// A NUL or another control character.
+    NotPrintable,
+    /// The search path does not begin with '/'.
+    Relative,
+}
+
+impl PathError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Empty => "device name is empty",
+            Self::Parent => "path contains a '..' component",
+            Self::TooLong => "path is longer than 4095 bytes",
+            Self::NotPrintable => "path contains control characters",
+            Self::Relative => "search path does not begin with '/'",
+        }
+    }
+
+    /// The errno to return or to answer with.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::TooLong => Errno::ENAMETOOLONG,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+/// Checks the parameter `dev_search_path` and cuts the newline at its end.
+///
+/// # Errors
+///
+/// When it is not an absolute path of less than 4096 bytes without ".." and control
+/// characters.
+pub fn search_path(text: &str) -> Result<&str, PathError> {
+    let text = text.trim_end_matches('\n');
+    if text.len() >= PATH_MAX {
+        return Err(PathError::TooLong);
+    }
+    if text.chars().any(char::is_control) {
+        return Err(PathError::NotPrintable);
+    }
+    if !text.starts_with('/') {
+        return Err(PathError::Relative);
+    }
+    if text.split('/').any(|part| part == "..") {
+        return Err(PathError::Parent);
+    }
+    Ok(text)
+}
+
+/// Joins search path and device name in `buf`.
+///
+/// The result is absolute, has neither empty nor "." components, and ends with NUL. Every
+/// `%SESSNAME%` of the search path is replaced, whatever stands around it; one in the device's
+/// name is not.
+///
+/// # Errors
+///
+/// When a ".." or a control character is in either, when nothing is left of the device's name,
+/// or when the result does not fit 4096 bytes or `buf`.
+pub fn join<'b>(
+    buf: &'b mut [u8],
+    search: &str,
+    session: SessionName<'_>,
+    device: DevicePath<'_>,
+) -> Result<&'b CStr, PathError> {
+    let search = search_path(search)?;
+    let mut out = PathBuilder { buf, len: 0 };
+    for part in search.split('/') {
+        out.component(part, Some(session.as_str()))?;
+    }
+    let before = out.len;
+    for part in device.as_str().split('/') {
+        out.component(part, None)?;
+    }
+    if out.len == before {
+        return Err(PathError::Empty);
+    }
+    out.finish()
+}
+
+struct PathBuilder<'b> {
+    buf: &'b mut [u8],
+    len: usize,
+}
+
+impl<'b> PathBuilder<'b> {
+    /// Appends '/' and a component, unless it is empty or ".".
+    fn component(&mut self, part: &str, session: Option<&str>) -> Result<(), PathError> {
+        match part {
+            "" | "." => return Ok(()),
+            ".." => return Err(PathError::Parent),
+            _ => {}
+        }
+        self.push("/")?;
+        let Some(session) = session else {
+            return self.push(part);
+        };
+        let mut rest = part;
+        while let Some((before, after)) = rest.split_once('%') {
+            self.push(before)?;
+            match after.strip_prefix(MARK_AFTER_PERCENT) {
+                Some(after) => {
+                    self.push(session)?;
+                    rest = after;
+                }
+                None => {
+                    self.push("%")?;
+                    rest = after;
+                }
+            }
+        }
+        self.push(rest)
+    }
+
+    fn push(&mut self, text: &str) -> Result<(), PathError> {
+        let end = self
+            .len
+            .checked_add(text.len())
+            .filter(|&end| end < PATH_MAX)
+            .ok_or(PathError::TooLong)?;
+        let place = self.buf.get_mut(self.len..end).ok_or(PathError::TooLong)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<&'b CStr, PathError> {
+        let nul = self.buf.get_mut(self.len).ok_or(PathError::TooLong)?;
+        *nul = 0;
+        let whole = self.buf.get(..=self.len).ok_or(PathError::TooLong)?;
+        CStr::from_bytes_with_nul(whole).map_err(|_| PathError::NotPrintable)
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What users write to map and unmap.
+
+use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::map_opts::{MapError, MapOptions, UnmapMode};
+use ibtrs_proto::addr::AddrError;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::name::NameError;
+use ibtrs_proto::opts::{OptError, OptProblem};
+use proptest::prelude::*;
+
+#[test]
+fn a_whole_line() {
+    let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 path=gid:fe80::1@gid:fe80::2 \
+        device_path=/dev/ram0 access_mode=migration dest_port=4321 nr_poll_queues=-1\n";
+    let m = MapOptions::parse(line).unwrap();
+    assert_eq!(m.session.as_str(), "blya");
+    assert_eq!(m.device_path.as_str(), "/dev/ram0");
+    assert_eq!(m.access_mode, AccessMode::Migration);
+    assert_eq!((m.dest_port, m.nr_poll_queues), (4321, -1));
+    let paths: Vec<_> = m.paths().map(|p| p.to_string()).collect();
+    assert_eq!(paths.len(), m.path_count());
+    assert_eq!(paths[0], "ip:10.0.0.2@ip:10.0.0.1");
+    assert!(paths[1].starts_with("gid:fe80:0000:"));
+    assert_eq!(m.poll_queues(4), Some(4));
+}
+
+#[test]
+fn defaults() {
+    let m = MapOptions::parse(b"device_path=d sessname=s").unwrap();
+    assert_eq!(m.access_mode, AccessMode::Rw);
+    assert_eq!((m.dest_port, m.nr_poll_queues), (1234, 0));
+    assert_eq!((m.path_count(), m.paths().count()), (0, 0));
+    assert_eq!(m.poll_queues(4), Some(0));
+    let m = MapOptions::parse(b"device_path=d sessname=s nr_poll_queues=5").unwrap();
+    assert_eq!((m.poll_queues(4), m.poll_queues(5)), (None, Some(5)));
+}
+
+#[test]
+fn errors_name_the_option() {
+    let opt = |problem, option| MapError::Option(OptError { problem, option });
+    use OptProblem::*;
+    let long = format!("device_path=d sessname={}", "x".repeat(255));
+    for (line, e, text) in [
+        ("", opt(Missing, "sessname"), "sessname: option is missing"),
+        (
+            "sessname=s",
+            opt(Missing, "device_path"),
+            "device_path: option is missing",
+        ),
+        (
+            "sessname=s device_path=d foo=1",
+            opt(Unknown, "foo"),
+            "foo: no such option",
+        ),
+        (
+            "sessname=s sessname=s device_path=d",
+            opt(Doubled, "sessname"),
+            "sessname: option given twice",
+        ),
+        (
+            "sessname=s device_path=",
+            opt(NoValue, "device_path"),
+            "device_path: option without value",
+        ),
+        (
+            "sessname=a/b device_path=d",
+            MapError::Session(NameError::SlashOrDot),
+            "sessname: name contains '/' or '.'",
+        ),
+        (
+            &long,
+            MapError::Session(NameError::TooLong),
+            "sessname: name is longer than 254 bytes (255 with its NUL)",
+        ),
+        (
+            "sessname=s device_path=d path=10.0.0.1",
+            MapError::Path(AddrError::Prefix, "10.0.0.1"),
+            "path=10.0.0.1: address does not begin with ip: or gid:",
+        ),
+        (
+            "sessname=s device_path=d dest_port=0",
+            MapError::Port("0"),
+            "dest_port=0: port is not 1 to 65535",
+        ),
+        (
+            "sessname=s device_path=d dest_port=65536",
+            MapError::Port("65536"),
+            "dest_port=65536: port is not 1 to 65535",
+        ),
+        (
+            "sessname=s device_path=d access_mode=RW",
+            MapError::AccessMode("RW"),
+            "access_mode=RW: access mode is not ro, rw or migration",
+        ),
+        (
+            "sessname=s device_path=d nr_poll_queues=-2",
+            MapError::PollQueues("-2"),
+            "nr_poll_queues=-2: number of poll queues is not -1 or more",
+        ),
+    ] {
+        let got = MapOptions::parse(line.as_bytes()).unwrap_err();
+        assert_eq!(got, e, "{line}");
+        assert_eq!(got.to_string(), text);
+        let errno = match e {
+            MapError::Session(NameError::TooLong) => Errno::ENAMETOOLONG,
+            _ => Errno::EINVAL,
+        };
+        assert_eq!(got.errno(), errno);
+    }
+    let long = format!("sessname=s device_path={}", "x".repeat(255));
+    let e = MapOptions::parse(long.as_bytes()).unwrap_err();
+    assert_eq!(e, MapError::Device(NameError::TooLong));
+}
+
+#[test]
+fn as_many_paths_as_a_session_has() {
+    let line = |n: usize| {
+        let mut line = String::from("sessname=s device_path=d");
+        for i in 0..n {
+            line += &format!(" path=ip:10.0.0.{i}");
+        }
+        line
+    };
+    // 10.0.0.0 is a host like any other here.
+    assert_eq!(
+        MapOptions::parse(line(128).as_bytes())
+            .unwrap()
+            .path_count(),
+        128
+    );
+    let line = line(129);
+    assert_eq!(
+        MapOptions::parse(line.as_bytes()).unwrap_err(),
+        MapError::Option(OptError {
+            problem: OptProblem::TooMany,
+            option: "path"
+        })
+    );
+}
+
+#[test]
+fn unmap() {
+    assert_eq!(UnmapMode::parse(b"normal\n"), Ok(UnmapMode::Normal));
+    assert_eq!(UnmapMode::parse(b"force"), Ok(UnmapMode::Force));
+    assert!(UnmapMode::Force.force() && !UnmapMode::Normal.force());
+    for bad in [&b""[..], b"Force", b"1", b"force force", b"normal\0"] {
+        assert_eq!(UnmapMode::parse(bad).unwrap_err().errno(), Errno::EINVAL);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn four_kib_of_anything(b in prop::collection::vec(any::<u8>(), 4096)) {
+        prop_assert!(MapOptions::parse(&b).is_err());
+        let _ = UnmapMode::parse(&b);
+    }
+
+    #[test]
+    fn lines_that_look_right(
+        s in "((sessname|device_path|path|dest_port|access_mode|x)=[a-z0-9:.,@/-]{0,9}[ \t\n]){0,9}",
+    ) {
+        if let Ok(m) = MapOptions::parse(s.as_bytes()) {
+            prop_assert_eq!(m.paths().count(), m.path_count());
+        }
+    }
+
+    #[test]
+    fn four_kib_of_options(words in prop::collection::vec(
+        "(sessname|device_path|path|dest_port)=(ip:1\\.2\\.3\\.[1-9]|s|[1-9])", 1..300)) {
+        let line = words.join(" ");
+        if let Ok(m) = MapOptions::parse(line.as_bytes()) {
+            prop_assert!(m.path_count() <= 128);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the server decides: paths, access, I/O checks; and the client's device states.
+
+use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::io_check::*;
+use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
+use ibnbd_proto::path::{join, search_path, PathError, PATH_MAX};
+use ibnbd_proto::state::DevState;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::msg::{Direction, ServerRequest, SgDesc};
+use ibtrs_proto::name::{DevicePath, SessionName};
+use proptest::prelude::*;
+
+fn joined(search: &str, session: &str, device: &str) -> Result<String, PathError> {
+    let mut buf = [0xEE; PATH_MAX];
+    let session = SessionName::new(session.as_bytes()).unwrap();
+    let device = DevicePath::new(device.as_bytes()).unwrap();
+    join(&mut buf, search, session, device).map(|p| p.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn paths() {
+    for (search, device, path) in [
+        ("/", "/dev/ram0", "/dev/ram0"),
+        ("/", "dev/ram0", "/dev/ram0"),
+        ("//", "dev//.//ram0/", "/dev/ram0"),
+        ("/dev", "ram0", "/dev/ram0"),
+        ("/dev/", "ram0\u{e4}", "/dev/ram0\u{e4}"),
+        ("/x/%SESSNAME%", "d", "/x/host1/d"),
+        // Hazard 41: what stands after the mark counts, and so does each mark.
+        ("/x/%SESSNAME%/disks", "d", "/x/host1/disks/d"),
+        (
+            "/x/a%SESSNAME%b/%SESSNAME%%SESSNAME%",
+            "d",
+            "/x/ahost1b/host1host1/d",
+        ),
+        ("/x/%%SESSNAME%%/%SESS", "d", "/x/%host1%/%SESS/d"),
+        // The client does not get to use it.
+        ("/x", "%SESSNAME%/d", "/x/%SESSNAME%/d"),
+        ("/x", "..d/d..", "/x/..d/d.."),
+    ] {
+        assert_eq!(
+            joined(search, "host1", device).as_deref(),
+            Ok(path),
+            "{search} {device}"
+        );
+    }
+}
+
+#[test]
+fn bad_paths() {
+    use PathError::*;
+    for (search, device, e) in [
+        ("/", "..", Parent),
+        ("/x", "../d", Parent),
+        ("/x", "a/../../d", Parent),
+        ("/x", "d/..", Parent),
+        ("/x/..", "d", Parent),
+        ("/x", "/", Empty),
+        ("/x", "/.//", Empty),
+        ("", "d", Relative),
+        ("x", "d", Relative),
+        ("/x\0", "d", NotPrintable),
+        ("/x\ny", "d", NotPrintable),
+    ] {
+        assert_eq!(joined(search, "s", device), Err(e), "{search:?} {device}");
+        assert_eq!(e.errno(), Errno::EINVAL);
+    }
+    assert_eq!(search_path("/dev\n"), Ok("/dev"));
+    let long = format!("/{}", "x".repeat(PATH_MAX - 1));
+    assert_eq!(search_path(&long), Err(TooLong));
+    // 4095 bytes and a NUL are the most.
+    let fits = format!("/{}", "x".repeat(PATH_MAX - 4));
+    assert_eq!(joined(&fits, "s", "d").map(|p| p.len()), Ok(PATH_MAX - 1));
+    assert_eq!(joined(&fits, "s", "dd"), Err(TooLong));
+    let (one, two) = (
+        DevicePath::new(b"d").unwrap(),
+        DevicePath::new(b"dd").unwrap(),
+    );
+    let session = SessionName::new(b"s").unwrap();
+    let mut large = [0xEE; 2 * PATH_MAX];
+    assert!(join(&mut large, &fits, session, one).is_ok());
+    assert_eq!(join(&mut large, &fits, session, two), Err(TooLong));
+    assert_eq!(TooLong.errno(), Errno::ENAMETOOLONG);
+    let marks = "/%SESSNAME%".repeat(300);
+    assert_eq!(joined(&marks, &"s".repeat(254), "d"), Err(TooLong));
+    // A small buffer is an error, not a panic.
+    let (s, d) = (
+        SessionName::new(b"s").unwrap(),
+        DevicePath::new(b"dev").unwrap(),
+    );
+    for n in 0..5 {
+        assert_eq!(join(&mut [0xEE; 5][..n], "/", s, d), Err(TooLong));
+    }
+    assert_eq!(join(&mut [0xEE; 5], "/", s, d), Ok(c"/dev"));
+}
+
+#[test]
+fn who_may_open() {
+    for n in 0..4 {
+        assert_eq!(AccessMode::Ro.admit(n), Ok(()));
+        assert_eq!(AccessMode::Rw.admit(n).is_ok(), n == 0);
+        assert_eq!(AccessMode::Migration.admit(n).is_ok(), n < 2);
+    }
+    assert_eq!(AccessMode::Rw.admit(1), Err(Errno::EPERM));
+    assert!(!AccessMode::Ro.writes() && AccessMode::Migration.writes());
+}
+
+#[test]
+fn device_states() {
+    use DevState::*;
+    assert_eq!(Closed.may_remap(), Ok(()));
+    assert_eq!(Open.may_remap(), Err(Errno::EALREADY));
+    assert_eq!(Unmapped.may_remap(), Err(Errno::ENODEV));
+    assert_eq!(Init.may_remap(), Err(Errno::EBUSY));
+    assert_eq!(Open.may_resize(), Ok(()));
+    assert_eq!(Closed.may_resize(), Err(Errno::ENOENT));
+    assert_eq!(Open.may_unmap(0, false), Ok(()));
+    assert_eq!(Open.may_unmap(1, false), Err(Errno::EBUSY));
+    assert_eq!(Open.may_unmap(1, true), Ok(()));
+    assert_eq!(Unmapped.may_unmap(0, true), Err(Errno::EALREADY));
+    let names = DevState::ALL.map(|s| s.as_str());
+    assert_eq!(names, ["init", "open", "closed", "unmapped"]);
+    for s in DevState::ALL {
+        assert_eq!(DevState::from_u8(s.to_u8()), Some(s));
+    }
+    assert_eq!(DevState::from_u8(4), None);
+}
+
+const DEV: Device = Device {
+    nsectors: 1000,
+    logical_block_size: 512,
+    read_only: false,
+};
+
+fn io(op: Op, sector: u64, bytes: u32) -> IoHdr {
+    IoHdr {
+        device_id: 0,
+        sector,
+        op,
+        flags: IoFlags::NONE,
+        bytes,
+        prio: 3,
+    }
+}
+
+fn direction(op: Op) -> Direction {
+    match op {
+        Op::Read | Op::Flush => Direction::Read,
+        _ => Direction::Write,
+    }
+}
+
+/// Checked with as much data as the operation has.
+fn run(hdr: &IoHdr, dev: &Device) -> Result<CheckedIo, IoError> {
+    let data = if hdr.op.has_data() { hdr.bytes } else { 0 };
+    check_data(hdr, direction(hdr.op), data, dev)
+}
+
+#[test]
+fn good_requests() {
+    for op in [
+        Op::Read,
+        Op::Write,
+        Op::Discard,
+        Op::SecureErase,
+        Op::WriteZeroes,
+    ] {
+        let c = run(&io(op, 992, 4096), &DEV).unwrap();
+        assert_eq!((c.op, c.sector, c.bytes), (op, 992, 4096));
+        assert_eq!((c.sectors(), c.prio), (8, 3));
+    }
+    // C clients send FUA and PREFLUSH with a flush, and any sector.
+    let mut f = io(Op::Flush, u64::MAX, 0);
+    f.flags = IoFlags::FUA.and(IoFlags::PREFLUSH).and(IoFlags::SYNC);
+    let c = run(&f, &DEV).unwrap();
+    assert_eq!((c.sector, c.bytes, c.flags), (0, 0, IoFlags::NONE));
+    assert!(check_data(&f, Direction::Write, 0, &DEV).is_ok());
+    // NOUNMAP is for write-zeroes.
+    let mut w = io(Op::Write, 0, 512);
+    w.flags = IoFlags::NOUNMAP.and(IoFlags::FUA).and(IoFlags::PREFLUSH);
+    assert_eq!(
+        run(&w, &DEV).unwrap().flags,
+        IoFlags::FUA.and(IoFlags::PREFLUSH)
+    );
+    w.op = Op::WriteZeroes;
+    w.flags = IoFlags::NOUNMAP.and(IoFlags::SYNC);
+    assert_eq!(run(&w, &DEV).unwrap().flags, w.flags);
+    // A discard may be larger than any transfer.
+    let big = Device {
+        nsectors: 1 << 40,
+        ..DEV
+    };
+    assert!(run(&io(Op::Discard, 8, u32::MAX - 511), &big).is_ok());
+}
+
+#[test]
+fn bad_requests() {
+    use IoError::{Alignment, Data, Empty, Flags, Length, Range};
+    use Op::*;
+    let err = |op, sector, bytes| run(&io(op, sector, bytes), &DEV).unwrap_err();
+    for op in [Read, Write, Discard, SecureErase, WriteZeroes] {
+        assert_eq!(err(op, 0, 0), Empty, "{op:?}");
+        assert_eq!(err(op, 0, 513), Alignment);
+        assert_eq!(err(op, 0, 1), Alignment);
+        assert_eq!(err(op, 999, 1024), Range);
+        assert_eq!(err(op, 1000, 512), Range);
+        assert_eq!(err(op, u64::MAX, 512), Range);
+        assert_eq!(err(op, u64::MAX - 3, 4096), Range);
+        let wrong = match direction(op) {
+            Direction::Read => Direction::Write,
+            Direction::Write => Direction::Read,
+        };
+        let hdr = io(op, 0, 512);
+        assert_eq!(check_data(&hdr, wrong, 512, &DEV), Err(IoError::Direction));
+    }
+    // Hazard 7: bytes without data.
+    for op in [Read, Write] {
+        let hdr = io(op, 0, 512);
+        assert_eq!(check_data(&hdr, direction(op), 0, &DEV), Err(Data));
+        assert_eq!(check_data(&hdr, direction(op), 1024, &DEV), Err(Length));
+    }
+    for op in [Discard, SecureErase, WriteZeroes] {
+        let hdr = io(op, 0, 512);
+        assert_eq!(check_data(&hdr, Direction::Write, 512, &DEV), Err(Data));
+    }
+    assert_eq!(
+        check_data(&io(Flush, 0, 0), Direction::Read, 512, &DEV),
+        Err(Data)
+    );
+    assert_eq!(
+        check_data(&io(Flush, 0, 512), Direction::Read, 0, &DEV),
+        Err(Length)
+    );
+    // Hazard 37.
+    for op in [Read, Discard, SecureErase, WriteZeroes] {
+        for flags in [IoFlags::FUA, IoFlags::PREFLUSH] {
+            let hdr = IoHdr {
+                flags,
+                ..io(op, 0, 512)
+            };
+            assert_eq!(run(&hdr, &DEV), Err(Flags));
+        }
+    }
+    let big = Device {
+        logical_block_size: 4096,
+        ..DEV
+    };
+    assert_eq!(run(&io(Read, 1, 4096), &big), Err(Alignment));
+    assert_eq!(run(&io(Read, 8, 512), &big), Err(Alignment));
+    assert!(run(&io(Read, 8, 8192), &big).is_ok());
+    // Nonsense about the device is no division by zero.
+    let zero = Device {
+        logical_block_size: 0,
+        ..DEV
+    };
+    assert!(run(&io(Read, 8, 512), &zero).is_ok());
+    assert_eq!(Range.errno(), Errno::EIO);
+    assert_eq!(Alignment.errno(), Errno::EINVAL);
+}
+
+/// Hazard 8.
+#[test]
+fn read_only_means_read_only() {
+    let ro = Device {
+        read_only: true,
+        ..DEV
+    };
+    for op in Op::ALL {
+        let hdr = io(op, 0, if op == Op::Flush { 0 } else { 512 });
+        let want = match op {
+            Op::Read | Op::Flush => Ok(()),
+            _ => Err(IoError::ReadOnly),
+        };
+        assert_eq!(run(&hdr, &ro).map(|_| ()), want);
+    }
+    assert_eq!(IoError::ReadOnly.errno(), Errno::EROFS);
+}
+
+#[test]
+fn a_read_returns_what_it_reads() {
+    let req = |len| ServerRequest {
+        direction: Direction::Read,
+        data_len: 4096,
+        usr_len: 32,
+        desc: Some(SgDesc {
+            addr: 0,
+            key: 1,
+            len,
+        }),
+        need_inval: true,
+    };
+    assert!(check(&io(Op::Read, 0, 4096), &req(4096), &DEV).is_ok());
+    let short = check(&io(Op::Read, 0, 4096), &req(512), &DEV);
+    assert_eq!(short, Err(IoError::Length));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5000))]
+
+    #[test]
+    fn checked_means_inside_the_device(
+        op in prop::sample::select(Op::ALL.to_vec()),
+        sector in prop_oneof![0u64..3000, any::<u64>()],
+        blocks in prop_oneof![0u32..300, any::<u32>()],
+        nsectors in prop_oneof![0u64..3000, any::<u64>()],
+        shift in 9u32..16, exact: bool, data_len: u32, write: bool, read_only: bool,
+    ) {
+        let bytes = if exact { (blocks << shift) & 0x00FF_FFFF } else { blocks };
+        let hdr = io(op, sector, bytes);
+        let dev = Device { nsectors, logical_block_size: 1 << shift, read_only };
+        let dir = if write { Direction::Write } else { Direction::Read };
+        let data_len = if exact && op.has_data() { bytes } else if exact { 0 } else { data_len };
+        if let Ok(c) = check_data(&hdr, dir, data_len, &dev) {
+            prop_assert!(c.sector.checked_add(c.sectors().into()).unwrap() <= nsectors);
+            prop_assert_eq!(c.bytes % dev.logical_block_size, 0);
+            prop_assert_eq!((c.sector << 9) % u64::from(dev.logical_block_size), 0);
+            prop_assert!(op == Op::Flush || c.bytes > 0);
+            prop_assert!(!(read_only && op.modifies()));
+            let data = if op.has_data() { c.bytes } else { 0 };
+            prop_assert_eq!(data, data_len);
+        }
+    }
+
+    /// Whatever the names: the result stays below the search path.
+    #[test]
+    fn joined_paths_stay_below(device in "[./a%]{1,40}", session in "[a%]{1,10}") {
+        if let Ok(p) = joined("/x/%SESSNAME%", &session, &device) {
+            let below = format!("/x/{session}/");
+            prop_assert!(p.starts_with(&below) && p.len() > below.len(), "{}", p);
+            prop_assert!(p.split('/').skip(1).all(|c| !c.is_empty() && c != "." && c != ".."));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Linux error numbers and the forms in which they travel.
+
+/// A Linux error number as a positive magnitude, 1..=4095.
+///
+/// The value zero is not an error; functions that may succeed use `Option<Errno>`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $value:literal, $doc:literal;)*) => {
+        impl Errno {
+            $(#[doc = $doc] pub const $name: Errno = Errno($value);)*
+
+            /// The symbolic name, or `"E?"` for a number without a name here.
+            pub const fn as_str(self) -> &'static str {
+                match self.0 {
+                    $($value => stringify!($name),)*
+                    _ => "E?",
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, "Operation not permitted.";
+    ENOENT = 2, "No such file or directory.";
+    EINTR = 4, "Interrupted.";
+    EIO = 5, "Input/output error; stands for every number that does not fit the wire.";
+    ENXIO = 6, "No such device or address.";
+    E2BIG = 7, "List too long.";
+    EAGAIN = 11, "Try again.";
+    ENOMEM = 12, "Out of memory.";
+    EACCES = 13, "Permission denied.";
+    EFAULT = 14, "Bad address.";
+    ENOTBLK = 15, "Not a block device.";
+    EBUSY = 16, "Busy.";
+    EEXIST = 17, "Exists already.";
+    ENODEV = 19, "No such device.";
+    ENOTDIR = 20, "Not a directory.";
+    EISDIR = 21, "Is a directory.";
+    EINVAL = 22, "Invalid argument.";
+    EFBIG = 27, "File too large.";
+    ENOSPC = 28, "No space left.";
+    EROFS = 30, "Read-only.";
+    ERANGE = 34, "Out of range.";
+    ENAMETOOLONG = 36, "Name too long.";
+    ENODATA = 61, "No data available.";
+    ETIME = 62, "Timer expired.";
+    ENOLINK = 67, "Link has been severed.";
+    ECOMM = 70, "Communication error on send.";
+    EPROTO = 71, "Protocol error.";
+    EBADE = 52, "Invalid exchange.";
+    EILSEQ = 84, "Illegal byte sequence.";
+    EMSGSIZE = 90, "Message too long.";
+    EOPNOTSUPP = 95, "Operation not supported.";
+    EADDRINUSE = 98, "Address in use.";
+    EADDRNOTAVAIL = 99, "Address not available.";
+    ENETDOWN = 100, "Network is down.";
+    ENETUNREACH = 101, "Network unreachable.";
+    ECONNABORTED = 103, "Connection aborted.";
+    ECONNRESET = 104, "Connection reset by peer.";
+    ENOBUFS = 105, "No buffer space.";
+    EISCONN = 106, "Connected already.";
+    ENOTCONN = 107, "Not connected.";
+    ESHUTDOWN = 108, "Shut down.";
+    ETIMEDOUT = 110, "Timed out.";
+    ECONNREFUSED = 111, "Connection refused.";
+    EHOSTDOWN = 112, "Host is down.";
+    EHOSTUNREACH = 113, "No route to host.";
+    EALREADY = 114, "Already in progress, or done already.";
+    EREMOTEIO = 121, "Remote input/output error.";
+    EKEYREJECTED = 129, "Key was rejected.";
+    ENOTSUPP = 524, "Not supported (kernel-internal number, never on the wire).";
+}
+
+impl Errno {
+    /// Largest magnitude the response immediate can carry (9 bits, protocol 1.2).
+    pub const MAX_IMM: u16 = 511;
+
+    /// The positive magnitude.
+    #[inline]
+    pub const fn get(self) -> i32 {
+        self.0
+    }
+
+    /// The negative number that kernel functions return.
+    #[inline]
+    pub const fn to_kernel(self) -> i32 {
+        self.0.saturating_neg()
+    }
+
+    /// From a kernel return value: `None` when it is no negative error number.
+    #[inline]
+    pub const fn from_kernel(ret: i32) -> Option<Self> {
+        if ret < 0 && ret >= -4095 {
+            Some(Self(ret.saturating_neg()))
+        } else {
+            None
+        }
+    }
+
+    /// As the 9-bit magnitude of a response immediate.
+    ///
+    /// A number that is not 1..=511 becomes EIO: it is never truncated, which would turn
+    /// ENOTSUPP (524) into ENOMEM (12).
+    #[inline]
+    pub const fn to_imm(self) -> u16 {
+        if self.0 >= 1 && self.0 <= 511 {
+            // In range by the comparison, so the cast loses nothing.
+            self.0 as u16
+        } else {
+            5
+        }
+    }
+
+    /// From the 9-bit magnitude of a response immediate; `None` means success.
+    #[inline]
+    pub const fn from_imm(magnitude: u16) -> Option<Self> {
+        if magnitude == 0 {
+            None
+        } else {
+            // Lossless: u16 to i32.
+            Some(Self((magnitude & Self::MAX_IMM) as i32))
+        }
+    }
+}

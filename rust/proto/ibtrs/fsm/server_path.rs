@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A path of the server (protocol 5.2, 2.3).
+//!
+//! ```text
+//! CONNECTING --> CONNECTED --> CLOSING --> CLOSED
+//!      +-------------------------^
+//! ```
+//!
+//! A path never comes back: the client's next attempt is a new path, and is rejected as long as
+//! the old one of the same UUID is not CLOSED.
+
+use super::{actions, Verdict};
+use crate::consts::ZOMBIE_TIMEOUT_MS;
+use crate::errno::Errno;
+
+/// State of a server path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Connections come in; INFO_REQ has not been seen.
+    Connecting,
+    /// The path takes requests.
+    Connected,
+    /// The path is torn down.
+    Closing,
+    /// Torn down. Nothing leads out of it.
+    Closed,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [State; 4] = [
+        State::Connecting,
+        State::Connected,
+        State::Closing,
+        State::Closed,
+    ];
+
+    /// The name for logs and traces.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            State::Connecting => "connecting",
+            State::Connected => "connected",
+            State::Closing => "closing",
+            State::Closed => "closed",
+        }
+    }
+
+    /// A number for atomics and traces; the inverse of [`State::from_u8`].
+    pub const fn to_u8(self) -> u8 {
+        match self {
+            State::Connecting => 0,
+            State::Connected => 1,
+            State::Closing => 2,
+            State::Closed => 3,
+        }
+    }
+
+    /// The state of a number from [`State::to_u8`].
+    pub const fn from_u8(n: u8) -> Option<Self> {
+        match n {
+            0 => Some(State::Connecting),
+            1 => Some(State::Connected),
+            2 => Some(State::Closing),
+            3 => Some(State::Closed),
+            _ => None,
+        }
+    }
+}
+
+/// What happens to a server path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// Another connection of the path asks to be accepted. That its id is new and below the
+    /// path's number of connections is for the caller to check.
+    Connect,
+    /// INFO_REQ came in.
+    Info {
+        /// All connections of the path are there, and the session's name is acceptable.
+        complete: bool,
+    },
+    /// Something broke: a work completion, a connection, the heartbeat, a post, a malformed
+    /// request.
+    Error,
+    /// The path's stamp is older than the limit, see [`is_stale`]. Comes from a timer or from a
+    /// new request that collides with this path.
+    Stale,
+    /// A user, or the end of the module, wants the path closed.
+    UserDisconnect,
+    /// The RDMA device goes away.
+    DeviceRemoved,
+    /// The tear-down that CLOSING asked for is complete.
+    CloseDone,
+}
+
+impl Event {
+    /// All events.
+    pub const ALL: [Event; 8] = [
+        Event::Connect,
+        Event::Info { complete: true },
+        Event::Info { complete: false },
+        Event::Error,
+        Event::Stale,
+        Event::UserDisconnect,
+        Event::DeviceRemoved,
+        Event::CloseDone,
+    ];
+
+    /// The name for logs and traces.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Event::Connect => "connect",
+            Event::Info { .. } => "info request",
+            Event::Error => "error",
+            Event::Stale => "connecting for too long",
+            Event::UserDisconnect => "disconnect by user",
+            Event::DeviceRemoved => "device removed",
+            Event::CloseDone => "closed",
+        }
+    }
+}
+
+actions! {
+    /// What the caller has to do after a step, in this order.
+    Actions {
+        /// Accept the connection and stamp the path with the time of now.
+        ACCEPT = 0,
+        /// Take the stamp off: the path can no longer become stale.
+        CLEAR_STAMP = 1,
+        /// Start the heartbeat.
+        START_HEARTBEAT = 2,
+        /// The path counts as up from now on.
+        NOTIFY_UP = 3,
+        /// Register the chunks and send INFO_RSP after them.
+        SEND_INFO_RSP = 4,
+        /// Stop the heartbeat.
+        STOP_HEARTBEAT = 5,
+        /// Disconnect and drain every QP.
+        DISCONNECT_AND_DRAIN = 6,
+        /// Wait until no request of the path is in service any more.
+        WAIT_INFLIGHT = 7,
+        /// The path no longer counts as up.
+        NOTIFY_DOWN = 8,
+        /// Let go of memory regions, QPs and the device.
+        DESTROY = 9,
+        /// Unlink the path and let go of it and of the session.
+        RELEASE = 10,
+    }
+}
+
+/// Outcome of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Step {
+    /// The state from now on.
+    pub next: State,
+    /// What to do.
+    pub actions: Actions,
+    /// What became of the event.
+    pub verdict: Verdict,
+}
+
+impl Step {
+    const fn to(next: State, actions: Actions) -> Self {
+        Self {
+            next,
+            actions,
+            verdict: Verdict::Accepted,
+        }
+    }
+
+    const fn ignore(state: State) -> Self {
+        Self {
+            next: state,
+            actions: Actions::NONE,
+            verdict: Verdict::Ignored,
+        }
+    }
+
+    const fn refuse(state: State, errno: Errno) -> Self {
+        Self {
+            next: state,
+            actions: Actions::NONE,
+            verdict: Verdict::Refused(errno),
+        }
+    }
+}
+
+/// The first step of a new path: its first connection.
+pub const fn initial() -> Step {
+    Step::to(State::Connecting, Actions::ACCEPT)
+}
+
+/// Whether a path stamped at `stamp_ms` is stale at `now_ms`. A path without stamp never is.
+pub const fn is_stale(stamp_ms: Option<u64>, now_ms: u64) -> bool {
+    match stamp_ms {
+        // Lossless: u32 to u64.
+        Some(stamp) => now_ms.saturating_sub(stamp) > ZOMBIE_TIMEOUT_MS as u64,
+        None => false,
+    }
+}
+
+/// Tear-down of a path that took requests.
+const DOWN: Actions = Actions::STOP_HEARTBEAT
+    .and(Actions::DISCONNECT_AND_DRAIN)
+    .and(Actions::WAIT_INFLIGHT)
+    .and(Actions::NOTIFY_DOWN)
+    .and(Actions::DESTROY);
+/// Tear-down of a path that never did.
+const ABORT: Actions = Actions::DISCONNECT_AND_DRAIN.and(Actions::DESTROY);
+
+/// What `event` does to a path in `state`.
+pub const fn step(state: State, event: Event) -> Step {
+    use Event as E;
+    use State as S;
+
+    const RESET: Errno = Errno::ECONNRESET;
+    const ALREADY: Errno = Errno::EALREADY;
+
+    match (state, event) {
+        // Connections come in.
+        (S::Connecting, E::Connect) => Step::to(S::Connecting, Actions::ACCEPT),
+        (S::Connecting, E::Info { complete: true }) => Step::to(
+            S::Connected,
+            Actions::CLEAR_STAMP
+                .and(Actions::START_HEARTBEAT)
+                .and(Actions::NOTIFY_UP)
+                .and(Actions::SEND_INFO_RSP),
+        ),
+        (S::Connecting, E::Info { complete: false }) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::Error) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::Stale) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::CloseDone) => Step::ignore(state),
+
+        // Requests flow. A second INFO_REQ breaks the protocol.
+        (S::Connected, E::Connect) => Step::refuse(state, RESET),
+        (S::Connected, E::Info { complete: _ }) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::Stale) => Step::ignore(state),
+        (S::Connected, E::UserDisconnect) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::CloseDone) => Step::ignore(state),
+
+        // Being torn down.
+        (S::Closing, E::Connect) => Step::refuse(state, RESET),
+        (S::Closing, E::Info { complete: _ }) => Step::ignore(state),
+        (S::Closing, E::Error) => Step::ignore(state),
+        (S::Closing, E::Stale) => Step::ignore(state),
+        (S::Closing, E::UserDisconnect) => Step::refuse(state, ALREADY),
+        (S::Closing, E::DeviceRemoved) => Step::ignore(state),
+        (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::RELEASE),
+
+        // Torn down.
+        (S::Closed, E::Connect) => Step::refuse(state, RESET),
+        (S::Closed, E::Info { complete: _ }) => Step::ignore(state),
+        (S::Closed, E::Error) => Step::ignore(state),
+        (S::Closed, E::Stale) => Step::ignore(state),
+        (S::Closed, E::UserDisconnect) => Step::refuse(state, ALREADY),
+        (S::Closed, E::DeviceRemoved) => Step::ignore(state),
+        (S::Closed, E::CloseDone) => Step::ignore(state),
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Private data of the connection manager's messages (protocol 1.3, 1.4).
+
+use crate::bytes::{message, Reader};
+use crate::consts::*;
+use crate::errno::Errno;
+use crate::imm::{ImmLayout, LayoutError};
+
+/// Flag of the response: a new key comes with every answer.
+const FLAG_NEW_RKEY: u32 = 1 << 1;
+/// Bit of the request's byte 44.
+const FIRST_CONN: u8 = 1;
+
+/// Why private data was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HandshakeError {
+    /// Less than 56 bytes.
+    Short,
+    /// Not our magic number.
+    Magic(u16),
+    /// A major version other than ours.
+    Version(u16),
+    /// No connection, or more than 4096, in the path.
+    ConnectionCount(u16),
+    /// The connection's id is not below their number.
+    ConnectionId(u16),
+    /// An accept that carries an error.
+    Status(u16),
+    /// Headers smaller than the transport's own, or no room for data.
+    Sizes,
+    /// Chunk size beyond 32 bits.
+    ChunkSize,
+    /// Queue depth and chunk size that no immediate can address.
+    Layout(LayoutError),
+}
+
+impl HandshakeError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Short => "private data shorter than 56 bytes",
+            Self::Magic(_) => "private data with a foreign magic number",
+            Self::Version(_) => "protocol version of another major number",
+            Self::ConnectionCount(_) => "number of connections is not 1 to 4096",
+            Self::ConnectionId(_) => "connection id not below the number of connections",
+            Self::Status(_) => "accepted with an error status",
+            Self::Sizes => "peer leaves no room for headers or data",
+            Self::ChunkSize => "chunk size beyond 32 bits",
+            Self::Layout(e) => e.as_str(),
+        }
+    }
+
+    /// The errno to return or to reject with.
+    pub const fn errno(&self) -> Errno {
+        Errno::ECONNRESET
+    }
+}
+
+/// Connection request, client to server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnReq {
+    /// Id of this connection, below `cid_num`. Connection 0 is the service connection.
+    pub cid: u16,
+    /// Number of connections of the path, 1..=4096.
+    pub cid_num: u16,
+    /// Attempts to connect this path, the first is 1; low 16 bits. For information only.
+    pub recon_cnt: u16,
+    /// Names the path; kept over reconnects. Raw bytes of a random UUID.
+    pub path_uuid: [u8; 16],
+    /// Names the session. Raw bytes of a random UUID.
+    pub session_uuid: [u8; 16],
+    /// The server may create a session for this connection.
+    pub first_conn: bool,
+}
+
+impl ConnReq {
+    /// The 56 bytes of private data.
+    pub fn encode(&self) -> [u8; CONN_REQ_LEN] {
+        message(|w| {
+            w.zeros(2);
+            w.u16(MAGIC);
+            w.u16(VERSION);
+            w.u16(self.cid);
+            w.u16(self.cid_num);
+            w.u16(self.recon_cnt);
+            w.put(&self.path_uuid);
+            w.put(&self.session_uuid);
+            w.u8(u8::from(self.first_conn));
+        })
+    }
+
+    /// Reads and checks private data, which may be followed by padding.
+    ///
+    /// The first two bytes belong to the connection manager with IB addresses and are not
+    /// looked at; neither are the reserved ones.
+    ///
+    /// # Errors
+    ///
+    /// As step 1 of protocol 2.3; the request is to be rejected with the error's errno.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let head = bytes.get(..CONN_REQ_LEN).ok_or(HandshakeError::Short)?;
+        Self::fields(head).ok_or(HandshakeError::Short)?
+    }
+
+    fn fields(head: &[u8]) -> Option<Result<Self, HandshakeError>> {
+        let mut r = Reader::new(head);
+        r.skip(2)?;
+        let magic = r.u16()?;
+        let version = r.u16()?;
+        let req = Self {
+            cid: r.u16()?,
+            cid_num: r.u16()?,
+            recon_cnt: r.u16()?,
+            path_uuid: r.array()?,
+            session_uuid: r.array()?,
+            first_conn: r.u8()? & FIRST_CONN != 0,
+        };
+        Some(
+            check_version(magic, version)
+                .and_then(|()| req.check())
+                .map(|()| req),
+        )
+    }
+
+    fn check(&self) -> Result<(), HandshakeError> {
+        if self.cid_num == 0 || self.cid_num > MAX_CONNECTIONS {
+            return Err(HandshakeError::ConnectionCount(self.cid_num));
+        }
+        if self.cid >= self.cid_num {
+            return Err(HandshakeError::ConnectionId(self.cid));
+        }
+        Ok(())
+    }
+}
+
+/// Acceptance of a connection, server to client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnRsp {
+    /// Chunks of the session, not zero.
+    pub queue_depth: u16,
+    /// Bytes of a chunk that may carry data.
+    pub max_io_size: u32,
+    /// Bytes of a chunk that carry headers.
+    pub max_hdr_size: u32,
+    /// Every answer comes with a new key for its chunk.
+    pub new_rkey: bool,
+}
+
+impl ConnRsp {
+    /// The 56 bytes of private data of an accept.
+    pub fn encode(&self) -> [u8; CONN_RSP_LEN] {
+        message(|w| {
+            w.u16(MAGIC);
+            w.u16(VERSION);
+            w.u16(0);
+            w.u16(self.queue_depth);
+            w.u32(self.max_io_size);
+            w.u32(self.max_hdr_size);
+            w.u32(if self.new_rkey { FLAG_NEW_RKEY } else { 0 });
+        })
+    }
+
+    /// Reads and checks an accept's private data, which may be followed by padding.
+    ///
+    /// Flags and reserved bytes we do not know are ignored.
+    ///
+    /// # Errors
+    ///
+    /// When the data is no response, or its numbers do not make a session.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
+        let head = bytes.get(..CONN_RSP_LEN).ok_or(HandshakeError::Short)?;
+        Self::fields(head).ok_or(HandshakeError::Short)?
+    }
+
+    fn fields(head: &[u8]) -> Option<Result<Self, HandshakeError>> {
+        let mut r = Reader::new(head);
+        let magic = r.u16()?;
+        let version = r.u16()?;
+        let status = r.u16()?;
+        let rsp = Self {
+            queue_depth: r.u16()?,
+            max_io_size: r.u32()?,
+            max_hdr_size: r.u32()?,
+            new_rkey: r.u32()? & FLAG_NEW_RKEY != 0,
+        };
+        Some(match (check_version(magic, version), status) {
+            (Err(e), _) => Err(e),
+            (Ok(()), 0) => rsp.check().map(|()| rsp),
+            (Ok(()), s) => Err(HandshakeError::Status(s)),
+        })
+    }
+
+    fn check(&self) -> Result<(), HandshakeError> {
+        if self.max_hdr_size < MIN_HDR_SIZE || self.max_io_size == 0 {
+            return Err(HandshakeError::Sizes);
+        }
+        let chunk = self
+            .max_io_size
+            .checked_add(self.max_hdr_size)
+            .ok_or(HandshakeError::ChunkSize)?;
+        match ImmLayout::new(self.queue_depth, chunk) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(HandshakeError::Layout(e)),
+        }
+    }
+
+    /// Size of a chunk in bytes. [`ConnRsp::decode`] made sure that it fits.
+    #[inline]
+    pub const fn chunk_size(&self) -> u32 {
+        self.max_io_size.saturating_add(self.max_hdr_size)
+    }
+
+    /// The layout of request immediates.
+    ///
+    /// # Errors
+    ///
+    /// None for a value from [`ConnRsp::decode`].
+    pub const fn layout(&self) -> Result<ImmLayout, LayoutError> {
+        ImmLayout::new(self.queue_depth, self.chunk_size())
+    }
+}
+
+/// The 56 bytes of private data of a reject with `errno`.
+///
+/// On the wire the number is negative, 16 bits. One that does not fit becomes ECONNRESET.
+pub fn reject_encode(errno: Errno) -> [u8; CONN_RSP_LEN] {
+    let status = match i16::try_from(errno.get()) {
+        Ok(n) if n > 0 => n.saturating_neg(),
+        _ => -104,
+    };
+    message(|w| {
+        w.u16(MAGIC);
+        w.u16(VERSION);
+        w.put(&status.to_le_bytes());
+    })
+}
+
+/// The reason of a reject; ECONNRESET when its private data is short or garbled.
+pub fn reject_decode(bytes: &[u8]) -> Errno {
+    let fields = || -> Option<Errno> {
+        let mut r = Reader::new(bytes.get(..CONN_RSP_LEN)?);
+        check_version(r.u16()?, r.u16()?).ok()?;
+        Errno::from_kernel(i32::from(i16::from_le_bytes(r.array()?)))
+    };
+    fields().unwrap_or(Errno::ECONNRESET)
+}
+
+fn check_version(magic: u16, version: u16) -> Result<(), HandshakeError> {
+    if magic != MAGIC {
+        return Err(HandshakeError::Magic(magic));
+    }
+    let [_, major] = version.to_le_bytes();
+    if major != VERSION_MAJOR {
+        return Err(HandshakeError::Version(version));
+    }
+    Ok(())
+}

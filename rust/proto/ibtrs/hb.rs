@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Heartbeat accounting (protocol 4).
+//!
+//! Times are of one monotonic clock in any one unit; latencies come out in the same. Receptions
+//! on the I/O path need not touch this value: the caller may collect them in a flag per CPU and
+//! call [`Heartbeat::received`] right before [`Heartbeat::tick`].
+
+use crate::consts::HB_MISSED_MAX;
+
+/// What to do at a tick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HbAction {
+    /// Send a heartbeat message now.
+    Send,
+    /// Wait for the next tick.
+    Nothing,
+    /// The peer has been silent for too long.
+    Dead,
+}
+
+/// State of one path's heartbeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heartbeat {
+    missed: u32,
+    missed_max: u32,
+    sent: Option<u64>,
+    latency: u64,
+}
+
+impl Heartbeat {
+    /// A heartbeat that forgives `missed_max` ticks of silence.
+    pub const fn new(missed_max: u32) -> Self {
+        Self {
+            missed: 0,
+            missed_max,
+            sent: None,
+            latency: 0,
+        }
+    }
+
+    /// To be called once per interval, the first time one interval after the path came up.
+    ///
+    /// With traffic it sends at each tick. In silence it sends once, and the path is dead
+    /// `missed_max + 1` ticks later.
+    pub fn tick(&mut self, now: u64) -> HbAction {
+        if self.missed > self.missed_max {
+            return HbAction::Dead;
+        }
+        let first = self.missed == 0;
+        self.missed = self.missed.saturating_add(1);
+        if first {
+            self.sent = Some(now);
+            HbAction::Send
+        } else {
+            HbAction::Nothing
+        }
+    }
+
+    /// Anything was received on any connection of the path.
+    pub fn received(&mut self) {
+        self.missed = 0;
+    }
+
+    /// A heartbeat was answered: the round trip, or `None` when none was sent since the last
+    /// answer.
+    pub fn ack(&mut self, now: u64) -> Option<u64> {
+        self.missed = 0;
+        let latency = now.saturating_sub(self.sent.take()?);
+        self.latency = latency;
+        Some(latency)
+    }
+
+    /// Ticks since the last reception.
+    pub const fn missed(&self) -> u32 {
+        self.missed
+    }
+
+    /// The last round trip; 0 before the first one.
+    pub const fn latency(&self) -> u64 {
+        self.latency
+    }
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self::new(HB_MISSED_MAX)
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The 32-bit immediate of an RDMA write or send (protocol 1.2).
+//!
+//! Values here are in host order. On the wire the immediate is big-endian: the caller converts.
+
+use crate::errno::Errno;
+
+const TYPE_SHIFT: u32 = 28;
+const PAYLOAD_MASK: u32 = (1 << TYPE_SHIFT) - 1;
+const ID_BITS: u32 = 19;
+const ID_MASK: u32 = (1 << ID_BITS) - 1;
+
+const IO_REQ: u32 = 0;
+const IO_RSP: u32 = 1;
+const IO_RSP_INV: u32 = 2;
+const HB_MSG: u32 = 8;
+const HB_ACK: u32 = 9;
+
+/// A decoded immediate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Imm {
+    /// A request, client to server. See [`ImmLayout`] for the payload (28 bits).
+    IoReq {
+        /// Chunk and offset, packed.
+        payload: u32,
+    },
+    /// A response, server to client.
+    IoRsp {
+        /// The request's chunk (19 bits).
+        id: u32,
+        /// Positive magnitude, 0 for success. [`Imm::encode`] sends EIO for more than 511.
+        errno: u16,
+    },
+    /// A response before which the server invalidated the client's key.
+    IoRspInv {
+        /// The request's chunk (19 bits).
+        id: u32,
+        /// As in [`Imm::IoRsp`].
+        errno: u16,
+    },
+    /// "Are you there?", both directions, connection 0.
+    Heartbeat,
+    /// The answer to [`Imm::Heartbeat`].
+    HeartbeatAck,
+    /// Anything else, as received. To be ignored.
+    Unknown(u32),
+}
+
+impl Imm {
+    /// Packs the immediate, host order.
+    ///
+    /// Ids beyond 19 bits and payloads beyond 28 bits do not occur with a valid [`ImmLayout`]
+    /// and are masked. An errno above 511 is sent as EIO, never truncated.
+    #[inline]
+    pub const fn encode(self) -> u32 {
+        match self {
+            Imm::IoReq { payload } => (IO_REQ << TYPE_SHIFT) | (payload & PAYLOAD_MASK),
+            Imm::IoRsp { id, errno } => (IO_RSP << TYPE_SHIFT) | response(id, errno),
+            Imm::IoRspInv { id, errno } => (IO_RSP_INV << TYPE_SHIFT) | response(id, errno),
+            Imm::Heartbeat => HB_MSG << TYPE_SHIFT,
+            Imm::HeartbeatAck => HB_ACK << TYPE_SHIFT,
+            Imm::Unknown(raw) => raw,
+        }
+    }
+
+    /// Unpacks an immediate in host order. Every value has a meaning, if only [`Imm::Unknown`].
+    #[inline]
+    pub const fn decode(raw: u32) -> Self {
+        let payload = raw & PAYLOAD_MASK;
+        let id = payload & ID_MASK;
+        // 9 bits, so the cast loses nothing.
+        let errno = (payload >> ID_BITS) as u16;
+        match raw >> TYPE_SHIFT {
+            IO_REQ => Imm::IoReq { payload },
+            IO_RSP => Imm::IoRsp { id, errno },
+            IO_RSP_INV => Imm::IoRspInv { id, errno },
+            HB_MSG => Imm::Heartbeat,
+            HB_ACK => Imm::HeartbeatAck,
+            _ => Imm::Unknown(raw),
+        }
+    }
+}
+
+#[inline]
+const fn response(id: u32, errno: u16) -> u32 {
+    let errno = if errno > Errno::MAX_IMM {
+        Errno::EIO.to_imm()
+    } else {
+        errno
+    };
+    // Lossless: u16 to u32.
+    ((errno as u32) << ID_BITS) | (id & ID_MASK)
+}
+
+/// Bits needed to hold `n - 1`; 0 for 0 and 1.
+#[inline]
+pub const fn clog2(n: u32) -> u32 {
+    u32::BITS.saturating_sub(n.saturating_sub(1).leading_zeros())
+}
+
+/// Why a queue depth and a chunk size do not make a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LayoutError {
+    /// The queue depth is zero.
+    ZeroDepth,
+    /// The chunk size is zero.
+    ZeroChunk,
+    /// Both together need more than 28 bits.
+    TooBig,
+}
+
+impl LayoutError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::ZeroDepth => "queue depth is zero",
+            Self::ZeroChunk => "chunk size is zero",
+            Self::TooBig => "queue depth and chunk size do not fit the 28 bits of an immediate",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+/// Why the payload of a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PayloadError {
+    /// The chunk does not exist.
+    BufId(u32),
+    /// The offset is not inside the chunk.
+    Offset(u32),
+}
+
+impl PayloadError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::BufId(_) => "request names a chunk beyond the queue depth",
+            Self::Offset(_) => "request header outside of its chunk",
+        }
+    }
+
+    /// The errno to return. The path is to be closed: there is no request to answer.
+    pub const fn errno(&self) -> Errno {
+        Errno::EPROTO
+    }
+}
+
+/// How chunk and offset share the 28 bits of a request's payload.
+///
+/// # Invariants
+///
+/// `queue_depth` and `chunk_size` are not zero and need at most 28 bits together;
+/// `mem_bits` is `28 - clog2(queue_depth)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImmLayout {
+    queue_depth: u16,
+    chunk_size: u32,
+    mem_bits: u32,
+}
+
+impl ImmLayout {
+    /// The layout for `queue_depth` chunks of `chunk_size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When either is zero, or both do not fit 28 bits together.
+    pub const fn new(queue_depth: u16, chunk_size: u32) -> Result<Self, LayoutError> {
+        if queue_depth == 0 {
+            return Err(LayoutError::ZeroDepth);
+        }
+        if chunk_size == 0 {
+            return Err(LayoutError::ZeroChunk);
+        }
+        // Lossless: u16 to u32.
+        let id_bits = clog2(queue_depth as u32);
+        if id_bits.saturating_add(clog2(chunk_size)) > TYPE_SHIFT {
+            return Err(LayoutError::TooBig);
+        }
+        // INVARIANT: checked above.
+        Ok(Self {
+            queue_depth,
+            chunk_size,
+            mem_bits: TYPE_SHIFT.saturating_sub(id_bits),
+        })
+    }
+
+    /// Number of chunks.
+    #[inline]
+    pub const fn queue_depth(&self) -> u16 {
+        self.queue_depth
+    }
+
+    /// Size of a chunk in bytes.
+    #[inline]
+    pub const fn chunk_size(&self) -> u32 {
+        self.chunk_size
+    }
+
+    /// Bits of the payload that hold the offset.
+    #[inline]
+    pub const fn mem_bits(&self) -> u32 {
+        self.mem_bits
+    }
+
+    /// The payload for chunk `buf_id` with the header at byte `offset`; `None` when either is
+    /// out of bounds.
+    #[inline]
+    pub fn request(&self, buf_id: u16, offset: u32) -> Option<u32> {
+        if buf_id >= self.queue_depth || offset >= self.chunk_size {
+            return None;
+        }
+        // With one chunk `mem_bits` is 28 and `buf_id` 0, so no bit is ever shifted out.
+        Some(u32::from(buf_id).wrapping_shl(self.mem_bits) | offset)
+    }
+
+    /// Splits a payload into chunk and offset, without looking at their bounds.
+    #[inline]
+    pub const fn split(&self, payload: u32) -> (u32, u32) {
+        let payload = payload & PAYLOAD_MASK;
+        let mask = 1u32.wrapping_shl(self.mem_bits).wrapping_sub(1);
+        (payload.wrapping_shr(self.mem_bits), payload & mask)
+    }
+
+    /// Splits a payload and bounds both parts.
+    ///
+    /// # Errors
+    ///
+    /// When the chunk is not below the queue depth, or the offset not below the chunk size.
+    #[inline]
+    pub fn check(&self, payload: u32) -> Result<(u16, u32), PayloadError> {
+        let (buf_id, offset) = self.split(payload);
+        let id = match u16::try_from(buf_id) {
+            Ok(id) if id < self.queue_depth => id,
+            _ => return Err(PayloadError::BufId(buf_id)),
+        };
+        if offset >= self.chunk_size {
+            return Err(PayloadError::Offset(offset));
+        }
+        Ok((id, offset))
+    }
+}

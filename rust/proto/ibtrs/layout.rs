@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where a client's request stands in its chunk (protocol 1.9).
+//!
+//! ```text
+//! 0          data_len      data_len+usr_len
+//! | data     | user header | request header |
+//! ```
+//!
+//! A write sends all of it; a read leaves the data's place free and sends the headers only.
+
+use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
+use crate::errno::Errno;
+
+/// What to send, and where, relative to the start of the chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Where the RDMA write begins, in bytes: 0 for a write, the end of the data for a read.
+    pub offset_of_first_byte: u32,
+    /// Where the request header begins, in bytes; goes into the immediate.
+    pub imm_offset: u32,
+    /// Bytes of the RDMA write.
+    pub total_len: u32,
+}
+
+/// Why a request cannot be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlacementError {
+    /// User header and request header are longer than `max_hdr_size`.
+    HeaderTooLong,
+    /// Data and headers are longer than a chunk.
+    ChunkTooSmall,
+}
+
+impl PlacementError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::HeaderTooLong => "headers longer than the server takes",
+            Self::ChunkTooSmall => "request longer than a chunk",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        Errno::EMSGSIZE
+    }
+}
+
+/// Places a request that sends `data_len` bytes.
+///
+/// # Errors
+///
+/// When the headers exceed `max_hdr_size` or everything exceeds `chunk_size`.
+#[inline]
+pub fn write(
+    data_len: u32,
+    usr_len: u16,
+    chunk_size: u32,
+    max_hdr_size: u32,
+) -> Result<Placement, PlacementError> {
+    place(data_len, usr_len, WRITE_HDR_LEN, chunk_size, max_hdr_size).map(|p| Placement {
+        offset_of_first_byte: 0,
+        imm_offset: p.imm_offset,
+        // No overflow: `place` made sure that the sum is at most `chunk_size`.
+        total_len: p.offset_of_first_byte.saturating_add(p.total_len),
+    })
+}
+
+/// Places a request that asks for `data_len` bytes; it has a descriptor unless that is 0.
+///
+/// # Errors
+///
+/// As [`write()`]. Stricter than the C client in one point: the descriptor has to be inside
+/// the chunk as well.
+#[inline]
+pub fn read(
+    data_len: u32,
+    usr_len: u16,
+    chunk_size: u32,
+    max_hdr_size: u32,
+) -> Result<Placement, PlacementError> {
+    let hdr_len = if data_len > 0 {
+        READ_HDR_LEN.saturating_add(SG_DESC_LEN)
+    } else {
+        READ_HDR_LEN
+    };
+    place(data_len, usr_len, hdr_len, chunk_size, max_hdr_size)
+}
+
+#[inline]
+fn place(
+    data_len: u32,
+    usr_len: u16,
+    hdr_len: usize,
+    chunk_size: u32,
+    max_hdr_size: u32,
+) -> Result<Placement, PlacementError> {
+    let hdr_len = u32::try_from(hdr_len).map_err(|_| PlacementError::HeaderTooLong)?;
+    let headers = u32::from(usr_len).saturating_add(hdr_len);
+    if headers > max_hdr_size {
+        return Err(PlacementError::HeaderTooLong);
+    }
+    let total = data_len.checked_add(headers);
+    match total {
+        Some(total) if total <= chunk_size => Ok(Placement {
+            offset_of_first_byte: data_len,
+            imm_offset: total.saturating_sub(hdr_len),
+            total_len: headers,
+        }),
+        _ => Err(PlacementError::ChunkTooSmall),
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The IBTRS transport without I/O: wire format and decisions.
+//!
+//! The wire format is that of RTRS 2.0. Everything here is a pure function or a plain value:
+//! nothing allocates, sleeps, locks, logs or panics, so every item may be used in any context.
+//! The same sources are compiled by Kbuild into the kernel and by cargo on the host.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`consts`] | numbers of the protocol |
+//! | [`errno`] | Linux error numbers and how they travel |
+//! | [`imm`] | the 32-bit immediate |
+//! | [`handshake`] | private data of the connection manager |
+//! | [`msg`] | messages after the handshake, request headers |
+//! | [`layout`] | where a request stands in its chunk |
+//! | [`limits`] | what a server may be configured to |
+//! | [`name`], [`addr`], [`opts`], [`text`] | what users write |
+//! | [`fsm`] | path state machines of client and server |
+//! | [`mp`] | which path a request takes |
+//! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
+//!
+//! All multi-byte fields are little-endian on the wire unless an item says otherwise.
+//! "protocol" in the documentation means Documentation/protocol.
+
+#![cfg_attr(not(CONFIG_RUST), no_std)]
+#![forbid(unsafe_code)]
+#![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+
+pub mod addr;
+pub mod backoff;
+pub mod bytes;
+pub mod consts;
+pub mod errno;
+pub mod fsm;
+pub mod handshake;
+pub mod hb;
+pub mod imm;
+pub mod layout;
+pub mod limits;
+pub mod mp;
+pub mod msg;
+pub mod name;
+pub mod opts;
+pub mod permit;
+pub mod text;
+
+pub use errno::Errno;

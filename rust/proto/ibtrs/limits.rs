@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a server may be configured to (protocol 8).
+
+use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
+use crate::errno::Errno;
+use crate::handshake::ConnRsp;
+use crate::imm::ImmLayout;
+
+/// Why a server configuration is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LimitError {
+    /// Chunks too small, or no power of two.
+    ChunkSize(u32),
+    /// Queue depth not 1..=65535.
+    QueueDepth(u32),
+    /// Both together need more than 28 bits.
+    Both,
+}
+
+impl LimitError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::ChunkSize(_) => "max_chunk_size is no power of two from 8192 on",
+            Self::QueueDepth(_) => "sess_queue_depth is not 1 to 65535",
+            Self::Both => "max_chunk_size and sess_queue_depth need more than 28 bits together",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+/// Checks the parameters `max_chunk_size` (bytes) and `sess_queue_depth` of a server.
+///
+/// # Errors
+///
+/// When a value is out of its range, or no immediate could address the chunks.
+pub fn server_layout(max_chunk_size: u32, queue_depth: u32) -> Result<ImmLayout, LimitError> {
+    if max_chunk_size < MIN_CHUNK_SIZE || !max_chunk_size.is_power_of_two() {
+        return Err(LimitError::ChunkSize(max_chunk_size));
+    }
+    let depth = match u16::try_from(queue_depth) {
+        Ok(depth) if depth > 0 => depth,
+        _ => return Err(LimitError::QueueDepth(queue_depth)),
+    };
+    ImmLayout::new(depth, max_chunk_size).map_err(|_| LimitError::Both)
+}
+
+/// The acceptance a server with `layout` sends.
+///
+/// Its header size does not depend on the server's page size.
+pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
+    ConnRsp {
+        queue_depth: layout.queue_depth(),
+        max_io_size: layout.chunk_size().saturating_sub(MAX_HDR_SIZE),
+        max_hdr_size: MAX_HDR_SIZE,
+        new_rkey,
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages after the handshake (protocol 1.5 to 1.8).
+//!
+//! - [`InfoReq`] and [`InfoRsp`] are exchanged once per path, on connection 0;
+//! - [`RkeyRsp`] is the body of a response that carries a new key;
+//! - [`WriteHdr`] and [`ReadHdr`] end each request, inside its chunk;
+//! - [`RequestHdr`] and [`ServerRequest`] are the server's view of them.
+
+mod info;
+mod request;
+mod rkey;
+mod server;
+
+pub use info::{Chunk, Chunks, InfoReq, InfoRsp};
+pub use request::{Direction, ReadHdr, WriteHdr};
+pub use rkey::RkeyRsp;
+pub use server::{RequestError, RequestHdr, ServerRequest};
+
+use crate::bytes::{Reader, Writer};
+use crate::errno::Errno;
+
+/// Message types, the first field of each message.
+pub(crate) const TYPE_INFO_REQ: u16 = 0;
+pub(crate) const TYPE_INFO_RSP: u16 = 1;
+pub(crate) const TYPE_WRITE: u16 = 2;
+pub(crate) const TYPE_READ: u16 = 3;
+pub(crate) const TYPE_RKEY_RSP: u16 = 4;
+
+/// Why a message was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MsgError {
+    /// Shorter than its format.
+    Short,
+    /// Another type than the one that is due.
+    Type(u16),
+    /// INFO_REQ without a usable session name.
+    Name(crate::name::NameError),
+    /// INFO_RSP whose number of descriptors is zero or does not divide the queue depth.
+    Count(u16),
+    /// INFO_RSP with a descriptor that is empty, no multiple of the chunk size, or beyond the
+    /// end of the address space.
+    Desc(u16),
+    /// INFO_RSP whose descriptors do not cover exactly the session's chunks.
+    Coverage,
+    /// RKEY_RSP for a chunk that does not exist or that is not the answered one.
+    BufId(u16),
+    /// The buffer is too small for the message.
+    NoRoom,
+    /// The session's numbers make no layout.
+    Layout(crate::imm::LayoutError),
+}
+
+impl MsgError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Short => "message shorter than its format",
+            Self::Type(_) => "message of an unexpected type",
+            Self::Name(e) => e.as_str(),
+            Self::Count(_) => "number of descriptors does not divide the queue depth",
+            Self::Desc(_) => "descriptor is not a run of whole chunks",
+            Self::Coverage => "descriptors do not cover the session's chunks",
+            Self::BufId(_) => "new key for a wrong chunk",
+            Self::NoRoom => "message does not fit its buffer",
+            Self::Layout(e) => e.as_str(),
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Name(e) => e.errno(),
+            Self::NoRoom => Errno::EMSGSIZE,
+            Self::Layout(e) => e.errno(),
+            _ => Errno::EPROTO,
+        }
+    }
+}
+
+/// Memory of the peer: 16 bytes on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SgDesc {
+    /// Address in the peer's memory region.
+    pub addr: u64,
+    /// Remote key, as a number in host order.
+    pub key: u32,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl SgDesc {
+    #[inline]
+    pub(crate) fn read(r: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            addr: r.u64()?,
+            key: r.u32()?,
+            len: r.u32()?,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, w: &mut Writer<'_>) {
+        w.u64(self.addr);
+        w.u32(self.key);
+        w.u32(self.len);
+    }
+
+    /// Whether the described range ends inside the address space.
+    #[inline]
+    pub fn fits(&self) -> bool {
+        self.addr.checked_add(u64::from(self.len)).is_some()
+    }
+}

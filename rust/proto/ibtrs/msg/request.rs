@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Request headers, the last bytes of a request in its chunk (protocol 1.8).
+
+use super::{SgDesc, TYPE_READ, TYPE_WRITE};
+use crate::bytes::{message, Writer};
+use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
+
+/// The client's memory is registered and wants to be invalidated by the answer.
+pub(crate) const FLAG_NEED_INVAL: u16 = 1;
+
+/// Which way the data of a request flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From server to client.
+    Read,
+    /// From client to server.
+    Write,
+}
+
+/// Header of a request whose data goes to the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteHdr {
+    /// Bytes of the user header right before this header.
+    pub usr_len: u16,
+}
+
+impl WriteHdr {
+    /// Length of the header in bytes.
+    #[inline]
+    pub const fn wire_len(&self) -> usize {
+        WRITE_HDR_LEN
+    }
+
+    /// The 4 bytes of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; WRITE_HDR_LEN] {
+        message(|w| {
+            w.u16(TYPE_WRITE);
+            w.u16(self.usr_len);
+        })
+    }
+}
+
+/// Header of a request whose data comes from the server, if any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadHdr {
+    /// Bytes of the user header right before this header.
+    pub usr_len: u16,
+    /// The server is to invalidate the descriptor's key. Means nothing without descriptor.
+    pub need_inval: bool,
+    /// Client memory that takes the data; its length is the number of bytes to return.
+    pub desc: Option<SgDesc>,
+}
+
+impl ReadHdr {
+    /// Length of the header in bytes: 8 or 24.
+    #[inline]
+    pub const fn wire_len(&self) -> usize {
+        match self.desc {
+            Some(_) => READ_HDR_LEN.saturating_add(SG_DESC_LEN),
+            None => READ_HDR_LEN,
+        }
+    }
+
+    /// Writes the header to the front of `buf` and returns its length, or `None` when it does
+    /// not fit.
+    #[inline]
+    pub fn encode(&self, buf: &mut [u8]) -> Option<usize> {
+        let inval = self.need_inval && self.desc.is_some();
+        let mut w = Writer::new(buf);
+        w.u16(TYPE_READ);
+        w.u16(self.usr_len);
+        w.u16(if inval { FLAG_NEED_INVAL } else { 0 });
+        w.u16(u16::from(self.desc.is_some()));
+        if let Some(desc) = &self.desc {
+            desc.write(&mut w);
+        }
+        w.finish()
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RKEY_RSP: a response that carries the chunk's next key (protocol 1.7).
+
+use super::{MsgError, TYPE_RKEY_RSP};
+use crate::bytes::{message, Reader};
+use crate::consts::RKEY_RSP_LEN;
+
+/// Body of a response in the mode "new key with every answer".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RkeyRsp {
+    /// The chunk.
+    pub buf_id: u16,
+    /// Its key on this path from now on, as a number in host order.
+    pub rkey: u32,
+}
+
+impl RkeyRsp {
+    /// The 8 bytes of the message.
+    #[inline]
+    pub fn encode(&self) -> [u8; RKEY_RSP_LEN] {
+        message(|w| {
+            w.u16(TYPE_RKEY_RSP);
+            w.u16(self.buf_id);
+            w.u32(self.rkey);
+        })
+    }
+
+    /// Reads the message.
+    ///
+    /// # Errors
+    ///
+    /// When it is short or of another type.
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
+        let mut r = Reader::new(bytes);
+        let mut fields = || Some((r.u16()?, r.u16()?, r.u32()?));
+        match fields() {
+            None => Err(MsgError::Short),
+            Some((TYPE_RKEY_RSP, buf_id, rkey)) => Ok(Self { buf_id, rkey }),
+            Some((other, _, _)) => Err(MsgError::Type(other)),
+        }
+    }
+
+    /// Reads the message and makes sure that it is about chunk `id`, the one of the immediate,
+    /// and that the chunk exists.
+    ///
+    /// # Errors
+    ///
+    /// As [`RkeyRsp::decode`], and when the chunk is another one. The path is to be torn down.
+    #[inline]
+    pub fn decode_for(bytes: &[u8], id: u32, queue_depth: u16) -> Result<Self, MsgError> {
+        let msg = Self::decode(bytes)?;
+        if msg.buf_id >= queue_depth || u32::from(msg.buf_id) != id {
+            return Err(MsgError::BufId(msg.buf_id));
+        }
+        Ok(msg)
+    }
+}

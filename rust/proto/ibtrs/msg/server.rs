@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The server's view of a request: header bytes in, checked numbers out.
+//!
+//! The server copies the header out of the chunk first; nothing here is read twice.
+
+use super::request::FLAG_NEED_INVAL;
+use super::{Direction, ReadHdr, SgDesc, WriteHdr, TYPE_READ, TYPE_WRITE};
+use crate::bytes::Reader;
+use crate::consts::MAX_HDR_SIZE;
+use crate::errno::Errno;
+
+/// Why a request was refused.
+///
+/// Each of them can be answered with [`RequestError::errno`]: the chunk is known from the
+/// immediate. Silence would hang the client's request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// The header reaches beyond the bytes at hand or beyond the chunk.
+    Short,
+    /// Neither READ nor WRITE.
+    Type(u16),
+    /// READ with more than one descriptor.
+    SgCount(u16),
+    /// The user header is longer than what stands before the request header.
+    UserLen(u16),
+    /// User header and request header are longer than the space set aside for headers.
+    HeaderSize(u16),
+    /// READ that names data but no memory to put it.
+    NoDesc,
+    /// READ whose memory is empty or longer than the data.
+    DescLen(u32),
+    /// READ whose memory runs over the end of the address space.
+    DescAddr(u64),
+}
+
+impl RequestError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Short => "request header beyond the end of its chunk",
+            Self::Type(_) => "request is neither read nor write",
+            Self::SgCount(_) => "read request with more than one descriptor",
+            Self::UserLen(_) => "user header longer than the request",
+            Self::HeaderSize(_) => "headers longer than the space set aside for them",
+            Self::NoDesc => "read request with data but without descriptor",
+            Self::DescLen(_) => "read request whose descriptor does not match the data",
+            Self::DescAddr(_) => "read request whose descriptor overflows",
+        }
+    }
+
+    /// The errno to answer with.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::HeaderSize(_) => Errno::EMSGSIZE,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+/// A request header as read from a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestHdr {
+    /// Data goes to the server.
+    Write(WriteHdr),
+    /// Data comes from the server.
+    Read(ReadHdr),
+}
+
+impl RequestHdr {
+    /// Reads the header at the front of `bytes`, which may be longer.
+    ///
+    /// Flags we do not know are ignored; NEED_INVAL counts only with a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// When the header is short, of another type, or has more than one descriptor.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, RequestError> {
+        Self::fields(bytes).ok_or(RequestError::Short)?
+    }
+
+    #[inline]
+    fn fields(bytes: &[u8]) -> Option<Result<Self, RequestError>> {
+        let mut r = Reader::new(bytes);
+        let kind = r.u16()?;
+        Some(match kind {
+            TYPE_WRITE => Ok(Self::Write(WriteHdr { usr_len: r.u16()? })),
+            TYPE_READ => {
+                let usr_len = r.u16()?;
+                let flags = r.u16()?;
+                let desc = match r.u16()? {
+                    0 => None,
+                    1 => Some(SgDesc::read(&mut r)?),
+                    n => return Some(Err(RequestError::SgCount(n))),
+                };
+                Ok(Self::Read(ReadHdr {
+                    usr_len,
+                    need_inval: flags & FLAG_NEED_INVAL != 0 && desc.is_some(),
+                    desc,
+                }))
+            }
+            other => Err(RequestError::Type(other)),
+        })
+    }
+
+    /// Bytes of the user header right before this header.
+    #[inline]
+    pub const fn usr_len(&self) -> u16 {
+        match self {
+            Self::Write(h) => h.usr_len,
+            Self::Read(h) => h.usr_len,
+        }
+    }
+
+    /// Length of the header in bytes: 4, 8 or 24.
+    #[inline]
+    pub const fn wire_len(&self) -> usize {
+        match self {
+            Self::Write(h) => h.wire_len(),
+            Self::Read(h) => h.wire_len(),
+        }
+    }
+
+    /// Which way the data flows.
+    #[inline]
+    pub const fn direction(&self) -> Direction {
+        match self {
+            Self::Write(_) => Direction::Write,
+            Self::Read(_) => Direction::Read,
+        }
+    }
+}
+
+/// A request whose numbers agree with each other and with the chunk.
+///
+/// # Invariants
+///
+/// - `data_len + usr_len` plus the header is at most the chunk size;
+/// - a descriptor is that of a READ, and its length is 1..=`data_len`;
+/// - a READ without descriptor has `data_len` 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerRequest {
+    /// Which way the data flows.
+    pub direction: Direction,
+    /// Bytes of data, from the start of the chunk: written by the client, or room for the answer.
+    pub data_len: u32,
+    /// Bytes of the user header, which starts at byte `data_len` of the chunk.
+    pub usr_len: u16,
+    /// Client memory for the answer's data.
+    pub desc: Option<SgDesc>,
+    /// Invalidate the descriptor's key with the answer.
+    pub need_inval: bool,
+}
+
+impl ServerRequest {
+    /// Checks header `hdr`, found at byte `offset` of a chunk of `chunk_size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When lengths disagree. In particular a descriptor longer than the data is refused: it
+    /// would send memory that nobody has written.
+    #[inline]
+    pub fn parse(hdr: &RequestHdr, offset: u32, chunk_size: u32) -> Result<Self, RequestError> {
+        let usr_len = hdr.usr_len();
+        let hdr_len = u32::try_from(hdr.wire_len()).map_err(|_| RequestError::Short)?;
+        match offset.checked_add(hdr_len) {
+            Some(end) if end <= chunk_size => {}
+            _ => return Err(RequestError::Short),
+        }
+        let data_len = offset
+            .checked_sub(u32::from(usr_len))
+            .ok_or(RequestError::UserLen(usr_len))?;
+        if u32::from(usr_len).saturating_add(hdr_len) > MAX_HDR_SIZE {
+            return Err(RequestError::HeaderSize(usr_len));
+        }
+        let (direction, desc, need_inval) = match hdr {
+            RequestHdr::Write(_) => (Direction::Write, None, false),
+            RequestHdr::Read(h) => (Direction::Read, h.desc, h.need_inval),
+        };
+        match (direction, desc) {
+            (Direction::Read, None) if data_len > 0 => return Err(RequestError::NoDesc),
+            (_, Some(d)) if d.len == 0 || d.len > data_len => {
+                return Err(RequestError::DescLen(d.len))
+            }
+            (_, Some(d)) if !d.fits() => return Err(RequestError::DescAddr(d.addr)),
+            _ => {}
+        }
+        // INVARIANT: checked above.
+        Ok(Self {
+            direction,
+            data_len,
+            usr_len,
+            desc,
+            need_inval: need_inval && desc.is_some(),
+        })
+    }
+
+    /// Bytes a successful answer sends to the client's memory.
+    #[inline]
+    pub const fn return_len(&self) -> u32 {
+        match self.desc {
+            Some(d) => d.len,
+            None => 0,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Names of sessions and of devices.
+//!
+//! Both become names in sysfs and parts of log lines, and both stand NUL-terminated in a field
+//! of 255 bytes, so 254 bytes are the most. They are UTF-8 without blanks and control
+//! characters; a session name has no '/' and no '.' either.
+
+use crate::consts::MAX_SESSION_NAME;
+use crate::errno::Errno;
+
+/// Size of a device name's field on the wire, in bytes, with its closing NUL.
+pub const MAX_DEVICE_NAME: usize = 255;
+
+/// Why a name is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameError {
+    /// No byte at all.
+    Empty,
+    /// More than 254 bytes.
+    TooLong,
+    /// A '/' or '.' in a session name.
+    SlashOrDot,
+    /// A NUL, another control character, or a blank.
+    NotPrintable,
+    /// Not UTF-8.
+    NotUtf8,
+    /// A field on the wire without closing NUL.
+    NoNul,
+}
+
+impl NameError {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Empty => "name is empty",
+            Self::TooLong => "name is longer than 254 bytes (255 with its NUL)",
+            Self::SlashOrDot => "name contains '/' or '.'",
+            Self::NotPrintable => "name contains a blank or a control character",
+            Self::NotUtf8 => "name is not UTF-8",
+            Self::NoNul => "name is not terminated by NUL",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::TooLong => Errno::ENAMETOOLONG,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+fn text(bytes: &[u8], max: usize) -> Result<&str, NameError> {
+    if bytes.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if bytes.len() >= max {
+        return Err(NameError::TooLong);
+    }
+    let text = core::str::from_utf8(bytes).map_err(|_| NameError::NotUtf8)?;
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(NameError::NotPrintable);
+    }
+    Ok(text)
+}
+
+/// Name of a session: 1 to 254 bytes without '/' and '.'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionName<'a>(&'a str);
+
+impl<'a> SessionName<'a> {
+    /// Checks a name, given without NUL.
+    ///
+    /// # Errors
+    ///
+    /// See [`NameError`].
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        let name = text(bytes, MAX_SESSION_NAME)?;
+        if name.contains(['/', '.']) {
+            return Err(NameError::SlashOrDot);
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    pub const fn as_str(&self) -> &'a str {
+        self.0
+    }
+
+    /// The name's bytes, without NUL.
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// Name of a device as the client asks for it: 1 to 254 bytes, any path.
+///
+/// Whether the server follows it is the server's policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DevicePath<'a>(&'a str);
+
+impl<'a> DevicePath<'a> {
+    /// Checks a name, given without NUL.
+    ///
+    /// # Errors
+    ///
+    /// See [`NameError`].
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        text(bytes, MAX_DEVICE_NAME).map(Self)
+    }
+
+    /// The name.
+    pub const fn as_str(&self) -> &'a str {
+        self.0
+    }
+
+    /// The name's bytes, without NUL.
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.0.as_bytes()
+    }
+}

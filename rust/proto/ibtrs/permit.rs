@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shares of a session's queue.
+//!
+//! A request may only use a chunk it holds the permit of. The tag of a block request is the
+//! permit; a few chunks are set aside for messages that are no block requests. Like blk-mq,
+//! which gives reserved tags the lowest numbers, the shares are: ids `0..reserved` for
+//! messages, `reserved..queue_depth` for I/O.
+
+/// Most chunks that are ever set aside for messages.
+pub const MAX_RESERVED: u16 = 64;
+
+/// How a queue is shared.
+///
+/// # Invariants
+///
+/// `0 < reserved < queue_depth` unless the queue holds a single chunk, which both share then
+/// (`reserved == 0`); `reserved <= MAX_RESERVED`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shares {
+    queue_depth: u16,
+    reserved: u16,
+}
+
+impl Shares {
+    /// Sets `wanted` of `queue_depth` chunks aside, but never more than half of them.
+    pub const fn new(queue_depth: u16, wanted: u16) -> Self {
+        let mut reserved = wanted;
+        if reserved == 0 {
+            reserved = 1;
+        }
+        if reserved > MAX_RESERVED {
+            reserved = MAX_RESERVED;
+        }
+        let half = queue_depth >> 1;
+        if reserved > half {
+            reserved = half;
+        }
+        // INVARIANT: half is 0 only for a depth of 1 or 0.
+        Self {
+            queue_depth,
+            reserved,
+        }
+    }
+
+    /// All chunks.
+    #[inline]
+    pub const fn queue_depth(&self) -> u16 {
+        self.queue_depth
+    }
+
+    /// Chunks set aside for messages: ids 0 up to this.
+    #[inline]
+    pub const fn reserved(&self) -> u16 {
+        self.reserved
+    }
+
+    /// Chunks for I/O.
+    #[inline]
+    pub const fn io(&self) -> u16 {
+        self.queue_depth.saturating_sub(self.reserved)
+    }
+
+    /// Whether chunk `id` is set aside for messages.
+    #[inline]
+    pub const fn is_reserved(&self, id: u16) -> bool {
+        id < self.reserved
+    }
+}
+
+/// Free ids out of at most 64, as a plain value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreeIds {
+    all: u64,
+    free: u64,
+}
+
+impl FreeIds {
+    /// Ids `0..count`, all free. More than [`MAX_RESERVED`] are cut to that.
+    pub const fn new(count: u16) -> Self {
+        // Lossless: u16 to u32.
+        let all = match 1u64.checked_shl(count as u32) {
+            Some(bit) => bit.wrapping_sub(1),
+            None => u64::MAX,
+        };
+        Self { all, free: all }
+    }
+
+    /// Takes the lowest free id.
+    pub fn take(&mut self) -> Option<u16> {
+        let id = u16::try_from(self.free.trailing_zeros()).ok()?;
+        let bit = 1u64.checked_shl(u32::from(id))?;
+        self.free &= !bit;
+        Some(id)
+    }
+
+    /// Gives an id back; false when it was not taken.
+    pub fn give(&mut self, id: u16) -> bool {
+        match 1u64.checked_shl(u32::from(id)) {
+            Some(bit) if self.all & bit != 0 && self.free & bit == 0 => {
+                self.free |= bit;
+                true
+            }
+            _ => false,
+        }
+    }
+}

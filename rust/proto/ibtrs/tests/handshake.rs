@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Golden bytes and refusals of immediates and of the connection messages.
+
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::handshake::*;
+use ibtrs_proto::imm::*;
+use ibtrs_proto::limits;
+
+/// The vectors of protocol 1.2.
+#[test]
+fn immediates_of_the_protocol() {
+    let l = ImmLayout::new(512, 131_072).unwrap();
+    assert_eq!(l.mem_bits(), 19);
+    let req = |id, off| {
+        let payload = l.request(id, off).unwrap();
+        Imm::IoReq { payload }.encode()
+    };
+    // 4 KiB write, then read, on chunk 5; OPEN, SESS_INFO, CLOSE on chunk 0.
+    assert_eq!(req(5, 4096 + 32), 0x0028_1020);
+    assert_eq!(req(0, 56 + 264), 0x0000_0140);
+    assert_eq!(req(0, 36 + 36), 0x0000_0048);
+    assert_eq!(req(0, 8), 0x0000_0008);
+    let rsp = |id, errno| Imm::IoRsp { id, errno }.encode();
+    assert_eq!(rsp(5, 0), 0x1000_0005);
+    assert_eq!(Imm::IoRspInv { id: 5, errno: 0 }.encode(), 0x2000_0005);
+    assert_eq!(rsp(5, 5), 0x1028_0005);
+    assert_eq!(rsp(7, 107), 0x1358_0007);
+    assert_eq!(Imm::Heartbeat.encode(), 0x8000_0000);
+    assert_eq!(Imm::HeartbeatAck.encode(), 0x9000_0000);
+    assert_eq!(l.check(0x0028_1020), Ok((5, 4128)));
+}
+
+#[test]
+fn errno_is_mapped_not_truncated() {
+    for errno in [512u16, 524, 4095, u16::MAX] {
+        let raw = Imm::IoRsp { id: 3, errno }.encode();
+        assert_eq!(Imm::decode(raw), Imm::IoRsp { id: 3, errno: 5 });
+    }
+    let raw = Imm::IoRsp { id: 3, errno: 511 }.encode();
+    assert_eq!(Imm::decode(raw), Imm::IoRsp { id: 3, errno: 511 });
+    assert_eq!(Errno::ENOTSUPP.to_imm(), 5);
+    assert_eq!(Errno(0).to_imm(), 5);
+    assert_eq!(Errno(-5).to_imm(), 5);
+    assert_eq!(Errno::ENOTCONN.to_imm(), 107);
+    assert_eq!(Errno::from_imm(0), None);
+    assert_eq!(Errno::from_imm(107), Some(Errno::ENOTCONN));
+    assert_eq!(Errno::from_kernel(-104), Some(Errno::ECONNRESET));
+    assert_eq!(Errno::from_kernel(0), None);
+    assert_eq!(Errno::from_kernel(7), None);
+    assert_eq!(Errno::from_kernel(-4096), None);
+    assert_eq!(Errno::from_kernel(i32::MIN), None);
+    assert_eq!(Errno(i32::MIN).to_kernel(), i32::MAX);
+    assert_eq!(Errno::ECONNRESET.as_str(), "ECONNRESET");
+    assert_eq!(Errno(4000).as_str(), "E?");
+}
+
+#[test]
+fn unknown_immediates_are_kept() {
+    for kind in [3u32, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15] {
+        let raw = (kind << 28) | 0x0123_4567;
+        assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
+        assert_eq!(Imm::decode(raw).encode(), raw);
+    }
+    // The payload of a heartbeat does not matter.
+    assert_eq!(Imm::decode(0x8000_0001), Imm::Heartbeat);
+    assert_eq!(Imm::decode(0x9FFF_FFFF), Imm::HeartbeatAck);
+}
+
+#[test]
+fn conn_req_golden() {
+    let req = ConnReq {
+        cid: 0x0102,
+        cid_num: 0x0304,
+        recon_cnt: 0x0506,
+        path_uuid: core::array::from_fn(|i| 0x10 + i as u8),
+        session_uuid: core::array::from_fn(|i| 0x30 + i as u8),
+        first_conn: true,
+    };
+    let b = req.encode();
+    let head = [
+        0, 0, 0xBD, 0x1B, 0x00, 0x02, 0x02, 0x01, 0x04, 0x03, 0x06, 0x05,
+    ];
+    assert_eq!(b[..12], head);
+    assert_eq!(b[12..28], req.path_uuid);
+    assert_eq!(b[28..44], req.session_uuid);
+    assert_eq!(b[44], 1);
+    assert!(b[45..].iter().all(|&x| x == 0));
+    assert_eq!(ConnReq::decode(&b), Ok(req));
+    // Padding after, reserved bytes and bits, and a connection manager's header are nothing.
+    let mut long = [0xFFu8; 196];
+    long[..56].copy_from_slice(&b);
+    assert_eq!(ConnReq::decode(&long), Ok(req));
+    let mut b2 = b;
+    (b2[0], b2[1], b2[44]) = (0x07, 0x40, 0xFF);
+    b2[45..].fill(0xEE);
+    assert_eq!(ConnReq::decode(&b2), Ok(req));
+    b2[44] = 0xFE;
+    assert!(!ConnReq::decode(&b2).unwrap().first_conn);
+}
+
+#[test]
+fn conn_req_refusals() {
+    let good = ConnReq {
+        cid: 0,
+        cid_num: 1,
+        recon_cnt: 1,
+        path_uuid: [1; 16],
+        session_uuid: [2; 16],
+        first_conn: false,
+    };
+    let b = good.encode();
+    for n in 0..56 {
+        assert_eq!(ConnReq::decode(&b[..n]), Err(HandshakeError::Short));
+    }
+    let with = |off: usize, v: u16| {
+        let mut b = b;
+        b[off..off + 2].copy_from_slice(&v.to_le_bytes());
+        ConnReq::decode(&b)
+    };
+    assert_eq!(with(2, 0xBD1B), Err(HandshakeError::Magic(0xBD1B)));
+    assert_eq!(with(4, 0x0100), Err(HandshakeError::Version(0x0100)));
+    assert_eq!(with(4, 0x0300), Err(HandshakeError::Version(0x0300)));
+    assert!(with(4, 0x0207).is_ok(), "only the major version counts");
+    assert_eq!(with(8, 0), Err(HandshakeError::ConnectionCount(0)));
+    assert_eq!(with(8, 4097), Err(HandshakeError::ConnectionCount(4097)));
+    assert!(with(8, 4096).is_ok());
+    assert_eq!(with(6, 1), Err(HandshakeError::ConnectionId(1)));
+    assert_eq!(HandshakeError::ConnectionId(1).errno(), Errno::ECONNRESET);
+}
+
+#[test]
+fn conn_rsp_golden() {
+    let rsp = ConnRsp {
+        queue_depth: 512,
+        max_io_size: 126_976,
+        max_hdr_size: 4096,
+        new_rkey: true,
+    };
+    let b = rsp.encode();
+    let head = [
+        0xBD, 0x1B, 0x00, 0x02, 0, 0, 0x00, 0x02, 0x00, 0xF0, 0x01, 0x00, 0x00, 0x10, 0, 0, 2, 0,
+        0, 0,
+    ];
+    assert_eq!(b[..20], head);
+    assert!(b[20..].iter().all(|&x| x == 0));
+    assert_eq!(ConnRsp::decode(&b), Ok(rsp));
+    assert_eq!(rsp.chunk_size(), 131_072);
+    assert_eq!(rsp.layout(), ImmLayout::new(512, 131_072));
+    // Flags of a later version do not hurt.
+    let mut b2 = b;
+    b2[16..].fill(0xFF);
+    assert_eq!(ConnRsp::decode(&b2), Ok(rsp));
+    let l = limits::server_layout(131_072, 512).unwrap();
+    assert_eq!(limits::server_response(&l, true), rsp);
+}
+
+#[test]
+fn conn_rsp_refusals() {
+    let good = ConnRsp {
+        queue_depth: 512,
+        max_io_size: 126_976,
+        max_hdr_size: 4096,
+        new_rkey: false,
+    };
+    for n in 0..56 {
+        assert_eq!(
+            ConnRsp::decode(&good.encode()[..n]),
+            Err(HandshakeError::Short)
+        );
+    }
+    let check = |f: &dyn Fn(&mut ConnRsp)| {
+        let mut rsp = good;
+        f(&mut rsp);
+        ConnRsp::decode(&rsp.encode())
+    };
+    assert_eq!(
+        check(&|r| r.queue_depth = 0),
+        Err(HandshakeError::Layout(LayoutError::ZeroDepth))
+    );
+    assert_eq!(
+        check(&|r| r.queue_depth = 2049),
+        Err(HandshakeError::Layout(LayoutError::TooBig))
+    );
+    assert!(check(&|r| r.queue_depth = 2048).is_ok());
+    assert_eq!(check(&|r| r.max_io_size = 0), Err(HandshakeError::Sizes));
+    assert_eq!(check(&|r| r.max_hdr_size = 23), Err(HandshakeError::Sizes));
+    assert!(check(&|r| r.max_hdr_size = 24).is_ok());
+    assert_eq!(
+        check(&|r| r.max_io_size = u32::MAX),
+        Err(HandshakeError::ChunkSize)
+    );
+    assert_eq!(
+        ConnRsp::decode(&reject_encode(Errno::EIO)),
+        Err(HandshakeError::Status(0xFFFB))
+    );
+}
+
+#[test]
+fn rejects() {
+    let b = reject_encode(Errno::ECONNRESET);
+    assert_eq!(b[..6], [0xBD, 0x1B, 0x00, 0x02, 0x98, 0xFF]);
+    assert!(b[6..].iter().all(|&x| x == 0));
+    for e in [1, 6, 12, 17, 104, 4095] {
+        assert_eq!(reject_decode(&reject_encode(Errno(e))), Errno(e));
+    }
+    for e in [0, -1, 65_536, i32::MAX, i32::MIN] {
+        assert_eq!(reject_decode(&reject_encode(Errno(e))), Errno::ECONNRESET);
+    }
+    let b = reject_encode(Errno::EEXIST);
+    assert_eq!(reject_decode(&b[..55]), Errno::ECONNRESET);
+    assert_eq!(reject_decode(&[]), Errno::ECONNRESET);
+    for (off, v) in [(0, 0), (3, 1), (5, 0x11), (4, 0)] {
+        let mut g = b;
+        g[off] = v;
+        if off == 4 {
+            g[5] = 0;
+        }
+        assert_eq!(reject_decode(&g), Errno::ECONNRESET, "byte {off}");
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Golden bytes and refusals of messages and request headers.
+
+use ibtrs_proto::consts::*;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::imm::LayoutError;
+use ibtrs_proto::layout;
+use ibtrs_proto::msg::*;
+use ibtrs_proto::name::{NameError, SessionName};
+
+fn name(s: &str) -> SessionName<'_> {
+    SessionName::new(s.as_bytes()).unwrap()
+}
+
+#[test]
+fn info_req_golden() {
+    let b = InfoReq { name: name("blya") }.encode();
+    assert_eq!(b.len(), 272);
+    assert_eq!(b[..7], *b"\0\0blya\0");
+    assert!(b[6..].iter().all(|&x| x == 0));
+    assert_eq!(InfoReq::decode(&b).unwrap().name.as_str(), "blya");
+    assert_eq!(InfoReq::decode(&b[..271]), Err(MsgError::Short));
+    assert_eq!(InfoReq::decode(&[]), Err(MsgError::Short));
+    let mut wrong = b;
+    wrong[0] = 1;
+    assert_eq!(InfoReq::decode(&wrong), Err(MsgError::Type(1)));
+    let mut junk = b;
+    junk[7..].fill(0xAA);
+    assert_eq!(InfoReq::decode(&junk).unwrap().name.as_str(), "blya");
+    // The longest name, and one without its NUL.
+    let long = "x".repeat(254);
+    let mut b = InfoReq { name: name(&long) }.encode();
+    assert_eq!(InfoReq::decode(&b).unwrap().name.as_str(), long);
+    b[256] = b'x';
+    assert_eq!(InfoReq::decode(&b), Err(MsgError::Name(NameError::NoNul)));
+    for (text, e) in [
+        (&b"\0"[..], NameError::Empty),
+        (b"a/b\0", NameError::SlashOrDot),
+        (b"a.b\0", NameError::SlashOrDot),
+        (b"a\nb\0", NameError::NotPrintable),
+        (b"\xFFb\0", NameError::NotUtf8),
+    ] {
+        let mut b = [0; 272];
+        b[2..2 + text.len()].copy_from_slice(text);
+        assert_eq!(InfoReq::decode(&b), Err(MsgError::Name(e)));
+    }
+}
+
+fn desc(addr: u64, key: u32, len: u32) -> SgDesc {
+    SgDesc { addr, key, len }
+}
+
+#[test]
+fn info_rsp_golden() {
+    let mut buf = [0xEE; 64];
+    let descs = [desc(0x1122_3344_5566_7788, 0x0A0B_0C0D, 8192 * 3)];
+    let n = InfoRsp::write(&mut buf, descs).unwrap();
+    assert_eq!(n, info_rsp_len(1));
+    assert_eq!(buf[..8], [1, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        buf[8..24],
+        [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0D, 0x0C, 0x0B, 0x0A, 0, 0x60, 0, 0]
+    );
+    assert!(buf[24..].iter().all(|&x| x == 0xEE));
+    let rsp = InfoRsp::parse(&buf, 3, 8192).unwrap();
+    let chunks: Vec<_> = rsp.chunks().collect();
+    assert_eq!(chunks.len(), 3);
+    for (i, c) in chunks.iter().enumerate() {
+        assert_eq!(c.addr, 0x1122_3344_5566_7788 + 8192 * i as u64);
+        assert_eq!(c.rkey, 0x0A0B_0C0D);
+    }
+}
+
+#[test]
+fn info_rsp_refusals() {
+    let parse = |descs: &[SgDesc], qd, chunk| {
+        let mut buf = [0; 4096];
+        let n = InfoRsp::write(&mut buf, descs.iter().copied()).unwrap();
+        for short in 0..n {
+            assert!(InfoRsp::parse(&buf[..short], qd, chunk).is_err());
+        }
+        InfoRsp::parse(&buf[..n], qd, chunk).map(|r| r.chunks().len())
+    };
+    let c = 8192;
+    assert_eq!(parse(&[desc(0, 1, c), desc(c.into(), 2, c)], 2, c), Ok(2));
+    // Unequal runs are fine as long as they are whole chunks.
+    assert_eq!(parse(&[desc(0, 1, c), desc(0, 2, 3 * c)], 4, c), Ok(4));
+    assert_eq!(parse(&[desc(0, 1, c); 3], 4, c), Err(MsgError::Count(3)));
+    assert_eq!(parse(&[desc(0, 1, c); 4], 2, c), Err(MsgError::Count(4)));
+    assert_eq!(parse(&[desc(0, 1, 0)], 1, c), Err(MsgError::Desc(0)));
+    assert_eq!(parse(&[desc(0, 1, c + 1)], 1, c), Err(MsgError::Desc(0)));
+    assert_eq!(
+        parse(&[desc(0, 1, c), desc(u64::MAX - 100, 1, c)], 2, c),
+        Err(MsgError::Desc(1))
+    );
+    assert_eq!(parse(&[desc(0, 1, c)], 2, c), Err(MsgError::Coverage));
+    assert_eq!(parse(&[desc(0, 1, 3 * c)], 2, c), Err(MsgError::Coverage));
+    assert_eq!(
+        parse(&[desc(0, 1, c)], 0, c),
+        Err(MsgError::Layout(LayoutError::ZeroDepth))
+    );
+    let mut buf = [0; 24];
+    assert!(InfoRsp::write(&mut buf, []).is_err());
+    assert!(InfoRsp::write(&mut buf, [desc(0, 0, 1); 2]).is_err());
+    assert!(InfoRsp::write(&mut [], [desc(0, 0, 1)]).is_err());
+    assert!(InfoRsp::write(&mut buf, (0..).map(|_| desc(0, 0, 1)).take(70_000)).is_err());
+    assert_eq!(InfoRsp::write(&mut buf, [desc(0, 0, c)]), Ok(24));
+    buf[2..4].fill(0);
+    assert!(matches!(
+        InfoRsp::parse(&buf, 1, c),
+        Err(MsgError::Count(0))
+    ));
+    buf[0] = 0;
+    assert!(matches!(InfoRsp::parse(&buf, 1, c), Err(MsgError::Type(0))));
+}
+
+#[test]
+fn rkey_rsp() {
+    let m = RkeyRsp {
+        buf_id: 0x0102,
+        rkey: 0x0304_0506,
+    };
+    assert_eq!(m.encode(), [4, 0, 2, 1, 6, 5, 4, 3]);
+    assert_eq!(RkeyRsp::decode(&m.encode()), Ok(m));
+    assert_eq!(RkeyRsp::decode_for(&m.encode(), 0x0102, 0x0103), Ok(m));
+    assert_eq!(
+        RkeyRsp::decode_for(&m.encode(), 0x0102, 0x0102),
+        Err(MsgError::BufId(0x0102))
+    );
+    assert_eq!(
+        RkeyRsp::decode_for(&m.encode(), 0x0103, 512),
+        Err(MsgError::BufId(0x0102))
+    );
+    for n in 0..8 {
+        assert_eq!(RkeyRsp::decode(&m.encode()[..n]), Err(MsgError::Short));
+    }
+    assert_eq!(
+        RkeyRsp::decode(&[3, 0, 0, 0, 0, 0, 0, 0]),
+        Err(MsgError::Type(3))
+    );
+}
+
+#[test]
+fn request_headers_golden() {
+    assert_eq!(WriteHdr { usr_len: 0x0120 }.encode(), [2, 0, 0x20, 1]);
+    let mut buf = [0xEE; 32];
+    let mut h = ReadHdr {
+        usr_len: 32,
+        need_inval: true,
+        desc: Some(desc(0x0102_0304_0506_0708, 0x1112_1314, 0x2000)),
+    };
+    assert_eq!(h.encode(&mut buf), Some(24));
+    assert_eq!(buf[..8], [3, 0, 32, 0, 1, 0, 1, 0]);
+    assert_eq!(buf[8..16], [8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(buf[16..25], [0x14, 0x13, 0x12, 0x11, 0, 0x20, 0, 0, 0xEE]);
+    assert_eq!(RequestHdr::parse(&buf), Ok(RequestHdr::Read(h)));
+    assert_eq!(h.encode(&mut buf[..23]), None);
+    // Without descriptor there is nothing to invalidate.
+    h.desc = None;
+    assert_eq!(h.encode(&mut buf), Some(8));
+    assert_eq!(buf[..8], [3, 0, 32, 0, 0, 0, 0, 0]);
+    buf[4] = 0xFF;
+    h.need_inval = false;
+    assert_eq!(RequestHdr::parse(&buf[..8]), Ok(RequestHdr::Read(h)));
+    buf[6] = 2;
+    assert_eq!(RequestHdr::parse(&buf), Err(RequestError::SgCount(2)));
+    buf[6] = 1;
+    for n in 0..24 {
+        assert_eq!(RequestHdr::parse(&buf[..n]), Err(RequestError::Short));
+    }
+    for kind in [0u8, 1, 4, 5, 255] {
+        buf[0] = kind;
+        assert_eq!(
+            RequestHdr::parse(&buf),
+            Err(RequestError::Type(kind.into()))
+        );
+    }
+}
+
+/// The placements behind the vectors of protocol 1.2.
+#[test]
+fn placements_of_the_protocol() {
+    let p = |a, b, c| {
+        Ok(layout::Placement {
+            offset_of_first_byte: a,
+            imm_offset: b,
+            total_len: c,
+        })
+    };
+    assert_eq!(layout::write(4096, 32, 131_072, 4096), p(0, 4128, 4132));
+    assert_eq!(layout::read(4096, 32, 131_072, 4096), p(4096, 4128, 56));
+    assert_eq!(layout::read(56, 264, 131_072, 4096), p(56, 320, 288));
+    assert_eq!(layout::read(36, 36, 131_072, 4096), p(36, 72, 60));
+    assert_eq!(layout::write(0, 8, 131_072, 4096), p(0, 8, 12));
+    assert_eq!(layout::read(0, 32, 131_072, 4096), p(0, 32, 40));
+}
+
+#[test]
+fn placement_limits() {
+    use layout::PlacementError::*;
+    let (c, h) = (8192, 4096);
+    assert!(layout::write(c - 36, 32, c, h).is_ok());
+    assert_eq!(layout::write(c - 35, 32, c, h), Err(ChunkTooSmall));
+    assert!(layout::read(c - 56, 32, c, h).is_ok());
+    assert_eq!(layout::read(c - 55, 32, c, h), Err(ChunkTooSmall));
+    assert_eq!(layout::write(u32::MAX, 32, c, h), Err(ChunkTooSmall));
+    assert!(layout::write(0, 4092, c, h).is_ok());
+    assert_eq!(layout::write(0, 4093, c, h), Err(HeaderTooLong));
+    assert!(layout::read(1, 4072, c, h).is_ok());
+    assert_eq!(layout::read(1, 4073, c, h), Err(HeaderTooLong));
+    assert!(layout::read(0, 4088, c, h).is_ok());
+}
+
+#[test]
+fn server_requests() {
+    let read = |usr_len, d: Option<SgDesc>| {
+        RequestHdr::Read(ReadHdr {
+            usr_len,
+            need_inval: true,
+            desc: d,
+        })
+    };
+    let parse = |h: &RequestHdr, off| ServerRequest::parse(h, off, 8192);
+    let w = RequestHdr::Write(WriteHdr { usr_len: 32 });
+    let r = parse(&w, 4128).unwrap();
+    assert_eq!((r.data_len, r.usr_len, r.return_len()), (4096, 32, 0));
+    assert_eq!((r.direction, r.need_inval), (Direction::Write, false));
+    assert_eq!(parse(&w, 32).unwrap().data_len, 0);
+    assert_eq!(parse(&w, 31), Err(RequestError::UserLen(32)));
+    assert!(parse(&w, 8188).is_ok());
+    assert_eq!(parse(&w, 8189), Err(RequestError::Short));
+    assert_eq!(parse(&w, u32::MAX), Err(RequestError::Short));
+
+    let d = |len| Some(desc(0x1000, 7, len));
+    let r = parse(&read(32, d(4096)), 4128).unwrap();
+    assert_eq!(
+        (r.data_len, r.return_len(), r.need_inval),
+        (4096, 4096, true)
+    );
+    // Hazard 5: never more than the data, never nothing.
+    assert_eq!(
+        parse(&read(32, d(4097)), 4128),
+        Err(RequestError::DescLen(4097))
+    );
+    assert_eq!(parse(&read(32, d(0)), 4128), Err(RequestError::DescLen(0)));
+    assert_eq!(parse(&read(32, d(1)), 32), Err(RequestError::DescLen(1)));
+    assert!(parse(&read(32, d(1)), 4128).is_ok());
+    assert!(parse(&read(32, d(1)), 8168).is_ok());
+    assert_eq!(parse(&read(32, d(1)), 8169), Err(RequestError::Short));
+    let over = Some(desc(u64::MAX - 4094, 7, 4096));
+    assert_eq!(
+        parse(&read(32, over), 4128),
+        Err(RequestError::DescAddr(u64::MAX - 4094))
+    );
+    let r = parse(&read(32, None), 32).unwrap();
+    assert_eq!((r.data_len, r.return_len(), r.need_inval), (0, 0, false));
+    assert_eq!(parse(&read(32, None), 33), Err(RequestError::NoDesc));
+    // Headers stay inside the space for headers.
+    let w = RequestHdr::Write(WriteHdr { usr_len: 4093 });
+    assert_eq!(parse(&w, 8000), Err(RequestError::HeaderSize(4093)));
+    let w = RequestHdr::Write(WriteHdr { usr_len: 4092 });
+    assert!(parse(&w, 8000).is_ok());
+    assert_eq!(RequestError::HeaderSize(1).errno(), Errno::EMSGSIZE);
+    assert_eq!(RequestError::UserLen(1).errno(), Errno::EINVAL);
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Properties of the wire format: nothing panics, everything comes back.
+
+use ibtrs_proto::consts::*;
+use ibtrs_proto::handshake::*;
+use ibtrs_proto::imm::Imm;
+use ibtrs_proto::layout;
+use ibtrs_proto::msg::*;
+use proptest::prelude::*;
+
+fn desc(addr: u64, key: u32, len: u32) -> SgDesc {
+    SgDesc { addr, key, len }
+}
+
+fn any_desc() -> impl Strategy<Value = SgDesc> {
+    any::<(u64, u32, u32)>().prop_map(|(a, k, l)| desc(a, k, l))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn random_bytes_never_panic(b in prop::collection::vec(any::<u8>(), 0..400), qd: u16, c: u32) {
+        let _ = ConnReq::decode(&b);
+        let _ = ConnRsp::decode(&b);
+        let _ = reject_decode(&b);
+        let _ = InfoReq::decode(&b);
+        if let Ok(rsp) = InfoRsp::parse(&b, qd, c) {
+            prop_assert_eq!(rsp.chunks().count(), usize::from(qd));
+        }
+        let _ = RkeyRsp::decode_for(&b, qd.into(), qd);
+        if let Ok(h) = RequestHdr::parse(&b) {
+            let _ = ServerRequest::parse(&h, c, c.wrapping_mul(3));
+        }
+    }
+
+    #[test]
+    fn imm_decode_encode(raw: u32) {
+        let imm = Imm::decode(raw);
+        prop_assert_eq!(Imm::decode(imm.encode()), imm);
+        match imm {
+            Imm::Heartbeat | Imm::HeartbeatAck => {}
+            _ => prop_assert_eq!(imm.encode(), raw),
+        }
+    }
+
+    #[test]
+    fn conn_req_round_trip(
+        cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
+        path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
+        tail in prop::collection::vec(any::<u8>(), 0..140),
+    ) {
+        let cid = cid % cid_num;
+        let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn };
+        let mut b = req.encode().to_vec();
+        b.extend(tail);
+        prop_assert_eq!(ConnReq::decode(&b), Ok(req));
+    }
+
+    /// Whatever is accepted can be worked with.
+    #[test]
+    fn conn_rsp_accepts_only_layouts(queue_depth: u16, io: u32, hdr: u32, new_rkey: bool) {
+        let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
+        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey };
+        if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
+            prop_assert_eq!(back, rsp);
+            let l = rsp.layout().unwrap();
+            prop_assert_eq!(u64::from(l.chunk_size()), u64::from(io) + u64::from(hdr));
+        }
+    }
+
+    #[test]
+    fn info_rsp_round_trip(runs in prop::collection::vec(1u32..5, 1..40), base: u32) {
+        // Pad the runs so that their number divides the depth.
+        let (count, c) = (runs.len() as u32, 8192u32);
+        let sum: u32 = runs.iter().sum();
+        let mut runs = runs;
+        runs[0] += (count - sum % count) % count;
+        let qd: u32 = runs.iter().sum();
+        let descs: Vec<_> = runs.iter().enumerate()
+            .map(|(i, r)| desc(u64::from(base) << 20 | (i as u64) << 40, i as u32, r * c))
+            .collect();
+        let mut buf = vec![0; info_rsp_len(count as u16)];
+        prop_assert_eq!(InfoRsp::write(&mut buf, descs.iter().copied()), Ok(buf.len()));
+        let rsp = InfoRsp::parse(&buf, qd as u16, c).unwrap();
+        let want: Vec<_> = descs.iter()
+            .flat_map(|d| (0..d.len / c).map(|i| Chunk {
+                addr: d.addr + u64::from(i * c), rkey: d.key,
+            }))
+            .collect();
+        prop_assert_eq!(rsp.chunks().collect::<Vec<_>>(), want);
+    }
+
+    #[test]
+    fn headers_round_trip(usr_len: u16, need_inval: bool, d in prop::option::of(any_desc())) {
+        let need_inval = need_inval && d.is_some();
+        let h = ReadHdr { usr_len, need_inval, desc: d };
+        let mut buf = [0; 24];
+        let n = h.encode(&mut buf).unwrap();
+        prop_assert_eq!(n, h.wire_len());
+        prop_assert_eq!(RequestHdr::parse(&buf[..n]), Ok(RequestHdr::Read(h)));
+        let w = WriteHdr { usr_len };
+        prop_assert_eq!(RequestHdr::parse(&w.encode()), Ok(RequestHdr::Write(w)));
+    }
+
+    /// What a client places, the server finds, with the same numbers.
+    #[test]
+    fn placement_meets_server(data_len in 0u32..140_000, usr_len in 0u16..5000, write: bool) {
+        let (c, h) = (131_072, 4096);
+        let place = if write { layout::write } else { layout::read };
+        let Ok(p) = place(data_len, usr_len, c, h) else {
+            return Ok(());
+        };
+        prop_assert!(p.offset_of_first_byte + p.total_len <= c);
+        let hdr = if write {
+            RequestHdr::Write(WriteHdr { usr_len })
+        } else {
+            let desc = (data_len > 0).then(|| desc(0, 1, data_len));
+            RequestHdr::Read(ReadHdr { usr_len, need_inval: true, desc })
+        };
+        let end = p.offset_of_first_byte + p.total_len;
+        prop_assert_eq!(p.imm_offset + hdr.wire_len() as u32, end);
+        let req = ServerRequest::parse(&hdr, p.imm_offset, c).unwrap();
+        prop_assert_eq!((req.data_len, req.usr_len), (data_len, usr_len));
+        prop_assert_eq!(req.direction, hdr.direction());
+    }
+
+    /// Whatever the server accepts stays inside the chunk, and returns no more than the data.
+    #[test]
+    fn server_request_bounds(b in prop::collection::vec(any::<u8>(), 24), kind in 2u8..4,
+                             sg in 0u8..2, offset in 0u32..20_000, c in 1u32..20_000) {
+        let mut b = b;
+        (b[0], b[1], b[6], b[7], b[3], b[22], b[23]) = (kind, 0, sg, 0, b[3] & 0x1F, 0, 0);
+        let hdr = RequestHdr::parse(&b).unwrap();
+        if let Ok(r) = ServerRequest::parse(&hdr, offset, c) {
+            let end = r.data_len + u32::from(r.usr_len) + hdr.wire_len() as u32;
+            prop_assert!(end <= c);
+            prop_assert!(r.return_len() <= r.data_len);
+            prop_assert_eq!(r.desc.is_some(), r.return_len() > 0);
+        }
+    }
+}
