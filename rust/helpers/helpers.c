@@ -6,5 +6,10 @@
 
 #include "helper.h"
 
+#include "blk.c"
 #include "dma.c"
+#include "mm.c"
+#include "percpu.c"
+#include "sync.c"
 #include "verbs.c"
+#include "workqueue.c"

@@ -23,3 +23,8 @@ __rust_helper u32 rust_helper_ib_inc_rkey(u32 rkey)
 {
 	return ib_inc_rkey(rkey);
 }
+
+__rust_helper void rust_helper_sg_set_dma_len(struct scatterlist *sg, unsigned int len)
+{
+	sg_dma_len(sg) = len;
+}

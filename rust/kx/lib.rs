@@ -1,3 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! front
+//! Safe abstractions over kernel facilities that the [`kernel`] crate lacks.
+//!
+//! Nothing here knows of RDMA or of the transport that uses it; each module could move to the
+//! kernel crate as it is. A driver written against this crate needs no `unsafe`.
+//!
+//! | Module | What for |
+//! |---|---|
+//! | [`blk`] | drivers of disks with per-request data, I/O to block devices |
+//! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist |
+//! | [`log`] | rate-limited printing |
+//! | [`mm`] | blocks of pages, allocation scopes |
+//! | [`param`] | module parameters that are strings, have ranges, and show in sysfs |
+//! | [`random`], [`uuid`] | random numbers and identifiers |
+//! | [`sync`] | references that teardown waits for, completions, RCU pointers |
+//! | [`work`] | work queues of one's own, and work that can be cancelled |
+//!
+//! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
+//! needs process context without spinlocks and RCU read sections.
+
+pub mod blk;
+pub mod io;
+pub mod log;
+pub mod mm;
+pub mod net;
+pub mod param;
+pub mod random;
+pub mod sg;
+pub mod sync;
+pub mod uuid;
+pub mod work;
+
+/// The prefix of what this crate prints.
+const __LOG_PREFIX: &[u8] = b"kx\0";

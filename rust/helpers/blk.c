@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+
+__rust_helper unsigned int rust_helper_blk_mq_freeze_queue(struct request_queue *q)
+{
+	return blk_mq_freeze_queue(q);
+}
+
+__rust_helper void rust_helper_blk_mq_unfreeze_queue(struct request_queue *q,
+						     unsigned int memflags)
+{
+	blk_mq_unfreeze_queue(q, memflags);
+}
+
+__rust_helper unsigned int rust_helper_disk_openers(struct gendisk *disk)
+{
+	return disk_openers(disk);
+}
+
+__rust_helper sector_t rust_helper_get_capacity(struct gendisk *disk)
+{
+	return get_capacity(disk);
+}
+
+__rust_helper struct queue_limits rust_helper_queue_limits_start_update(struct request_queue *q)
+{
+	return queue_limits_start_update(q);
+}

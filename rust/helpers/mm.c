@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/compiler.h>
+#include <linux/gfp.h>
+#include <linux/mm.h>
+#include <linux/nodemask.h>
+#include <linux/sched/mm.h>
+#include <linux/string.h>
+
+__rust_helper struct page *rust_helper_alloc_pages_node(int nid, gfp_t gfp, unsigned int order)
+{
+	return alloc_pages_node(nid, gfp, order);
+}
+
+__rust_helper void *rust_helper_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+__rust_helper bool rust_helper_node_online(int nid)
+{
+	return nid >= 0 && nid < MAX_NUMNODES && node_online(nid);
+}
+
+__rust_helper unsigned int rust_helper_memalloc_noio_save(void)
+{
+	return memalloc_noio_save();
+}
+
+__rust_helper void rust_helper_memalloc_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
+}
+
+/*
+ * memcpy() where someone else may write to one side meanwhile: what is read is
+ * read once, and the compiler can neither read it again nor assume anything
+ * about it.
+ */
+__rust_helper void rust_helper_kx_memcpy_shared(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+	barrier_data(dst);
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Block layer: drivers of multi-queue disks, and I/O to block devices.
+//!
+//! # A disk of one's own
+//!
+//! This half stands for [`kernel::block::mq`], which cannot be extended from
+//! outside, and keeps its names where it can:
+//!
+//! 1. Implement [`Driver`]: the type of the per-request data, `queue_rq`, and
+//!    what else the device can do.
+//! 2. Make a [`TagSet`]; it allocates the requests. Several disks may share it.
+//! 3. Make a [`DiskOwner`] when the module loads; it is dropped when the module
+//!    goes and then waits for the last disk.
+//! 4. Add a [`Disk`] with its [`Limits`]. From then on `queue_rq` is called with
+//!    owned [`Request`]s; each ends by [`Request::end`].
+//! 5. Remove the disk: [`Disk::begin_removal`], then drop it.
+//!
+//! | here | in C |
+//! |---|---|
+//! | [`Driver`] | `struct blk_mq_ops`, `struct block_device_operations` |
+//! | [`TagSet`] | `struct blk_mq_tag_set` |
+//! | [`Hctx`] | `struct blk_mq_hw_ctx` |
+//! | [`Request`] | `struct request` |
+//! | [`Disk`] | `struct gendisk` with its `struct request_queue` |
+//! | [`Limits`] | `struct queue_limits` |
+//! | [`Status`] | `blk_status_t` |
+//!
+//! Not supported: zones, integrity data, passthrough requests, `queue_rqs`,
+//! budgets, media events, ioctls.
+
+pub mod disk;
+pub mod driver;
+pub mod hctx;
+pub mod limits;
+pub mod op;
+pub mod queue;
+pub mod request;
+pub mod status;
+pub mod tag_set;
+
+pub use disk::{
+    Disk,
+    DiskOwner,
+    DiskSpec,
+    OpenMode, //
+};
+pub use driver::{
+    Driver,
+    IoDriver,
+    TimeoutAction, //
+};
+pub use hctx::{
+    Hctx,
+    HctxType,
+    QueueMaps, //
+};
+pub use limits::Limits;
+pub use op::Op;
+pub use queue::{
+    Frozen,
+    Quiesced, //
+};
+pub use request::Request;
+pub use status::Status;
+pub use tag_set::{
+    TagSet,
+    TagSetSpec, //
+};

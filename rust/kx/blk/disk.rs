@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks.
+//!
+//! The data of a disk lives from [`Disk::add`] until the block layer has let go
+//! of the disk, which can be later than the drop of [`Disk`]: an opener may keep
+//! a removed disk. An open disk keeps its driver's module loaded; the rest of
+//! the time between is covered by [`DiskOwner`], for which the module waits.
+//!
+//! Lock order: the disk's open mutex comes before anything that a driver takes
+//! in [`Driver::open`] or [`Driver::release`].
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use crate::blk::{
+    driver::Driver,
+    limits::Limits,
+    tag_set::TagSet, //
+};
+use core::{
+    fmt::Write,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    device::Device,
+    error::{
+        from_err_ptr,
+        from_result,
+        to_result, //
+    },
+    ffi::c_int,
+    fmt,
+    module::this_module,
+    prelude::*,
+    static_lock_class,
+    str::NullTerminatedFormatter,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        Completion, //
+    }, //
+};
+
+/// How a disk is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode {
+    /// To write to it, and perhaps to read.
+    pub write: bool,
+    /// By a holder that wants no other.
+    pub exclusive: bool,
+}
+
+/// What a module keeps for as long as it has disks.
+///
+/// Its drop waits until the last of them is gone for good, so that a module that
+/// drops it on unload is not called afterwards.
+pub struct DiskOwner {
+    /// Held by each disk too; its drop completes `drained`.
+    presence: ManuallyDrop<Arc<Presence>>,
+    drained: Arc<Completion>,
+}
+
+struct Presence(Arc<Completion>);
+
+impl DiskOwner {
+    /// Creates an owner without disks.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn new() -> Result<Self> {
+        let drained = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let presence = Arc::new(Presence(drained.clone()), GFP_KERNEL)?;
+        Ok(Self {
+            presence: ManuallyDrop::new(presence),
+            drained,
+        })
+    }
+}
+
+impl Drop for DiskOwner {
+    fn drop(&mut self) {
+        // SAFETY: Not used again.
+        unsafe { ManuallyDrop::drop(&mut self.presence) };
+        self.drained.wait_for_completion();
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.complete_all();
+    }
+}
+
+/// What a disk is to look like.
+pub struct DiskSpec<'a> {
+    /// Its name below `/dev`, of at most 31 bytes.
+    pub name: fmt::Arguments<'a>,
+    /// Its size in 512 byte sectors.
+    pub capacity_sectors: u64,
+    /// What it can do.
+    pub limits: Limits,
+    /// Whether it cannot be written to.
+    pub read_only: bool,
+}
+
+/// The part of a disk's data that does not depend on the driver.
+pub(crate) struct Head {
+    /// Frees the whole [`DiskData`].
+    free: unsafe fn(NonNull<Head>),
+    /// No one may open the disk any more. Changes under the open mutex.
+    closing: AtomicFlag,
+    presence: Arc<Presence>,
+}
+
+/// What `private_data` of a disk and `queuedata` of its queue point to.
+#[repr(C)]
+pub(crate) struct DiskData<D: Driver> {
+    /// Comes first, as a pointer to it is one to the whole.
+    head: Head,
+    queue_data: D::QueueData,
+    /// Behind the queue data, which may own what is in its requests.
+    tag_set: Arc<TagSet<D>>,
+}
+
+impl<D: Driver> DiskData<D> {
+    /// # Safety
+    ///
+    /// `queue` must be the queue of a disk made by [`Disk::add`] for `D`, and not
+    /// be gone for as long as the result is used.
+    #[inline]
+    pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
+        // SAFETY: `Disk::add` has set `queuedata` to a `DiskData`, which is freed
+        // when the disk is.
+        unsafe { &*(*queue).queuedata.cast() }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::of_queue`].
+    unsafe fn of_disk<'a>(disk: *mut bindings::gendisk) -> &'a Self {
+        // SAFETY: `Disk::add` has set `private_data` to a `DiskData`, which is
+        // freed when the disk is.
+        unsafe { &*(*disk).private_data.cast() }
+    }
+
+    #[inline]
+    pub(crate) fn queue_data(&self) -> &D::QueueData {
+        &self.queue_data
+    }
+
+    /// # Safety
+    ///
+    /// `head` must be that of a boxed `Self`, which is not used again.
+    unsafe fn free(head: NonNull<Head>) {
+        // CAST: The head is the first field.
+        // SAFETY: It was leaked by `Disk::add`.
+        drop(unsafe { KBox::from_raw(head.cast::<Self>().as_ptr()) });
+    }
+}
+
+/// A disk that can be used, `struct gendisk` in C.
+///
+/// Dropping it removes the disk, if [`Disk::delete`] was not called before.
+///
+/// # Invariants
+///
+/// - The pointer is to a disk that was added, and whose data is a `DiskData<D>`;
+///   it holds a reference to the disk.
+/// - The disk has been deleted if and only if `deleted` is set.
+pub struct Disk<D: Driver> {
+    disk: NonNull<bindings::gendisk>,
+    deleted: AtomicFlag,
+    _data: core::marker::PhantomData<D>,
+}
+
+// SAFETY: A disk belongs to no thread; its data is `Send` and `Sync`.
+unsafe impl<D: Driver> Send for Disk<D> {}
+// SAFETY: The methods do what may be done from several threads at once.
+unsafe impl<D: Driver> Sync for Disk<D> {}
+
+impl<D: Driver> Disk<D> {
+    /// Adds a disk. It is used at once: its partition table is read before this
+    /// function returns.
+    ///
+    /// Its number is taken from those for disks without a major number of their
+    /// own, and so are those of its partitions.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as reading takes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for limits that make no sense or a name that is too long;
+    /// `EEXIST` if a disk has that name; `ENOMEM`.
+    pub fn add(
+        spec: DiskSpec<'_>,
+        tag_set: Arc<TagSet<D>>,
+        queue_data: D::QueueData,
+        owner: &DiskOwner,
+    ) -> Result<Self> {
+        let set = tag_set.as_raw();
+        let head = Head {
+            free: DiskData::<D>::free,
+            closing: AtomicFlag::new(false),
+            presence: (*owner.presence).clone(),
+        };
+        let data = KBox::new(
+            DiskData {
+                head,
+                queue_data,
+                tag_set,
+            },
+            GFP_KERNEL,
+        )?;
+        let mut limits: bindings::queue_limits = pin_init::zeroed();
+        spec.limits.apply_to(&mut limits);
+
+        // Freed by `Unadded` on failure, else by the block layer.
+        let data = KBox::into_raw(data);
+        // SAFETY: The tag set is allocated, and kept by the data, which outlives
+        // the queue.
+        let disk = from_err_ptr(unsafe {
+            bindings::__blk_mq_alloc_disk(
+                set,
+                &mut limits,
+                data.cast(),
+                static_lock_class!().as_ptr(),
+            )
+        });
+        let new = Unadded::<D> {
+            disk: disk.as_ref().map_or(core::ptr::null_mut(), |d| *d),
+            data,
+        };
+        let disk = disk?;
+
+        // SAFETY: The disk is allocated, and no one else knows of it yet.
+        let raw = unsafe { &mut *disk };
+        raw.private_data = data.cast();
+        raw.fops = Self::FOPS_REF;
+        NullTerminatedFormatter::new(&mut raw.disk_name)
+            .ok_or(EINVAL)?
+            .write_fmt(spec.name)
+            .map_err(|_| EINVAL)?;
+        // SAFETY: Allocated and unknown to others.
+        unsafe { bindings::set_capacity(disk, spec.capacity_sectors) };
+        if spec.read_only {
+            // SAFETY: Allocated and unknown to others.
+            unsafe { bindings::set_disk_ro(disk, true) };
+        }
+        // SAFETY: The disk is complete; there is no parent and are no groups.
+        to_result(unsafe {
+            bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
+        })?;
+
+        core::mem::forget(new);
+        // INVARIANT: It was added, with this data, and not deleted.
+        Ok(Self {
+            // SAFETY: An allocated disk is not at null.
+            disk: unsafe { NonNull::new_unchecked(disk) },
+            deleted: AtomicFlag::new(false),
+            _data: core::marker::PhantomData,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> *mut bindings::request_queue {
+        // SAFETY: The disk is live by the type invariant, its queue does not change.
+        unsafe { (*self.disk.as_ptr()).queue }
+    }
+
+    fn data(&self) -> &DiskData<D> {
+        // SAFETY: The disk is live and has such data by the type invariant.
+        unsafe { DiskData::of_disk(self.disk.as_ptr()) }
+    }
+
+    /// Returns the driver's part of the disk.
+    pub fn queue_data(&self) -> &D::QueueData {
+        self.data().queue_data()
+    }
+
+    /// Returns the tag set of the disk.
+    pub fn tag_set(&self) -> &Arc<TagSet<D>> {
+        &self.data().tag_set
+    }
+
+    /// Returns the device of the disk, below which it has its attributes.
+    pub fn device(&self) -> &Device {
+        // SAFETY: The disk is live by the type invariant, and with it its first
+        // block device, whose device it is.
+        unsafe { Device::from_raw(&raw mut (*(*self.disk.as_ptr()).part0).bd_device) }
+    }
+
+    /// Returns the name of the disk.
+    pub fn name(&self) -> &CStr {
+        self.device().name()
+    }
+
+    /// Returns the size in 512 byte sectors.
+    pub fn capacity_sectors(&self) -> u64 {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { ours::get_capacity(self.disk.as_ptr()) }
+    }
+
+    /// Changes the size and tells user space if it was not so before.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn set_capacity_and_notify(&self, sectors: u64) {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), sectors) };
+    }
+
+    /// Lets the disk be written to or not, and tells user space.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn set_read_only(&self, read_only: bool) {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) };
+    }
+
+    /// Returns how often the disk and its partitions are open.
+    pub fn openers(&self) -> u32 {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { ours::disk_openers(self.disk.as_ptr()) }
+    }
+
+    /// Claims the removal of the disk for the caller: from now on it cannot be
+    /// opened.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*; takes the open mutex.
+    ///
+    /// # Errors
+    ///
+    /// - `EALREADY` if it was claimed before.
+    /// - `EBUSY` if the disk is open, unless `force` is set.
+    pub fn begin_removal(&self, force: bool) -> Result {
+        let disk = self.disk.as_ptr();
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { bindings::mutex_lock(&raw mut (*disk).open_mutex) };
+        let result = if self.openers() > 0 && !force {
+            Err(EBUSY)
+        } else if self.data().head.closing.xchg(true, Relaxed) {
+            Err(EALREADY)
+        } else {
+            Ok(())
+        };
+        // SAFETY: Locked above.
+        unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
+        result
+    }
+
+    /// Gives back what [`Self::begin_removal`] has claimed; the disk can be
+    /// opened again.
+    pub fn cancel_removal(&self) {
+        // ORDERING: An open that still sees the old value fails, as if it had come
+        // earlier.
+        self.data().head.closing.store(false, Relaxed);
+    }
+
+    /// Returns whether the removal of the disk was claimed.
+    pub fn is_closing(&self) -> bool {
+        self.data().head.closing.load(Relaxed)
+    }
+
+    /// Declares the disk dead: new I/O fails at once, and file systems on it are
+    /// told.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not for I/O.
+    pub fn mark_dead(&self) {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { bindings::blk_mark_disk_dead(self.disk.as_ptr()) };
+    }
+
+    /// Removes the disk: no more I/O after this. Only the first call does it.
+    ///
+    /// Unless the disk was declared dead, what is dirty is written back first.
+    /// Then this waits for the requests in flight and queued; the driver must see
+    /// to it that they end. Who has it open keeps a disk where everything fails.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as requests take. Not in the disk's own attributes.
+    pub fn delete(&self) {
+        // ORDERING: Only the first may go on; nothing is published by it.
+        if self.deleted.xchg(true, Full) {
+            return;
+        }
+        // INVARIANT: Deleted and marked as such.
+        // SAFETY: It was added, and not deleted before, by the type invariant.
+        unsafe { bindings::del_gendisk(self.disk.as_ptr()) };
+    }
+
+    const FOPS: bindings::block_device_operations = bindings::block_device_operations {
+        owner: this_module::<D::OwnerModule>().as_ptr(),
+        open: Some(Self::fop_open),
+        release: if D::HAS_RELEASE {
+            Some(Self::fop_release)
+        } else {
+            None
+        },
+        free_disk: Some(free_disk),
+        ..pin_init::zeroed()
+    };
+    const FOPS_REF: &'static bindings::block_device_operations = &Self::FOPS;
+
+    /// # Safety
+    ///
+    /// `disk` must be a live disk of `D`, with its open mutex held.
+    unsafe extern "C" fn fop_open(
+        disk: *mut bindings::gendisk,
+        mode: bindings::blk_mode_t,
+    ) -> c_int {
+        // SAFETY: By this function's contract.
+        let data = unsafe { DiskData::<D>::of_disk(disk) };
+        from_result(|| {
+            if data.head.closing.load(Relaxed) {
+                return Err(ENXIO);
+            }
+            if D::HAS_OPEN {
+                let mode = OpenMode {
+                    write: mode & ours::BLK_OPEN_WRITE != 0,
+                    exclusive: mode & ours::BLK_OPEN_EXCL != 0,
+                };
+                D::open(&data.queue_data, mode)?;
+            }
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::fop_open`].
+    unsafe extern "C" fn fop_release(disk: *mut bindings::gendisk) {
+        // SAFETY: By this function's contract.
+        D::release(unsafe { &DiskData::<D>::of_disk(disk).queue_data });
+    }
+}
+
+impl<D: Driver> Drop for Disk<D> {
+    fn drop(&mut self) {
+        self.delete();
+        // SAFETY: The reference is ours by the type invariant, and not used again.
+        unsafe { bindings::put_disk(self.disk.as_ptr()) };
+    }
+}
+
+/// The last reference to an added disk is gone.
+///
+/// Not generic, so that it is not part of the driver's module: the module may go
+/// as soon as the presence is dropped.
+///
+/// # Safety
+///
+/// `disk` must be a disk made by [`Disk::add`], which is not used again.
+unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
+    // CAST: The data starts with its head.
+    // SAFETY: `private_data` is set by `Disk::add`, and stays.
+    let head = unsafe { NonNull::new_unchecked((*disk).private_data.cast::<Head>()) };
+    // SAFETY: The data is still there.
+    let (free, presence) = unsafe { ((*head.as_ptr()).free, (*head.as_ptr()).presence.clone()) };
+    // SAFETY: `free` belongs to this data, which no one uses any more.
+    unsafe { free(head) };
+    drop(presence);
+}
+
+/// Undoes the making of a disk that was not added.
+///
+/// # Invariants
+///
+/// `disk` is null or an allocated disk, `data` a leaked box for it.
+struct Unadded<D: Driver> {
+    disk: *mut bindings::gendisk,
+    data: *mut DiskData<D>,
+}
+
+impl<D: Driver> Drop for Unadded<D> {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours by the type invariant; null is fine. As the
+        // disk was not added, this does not free the data.
+        unsafe { bindings::put_disk(self.disk) };
+        // SAFETY: Leaked by the type invariant, and used by no one without a disk.
+        drop(unsafe { KBox::from_raw(self.data) });
+    }
+}

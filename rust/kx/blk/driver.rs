@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver of a multi-queue disk implements, and how the block layer
+//! gets there.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use crate::{
+    blk::{
+        disk::{
+            DiskData,
+            OpenMode, //
+        },
+        hctx::{
+            Hctx,
+            QueueMaps, //
+        },
+        request::Request,
+        status::Status, //
+    },
+    sg::SgTable, //
+};
+use core::{
+    marker::PhantomData,
+    mem::align_of, //
+};
+use kernel::{
+    bindings,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
+    ffi::{
+        c_int,
+        c_uint, //
+    },
+    prelude::*, //
+};
+
+/// What to do with a request that has been going on for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutAction {
+    /// Wait once more.
+    Restart,
+    /// It has ended or is about to.
+    Done,
+}
+
+/// A driver of multi-queue disks.
+#[vtable]
+pub trait Driver: Sized + 'static {
+    /// The driver's part of each request; pinned, of 8 byte alignment at most.
+    ///
+    /// It is initialized once when the request is allocated, and then keeps its
+    /// value from one use of the request to the next.
+    type Pdu: Send + Sync;
+
+    /// The driver's part of each disk.
+    type QueueData: Send + Sync;
+
+    /// Creates an initializer of the driver's part of a request.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not wait for I/O.
+    fn init_pdu() -> impl PinInit<Self::Pdu, Error>;
+
+    /// Starts a request. With `last` unset more requests for the same queue
+    /// follow, and then `last` or [`Self::commit_rqs`].
+    ///
+    /// # Context
+    ///
+    /// *queue_rq*.
+    ///
+    /// # Errors
+    ///
+    /// A request handed back with [`Status::RESOURCE`] is tried again a little
+    /// later, with [`Status::DEVICE_RESOURCE`] when another request of the disk
+    /// has ended; with any other status it ends.
+    fn queue_rq(
+        hctx: Hctx<'_>,
+        disk: &Self::QueueData,
+        rq: Request<Self>,
+        last: bool,
+    ) -> Result<(), (Request<Self>, Status)>;
+
+    /// No more requests follow for now on this queue.
+    ///
+    /// # Context
+    ///
+    /// *queue_rq*.
+    fn commit_rqs(_hctx: Hctx<'_>, _disk: &Self::QueueData) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Ends a request for which [`Request::complete`] was called, on a CPU near
+    /// the one that submitted it.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn complete(_rq: Request<Self>) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// The request with this tag takes too long. It may end at the same time.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    fn timeout(_disk: &Self::QueueData, _tag: u32) -> TimeoutAction {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Looks for ended requests on a polled queue and returns their number.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn poll(_hctx: Hctx<'_>, _disk: &Self::QueueData) -> u32 {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Decides which CPU uses which queue; each map in use must be set.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    fn map_queues(_maps: &mut QueueMaps<'_>) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Someone opens the disk or one of its partitions.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, with the disk's open mutex held.
+    fn open(_disk: &Self::QueueData, _mode: OpenMode) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Undoes an [`Self::open`].
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, with the disk's open mutex held.
+    fn release(_disk: &Self::QueueData) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Returns the scatterlist in the driver's part of a request, which makes
+    /// [`Request::map_sg`] work.
+    fn sg(_pdu: Pin<&mut Self::Pdu>) -> &mut SgTable {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
+}
+
+/// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
+pub trait IoDriver: Driver {
+    /// The I/O of a request is over.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn io_done(rq: Request<Self>, result: Result);
+}
+
+/// The C functions that stand before a [`Driver`].
+pub(crate) struct Vtable<D>(PhantomData<D>);
+
+impl<D: Driver> Vtable<D> {
+    const OPS: bindings::blk_mq_ops = bindings::blk_mq_ops {
+        queue_rq: Some(Self::queue_rq),
+        commit_rqs: if D::HAS_COMMIT_RQS {
+            Some(Self::commit_rqs)
+        } else {
+            None
+        },
+        complete: if D::HAS_COMPLETE {
+            Some(Self::complete)
+        } else {
+            None
+        },
+        timeout: if D::HAS_TIMEOUT {
+            Some(Self::timeout)
+        } else {
+            None
+        },
+        poll: if D::HAS_POLL { Some(Self::poll) } else { None },
+        map_queues: if D::HAS_MAP_QUEUES {
+            Some(Self::map_queues)
+        } else {
+            None
+        },
+        init_request: Some(Self::init_request),
+        exit_request: Some(Self::exit_request),
+        ..pin_init::zeroed()
+    };
+
+    pub(crate) const fn build() -> &'static bindings::blk_mq_ops {
+        // The private data follows the request, which is 8 byte aligned.
+        const { assert!(align_of::<D::Pdu>() <= align_of::<bindings::request>()) };
+        &Self::OPS
+    }
+
+    /// # Safety
+    ///
+    /// `hctx` must be live, `bd` valid, and the driver the owner of its request,
+    /// which went through [`Self::init_request`].
+    unsafe extern "C" fn queue_rq(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        bd: *const bindings::blk_mq_queue_data,
+    ) -> bindings::blk_status_t {
+        // SAFETY: Valid by this function's contract.
+        let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
+        // SAFETY: The request is the driver's, and not started yet.
+        unsafe { bindings::blk_mq_start_request(rq) };
+        // SAFETY: The request is the driver's and is passed on here.
+        let rq = unsafe { Request::<D>::from_raw(rq) };
+        // SAFETY: A queue with this vtable is made by `Disk::add` only. A queue
+        // that dispatches has not been given up.
+        let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
+        // SAFETY: Live by this function's contract.
+        let hctx = unsafe { Hctx::from_raw(hctx) };
+        match D::queue_rq(hctx, disk.queue_data(), rq, last) {
+            Ok(()) => Status::OK.as_raw(),
+            Err((rq, status)) => {
+                // Back to the block layer, which acts on the status.
+                let _ = rq.into_raw();
+                if status.is_ok() {
+                    Status::IO_ERROR.as_raw()
+                } else {
+                    status.as_raw()
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `hctx` must be live.
+    unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
+        // SAFETY: As in `queue_rq`.
+        let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
+        // SAFETY: Live by this function's contract.
+        let hctx = unsafe { Hctx::from_raw(hctx) };
+        D::commit_rqs(hctx, disk.queue_data());
+    }
+
+    /// # Safety
+    ///
+    /// `rq` must have been given to `blk_mq_complete_request` by the driver.
+    unsafe extern "C" fn complete(rq: *mut bindings::request) {
+        // SAFETY: `Request::complete` gave up the driver's ownership, which comes
+        // back here.
+        D::complete(unsafe { Request::from_raw(rq) });
+    }
+
+    /// # Safety
+    ///
+    /// `rq` must be a request of the driver that does not go away during the call.
+    unsafe extern "C" fn timeout(rq: *mut bindings::request) -> bindings::blk_eh_timer_return {
+        // SAFETY: Valid by this function's contract. The queue is in use as long
+        // as one of its requests is.
+        let (disk, tag) = unsafe { (DiskData::<D>::of_queue((*rq).q), (*rq).tag) };
+        // CAST: A request in flight has a tag that is not negative.
+        match D::timeout(disk.queue_data(), tag as u32) {
+            TimeoutAction::Restart => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
+            TimeoutAction::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `hctx` must be live.
+    unsafe extern "C" fn poll(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        _iob: *mut bindings::io_comp_batch,
+    ) -> c_int {
+        // SAFETY: As in `queue_rq`; the poller holds a reference to the queue.
+        let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
+        // SAFETY: Live by this function's contract.
+        let hctx = unsafe { Hctx::from_raw(hctx) };
+        c_int::try_from(D::poll(hctx, disk.queue_data())).unwrap_or(c_int::MAX)
+    }
+
+    /// # Safety
+    ///
+    /// `set` must be a tag set whose maps are allocated, in no one else's use.
+    unsafe extern "C" fn map_queues(set: *mut bindings::blk_mq_tag_set) {
+        // SAFETY: By this function's contract.
+        D::map_queues(&mut unsafe { QueueMaps::from_raw(set) });
+    }
+
+    /// # Safety
+    ///
+    /// `rq` must be a new request of a [`TagSet`](super::TagSet) of the driver.
+    unsafe extern "C" fn init_request(
+        _set: *mut bindings::blk_mq_tag_set,
+        rq: *mut bindings::request,
+        _hctx_idx: c_uint,
+        _numa_node: c_int,
+    ) -> c_int {
+        from_result(|| {
+            let pdu = Request::<D>::pdu_of(rq);
+            // SAFETY: The tag set has made room for a `Pdu` behind each request,
+            // aligned as `build` has checked; it stays in place.
+            unsafe { pin_init::raw_try_init(pdu, D::init_pdu())? };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// `rq` must have gone through [`Self::init_request`], and be in no one's use.
+    unsafe extern "C" fn exit_request(
+        _set: *mut bindings::blk_mq_tag_set,
+        rq: *mut bindings::request,
+        _hctx_idx: c_uint,
+    ) {
+        // SAFETY: Initialized, by this function's contract, and not used again.
+        unsafe { Request::<D>::pdu_of(rq).drop_in_place() };
+    }
+}

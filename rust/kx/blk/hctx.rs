@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Hardware queues, and which CPU submits to which of them.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+
+/// A hardware queue of a disk, for the length of a callback.
+///
+/// # Invariants
+///
+/// The pointer is to a live hardware context for `'a`.
+#[derive(Clone, Copy)]
+pub struct Hctx<'a>(NonNull<bindings::blk_mq_hw_ctx>, PhantomData<&'a ()>);
+
+impl Hctx<'_> {
+    /// # Safety
+    ///
+    /// `hctx` must be live for as long as the result.
+    pub(crate) unsafe fn from_raw(hctx: *mut bindings::blk_mq_hw_ctx) -> Self {
+        // INVARIANT: By this function's contract.
+        // SAFETY: A live object is not at null.
+        Self(unsafe { NonNull::new_unchecked(hctx) }, PhantomData)
+    }
+
+    /// Returns the number of the queue, counted from zero over all maps.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        // SAFETY: Live by the type invariant; the number does not change.
+        unsafe { (*self.0.as_ptr()).queue_num }
+    }
+}
+
+/// What the queues of a map are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HctxType {
+    /// Everything that has no map of its own.
+    Default,
+    /// Reads.
+    Read,
+    /// Polled I/O.
+    Poll,
+}
+
+/// The maps of a tag set while they are made.
+///
+/// # Invariants
+///
+/// The pointer is to a tag set whose maps are allocated, with one entry for each
+/// possible CPU, and which no one else uses for `'a`.
+pub struct QueueMaps<'a>(NonNull<bindings::blk_mq_tag_set>, PhantomData<&'a mut ()>);
+
+impl QueueMaps<'_> {
+    /// # Safety
+    ///
+    /// `set` must be as the type invariant says for as long as the result.
+    pub(crate) unsafe fn from_raw(set: *mut bindings::blk_mq_tag_set) -> Self {
+        // INVARIANT: By this function's contract.
+        // SAFETY: A live object is not at null.
+        Self(unsafe { NonNull::new_unchecked(set) }, PhantomData)
+    }
+
+    /// Returns the number of hardware queues in all.
+    pub fn nr_hw_queues(&self) -> u32 {
+        // SAFETY: Live by the type invariant.
+        unsafe { (*self.0.as_ptr()).nr_hw_queues }
+    }
+
+    /// Spreads the CPUs over `nr` queues from `first` on, near ones together.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such map or are no such queues.
+    pub fn spread(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
+        let map = self.range(kind, first, nr)?;
+        // SAFETY: The map is allocated by the type invariant.
+        unsafe { bindings::blk_mq_map_queues(map) };
+        Ok(())
+    }
+
+    /// Gives CPU `i` the queue `first + i % nr`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such map or are no such queues.
+    pub fn one_to_one(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
+        let map = self.range(kind, first, nr)?;
+        // SAFETY: Set at boot, never changed after.
+        let cpus = unsafe { bindings::nr_cpu_ids };
+        for cpu in 0..cpus {
+            // SAFETY: The map is allocated, with an entry for each possible CPU,
+            // by the type invariant.
+            unsafe { *(*map).mq_map.add(cpu as usize) = first + cpu % nr };
+        }
+        Ok(())
+    }
+
+    /// Sets the queues of a map, after checking that there are such.
+    fn range(
+        &mut self,
+        kind: HctxType,
+        first: u32,
+        nr: u32,
+    ) -> Result<*mut bindings::blk_mq_queue_map> {
+        let idx = match kind {
+            HctxType::Default => bindings::hctx_type_HCTX_TYPE_DEFAULT,
+            HctxType::Read => bindings::hctx_type_HCTX_TYPE_READ,
+            HctxType::Poll => bindings::hctx_type_HCTX_TYPE_POLL,
+        };
+        let set = self.0.as_ptr();
+        // SAFETY: Live by the type invariant.
+        let (maps, queues) = unsafe { ((*set).nr_maps, (*set).nr_hw_queues) };
+        let end = first.checked_add(nr).ok_or(EINVAL)?;
+        if idx >= maps || nr == 0 || end > queues {
+            return Err(EINVAL);
+        }
+        // SAFETY: Live, and no one else uses it, by the type invariant.
+        let maps = unsafe { &mut (*set).map };
+        let map = maps.get_mut(idx as usize).ok_or(EINVAL)?;
+        map.queue_offset = first;
+        map.nr_queues = nr;
+        Ok(map)
+    }
+}

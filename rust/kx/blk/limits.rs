@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a disk can do: sizes, limits and features of its queue.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use ibtrs_bindings as ours;
+use kernel::bindings;
+
+/// Limits and features of a queue; zero in a limit is the block layer's
+/// default, zero in a `max_*_sectors` of an operation without data means that the
+/// device cannot do it. Sectors have 512 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Smallest unit that can be addressed, a power of two.
+    pub logical_block_bytes: u32,
+    /// Smallest unit that is written at once, a power of two.
+    pub physical_block_bytes: u32,
+    /// Smallest efficient I/O.
+    pub io_min_bytes: u32,
+    /// Best I/O size.
+    pub io_opt_bytes: u32,
+    /// Largest data transfer.
+    pub max_hw_sectors: u32,
+    /// Most segments in a request.
+    pub max_segments: u16,
+    /// Largest segment; leave zero with a virtual boundary.
+    pub max_segment_bytes: u32,
+    /// No gap between segments but where an address has none of these bits.
+    pub virt_boundary_mask: usize,
+    /// Bits that are zero in addresses and lengths of data from user space.
+    pub dma_alignment_mask: u32,
+    /// Largest discard.
+    pub max_discard_sectors: u32,
+    /// Unit of discards.
+    pub discard_granularity_bytes: u32,
+    /// Where the first such unit starts.
+    pub discard_alignment_bytes: u32,
+    /// Largest secure erase.
+    pub max_secure_erase_sectors: u32,
+    /// Largest write of zeroes.
+    pub max_write_zeroes_sectors: u32,
+    /// The device has a volatile cache and needs flushes.
+    pub write_cache: bool,
+    /// The device knows forced unit access; counts only with a cache.
+    pub fua: bool,
+    /// Distance matters.
+    pub rotational: bool,
+}
+
+impl Limits {
+    /// Writes what is set here into `raw`, leaves alone what has no field here.
+    pub(crate) fn apply_to(&self, raw: &mut bindings::queue_limits) {
+        raw.logical_block_size = self.logical_block_bytes;
+        raw.physical_block_size = self.physical_block_bytes;
+        raw.io_min = self.io_min_bytes;
+        raw.io_opt = self.io_opt_bytes;
+        raw.max_hw_sectors = self.max_hw_sectors;
+        raw.max_segments = self.max_segments;
+        raw.max_segment_size = self.max_segment_bytes;
+        raw.virt_boundary_mask = self.virt_boundary_mask;
+        raw.dma_alignment = self.dma_alignment_mask;
+        raw.max_hw_discard_sectors = self.max_discard_sectors;
+        raw.discard_granularity = self.discard_granularity_bytes;
+        raw.discard_alignment = self.discard_alignment_bytes;
+        raw.max_secure_erase_sectors = self.max_secure_erase_sectors;
+        raw.max_write_zeroes_sectors = self.max_write_zeroes_sectors;
+        for (on, feature) in [
+            (self.write_cache, ours::BLK_FEAT_WRITE_CACHE),
+            (self.fua && self.write_cache, ours::BLK_FEAT_FUA),
+            (self.rotational, ours::BLK_FEAT_ROTATIONAL),
+        ] {
+            if on {
+                raw.features |= feature;
+            } else {
+                raw.features &= !feature;
+            }
+        }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_blk_limits)]
+mod tests {
+    use super::*;
+    use kernel::prelude::*;
+
+    #[test]
+    fn features() {
+        let mut raw: bindings::queue_limits = pin_init::zeroed();
+        let both = ours::BLK_FEAT_WRITE_CACHE | ours::BLK_FEAT_FUA;
+        let mut limits = Limits {
+            write_cache: true,
+            fua: true,
+            ..Limits::default()
+        };
+        limits.apply_to(&mut raw);
+        assert_eq!(raw.features & both, both);
+        limits.write_cache = false;
+        limits.apply_to(&mut raw);
+        assert_eq!(raw.features & both, 0);
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stopping a disk's queue for a while.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use crate::blk::{
+    disk::Disk,
+    driver::Driver,
+    limits::Limits, //
+};
+use core::ffi::c_uint;
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    types::NotThreadSafe, //
+};
+
+/// No request of the disk is in flight, new ones wait, until this is dropped.
+///
+/// It must be dropped by the thread that made it.
+#[must_use = "the queue is thawed at once when this is not kept"]
+pub struct Frozen<'a, D: Driver> {
+    disk: &'a Disk<D>,
+    memflags: c_uint,
+    _thread: NotThreadSafe,
+}
+
+/// Nothing is dispatched to the driver until this is dropped.
+#[must_use = "the queue goes on at once when this is not kept"]
+pub struct Quiesced<'a, D: Driver>(&'a Disk<D>);
+
+impl<D: Driver> Disk<D> {
+    /// Waits until no request is in flight and keeps it so.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as requests take.
+    pub fn freeze(&self) -> Frozen<'_, D> {
+        // SAFETY: The queue is live as the disk is.
+        let memflags = unsafe { ours::blk_mq_freeze_queue(self.queue()) };
+        Frozen {
+            disk: self,
+            memflags,
+            _thread: NotThreadSafe,
+        }
+    }
+
+    /// Waits until no call of [`Driver::queue_rq`] is going on and keeps it so.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn quiesce(&self) -> Quiesced<'_, D> {
+        // SAFETY: The queue is live as the disk is.
+        unsafe { bindings::blk_mq_quiesce_queue(self.queue()) };
+        Quiesced(self)
+    }
+
+    /// Dispatches what waits after [`Status::DEVICE_RESOURCE`](super::Status).
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn kick(&self) {
+        // SAFETY: The queue is live as the disk is.
+        unsafe { bindings::blk_mq_run_hw_queues(self.queue(), true) };
+    }
+
+    /// Replaces the limits of the disk while it is in use.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as requests take.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the limits make no sense; then the old ones stay.
+    pub fn set_limits(&self, limits: &Limits) -> Result {
+        // SAFETY: The queue is live as the disk is. This locks the limits, which
+        // the commit below unlocks on each of its ways.
+        let mut raw = unsafe { ours::queue_limits_start_update(self.queue()) };
+        limits.apply_to(&mut raw);
+        // SAFETY: The update has been started above.
+        to_result(unsafe { bindings::queue_limits_commit_update_frozen(self.queue(), &mut raw) })
+    }
+}
+
+impl<D: Driver> Drop for Frozen<'_, D> {
+    fn drop(&mut self) {
+        // SAFETY: Frozen by this thread when this was made, with these flags.
+        unsafe { ours::blk_mq_unfreeze_queue(self.disk.queue(), self.memflags) };
+    }
+}
+
+impl<D: Driver> Drop for Quiesced<'_, D> {
+    fn drop(&mut self) {
+        // SAFETY: Quiesced when this was made.
+        unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };
+    }
+}

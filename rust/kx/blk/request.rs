@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests.
+//!
+//! A request is owned by one of three:
+//!
+//! 1. the block layer, until it calls [`Driver::queue_rq`] and after the end;
+//! 2. the driver, in form of a [`Request`];
+//! 3. a transport, which was handed the [`Request`] as an
+//!    [`IoHandle`](crate::io::IoHandle) and gives it back to
+//!    [`IoDriver::io_done`].
+//!
+//! There is no reference count: a tag cannot be turned into a request, and who
+//! wants to find a request again keeps the [`Request`].
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use crate::{
+    blk::{
+        disk::DiskData,
+        driver::{
+            Driver,
+            IoDriver, //
+        },
+        op::Op,
+        status::Status, //
+    },
+    io::Io,
+    sg::SgTable, //
+};
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    ffi::c_void,
+    prelude::*, //
+};
+
+/// A started request that the driver owns.
+///
+/// Dropping it ends the request with [`Status::IO_ERROR`].
+///
+/// # Invariants
+///
+/// - The pointer is to a started request of a disk of `D`, owned by the driver.
+/// - A valid `D::Pdu` follows the request.
+#[must_use = "a request that is dropped ends in an error"]
+pub struct Request<D: Driver>(NonNull<bindings::request>, PhantomData<D>);
+
+// SAFETY: A request belongs to no thread, and neither does its private data.
+unsafe impl<D: Driver> Send for Request<D> {}
+// SAFETY: Shared references only read, and the private data is `Sync`.
+unsafe impl<D: Driver> Sync for Request<D> {}
+
+impl<D: Driver> Request<D> {
+    /// # Safety
+    ///
+    /// `rq` must be a started request of a disk of `D`, with a valid `D::Pdu`,
+    /// which the driver owns; the ownership passes to the result.
+    pub(crate) unsafe fn from_raw(rq: *mut bindings::request) -> Self {
+        // INVARIANT: By this function's contract.
+        // SAFETY: A live object is not at null.
+        Self(unsafe { NonNull::new_unchecked(rq) }, PhantomData)
+    }
+
+    /// Gives up the ownership without ending the request.
+    pub(crate) fn into_raw(self) -> NonNull<bindings::request> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Returns where the driver's part of a request is.
+    pub(crate) fn pdu_of(rq: *mut bindings::request) -> *mut D::Pdu {
+        // CAST: As `blk_mq_rq_to_pdu`: the private data starts behind the request.
+        rq.wrapping_add(1).cast()
+    }
+
+    fn raw(&self) -> &bindings::request {
+        // SAFETY: Live by the type invariant; nothing that is read changes while
+        // the driver owns the request.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Returns the operation, [`None`] if it is none that this crate knows.
+    #[inline]
+    pub fn op(&self) -> Option<Op> {
+        Op::from_opf(self.raw().cmd_flags)
+    }
+
+    /// Returns whether the data must be on the medium when the request ends.
+    #[inline]
+    pub fn is_fua(&self) -> bool {
+        self.raw().cmd_flags & ours::REQ_FUA != 0
+    }
+
+    /// Returns whether the device's cache is to be flushed first.
+    #[inline]
+    pub fn is_preflush(&self) -> bool {
+        self.raw().cmd_flags & ours::REQ_PREFLUSH != 0
+    }
+
+    /// Returns whether someone waits for it.
+    #[inline]
+    pub fn is_sync(&self) -> bool {
+        self.raw().cmd_flags & ours::REQ_SYNC != 0
+    }
+
+    /// Returns whether space must stay allocated when zeroes are written.
+    #[inline]
+    pub fn is_nounmap(&self) -> bool {
+        self.raw().cmd_flags & ours::REQ_NOUNMAP != 0
+    }
+
+    /// Returns where the request starts, in 512 byte sectors; for a flush it
+    /// means nothing.
+    #[inline]
+    pub fn sector(&self) -> u64 {
+        self.raw().__sector
+    }
+
+    /// Returns the length of what is read, written, discarded and so on.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.raw().__data_len
+    }
+
+    /// Returns the tag, which no other request in flight on the same hardware
+    /// queue has, or on the same tag set if that shares its tags.
+    #[inline]
+    pub fn tag(&self) -> u32 {
+        // CAST: A started request has a tag, which is not negative.
+        self.raw().tag as u32
+    }
+
+    /// Returns the I/O priority.
+    #[inline]
+    pub fn prio(&self) -> u16 {
+        let bio = self.raw().bio;
+        if bio.is_null() {
+            return 0;
+        }
+        // SAFETY: The first bio of an owned request is live.
+        unsafe { (*bio).bi_ioprio }
+    }
+
+    /// Returns the driver's part of the disk.
+    #[inline]
+    pub fn queue_data(&self) -> &D::QueueData {
+        // SAFETY: Queues of `D` are made by `Disk::add` only, and live while a
+        // request of theirs is owned.
+        unsafe { DiskData::<D>::of_queue(self.raw().q) }.queue_data()
+    }
+
+    /// Returns the driver's part of the request.
+    #[inline]
+    pub fn pdu(&self) -> &D::Pdu {
+        // SAFETY: Valid by the type invariant; borrowed like `self`.
+        unsafe { &*Self::pdu_of(self.0.as_ptr()) }
+    }
+
+    /// Returns the driver's part of the request, for changing it.
+    #[inline]
+    pub fn pdu_mut(&mut self) -> Pin<&mut D::Pdu> {
+        // SAFETY: Valid by the type invariant; borrowed like `self`; requests do
+        // not move.
+        unsafe { Pin::new_unchecked(&mut *Self::pdu_of(self.0.as_ptr())) }
+    }
+
+    /// Fills the scatterlist in the driver's part with the request's data and
+    /// returns the number of entries, zero if the operation has no data.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if there are more segments than entries.
+    pub fn map_sg(&mut self) -> Result<u32> {
+        let rq = self.0.as_ptr();
+        let has_data = self.op().is_some_and(Op::has_data);
+        let table = D::sg(self.pdu_mut());
+        if has_data {
+            // SAFETY: The request is owned by the type invariant. Reads and
+            // writes have data.
+            unsafe { table.set_request(rq)? };
+        } else {
+            table.clear();
+        }
+        Ok(table.nents())
+    }
+
+    /// Ends the request.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn end(self, status: Status) {
+        let rq = self.into_raw();
+        // SAFETY: The driver owns the request by the type invariant, and gives it
+        // back here.
+        unsafe { bindings::blk_mq_end_request(rq.as_ptr(), status.as_raw()) };
+    }
+
+    /// Has [`Driver::complete`] called on a CPU near the submitter's.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn complete(self) {
+        const { assert!(D::HAS_COMPLETE) };
+        let rq = self.into_raw();
+        // SAFETY: The driver owns the request by the type invariant; the ownership
+        // comes back in the callback.
+        unsafe { bindings::blk_mq_complete_request(rq.as_ptr()) };
+    }
+
+    /// Gives the request back to be queued again at once.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn requeue(self) {
+        let rq = self.into_raw();
+        // SAFETY: The driver owns the request by the type invariant, and gives it
+        // back here.
+        unsafe { bindings::blk_mq_requeue_request(rq.as_ptr(), true) };
+    }
+}
+
+impl<D: Driver> Drop for Request<D> {
+    fn drop(&mut self) {
+        // SAFETY: The driver owns the request by the type invariant, and gives it
+        // back here.
+        unsafe { bindings::blk_mq_end_request(self.0.as_ptr(), Status::IO_ERROR.as_raw()) };
+    }
+}
+
+// SAFETY: Between `into_raw` and `done` the request is owned by who holds the
+// raw pointer, and with it the table in its private data.
+unsafe impl<D: IoDriver> Io for Request<D> {
+    fn into_raw(self) -> NonNull<c_void> {
+        Request::into_raw(self).cast()
+    }
+
+    unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
+        if !D::HAS_SG {
+            return None;
+        }
+        let pdu = Self::pdu_of(raw.cast().as_ptr());
+        // SAFETY: The caller owns the request, so the private data is valid and
+        // in no one else's use; requests do not move.
+        let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
+        (!table.is_empty()).then_some(NonNull::from(table))
+    }
+
+    unsafe fn done(raw: NonNull<c_void>, result: Result) {
+        // SAFETY: `raw` comes from `into_raw`, and is given back once.
+        D::io_done(unsafe { Self::from_raw(raw.cast().as_ptr()) }, result);
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How an I/O ended, in the words of the block layer.
+//!
+//! Contexts: *any*.
+
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+
+/// The status a request or bio ends with, `blk_status_t` in C.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Status(bindings::blk_status_t);
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $value:ident, $errno:expr;)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self(ours::$value);)*
+
+            /// Every status but success, with its errno.
+            const TABLE: &'static [(Self, Error, &'static str)] = &[
+                $((Self::$name, $errno, stringify!($name)),)*
+            ];
+        }
+    };
+}
+
+statuses! {
+    /// The device cannot do this operation.
+    NOT_SUPPORTED = BLK_STS_NOTSUPP, EOPNOTSUPP;
+    /// No answer in time.
+    TIMEOUT = BLK_STS_TIMEOUT, ETIMEDOUT;
+    /// The device has run out of space.
+    NO_SPACE = BLK_STS_NOSPC, ENOSPC;
+    /// The way to the device failed, another way may work.
+    TRANSPORT = BLK_STS_TRANSPORT, ENOLINK;
+    /// The device failed for good.
+    TARGET = BLK_STS_TARGET, EREMOTEIO;
+    /// Another host holds a reservation.
+    RESERVATION = BLK_STS_RESV_CONFLICT, EBADE;
+    /// The medium cannot be read or written there.
+    MEDIUM = BLK_STS_MEDIUM, ENODATA;
+    /// The data does not match its protection information.
+    PROTECTION = BLK_STS_PROTECTION, EILSEQ;
+    /// The system lacks something, the request can be tried again soon.
+    RESOURCE = BLK_STS_RESOURCE, ENOMEM;
+    /// An I/O error of no particular kind.
+    IO_ERROR = BLK_STS_IOERR, EIO;
+    /// It would have to wait, and may not.
+    AGAIN = BLK_STS_AGAIN, EAGAIN;
+    /// The device lacks something until one of its requests ends.
+    DEVICE_RESOURCE = BLK_STS_DEV_RESOURCE, EBUSY;
+    /// The device is offline.
+    OFFLINE = BLK_STS_OFFLINE, ENODEV;
+    /// The request is not valid for the device.
+    INVALID = BLK_STS_INVAL, EINVAL;
+}
+
+impl Status {
+    /// Success.
+    pub const OK: Self = Self(bindings::BLK_STS_OK as bindings::blk_status_t);
+
+    pub(crate) fn as_raw(self) -> bindings::blk_status_t {
+        self.0
+    }
+
+    /// Returns whether the I/O succeeded.
+    pub fn is_ok(self) -> bool {
+        self == Self::OK
+    }
+
+    /// Returns the result that stands for this status; one that is not known
+    /// here is `EIO`.
+    pub fn to_result(self) -> Result {
+        if self.is_ok() {
+            return Ok(());
+        }
+        let known = Self::TABLE.iter().find(|(status, ..)| *status == self);
+        Err(known.map_or(EIO, |(_, error, _)| *error))
+    }
+
+    /// Returns the name of this status, for messages.
+    pub fn name(self) -> &'static str {
+        let known = Self::TABLE.iter().find(|(status, ..)| *status == self);
+        match known {
+            _ if self.is_ok() => "OK",
+            Some((.., name)) => name,
+            None => "UNKNOWN",
+        }
+    }
+}
+
+impl From<Error> for Status {
+    /// Returns the status that stands for this error; one that the block layer
+    /// has no word for is [`Status::IO_ERROR`].
+    fn from(error: Error) -> Self {
+        let known = Self::TABLE.iter().find(|(_, e, _)| *e == error);
+        known.map_or(Self::IO_ERROR, |(status, ..)| *status)
+    }
+}
+
+impl From<Result> for Status {
+    fn from(result: Result) -> Self {
+        match result {
+            Ok(()) => Self::OK,
+            Err(error) => error.into(),
+        }
+    }
+}
+
+impl core::fmt::Debug for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_blk_status)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ok_is_ok() {
+        assert!(Status::OK.is_ok());
+        assert_eq!(Status::OK.to_result(), Ok(()));
+        assert_eq!(Status::from(Ok(())), Status::OK);
+        assert_eq!(Status::OK.name(), "OK");
+    }
+
+    #[test]
+    fn both_ways() {
+        for &(status, error, name) in Status::TABLE {
+            assert!(!status.is_ok());
+            assert_eq!(status.to_result(), Err(error));
+            assert_eq!(Status::from(error), status);
+            assert_eq!(status.name(), name);
+        }
+    }
+
+    /// The block layer has the same opinion.
+    #[test]
+    fn same_as_c() {
+        for &(status, error, _) in Status::TABLE {
+            // SAFETY: A pure function of any value.
+            let raw = unsafe { bindings::errno_to_blk_status(error.to_errno()) };
+            assert_eq!(raw, status.as_raw());
+            // SAFETY: A pure function of any known status.
+            let errno = unsafe { bindings::blk_status_to_errno(status.as_raw()) };
+            assert_eq!(errno, error.to_errno());
+        }
+    }
+
+    #[test]
+    fn unknown_is_eio() {
+        assert_eq!(Status::from(ENOTCONN), Status::IO_ERROR);
+        assert_eq!(Status(200).to_result(), Err(EIO));
+        assert_eq!(Status(200).name(), "UNKNOWN");
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tag sets: the requests that one or more disks share.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use crate::blk::driver::{
+    Driver,
+    Vtable, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// What a tag set is to look like.
+#[derive(Clone, Copy, Debug)]
+pub struct TagSetSpec {
+    /// Number of hardware queues over all maps.
+    pub nr_hw_queues: u32,
+    /// Number of tags: of each hardware queue, or of all with `shared_tags`.
+    pub depth: u32,
+    /// Number of maps, in the order of [`HctxType`](super::HctxType); more than
+    /// one need [`Driver::map_queues`].
+    pub nr_maps: u32,
+    /// One set of tags over all hardware queues, so that a tag names one request
+    /// in flight on the whole tag set. There are then `depth` requests in all
+    /// (an I/O scheduler brings some of its own, without tag until they are
+    /// dispatched).
+    pub shared_tags: bool,
+    /// Disks start without an I/O scheduler.
+    pub no_scheduler: bool,
+    /// When [`Driver::timeout`] is called, zero for the default.
+    pub timeout_jiffies: u32,
+}
+
+impl Default for TagSetSpec {
+    fn default() -> Self {
+        Self {
+            nr_hw_queues: 1,
+            depth: 128,
+            nr_maps: 1,
+            shared_tags: false,
+            no_scheduler: false,
+            timeout_jiffies: 0,
+        }
+    }
+}
+
+/// A tag set with its requests, `struct blk_mq_tag_set` in C.
+///
+/// # Invariants
+///
+/// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the
+/// size of private data of `D`.
+#[pin_data(PinnedDrop)]
+pub struct TagSet<D: Driver> {
+    #[pin]
+    inner: Opaque<bindings::blk_mq_tag_set>,
+    _driver: PhantomData<D>,
+}
+
+// SAFETY: A tag set belongs to no thread.
+unsafe impl<D: Driver> Send for TagSet<D> {}
+// SAFETY: What a shared reference can do is either read what does not change or
+// locked by the block layer.
+unsafe impl<D: Driver> Sync for TagSet<D> {}
+
+impl<D: Driver> TagSet<D> {
+    /// Creates an initializer that allocates the tag set.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL` for impossible numbers.
+    pub fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            // INVARIANT: Initialized by the right function.
+            inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
+                let raw = Self::raw(spec)?;
+                // SAFETY: `slot` is valid for writing.
+                unsafe { slot.write(raw) };
+                // SAFETY: `slot` is a filled in tag set at its final place.
+                to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
+            }),
+            _driver: PhantomData,
+        })
+    }
+
+    fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
+        // blk-mq takes it as a bug.
+        if spec.nr_maps > 1 && !D::HAS_MAP_QUEUES {
+            return Err(EINVAL);
+        }
+        let mut flags = 0;
+        if spec.shared_tags {
+            flags |= bindings::BLK_MQ_F_TAG_HCTX_SHARED;
+        }
+        if spec.no_scheduler {
+            flags |= bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT;
+        }
+        Ok(bindings::blk_mq_tag_set {
+            ops: Vtable::<D>::build(),
+            nr_hw_queues: spec.nr_hw_queues,
+            queue_depth: spec.depth,
+            nr_maps: spec.nr_maps,
+            cmd_size: u32::try_from(size_of::<D::Pdu>())?,
+            numa_node: bindings::NUMA_NO_NODE,
+            timeout: spec.timeout_jiffies,
+            flags,
+            ..pin_init::zeroed()
+        })
+    }
+
+    /// Returns the number of tags; less than asked for when memory is short.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: Initialized by the type invariant; does not change later.
+        unsafe { (*self.inner.get()).queue_depth }
+    }
+
+    /// Returns the number of hardware queues.
+    pub fn nr_hw_queues(&self) -> u32 {
+        // SAFETY: Initialized by the type invariant; does not change later.
+        unsafe { (*self.inner.get()).nr_hw_queues }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
+        self.inner.get()
+    }
+}
+
+#[pinned_drop]
+impl<D: Driver> PinnedDrop for TagSet<D> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Allocated by the type invariant. No disk uses it, as each keeps
+        // a reference to the tag set until its queue has left it.
+        unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
+    }
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An I/O handed to a transport that does not care who asked for it.
+//!
+//! [`IoHandle`] is an owned I/O with its type erased: it names the memory the
+//! data goes to or comes from, and is ended exactly once. It wraps a block
+//! request, or a [`SyncIo`] for whose end a thread waits. Nothing is allocated
+//! to make one.
+
+use crate::{
+    sg::{
+        SgList,
+        SgTable, //
+    },
+    sync::Completion, //
+};
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::{
+    ffi::c_void,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc, //
+    },
+    time::Msecs, //
+};
+
+/// What can be handed to a transport as an [`IoHandle`].
+///
+/// # Safety
+///
+/// The table that `sg` returns must be reachable only through the raw pointer
+/// until `done` is called.
+pub unsafe trait Io: Send + Sized + 'static {
+    /// Gives the I/O away as a raw pointer.
+    fn into_raw(self) -> NonNull<c_void>;
+
+    /// Returns the table of the I/O's memory, [`None`] when it carries no data.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must come from [`Self::into_raw`] and not have been passed to
+    /// [`Self::done`].
+    unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
+
+    /// Ends the I/O.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must come from [`Self::into_raw`]; it is given back.
+    unsafe fn done(raw: NonNull<c_void>, result: Result);
+}
+
+/// An owned I/O of some type.
+///
+/// Dropping it ends the I/O with `EIO`.
+///
+/// # Invariants
+///
+/// `raw` came from [`Io::into_raw`] of the type that `vtable` is for, and has
+/// not been given back.
+#[must_use = "an I/O that is dropped ends in an error"]
+pub struct IoHandle {
+    raw: NonNull<c_void>,
+    vtable: &'static IoVtable,
+}
+
+struct IoVtable {
+    sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
+    done: unsafe fn(NonNull<c_void>, Result),
+}
+
+struct VtableOf<T>(PhantomData<T>);
+
+impl<T: Io> VtableOf<T> {
+    const TABLE: &'static IoVtable = &IoVtable {
+        sg: T::sg,
+        done: T::done,
+    };
+}
+
+// SAFETY: `Io` requires `Send`.
+unsafe impl Send for IoHandle {}
+// SAFETY: There is nothing to be done with a shared reference.
+unsafe impl Sync for IoHandle {}
+
+impl IoHandle {
+    /// Erases the type of an I/O.
+    pub fn new<T: Io>(io: T) -> Self {
+        // INVARIANT: The pointer comes from `T`, so does the table.
+        Self {
+            raw: io.into_raw(),
+            vtable: VtableOf::<T>::TABLE,
+        }
+    }
+
+    /// Returns the table of the I/O's memory, [`None`] when it carries no data.
+    pub fn sg(&mut self) -> Option<&mut SgTable> {
+        // SAFETY: `raw` is not given back, by the type invariant.
+        let table = unsafe { (self.vtable.sg)(self.raw) };
+        // SAFETY: The table is reachable only through `raw`, by the contract of
+        // `Io`, and `self` is borrowed exclusively for as long as the reference.
+        table.map(|mut table| unsafe { table.as_mut() })
+    }
+
+    /// Ends the I/O.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn done(self, result: Result) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `raw` is not given back yet, by the type invariant, and is now:
+        // `this` is not used again nor dropped.
+        unsafe { (this.vtable.done)(this.raw, result) };
+    }
+}
+
+impl Drop for IoHandle {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is not given back yet, by the type invariant, and no one
+        // uses `self` after its drop.
+        unsafe { (self.vtable.done)(self.raw, Err(EIO)) };
+    }
+}
+
+/// An I/O on a buffer of its own, for whose end a thread waits.
+///
+/// The buffer lives until the waiter and the transport are both done with it,
+/// also when the waiter gave up early.
+pub struct SyncIo(Arc<SyncInner>);
+
+/// Value of `SyncInner::result` until the I/O has ended.
+const PENDING: i32 = 1;
+
+/// # Invariants
+///
+/// - `sg` is empty if `buf` is, else it describes exactly `buf`.
+/// - While `handed_out` is set and `result` is `PENDING`, `sg` belongs to the
+///   one [`IoHandle`] and the contents of `buf` may change; otherwise no one
+///   writes either of them.
+#[pin_data]
+struct SyncInner {
+    #[pin]
+    ended: Completion,
+    /// Zero, a negative errno, or `PENDING`.
+    result: Atomic<i32>,
+    handed_out: Atomic<i32>,
+    buf: KVec<u8>,
+    sg: UnsafeCell<SgList<1>>,
+}
+
+// SAFETY: Nothing in it belongs to a thread.
+unsafe impl Send for SyncInner {}
+// SAFETY: `sg` and the contents of `buf` have one user at a time by the type
+// invariant; the rest is made for sharing.
+unsafe impl Sync for SyncInner {}
+
+impl SyncIo {
+    /// Creates an I/O with a zeroed buffer of `len` bytes, or without data if
+    /// `len` is zero.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn new(len: usize) -> Result<Self> {
+        let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL)?;
+        let mut sg: SgList<1> = pin_init::zeroed();
+        if len > 0 {
+            let ptr = NonNull::new(buf.as_mut_ptr()).ok_or(ENOMEM)?;
+            let len = u32::try_from(len).map_err(|_| EINVAL)?;
+            // SAFETY: A `KVec` is in the linear mapping. It is freed together
+            // with the table, when the handle that maps it is gone.
+            unsafe { sg.as_table().set_buf(ptr, len)? };
+        }
+        // INVARIANT: Not handed out, and the table describes the buffer.
+        let inner = Arc::pin_init(
+            pin_init!(SyncInner {
+                ended <- Completion::new(),
+                result: Atomic::new(PENDING),
+                handed_out: Atomic::new(0),
+                buf,
+                sg: UnsafeCell::new(sg),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
+    }
+
+    /// Returns the handle for the transport.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it was asked for before.
+    pub fn handle(&self) -> Result<IoHandle> {
+        // ORDERING: Whoever sets the flag first owns the table; nothing else is
+        // published by it.
+        if self.0.handed_out.xchg(1, Full) != 0 {
+            return Err(EBUSY);
+        }
+        Ok(IoHandle::new(SyncRef(self.0.clone())))
+    }
+
+    /// Waits for the end of the I/O and returns its result.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` after `timeout_ms`, `ERESTARTSYS` after a signal; the I/O goes
+    /// on in both cases. Else the error that the I/O ended with.
+    pub fn wait_interruptible_timeout(&self, timeout_ms: Msecs) -> Result {
+        self.0.ended.wait_interruptible_timeout(timeout_ms)?;
+        self.result()
+    }
+
+    /// Returns the result of the I/O, `EINPROGRESS` before its end.
+    pub fn result(&self) -> Result {
+        // ORDERING: Pairs with the release in `done`: the data is there.
+        match self.0.result.load(Acquire) {
+            0 => Ok(()),
+            PENDING => Err(EINPROGRESS),
+            errno => Err(Error::from_errno(errno)),
+        }
+    }
+
+    /// Returns what the I/O brought.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::result`].
+    pub fn bytes(&self) -> Result<&[u8]> {
+        self.result()?;
+        // By the type invariant no one writes the buffer after the end.
+        Ok(&self.0.buf)
+    }
+}
+
+/// The transport's side of a [`SyncIo`]; there is at most one.
+struct SyncRef(Arc<SyncInner>);
+
+// SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and the
+// table is used through nothing else.
+unsafe impl Io for SyncRef {
+    fn into_raw(self) -> NonNull<c_void> {
+        let raw = Arc::into_raw(self.0).cast_mut().cast();
+        // SAFETY: A pointer to what an `Arc` holds is not null.
+        unsafe { NonNull::new_unchecked(raw) }
+    }
+
+    unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
+        // SAFETY: `raw` comes from `into_raw`, so it is a reference that counts.
+        let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
+        if inner.buf.is_empty() {
+            return None;
+        }
+        // SAFETY: The caller holds the only handle, which owns the table until
+        // `done` by the type invariant.
+        Some(NonNull::from(unsafe { &mut *inner.sg.get() }.as_table()))
+    }
+
+    unsafe fn done(raw: NonNull<c_void>, result: Result) {
+        // SAFETY: `raw` comes from `into_raw` and is given back once.
+        let inner = unsafe { Arc::from_raw(raw.cast::<SyncInner>().as_ptr()) };
+        let errno = result.map_or_else(|e| e.to_errno(), |()| 0);
+        // ORDERING: Pairs with the acquire in `result`.
+        inner.result.store(errno, Release);
+        inner.ended.complete_all();
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_io)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_once() -> Result {
+        let io = SyncIo::new(8)?;
+        assert_eq!(io.result(), Err(EINPROGRESS));
+        let mut handle = io.handle()?;
+        assert!(matches!(io.handle(), Err(EBUSY)));
+        assert_eq!(handle.sg().map(|sg| sg.bytes()), Some(8));
+        assert_eq!(io.wait_interruptible_timeout(1), Err(ETIMEDOUT));
+        assert!(matches!(io.bytes(), Err(EINPROGRESS)));
+        handle.done(Ok(()));
+        assert_eq!(io.wait_interruptible_timeout(1), Ok(()));
+        assert_eq!(io.bytes()?.len(), 8);
+        Ok(())
+    }
+
+    #[test]
+    fn dropped_is_an_error() -> Result {
+        let io = SyncIo::new(0)?;
+        let mut handle = io.handle()?;
+        assert!(handle.sg().is_none());
+        drop(handle);
+        assert_eq!(io.result(), Err(EIO));
+        Ok(())
+    }
+
+    /// The waiter goes first, the transport ends the I/O after that.
+    #[test]
+    fn waiter_gone() -> Result {
+        let io = SyncIo::new(100)?;
+        let mut handle = io.handle()?;
+        drop(io);
+        assert_eq!(handle.sg().map(|sg| sg.nents()), Some(1));
+        handle.done(Err(ETIMEDOUT));
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rate-limited printing.
+//!
+//! What a peer, a user or a failing device can cause again and again is printed with
+//! [`pr_err_ratelimited!`](crate::pr_err_ratelimited) and its siblings: ten lines in five seconds
+//! at each place in the source, and then how many were left out.
+//!
+//! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
+
+use kernel::{
+    bindings,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// How often something may be done.
+///
+/// # Invariants
+///
+/// `state` is an initialised `struct ratelimit_state`.
+pub struct RateLimit {
+    state: Opaque<bindings::ratelimit_state>,
+}
+
+// SAFETY: The C function takes the state's own lock, or uses atomics.
+unsafe impl Sync for RateLimit {}
+
+impl RateLimit {
+    /// Ten times in five seconds, the kernel's default.
+    ///
+    /// For a `static` only: with lock debugging on, the lock's class is its address.
+    pub const fn new() -> Self {
+        Self::with(
+            ibtrs_bindings::DEFAULT_RATELIMIT_INTERVAL,
+            ibtrs_bindings::DEFAULT_RATELIMIT_BURST,
+        )
+    }
+
+    /// `burst` times in `interval` jiffies.
+    ///
+    /// For a `static` only, as [`Self::new`].
+    pub const fn with(interval: c_int, burst: c_int) -> Self {
+        let mut state: bindings::ratelimit_state = pin_init::zeroed();
+        state.interval = interval;
+        state.burst = burst;
+        #[cfg(CONFIG_DEBUG_SPINLOCK)]
+        {
+            state.lock.magic = bindings::SPINLOCK_MAGIC;
+            state.lock.owner_cpu = u32::MAX;
+            state.lock.owner = core::ptr::without_provenance_mut(usize::MAX);
+        }
+        #[cfg(CONFIG_DEBUG_LOCK_ALLOC)]
+        {
+            state.lock.dep_map.name = kernel::str::as_char_ptr_in_const_context(c"ratelimit");
+            // CAST: One of a few small constants.
+            state.lock.dep_map.wait_type_inner = bindings::lockdep_wait_type_LD_WAIT_SPIN as u8;
+        }
+        // INVARIANT: These are the values of `RATELIMIT_STATE_INIT()`.
+        Self {
+            state: Opaque::new(state),
+        }
+    }
+
+    /// Says whether it may be done now; `name` is printed with the number of times it might not.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn allow(&self, name: &CStr) -> bool {
+        // SAFETY: By the type invariant the state is initialised; the name is read during the call.
+        unsafe { bindings::___ratelimit(self.state.get(), name.as_char_ptr()) != 0 }
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Says whether this place in the source may print now.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __may_print {
+    () => {{
+        static LIMIT: $crate::log::RateLimit = $crate::log::RateLimit::new();
+        LIMIT.allow(::kernel::c_str!(::core::module_path!()))
+    }};
+}
+
+/// Prints an error (level 3) unless this place has printed too much lately.
+#[macro_export]
+macro_rules! pr_err_ratelimited {
+    ($($arg:tt)*) => {
+        if $crate::__may_print!() {
+            ::kernel::pr_err!($($arg)*)
+        }
+    };
+}
+
+/// Prints a warning (level 4) unless this place has printed too much lately.
+#[macro_export]
+macro_rules! pr_warn_ratelimited {
+    ($($arg:tt)*) => {
+        if $crate::__may_print!() {
+            ::kernel::pr_warn!($($arg)*)
+        }
+    };
+}
+
+/// Prints an information (level 6) unless this place has printed too much lately.
+#[macro_export]
+macro_rules! pr_info_ratelimited {
+    ($($arg:tt)*) => {
+        if $crate::__may_print!() {
+            ::kernel::pr_info!($($arg)*)
+        }
+    };
+}
+
+pub use crate::{
+    pr_err_ratelimited,
+    pr_info_ratelimited,
+    pr_warn_ratelimited, //
+};

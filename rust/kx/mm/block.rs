@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Physically contiguous memory.
+//!
+//! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
+
+use core::{
+    ptr::NonNull,
+    slice, //
+};
+use kernel::{
+    bindings,
+    page::PAGE_SIZE,
+    prelude::*,
+    task::might_sleep, //
+};
+
+/// A NUMA node that is preferred for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node(i32);
+
+impl Node {
+    /// No preference.
+    pub const ANY: Self = Self(bindings::NUMA_NO_NODE);
+
+    /// Prefers a node, if there is one of that number and it is online.
+    pub fn new(id: i32) -> Self {
+        // SAFETY: Any number may be asked for.
+        if unsafe { ibtrs_bindings::node_online(id) } {
+            Self(id)
+        } else {
+            Self::ANY
+        }
+    }
+}
+
+/// Contiguous pages whose content may change at any time.
+///
+/// A remote peer may write to them while they are read, so that there is never a reference to
+/// their content: [`Self::copy_out`] makes a private copy, which is then checked and used.
+///
+/// # Invariants
+///
+/// - `page` is the first of `PAGE_SIZE << order` bytes of pages, mapped at `addr`, that this value
+///   owns and that were initialised.
+/// - `order <= MAX_PAGE_ORDER`.
+pub struct PageBlock {
+    page: NonNull<bindings::page>,
+    addr: NonNull<u8>,
+    order: u32,
+}
+
+// SAFETY: Pages belong to no task.
+unsafe impl Send for PageBlock {}
+
+// SAFETY: All access copies in a way that allows for others to write meanwhile.
+unsafe impl Sync for PageBlock {}
+
+impl PageBlock {
+    /// Allocates `2^order` pages of zeros, preferably on `node`.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], silently.
+    pub fn new(order: u32, node: Node) -> Result<Self> {
+        might_sleep();
+        if order > bindings::MAX_PAGE_ORDER {
+            return Err(ENOMEM);
+        }
+        let gfp = bindings::GFP_KERNEL
+            | bindings::__GFP_ZERO
+            | bindings::__GFP_NOWARN
+            | ibtrs_bindings::__GFP_COMP;
+        // SAFETY: The node is online or none, the order in range, and this may sleep.
+        let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // SAFETY: The page was just allocated.
+        let addr = unsafe { ibtrs_bindings::page_address(page.as_ptr()) };
+        // Low memory, as no flag asked for anything else, has an address.
+        let addr = NonNull::new(addr.cast()).ok_or(ENOMEM)?;
+        // INVARIANT: The pages were just allocated with that order, and zeroed.
+        Ok(Self { page, addr, order })
+    }
+
+    /// Allocates the smallest block that has room for `len` bytes, preferably on `node`.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], silently.
+    pub fn with_len(len: usize, node: Node) -> Result<Self> {
+        let pages = len.div_ceil(PAGE_SIZE);
+        let order = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
+        Self::new(order.trailing_zeros(), node)
+    }
+
+    /// The size in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        PAGE_SIZE << self.order
+    }
+
+    /// The address, for device drivers and DMA mapping.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.addr.as_ptr()
+    }
+
+    /// The first page, for scatter lists. The pages are compound.
+    #[inline]
+    pub fn page(&self) -> *mut bindings::page {
+        self.page.as_ptr()
+    }
+
+    /// Checks that a range is inside, and returns its address.
+    fn range(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(self.addr.as_ptr().wrapping_add(offset)),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies from the block; what is copied is read once.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if the range is not inside the block.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
+        let from = self.range(offset, to.len())?;
+        // SAFETY: `range` checked that the source is inside the block, which the slice, being
+        // somebody's exclusively, does not overlap; the helper allows for changes meanwhile.
+        unsafe {
+            ibtrs_bindings::kx_memcpy_shared(to.as_mut_ptr().cast(), from.cast(), to.len());
+        }
+        Ok(())
+    }
+
+    /// Copies into the block.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if the range is not inside the block.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result {
+        let to = self.range(offset, from.len())?;
+        // SAFETY: As in `copy_out`. Nobody has a reference into the block, so that writing to it
+        // through a shared one is fine.
+        unsafe {
+            ibtrs_bindings::kx_memcpy_shared(to.cast(), from.as_ptr().cast(), from.len());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PageBlock {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the pages belong to this value.
+        unsafe { bindings::__free_pages(self.page.as_ptr(), self.order) }
+    }
+}
+
+/// Contiguous pages that nobody else writes to.
+///
+/// For memory that a device reads, or writes to only while its owner leaves it alone.
+///
+/// # Invariants
+///
+/// No peer and no device writes to the block while there is a reference to its content.
+pub struct PrivateBlock(PageBlock);
+
+impl PrivateBlock {
+    /// Allocates `2^order` pages of zeros, preferably on `node`.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], silently.
+    pub fn new(order: u32, node: Node) -> Result<Self> {
+        // INVARIANT: Nobody else knows the block yet.
+        Ok(Self(PageBlock::new(order, node)?))
+    }
+
+    /// Allocates the smallest block that has room for `len` bytes, preferably on `node`.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], silently.
+    pub fn with_len(len: usize, node: Node) -> Result<Self> {
+        // INVARIANT: Nobody else knows the block yet.
+        Ok(Self(PageBlock::with_len(len, node)?))
+    }
+
+    /// The size in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The address, for device drivers and DMA mapping.
+    ///
+    /// To let anyone write through it asks for `unsafe`, and for keeping the type invariant.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    /// The first page, for scatter lists. The pages are compound.
+    #[inline]
+    pub fn page(&self) -> *mut bindings::page {
+        self.0.page()
+    }
+
+    /// The content.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: The block is that long and initialised; by the type invariant nobody writes to
+        // it while the reference lives.
+        unsafe { slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+
+    /// The content, to be changed.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: As in `as_slice`, and the reference is the only one.
+        unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Module parameters: strings, and numbers with a range, all visible in sysfs.
+//!
+//! The kernel's own `module!` takes parameters that are plain numbers and are hidden. These are
+//! declared beside it, in the same crate, and set before the module's `init` runs.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! kx::module_param! {
+//!     /// Exported devices are below this directory.
+//!     dev_search_path: StringParam<256> = StringParam::new("/"),
+//!     "Directory that exported devices are below (default: /)";
+//!
+//!     /// The largest request.
+//!     max_io_size: IntParam = IntParam::new(131072, 4096..=1048576),
+//!     "Largest request in bytes, 4096 to 1048576 (default: 131072)";
+//! }
+//!
+//! fn init() {
+//!     pr_info!("{} {}\n", dev_search_path.get(), max_io_size.get());
+//! }
+//! ```
+//!
+//! C header: [`include/linux/moduleparam.h`](srctree/include/linux/moduleparam.h)
+
+use core::ops::RangeInclusive;
+use kernel::{
+    bindings,
+    error::from_result,
+    fmt::{
+        self,
+        Write, //
+    },
+    module_param::{
+        KernelParam,
+        ModuleParam, //
+    },
+    page::PAGE_SIZE,
+    prelude::*,
+    str::{
+        BStr,
+        Formatter, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        SetOnce, //
+    }, //
+};
+
+/// A type of parameter.
+///
+/// The value is set while the module is loaded, and read-only afterwards.
+pub trait Param: Sync + 'static {
+    /// The type's name for `modinfo`.
+    const TYPE: &'static str;
+
+    /// Sets the value from what the user wrote.
+    ///
+    /// # Errors
+    ///
+    /// Any; loading the module then fails with it.
+    fn set(&self, arg: &BStr) -> Result;
+
+    /// Writes the value for sysfs, without a newline.
+    fn show(&self, f: &mut Formatter<'_>) -> fmt::Result;
+}
+
+/// A whole number in a range.
+pub struct IntParam {
+    value: Atomic<u32>,
+    range: RangeInclusive<u32>,
+}
+
+impl IntParam {
+    /// Declares a parameter with a default.
+    pub const fn new(default: u32, range: RangeInclusive<u32>) -> Self {
+        assert!(*range.start() <= default && default <= *range.end());
+        Self {
+            value: Atomic::new(default),
+            range,
+        }
+    }
+
+    /// The value, which is in the range.
+    pub fn get(&self) -> u32 {
+        self.value.load(Relaxed)
+    }
+}
+
+impl Param for IntParam {
+    const TYPE: &'static str = "uint";
+
+    fn set(&self, arg: &BStr) -> Result {
+        let value = u32::try_from_param_arg(arg)?;
+        if !self.range.contains(&value) {
+            return Err(ERANGE);
+        }
+        self.value.store(value, Relaxed);
+        Ok(())
+    }
+
+    fn show(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_fmt(fmt!("{}", self.get()))
+    }
+}
+
+/// A switch.
+pub struct BoolParam(Atomic<bool>);
+
+impl BoolParam {
+    /// Declares a parameter with a default.
+    pub const fn new(default: bool) -> Self {
+        Self(Atomic::new(default))
+    }
+
+    /// The value.
+    pub fn get(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Param for BoolParam {
+    const TYPE: &'static str = "bool";
+
+    fn set(&self, arg: &BStr) -> Result {
+        self.0.store(bool::try_from_param_arg(arg)?, Relaxed);
+        Ok(())
+    }
+
+    fn show(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.get() { "Y" } else { "N" })
+    }
+}
+
+/// A string of up to `N` bytes, which may be given once.
+pub struct StringParam<const N: usize> {
+    value: SetOnce<([u8; N], usize)>,
+    default: &'static str,
+}
+
+impl<const N: usize> StringParam<N> {
+    /// Declares a parameter with a default.
+    pub const fn new(default: &'static str) -> Self {
+        // What is shown must fit into a page, with a newline and a terminator.
+        assert!(N <= PAGE_SIZE - 2);
+        Self {
+            value: SetOnce::new(),
+            default,
+        }
+    }
+
+    /// The value; any bytes but NUL.
+    pub fn get(&self) -> &[u8] {
+        match self.value.as_ref() {
+            Some((bytes, len)) => bytes.get(..*len).unwrap_or_default(),
+            None => self.default.as_bytes(),
+        }
+    }
+}
+
+impl<const N: usize> Param for StringParam<N> {
+    const TYPE: &'static str = "string";
+
+    fn set(&self, arg: &BStr) -> Result {
+        let mut bytes = [0; N];
+        bytes
+            .get_mut(..arg.len())
+            .ok_or(ENAMETOOLONG)?
+            .copy_from_slice(arg);
+        if self.value.populate((bytes, arg.len())) {
+            Ok(())
+        } else {
+            Err(EEXIST)
+        }
+    }
+
+    fn show(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_fmt(fmt!("{}", BStr::from_bytes(self.get())))
+    }
+}
+
+/// Called by C to set a parameter.
+///
+/// # Safety
+///
+/// `val` must be null or a string, and `param` one made by [`raw_param`] from a `T`.
+unsafe extern "C" fn set_param<T: Param>(
+    val: *const c_char,
+    param: *const bindings::kernel_param,
+) -> c_int {
+    if val.is_null() {
+        return EINVAL.to_errno();
+    }
+    // SAFETY: By the function's requirement this is a string, valid during the call.
+    let val = unsafe { CStr::from_char_ptr(val) };
+    // SAFETY: By the function's requirement `arg` points to a static `T`.
+    let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
+    from_result(|| this.set(val.as_ref()).map(|()| 0))
+}
+
+/// Called by C to show a parameter.
+///
+/// # Safety
+///
+/// `buf` must be valid for writing a page, and `param` one made by [`raw_param`] from a `T`.
+unsafe extern "C" fn get_param<T: Param>(
+    buf: *mut c_char,
+    param: *const bindings::kernel_param,
+) -> c_int {
+    // SAFETY: By the function's requirement the page is valid, and nobody else's.
+    let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), PAGE_SIZE) };
+    // SAFETY: By the function's requirement `arg` points to a static `T`.
+    let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
+    let mut f = Formatter::new(buf);
+    if this.show(&mut f).and_then(|()| f.write_str("\n")).is_err() {
+        return EIO.to_errno();
+    }
+    // CAST: At most a page.
+    f.bytes_written() as c_int
+}
+
+/// Makes a parameter that anyone may read.
+#[doc(hidden)]
+pub const fn raw_param<T: Param>(
+    name: &'static CStr,
+    module: *mut bindings::module,
+    param: &'static T,
+) -> KernelParam {
+    KernelParam::new(bindings::kernel_param {
+        name: kernel::str::as_char_ptr_in_const_context(name),
+        mod_: module,
+        ops: &const {
+            bindings::kernel_param_ops {
+                flags: 0,
+                set: Some(set_param::<T>),
+                get: Some(get_param::<T>),
+                free: None,
+            }
+        },
+        perm: 0o444,
+        level: -1,
+        flags: 0,
+        __bindgen_anon_1: bindings::kernel_param__bindgen_ty_1 {
+            arg: core::ptr::from_ref(param).cast_mut().cast(),
+        },
+    })
+}
+
+/// Joins strings, for the module's information section.
+#[doc(hidden)]
+pub const fn concat<const N: usize>(parts: &[&str]) -> [u8; N] {
+    let mut out = [0; N];
+    let (mut part, mut pos) = (0, 0);
+    while part < parts.len() {
+        let bytes = parts[part].as_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            out[pos] = bytes[i];
+            pos += 1;
+            i += 1;
+        }
+        part += 1;
+    }
+    assert!(pos == N);
+    out
+}
+
+/// Declares module parameters; see the [module's documentation](crate::param).
+///
+/// Each becomes a `static` of its name.
+#[macro_export]
+macro_rules! module_param {
+    ($(
+        $(#[$attr:meta])*
+        $vis:vis $name:ident: $type:ty = $value:expr, $description:literal;
+    )*) => {$(
+        $(#[$attr])*
+        #[allow(non_upper_case_globals)]
+        $vis static $name: $type = $value;
+
+        const _: () = {
+            #[link_section = "__param"]
+            #[used(compiler)]
+            static PARAM: ::kernel::module_param::KernelParam = $crate::param::raw_param(
+                ::kernel::c_str!(::core::stringify!($name)),
+                // SAFETY: Only the address is taken; the module outlives its parameters.
+                unsafe { ::core::ptr::from_ref(&::kernel::bindings::__this_module).cast_mut() },
+                &$name,
+            );
+
+            const TYPE: &str = <$type as $crate::param::Param>::TYPE;
+
+            #[link_section = ".modinfo"]
+            #[used(compiler)]
+            static PARM_TYPE: [u8; ::core::concat!("parmtype=", ::core::stringify!($name), ":\0")
+                .len() + TYPE.len()] = $crate::param::concat(&[
+                ::core::concat!("parmtype=", ::core::stringify!($name), ":"),
+                TYPE,
+                "\0",
+            ]);
+
+            #[link_section = ".modinfo"]
+            #[used(compiler)]
+            static PARM: [u8; ::core::concat!("parm=", ::core::stringify!($name), ":", $description, "\0")
+                .len()] = $crate::param::concat(&[::core::concat!(
+                "parm=", ::core::stringify!($name), ":", $description, "\0"
+            )]);
+        };
+    )*};
+}

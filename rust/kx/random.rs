@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Random numbers.
+//!
+//! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
+
+use kernel::bindings;
+
+/// Returns a random number.
+///
+/// # Context
+///
+/// *any*
+#[inline]
+pub fn next_u32() -> u32 {
+    // SAFETY: May be called anywhere.
+    unsafe { bindings::get_random_u32() }
+}
+
+/// Returns a random number below `limit`, or zero if that is zero.
+///
+/// Good for spreading retries; the numbers are not perfectly even.
+///
+/// # Context
+///
+/// *any*
+pub fn below(limit: u32) -> u32 {
+    let scaled = u64::from(next_u32()) * u64::from(limit);
+    // CAST: The product of two `u32` is less than 2^64, so its upper half fits.
+    (scaled >> 32) as u32
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Scatterlists of fixed size that live in their owner.
+//!
+//! An [`SgList`] is the table with its entries; code that does not care how
+//! many entries there are takes an [`SgTable`], to which every list coerces.
+//! No list is ever chained.
+//!
+//! Contexts: *any*; nothing here allocates or sleeps.
+//!
+//! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
+
+use core::ptr::NonNull;
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+
+/// One entry of a scatterlist.
+#[repr(transparent)]
+pub struct SgEntry(bindings::scatterlist);
+
+/// A scatterlist table over some storage of entries.
+///
+/// # Invariants
+///
+/// - `mapped <= nents <= entries.len()`.
+/// - No entry is a chain entry; if `nents` is not zero, the entry before
+///   `nents` carries the end mark.
+pub struct Sg<E: ?Sized> {
+    nents: u32,
+    mapped: u32,
+    entries: E,
+}
+
+/// A scatterlist table with room for `N` entries.
+pub type SgList<const N: usize> = Sg<[SgEntry; N]>;
+
+/// A scatterlist table of any size.
+pub type SgTable = Sg<[SgEntry]>;
+
+/// A segment as a device sees it, after mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaSegment {
+    /// Address on the device's side.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+// SAFETY: All zeroes are two counts of zero and entries that hold no page and
+// are not chained, which satisfies the type invariant.
+unsafe impl<const N: usize> Zeroable for SgList<N> {}
+
+// SAFETY: The pointers in the entries are to pages, which belong to no thread.
+unsafe impl Send for SgEntry {}
+// SAFETY: Shared access only reads.
+unsafe impl Sync for SgEntry {}
+
+impl<const N: usize> SgList<N> {
+    /// Creates an initializer of an empty table.
+    pub fn new() -> impl Init<Self> {
+        pin_init::init_zeroed()
+    }
+
+    /// Returns the table without its size in the type.
+    pub fn as_table(&mut self) -> &mut SgTable {
+        self
+    }
+}
+
+impl SgTable {
+    /// Returns how many entries fit.
+    pub fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the number of entries in use.
+    pub fn nents(&self) -> u32 {
+        self.nents
+    }
+
+    /// Returns whether no entry is in use.
+    pub fn is_empty(&self) -> bool {
+        self.nents == 0
+    }
+
+    /// Returns the number of segments after mapping, zero when not mapped.
+    pub fn mapped_nents(&self) -> u32 {
+        self.mapped
+    }
+
+    /// Records how many segments the DMA mapping produced, zero at unmapping.
+    ///
+    /// A count beyond the entries in use is cut to those.
+    pub fn set_mapped_nents(&mut self, mapped: u32) {
+        // INVARIANT: Not more than `nents`.
+        self.mapped = mapped.min(self.nents);
+    }
+
+    /// Returns the entries for a C function that takes [`Self::nents`] or
+    /// [`Self::mapped_nents`] of them.
+    pub fn as_ptr(&self) -> *const bindings::scatterlist {
+        // CAST: `SgEntry` is transparent over `scatterlist`.
+        self.entries.as_ptr().cast()
+    }
+
+    /// Like [`Self::as_ptr`], for functions that write, such as those that map.
+    pub fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
+        // CAST: `SgEntry` is transparent over `scatterlist`.
+        self.entries.as_mut_ptr().cast()
+    }
+
+    /// Returns the bytes in all entries.
+    pub fn bytes(&self) -> u64 {
+        self.used().map(|e| u64::from(e.0.length)).sum()
+    }
+
+    /// Returns the segments as the device sees them.
+    pub fn dma_segments(&self) -> impl Iterator<Item = DmaSegment> + '_ {
+        self.entries
+            .iter()
+            .take(self.mapped as usize)
+            .map(|e| DmaSegment {
+                addr: e.0.dma_address,
+                len: e.dma_len(),
+            })
+    }
+
+    /// Empties the table.
+    pub fn clear(&mut self) {
+        // INVARIANT: Zero entries are in use.
+        self.nents = 0;
+        self.mapped = 0;
+    }
+
+    /// Makes the table describe one buffer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if the table has no entries at all.
+    ///
+    /// # Safety
+    ///
+    /// `buf..buf + len` must be memory of the kernel's linear mapping, and stay
+    /// allocated for as long as this table may be mapped for or used by a
+    /// device.
+    pub unsafe fn set_buf(&mut self, buf: NonNull<u8>, len: u32) -> Result {
+        self.clear();
+        let entry = self.entries.first_mut().ok_or(ENOSPC)?;
+        // SAFETY: `entry` is one valid entry; the buffer is in the linear
+        // mapping by this function's contract.
+        unsafe { bindings::sg_init_one(&mut entry.0, buf.as_ptr().cast(), len) };
+        // INVARIANT: `sg_init_one` has set the end mark.
+        self.nents = 1;
+        Ok(())
+    }
+
+    /// Makes the table describe the data of `rq`.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if the request has more segments than fit.
+    ///
+    /// # Safety
+    ///
+    /// `rq` must be a valid request with data, owned by the caller.
+    pub(crate) unsafe fn set_request(&mut self, rq: *mut bindings::request) -> Result {
+        self.clear();
+        // SAFETY: `rq` is valid by this function's contract.
+        let segments = usize::from(unsafe { (*rq).nr_phys_segments });
+        if segments > self.capacity() {
+            return Err(EMSGSIZE);
+        }
+        let mut last = core::ptr::null_mut();
+        // SAFETY: `rq` is valid, and there are at least as many entries as it
+        // has segments, as was just checked.
+        let nents = unsafe { bindings::__blk_rq_map_sg(rq, self.as_mut_ptr(), &mut last) };
+        // INVARIANT: The function fills not more than the request's segments,
+        // which fit, and has marked the last one.
+        self.nents = u32::try_from(nents).map_err(|_| EIO)?;
+        Ok(())
+    }
+
+    fn used(&self) -> impl Iterator<Item = &SgEntry> + '_ {
+        self.entries.iter().take(self.nents as usize)
+    }
+}
+
+impl SgEntry {
+    #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
+    fn dma_len(&self) -> u32 {
+        self.0.dma_length
+    }
+
+    #[cfg(not(CONFIG_NEED_SG_DMA_LENGTH))]
+    fn dma_len(&self) -> u32 {
+        self.0.length
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_sg)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_list() -> Result {
+        let mut list = KBox::init(SgList::<4>::new(), GFP_KERNEL)?;
+        let table = list.as_table();
+        assert_eq!(table.capacity(), 4);
+        assert!(table.is_empty());
+        assert_eq!(table.bytes(), 0);
+        table.set_mapped_nents(3);
+        assert_eq!(table.mapped_nents(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn one_buffer() -> Result {
+        let mut buf = KVec::<u8>::from_elem(0, 600, GFP_KERNEL)?;
+        let ptr = NonNull::new(buf.as_mut_ptr()).ok_or(EINVAL)?;
+        let mut list = KBox::init(SgList::<2>::new(), GFP_KERNEL)?;
+        let table = list.as_table();
+        // SAFETY: The buffer is in the linear mapping and outlives the table's use.
+        unsafe { table.set_buf(ptr, 600)? };
+        assert_eq!(table.nents(), 1);
+        assert_eq!(table.bytes(), 600);
+        table.set_mapped_nents(9);
+        assert_eq!(table.mapped_nents(), 1);
+        assert_eq!(table.dma_segments().count(), 1);
+        table.clear();
+        assert!(table.is_empty());
+        assert_eq!(table.dma_segments().count(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn no_room() -> Result {
+        let mut byte = KBox::new(0u8, GFP_KERNEL)?;
+        let mut list = KBox::init(SgList::<0>::new(), GFP_KERNEL)?;
+        // SAFETY: The buffer is in the linear mapping.
+        let res = unsafe { list.as_table().set_buf(NonNull::from(&mut *byte), 1) };
+        assert_eq!(res, Err(ENOSPC));
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Synchronisation primitives beside those of [`kernel::sync`].
+//!
+//! | Type | For |
+//! |---|---|
+//! | [`PercpuArc`] | a shared object whose teardown waits for its users, with a per-CPU count |
+//! | [`Completion`] | waiting for one event, with time-outs and signals |
+//! | [`TakeCell`] | handing one value from one context to another, without a lock |
+//! | [`RcuPtr`] | publishing a value that readers reach without a lock |
+
+mod completion;
+mod percpu_arc;
+mod rcu_ptr;
+mod take_cell;
+
+pub use completion::Completion;
+pub use percpu_arc::{
+    PercpuArc,
+    PercpuArcBorrow,
+    PercpuOwner, //
+};
+pub use rcu_ptr::RcuPtr;
+pub use take_cell::TakeCell;

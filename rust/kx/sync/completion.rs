@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Waiting for one event, with time-outs.
+//!
+//! [`kernel::sync::Completion`] serves who waits without a limit; this one adds
+//! limits, signals and use more than once.
+//!
+//! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
+
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi::{
+        c_int,
+        c_long, //
+    },
+    prelude::*,
+    task::might_sleep,
+    time::{
+        msecs_to_jiffies,
+        Jiffies,
+        Msecs, //
+    },
+    types::Opaque, //
+};
+
+/// An event that is waited for.
+///
+/// # Invariants
+///
+/// `inner` is an initialised `struct completion` that does not move.
+#[pin_data]
+pub struct Completion {
+    #[pin]
+    inner: Opaque<bindings::completion>,
+}
+
+// SAFETY: A `struct completion` may be used from any task.
+unsafe impl Send for Completion {}
+
+// SAFETY: A `struct completion` has its own lock; every method that takes `&self` relies on it.
+unsafe impl Sync for Completion {}
+
+impl Completion {
+    /// Creates an event that has not happened.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: The C function initialises the whole struct, and `Self` is pinned.
+            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
+                // SAFETY: `slot` points to memory of the right size that nobody else uses yet.
+                unsafe { bindings::init_completion(slot) }
+            }),
+        })
+    }
+
+    /// Lets all waiters go on, present and future ones, until [`Self::reinit`].
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn complete_all(&self) {
+        // SAFETY: By the type invariant this is an initialised completion.
+        unsafe { bindings::complete_all(self.inner.get()) }
+    }
+
+    /// Says whether the event has happened.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        // SAFETY: By the type invariant this is an initialised completion.
+        unsafe { bindings::completion_done(self.inner.get()) }
+    }
+
+    /// Makes the event one that has not happened.
+    ///
+    /// Who still waits for the former event and has not run since may miss it; the caller sees to
+    /// it that there is no such waiter, or that waiters look again.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn reinit(&self) {
+        // Not `reinit_completion()`, which stores without the lock: here, that would be a data
+        // race that safe code can cause.
+        //
+        // SAFETY: By the type invariant this is an initialised completion.
+        unsafe { ibtrs_bindings::kx_reinit_completion(self.inner.get()) }
+    }
+
+    /// Waits for the event.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub fn wait(&self) {
+        might_sleep();
+        // SAFETY: By the type invariant this is an initialised completion.
+        unsafe { bindings::wait_for_completion(self.inner.get()) }
+    }
+
+    /// Waits for the event, for `ms` milliseconds at the most.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ETIMEDOUT`] if the event did not happen in time.
+    pub fn wait_timeout(&self, ms: Msecs) -> Result {
+        might_sleep();
+        // SAFETY: By the type invariant this is an initialised completion.
+        let left = unsafe {
+            bindings::wait_for_completion_timeout(self.inner.get(), msecs_to_jiffies(ms))
+        };
+        timed_out(left == 0)
+    }
+
+    /// Like [`Self::wait_timeout`], and gives up when a signal arrives.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// - [`ETIMEDOUT`] if the event did not happen in time,
+    /// - [`ERESTARTSYS`] if a signal came first.
+    pub fn wait_interruptible_timeout(&self, ms: Msecs) -> Result {
+        self.wait_signal(bindings::wait_for_completion_interruptible_timeout, ms)
+    }
+
+    /// Like [`Self::wait_timeout`], and gives up when the task is being killed.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// - [`ETIMEDOUT`] if the event did not happen in time,
+    /// - [`ERESTARTSYS`] if a fatal signal came first.
+    pub fn wait_killable_timeout(&self, ms: Msecs) -> Result {
+        self.wait_signal(bindings::wait_for_completion_killable_timeout, ms)
+    }
+
+    /// Calls one of the C functions that return an error, zero for a time-out, or the jiffies left.
+    fn wait_signal(
+        &self,
+        wait: unsafe extern "C" fn(*mut bindings::completion, Jiffies) -> c_long,
+        ms: Msecs,
+    ) -> Result {
+        might_sleep();
+        // SAFETY: By the type invariant this is an initialised completion, which is all that both
+        // functions passed by the callers above ask for.
+        let ret = unsafe { wait(self.inner.get(), msecs_to_jiffies(ms)) };
+        // CAST: An errno fits into any integer; what is larger is not negative.
+        to_result(ret.min(0) as c_int)?;
+        timed_out(ret == 0)
+    }
+}
+
+fn timed_out(timed_out: bool) -> Result {
+    if timed_out {
+        Err(ETIMEDOUT)
+    } else {
+        Ok(())
+    }
+}

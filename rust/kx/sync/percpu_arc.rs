@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A shared object with a per-CPU reference count and a teardown that waits.
+//!
+//! [`PercpuOwner`] stands for the object's life, each [`PercpuArc`] for one use of it. Taking and
+//! giving back a use is one increment on the CPU's own cache line. Whoever ends the object's life
+//! waits for the uses to end and then drops the object itself; the last user may therefore run in
+//! any context, and the object's destructor may always sleep.
+//!
+//! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
+
+use core::{
+    convert::Infallible,
+    ffi::c_void,
+    marker::PhantomData,
+    mem::{
+        offset_of,
+        ManuallyDrop, //
+    },
+    ops::Deref,
+    pin::Pin,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        Completion, //
+    },
+    task::might_sleep,
+    types::{
+        ForeignOwnable,
+        Opaque, //
+    }, //
+};
+
+/// The count of one object, and the event that it became zero.
+///
+/// # Invariants
+///
+/// - `count` is an initialised `percpu_ref` whose release function is [`Gate::release`].
+/// - Its references are: the initial one until `killed` is set, one of the [`PercpuOwner`], and one
+///   for each [`PercpuArc`].
+/// - `empty` is completed once, after the last of them is gone.
+#[repr(C)]
+#[pin_data(PinnedDrop)]
+struct Gate {
+    #[pin]
+    count: Opaque<bindings::percpu_ref>,
+    #[pin]
+    empty: Completion,
+    killed: AtomicFlag,
+}
+
+impl Gate {
+    fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            // INVARIANT: A fresh count holds the initial reference; the owner's is added here.
+            count <- Opaque::try_ffi_init(|slot: *mut bindings::percpu_ref| {
+                // SAFETY: `slot` is valid for writing and does not move; the allocation may sleep,
+                // as `PercpuOwner::pin_init` says.
+                to_result(unsafe {
+                    bindings::percpu_ref_init(slot, Some(Self::release), 0, bindings::GFP_KERNEL)
+                })?;
+                // SAFETY: The count was just initialised and is alive.
+                unsafe { ibtrs_bindings::percpu_ref_get(slot) };
+                Ok::<(), Error>(())
+            }),
+            empty <- Completion::new(),
+            killed: AtomicFlag::new(false),
+        }? Error)
+    }
+
+    /// Called by C when the last reference is gone, in any context.
+    ///
+    /// # Safety
+    ///
+    /// `count` must be the field of a [`Gate`].
+    unsafe extern "C" fn release(count: *mut bindings::percpu_ref) {
+        // CAST: `Opaque` is transparent, and `count` is the first field of a `repr(C)` struct.
+        let gate = count.cast::<Gate>();
+        // SAFETY: By the function's requirement `gate` is valid; it stays so until `empty` is
+        // completed, as `PercpuOwner` waits for that before it frees the object. Waiters of a
+        // completion return only after `complete_all()` is done with it.
+        unsafe { &(*gate).empty }.complete_all();
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Gate {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: The count was initialised, and nobody uses it any more: either `empty` was
+        // waited for, or the object was never finished.
+        unsafe { bindings::percpu_ref_exit(self.count.get()) }
+    }
+}
+
+/// What an owner and its references point to.
+#[repr(C)]
+#[pin_data]
+struct Inner<T> {
+    #[pin]
+    gate: Gate,
+    #[pin]
+    data: T,
+}
+
+/// The one initial reference to an object, which ends the object's life.
+///
+/// Dropping it is the same as [`PercpuOwner::kill_and_wait`].
+///
+/// # Context
+///
+/// To create and to drop one *may sleep*.
+///
+/// # Invariants
+///
+/// - `ptr` comes from a pinned [`KBox`] that this value owns.
+/// - One reference of the object's count belongs to this value.
+///
+/// # Examples
+///
+/// ```
+/// # use kx::sync::PercpuOwner;
+/// let owner = PercpuOwner::new(5u32)?;
+/// let user = owner.get();
+/// assert_eq!(*user, 5);
+/// owner.kill();
+/// assert!(owner.try_get().is_none());
+/// drop(user);
+/// owner.kill_and_wait();
+/// # Ok::<(), Error>(())
+/// ```
+pub struct PercpuOwner<T> {
+    ptr: NonNull<Inner<T>>,
+    _owns: PhantomData<Inner<T>>,
+}
+
+// SAFETY: An owner gives `&T`, hands out references to other tasks, and drops `T` where it is
+// itself dropped; nothing else in it belongs to a task.
+unsafe impl<T: Send + Sync> Send for PercpuOwner<T> {}
+
+// SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
+unsafe impl<T: Send + Sync> Sync for PercpuOwner<T> {}
+
+impl<T> PercpuOwner<T> {
+    /// Creates an object from a value.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn new(value: T) -> Result<Self> {
+        Self::pin_init::<Infallible>(value)
+    }
+
+    /// Creates an object in place.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], and what `init` returns.
+    pub fn pin_init<E>(init: impl PinInit<T, E>) -> Result<Self>
+    where
+        Error: From<E>,
+    {
+        let inner = KBox::pin_init::<Error>(
+            try_pin_init!(Inner {
+                gate <- Gate::new(),
+                data <- init,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: `Drop` pins the value again before it drops it, and nothing moves it until then.
+        let inner = unsafe { Pin::into_inner_unchecked(inner) };
+        // INVARIANT: `Gate::new()` took the reference that belongs to the owner.
+        Ok(Self {
+            ptr: NonNull::from(KBox::leak(inner)),
+            _owns: PhantomData,
+        })
+    }
+
+    fn gate(&self) -> &Gate {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { &self.ptr.as_ref().gate }
+    }
+
+    /// Takes a reference, whether the object was killed or not.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn get(&self) -> PercpuArc<T> {
+        // SAFETY: The count is not zero, as one reference belongs to `self`.
+        unsafe { ibtrs_bindings::percpu_ref_get(self.gate().count.get()) };
+        // INVARIANT: The new reference belongs to the result.
+        PercpuArc {
+            ptr: self.ptr,
+            _owns: PhantomData,
+        }
+    }
+
+    /// Takes a reference, unless the object was killed.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn try_get(&self) -> Option<PercpuArc<T>> {
+        // SAFETY: The count was not torn down, as that takes the owner.
+        if unsafe { ibtrs_bindings::percpu_ref_tryget_live(self.gate().count.get()) } {
+            // INVARIANT: The new reference belongs to the result.
+            Some(PercpuArc {
+                ptr: self.ptr,
+                _owns: PhantomData,
+            })
+        } else {
+            None
+        }
+    }
+
+    /// Makes [`Self::try_get`] fail from now on; may be called more than once.
+    ///
+    /// Another CPU may still see the object alive until an RCU grace period has passed. References
+    /// stay valid, and may be cloned.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn kill(&self) {
+        let gate = self.gate();
+        // ORDERING: The flag only picks the one caller that gives up the initial reference.
+        if !gate.killed.xchg(true, Relaxed) {
+            // SAFETY: The count is alive and was not killed before, by the invariant of `Gate`.
+            // It does not become zero here, as one reference belongs to `self`.
+            unsafe { ibtrs_bindings::percpu_ref_kill(gate.count.get()) }
+        }
+    }
+
+    /// Says whether [`Self::kill`] was called.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.gate().killed.load(Relaxed)
+    }
+
+    /// Kills the object, waits for all references to be dropped, and drops the object.
+    ///
+    /// A caller that holds a reference itself waits forever.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    pub fn kill_and_wait(self) {
+        drop(self);
+    }
+}
+
+impl<T> Deref for PercpuOwner<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { &self.ptr.as_ref().data }
+    }
+}
+
+impl<T> Drop for PercpuOwner<T> {
+    fn drop(&mut self) {
+        might_sleep();
+        self.kill();
+        // SAFETY: The reference belongs to `self`, which does not use it again: below, the object
+        // is kept valid by the box.
+        unsafe { ibtrs_bindings::percpu_ref_put(self.gate().count.get()) };
+        self.gate().empty.wait_for_completion();
+        // SAFETY: By the type invariant this is the pinned box that `pin_init` took apart, and
+        // `empty` says that no reference is left.
+        drop(unsafe { Pin::new_unchecked(KBox::from_raw(self.ptr.as_ptr())) });
+    }
+}
+
+/// One use of an object whose life a [`PercpuOwner`] ends.
+///
+/// Dropping the last one wakes the owner and does nothing else, so it may happen anywhere.
+///
+/// # Context
+///
+/// Everything here: *any*.
+///
+/// # Invariants
+///
+/// - `ptr` points to an object whose owner waits for this value to be dropped.
+/// - One reference of the object's count belongs to this value.
+#[repr(transparent)]
+pub struct PercpuArc<T> {
+    ptr: NonNull<Inner<T>>,
+    _owns: PhantomData<Inner<T>>,
+}
+
+// SAFETY: A reference gives `&T` and never drops `T`; clones of it may be on other tasks, so `T`
+// is `Sync`. `Send` is asked for as the owner may then drop `T` on a task of its own.
+unsafe impl<T: Send + Sync> Send for PercpuArc<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for PercpuArc<T> {}
+
+impl<T> PercpuArc<T> {
+    fn count(&self) -> *mut bindings::percpu_ref {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { self.ptr.as_ref() }.gate.count.get()
+    }
+
+    /// Says whether the object's owner has killed it.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { self.ptr.as_ref() }.gate.killed.load(Relaxed)
+    }
+
+    /// Says whether both are references to the same object.
+    #[inline]
+    pub fn ptr_eq(this: &Self, other: &Self) -> bool {
+        this.ptr == other.ptr
+    }
+
+    /// Gives the reference up as a pointer, for [`Self::from_raw`].
+    #[inline]
+    pub fn into_raw(self) -> *const T {
+        let this = ManuallyDrop::new(self);
+        let inner = this.ptr.as_ptr();
+        // SAFETY: By the type invariant the pointer is valid, so the field is in bounds.
+        unsafe { &raw const (*inner).data }
+    }
+
+    /// Takes back a reference that was given up.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must come from [`Self::into_raw`], and be passed here once for each call of that.
+    #[inline]
+    pub unsafe fn from_raw(ptr: *const T) -> Self {
+        // SAFETY: By the function's requirement `ptr` is valid and the field of an `Inner<T>`,
+        // which came from an owned pointer, so that it is not null.
+        let inner = unsafe { NonNull::new_unchecked(inner_of(ptr)) };
+        // INVARIANT: The reference that `into_raw` gave up belongs to the result.
+        Self {
+            ptr: inner,
+            _owns: PhantomData,
+        }
+    }
+
+    /// Borrows the reference, as something that can be copied and made into a reference again.
+    #[inline]
+    pub fn as_borrow(&self) -> PercpuArcBorrow<'_, T> {
+        // INVARIANT: `self` keeps its reference during the borrow.
+        PercpuArcBorrow {
+            ptr: self.ptr,
+            _borrows: PhantomData,
+        }
+    }
+}
+
+/// The object that a `data` field belongs to.
+///
+/// # Safety
+///
+/// `data` must point to the field of a valid [`Inner`].
+unsafe fn inner_of<T>(data: *const T) -> *mut Inner<T> {
+    // SAFETY: By the function's requirement the result is in bounds of the same allocation.
+    unsafe { data.byte_sub(offset_of!(Inner<T>, data)) }
+        .cast::<Inner<T>>()
+        .cast_mut()
+}
+
+impl<T> Clone for PercpuArc<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        // SAFETY: The count is not zero, as one reference belongs to `self`.
+        unsafe { ibtrs_bindings::percpu_ref_get(self.count()) };
+        // INVARIANT: The new reference belongs to the result.
+        Self {
+            ptr: self.ptr,
+            _owns: PhantomData,
+        }
+    }
+}
+
+impl<T> Deref for PercpuArc<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { &self.ptr.as_ref().data }
+    }
+}
+
+impl<T> Drop for PercpuArc<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: The reference belongs to `self`; the object is not touched afterwards.
+        unsafe { ibtrs_bindings::percpu_ref_put(self.count()) }
+    }
+}
+
+/// A borrowed [`PercpuArc`].
+///
+/// # Invariants
+///
+/// `ptr` points to an object that somebody else holds a reference to during `'a`.
+pub struct PercpuArcBorrow<'a, T> {
+    ptr: NonNull<Inner<T>>,
+    _borrows: PhantomData<&'a Inner<T>>,
+}
+
+impl<T> PercpuArcBorrow<'_, T> {
+    /// Takes a reference of its own.
+    #[inline]
+    pub fn get(self) -> PercpuArc<T> {
+        // INVARIANT: Not an owned reference; `ManuallyDrop` keeps it from being given back, and it
+        // is only used to clone it.
+        let borrowed = ManuallyDrop::new(PercpuArc {
+            ptr: self.ptr,
+            _owns: PhantomData,
+        });
+        (*borrowed).clone()
+    }
+}
+
+impl<T> Clone for PercpuArcBorrow<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for PercpuArcBorrow<'_, T> {}
+
+impl<T> Deref for PercpuArcBorrow<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariant the object is valid during the borrow.
+        unsafe { &self.ptr.as_ref().data }
+    }
+}
+
+// SAFETY: `into_foreign` returns the pointer to the object, which is aligned like it and not null.
+unsafe impl<T: 'static> ForeignOwnable for PercpuArc<T> {
+    const FOREIGN_ALIGN: usize = align_of::<Inner<T>>();
+
+    type Borrowed<'a> = PercpuArcBorrow<'a, T>;
+    type BorrowedMut<'a> = PercpuArcBorrow<'a, T>;
+
+    fn into_foreign(self) -> *mut c_void {
+        ManuallyDrop::new(self).ptr.as_ptr().cast()
+    }
+
+    unsafe fn from_foreign(ptr: *mut c_void) -> Self {
+        // INVARIANT: The reference that `into_foreign` gave up belongs to the result.
+        Self {
+            // SAFETY: By the function's requirement `ptr` comes from `into_foreign`.
+            ptr: unsafe { NonNull::new_unchecked(ptr.cast()) },
+            _owns: PhantomData,
+        }
+    }
+
+    unsafe fn borrow<'a>(ptr: *mut c_void) -> PercpuArcBorrow<'a, T> {
+        // INVARIANT: By the function's requirement the foreign side keeps its reference during
+        // `'a`.
+        PercpuArcBorrow {
+            // SAFETY: By the function's requirement `ptr` comes from `into_foreign`.
+            ptr: unsafe { NonNull::new_unchecked(ptr.cast()) },
+            _borrows: PhantomData,
+        }
+    }
+
+    unsafe fn borrow_mut<'a>(ptr: *mut c_void) -> PercpuArcBorrow<'a, T> {
+        // SAFETY: The requirements are stricter than those of `borrow`.
+        unsafe { <Self as ForeignOwnable>::borrow(ptr) }
+    }
+}

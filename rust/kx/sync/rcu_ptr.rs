@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Publishing a value that readers reach without a lock.
+//!
+//! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
+
+use core::{
+    marker::PhantomData,
+    ptr, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        rcu, //
+    },
+    task::might_sleep, //
+};
+
+/// A boxed value, or none, that is replaced as a whole while others read it.
+///
+/// Readers never wait. A writer waits for the readers of the former value before it gets that back.
+/// Writers need no lock for the pointer's sake; those that derive the new value from the old one
+/// need one among themselves.
+///
+/// # Context
+///
+/// Reading: *any*. Replacing and dropping: *may sleep*.
+///
+/// # Invariants
+///
+/// `ptr` is null, or comes from [`KBox::into_raw`], is owned by this value, and may be read by
+/// whoever loaded it inside an RCU read section that has not ended.
+pub struct RcuPtr<T> {
+    ptr: Atomic<*mut T>,
+    _owns: PhantomData<KBox<T>>,
+}
+
+// SAFETY: The value inside is dropped where this one is, and given to whoever replaces it.
+unsafe impl<T: Send> Send for RcuPtr<T> {}
+
+// SAFETY: Readers on several tasks share the value (`Sync`); whoever replaces it gets it (`Send`).
+unsafe impl<T: Send + Sync> Sync for RcuPtr<T> {}
+
+impl<T> RcuPtr<T> {
+    /// Creates a pointer to a value, or to none.
+    pub fn new(value: Option<KBox<T>>) -> Self {
+        // INVARIANT: The box is now owned by the new value.
+        Self {
+            ptr: Atomic::new(into_raw(value)),
+            _owns: PhantomData,
+        }
+    }
+
+    /// Creates a pointer to no value, also in a `static`.
+    pub const fn null() -> Self {
+        // INVARIANT: The pointer is null.
+        Self {
+            ptr: Atomic::new(ptr::null_mut()),
+            _owns: PhantomData,
+        }
+    }
+
+    /// Starts reading: until the result is dropped, the value stays as it is.
+    ///
+    /// Nothing may sleep meanwhile.
+    #[inline]
+    pub fn read(&self) -> RcuRef<'_, T> {
+        let guard = rcu::read_lock();
+        // ORDERING: Pairs with the full barrier of `replace`: what the writer did to the value
+        // before is seen through the pointer, as the accesses depend on it.
+        let ptr = self.ptr.load(Relaxed);
+        // INVARIANT: The pointer was loaded after the read section began.
+        RcuRef {
+            // SAFETY: By the type invariant the pointer, if there is one, is valid until the read
+            // section ends, and that ends when the result is dropped.
+            value: unsafe { ptr.as_ref() },
+            _guard: guard,
+        }
+    }
+
+    /// Reads inside a section of the caller's.
+    #[inline]
+    pub fn read_with<'a>(&'a self, _guard: &'a rcu::Guard) -> Option<&'a T> {
+        // ORDERING: As in `read`.
+        let ptr = self.ptr.load(Relaxed);
+        // SAFETY: By the type invariant the pointer, if there is one, is valid until the read
+        // section ends, and the guard is borrowed for as long as the result.
+        unsafe { ptr.as_ref() }
+    }
+
+    /// Publishes another value, waits for the readers of the former one, and returns that.
+    pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
+        might_sleep();
+        // INVARIANT: The new box is now owned by this value, the old pointer by the caller.
+        // ORDERING: Pairs with the dependent accesses in `read`.
+        let old = self.ptr.xchg(into_raw(value), Full);
+        if old.is_null() {
+            return None;
+        }
+        rcu::synchronize_rcu();
+        // SAFETY: By the type invariant the pointer comes from a box; whoever could have loaded it
+        // has left his read section.
+        Some(unsafe { KBox::from_raw(old) })
+    }
+}
+
+fn into_raw<T>(value: Option<KBox<T>>) -> *mut T {
+    value.map_or(ptr::null_mut(), KBox::into_raw)
+}
+
+impl<T> Drop for RcuPtr<T> {
+    fn drop(&mut self) {
+        // Readers borrow `self`, so there are none, and no grace period is needed.
+        let ptr = self.ptr.load(Relaxed);
+        if !ptr.is_null() {
+            // SAFETY: By the type invariant the pointer comes from a box that is owned here.
+            drop(unsafe { KBox::from_raw(ptr) });
+        }
+    }
+}
+
+/// The value of an [`RcuPtr`], and the read section in which it is valid.
+///
+/// # Invariants
+///
+/// `value` was loaded inside the section that `_guard` stands for.
+pub struct RcuRef<'a, T> {
+    value: Option<&'a T>,
+    _guard: rcu::Guard,
+}
+
+impl<T> RcuRef<'_, T> {
+    /// The value, if there is one.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        self.value
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Handing one value from one context to another, without a lock.
+
+use core::{
+    cell::UnsafeCell,
+    mem::MaybeUninit, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed,
+        Release, //
+    }, //
+};
+
+/// The slot is free.
+const EMPTY: u32 = 0;
+/// One caller moves a value in or out.
+const BUSY: u32 = 1;
+/// The slot holds a value.
+const FULL: u32 = 2;
+
+/// A place for one value that several contexts put in and take out.
+///
+/// # Context
+///
+/// Everything here: *any*. Nothing waits: a caller that meets another one in the act is told that
+/// the slot is full, or empty.
+///
+/// # Invariants
+///
+/// - `value` is initialised exactly while `state` is [`FULL`].
+/// - Who changed `state` to [`BUSY`] is alone with `value` until he changes it again.
+pub struct TakeCell<T> {
+    state: Atomic<u32>,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: The value is moved from task to task, never shared, so `T: Send` is enough; `state` sees
+// to it that two tasks never touch it at once.
+unsafe impl<T: Send> Sync for TakeCell<T> {}
+
+impl<T> TakeCell<T> {
+    /// Creates an empty slot.
+    pub const fn empty() -> Self {
+        // INVARIANT: Nothing is initialised, and the state says so.
+        Self {
+            state: Atomic::new(EMPTY),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Creates a slot with a value.
+    pub const fn new(value: T) -> Self {
+        // INVARIANT: The value is initialised, and the state says so.
+        Self {
+            state: Atomic::new(FULL),
+            value: UnsafeCell::new(MaybeUninit::new(value)),
+        }
+    }
+
+    /// Puts a value in.
+    ///
+    /// # Errors
+    ///
+    /// The value comes back if there is one already.
+    pub fn put(&self, value: T) -> Result<(), T> {
+        // ORDERING: Pairs with the release store in `take`, after which the slot is unused.
+        if self.state.cmpxchg(EMPTY, BUSY, Acquire).is_err() {
+            return Err(value);
+        }
+        // SAFETY: By the type invariant this caller is alone with the slot, which holds nothing.
+        unsafe { (*self.value.get()).write(value) };
+        // INVARIANT: The value is initialised now.
+        // ORDERING: Pairs with the acquire in `take`, which then sees the value.
+        self.state.store(FULL, Release);
+        Ok(())
+    }
+
+    /// Takes the value out, if there is one.
+    pub fn take(&self) -> Option<T> {
+        // ORDERING: Pairs with the release store in `put`, so that the value is seen.
+        if self.state.cmpxchg(FULL, BUSY, Acquire).is_err() {
+            return None;
+        }
+        // SAFETY: By the type invariant this caller is alone with the slot, and it holds a value;
+        // nobody reads it again before another one is put in.
+        let value = unsafe { (*self.value.get()).assume_init_read() };
+        // INVARIANT: The value was moved out.
+        // ORDERING: Pairs with the acquire in `put`, which writes after this read.
+        self.state.store(EMPTY, Release);
+        Some(value)
+    }
+
+    /// Says whether there is a value, at this moment.
+    pub fn is_full(&self) -> bool {
+        self.state.load(Relaxed) == FULL
+    }
+}
+
+impl<T> Drop for TakeCell<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A work with a timer.
+
+use core::marker::PhantomData;
+use kernel::{
+    bindings,
+    container_of,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        LockClassKey,
+        SpinLockIrq, //
+    },
+    task::might_sleep,
+    time::{
+        msecs_to_jiffies,
+        Jiffies,
+        Msecs, //
+    },
+    types::Opaque, //
+};
+
+use super::{
+    item::{
+        cpu_unbound,
+        lend,
+        take_back, //
+    },
+    HasWork,
+    Queue,
+    WorkItem,
+    WorkPointer, //
+};
+
+/// Creates an initializer of a [`DelayedWork`], of its queue and its name.
+#[macro_export]
+macro_rules! new_delayed_work {
+    ($queue:expr, $name:literal $(,)?) => {
+        $crate::work::DelayedWork::new(
+            $queue,
+            [
+                ::kernel::c_str!($name),
+                ::kernel::c_str!(::core::concat!($name, "_timer")),
+            ],
+            [
+                ::kernel::static_lock_class!(),
+                ::kernel::static_lock_class!(),
+            ],
+        )
+    };
+}
+
+/// A work of an object of type `T` that is queued when some time has passed.
+///
+/// "Queued" is said of the time before, too.
+///
+/// # Invariants
+///
+/// - `work` is an initialised `struct delayed_work` whose function is [`DelayedWork::run_raw`].
+/// - While it is queued, it owns a reference to the object it is embedded in.
+/// - The work is disabled only while `disabled` is not zero.
+#[repr(C)]
+#[pin_data]
+pub struct DelayedWork<T, const ID: u64 = 0> {
+    #[pin]
+    work: Opaque<bindings::delayed_work>,
+    queue: Arc<Queue>,
+    /// How many callers keep the work from being queued. C has such a count as well, but
+    /// `mod_delayed_work()` does not tell whether it respected that or queued the work.
+    #[pin]
+    disabled: SpinLockIrq<u32>,
+    _object: PhantomData<fn(T)>,
+}
+
+// SAFETY: A `struct delayed_work` may be used from any task, and there is no `T` in here.
+unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
+
+// SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
+unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
+
+impl<T, const ID: u64> DelayedWork<T, ID>
+where
+    T: WorkItem<ID> + HasWork<Self>,
+{
+    /// Creates a work that will be queued on `queue`; see
+    /// [`new_delayed_work!`](crate::new_delayed_work). Names and keys are the work's and the
+    /// timer's.
+    pub fn new(
+        queue: Arc<Queue>,
+        names: [&'static CStr; 2],
+        keys: [Pin<&'static LockClassKey>; 2],
+    ) -> impl PinInit<Self> {
+        pin_init!(Self {
+            work <- Opaque::ffi_init(move |slot: *mut bindings::delayed_work| {
+                let [work_name, timer_name] = names;
+                let [work_key, timer_key] = keys;
+                // SAFETY: `slot` is valid for writing and does not move; name and key are static.
+                unsafe {
+                    bindings::init_work_with_key(
+                        &raw mut (*slot).work,
+                        Some(Self::run_raw),
+                        false,
+                        work_name.as_char_ptr(),
+                        work_key.as_ptr(),
+                    )
+                }
+                // SAFETY: As above; this is the function for timers that are part of a
+                // `struct delayed_work`, and it wants this flag.
+                unsafe {
+                    bindings::timer_init_key(
+                        &raw mut (*slot).timer,
+                        Some(bindings::delayed_work_timer_fn),
+                        bindings::TIMER_IRQSAFE,
+                        timer_name.as_char_ptr(),
+                        timer_key.as_ptr(),
+                    )
+                }
+            }),
+            queue,
+            disabled <- new_spinlock_irq!(0, "DelayedWork::disabled"),
+            _object: PhantomData,
+        })
+    }
+
+    /// Called by the queue.
+    ///
+    /// # Safety
+    ///
+    /// `work` must be part of a [`DelayedWork`] that was queued by this type's methods.
+    unsafe extern "C" fn run_raw(work: *mut bindings::work_struct) {
+        // SAFETY: By the function's requirement this is the field of a `struct delayed_work`.
+        let delayed = unsafe { container_of!(work, bindings::delayed_work, work) };
+        // CAST: `Opaque` is transparent, and the first field of a `repr(C)` struct.
+        let this = delayed.cast_const().cast::<Self>();
+        // SAFETY: By the function's requirement the work is embedded in an object.
+        let object = unsafe { T::object(this) };
+        // SAFETY: Who queued the work gave this reference up, and it is no longer queued.
+        T::run(unsafe { T::Pointer::from_raw(object) });
+    }
+
+    /// Queues the work of `object`, which is the one that `self` is part of.
+    ///
+    /// Returns whether it was not queued before; if it was, `object` is dropped, and the former
+    /// time stays.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn enqueue(&self, object: T::Pointer) -> bool {
+        self.enqueue_after(object, 0)
+    }
+
+    /// As [`Self::enqueue`], in `ms` milliseconds.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn enqueue_in(&self, object: T::Pointer, ms: Msecs) -> bool {
+        self.enqueue_after(object, msecs_to_jiffies(ms))
+    }
+
+    fn enqueue_after(&self, object: T::Pointer, delay: Jiffies) -> bool {
+        let (queue, work) = (self.queue.as_raw(), self.work.get());
+        lend::<T, Self, ID>(self, object, || {
+            // INVARIANT: If this succeeds, the work owns the reference.
+            // SAFETY: Queue and work are valid. The work stays so until it has run, and the queue
+            // as well, as the object owns a reference to it.
+            unsafe { bindings::queue_delayed_work_on(cpu_unbound(), queue, work, delay) }
+        })
+    }
+
+    /// Queues the work of `object`, which is the one that `self` is part of, to run in `ms`
+    /// milliseconds, whether it was queued before or not.
+    ///
+    /// Returns whether it was not queued before; if it was, or if it is disabled or being
+    /// cancelled, `object` is dropped.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn modify(&self, object: T::Pointer, ms: Msecs) -> bool {
+        let (queue, work) = (self.queue.as_raw(), self.work.get());
+        let delay = msecs_to_jiffies(ms);
+        lend::<T, Self, ID>(self, object, || {
+            let disabled = self.disabled.lock();
+            // INVARIANT: The work is not disabled, so the call queues it. It owns the reference,
+            // unless it was queued already and owns another one.
+            // SAFETY: As in `enqueue_after`.
+            *disabled == 0
+                && !unsafe { bindings::mod_delayed_work_on(cpu_unbound(), queue, work, delay) }
+        })
+    }
+
+    /// Takes back the reference of a work that was cancelled.
+    fn cancelled(&self, was_queued: bool) -> bool {
+        if was_queued {
+            // SAFETY: The work was queued, by `lend`, and is not any more.
+            unsafe { take_back::<T, Self, ID>(self) }
+        }
+        was_queued
+    }
+
+    /// Takes the work off the queue without waiting for it if it is running.
+    ///
+    /// Returns whether it was queued.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn cancel(&self) -> bool {
+        // SAFETY: By the type invariant the work is initialised.
+        self.cancelled(unsafe { bindings::cancel_delayed_work(self.work.get()) })
+    }
+
+    /// Takes the work off the queue, and waits for it if it is running.
+    ///
+    /// Returns whether it was queued. Nobody can queue it meanwhile; whoever may do so later is
+    /// for the caller to stop, or see [`Self::disable_sync`].
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not in this work.
+    pub fn cancel_sync(&self) -> bool {
+        might_sleep();
+        *self.disabled.lock() += 1;
+        // SAFETY: By the type invariant the work is initialised. The function disables it for a
+        // while, which `disabled` says.
+        let was_queued = unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
+        *self.disabled.lock() -= 1;
+        self.cancelled(was_queued)
+    }
+
+    /// As [`Self::cancel_sync`], and nobody can queue it any more.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not in this work.
+    pub fn disable_sync(&self) -> bool {
+        might_sleep();
+        *self.disabled.lock() += 1;
+        // SAFETY: By the type invariant the work is initialised.
+        let was_queued = unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
+        self.cancelled(was_queued)
+    }
+
+    /// Runs the work now if it is queued, and waits until it is neither queued nor running.
+    /// Returns whether it was.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not in this work, nor in one before it on an ordered queue.
+    pub fn flush(&self) -> bool {
+        might_sleep();
+        // SAFETY: By the type invariant the work is initialised.
+        unsafe { bindings::flush_delayed_work(self.work.get()) }
+    }
+
+    /// Says whether the work is queued, at this moment.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn is_queued(&self) -> bool {
+        // SAFETY: By the type invariant the work is initialised, and this is one of its fields.
+        unsafe { ibtrs_bindings::work_pending(&raw mut (*self.work.get()).work) }
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A work queue of one's own.
+
+use core::ptr::NonNull;
+use kernel::{
+    alloc::{
+        AllocError,
+        Flags, //
+    },
+    bindings,
+    fmt,
+    prelude::*,
+    sync::Arc,
+    task::might_sleep,
+    workqueue, //
+};
+
+/// What kind of queue it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    flags: bindings::wq_flags,
+    max_active: c_int,
+}
+
+impl Options {
+    /// One work at a time, in the order of queueing, on any CPU.
+    pub const fn ordered() -> Self {
+        Self {
+            flags: bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED,
+            max_active: 1,
+        }
+    }
+
+    /// Many works at a time, on any CPU.
+    pub const fn unbound() -> Self {
+        Self {
+            flags: bindings::wq_flags_WQ_UNBOUND,
+            max_active: 0,
+        }
+    }
+
+    /// Many works at a time, each on the CPU that queued it.
+    pub const fn per_cpu() -> Self {
+        Self {
+            flags: bindings::wq_flags_WQ_PERCPU,
+            max_active: 0,
+        }
+    }
+
+    /// Keeps a worker in reserve, so that work goes on when there is no memory for a new one.
+    pub const fn mem_reclaim(mut self) -> Self {
+        self.flags |= bindings::wq_flags_WQ_MEM_RECLAIM;
+        self
+    }
+
+    /// Runs at high priority.
+    pub const fn high_priority(mut self) -> Self {
+        self.flags |= bindings::wq_flags_WQ_HIGHPRI;
+        self
+    }
+}
+
+/// A work queue, destroyed when its last reference is dropped.
+///
+/// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
+///
+/// # Context
+///
+/// To create and to drop one *may sleep*. The last reference must not be dropped by what runs on
+/// the queue: it would wait for itself forever. Objects whose work holds a
+/// [`PercpuArc`](crate::sync::PercpuArc) are safe from this, as they are dropped by their owner;
+/// with [`Arc`], keep a reference to the queue elsewhere, in the module for example.
+///
+/// # Invariants
+///
+/// `wq` is a work queue that this value owns. Works with timers are only queued by objects that
+/// hold a reference to this value.
+pub struct Queue {
+    wq: NonNull<bindings::workqueue_struct>,
+}
+
+// SAFETY: A work queue belongs to no task.
+unsafe impl Send for Queue {}
+
+// SAFETY: A work queue has locks of its own.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    /// Creates a queue. The workers' names are made of its name, which is cut to 31 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn new(options: Options, name: fmt::Arguments<'_>) -> Result<Arc<Self>> {
+        might_sleep();
+        // SAFETY: The format takes one pointer to `fmt::Arguments`, which lives during the call.
+        let wq = unsafe {
+            bindings::alloc_workqueue_noprof(
+                c"%pA".as_char_ptr(),
+                options.flags,
+                options.max_active,
+                core::ptr::from_ref(&name).cast::<c_void>(),
+            )
+        };
+        // INVARIANT: The queue was just created, and nothing is on it.
+        let queue = Self {
+            wq: NonNull::new(wq).ok_or(ENOMEM)?,
+        };
+        Ok(Arc::new(queue, GFP_KERNEL)?)
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::workqueue_struct {
+        self.wq.as_ptr()
+    }
+
+    fn as_kernel(&self) -> &workqueue::Queue {
+        // SAFETY: By the type invariant the queue is valid, and it stays so while it is borrowed.
+        unsafe { workqueue::Queue::from_raw(self.wq.as_ptr()) }
+    }
+
+    /// Runs a function once.
+    ///
+    /// # Context
+    ///
+    /// *any*, if `flags` allow.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError`]; the function is dropped. Where that will not do, see [`Self::enqueue`].
+    pub fn spawn<F>(&self, flags: Flags, func: F) -> Result<(), AllocError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.as_kernel().try_spawn(flags, func)
+    }
+
+    /// Queues a work of the kernel crate's, a `Pin<KBox<T>>` that was allocated before for example.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn enqueue<W, const ID: u64>(&self, work: W) -> W::EnqueueOutput
+    where
+        W: workqueue::RawWorkItem<ID> + Send + 'static,
+    {
+        self.as_kernel().enqueue(work)
+    }
+
+    /// Waits for everything that is queued at this moment.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not on this queue.
+    pub fn flush(&self) {
+        might_sleep();
+        // SAFETY: By the type invariant the queue is valid.
+        unsafe { bindings::__flush_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: By the type invariant the queue is owned by this value. What is queued runs
+        // before this returns, and nobody can queue more: the timers of delayed works hold objects
+        // that hold a reference to this value.
+        unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
+    }
+}
