@@ -1,21 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What client and server share at run time.
+//! What the client and the server of IBTRS share at run time.
+//!
+//! - The registration with the RDMA core that every device comes from.
+//! - [`heart::Heart`], the heartbeat of a path.
+//! - Small conversions between the protocol's types and the kernel's.
+//!
+//! The module also carries the crates below it: `kx`, `rdma` and the protocol.
+
+#![deny(unsafe_code)]
 
 use kernel::prelude::*;
+use rdma::device::Client;
+
+pub mod convert;
+pub mod heart;
 
 module! {
     type: Core,
     name: "ibtrs_core",
     authors: ["The ibtrs authors"],
-    description: "Multipath RDMA block transport, shared part",
+    description: "Multipath RDMA block transport: the part that client and server share",
     license: "GPL",
 }
 
-struct Core;
+#[pin_data]
+struct Core {
+    #[pin]
+    _client: Client,
+}
 
-impl kernel::Module for Core {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+impl kernel::InPlaceModule for Core {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            _client <- Client::new(c"ibtrs"),
+        }? Error)
     }
 }

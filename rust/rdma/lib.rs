@@ -1,3 +1,97 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! front
+//! RDMA verbs and the connection manager for Rust drivers.
+//!
+//! C headers: [`include/rdma/ib_verbs.h`], [`include/rdma/rdma_cm.h`].
+//!
+//! # How a driver uses this
+//!
+//! 1. A module keeps a [`device::Client`] for its life: it gives every RDMA
+//!    device a protection domain and tells users when a device goes away.
+//! 2. A [`cm::CmId`] resolves an address or listens. Its events reach a
+//!    [`cm::CmHandler`].
+//! 3. [`qp::QpConfig::create`] makes the queue pair of a resolved or incoming
+//!    id together with its completion queue and its ring of receive buffers.
+//!    Its completions reach a [`qp::Handler`], which the queue pair owns.
+//! 4. Work requests are built as one chain inside [`qp::QueuePair::send`], in
+//!    memory that the queue pair keeps for it: nothing is allocated, and chains
+//!    queue up until the doorbell is rung once for all.
+//! 5. A completion finds its owner by a [`slot::Slot`]: an object with embedded
+//!    completion entries in a table that the queue pair keeps alive.
+//!
+//! # What the types guarantee
+//!
+//! - A protection domain outlives its queue pairs, regions and mappings; a
+//!   device removal waits for all of them.
+//! - No completion runs after its queue pair was dropped, and none refers to a
+//!   slot or buffer that is gone.
+//! - A send queue is never overrun: a chain that does not fit is refused with
+//!   `EAGAIN`.
+//!
+//! # What they do not
+//!
+//! An [`sge::Sge`], an rkey and a remote address are plain numbers. What memory
+//! a device reads or writes through them while a request is in flight is, as
+//! with every DMA interface, the business of the driver's protocol.
+//!
+//! [`include/rdma/ib_verbs.h`]: srctree/include/rdma/ib_verbs.h
+//! [`include/rdma/rdma_cm.h`]: srctree/include/rdma/rdma_cm.h
+
+use kernel::prelude::*;
+
+#[allow(dead_code)]
+const __LOG_PREFIX: &[u8] = b"rdma\0";
+
+pub mod cm;
+pub mod cq;
+pub mod device;
+pub mod dma;
+pub mod mr;
+pub mod qp;
+pub mod recv;
+pub mod sendq;
+pub mod sge;
+pub mod slot;
+pub mod wc;
+
+/// The caller's name for the resource tracker of `rdma res`.
+pub(crate) fn caller() -> *const kernel::ffi::c_char {
+    kernel::str::CStrExt::as_char_ptr(c"ibtrs")
+}
+
+/// Turns a pointer that may carry an errno into a result.
+pub(crate) fn from_err_ptr<T>(ptr: *mut T) -> Result<core::ptr::NonNull<T>> {
+    let ptr = kernel::error::from_err_ptr(ptr)?;
+    core::ptr::NonNull::new(ptr).ok_or(ENOMEM)
+}
+
+/// C structures that are made from zeroes, as C makes them.
+///
+/// # Safety
+///
+/// All zeroes must be a valid value.
+pub(crate) unsafe trait CZeroed: Sized {
+    /// Makes one.
+    #[inline]
+    fn c_zeroed() -> Self {
+        // SAFETY: By the trait's contract.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+// SAFETY: Numbers, null pointers, and unions and arrays of them.
+unsafe impl CZeroed for ibtrs_bindings::ib_send_wr {}
+// SAFETY: As above.
+unsafe impl CZeroed for ibtrs_bindings::ib_rdma_wr {}
+// SAFETY: As above.
+unsafe impl CZeroed for ibtrs_bindings::ib_reg_wr {}
+// SAFETY: As above.
+unsafe impl CZeroed for ibtrs_bindings::ib_recv_wr {}
+// SAFETY: As above; optional functions are null.
+unsafe impl CZeroed for ibtrs_bindings::ib_qp_init_attr {}
+// SAFETY: As above.
+unsafe impl CZeroed for ibtrs_bindings::ib_client {}
+// SAFETY: As above.
+unsafe impl CZeroed for ibtrs_bindings::rdma_conn_param {}
+// SAFETY: As above.
+unsafe impl CZeroed for kernel::bindings::scatterlist {}

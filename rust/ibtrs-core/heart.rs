@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The heartbeat of a path: [`Heartbeat`] on real time.
+
+use ibtrs_proto::hb::{
+    HbAction,
+    Heartbeat, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        SpinLockIrq, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+
+/// The heartbeat of a path.
+#[pin_data]
+pub struct Heart {
+    #[pin]
+    state: SpinLockIrq<Heartbeat>,
+    /// Something was received since the last tick. Apart from the state so
+    /// that a path under load only reads a shared cache line.
+    heard: AtomicFlag,
+    epoch: Instant<Monotonic>,
+}
+
+impl Heart {
+    /// Makes a heart that forgives `missed_max` silent intervals.
+    pub fn new(missed_max: u32) -> impl PinInit<Self> {
+        pin_init!(Self {
+            state <- new_spinlock_irq!(Heartbeat::new(missed_max), "Heart::state"),
+            heard: AtomicFlag::new(false),
+            epoch: Instant::now(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0)
+    }
+
+    /// Says what to do at the end of an interval.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn tick(&self) -> HbAction {
+        let mut state = self.state.lock();
+        if self.heard.xchg(false, Relaxed) {
+            state.received();
+        }
+        state.tick(self.now())
+    }
+
+    /// Takes note that the peer sent something.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub fn received(&self) {
+        if !self.heard.load(Relaxed) {
+            self.heard.store(true, Relaxed);
+        }
+    }
+
+    /// Takes note of the answer to a heartbeat; gives the round trip in
+    /// nanoseconds.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn answered(&self) -> Option<u64> {
+        self.state.lock().ack(self.now())
+    }
+}

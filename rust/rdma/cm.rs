@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connection manager ids: addresses, routes, connections, listeners.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+use core::{
+    mem::ManuallyDrop,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
+
+use crate::{
+    device::Device,
+    CZeroed, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+use kx::net::{
+    addr::SockAddr,
+    ns::Net, //
+};
+
+mod event;
+pub use event::{
+    CmEvent,
+    CmHandler, //
+};
+
+/// How the two sides of a connection behave; see `struct rdma_conn_param`.
+#[derive(Clone, Copy)]
+pub struct ConnParam<'a> {
+    /// Bytes for the peer, at most 56 for a request.
+    pub private_data: &'a [u8],
+    /// How often a packet that was not acknowledged is sent again, 0 to 7.
+    pub retry_count: u8,
+    /// How often a message is sent again to a peer that had no receive buffer,
+    /// 0 to 6, or 7 for ever.
+    pub rnr_retry_count: u8,
+}
+
+impl ConnParam<'_> {
+    fn raw(&self) -> Result<bindings::rdma_conn_param> {
+        Ok(bindings::rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(self.private_data.len())?,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            ..bindings::rdma_conn_param::c_zeroed()
+        })
+    }
+}
+
+/// What a connection id's C side points to.
+///
+/// # Invariants
+///
+/// As long as the id lives, its context is the address of this box.
+#[pin_data]
+pub(crate) struct Context {
+    #[pin]
+    handler: Mutex<HandlerSlot>,
+}
+
+/// Who gets the events of an id.
+enum HandlerSlot {
+    /// Nobody yet; the connection may have ended meanwhile.
+    Waiting { ended: bool },
+    /// This one.
+    Set(Arc<dyn CmHandler>),
+}
+
+impl Context {
+    fn new(handler: HandlerSlot) -> Result<Pin<KBox<Self>>> {
+        KBox::pin_init(
+            pin_init!(Self {
+                handler <- new_mutex!(handler, "CmId::handler"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the handler, if one was set.
+    fn handler(&self) -> Option<Arc<dyn CmHandler>> {
+        match &*self.handler.lock() {
+            HandlerSlot::Set(handler) => Some(handler.clone()),
+            HandlerSlot::Waiting { .. } => None,
+        }
+    }
+
+    /// Hands an event to the handler, or takes note of it if it is an end.
+    fn deliver(&self, event: &CmEvent<'_>) {
+        let mut slot = self.handler.lock();
+        let handler = match &mut *slot {
+            HandlerSlot::Set(handler) => handler.clone(),
+            HandlerSlot::Waiting { ended } => {
+                *ended |= event.is_end();
+                return;
+            }
+        };
+        drop(slot);
+        handler.event(event);
+    }
+}
+
+/// A connection manager id.
+///
+/// Dropping it ends what it was doing, refuses a request that was not
+/// accepted, and waits for its handler: it may sleep, and must not happen in
+/// the handler.
+///
+/// # Invariants
+///
+/// `id` is live, and its context is `context`.
+pub struct CmId {
+    id: NonNull<bindings::rdma_cm_id>,
+    context: Pin<KBox<Context>>,
+}
+
+// SAFETY: The connection manager locks its ids.
+unsafe impl Send for CmId {}
+// SAFETY: As above.
+unsafe impl Sync for CmId {}
+
+impl CmId {
+    /// Makes an id in the network namespace `net` for reliable connections,
+    /// whose events go to `handler`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(net: &Net, handler: Arc<dyn CmHandler>) -> Result<Self> {
+        let context = Context::new(HandlerSlot::Set(handler))?;
+        // SAFETY: The namespace is live, and the context outlives the id as
+        // `Drop` destroys the id first.
+        let id = crate::from_err_ptr(unsafe {
+            bindings::__rdma_create_kernel_id(
+                net.as_raw(),
+                Some(event::handler),
+                ptr::from_ref::<Context>(&context).cast_mut().cast(),
+                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                bindings::ib_qp_type_IB_QPT_RC,
+                crate::caller(),
+            )
+        })?;
+        // INVARIANT: Just made with that context.
+        Ok(Self { id, context })
+    }
+
+    /// Takes over the id of a connection request.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; then the id still is the connection manager's.
+    ///
+    /// # Safety
+    ///
+    /// `id` must be the new id that the connection manager calls a listener's
+    /// handler with, and the handler must return zero if this succeeds.
+    pub(crate) unsafe fn from_request(id: NonNull<bindings::rdma_cm_id>) -> Result<Self> {
+        let context = Context::new(HandlerSlot::Waiting { ended: false })?;
+        // SAFETY: No other event of the new id is delivered before its first
+        // handler call returns.
+        unsafe {
+            (*id.as_ptr()).context = ptr::from_ref::<Context>(&context).cast_mut().cast();
+        }
+        // INVARIANT: Just set.
+        Ok(Self { id, context })
+    }
+
+    /// Leaves the id to the connection manager, whose handler refuses it.
+    fn release(self) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not used again. The connection manager delivers no
+        // event to an id that its handler refused, so the context may go.
+        drop(unsafe { ptr::read(&this.context) });
+    }
+
+    /// Sends the events of an id that came with a request to `handler`.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET` when the connection has ended meanwhile.
+    pub fn set_handler(&self, handler: Arc<dyn CmHandler>) -> Result {
+        let mut slot = self.context.handler.lock();
+        if let HandlerSlot::Waiting { ended: true } = *slot {
+            return Err(ECONNRESET);
+        }
+        *slot = HandlerSlot::Set(handler);
+        Ok(())
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    /// Finds the device that the id was bound to.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when it is bound to none, or the device is going away or has no
+    /// fast registration.
+    pub fn device(&self) -> Result<Arc<Device>> {
+        // SAFETY: The id is live by the type invariant; the pointer is only
+        // compared.
+        Device::find(unsafe { (*self.id.as_ptr()).device })
+    }
+
+    /// Returns the number of the local port that the id was bound to.
+    pub fn port_num(&self) -> u32 {
+        // SAFETY: The id is live by the type invariant.
+        unsafe { (*self.id.as_ptr()).port_num }
+    }
+
+    /// Lets the local address be shared with other ids.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once the id is bound.
+    pub fn set_reuse_addr(&self) -> Result {
+        // SAFETY: The id is live by the type invariant.
+        kernel::error::to_result(unsafe { bindings::rdma_set_reuseaddr(self.as_raw(), 1) })
+    }
+
+    /// Starts to resolve the address `dst`, from `src` if given;
+    /// [`CmEvent::AddrResolved`] or [`CmEvent::Failed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`.
+    pub fn resolve_addr(&self, src: Option<&SockAddr>, dst: &SockAddr, timeout_ms: u32) -> Result {
+        let src = src.map_or(ptr::null_mut(), |src| src.as_raw().cast_mut());
+        // SAFETY: The id is live by the type invariant, the addresses are valid
+        // for the call, which does not change them.
+        kernel::error::to_result(unsafe {
+            bindings::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as usize)
+        })
+    }
+
+    /// Starts to resolve the route; [`CmEvent::RouteResolved`] or
+    /// [`CmEvent::Failed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_resolve_route`.
+    pub fn resolve_route(&self, timeout_ms: u32) -> Result {
+        // SAFETY: The id is live by the type invariant.
+        kernel::error::to_result(unsafe {
+            bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize)
+        })
+    }
+
+    /// Asks the peer for a connection; [`CmEvent::Established`],
+    /// [`CmEvent::Rejected`] or [`CmEvent::Failed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_connect`.
+    pub fn connect(&self, param: ConnParam<'_>) -> Result {
+        let mut raw = param.raw()?;
+        // SAFETY: The id is live by the type invariant, the parameters and
+        // their private data for the call.
+        kernel::error::to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
+    }
+
+    /// Accepts the request that the id came with.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_accept`.
+    pub fn accept(&self, param: ConnParam<'_>) -> Result {
+        let mut raw = param.raw()?;
+        // SAFETY: The id is live by the type invariant, the parameters and
+        // their private data for the call; accepting wants the handler lock.
+        kernel::error::to_result(unsafe {
+            bindings::rdma_lock_handler(self.as_raw());
+            let ret = bindings::rdma_accept(self.as_raw(), &mut raw);
+            bindings::rdma_unlock_handler(self.as_raw());
+            ret
+        })
+    }
+
+    /// Refuses the request that the id came with.
+    ///
+    /// # Errors
+    ///
+    /// Those of `rdma_reject`; the peer then learns of it when the id is
+    /// dropped.
+    pub fn reject(&self, private_data: &[u8]) -> Result {
+        let len = u8::try_from(private_data.len())?;
+        // SAFETY: The id is live by the type invariant, the data for the call.
+        kernel::error::to_result(unsafe {
+            bindings::rdma_reject(
+                self.as_raw(),
+                private_data.as_ptr().cast(),
+                len,
+                bindings::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8,
+            )
+        })
+    }
+
+    /// Ends the connection and moves its queue pair to the error state.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when there is no connection.
+    pub fn disconnect(&self) -> Result {
+        // SAFETY: The id is live by the type invariant.
+        kernel::error::to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
+    }
+
+    /// Listens at the local address `addr`; requests go to
+    /// [`CmHandler::connect_request`].
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` when somebody else does; others of `rdma_bind_addr` and
+    /// `rdma_listen`.
+    pub fn listen(&self, addr: &SockAddr, backlog: i32) -> Result {
+        // SAFETY: The id is live by the type invariant, the address is valid
+        // for the call, which does not change it.
+        unsafe {
+            kernel::error::to_result(bindings::rdma_bind_addr(
+                self.as_raw(),
+                addr.as_raw().cast_mut(),
+            ))?;
+            kernel::error::to_result(bindings::rdma_listen(self.as_raw(), backlog))
+        }
+    }
+
+    /// Returns the local address.
+    pub fn local_addr(&self) -> SockAddr {
+        // SAFETY: The id is live by the type invariant; its addresses do not
+        // change once it was resolved or came with a request.
+        unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) }
+    }
+
+    /// Returns the peer's address.
+    pub fn peer_addr(&self) -> SockAddr {
+        // SAFETY: As in `local_addr`.
+        unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.dst_addr) }
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        // SAFETY: The id is live by the type invariant; afterwards no handler
+        // runs, so that the context may go.
+        unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
+    }
+}

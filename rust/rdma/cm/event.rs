@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Events of connection manager ids.
+
+use core::ptr::NonNull;
+
+use super::{
+    CmId,
+    Context, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    error::code::*,
+    prelude::*,
+    str::CStr, //
+};
+
+/// Gets the events of an id.
+///
+/// # Context
+///
+/// Process context with the id's handler lock held: may sleep, must not drop
+/// the id.
+pub trait CmHandler: Send + Sync {
+    /// Something happened to the id.
+    fn event(&self, event: &CmEvent<'_>);
+
+    /// A listener got a request for a connection, with the peer's private data
+    /// (padded with bytes to ignore).
+    ///
+    /// The handler accepts, rejects or drops the new id, but later, in another
+    /// context; or gives it back, which refuses the request.
+    fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
+        Err(id)
+    }
+}
+
+/// What happened to an id.
+#[derive(Clone, Copy)]
+pub enum CmEvent<'a> {
+    /// The address was resolved: the id is bound to a device.
+    AddrResolved,
+    /// The route was resolved.
+    RouteResolved,
+    /// The connection is there, with the peer's private data (padded).
+    Established(&'a [u8]),
+    /// The peer refused, for the connection manager's reason, with his private
+    /// data if he is the one who did.
+    Rejected(i32, &'a [u8]),
+    /// Address, route or connection could not be had, or the id's device or
+    /// address changed; why, and the event's name.
+    Failed(Error, &'static CStr),
+    /// The peer ended the connection, or it was lost.
+    Disconnected,
+    /// The device of the id is going away.
+    DeviceRemoval,
+}
+
+impl CmEvent<'_> {
+    /// Tells whether there is no connection any more.
+    pub fn is_end(&self) -> bool {
+        !matches!(
+            self,
+            Self::AddrResolved | Self::RouteResolved | Self::Established(_)
+        )
+    }
+}
+
+/// Translates an event; none for those that mean nothing here.
+///
+/// # Safety
+///
+/// `id` and `event` must be as the connection manager gave them to the handler.
+unsafe fn translate<'a>(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> CmEvent<'a> {
+    // SAFETY: By this function's contract.
+    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    match kind {
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddrResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
+            // SAFETY: By this function's contract.
+            CmEvent::Established(unsafe { private_data(event) })
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
+            let mut len = 0u8;
+            // SAFETY: By this function's contract; the data lives as long as
+            // the event.
+            let data = unsafe {
+                let data = bindings::rdma_consumer_reject_data(id, event, &mut len);
+                slice(data.cast(), len)
+            };
+            CmEvent::Rejected(status, data)
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
+        | bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEvent::Disconnected,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => CmEvent::DeviceRemoval,
+        kind => {
+            // SAFETY: The function accepts any event and returns a static string.
+            let name = unsafe { CStr::from_char_ptr(bindings::rdma_event_msg(kind)) };
+            CmEvent::Failed(error_of(kind, status), name)
+        }
+    }
+}
+
+/// Says as an errno why there is no connection.
+fn error_of(kind: bindings::rdma_cm_event_type, status: i32) -> Error {
+    match kind {
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR
+        | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => match Error::from_errno(status)
+        {
+            error if (-4095..0).contains(&status) => error,
+            _ => EHOSTUNREACH,
+        },
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => ETIMEDOUT,
+        _ => ECONNRESET,
+    }
+}
+
+/// # Safety
+///
+/// `event` must be one with connection parameters.
+unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
+    // SAFETY: By this function's contract.
+    unsafe {
+        let conn = &*(*event).param.conn;
+        slice(conn.private_data.cast(), conn.private_data_len)
+    }
+}
+
+/// # Safety
+///
+/// `data` must be null or point to `len` bytes.
+unsafe fn slice<'a>(data: *const u8, len: u8) -> &'a [u8] {
+    if data.is_null() {
+        return &[];
+    }
+    // SAFETY: By this function's contract.
+    unsafe { core::slice::from_raw_parts(data, len.into()) }
+}
+
+/// The handler of all ids of this crate.
+///
+/// # Safety
+///
+/// Called by the connection manager for an id whose context is a [`Context`].
+pub(super) unsafe extern "C" fn handler(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> kernel::ffi::c_int {
+    // SAFETY: By this function's contract; the context outlives the id.
+    let context = unsafe { &*(*id).context.cast::<Context>() };
+    // SAFETY: By this function's contract.
+    if unsafe { (*event).event } == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
+        // SAFETY: By this function's contract; `id` is the new id here, which
+        // begins with its listener's context.
+        return unsafe { connect_request(context, id, event) };
+    }
+    // SAFETY: By this function's contract.
+    context.deliver(&unsafe { translate(id, event) });
+    0
+}
+
+/// # Safety
+///
+/// `id` must be the new id of the connection request `event`, `listener` the
+/// context of the id that listens.
+unsafe fn connect_request(
+    listener: &Context,
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> kernel::ffi::c_int {
+    let Some(handler) = listener.handler() else {
+        return ENODEV.to_errno();
+    };
+    // SAFETY: By this function's contract; zero is returned if it succeeds.
+    let new = NonNull::new(id)
+        .ok_or(EINVAL)
+        .and_then(|id| unsafe { CmId::from_request(id) });
+    match new {
+        Ok(new) => {
+            // SAFETY: By this function's contract.
+            match handler.connect_request(new, unsafe { private_data(event) }) {
+                Ok(()) => 0,
+                Err(new) => {
+                    new.release();
+                    ECONNREFUSED.to_errno()
+                }
+            }
+        }
+        // The connection manager destroys the id, which refuses the request.
+        Err(error) => error.to_errno(),
+    }
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA devices, each with a protection domain, and their removal.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::ptr::NonNull;
+
+use crate::CZeroed;
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    str::CStr,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Full, //
+        },
+        Arc,
+        Completion, //
+    },
+    types::Opaque, //
+};
+
+/// Told when a device that it uses goes away.
+pub trait RemovalHandler: Send + Sync {
+    /// The device goes away, and waits for its [`Device`] references to be
+    /// dropped: start to drop them, on a work queue.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but must not wait for the references to be gone, nor call
+    /// into this module.
+    fn device_removed(&self);
+}
+
+/// A device in use, with its protection domain.
+///
+/// As long as one of these is held, the device stays; its removal waits.
+///
+/// # Invariants
+///
+/// `ib` is a registered device whose removal waits for `gone`, `pd` a live
+/// protection domain of it.
+pub struct Device {
+    ib: NonNull<bindings::ib_device>,
+    pd: NonNull<bindings::ib_pd>,
+    gone: Arc<Gone>,
+}
+
+// SAFETY: Devices and protection domains may be used from any thread.
+unsafe impl Send for Device {}
+// SAFETY: As above; the C functions called on them are thread-safe.
+unsafe impl Sync for Device {}
+
+/// Completed when the last reference to a [`Device`] was dropped.
+#[pin_data]
+struct Gone {
+    #[pin]
+    done: Completion,
+}
+
+impl Device {
+    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Gone>) -> Result<Arc<Self>> {
+        // SAFETY: The device is being added, so it is live.
+        let pd = crate::from_err_ptr(unsafe {
+            bindings::__ib_alloc_pd(ib.as_ptr(), 0, crate::caller())
+        })?;
+        // INVARIANT: `Client::remove` waits for `gone`, and `pd` was just
+        // allocated. When the allocation fails, the value's drop frees it.
+        Ok(Arc::new(Self { ib, pd, gone }, GFP_KERNEL)?)
+    }
+
+    /// Finds the entry of a device that a connection manager id was bound to.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when the device is going away, or cannot do fast registration
+    /// and so was never taken in.
+    pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
+        let devices = DEVICES.lock();
+        devices
+            .iter()
+            .find(|entry| entry.dev.ib.as_ptr() == ib)
+            .map(|entry| entry.dev.clone())
+            .ok_or(ENODEV)
+    }
+
+    /// Asks that `handler` be told when the device goes away.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when it is going away already; `ENOMEM`.
+    pub fn on_removal(&self, handler: Arc<dyn RemovalHandler>) -> Result<RemovalGuard> {
+        let mut devices = DEVICES.lock();
+        let entry = devices
+            .iter_mut()
+            .find(|entry| entry.dev.ib == self.ib)
+            .ok_or(ENODEV)?;
+        let key = entry.next_key;
+        entry.next_key = key.wrapping_add(1);
+        entry.users.push(User { key, handler }, GFP_KERNEL)?;
+        Ok(RemovalGuard { ib: self.ib, key })
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.ib.as_ptr()
+    }
+
+    pub(crate) fn pd(&self) -> NonNull<bindings::ib_pd> {
+        self.pd
+    }
+
+    fn attrs(&self) -> &bindings::ib_device_attr {
+        // SAFETY: The device is live by the type invariant, and its attributes
+        // do not change once it is registered.
+        unsafe { &(*self.ib.as_ptr()).attrs }
+    }
+
+    /// Returns the key under which local memory needs no registration.
+    #[inline]
+    pub fn local_dma_lkey(&self) -> u32 {
+        // SAFETY: The protection domain is live by the type invariant.
+        unsafe { (*self.pd.as_ptr()).local_dma_lkey }
+    }
+
+    /// Returns the number of completion vectors, at least one.
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: The device is live by the type invariant.
+        let vectors = unsafe { (*self.ib.as_ptr()).num_comp_vectors };
+        u32::try_from(vectors).unwrap_or(1).max(1)
+    }
+
+    /// Returns the longest send or receive queue.
+    pub fn max_qp_wr(&self) -> u32 {
+        self.attrs().max_qp_wr
+    }
+
+    /// Returns the most entries of a completion queue.
+    pub fn max_cqe(&self) -> u32 {
+        self.attrs().max_cqe
+    }
+
+    /// Returns the most scatter elements of a work request that sends.
+    pub fn max_send_sge(&self) -> u32 {
+        self.attrs().max_send_sge
+    }
+
+    /// Returns the most pages of a fast registration.
+    pub fn max_fast_reg_pages(&self) -> u32 {
+        self.attrs().max_fast_reg_page_list_len
+    }
+
+    /// Returns the device's name, such as `mlx5_0`.
+    pub fn name(&self) -> &CStr {
+        // SAFETY: The device is live by the type invariant and its embedded
+        // `struct device` is named. A rename may change the bytes meanwhile,
+        // but never takes the terminator away.
+        unsafe {
+            let dev = &raw const (*self.ib.as_ptr()).__bindgen_anon_1;
+            CStr::from_char_ptr(kernel::bindings::dev_name(dev.cast()))
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; everything that was allocated in the
+        // domain held a reference to `self`, so it is gone.
+        unsafe { bindings::ib_dealloc_pd_user(self.pd.as_ptr(), core::ptr::null_mut()) };
+        self.gone.done.complete_all();
+    }
+}
+
+/// Keeps a [`RemovalHandler`] registered.
+pub struct RemovalGuard {
+    ib: NonNull<bindings::ib_device>,
+    key: u64,
+}
+
+// SAFETY: The pointer is only compared.
+unsafe impl Send for RemovalGuard {}
+// SAFETY: The pointer is only compared.
+unsafe impl Sync for RemovalGuard {}
+
+impl Drop for RemovalGuard {
+    fn drop(&mut self) {
+        let mut devices = DEVICES.lock();
+        let Some(entry) = devices.iter_mut().find(|entry| entry.dev.ib == self.ib) else {
+            return;
+        };
+        let position = entry.users.iter().position(|user| user.key == self.key);
+        let user = position.and_then(|at| entry.users.remove(at).ok());
+        // The handler may own much: it goes after the lock.
+        drop(devices);
+        drop(user);
+    }
+}
+
+struct User {
+    key: u64,
+    handler: Arc<dyn RemovalHandler>,
+}
+
+struct Entry {
+    dev: Arc<Device>,
+    users: KVec<User>,
+    next_key: u64,
+}
+
+// SAFETY: Everything in it may be.
+unsafe impl Send for Entry {}
+
+kernel::sync::global_lock! {
+    // SAFETY: `Client::new` initialises it, and nothing finds a device before.
+    unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
+}
+
+/// The registration with the RDMA core that [`Device`]s come from.
+///
+/// One module makes one of these and keeps it for its life.
+#[pin_data(PinnedDrop)]
+pub struct Client {
+    #[pin]
+    client: Opaque<bindings::ib_client>,
+}
+
+// SAFETY: The registration has no thread affinity.
+unsafe impl Send for Client {}
+// SAFETY: Nothing can be done with a shared reference.
+unsafe impl Sync for Client {}
+
+impl Client {
+    /// Registers with the RDMA core: takes in every device that supports fast
+    /// registration, now and later.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` the second time; `ENOMEM`.
+    pub fn new(name: &'static CStr) -> impl PinInit<Self, Error> {
+        static ONCE: AtomicFlag = AtomicFlag::new(false);
+        try_pin_init!(Self {
+            _: {
+                if ONCE.xchg(true, Full) {
+                    return Err(EBUSY);
+                }
+                // SAFETY: The flag lets this happen once, and nothing uses the
+                // list before, as devices come through the registration only.
+                unsafe { DEVICES.init() };
+            },
+            client <- Opaque::try_ffi_init(|slot: *mut bindings::ib_client| {
+                let client = bindings::ib_client {
+                    name: kernel::str::CStrExt::as_char_ptr(name),
+                    add: Some(Self::add),
+                    remove: Some(Self::remove),
+                    ..bindings::ib_client::c_zeroed()
+                };
+                // SAFETY: `slot` is valid for writes, pinned, and lives until
+                // `PinnedDrop` unregisters it.
+                unsafe {
+                    slot.write(client);
+                    kernel::error::to_result(bindings::ib_register_client(slot))
+                }
+            }),
+        }? Error)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the RDMA core with a device that is being added.
+    unsafe extern "C" fn add(ib: *mut bindings::ib_device) -> kernel::ffi::c_int {
+        kernel::error::from_result(|| {
+            // SAFETY: By this function's contract.
+            let caps = unsafe { (*ib).attrs.device_cap_flags };
+            let need = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS;
+            if caps & need as u64 == 0 {
+                // The core takes this as "not interested", and does not tell
+                // this client of the removal.
+                return Err(EOPNOTSUPP);
+            }
+            let gone = Arc::pin_init(pin_init!(Gone { done <- Completion::new() }), GFP_KERNEL)?;
+            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, gone)?;
+            let entry = Entry {
+                dev,
+                users: KVec::new(),
+                next_key: 0,
+            };
+            DEVICES.lock().push(entry, GFP_KERNEL)?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the RDMA core with a device that [`Client::add`] took in.
+    unsafe extern "C" fn remove(ib: *mut bindings::ib_device, _data: *mut kernel::ffi::c_void) {
+        let mut devices = DEVICES.lock();
+        let position = devices.iter().position(|entry| entry.dev.as_raw() == ib);
+        let entry = position.and_then(|at| devices.remove(at).ok());
+        drop(devices);
+
+        let Some(Entry { dev, users, .. }) = entry else {
+            return;
+        };
+        for user in &users {
+            user.handler.device_removed();
+        }
+        drop(users);
+        let gone = dev.gone.clone();
+        drop(dev);
+        gone.done.wait_for_completion();
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Client {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered by `new`; removes every device first.
+        unsafe { bindings::ib_unregister_client(self.client.get()) };
+    }
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that a device may read or write.
+//!
+//! Software devices have no DMA device of their own, so only the `ib_dma_*`
+//! functions know how a device addresses memory.
+
+use crate::{
+    device::Device,
+    sge::Sge, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    io::IoHandle,
+    mm::PageBlock, //
+};
+
+/// Which way data goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The device reads the memory.
+    ToDevice,
+    /// The device writes the memory.
+    FromDevice,
+    /// Both.
+    Bidirectional,
+}
+
+impl Direction {
+    fn raw(self) -> kernel::bindings::dma_data_direction {
+        match self {
+            Self::ToDevice => kernel::bindings::dma_data_direction::DMA_TO_DEVICE,
+            Self::FromDevice => kernel::bindings::dma_data_direction::DMA_FROM_DEVICE,
+            Self::Bidirectional => kernel::bindings::dma_data_direction::DMA_BIDIRECTIONAL,
+        }
+    }
+}
+
+/// A kernel buffer that is mapped for a device for all its life.
+///
+/// # Invariants
+///
+/// `addr` maps the whole of `bytes` for `dev` in the direction `dir`.
+pub struct DmaBuf {
+    bytes: KVec<u8>,
+    addr: u64,
+    dir: Direction,
+    dev: Arc<Device>,
+}
+
+impl DmaBuf {
+    /// Allocates `len` zeroed bytes and maps them.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL` for no byte at all.
+    pub fn new(dev: &Arc<Device>, len: usize, dir: Direction) -> Result<Self> {
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
+        // SAFETY: The device is live as `dev` holds it, `bytes` are that long,
+        // physically contiguous as all of kmalloc, and stay where they are.
+        let addr = unsafe {
+            bindings::ib_dma_map_single(dev.as_raw(), bytes.as_mut_ptr().cast(), len, dir.raw())
+        };
+        // SAFETY: As above.
+        if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Just mapped. The vector never grows.
+        Ok(Self {
+            bytes,
+            addr,
+            dir,
+            dev: dev.clone(),
+        })
+    }
+
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Tells whether the buffer is empty, which it never is.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Names `len` bytes at `offset` for a work request, after making what the
+    /// CPU wrote there visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range is not inside the buffer.
+    pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
+        let addr = self.range(offset, len)?;
+        // SAFETY: The range is mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_sync_single_for_device(self.dev.as_raw(), addr, len, self.dir.raw())
+        };
+        Ok(Sge::new(addr, len as u32, self.dev.local_dma_lkey()))
+    }
+
+    /// Returns `len` bytes at `offset` after making what the device wrote there
+    /// visible to the CPU.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range is not inside the buffer.
+    pub fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
+        let addr = self.range(offset, len)?;
+        // SAFETY: The range is mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_sync_single_for_cpu(self.dev.as_raw(), addr, len, self.dir.raw())
+        };
+        self.bytes.get(offset..offset + len).ok_or(EINVAL)
+    }
+
+    /// Returns the bytes for the CPU to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn range(&self, offset: usize, len: usize) -> Result<u64> {
+        let end = offset.checked_add(len).ok_or(EINVAL)?;
+        if end > self.bytes.len() || u32::try_from(len).is_err() {
+            return Err(EINVAL);
+        }
+        Ok(self.addr + offset as u64)
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        // SAFETY: Mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_unmap_single(
+                self.dev.as_raw(),
+                self.addr,
+                self.bytes.len(),
+                self.dir.raw(),
+            )
+        };
+    }
+}
+
+/// An I/O whose scatter list is mapped for a device.
+///
+/// # Invariants
+///
+/// `sg` is the list of `io`, which stays in place as long as `io` is held; its
+/// first `nents` elements are mapped for the device at `dev` in the direction
+/// `dir`.
+pub struct MappedIo {
+    io: IoHandle,
+    sg: *mut kernel::bindings::scatterlist,
+    nents: i32,
+    orig_nents: i32,
+    dir: Direction,
+    dev: *const Device,
+}
+
+// SAFETY: The list belongs to the I/O, which is owned; `dev` is only compared.
+unsafe impl Send for MappedIo {}
+// SAFETY: Shared access only reads the list.
+unsafe impl Sync for MappedIo {}
+
+impl MappedIo {
+    /// Maps the scatter list of `io` for `dev`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// Gives the I/O back with `EINVAL` when it has no list or an empty one,
+    /// with `EIO` when the device cannot address the memory or has no mapping
+    /// space left.
+    pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
+        let Some(table) = io.sg() else {
+            return Err((EINVAL, io));
+        };
+        let (sg, orig_nents) = (table.as_mut_ptr(), table.nents() as i32);
+        if orig_nents == 0 {
+            return Err((EINVAL, io));
+        }
+        // SAFETY: The device is live, and the table holds that many elements.
+        let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
+        if nents <= 0 {
+            return Err((EIO, io));
+        }
+        // INVARIANT: Just mapped.
+        Ok(Self {
+            io,
+            sg,
+            nents,
+            orig_nents,
+            dir,
+            dev,
+        })
+    }
+
+    /// Ends the mapping, which must be one for `dev`, and gives the I/O back.
+    ///
+    /// The device must not use the memory any more.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn unmap(self, dev: &Device) -> IoHandle {
+        if core::ptr::eq(self.dev, dev) {
+            // SAFETY: Mapped for this device by the type invariant.
+            unsafe {
+                bindings::ib_dma_unmap_sg(dev.as_raw(), self.sg, self.orig_nents, self.dir.raw())
+            };
+        } else {
+            // A leaked mapping is the lesser evil.
+            kernel::warn_on!(true);
+        }
+        self.io
+    }
+
+    /// Returns the number of mapped elements, at least one.
+    #[inline]
+    pub fn nents(&self) -> u32 {
+        self.nents as u32
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut kernel::bindings::scatterlist {
+        self.sg
+    }
+
+    /// Goes through the mapped elements as work requests name them, under the
+    /// key `lkey`.
+    pub fn sges(&self, lkey: u32) -> Sges<'_> {
+        Sges {
+            next: self.sg,
+            left: self.nents,
+            lkey,
+            _io: core::marker::PhantomData,
+        }
+    }
+}
+
+/// Iterator of [`MappedIo::sges`].
+pub struct Sges<'a> {
+    next: *mut kernel::bindings::scatterlist,
+    left: i32,
+    lkey: u32,
+    _io: core::marker::PhantomData<&'a MappedIo>,
+}
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    fn next(&mut self) -> Option<Sge> {
+        if self.left == 0 {
+            return None;
+        }
+        // SAFETY: `left` elements of the mapped list are still ahead.
+        let (addr, len) = unsafe {
+            (
+                kernel::bindings::sg_dma_address(self.next),
+                kernel::bindings::sg_dma_len(self.next),
+            )
+        };
+        self.left -= 1;
+        // SAFETY: As above; behind the last element the result is not used.
+        self.next = unsafe { kernel::bindings::sg_next(self.next) };
+        Some(Sge::new(addr, len, self.lkey))
+    }
+}
+
+/// Physically contiguous pages, mapped for a device for all the mapping's life.
+///
+/// # Invariants
+///
+/// `addr` maps all of `block` for `dev` in the direction `dir`.
+pub struct DmaPages {
+    block: Arc<PageBlock>,
+    addr: u64,
+    dir: Direction,
+    dev: Arc<Device>,
+}
+
+impl DmaPages {
+    /// Maps `block`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when the device has no mapping space left.
+    pub fn new(dev: &Arc<Device>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
+        // SAFETY: The device is live as `dev` holds it, and so is the block.
+        let addr = unsafe {
+            bindings::ib_dma_map_single(dev.as_raw(), block.as_ptr().cast(), block.len(), dir.raw())
+        };
+        // SAFETY: As above.
+        if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Just mapped.
+        Ok(Self {
+            block,
+            addr,
+            dir,
+            dev: dev.clone(),
+        })
+    }
+
+    /// Returns the DMA address of the first byte.
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Returns the length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Tells whether the block is empty, which it never is.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the memory.
+    #[inline]
+    pub fn block(&self) -> &Arc<PageBlock> {
+        &self.block
+    }
+
+    /// Names the first `len` bytes for a work request, after making what the
+    /// CPU wrote there visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the block is shorter.
+    pub fn sge(&self, len: usize) -> Result<Sge> {
+        self.sync_for_device(len)?;
+        Ok(Sge::new(self.addr, len as u32, self.dev.local_dma_lkey()))
+    }
+
+    /// Makes what the CPU wrote to the first `len` bytes visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the block is shorter.
+    pub fn sync_for_device(&self, len: usize) -> Result {
+        self.check(0, len)?;
+        // SAFETY: The range is mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_sync_single_for_device(
+                self.dev.as_raw(),
+                self.addr,
+                len,
+                self.dir.raw(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Makes what the device wrote to `len` bytes at `offset` visible to the
+    /// CPU.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the block is shorter.
+    pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
+        self.check(offset, len)?;
+        // SAFETY: The range is mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_sync_single_for_cpu(
+                self.dev.as_raw(),
+                self.addr + offset as u64,
+                len,
+                self.dir.raw(),
+            )
+        };
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() && len <= u32::MAX as usize => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+impl Drop for DmaPages {
+    fn drop(&mut self) {
+        // SAFETY: Mapped by the type invariant.
+        unsafe {
+            bindings::ib_dma_unmap_single(
+                self.dev.as_raw(),
+                self.addr,
+                self.block.len(),
+                self.dir.raw(),
+            )
+        };
+    }
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomPinned,
+    mem::ManuallyDrop,
+    ptr, //
+};
+
+use crate::{
+    cm::CmId,
+    cq::{
+        Cq,
+        PollContext, //
+    },
+    device::Device,
+    recv::{
+        Received,
+        Repost,
+        Rings, //
+    },
+    sendq::{
+        self,
+        SendQueue, //
+    },
+    slot::{
+        SlotRef,
+        Slots, //
+    },
+    wc::Wc,
+    CZeroed, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SetOnce,
+        SpinLockIrq, //
+    },
+    types::Opaque, //
+};
+use kx::sync::{
+    PercpuArc,
+    PercpuOwner, //
+};
+
+/// What a driver does with the completions of a queue pair.
+///
+/// # Context
+///
+/// All functions run where [`QpConfig::context`] says, one at a time for each
+/// queue pair, but for [`Handler::failed`], which may run anywhere.
+pub trait Handler: Send + Sync + Sized + 'static {
+    /// The driver's part of each slot.
+    type Slot: Send + Sync;
+
+    /// A message arrived.
+    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost;
+
+    /// The message that was signalled to the slot was sent.
+    fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
+
+    /// The invalidation that was signalled to the slot was done.
+    fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
+
+    /// A control message was sent.
+    fn control_sent(&self, _qp: QpRef<'_, Self>) {}
+
+    /// The send queue has more room than before.
+    fn room(&self, _qp: QpRef<'_, Self>) {}
+
+    /// A work request failed, or was flushed because an earlier one did, or
+    /// because the queue pair is being closed (see [`Wc::is_flush`]).
+    fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc);
+}
+
+/// A queue pair as its completions see it.
+pub struct QpRef<'a, H: Handler> {
+    qp: &'a QueuePair<H>,
+}
+
+impl<'a, H: Handler> QpRef<'a, H> {
+    pub(crate) fn new(qp: &'a QueuePair<H>) -> Self {
+        Self { qp }
+    }
+
+    /// Takes a reference that may outlive the completion.
+    pub fn get(&self) -> PercpuArc<QueuePair<H>> {
+        // SAFETY: Every `QueuePair` is made inside a `PercpuOwner`, and `Qp`
+        // keeps the owner's reference until the queue pair is drained, after
+        // which handlers see flushes only; so the count is not zero here. The
+        // reference that is made up is not dropped.
+        let this = ManuallyDrop::new(unsafe { PercpuArc::from_raw(ptr::from_ref(self.qp)) });
+        PercpuArc::clone(&this)
+    }
+}
+
+impl<H: Handler> core::ops::Deref for QpRef<'_, H> {
+    type Target = QueuePair<H>;
+
+    #[inline]
+    fn deref(&self) -> &QueuePair<H> {
+        self.qp
+    }
+}
+
+/// How a queue pair is made.
+pub struct QpConfig {
+    /// Entries of the send queue.
+    pub send_depth: u32,
+    /// Scatter elements of one request to send, at most.
+    pub send_sges: u32,
+    /// Entries of the receive queue.
+    pub recv_depth: u32,
+    /// Where completions are handled.
+    pub context: PollContext,
+    /// The completion vector, taken modulo the device's vectors.
+    pub vector: u32,
+}
+
+impl QpConfig {
+    /// Makes the queue pair of a connection id that is bound to `dev`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` when the id is not bound; `ENOMEM`; what the driver returns.
+    pub fn create<H: Handler>(self, id: Arc<CmId>, dev: &Arc<Device>, handler: H) -> Result<Qp<H>> {
+        // One entry of each queue is for the drain.
+        let send_depth = self
+            .send_depth
+            .min(dev.max_qp_wr().saturating_sub(1))
+            .max(1);
+        let recv_depth = self
+            .recv_depth
+            .min(dev.max_qp_wr().saturating_sub(1))
+            .max(1);
+        let entries = send_depth
+            .saturating_add(recv_depth)
+            .saturating_add(2)
+            .min(dev.max_cqe());
+        let cq = Cq::new(dev, entries, self.vector, self.context)?;
+        let send_queue = SendQueue::new(send_depth)?;
+        let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {
+            qp: UnsafeCell::new(ptr::null_mut()),
+            handler,
+            send_queue <- new_spinlock_irq!(send_queue, "QueuePair::send_queue"),
+            credit: Opaque::new(bindings::ib_cqe { done: Some(sendq::credit_done::<H>) }),
+            control: Opaque::new(bindings::ib_cqe { done: Some(sendq::control_done::<H>) }),
+            recvs: Rings::new(),
+            slots: SetOnce::new(),
+            cq: Some(cq),
+            id,
+            dev: dev.clone(),
+            _pin: PhantomPinned,
+        }? Error))?;
+
+        let qp: &QueuePair<H> = &owner;
+        let mut attr = bindings::ib_qp_init_attr::c_zeroed();
+        attr.event_handler = Some(QueuePair::<H>::event);
+        attr.qp_context = ptr::from_ref(qp).cast_mut().cast();
+        let cq = qp.cq.as_ref().ok_or(EINVAL)?.as_raw();
+        attr.send_cq = cq;
+        attr.recv_cq = cq;
+        attr.cap.max_send_wr = send_depth + 1;
+        attr.cap.max_recv_wr = recv_depth + 1;
+        attr.cap.max_send_sge = self.send_sges;
+        attr.cap.max_recv_sge = 1;
+        attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
+        attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
+        // SAFETY: The id and the protection domain are live; the queue pair's
+        // context stays until `PinnedDrop` destroyed it.
+        kernel::error::to_result(unsafe {
+            bindings::rdma_create_qp(qp.id.as_raw(), dev.pd().as_ptr(), &mut attr)
+        })?;
+        // SAFETY: The id is live and has a queue pair now; nobody else knows of
+        // this object yet.
+        unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
+        Ok(Qp { owner })
+    }
+}
+
+/// A queue pair with its completion queue and buffers, shared by reference.
+///
+/// # Invariants
+///
+/// - Lives inside a `PercpuOwner`.
+/// - `qp` is null, or the queue pair of `id`, whose context points here; it is
+///   written before the object is shared.
+#[pin_data(PinnedDrop)]
+pub struct QueuePair<H: Handler> {
+    qp: UnsafeCell<*mut bindings::ib_qp>,
+    handler: H,
+    #[pin]
+    send_queue: SpinLockIrq<SendQueue>,
+    credit: Opaque<bindings::ib_cqe>,
+    control: Opaque<bindings::ib_cqe>,
+    // Dropped in this order, after `PinnedDrop` destroyed the queue pair.
+    cq: Option<Cq>,
+    recvs: Rings,
+    slots: SetOnce<Arc<Slots<H>>>,
+    id: Arc<CmId>,
+    dev: Arc<Device>,
+    #[pin]
+    _pin: PhantomPinned,
+}
+
+// SAFETY: Queue pairs may be used from any thread; `qp` is constant once shared.
+unsafe impl<H: Handler> Send for QueuePair<H> {}
+// SAFETY: As above.
+unsafe impl<H: Handler> Sync for QueuePair<H> {}
+
+impl<H: Handler> QueuePair<H> {
+    /// Recovers the queue pair of a completion.
+    ///
+    /// # Safety
+    ///
+    /// `wc` must be a completion of a live queue pair of this crate with that
+    /// handler.
+    #[inline]
+    pub(crate) unsafe fn from_wc<'a>(wc: *mut bindings::ib_wc) -> &'a Self {
+        // SAFETY: By this function's contract the context was set to the object.
+        unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() }
+    }
+
+    #[inline]
+    pub(crate) fn as_raw(&self) -> *mut bindings::ib_qp {
+        // SAFETY: Not written any more, by the type invariant.
+        unsafe { *self.qp.get() }
+    }
+
+    #[inline]
+    pub(crate) fn send_queue(&self) -> &SpinLockIrq<SendQueue> {
+        &self.send_queue
+    }
+
+    #[inline]
+    pub(crate) fn recvs(&self) -> &Rings {
+        &self.recvs
+    }
+
+    #[inline]
+    pub(crate) fn credit_cqe(&self) -> *mut bindings::ib_cqe {
+        self.credit.get()
+    }
+
+    #[inline]
+    pub(crate) fn control_cqe(&self) -> *mut bindings::ib_cqe {
+        self.control.get()
+    }
+
+    /// Sets the table of the slots that requests may signal.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when there is one already.
+    pub fn set_slots(&self, slots: Arc<Slots<H>>) -> Result {
+        if self.slots.populate(slots) {
+            Ok(())
+        } else {
+            Err(EBUSY)
+        }
+    }
+
+    /// Returns the table of slots, if it was set.
+    #[inline]
+    pub fn slots(&self) -> Option<&Slots<H>> {
+        self.slots.as_ref().map(|slots| &**slots)
+    }
+
+    /// Returns the device.
+    #[inline]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.dev
+    }
+
+    /// Returns the driver's handler.
+    #[inline]
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// Returns the connection id.
+    #[inline]
+    pub fn id(&self) -> &Arc<CmId> {
+        &self.id
+    }
+
+    /// Disconnects, refuses to send from now on, and waits until every posted
+    /// request has completed and its handler has run.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from a handler.
+    pub fn close(&self) {
+        self.send_queue.lock().close();
+        // An error means that there is no connection to end.
+        let _ = self.id.disconnect();
+        self.recvs.close();
+        let qp = self.as_raw();
+        if !qp.is_null() {
+            // SAFETY: The queue pair is live by the type invariant.
+            unsafe { bindings::ib_drain_qp(qp) };
+            // A handler that was running meanwhile may have posted its buffer
+            // again behind the drain's marker; none can do so any more.
+            // SAFETY: As above.
+            unsafe { bindings::ib_drain_rq(qp) };
+        }
+    }
+
+    /// Asynchronous events of the queue pair.
+    ///
+    /// # Safety
+    ///
+    /// Called by the core with the context that `create` gave it.
+    unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut kernel::ffi::c_void) {
+        // SAFETY: By this function's contract.
+        let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
+        if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
+            // SAFETY: The id is live as `qp` holds it.
+            unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
+        }
+    }
+}
+
+#[pinned_drop]
+impl<H: Handler> PinnedDrop for QueuePair<H> {
+    fn drop(self: Pin<&mut Self>) {
+        if !self.as_raw().is_null() {
+            // SAFETY: The id is live and has this queue pair, which `Qp` has
+            // drained; nobody uses it any more.
+            unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        }
+    }
+}
+
+/// The owner of a queue pair.
+///
+/// Dropping it closes the queue pair (see [`QueuePair::close`]) and waits for
+/// all references that [`QpRef::get`] and [`Qp::get`] gave out.
+pub struct Qp<H: Handler> {
+    owner: PercpuOwner<QueuePair<H>>,
+}
+
+impl<H: Handler> Qp<H> {
+    /// Takes a reference, unless the owner is being dropped.
+    pub fn get(&self) -> PercpuArc<QueuePair<H>> {
+        self.owner.get()
+    }
+}
+
+impl<H: Handler> core::ops::Deref for Qp<H> {
+    type Target = QueuePair<H>;
+
+    #[inline]
+    fn deref(&self) -> &QueuePair<H> {
+        &self.owner
+    }
+}
+
+impl<H: Handler> Drop for Qp<H> {
+    fn drop(&mut self) {
+        self.owner.close();
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Receive buffers: rings of buffers of one size each, posted and posted again
+//! by the queue pair.
+
+use core::mem::ManuallyDrop;
+
+use crate::{
+    device::Device,
+    dma::{
+        Direction,
+        DmaBuf, //
+    },
+    qp::{
+        Handler,
+        QpRef,
+        QueuePair, //
+    },
+    wc::Wc,
+    CZeroed, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc,
+        SetOnce, //
+    },
+    types::Opaque, //
+};
+
+/// How many receive buffers of which size a queue pair has.
+#[derive(Clone, Copy)]
+pub struct RecvClass {
+    /// Buffers.
+    pub count: u32,
+    /// Bytes of each; none for receives that only immediates complete.
+    pub bytes: u32,
+}
+
+/// A received message.
+pub struct Received<'a> {
+    /// The class of the buffer that it arrived in, as given to
+    /// [`QueuePair::add_recvs`].
+    pub class: usize,
+    /// What arrived in the buffer; nothing for a write with immediate.
+    pub bytes: &'a [u8],
+    /// The completion.
+    pub wc: &'a Wc,
+}
+
+/// What becomes of a receive buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Repost {
+    /// It is posted again.
+    Yes,
+    /// It is not used any more.
+    No,
+}
+
+/// One receive buffer.
+///
+/// # Invariants
+///
+/// `class` and `index` are its place in the rings.
+#[repr(C)]
+struct Entry {
+    cqe: Opaque<bindings::ib_cqe>,
+    class: u32,
+    index: u32,
+}
+
+/// The buffers of one class.
+struct Ring {
+    entries: KVVec<Entry>,
+    bytes: u32,
+    buf: Option<DmaBuf>,
+}
+
+/// All receive buffers of a queue pair, by class.
+///
+/// # Invariants
+///
+/// Entries never move once their class is set.
+pub(crate) struct Rings {
+    rings: [SetOnce<Ring>; MAX_CLASSES],
+    closed: AtomicFlag,
+}
+
+/// The most classes of receive buffers that a queue pair can have.
+pub const MAX_CLASSES: usize = 3;
+
+// SAFETY: Nothing in it is bound to a thread.
+unsafe impl Send for Rings {}
+// SAFETY: Entries are constant once made, and buffers are only read while the
+// device does not own them.
+unsafe impl Sync for Rings {}
+
+impl Ring {
+    fn new<H: Handler>(dev: &Arc<Device>, class: usize, spec: RecvClass) -> Result<Self> {
+        let mut entries = KVVec::with_capacity(spec.count as usize, GFP_KERNEL)?;
+        for index in 0..spec.count {
+            let entry = Entry {
+                cqe: Opaque::new(bindings::ib_cqe {
+                    done: Some(recv_done::<H>),
+                }),
+                class: class as u32,
+                index,
+            };
+            entries.push(entry, GFP_KERNEL)?;
+        }
+        let total = (spec.count as usize)
+            .checked_mul(spec.bytes as usize)
+            .ok_or(EINVAL)?;
+        let buf = match total {
+            0 => None,
+            _ => Some(DmaBuf::new(dev, total, Direction::FromDevice)?),
+        };
+        Ok(Self {
+            entries,
+            bytes: spec.bytes,
+            buf,
+        })
+    }
+}
+
+impl Rings {
+    pub(crate) const fn new() -> Self {
+        Self {
+            rings: [SetOnce::new(), SetOnce::new(), SetOnce::new()],
+            closed: AtomicFlag::new(false),
+        }
+    }
+
+    fn get(&self, class: usize) -> Option<&Ring> {
+        self.rings.get(class).and_then(SetOnce::as_ref)
+    }
+
+    /// Lets handlers post nothing again from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Relaxed);
+    }
+
+    /// Posts the buffer of that place.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be the live queue pair that owns this, and the buffer not be
+    /// posted now.
+    unsafe fn post(&self, qp: *mut bindings::ib_qp, class: usize, index: usize) -> Result {
+        let ring = self.get(class).ok_or(EINVAL)?;
+        let entry = ring.entries.get(index).ok_or(EINVAL)?;
+        let mut wr = bindings::ib_recv_wr::c_zeroed();
+        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
+        let mut sge;
+        if let Some(buf) = &ring.buf {
+            let len = ring.bytes as usize;
+            sge = buf.sge(index * len, len)?;
+            wr.sg_list = (&raw mut sge).cast();
+            wr.num_sge = 1;
+        }
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue pair is live, the request is valid and read before
+        // the call returns. Entry and buffer live until the queue pair is gone.
+        kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
+    }
+}
+
+impl<H: Handler> QueuePair<H> {
+    /// Adds buffers as the class `class`, below [`MAX_CLASSES`], and posts them.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the class has buffers already; `ENOMEM`; what the driver
+    /// returns, such as for more buffers than the receive queue has entries.
+    pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
+        let place = self.recvs().rings.get(class).ok_or(EINVAL)?;
+        if !place.populate(Ring::new::<H>(self.device(), class, spec)?) {
+            return Err(EBUSY);
+        }
+        for index in 0..spec.count as usize {
+            // SAFETY: This queue pair owns the buffers, which are new.
+            unsafe { self.recvs().post(self.as_raw(), class, index) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Completion of a receive.
+///
+/// # Safety
+///
+/// Called by the core with a completion of a queue pair of this crate with that
+/// handler, whose entry is an [`Entry`].
+unsafe extern "C" fn recv_done<H: Handler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: By this function's contract.
+    let (qp, entry) = unsafe {
+        let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
+        let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
+        (
+            QueuePair::<H>::from_wc(wc),
+            &*kernel::container_of!(cqe, Entry, cqe),
+        )
+    };
+    // SAFETY: By this function's contract.
+    let wc = unsafe { Wc::from_raw(wc) };
+    if !wc.is_success() {
+        qp.handler().failed(QpRef::new(qp), wc);
+        return;
+    }
+    let (class, index) = (entry.class as usize, entry.index as usize);
+    let bytes = qp.recvs().get(class).and_then(|ring| {
+        let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
+        match &ring.buf {
+            Some(buf) if len > 0 => buf
+                .read(index * ring.bytes as usize, len.min(ring.bytes) as usize)
+                .ok(),
+            _ => None,
+        }
+    });
+    let message = Received {
+        class,
+        bytes: bytes.unwrap_or(&[]),
+        wc,
+    };
+    let repost = qp.handler().received(QpRef::new(qp), message);
+    // ORDERING: None needed, see `QueuePair::close`, which drains twice.
+    if repost == Repost::Yes && !qp.recvs().closed.load(Relaxed) {
+        // SAFETY: The buffer's completion was just handled, so it is not posted.
+        // An error means that the queue pair is being torn down.
+        let _ = unsafe { qp.recvs().post(qp.as_raw(), class, index) };
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Owners of completions.
+//!
+//! A completion reports by the address of a `struct ib_cqe` that was embedded
+//! in its owner when the work request was posted. Here the owners are the slots
+//! of a table that the queue pair keeps alive, so that this address can never
+//! dangle, and a completion arrives as a reference to its slot.
+
+use core::{
+    marker::PhantomData,
+    pin::Pin, //
+};
+
+use crate::{
+    qp::Handler,
+    sendq, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// Which of the completions of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The slot's message was sent.
+    Send,
+    /// The slot's key was invalidated.
+    Invalidate,
+}
+
+/// One owner of completions, with the driver's data.
+#[pin_data]
+#[repr(C)]
+pub struct Slot<H: Handler> {
+    #[pin]
+    send: Opaque<bindings::ib_cqe>,
+    #[pin]
+    invalidate: Opaque<bindings::ib_cqe>,
+    index: u32,
+    #[pin]
+    data: H::Slot,
+    _handler: PhantomData<fn(&H)>,
+}
+
+// SAFETY: The completion entries are constant once made, the data is `Sync`.
+unsafe impl<H: Handler> Sync for Slot<H> {}
+// SAFETY: A slot has no thread affinity beyond its data's, which is `Send`.
+unsafe impl<H: Handler> Send for Slot<H> {}
+
+impl<H: Handler> Slot<H> {
+    fn new(index: u32, data: impl PinInit<H::Slot, Error>) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            send: Opaque::new(bindings::ib_cqe {
+                done: Some(sendq::sent_done::<H>),
+            }),
+            invalidate: Opaque::new(bindings::ib_cqe {
+                done: Some(sendq::invalidated_done::<H>),
+            }),
+            index,
+            data <- data,
+            _handler: PhantomData,
+        }? Error)
+    }
+
+    /// Returns the slot's place in its table.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn cqe(&self, kind: Kind) -> *mut bindings::ib_cqe {
+        match kind {
+            Kind::Send => self.send.get(),
+            Kind::Invalidate => self.invalidate.get(),
+        }
+    }
+
+    /// Recovers the slot of the completion entry `cqe`.
+    ///
+    /// # Safety
+    ///
+    /// `cqe` must be the entry of that kind of a slot that lives during `'a`.
+    #[inline]
+    pub(crate) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe, kind: Kind) -> &'a Self {
+        let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
+        // SAFETY: By this function's contract the entry is that field of a slot.
+        unsafe {
+            match kind {
+                Kind::Send => &*kernel::container_of!(cqe, Self, send),
+                Kind::Invalidate => &*kernel::container_of!(cqe, Self, invalidate),
+            }
+        }
+    }
+}
+
+/// Gives the driver's data.
+impl<H: Handler> core::ops::Deref for Slot<H> {
+    type Target = H::Slot;
+
+    #[inline]
+    fn deref(&self) -> &H::Slot {
+        &self.data
+    }
+}
+
+/// A table of slots, shared by the queue pairs of one connection.
+pub struct Slots<H: Handler> {
+    slots: KVVec<Pin<KBox<Slot<H>>>>,
+}
+
+impl<H: Handler> Slots<H> {
+    /// Makes a table of `count` slots, the data of each from `init`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, or what an initialiser returned.
+    pub fn new<I: PinInit<H::Slot, Error>>(
+        count: u32,
+        mut init: impl FnMut(u32) -> Result<I>,
+    ) -> Result<Arc<Self>> {
+        let mut slots = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for index in 0..count {
+            let slot = KBox::pin_init(Slot::new(index, init(index)?), GFP_KERNEL)?;
+            slots.push(slot, GFP_KERNEL)?;
+        }
+        Ok(Arc::new(Self { slots }, GFP_KERNEL)?)
+    }
+
+    /// Returns the slot of that index, if there is one.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<SlotRef<'_, H>> {
+        let slot = self.slots.get(index as usize)?;
+        Some(SlotRef { table: self, slot })
+    }
+
+    /// Goes through all slots.
+    pub fn iter(&self) -> impl Iterator<Item = SlotRef<'_, H>> {
+        self.slots
+            .iter()
+            .map(move |slot| SlotRef { table: self, slot })
+    }
+}
+
+/// A slot together with the table that it is in.
+pub struct SlotRef<'a, H: Handler> {
+    table: &'a Slots<H>,
+    slot: &'a Slot<H>,
+}
+
+impl<'a, H: Handler> SlotRef<'a, H> {
+    /// Names a slot of `table`.
+    ///
+    /// # Safety
+    ///
+    /// `slot` must be in `table`.
+    pub(crate) unsafe fn new(table: &'a Slots<H>, slot: &'a Slot<H>) -> Self {
+        Self { table, slot }
+    }
+
+    pub(crate) fn table(&self) -> *const Slots<H> {
+        self.table
+    }
+}
+
+impl<H: Handler> Clone for SlotRef<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<H: Handler> Copy for SlotRef<'_, H> {}
+
+impl<'a, H: Handler> core::ops::Deref for SlotRef<'a, H> {
+    type Target = Slot<H>;
+
+    #[inline]
+    fn deref(&self) -> &Slot<H> {
+        self.slot
+    }
+}

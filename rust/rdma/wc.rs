@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work completions.
+
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    str::CStr, //
+};
+
+/// One work completion, borrowed from the completion queue's poll batch.
+///
+/// # Invariants
+///
+/// The fields that `ib_poll_cq` sets for the completion's status are valid.
+#[repr(transparent)]
+pub struct Wc(bindings::ib_wc);
+
+impl Wc {
+    /// Wraps the completion that a `done` callback was given.
+    ///
+    /// # Safety
+    ///
+    /// `wc` must point to a completion that `ib_poll_cq` filled in and that
+    /// nothing changes during `'a`.
+    #[inline]
+    pub(crate) unsafe fn from_raw<'a>(wc: *mut bindings::ib_wc) -> &'a Self {
+        // SAFETY: By this function's contract; CAST: `Wc` is transparent.
+        unsafe { &*wc.cast() }
+    }
+
+    /// Tells whether the work request succeeded.
+    #[inline]
+    pub fn is_success(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
+    }
+
+    /// Tells whether the work request was thrown out because its queue pair
+    /// had failed or was drained before.
+    #[inline]
+    pub fn is_flush(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
+    }
+
+    /// Returns the status in words.
+    pub fn status_str(&self) -> &'static CStr {
+        // SAFETY: The function accepts any status and returns a static string.
+        unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
+    }
+
+    /// Returns the bytes received; zero for a write with immediate only.
+    #[inline]
+    pub fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+
+    /// Returns the immediate, in the order of the host, if one came with the
+    /// message.
+    #[inline]
+    pub fn imm(&self) -> Option<u32> {
+        if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_IMM as i32 == 0 {
+            return None;
+        }
+        // SAFETY: The flag says that the union holds an immediate, and any bit
+        // pattern is one.
+        Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
+    }
+
+    /// Tells whether the received data came by an RDMA write with immediate, so
+    /// that the receive buffer itself was left alone.
+    #[inline]
+    pub fn is_rdma_imm(&self) -> bool {
+        self.0.opcode == bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
+    }
+}
+
+/// Completions in error print as their status.
+impl kernel::fmt::Display for Wc {
+    fn fmt(&self, f: &mut kernel::fmt::Formatter<'_>) -> kernel::fmt::Result {
+        kernel::fmt::Display::fmt(self.status_str(), f)?;
+        f.write_fmt(fmt!(" (vendor error {:#x})", self.0.vendor_err))
+    }
+}
