@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One connection of a path: what its completions mean.
+
+use crate::{
+    path::Path,
+    request::{
+        self,
+        Request, //
+    },
+};
+use ibtrs_proto::{
+    imm::Imm,
+    msg::RkeyRsp, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::pr_warn_ratelimited;
+use rdma::{
+    qp::{
+        Handler,
+        QpRef, //
+    },
+    recv::{
+        Received,
+        Repost, //
+    },
+    slot::SlotRef,
+    wc::Wc,
+};
+
+/// Receive buffers that the server's answers arrive in.
+pub(crate) const RECV_ANSWERS: usize = 0;
+/// The receive buffer for the session information, on the service connection.
+pub(crate) const RECV_INFO: usize = 1;
+
+/// The handler of a connection.
+pub(crate) struct Con {
+    pub(crate) path: Arc<Path>,
+    /// The number of the connection; 0 is the service connection.
+    pub(crate) cid: u16,
+}
+
+impl Con {
+    /// Handles an answer to the request that used the chunk `id`.
+    fn answered(
+        &self,
+        qp: &QpRef<'_, Self>,
+        message: &Received<'_>,
+        id: u32,
+        errno: u16,
+        invalidated: bool,
+    ) {
+        let Some(wire) = self.path.wire.copy() else {
+            return;
+        };
+        let rkey = if wire.rsp.new_rkey {
+            match RkeyRsp::decode_for(message.bytes, id, wire.rsp.queue_depth) {
+                Ok(rsp) => Some(rsp.rkey),
+                Err(error) => {
+                    self.path.error(fmt!("bad answer: {}", error.as_str()));
+                    return;
+                }
+            }
+        } else {
+            None
+        };
+        let slot = qp.slots().and_then(|slots| slots.get(id));
+        let Some(slot) = slot else {
+            self.path
+                .error(fmt!("answer to the chunk {id}, which does not exist"));
+            return;
+        };
+        request::answered(qp, slot, errno, invalidated, rkey);
+    }
+}
+
+impl Handler for Con {
+    type Slot = Request;
+
+    fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
+        self.path.heart.received();
+        let Some(imm) = message.wc.imm() else {
+            if message.class == RECV_INFO {
+                self.path.info_received(message.bytes);
+                return Repost::No;
+            }
+            // The server invalidated a key; the answer follows.
+            return Repost::Yes;
+        };
+        match Imm::decode(imm) {
+            Imm::IoRsp { id, errno } => self.answered(&qp, &message, id, errno, false),
+            Imm::IoRspInv { id, errno } => self.answered(&qp, &message, id, errno, true),
+            Imm::Heartbeat => {
+                if let Err(error) = request::send_imm(&qp, Imm::HeartbeatAck) {
+                    self.path
+                        .error(fmt!("cannot answer a heartbeat ({:?})", error));
+                }
+            }
+            Imm::HeartbeatAck => {
+                self.path.heart.answered();
+            }
+            Imm::IoReq { .. } | Imm::Unknown(_) => pr_warn_ratelimited!(
+                "{}: connection {}: unknown immediate {:#x}\n",
+                self.path.session.name(),
+                self.cid,
+                imm
+            ),
+        }
+        Repost::Yes
+    }
+
+    fn sent(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+        request::sent(&qp, slot);
+    }
+
+    fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
+        request::invalidated(&qp, slot);
+    }
+
+    fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
+        // What is flushed was lost to an error that was reported before, or to
+        // a disconnect.
+        if wc.is_flush() {
+            self.path.error(fmt!("connection {} was flushed", self.cid));
+        } else {
+            self.path.error(fmt!("connection {}: {}", self.cid, wc));
+        }
+    }
+}

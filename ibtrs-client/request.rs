@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests in flight: one slot for each chunk of the server.
+//!
+//! A request ends when nobody needs its memory any more:
+//!
+//! - a read, when the server has answered and its key is invalid, which the
+//!   server does as part of the answer;
+//! - a write from the memory itself, when the server has answered and the
+//!   message was acknowledged, as the device may send it again until then;
+//! - a write of more pieces than a message can have, through a registration,
+//!   when the server has answered and the registration was invalidated.
+//!
+//! Whatever ends a request takes it out of the slot under the slot's lock, so it
+//! ends once.
+
+use crate::{
+    con::Con,
+    path::Active,
+    session::{
+        Dir,
+        Submit, //
+    },
+};
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    consts::{
+        MAX_REQUEST_HDR_LEN,
+        WRITE_HDR_LEN, //
+    },
+    errno::Errno,
+    handshake::ConnRsp,
+    imm::{
+        Imm,
+        ImmLayout, //
+    },
+    layout::{
+        self,
+        Placement, //
+    },
+    msg::{
+        Chunk,
+        ReadHdr,
+        SgDesc,
+        WriteHdr, //
+    },
+};
+use kernel::{
+    new_spinlock_irq,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
+};
+use kx::io::IoHandle;
+use rdma::{
+    device::Device,
+    dma::{
+        Direction,
+        DmaBuf,
+        MappedIo, //
+    },
+    mr::{
+        Access,
+        Mr, //
+    },
+    qp::{
+        QpRef,
+        QueuePair, //
+    },
+    sendq::{
+        Doorbell,
+        Room,
+        Signal, //
+    },
+    sge::{
+        Remote,
+        Sge, //
+    },
+    slot::{
+        Kind,
+        SlotRef, //
+    },
+};
+
+/// Longest user header, in bytes.
+pub const MAX_USER_HDR: usize = 512 - MAX_REQUEST_HDR_LEN;
+/// Most scatter elements of one message.
+pub(crate) const MAX_SGES: u32 = 33;
+/// How long an administrative message may take.
+pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
+
+/// What both sides agreed on when they connected.
+#[derive(Clone, Copy)]
+pub(crate) struct Wire {
+    pub(crate) rsp: ConnRsp,
+    layout: ImmLayout,
+    /// Bytes of data in one request.
+    pub(crate) max_io_bytes: u32,
+    /// Pages of a registration.
+    mr_pages: u32,
+    /// Scatter elements of one message, the header's among them.
+    max_sges: u32,
+}
+
+impl Wire {
+    pub(crate) fn new(rsp: ConnRsp, dev: &Device) -> Result<Self> {
+        let layout = rsp
+            .layout()
+            .map_err(|error| convert::error(error.errno()))?;
+        let page = PAGE_SIZE as u32;
+        // Data that begins inside a page touches one page more.
+        let wanted = rsp.max_io_size.div_ceil(page).saturating_add(1);
+        let mr_pages = wanted.min(dev.max_fast_reg_pages());
+        let max_io_bytes = mr_pages.saturating_sub(1).saturating_mul(page);
+        if max_io_bytes == 0 {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            rsp,
+            layout,
+            max_io_bytes: max_io_bytes.min(rsp.max_io_size),
+            mr_pages,
+            max_sges: dev.max_send_sge().min(MAX_SGES),
+        })
+    }
+}
+
+/// The slot of a chunk.
+#[pin_data]
+pub(crate) struct Request {
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+}
+
+struct Inner {
+    mr: Mr,
+    hdr: DmaBuf,
+    chunk: Remote,
+    flight: Option<Flight>,
+}
+
+/// A request in flight.
+struct Flight {
+    io: Carried,
+    /// The server has not answered yet.
+    unanswered: bool,
+    /// The device may still send the message.
+    unsent: bool,
+    /// The keys of the region are valid.
+    registered: bool,
+    result: Result<(), Errno>,
+}
+
+enum Carried {
+    Mapped(MappedIo),
+    /// No data.
+    Plain(IoHandle),
+}
+
+impl Carried {
+    fn map(
+        dev: &Device,
+        submit_bytes: u32,
+        dir: Dir,
+        io: IoHandle,
+    ) -> Result<Self, (Error, IoHandle)> {
+        if submit_bytes == 0 {
+            return Ok(Self::Plain(io));
+        }
+        let dir = match dir {
+            Dir::Read => Direction::FromDevice,
+            Dir::Write => Direction::ToDevice,
+        };
+        MappedIo::new(dev, io, dir).map(Self::Mapped)
+    }
+
+    fn release(self, dev: &Device) -> IoHandle {
+        match self {
+            Self::Mapped(io) => io.unmap(dev),
+            Self::Plain(io) => io,
+        }
+    }
+}
+
+impl Flight {
+    fn is_over(&self) -> bool {
+        !self.unanswered && !self.unsent && !self.registered
+    }
+}
+
+impl Request {
+    /// Makes the slot of `chunk`.
+    pub(crate) fn new<'a>(
+        dev: &'a Arc<Device>,
+        wire: &'a Wire,
+        chunk: Chunk,
+    ) -> Result<impl PinInit<Self, Error> + 'a> {
+        let inner = Inner {
+            mr: Mr::new(dev, wire.mr_pages)?,
+            hdr: DmaBuf::new(dev, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
+            chunk: Remote {
+                addr: chunk.addr,
+                rkey: chunk.rkey,
+            },
+            flight: None,
+        };
+        Ok(try_pin_init!(Self {
+            inner <- new_spinlock_irq!(inner, "Request::inner"),
+        }? Error))
+    }
+}
+
+/// How the data of a request travels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transfer {
+    None,
+    /// The message takes it from the memory itself.
+    Direct,
+    /// Through the slot's memory region.
+    Region,
+}
+
+impl Inner {
+    /// Writes user header and request header; gives the placement.
+    fn write_header(&mut self, wire: &Wire, submit: &SubmitInfo<'_>) -> Result<Placement> {
+        let usr_len = u16::try_from(submit.user_hdr.len())?;
+        let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
+        let place = match submit.dir {
+            Dir::Write => layout::write(submit.bytes, usr_len, chunk_size, max_hdr),
+            Dir::Read => layout::read(submit.bytes, usr_len, chunk_size, max_hdr),
+        };
+        let place = place.map_err(|error| convert::error(error.errno()))?;
+        let desc = (submit.bytes > 0).then(|| SgDesc {
+            addr: self.mr.iova(),
+            key: self.mr.rkey(),
+            len: submit.bytes,
+        });
+        let usr_end = submit.user_hdr.len();
+        let (user, hdr) = self
+            .hdr
+            .bytes_mut()
+            .split_at_mut_checked(usr_end)
+            .ok_or(EMSGSIZE)?;
+        user.copy_from_slice(submit.user_hdr);
+        match submit.dir {
+            Dir::Write => {
+                let bytes = WriteHdr { usr_len }.encode();
+                hdr.get_mut(..bytes.len())
+                    .ok_or(EMSGSIZE)?
+                    .copy_from_slice(&bytes);
+            }
+            Dir::Read => {
+                let header = ReadHdr {
+                    usr_len,
+                    need_inval: true,
+                    desc,
+                };
+                header.encode(hdr).ok_or(EMSGSIZE)?;
+            }
+        }
+        Ok(place)
+    }
+
+    /// Chooses how the data travels, and describes it to the region if needed.
+    fn prepare(&mut self, wire: &Wire, submit: &SubmitInfo<'_>, io: &Carried) -> Result<Transfer> {
+        let Carried::Mapped(io) = io else {
+            return Ok(Transfer::None);
+        };
+        if submit.dir == Dir::Write && io.nents() < wire.max_sges {
+            return Ok(Transfer::Direct);
+        }
+        self.mr.map_io(io)?;
+        if self.mr.length() != u64::from(submit.bytes) {
+            return Err(EINVAL);
+        }
+        self.mr.next_key();
+        Ok(Transfer::Region)
+    }
+
+    /// Posts the request.
+    fn post(
+        &self,
+        active: &Active,
+        qp: &QueuePair<Con>,
+        slot: SlotRef<'_, Con>,
+        submit: &SubmitInfo<'_>,
+        place: Placement,
+        transfer: Transfer,
+    ) -> Result {
+        let Some(flight) = &self.flight else {
+            return Err(EINVAL);
+        };
+        let hdr_len = match submit.dir {
+            Dir::Write => submit.user_hdr.len() + WRITE_HDR_LEN,
+            Dir::Read => place.total_len as usize,
+        };
+        let hdr = self.hdr.sge(0, hdr_len)?;
+        let payload = active
+            .wire
+            .layout
+            .request(submit.tag, place.imm_offset)
+            .ok_or(EINVAL)?;
+        let imm = Imm::IoReq { payload }.encode();
+        let to = Remote {
+            addr: self.chunk.addr + u64::from(place.offset_of_first_byte),
+            rkey: self.chunk.rkey,
+        };
+        let doorbell = if submit.last {
+            Doorbell::Now
+        } else {
+            Doorbell::Later
+        };
+        match (transfer, &flight.io) {
+            (Transfer::Direct, Carried::Mapped(io)) => {
+                let room = Room {
+                    wrs: 1,
+                    sges: io.nents() + 1,
+                };
+                let data = io.sges(active.dev.local_dma_lkey());
+                qp.send(room, doorbell, |chain| {
+                    let pieces = Iterator::chain(data, [hdr]);
+                    chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
+                })
+            }
+            (Transfer::Region, _) => {
+                let room = Room { wrs: 2, sges: 2 };
+                qp.send(room, doorbell, |chain| match submit.dir {
+                    Dir::Read => {
+                        chain.reg_mr(&self.mr, Access::RemoteWrite);
+                        chain.rdma_write_imm(to, [hdr], imm, Signal::None);
+                    }
+                    Dir::Write => {
+                        let data = Sge::new(self.mr.iova(), submit.bytes, self.mr.lkey());
+                        chain.reg_mr(&self.mr, Access::Local);
+                        chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
+                    }
+                })
+            }
+            _ => qp.send(Room { wrs: 1, sges: 1 }, doorbell, |chain| {
+                chain.rdma_write_imm(to, [hdr], imm, Signal::None)
+            }),
+        }
+    }
+
+    /// Ends the request if nobody needs its memory any more.
+    fn finish(&mut self, dev: &Device) -> Option<(IoHandle, Result)> {
+        if !self.flight.as_ref()?.is_over() {
+            return None;
+        }
+        let flight = self.flight.take()?;
+        let result = flight.result.map_err(convert::error);
+        Some((flight.io.release(dev), result))
+    }
+}
+
+/// A [`Submit`] without its I/O.
+struct SubmitInfo<'a> {
+    tag: u16,
+    dir: Dir,
+    user_hdr: &'a [u8],
+    bytes: u32,
+    last: bool,
+}
+
+impl Active {
+    /// Sends a request on the connection `cid`; see [`Session::submit`].
+    ///
+    /// [`Session::submit`]: crate::session::Session::submit
+    pub(crate) fn submit(&self, cid: usize, submit: Submit<'_>) -> Result<(), (Error, IoHandle)> {
+        let info = SubmitInfo {
+            tag: submit.tag,
+            dir: submit.dir,
+            user_hdr: submit.user_hdr,
+            bytes: submit.bytes,
+            last: submit.last,
+        };
+        let (Some(qp), Some(slot)) = (self.qps.get(cid), self.slots.get(submit.tag.into())) else {
+            return Err((EINVAL, submit.io));
+        };
+        if info.bytes > self.wire.max_io_bytes {
+            return Err((EMSGSIZE, submit.io));
+        }
+        let mut guard = slot.inner.lock();
+        let inner = &mut *guard;
+        if inner.flight.is_some() {
+            return Err((EBUSY, submit.io));
+        }
+        let io = Carried::map(&self.dev, info.bytes, info.dir, submit.io)?;
+        let prepared = inner
+            .prepare(&self.wire, &info, &io)
+            .and_then(|transfer| Ok((inner.write_header(&self.wire, &info)?, transfer)));
+        let (place, transfer) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Err((error, io.release(&self.dev))),
+        };
+        inner.flight = Some(Flight {
+            io,
+            unanswered: true,
+            unsent: transfer == Transfer::Direct,
+            registered: transfer == Transfer::Region,
+            result: Ok(()),
+        });
+        let posted = inner.post(self, qp, slot, &info, place, transfer);
+        let Err(error) = posted else {
+            return Ok(());
+        };
+        let flight = inner.flight.take();
+        drop(guard);
+        self.post_failed(error);
+        match flight {
+            Some(flight) => Err((error, flight.io.release(&self.dev))),
+            // It was put there above, under the lock.
+            None => Ok(()),
+        }
+    }
+
+    /// Rings the doorbell of the connection `cid`.
+    pub(crate) fn commit(&self, cid: usize) {
+        if let Some(qp) = self.qps.get(cid) {
+            if let Err(error) = qp.ring() {
+                self.post_failed(error);
+            }
+        }
+    }
+
+    /// Gives the path up unless the error is the request's own.
+    fn post_failed(&self, error: Error) {
+        if error != EAGAIN && error != EINVAL && error != ENOTCONN {
+            self.path.error(fmt!("cannot post ({:?})", error));
+        }
+    }
+
+    /// Tells whether no request is in flight with the chunk `tag`.
+    pub(crate) fn is_idle(&self, tag: u16) -> bool {
+        self.slots
+            .get(tag.into())
+            .is_some_and(|slot| slot.inner.lock().flight.is_none())
+    }
+}
+
+/// The server answered the request of `slot`, with `errno` unless that is zero.
+pub(crate) fn answered(
+    qp: &QpRef<'_, Con>,
+    slot: SlotRef<'_, Con>,
+    errno: u16,
+    invalidated: bool,
+    rkey: Option<u32>,
+) {
+    let mut guard = slot.inner.lock();
+    let inner = &mut *guard;
+    if let Some(rkey) = rkey {
+        inner.chunk.rkey = rkey;
+    }
+    let Some(flight) = &mut inner.flight else {
+        return;
+    };
+    if !flight.unanswered {
+        return;
+    }
+    flight.unanswered = false;
+    if let Some(errno) = Errno::from_imm(errno) {
+        flight.result = Err(errno);
+    }
+    let mut lost = None;
+    if flight.registered {
+        if invalidated {
+            flight.registered = false;
+        } else {
+            let rkey = inner.mr.rkey();
+            lost = qp
+                .send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+                    chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
+                })
+                .err();
+        }
+    }
+    let over = inner.finish(qp.device());
+    drop(guard);
+    end(over);
+    if let Some(error) = lost {
+        // The request ends when the path is torn down.
+        qp.handler()
+            .path
+            .error(fmt!("cannot invalidate a key ({:?})", error));
+    }
+}
+
+/// The message of `slot` was acknowledged.
+pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
+    let mut inner = slot.inner.lock();
+    if let Some(flight) = &mut inner.flight {
+        flight.unsent = false;
+    }
+    let over = inner.finish(qp.device());
+    drop(inner);
+    end(over);
+}
+
+/// The key of `slot` was invalidated.
+pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
+    let mut inner = slot.inner.lock();
+    if let Some(flight) = &mut inner.flight {
+        flight.registered = false;
+    }
+    let over = inner.finish(qp.device());
+    drop(inner);
+    end(over);
+}
+
+/// Ends the request of `slot` with an error. Its connection is drained.
+pub(crate) fn abort(slot: &SlotRef<'_, Con>, dev: &Device) {
+    let flight = slot.inner.lock().flight.take();
+    if let Some(flight) = flight {
+        flight.io.release(dev).done(Err(ECONNABORTED));
+    }
+}
+
+fn end(over: Option<(IoHandle, Result)>) {
+    if let Some((io, result)) = over {
+        io.done(result);
+    }
+}
+
+/// Sends an immediate without data, such as a heartbeat.
+pub(crate) fn send_imm(qp: &QueuePair<Con>, imm: Imm) -> Result {
+    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+        chain.rdma_write_imm(Remote::default(), [], imm.encode(), Signal::None)
+    })
+}
