@@ -19,7 +19,8 @@ use crate::{
 };
 use ibtrs_core::{
     convert::Shown,
-    heart::Heart, //
+    heart::Heart,
+    steps::Steps, //
 };
 use ibtrs_proto::{
     consts::{
@@ -74,40 +75,7 @@ use rdma::{
 /// The state of a path, and what remains to be done about changes of it.
 struct Fsm {
     state: State,
-    todo: Todo,
-}
-
-/// Actions of several steps, in the order of the steps.
-struct Todo {
-    steps: [Actions; 8],
-    len: usize,
-}
-
-impl Todo {
-    /// Adds the actions of a step. More steps than fit, which no sequence of
-    /// events makes, become one.
-    fn push(&mut self, actions: Actions) {
-        if let Some(place) = self.steps.get_mut(self.len) {
-            *place = actions;
-            self.len += 1;
-        } else if let Some(last) = self.steps.last_mut() {
-            *last = last.and(actions);
-        }
-    }
-
-    fn take(&mut self) -> Self {
-        core::mem::replace(
-            self,
-            Self {
-                steps: [Actions::NONE; 8],
-                len: 0,
-            },
-        )
-    }
-
-    fn iter(&self) -> impl Iterator<Item = Actions> + '_ {
-        self.steps.iter().take(self.len).copied()
-    }
+    todo: Steps<Actions>,
 }
 
 /// What an attempt to connect leaves behind, to be torn down.
@@ -195,7 +163,7 @@ impl Path {
                 fsm <- new_spinlock_irq!(
                     Fsm {
                         state: fsm::initial().next,
-                        todo: Todo { steps: [Actions::NONE; 8], len: 0 },
+                        todo: Steps::default(),
                     },
                     "Path::fsm"
                 ),
@@ -265,7 +233,7 @@ impl Path {
         fsm.state = step.next;
         let work = !step.actions.is_empty() || step.next == State::Closing;
         if !step.actions.is_empty() {
-            fsm.todo.push(step.actions);
+            fsm.todo.push(step.actions, Actions::and);
         }
         drop(fsm);
         if work {
@@ -351,7 +319,7 @@ impl WorkItem<0> for Path {
     fn run(this: Arc<Self>) {
         loop {
             let todo = this.fsm.lock().todo.take();
-            if todo.len == 0 {
+            if todo.is_empty() {
                 break;
             }
             for actions in todo.iter() {

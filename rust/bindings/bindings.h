@@ -14,6 +14,7 @@
 #include <linux/ratelimit.h>
 #include <linux/workqueue.h>
 #include <net/net_namespace.h>
+#include <rdma/ib.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>

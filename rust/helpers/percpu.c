@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/cpumask.h>
 #include <linux/percpu-refcount.h>
+#include <linux/percpu.h>
 
 __rust_helper void rust_helper_percpu_ref_get(struct percpu_ref *ref)
 {
@@ -20,4 +22,19 @@ __rust_helper void rust_helper_percpu_ref_put(struct percpu_ref *ref)
 __rust_helper void rust_helper_percpu_ref_kill(struct percpu_ref *ref)
 {
 	percpu_ref_kill(ref);
+}
+
+__rust_helper void rust_helper_kx_this_cpu_add(void *counter, u64 value)
+{
+	this_cpu_add(*(u64 __percpu *)counter, value);
+}
+
+__rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
+{
+	return READ_ONCE(*per_cpu_ptr((u64 __percpu *)counter, cpu));
+}
+
+__rust_helper bool rust_helper_cpu_possible(unsigned int cpu)
+{
+	return cpu < nr_cpu_ids && cpu_possible(cpu);
 }

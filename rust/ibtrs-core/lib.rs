@@ -15,6 +15,7 @@ use rdma::device::Client;
 
 pub mod convert;
 pub mod heart;
+pub mod steps;
 
 module! {
     type: Core,

@@ -11,9 +11,13 @@
 //! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist |
 //! | [`log`] | rate-limited printing |
 //! | [`mm`] | blocks of pages, allocation scopes |
+//! | [`module`] | keeping a module loaded |
+//! | [`net`] | socket addresses, network namespaces |
 //! | [`param`] | module parameters that are strings, have ranges, and show in sysfs |
+//! | [`percpu`] | counters that each CPU keeps for itself |
 //! | [`random`], [`uuid`] | random numbers and identifiers |
 //! | [`sync`] | references that teardown waits for, completions, RCU pointers |
+//! | [`sysfs`] | directories, files and links, classes of devices |
 //! | [`work`] | work queues of one's own, and work that can be cancelled |
 //!
 //! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
@@ -23,11 +27,14 @@ pub mod blk;
 pub mod io;
 pub mod log;
 pub mod mm;
+pub mod module;
 pub mod net;
 pub mod param;
+pub mod percpu;
 pub mod random;
 pub mod sg;
 pub mod sync;
+pub mod sysfs;
 pub mod uuid;
 pub mod work;
 

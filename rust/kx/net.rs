@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network addresses and namespaces.
+//! Socket addresses and network namespaces.
 
 pub mod addr;
 pub mod ns;

@@ -1,19 +1,72 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Socket addresses.
+//!
+//! Here they are the bytes that C sees, put together and taken apart at offsets that are checked
+//! against C's.
+//!
+//! C headers: [`include/linux/socket.h`](srctree/include/linux/socket.h),
+//! [`include/rdma/ib.h`](srctree/include/rdma/ib.h)
 
-use ibtrs_bindings::__kernel_sockaddr_storage;
+use core::mem::offset_of;
+use ibtrs_bindings::{
+    __kernel_sockaddr_storage, //
+    sockaddr_ib,
+};
 use kernel::{
-    bindings,
-    prelude::*, //
+    bindings::{
+        self,
+        sockaddr_in,
+        sockaddr_in6, //
+    },
+    fmt,
+    prelude::*,
+    static_assert, //
 };
 
-/// `AF_INET`
-const AF_INET: u16 = 2;
-/// `AF_INET6`
-const AF_INET6: u16 = 10;
-/// `AF_IB`
-const AF_IB: u16 = 27;
+// CAST: Small constants.
+const AF_INET: u16 = bindings::AF_INET as u16;
+const AF_INET6: u16 = bindings::AF_INET6 as u16;
+const AF_IB: u16 = bindings::AF_IB as u16;
+
+/// The port, or the partition key of an InfiniBand address.
+const PORT: usize = 2;
+static_assert!(offset_of!(sockaddr_in, sin_port) == PORT);
+static_assert!(offset_of!(sockaddr_in6, sin6_port) == PORT);
+static_assert!(offset_of!(sockaddr_ib, sib_pkey) == PORT);
+
+/// The host of an IPv4 address.
+const V4: usize = 4;
+static_assert!(offset_of!(sockaddr_in, sin_addr) == V4);
+
+/// The host of the others.
+const V6: usize = 8;
+static_assert!(offset_of!(sockaddr_in6, sin6_addr) == V6);
+static_assert!(offset_of!(sockaddr_ib, sib_addr) == V6);
+
+/// The interface of a link-local IPv6 address.
+const SCOPE: usize = 24;
+static_assert!(offset_of!(sockaddr_in6, sin6_scope_id) == SCOPE);
+
+/// The service id of an InfiniBand address, and which bits of it count.
+const SERVICE: usize = 24;
+const SERVICE_MASK: usize = 32;
+static_assert!(offset_of!(sockaddr_ib, sib_sid) == SERVICE);
+static_assert!(offset_of!(sockaddr_ib, sib_sid_mask) == SERVICE_MASK);
+
+/// The service ids of the InfiniBand port space, the port being in their low bits.
+const SERVICE_IB: u64 = 0x13f_0000;
+
+/// The part of an address that names a host, in network order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// An IPv4 address.
+    V4([u8; 4]),
+    /// An IPv6 address, and the index of its interface if it is link-local.
+    V6([u8; 16], u32),
+    /// An InfiniBand GID.
+    Gid([u8; 16]),
+}
 
 /// A socket address of any family.
 #[repr(transparent)]
@@ -25,49 +78,61 @@ pub struct SockAddr(Bytes);
 #[derive(Clone, Copy)]
 struct Bytes([u8; 128]);
 
-kernel::static_assert!(size_of::<Bytes>() == size_of::<__kernel_sockaddr_storage>());
-kernel::static_assert!(align_of::<Bytes>() >= align_of::<__kernel_sockaddr_storage>());
+static_assert!(size_of::<Bytes>() == size_of::<__kernel_sockaddr_storage>());
+static_assert!(align_of::<Bytes>() >= align_of::<__kernel_sockaddr_storage>());
 
 impl SockAddr {
     fn new(family: u16, fields: &[(usize, &[u8])]) -> Self {
-        let mut bytes = [0; 128];
-        bytes[..2].copy_from_slice(&family.to_ne_bytes());
+        let mut this = Self(Bytes([0; 128]));
+        this.put(0, &family.to_ne_bytes());
         for (at, field) in fields {
-            if let Some(place) = bytes.get_mut(*at..*at + field.len()) {
-                place.copy_from_slice(field);
-            }
+            this.put(*at, field);
         }
-        Self(Bytes(bytes))
+        this
     }
 
-    /// An IPv4 address in network order.
+    /// Puts a field in; all offsets here are inside.
+    fn put(&mut self, at: usize, field: &[u8]) {
+        let places = self.0 .0.iter_mut().skip(at);
+        for (place, byte) in places.zip(field) {
+            *place = *byte;
+        }
+    }
+
+    /// Takes a field out; all offsets here are inside.
+    fn take<const N: usize>(&self, at: usize) -> [u8; N] {
+        let rest = self.0 .0.get(at..).unwrap_or_default();
+        rest.first_chunk().copied().unwrap_or([0; N])
+    }
+
+    /// An IPv4 address, in network order.
     pub fn v4(addr: [u8; 4], port: u16) -> Self {
-        Self::new(AF_INET, &[(2, &port.to_be_bytes()), (4, &addr)])
+        Self::new(AF_INET, &[(PORT, &port.to_be_bytes()), (V4, &addr)])
     }
 
-    /// An IPv6 address in network order; `scope` is an interface number, or zero.
+    /// An IPv6 address, in network order; `scope` is the index of an interface, or zero.
     pub fn v6(addr: [u8; 16], port: u16, scope: u32) -> Self {
         Self::new(
             AF_INET6,
             &[
-                (2, &port.to_be_bytes()),
-                (8, &addr),
-                (24, &scope.to_ne_bytes()),
+                (PORT, &port.to_be_bytes()),
+                (V6, &addr),
+                (SCOPE, &scope.to_ne_bytes()),
             ],
         )
     }
 
-    /// An InfiniBand GID in network order, with the service id of `port` in the
-    /// TCP port space.
+    /// An InfiniBand GID, in network order, with the service id of `port` in the InfiniBand port
+    /// space, in any partition.
     pub fn gid(addr: [u8; 16], port: u16) -> Self {
-        let sid = 0x0000_0000_0106_0000u64 | u64::from(port);
+        let service = SERVICE_IB | u64::from(port);
         Self::new(
             AF_IB,
             &[
-                (2, &0xffffu16.to_be_bytes()),
-                (8, &addr),
-                (24, &sid.to_be_bytes()),
-                (32, &u64::MAX.to_be_bytes()),
+                (PORT, &u16::MAX.to_be_bytes()),
+                (V6, &addr),
+                (SERVICE, &service.to_be_bytes()),
+                (SERVICE_MASK, &u64::MAX.to_be_bytes()),
             ],
         )
     }
@@ -78,12 +143,60 @@ impl SockAddr {
     ///
     /// `addr` must point to a valid address storage.
     pub unsafe fn from_raw(addr: *const __kernel_sockaddr_storage) -> Self {
-        // SAFETY: By this function's contract; the sizes are equal.
+        // SAFETY: By the function's requirement; the sizes are equal.
         Self(Bytes(unsafe { addr.cast::<[u8; 128]>().read() }))
     }
 
-    /// Returns a pointer for C, valid as long as `self`.
+    /// The address for C, valid as long as `self`.
     pub fn as_raw(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(self).cast()
+    }
+
+    /// The family, `AF_INET` for example, or zero if there is no address.
+    pub fn family(&self) -> u16 {
+        u16::from_ne_bytes(self.take(0))
+    }
+
+    /// The host, if the family is one of those.
+    pub fn host(&self) -> Option<Host> {
+        match self.family() {
+            AF_INET => Some(Host::V4(self.take(V4))),
+            AF_INET6 => Some(Host::V6(
+                self.take(V6),
+                u32::from_ne_bytes(self.take(SCOPE)),
+            )),
+            AF_IB => Some(Host::Gid(self.take(V6))),
+            _ => None,
+        }
+    }
+
+    /// The port, or zero if the family has none. That of an InfiniBand address is in the low bits
+    /// of its service id.
+    pub fn port(&self) -> u16 {
+        match self.family() {
+            AF_INET | AF_INET6 => u16::from_be_bytes(self.take(PORT)),
+            AF_IB => {
+                let [.., high, low] = self.take::<8>(SERVICE);
+                u16::from_be_bytes([high, low])
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl PartialEq for SockAddr {
+    fn eq(&self, other: &Self) -> bool {
+        self.host() == other.host() && self.port() == other.port()
+    }
+}
+
+impl Eq for SockAddr {}
+
+impl fmt::Debug for SockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SockAddr")
+            .field(&self.host())
+            .field(&self.port())
+            .finish()
     }
 }

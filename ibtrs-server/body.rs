@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The body of a chunk: what a request in service needs, passed from hand to
+//! hand.
+
+use crate::{
+    con::MAX_USER_HDR,
+    server::Config, //
+};
+use ibtrs_proto::{
+    consts::RKEY_RSP_LEN,
+    msg::{
+        Direction as Dir,
+        RkeyRsp,
+        ServerRequest,
+        SgDesc, //
+    },
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
+};
+use kx::{
+    mm::{
+        Node,
+        PageBlock, //
+    },
+    sync::TakeCell,
+};
+use rdma::{
+    device::Device,
+    dma::{
+        Direction,
+        DmaBuf,
+        DmaPages, //
+    },
+    mr::Mr,
+    sge::Sge, //
+};
+
+/// Data of up to that many bytes goes through memory that no client can write
+/// to, which costs less than an invalidation.
+pub(crate) const SMALL_BYTES: usize = 16384;
+
+/// Where a body is.
+#[pin_data]
+pub(crate) struct BodySlot {
+    /// No request is in service.
+    #[pin]
+    idle: SpinLockIrq<Option<KBox<Body>>>,
+    /// The key of the chunk is being invalidated.
+    pub(crate) invalidating: TakeCell<KBox<Body>>,
+    /// The request was answered with this, but the send queue is full.
+    pub(crate) parked: TakeCell<(KBox<Body>, Result)>,
+}
+
+impl BodySlot {
+    pub(crate) fn new(body: KBox<Body>) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            idle <- new_spinlock_irq!(Some(body), "BodySlot::idle"),
+            invalidating: TakeCell::empty(),
+            parked: TakeCell::empty(),
+        }? Error)
+    }
+
+    /// Takes the body for a request; none if a request has it.
+    pub(crate) fn take(&self) -> Option<KBox<Body>> {
+        self.idle.lock().take()
+    }
+
+    /// Puts the body back after `answer` was done with it: the next request
+    /// may come as soon as the client has the answer, so both happen under the
+    /// lock. If the answer could not be sent, the body comes back.
+    pub(crate) fn put_after(
+        &self,
+        mut body: KBox<Body>,
+        answer: impl FnOnce(&mut Body) -> Result,
+    ) -> Result<(), (Error, KBox<Body>)> {
+        let mut idle = self.idle.lock();
+        match answer(&mut body) {
+            Ok(()) => {
+                *idle = Some(body);
+                Ok(())
+            }
+            Err(error) => Err((error, body)),
+        }
+    }
+
+    /// Puts the body back.
+    pub(crate) fn put(&self, body: KBox<Body>) {
+        *self.idle.lock() = Some(body);
+    }
+
+    /// Does something with an idle body.
+    pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Body) -> T) -> Option<T> {
+        match &mut *self.idle.lock() {
+            Some(body) => Some(func(body)),
+            None => None,
+        }
+    }
+}
+
+/// What belongs to a chunk on one path.
+pub(crate) struct Body {
+    chunk: DmaPages,
+    /// Memory that was never registered.
+    small: Option<DmaPages>,
+    mr: Mr,
+    rkey_rsp: DmaBuf,
+    hdr: [u8; MAX_USER_HDR],
+    /// The request in service.
+    pub(crate) request: ServerRequest,
+    /// The key was invalidated for the request in service.
+    pub(crate) invalidated: bool,
+}
+
+impl Body {
+    /// Makes the body of `chunk` for the device of a path.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(dev: &Arc<Device>, chunk: Arc<PageBlock>, config: &Config) -> Result<Self> {
+        let pages = config.chunk_bytes / kernel::page::PAGE_SIZE as u32;
+        let small = if config.invalidate {
+            let block = Arc::new(PageBlock::with_len(SMALL_BYTES, Node::ANY)?, GFP_KERNEL)?;
+            Some(DmaPages::new(dev, block, Direction::ToDevice)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            chunk: DmaPages::new(dev, chunk, Direction::Bidirectional)?,
+            small,
+            mr: Mr::new(dev, pages)?,
+            rkey_rsp: DmaBuf::new(dev, RKEY_RSP_LEN, Direction::ToDevice)?,
+            hdr: [0; MAX_USER_HDR],
+            request: ServerRequest {
+                direction: Dir::Write,
+                data_len: 0,
+                usr_len: 0,
+                desc: None,
+                need_inval: false,
+            },
+            invalidated: false,
+        })
+    }
+
+    /// Describes the chunk to its region under a new key.
+    pub(crate) fn register(&mut self) -> Result {
+        self.mr.map_pages(&self.chunk)?;
+        self.mr.next_key();
+        Ok(())
+    }
+
+    pub(crate) fn region(&self) -> Option<&Mr> {
+        Some(&self.mr)
+    }
+
+    /// Says where clients find the chunk; its length is left to the caller.
+    pub(crate) fn descriptor(&self) -> SgDesc {
+        SgDesc {
+            addr: self.mr.iova(),
+            key: self.mr.rkey(),
+            len: 0,
+        }
+    }
+
+    pub(crate) fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// Makes the key that is valid next, after an invalidation.
+    pub(crate) fn next_key(&mut self) {
+        self.mr.next_key();
+    }
+
+    /// Returns the chunk.
+    pub(crate) fn chunk(&self) -> &DmaPages {
+        &self.chunk
+    }
+
+    /// Takes the user header of the request out of the chunk.
+    pub(crate) fn copy_header(&mut self) -> Result {
+        let at = self.request.data_len as usize;
+        let len = usize::from(self.request.usr_len);
+        self.chunk.sync_for_cpu(at, len)?;
+        let hdr = self.hdr.get_mut(..len).ok_or(EMSGSIZE)?;
+        self.chunk.block().copy_out(at, hdr)
+    }
+
+    /// Returns the user header.
+    pub(crate) fn user_hdr(&self) -> &[u8] {
+        self.hdr
+            .get(..usize::from(self.request.usr_len))
+            .unwrap_or(&[])
+    }
+
+    /// Tells whether the data of the request goes through private memory.
+    pub(crate) fn is_small(&self) -> bool {
+        self.small.is_some() && self.request.data_len as usize <= SMALL_BYTES
+    }
+
+    /// Tells whether the key of the chunk must be invalidated before the
+    /// request is served.
+    pub(crate) fn must_invalidate(&self) -> bool {
+        self.small.is_some() && !self.is_small()
+    }
+
+    fn data(&self) -> &DmaPages {
+        match &self.small {
+            Some(small) if self.is_small() => small,
+            _ => &self.chunk,
+        }
+    }
+
+    /// Makes the data of a write ready for the service.
+    pub(crate) fn prepare_data(&mut self) -> Result {
+        let len = self.request.data_len as usize;
+        if self.request.direction == Dir::Read || len == 0 {
+            return Ok(());
+        }
+        self.chunk.sync_for_cpu(0, len)?;
+        match &self.small {
+            Some(small) if self.is_small() => self.chunk.block().copy_to(0, small.block(), 0, len),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the memory of the request's data.
+    pub(crate) fn buffer(&self) -> &PageBlock {
+        self.data().block()
+    }
+
+    /// Names the data of the answer to a read.
+    pub(crate) fn answer_data(&self) -> Result<Sge> {
+        self.data().sge(self.request.return_len() as usize)
+    }
+
+    /// Writes the message with the key to use next, and names it.
+    pub(crate) fn answer_key(&mut self, buf_id: u16) -> Result<Sge> {
+        let message = RkeyRsp {
+            buf_id,
+            rkey: self.mr.rkey(),
+        };
+        let bytes = message.encode();
+        self.rkey_rsp
+            .bytes_mut()
+            .get_mut(..bytes.len())
+            .ok_or(EINVAL)?
+            .copy_from_slice(&bytes);
+        self.rkey_rsp.sge(0, bytes.len())
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The message that completes a path, and its answer (protocol 2.4).
+
+use crate::{
+    body::BodySlot,
+    path::{
+        Info,
+        Path, //
+    },
+};
+use ibtrs_proto::{
+    consts::info_rsp_len,
+    msg::{
+        InfoReq,
+        InfoRsp,
+        SgDesc, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+use rdma::{
+    dma::{
+        Direction,
+        DmaBuf, //
+    },
+    mr::Access,
+    sendq::{
+        Doorbell,
+        Room,
+        Signal, //
+    },
+};
+
+/// Checks the message, and lets the session come up if it is the first path's.
+pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
+    let bytes = info.bytes.get(..info.len).unwrap_or(&[]);
+    let request = match InfoReq::decode(bytes) {
+        Ok(request) => request,
+        Err(error) => {
+            pr_err!("session refused: {}\n", error.as_str());
+            return false;
+        }
+    };
+    if path.cons.lock().qps.iter().any(Option::is_none) {
+        pr_err!("{}: not all connections are there\n", request.name.as_str());
+        return false;
+    }
+    if let Err(error) = path.session.path_up(request.name) {
+        pr_err!("{}: session refused ({:?})\n", request.name.as_str(), error);
+        return false;
+    }
+    pr_info!("{}: path connected\n", request.name.as_str());
+    true
+}
+
+/// Registers the chunks and tells the client where they are.
+///
+/// # Errors
+///
+/// `ENOMEM`, `ENOTCONN`, those of the driver.
+pub(crate) fn answer(path: &Arc<Path>) -> Result {
+    let config = path.session.server.config;
+    let cons = path.cons.lock();
+    let service = match cons.qps.first() {
+        Some(Some(service)) => service.get(),
+        _ => return Err(ENOTCONN),
+    };
+    drop(cons);
+
+    let mut descs = KVVec::with_capacity(usize::from(config.queue_depth), GFP_KERNEL)?;
+    for slot in path.slots.iter() {
+        let mut desc = register(&slot)?;
+        // The queue has room for all; it is only a matter of time if not.
+        loop {
+            let posted = service.send(Room { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
+                slot.with_idle(|body| {
+                    if let Some(mr) = body.region() {
+                        chain.reg_mr(mr, Access::RemoteWrite);
+                    }
+                });
+            });
+            match posted {
+                Err(error) if error == EAGAIN => fsleep(Delta::from_millis(1)),
+                other => break other,
+            }
+        }?;
+        desc.len = config.chunk_bytes;
+        descs.push(desc, GFP_KERNEL)?;
+    }
+
+    let len = info_rsp_len(config.queue_depth);
+    let mut message = DmaBuf::new(&path.dev, len, Direction::ToDevice)?;
+    InfoRsp::write(message.bytes_mut(), descs.iter().copied()).map_err(|_| EINVAL)?;
+    let sge = message.sge(0, len)?;
+    path.cons.lock().info_rsp = Some(message);
+    service.send(Room { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+        chain.send([sge], Signal::Control)
+    })
+}
+
+/// Describes the chunk of `slot` to its region; gives where clients find it.
+fn register(slot: &BodySlot) -> Result<SgDesc> {
+    slot.with_idle(|body| {
+        body.register()?;
+        Ok(body.descriptor())
+    })
+    .ok_or(EBUSY)?
+}

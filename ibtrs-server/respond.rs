@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Answers to requests (protocol 1.10).
+
+use crate::{
+    body::Body,
+    con::Con, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    errno::Errno,
+    imm::Imm, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        SpinLockIrq, //
+    },
+};
+use rdma::{
+    mr::Access,
+    qp::QueuePair,
+    sendq::{
+        Doorbell,
+        Room,
+        Signal, //
+    },
+    sge::{
+        Remote,
+        Sge, //
+    },
+};
+
+/// The most that an answer takes: data, registration, invalidation, message.
+const ROOM: Room = Room { wrs: 4, sges: 2 };
+
+/// Answers of a connection that wait for room in its send queue.
+#[pin_data]
+pub(crate) struct Parked {
+    #[pin]
+    queue: SpinLockIrq<Indexes>,
+    /// There is one; apart from the queue so that a connection with room only
+    /// reads this.
+    some: AtomicFlag,
+}
+
+/// The chunks of the answers, oldest first.
+struct Indexes {
+    ring: KVVec<u32>,
+    head: usize,
+    len: usize,
+}
+
+impl Indexes {
+    /// Appends; there are no more answers than chunks.
+    fn push(&mut self, index: u32) {
+        let at = (self.head + self.len) % self.ring.len().max(1);
+        if let Some(place) = self.ring.get_mut(at) {
+            *place = index;
+            self.len += 1;
+        }
+    }
+
+    fn first(&self) -> Option<u32> {
+        (self.len > 0).then(|| self.ring.get(self.head).copied())?
+    }
+
+    fn pop(&mut self) {
+        self.head = (self.head + 1) % self.ring.len().max(1);
+        self.len -= 1;
+    }
+}
+
+impl Parked {
+    /// Makes the queue of a session with `depth` chunks.
+    pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            queue <- new_spinlock_irq!(
+                Indexes {
+                    ring: KVVec::from_elem(0, usize::from(depth), GFP_KERNEL)?,
+                    head: 0,
+                    len: 0,
+                },
+                "Parked::queue"
+            ),
+            some: AtomicFlag::new(false),
+        }? Error)
+    }
+}
+
+/// Answers the request of the chunk `index`, and puts its body back.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, result: Result) {
+    let Err((error, body)) = send(qp, index, body, result) else {
+        return;
+    };
+    if error != EAGAIN {
+        return lost(qp, index, body, error);
+    }
+    let parked = &qp.handler().parked;
+    let mut queue = parked.queue.lock();
+    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+        if slot.parked.put((body, result)).is_ok() {
+            queue.push(index);
+            parked.some.store(true, Relaxed);
+        }
+    }
+    // Completions may have made room before this answer could be seen.
+    drain(qp, &mut queue);
+}
+
+/// Sends answers that wait, as far as there is room now.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn retry(qp: &QueuePair<Con>) {
+    let parked = &qp.handler().parked;
+    // ORDERING: Whoever parks an answer tries again under the lock after he set
+    // the flag, so a stale value here is made up for there.
+    if parked.some.load(Relaxed) {
+        drain(qp, &mut parked.queue.lock());
+    }
+}
+
+fn drain(qp: &QueuePair<Con>, queue: &mut Indexes) {
+    while let Some(index) = queue.first() {
+        let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) else {
+            return;
+        };
+        let Some((body, result)) = slot.parked.take() else {
+            queue.pop();
+            continue;
+        };
+        match send(qp, index, body, result) {
+            Ok(()) => queue.pop(),
+            Err((error, body)) if error == EAGAIN => {
+                // Just taken out, so there is room.
+                let _ = slot.parked.put((body, result));
+                return;
+            }
+            Err((error, body)) => {
+                queue.pop();
+                lost(qp, index, body, error);
+            }
+        }
+    }
+    qp.handler().parked.some.store(false, Relaxed);
+}
+
+/// An answer could not be sent: the client gets none, so the path is given up.
+fn lost(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, error: Error) {
+    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+        slot.put(body);
+    }
+    if error != ENOTCONN {
+        qp.handler()
+            .path
+            .error(fmt!("cannot post an answer ({:?})", error));
+    }
+}
+
+fn send(
+    qp: &QueuePair<Con>,
+    index: u32,
+    body: KBox<Body>,
+    result: Result,
+) -> Result<(), (Error, KBox<Body>)> {
+    let slot = qp.slots().and_then(|slots| slots.get(index));
+    let Some(slot) = slot else {
+        return Err((EINVAL, body));
+    };
+    slot.put_after(body, |body| post(qp, index, body, result))
+}
+
+/// Posts the work requests of an answer.
+fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Result {
+    let request = body.request;
+    let desc = request.desc;
+    let data = match (desc, result) {
+        (Some(desc), Ok(())) => {
+            let to = Remote {
+                addr: desc.addr,
+                rkey: desc.key,
+            };
+            Some((to, body.answer_data()?))
+        }
+        _ => None,
+    };
+    let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
+    let errno = match result {
+        Ok(()) => 0,
+        Err(error) => errno_on_wire(error),
+    };
+    let imm = match inval {
+        Some(_) => Imm::IoRspInv { id: index, errno },
+        None => Imm::IoRsp { id: index, errno },
+    };
+    let key = if qp.handler().path.session.server.config.invalidate {
+        if body.invalidated {
+            body.next_key();
+        }
+        Some(body.answer_key(index as u16)?)
+    } else {
+        None
+    };
+    let body = &*body;
+    qp.send(ROOM, Doorbell::Now, |chain| {
+        if let Some((to, from)) = data {
+            chain.rdma_write(to, [from]);
+        }
+        if body.invalidated {
+            chain.reg_mr(body.mr(), Access::RemoteWrite);
+        }
+        if let Some(rkey) = inval {
+            chain.send_inv(rkey, Signal::None);
+        }
+        match key {
+            Some(key) => chain.send_imm([key], imm.encode(), Signal::None),
+            None => chain.rdma_write_imm(
+                Remote::default(),
+                [] as [Sge; 0],
+                imm.encode(),
+                Signal::None,
+            ),
+        }
+    })
+}
+
+/// Says an error as the nine bits of an answer can.
+fn errno_on_wire(error: Error) -> u16 {
+    let errno: Errno = convert::errno(error);
+    errno.to_imm()
+}

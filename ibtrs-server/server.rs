@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The service above and the listener below it.
+
+use crate::{
+    admit::{
+        Incoming,
+        Waiting, //
+    },
+    op::Op,
+    session::Session, //
+};
+use ibtrs_proto::{
+    consts::{
+        DEFAULT_PORT,
+        MAX_HDR_SIZE, //
+    },
+    handshake::ConnRsp,
+    imm::ImmLayout, //
+};
+use kernel::{
+    new_condvar, new_mutex,
+    prelude::*,
+    str::CStr,
+    sync::{
+        Arc,
+        CondVar,
+        Mutex, //
+    },
+};
+use kx::{
+    net::{
+        addr::SockAddr,
+        ns::Net, //
+    },
+    work::{
+        Options,
+        Queue,
+        Work, //
+    },
+};
+use rdma::cm::CmId;
+
+/// What serves the requests of sessions.
+pub trait Service: Send + Sync + 'static {
+    /// A client's session has come up.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Any; the session is then refused.
+    fn session_up(&self, info: &SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>>;
+}
+
+/// The service of one session.
+pub trait ServiceSession: Send + Sync + 'static {
+    /// A request has come in. It is answered by [`Op::respond`], later and
+    /// anywhere if need be.
+    ///
+    /// # Context
+    ///
+    /// A work queue, which handles the other requests of the connection, too:
+    /// must not wait long.
+    fn request(&self, op: Op);
+
+    /// The session has gone: all its requests have been answered, no other will
+    /// come.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn down(&self);
+}
+
+/// What a service learns about a new session.
+pub struct SessionInfo<'a> {
+    /// The name that the client gave.
+    pub name: &'a CStr,
+    /// The number of chunks; [`Op::buf_id`] is below it.
+    pub queue_depth: u16,
+    /// Bytes of a chunk, headers included.
+    pub chunk_bytes: u32,
+}
+
+/// Sizes and mode, the same for all sessions.
+#[derive(Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) queue_depth: u16,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) invalidate: bool,
+    pub(crate) layout: ImmLayout,
+}
+
+impl Config {
+    /// Takes the module's parameters.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when they do not go together, which is said in the log.
+    pub(crate) fn from_params() -> Result<Self> {
+        let chunk_bytes = crate::max_chunk_size.get();
+        let queue_depth = u16::try_from(crate::sess_queue_depth.get())?;
+        if !chunk_bytes.is_power_of_two() {
+            pr_err!("max_chunk_size={chunk_bytes} is not a power of two\n");
+            return Err(EINVAL);
+        }
+        let layout = ImmLayout::new(queue_depth, chunk_bytes).map_err(|error| {
+            pr_err!(
+                "sess_queue_depth={} with max_chunk_size={}: {}\n",
+                queue_depth,
+                chunk_bytes,
+                error.as_str()
+            );
+            EINVAL
+        })?;
+        Ok(Self {
+            queue_depth,
+            chunk_bytes,
+            invalidate: crate::always_invalidate.get(),
+            layout,
+        })
+    }
+
+    /// What connections are accepted with.
+    pub(crate) fn rsp(&self) -> ConnRsp {
+        ConnRsp {
+            queue_depth: self.queue_depth,
+            max_io_size: self.chunk_bytes.saturating_sub(MAX_HDR_SIZE),
+            max_hdr_size: MAX_HDR_SIZE,
+            new_rkey: self.invalidate,
+        }
+    }
+}
+
+/// All sessions of a service.
+#[pin_data]
+pub(crate) struct Server {
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) config: Config,
+    /// For everything that takes time: admissions, state changes.
+    pub(crate) queue: Arc<Queue>,
+    #[pin]
+    pub(crate) sessions: Mutex<Sessions>,
+    #[pin]
+    pub(crate) emptied: CondVar,
+    #[pin]
+    pub(crate) waiting: Mutex<KVec<Waiting>>,
+    #[pin]
+    pub(crate) admit: Work<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<Work<Self>> for Server { self.admit }
+}
+
+/// The sessions, and whether new ones may come.
+pub(crate) struct Sessions {
+    pub(crate) list: KVec<Arc<Session>>,
+    pub(crate) closing: bool,
+}
+
+impl Server {
+    fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
+        let queue = Queue::new(Options::unbound().mem_reclaim(), fmt!("ibtrs-server"))?;
+        let admit_queue = queue.clone();
+        let waiting = KVec::with_capacity(Waiting::MAX, GFP_KERNEL)?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                service,
+                config: Config::from_params()?,
+                queue,
+                sessions <- new_mutex!(
+                    Sessions { list: KVec::new(), closing: false },
+                    "Server::sessions"
+                ),
+                emptied <- new_condvar!("Server::emptied"),
+                waiting <- new_mutex!(waiting, "Server::waiting"),
+                admit <- kx::new_work!(admit_queue, "Server::admit"),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Closes every session and waits until the last is gone.
+    fn close(&self) {
+        let mut sessions = self.sessions.lock();
+        sessions.closing = true;
+        for session in &sessions.list {
+            session.close();
+        }
+        while !sessions.list.is_empty() {
+            self.emptied.wait(&mut sessions);
+        }
+        drop(sessions);
+        self.queue.flush();
+    }
+}
+
+/// Takes sessions in as long as it lives.
+///
+/// Dropping it closes all sessions, and waits for their requests: may sleep.
+pub struct Listener {
+    // Dropped first, so that no request comes in any more.
+    id: Option<CmId>,
+    server: Arc<Server>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.id.take());
+        // Requests that came before.
+        self.server.queue.flush();
+        self.server.close();
+    }
+}
+
+/// Listens on all local addresses at `port` for sessions of `service`.
+///
+/// # Context
+///
+/// May sleep.
+///
+/// # Errors
+///
+/// `EADDRINUSE` when somebody listens there; `EINVAL` for module parameters
+/// that do not go together; `ENOMEM`.
+pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
+    let port = if port == 0 { DEFAULT_PORT } else { port };
+    let server = Server::new(service)?;
+    let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
+    let id = CmId::new(&Net::current(), incoming)?;
+    // The wildcard of IPv6 takes IPv4 as well.
+    id.listen(&SockAddr::v6([0; 16], port, 0), 64)?;
+    pr_info!("listening on port {port}\n");
+    Ok(Listener {
+        id: Some(id),
+        server,
+    })
+}

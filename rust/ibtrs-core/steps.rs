@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What remains to be done about changes of state.
+
+/// Steps that can wait.
+const ROOM: usize = 8;
+
+/// The actions of several steps of a state machine, in the order of the steps.
+///
+/// A state change is decided under a spin lock, and its actions are done later
+/// by a work item, which takes them all.
+pub struct Steps<A> {
+    steps: [Option<A>; ROOM],
+    len: usize,
+}
+
+impl<A: Copy> Default for Steps<A> {
+    fn default() -> Self {
+        Self {
+            steps: [None; ROOM],
+            len: 0,
+        }
+    }
+}
+
+impl<A: Copy> Steps<A> {
+    /// Adds the actions of a step. More steps than fit, which no sequence of
+    /// events makes, become one by `merge`.
+    pub fn push(&mut self, actions: A, merge: impl FnOnce(A, A) -> A) {
+        if let Some(place) = self.steps.get_mut(self.len) {
+            *place = Some(actions);
+            self.len += 1;
+        } else if let Some(Some(last)) = self.steps.last_mut() {
+            *last = merge(*last, actions);
+        }
+    }
+
+    /// Takes all steps out.
+    pub fn take(&mut self) -> Self {
+        core::mem::take(self)
+    }
+
+    /// Tells whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Goes through the steps in their order.
+    pub fn iter(&self) -> impl Iterator<Item = A> + '_ {
+        self.steps.iter().take(self.len).flatten().copied()
+    }
+}

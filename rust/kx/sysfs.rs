@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Directories, files and links in sysfs, and classes of devices.
+//!
+//! A table of [`Attr`]s says what the files of one kind of directory are called and which functions
+//! serve them. A [`Dir`] is a directory below another one, a [`Device`] one of a [`Class`]; both
+//! keep a reference to the data whose functions are called. A [`Link`] points from one to another.
+//! Each is removed from sysfs when it is dropped.
+//!
+//! # Context
+//!
+//! Everything here *may sleep*. To drop a directory waits for the functions of its files, so these
+//! must not wait for whoever drops it. A file that removes its own directory calls
+//! [`StoreCtx::remove_self`] first, and may then drop that directory itself.
+//!
+//! # Examples
+//!
+//! ```ignore
+//! static FILES: [Attr<Arc<Session>>; 2] = [
+//!     Attr::ro(c"state", Session::show_state),
+//!     Attr::wo(c"remove", Session::store_remove),
+//! ];
+//!
+//! impl Session {
+//!     fn show_state(&self, buf: &mut Buf<'_>) -> Result {
+//!         buf.line(fmt!("{}", self.state()))
+//!     }
+//!
+//!     fn store_remove(ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
+//!         if input != b"1" {
+//!             return Err(EINVAL);
+//!         }
+//!         let this = ctx.remove_self().ok_or(ENODEV)?;
+//!         this.remove();
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let class = Class::new(c"my-class")?;
+//! let device = Device::new(&class, fmt!("one"), session.clone(), &FILES)?;
+//! ```
+//!
+//! C headers: [`include/linux/sysfs.h`](srctree/include/linux/sysfs.h),
+//! [`include/linux/kobject.h`](srctree/include/linux/kobject.h),
+//! [`include/linux/device.h`](srctree/include/linux/device.h)
+
+mod attr;
+mod buf;
+mod class;
+mod device;
+mod dir;
+mod link;
+mod name;
+mod node;
+
+pub use attr::{
+    Attr,
+    Data,
+    StoreCtx, //
+};
+pub use buf::Buf;
+pub use class::Class;
+pub use device::{
+    Action,
+    Device, //
+};
+pub use dir::{
+    Dir,
+    PlainDir, //
+};
+pub use link::Link;
+pub use node::InSysfs;

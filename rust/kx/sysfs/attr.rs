@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files of one line or so.
+
+use core::{
+    ops::Deref,
+    ptr, //
+};
+use kernel::{
+    bindings,
+    error::from_result,
+    page::PAGE_SIZE,
+    prelude::*,
+    str::as_char_ptr_in_const_context, //
+};
+
+use super::{
+    buf::Buf,
+    node::{
+        Core,
+        Node, //
+    }, //
+};
+
+/// A reference to what a directory stands for: `Arc<T>`, `PercpuArc<T>`, `&'static T`.
+///
+/// It is kept as long as the directory is there; once more during each write.
+pub trait Data: Deref + Clone + Send + Sync + 'static {}
+
+impl<P: Deref + Clone + Send + Sync + 'static> Data for P {}
+
+/// Shows a file.
+type Show<P> = fn(&<P as Deref>::Target, &mut Buf<'_>) -> Result;
+
+/// Takes what was written to a file.
+///
+/// It gets all of it, up to a page, without the newline at the end if there is one.
+type Store<P> = fn(StoreCtx<'_, P>, &[u8]) -> Result;
+
+/// The part of a file's description that does not depend on the data's type.
+///
+/// # Invariants
+///
+/// It is the first field of an [`Attr<P>`]. `show` and `store` are that type's.
+#[repr(C)]
+pub(super) struct RawAttr {
+    /// Serves devices; what serves directories uses its first field only.
+    attr: bindings::device_attribute,
+    show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
+    store: unsafe fn(&RawAttr, &Node, &[u8]) -> Result,
+}
+
+impl RawAttr {
+    pub(super) fn as_c(&self) -> *const bindings::attribute {
+        &self.attr.attr
+    }
+}
+
+/// A file in the directories that stand for a `P`; made in a `static` table.
+#[repr(C)]
+pub struct Attr<P: Data> {
+    raw: RawAttr,
+    show: Option<Show<P>>,
+    store: Option<Store<P>>,
+}
+
+// SAFETY: Nothing in it ever changes.
+unsafe impl<P: Data> Sync for Attr<P> {}
+
+impl<P: Data> Attr<P> {
+    /// A file that everyone may read.
+    pub const fn ro(name: &'static CStr, show: Show<P>) -> Self {
+        Self::new(name, 0o444, Some(show), None)
+    }
+
+    /// A file that only root may write, and nobody read.
+    pub const fn wo(name: &'static CStr, store: Store<P>) -> Self {
+        Self::new(name, 0o200, None, Some(store))
+    }
+
+    /// A file that everyone may read, and root write.
+    pub const fn rw(name: &'static CStr, show: Show<P>, store: Store<P>) -> Self {
+        Self::new(name, 0o644, Some(show), Some(store))
+    }
+
+    /// A file with these permissions, which must not let everyone write.
+    pub const fn new(
+        name: &'static CStr,
+        mode: u16,
+        show: Option<Show<P>>,
+        store: Option<Store<P>>,
+    ) -> Self {
+        assert!(mode & !0o777 == 0 && mode & 0o002 == 0);
+        let mut attr: bindings::device_attribute = pin_init::zeroed();
+        attr.attr.name = as_char_ptr_in_const_context(name);
+        attr.attr.mode = mode;
+        attr.__bindgen_anon_1.show = Some(device_show);
+        attr.__bindgen_anon_2.store = Some(device_store);
+        // INVARIANT: This is the first field, and these are the functions.
+        Self {
+            raw: RawAttr {
+                attr,
+                show: Self::call_show,
+                store: Self::call_store,
+            },
+            show,
+            store,
+        }
+    }
+
+    pub(super) fn as_raw(&self) -> &RawAttr {
+        &self.raw
+    }
+
+    /// The description around a part of it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be part of an `Attr<P>`.
+    unsafe fn from_raw(raw: &RawAttr) -> &Self {
+        // CAST: `raw` is the first field of a `repr(C)` struct.
+        // SAFETY: By the function's requirement.
+        unsafe { &*ptr::from_ref(raw).cast() }
+    }
+
+    /// Calls `show`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be part of an `Attr<P>`, and the data of `node` a `P` that is valid now.
+    unsafe fn call_show(raw: &RawAttr, node: &Node, buf: &mut Buf<'_>) -> Result {
+        // SAFETY: By the function's requirement.
+        let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
+        this.show.ok_or(EIO)?(data, buf)
+    }
+
+    /// Calls `store`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be part of an `Attr<P>`, and the data of `node` a `P` that is valid now.
+    unsafe fn call_store(raw: &RawAttr, node: &Node, input: &[u8]) -> Result {
+        // SAFETY: By the function's requirement.
+        let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
+        let store = this.store.ok_or(EIO)?;
+        let ctx = StoreCtx {
+            node,
+            raw,
+            data: data.clone(),
+        };
+        store(ctx, input)
+    }
+}
+
+/// What a write is for. It derefs to the data.
+///
+/// # Invariants
+///
+/// `node` is valid: the directory is not removed while its file's function runs, unless that asks
+/// for it, which takes this value.
+pub struct StoreCtx<'a, P: Data> {
+    node: &'a Node,
+    raw: &'a RawAttr,
+    data: P,
+}
+
+impl<P: Data> StoreCtx<'_, P> {
+    /// The reference to the data.
+    pub fn data(&self) -> &P {
+        &self.data
+    }
+
+    /// Removes the file, so that the caller may drop the file's directory.
+    ///
+    /// If several callers try that at once, one gets the reference to the data. The others wait
+    /// until its function has returned, and get [`None`], as do those whose directory somebody
+    /// else is about to drop.
+    pub fn remove_self(self) -> Option<P> {
+        self.node.remove_self(self.raw).then_some(self.data)
+    }
+}
+
+impl<P: Data> Deref for StoreCtx<'_, P> {
+    type Target = P::Target;
+
+    fn deref(&self) -> &P::Target {
+        &self.data
+    }
+}
+
+/// Shows a file.
+///
+/// # Safety
+///
+/// - `core` must point to the core of a directory with this file, which sysfs keeps there during
+///   the call.
+/// - `buf` must be valid for writing a page, and initialised.
+unsafe fn show<K>(core: *const Core<K>, raw: *const RawAttr, buf: *mut c_char) -> isize {
+    // SAFETY: By the function's requirement; attributes are static.
+    let (node, raw) = unsafe { (&(*core).node, &*raw) };
+    // SAFETY: By the function's requirement nobody else has this page.
+    let mut buf = Buf::new(unsafe { &mut *buf.cast::<[u8; PAGE_SIZE]>() });
+    // SAFETY: Files are created in directories whose data they are for, which is valid while the
+    // directory is there.
+    let result = unsafe { (raw.show)(raw, node, &mut buf) };
+    // CAST: At most a page.
+    from_result(|| result.map(|()| buf.len() as isize))
+}
+
+/// Takes what was written to a file.
+///
+/// # Safety
+///
+/// - `core` must point to the core of a directory with this file, which sysfs keeps there during
+///   the call, or until the file asks for its removal.
+/// - `buf` must be valid for reading `len` bytes.
+unsafe fn store<K>(
+    core: *const Core<K>,
+    raw: *const RawAttr,
+    buf: *const c_char,
+    len: usize,
+) -> isize {
+    // SAFETY: By the function's requirement; attributes are static.
+    let (node, raw) = unsafe { (&(*core).node, &*raw) };
+    // SAFETY: By the function's requirement.
+    let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
+    // SAFETY: Files are created in directories whose data they are for, which is valid while the
+    // directory is there.
+    let result = unsafe { (raw.store)(raw, node, input.strip_suffix(b"\n").unwrap_or(input)) };
+    // CAST: At most a page.
+    from_result(|| result.map(|()| len as isize))
+}
+
+/// Called by C to show a file of a [`Dir`](super::Dir).
+///
+/// # Safety
+///
+/// As for [`show`], with the kobject of the core, and the attribute of a [`RawAttr`].
+pub(super) unsafe extern "C" fn kobject_show(
+    kobj: *mut bindings::kobject,
+    attr: *mut bindings::attribute,
+    buf: *mut c_char,
+) -> isize {
+    // CAST: Both are first fields, of first fields, of `repr(C)` structs.
+    // SAFETY: By the function's requirement.
+    unsafe { show::<bindings::kobject>(kobj.cast(), attr.cast(), buf) }
+}
+
+/// Called by C to write a file of a [`Dir`](super::Dir).
+///
+/// # Safety
+///
+/// As for [`store`], with the kobject of the core, and the attribute of a [`RawAttr`].
+pub(super) unsafe extern "C" fn kobject_store(
+    kobj: *mut bindings::kobject,
+    attr: *mut bindings::attribute,
+    buf: *const c_char,
+    len: usize,
+) -> isize {
+    // CAST: Both are first fields, of first fields, of `repr(C)` structs.
+    // SAFETY: By the function's requirement.
+    unsafe { store::<bindings::kobject>(kobj.cast(), attr.cast(), buf, len) }
+}
+
+/// Called by C to show a file of a [`Device`](super::Device).
+///
+/// # Safety
+///
+/// As for [`show`], with the device of the core, and the attribute of a [`RawAttr`].
+unsafe extern "C" fn device_show(
+    dev: *mut bindings::device,
+    attr: *mut bindings::device_attribute,
+    buf: *mut c_char,
+) -> isize {
+    // CAST: Both are first fields, of first fields, of `repr(C)` structs.
+    // SAFETY: By the function's requirement.
+    unsafe { show::<bindings::device>(dev.cast(), attr.cast(), buf) }
+}
+
+/// Called by C to write a file of a [`Device`](super::Device).
+///
+/// # Safety
+///
+/// As for [`store`], with the device of the core, and the attribute of a [`RawAttr`].
+unsafe extern "C" fn device_store(
+    dev: *mut bindings::device,
+    attr: *mut bindings::device_attribute,
+    buf: *const c_char,
+    len: usize,
+) -> isize {
+    // CAST: Both are first fields, of first fields, of `repr(C)` structs.
+    // SAFETY: By the function's requirement.
+    unsafe { store::<bindings::device>(dev.cast(), attr.cast(), buf, len) }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a file is shown into.
+
+use kernel::{
+    fmt,
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// A page of text that a reader will see.
+///
+/// # Invariants
+///
+/// `pos <= page.len()`
+pub struct Buf<'a> {
+    page: &'a mut [u8],
+    pos: usize,
+}
+
+impl<'a> Buf<'a> {
+    /// Writes into a page, of which C wants the last byte to stay free.
+    pub(super) fn new(page: &'a mut [u8; PAGE_SIZE]) -> Self {
+        let (_last, page) = page.split_last_mut().unwrap_or((&mut 0, &mut []));
+        // INVARIANT: Zero is not greater than any length.
+        Self { page, pos: 0 }
+    }
+
+    /// Adds formatted text.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    pub fn write(&mut self, args: fmt::Arguments<'_>) -> Result {
+        fmt::Write::write_fmt(self, args).map_err(|_| ENOSPC)
+    }
+
+    /// Adds formatted text, and a newline.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    pub fn line(&mut self, args: fmt::Arguments<'_>) -> Result {
+        self.write(args)?;
+        self.bytes(b"\n")
+    }
+
+    /// Adds bytes as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result {
+        let room = self.page.get_mut(self.pos..).unwrap_or_default();
+        let len = bytes.len().min(room.len());
+        for (to, from) in room.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        // INVARIANT: `len` is at most what was left.
+        self.pos += len;
+        if len < bytes.len() {
+            return Err(ENOSPC);
+        }
+        Ok(())
+    }
+
+    /// How many bytes were written.
+    pub fn len(&self) -> usize {
+        self.pos
+    }
+
+    /// Says whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.pos == 0
+    }
+}
+
+impl fmt::Write for Buf<'_> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.bytes(s.as_bytes()).map_err(|_| fmt::Error)
+    }
+}

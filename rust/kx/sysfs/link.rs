@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Links from one directory to another.
+
+use core::ops::Deref;
+use kernel::{
+    bindings,
+    error::to_result,
+    fmt,
+    prelude::*,
+    str::CString, //
+};
+
+use super::{
+    name,
+    node::InSysfs, //
+};
+
+/// A link in the directory that `D` refers to, an `Arc<Dir<_>>` for example.
+///
+/// Dropping it removes the link; dropping the target first leaves one that leads nowhere.
+pub struct Link<D>
+where
+    D: Deref<Target: InSysfs>,
+{
+    dir: D,
+    name: CString,
+}
+
+impl<D> Link<D>
+where
+    D: Deref<Target: InSysfs>,
+{
+    /// Makes a link to `target`. In the name a slash becomes `!`.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
+    /// - [`EEXIST`] if the directory has something of that name,
+    /// - [`ENOENT`], [`ENODEV`] if the directory or the target was removed,
+    /// - [`ENOMEM`]
+    pub fn new(dir: D, target: &impl InSysfs, name: fmt::Arguments<'_>) -> Result<Self> {
+        let name = name::make(name)?;
+        dir.with_kobject(|dir| {
+            target.with_kobject(|target| {
+                // SAFETY: Both kobjects are in sysfs.
+                to_result(unsafe {
+                    bindings::sysfs_create_link_nowarn(dir, target, name.as_char_ptr())
+                })
+            })
+        })?;
+        Ok(Self { dir, name })
+    }
+}
+
+impl<D> Drop for Link<D>
+where
+    D: Deref<Target: InSysfs>,
+{
+    fn drop(&mut self) {
+        // A directory that was removed took the link along.
+        let _ = self.dir.with_kobject(|dir| {
+            // SAFETY: The kobject is in sysfs.
+            unsafe { bindings::sysfs_remove_link(dir, self.name.as_char_ptr()) };
+            Ok(())
+        });
+    }
+}

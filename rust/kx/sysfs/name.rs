@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Names of directories and links.
+
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CString, //
+};
+
+/// The longest name that user space can look up.
+const NAME_MAX: usize = 255;
+
+/// Makes a name: a slash becomes `!`, as everywhere in sysfs.
+///
+/// # Errors
+///
+/// - [`EINVAL`] if the name is empty, `.` or `..`, or has a NUL in it,
+/// - [`ENAMETOOLONG`] if it has more than 255 bytes,
+/// - [`ENOMEM`]
+pub(super) fn make(args: fmt::Arguments<'_>) -> Result<CString> {
+    let mut name = CString::try_from_fmt(args)?;
+    match name.to_bytes() {
+        b"" | b"." | b".." => return Err(EINVAL),
+        bytes if bytes.len() > NAME_MAX => return Err(ENAMETOOLONG),
+        bytes if !bytes.contains(&b'/') => return Ok(name),
+        _ => {}
+    }
+    let mut bytes = KVec::with_capacity(name.to_bytes_with_nul().len(), GFP_KERNEL)?;
+    bytes.extend_from_slice(name.to_bytes_with_nul(), GFP_KERNEL)?;
+    for byte in bytes.iter_mut().filter(|byte| **byte == b'/') {
+        *byte = b'!';
+    }
+    name = CString::try_from(CStr::from_bytes_with_nul(&bytes).map_err(|_| EINVAL)?)?;
+    Ok(name)
+}

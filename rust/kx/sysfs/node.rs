@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What directories and devices have in common.
+
+use crate::{
+    blk::{
+        Disk,
+        Driver, //
+    },
+    sync::Completion, //
+};
+use core::ptr;
+use kernel::{
+    bindings,
+    error::to_result,
+    new_spinlock,
+    prelude::*,
+    sync::SpinLock,
+    types::{
+        Opaque,
+        ScopeGuard, //
+    }, //
+};
+
+use super::attr::{
+    Attr,
+    Data,
+    RawAttr, //
+};
+
+/// Something that has a directory in sysfs, in which others can be made.
+///
+/// # Safety
+///
+/// [`Self::with_kobject`] calls the function with a kobject that was added, and is not deleted
+/// before the function has returned.
+pub unsafe trait InSysfs {
+    /// Calls a function with the kobject.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if it was deleted,
+    /// - what the function returns.
+    fn with_kobject<R, F>(&self, func: F) -> Result<R>
+    where
+        F: FnOnce(*mut bindings::kobject) -> Result<R>;
+}
+
+// SAFETY: Deleting a disk takes its open mutex, after which it is not live, before it deletes the
+// disk's device.
+unsafe impl<D: Driver> InSysfs for Disk<D> {
+    fn with_kobject<R, F>(&self, func: F) -> Result<R>
+    where
+        F: FnOnce(*mut bindings::kobject) -> Result<R>,
+    {
+        // CAST: `Device` is transparent.
+        let device = ptr::from_ref(self.device())
+            .cast::<bindings::device>()
+            .cast_mut();
+        // SAFETY: The disk is valid while it is borrowed, and this is its device.
+        if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
+            return Err(ENODEV);
+        }
+        let _release = ScopeGuard::new(move || {
+            // SAFETY: The disk was held above.
+            unsafe { ibtrs_bindings::kx_release_disk(device) }
+        });
+        // SAFETY: The device is valid, so the field is in bounds.
+        func(unsafe { &raw mut (*device).kobj })
+    }
+}
+
+/// Part of a directory that the functions of its files get to see.
+///
+/// # Invariants
+///
+/// - `kobj` is the kobject around this value.
+/// - `data` points to the data that the directory's attributes are for; it is valid, and shared,
+///   until the kobject has been deleted.
+#[pin_data]
+pub(super) struct Node {
+    kobj: *mut bindings::kobject,
+    data: *const c_void,
+    #[pin]
+    removal: SpinLock<Removal>,
+    /// Completed when the last file that removes itself is done with the kobject.
+    #[pin]
+    idle: Completion,
+}
+
+/// Who removes files.
+struct Removal {
+    /// The directory is about to be removed as a whole.
+    closed: bool,
+    /// How many files are removing themselves.
+    selves: usize,
+}
+
+impl Node {
+    /// Makes the part of the directory with `kobj`, whose attributes are for `data`.
+    ///
+    /// # Safety
+    ///
+    /// Pointers and types must be such that the type invariants hold.
+    pub(super) unsafe fn new<P: Data>(
+        kobj: *mut bindings::kobject,
+        data: *const P,
+    ) -> impl PinInit<Self> {
+        // INVARIANT: By the function's requirement.
+        pin_init!(Self {
+            kobj,
+            data: data.cast(),
+            removal <- new_spinlock!(Removal { closed: false, selves: 0 }, "sysfs::Node::removal"),
+            idle <- Completion::new(),
+        })
+    }
+
+    pub(super) fn kobj(&self) -> *mut bindings::kobject {
+        self.kobj
+    }
+
+    pub(super) fn data(&self) -> *const c_void {
+        self.data
+    }
+
+    /// Creates files. If one fails, the former ones are there.
+    pub(super) fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
+        for attr in attrs {
+            // SAFETY: The caller has added the kobject and not deleted it; the attribute is static.
+            to_result(unsafe {
+                bindings::sysfs_create_file_ns(self.kobj, attr.as_raw().as_c(), ptr::null())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes a file from within its own function.
+    ///
+    /// Returns whether it was this caller who removed it.
+    pub(super) fn remove_self(&self, attr: &RawAttr) -> bool {
+        {
+            let mut removal = self.removal.lock();
+            if removal.closed {
+                return false;
+            }
+            removal.selves += 1;
+        }
+        // SAFETY: The caller runs inside the file's function, so the file is there; the kobject is
+        // not deleted before `selves` is given back, by `close`.
+        let removed = unsafe { bindings::sysfs_remove_file_self(self.kobj, attr.as_c()) };
+        let last = {
+            let mut removal = self.removal.lock();
+            removal.selves -= 1;
+            removal.closed && removal.selves == 0
+        };
+        // Whoever waits in `close` frees this value after that. Nobody does if this is not the
+        // last one, but then the lock was the last thing to be touched.
+        if last {
+            self.idle.complete_all();
+        }
+        removed
+    }
+
+    /// Waits until no file removes itself, and lets none begin.
+    pub(super) fn close(&self) {
+        let selves = {
+            let mut removal = self.removal.lock();
+            removal.closed = true;
+            removal.selves
+        };
+        if selves > 0 {
+            self.idle.wait();
+        }
+    }
+}
+
+/// A C object with a kobject, and the part for its files.
+///
+/// C frees it when the last reference to the kobject is put.
+#[repr(C)]
+#[pin_data]
+pub(super) struct Core<K> {
+    #[pin]
+    pub(super) obj: Opaque<K>,
+    #[pin]
+    pub(super) node: Node,
+}
