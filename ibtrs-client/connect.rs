@@ -190,7 +190,8 @@ impl CmHandler for Events {
             CmEvent::DeviceRemoval => self.set(Err(ENODEV)),
         }
         if event.is_end() {
-            self.path.error(fmt!("connection {} has ended", self.cid));
+            self.path
+                .error(fmt!("connection {}: {}", self.cid, event.as_str()));
         }
     }
 }

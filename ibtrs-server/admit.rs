@@ -232,7 +232,11 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
             bytes: 0,
         },
     )?;
-    id.set_handler(Arc::new(Events { path: path.clone() }, GFP_KERNEL)?)?;
+    let events = Events {
+        path: path.clone(),
+        cid: request.cid,
+    };
+    id.set_handler(Arc::new(events, GFP_KERNEL)?)?;
     path.add_con(request.cid, qp)?;
     id.accept(ConnParam {
         private_data: &config.rsp().encode(),
@@ -244,12 +248,13 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
 /// Gets the events of a connection's id.
 struct Events {
     path: Arc<Path>,
+    cid: u16,
 }
 
 impl CmHandler for Events {
     fn event(&self, event: &CmEvent<'_>) {
         if event.is_end() {
-            self.path.ended();
+            self.path.ended(self.cid, event.as_str());
         }
     }
 }

@@ -156,10 +156,6 @@ impl Body {
         Ok(())
     }
 
-    pub(crate) fn region(&self) -> Option<&Mr> {
-        Some(&self.mr)
-    }
-
     /// Says where clients find the chunk; its length is left to the caller.
     pub(crate) fn descriptor(&self) -> SgDesc {
         SgDesc {
@@ -169,6 +165,7 @@ impl Body {
         }
     }
 
+    /// Returns the region that covers the chunk.
     pub(crate) fn mr(&self) -> &Mr {
         &self.mr
     }

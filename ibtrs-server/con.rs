@@ -206,7 +206,7 @@ impl Handler for Con {
 
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
         if wc.is_flush() {
-            self.path.ended();
+            self.path.ended(self.cid, c"flushed");
         } else {
             self.path.error(fmt!("connection {}: {}", self.cid, wc));
         }

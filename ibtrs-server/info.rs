@@ -79,14 +79,12 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
         let mut desc = register(&slot)?;
         // The queue has room for all; it is only a matter of time if not.
         loop {
-            let posted = service.send(Room { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
-                slot.with_idle(|body| {
-                    if let Some(mr) = body.region() {
-                        chain.reg_mr(mr, Access::RemoteWrite);
-                    }
-                });
+            let posted = slot.with_idle(|body| {
+                service.send(Room { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
+                    chain.reg_mr(body.mr(), Access::RemoteWrite)
+                })
             });
-            match posted {
+            match posted.ok_or(EBUSY)? {
                 Err(error) if error == EAGAIN => fsleep(Delta::from_millis(1)),
                 other => break other,
             }

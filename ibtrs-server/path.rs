@@ -260,9 +260,14 @@ impl Path {
     }
 
     /// The client ended a connection, or it was lost.
-    pub(crate) fn ended(self: &Arc<Self>) {
+    pub(crate) fn ended(self: &Arc<Self>, cid: u16, why: &CStr) {
         if self.event(Event::Error) {
-            pr_info!("{}: disconnected\n", self.session.name());
+            pr_info!(
+                "{}: path closed: connection {}: {}\n",
+                self.session.name(),
+                cid,
+                why
+            );
         }
     }
 

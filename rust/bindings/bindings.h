@@ -11,6 +11,7 @@
 #include <linux/blkdev.h>
 #include <linux/bio.h>
 #include <linux/inet.h>
+#include <linux/namei.h>
 #include <linux/ratelimit.h>
 #include <linux/workqueue.h>
 #include <net/net_namespace.h>
@@ -49,6 +50,10 @@ const blk_opf_t RUST_CONST_HELPER_REQ_FUA = REQ_FUA;
 const blk_opf_t RUST_CONST_HELPER_REQ_PREFLUSH = REQ_PREFLUSH;
 const blk_opf_t RUST_CONST_HELPER_REQ_NOUNMAP = REQ_NOUNMAP;
 const blk_opf_t RUST_CONST_HELPER_REQ_IDLE = REQ_IDLE;
+
+const unsigned int RUST_CONST_HELPER_LOOKUP_DIRECTORY = LOOKUP_DIRECTORY;
+const unsigned int RUST_CONST_HELPER_LOOKUP_FOLLOW = LOOKUP_FOLLOW;
+const unsigned int RUST_CONST_HELPER_LOOKUP_NO_MAGICLINKS = LOOKUP_NO_MAGICLINKS;
 
 const gfp_t RUST_CONST_HELPER_GFP_NOIO = GFP_NOIO;
 const gfp_t RUST_CONST_HELPER___GFP_COMP = __GFP_COMP;

@@ -28,3 +28,23 @@ __rust_helper struct queue_limits rust_helper_queue_limits_start_update(struct r
 {
 	return queue_limits_start_update(q);
 }
+
+__rust_helper bool rust_helper_bdev_fua(struct block_device *bdev)
+{
+	return bdev_fua(bdev);
+}
+
+__rust_helper sector_t rust_helper_bdev_nr_sectors(struct block_device *bdev)
+{
+	return bdev_nr_sectors(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
+{
+	return bdev_read_only(bdev);
+}
+
+__rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
+{
+	return bdev_write_cache(bdev);
+}

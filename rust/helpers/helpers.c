@@ -8,6 +8,7 @@
 
 #include "blk.c"
 #include "dma.c"
+#include "fs.c"
 #include "mm.c"
 #include "net.c"
 #include "percpu.c"

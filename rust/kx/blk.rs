@@ -26,9 +26,16 @@
 //! | [`Limits`] | `struct queue_limits` |
 //! | [`Status`] | `blk_status_t` |
 //!
+//! # I/O to other disks
+//!
+//! Open a [`BlockDevice`], make a [`BioTable`] with as many slots as there are I/Os
+//! at a time, and [`submit`](BioTable::submit) to it what implements [`BioOwner`].
+//!
 //! Not supported: zones, integrity data, passthrough requests, `queue_rqs`,
 //! budgets, media events, ioctls.
 
+pub mod bdev;
+pub mod bio;
 pub mod disk;
 pub mod driver;
 pub mod hctx;
@@ -38,7 +45,21 @@ pub mod queue;
 pub mod request;
 pub mod status;
 pub mod tag_set;
+#[cfg(IBTRS_KUNIT)]
+mod tests;
 
+pub use bdev::{
+    BlockDevice,
+    Holder,
+    OpenSpec, //
+};
+pub use bio::{
+    plugged,
+    BioBuf,
+    BioOwner,
+    BioSpec,
+    BioTable, //
+};
 pub use disk::{
     Disk,
     DiskOwner,

@@ -15,6 +15,7 @@ use crate::{
     sync::Completion, //
 };
 use core::{
+    any::TypeId,
     cell::UnsafeCell,
     marker::PhantomData,
     mem::ManuallyDrop,
@@ -39,18 +40,24 @@ use kernel::{
 ///
 /// # Safety
 ///
-/// The table that `sg` returns must be reachable only through the raw pointer
-/// until `done` is called.
+/// Between `into_raw` and `from_raw`, the table that `sg` returns must be
+/// reachable only through the raw pointer.
 pub unsafe trait Io: Send + Sized + 'static {
     /// Gives the I/O away as a raw pointer.
     fn into_raw(self) -> NonNull<c_void>;
+
+    /// Takes the I/O back.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must come from [`Self::into_raw`], and is not used again.
+    unsafe fn from_raw(raw: NonNull<c_void>) -> Self;
 
     /// Returns the table of the I/O's memory, [`None`] when it carries no data.
     ///
     /// # Safety
     ///
-    /// `raw` must come from [`Self::into_raw`] and not have been passed to
-    /// [`Self::done`].
+    /// `raw` must come from [`Self::into_raw`] and not have been taken back.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
     /// Ends the I/O.
@@ -58,11 +65,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// # Context
     ///
     /// *any*.
-    ///
-    /// # Safety
-    ///
-    /// `raw` must come from [`Self::into_raw`]; it is given back.
-    unsafe fn done(raw: NonNull<c_void>, result: Result);
+    fn done(self, result: Result);
 }
 
 /// An owned I/O of some type.
@@ -72,7 +75,7 @@ pub unsafe trait Io: Send + Sized + 'static {
 /// # Invariants
 ///
 /// `raw` came from [`Io::into_raw`] of the type that `vtable` is for, and has
-/// not been given back.
+/// not been taken back.
 #[must_use = "an I/O that is dropped ends in an error"]
 pub struct IoHandle {
     raw: NonNull<c_void>,
@@ -82,6 +85,7 @@ pub struct IoHandle {
 struct IoVtable {
     sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
     done: unsafe fn(NonNull<c_void>, Result),
+    type_id: fn() -> TypeId,
 }
 
 struct VtableOf<T>(PhantomData<T>);
@@ -89,8 +93,17 @@ struct VtableOf<T>(PhantomData<T>);
 impl<T: Io> VtableOf<T> {
     const TABLE: &'static IoVtable = &IoVtable {
         sg: T::sg,
-        done: T::done,
+        done: Self::done,
+        type_id: TypeId::of::<T>,
     };
+
+    /// # Safety
+    ///
+    /// As for [`Io::from_raw`].
+    unsafe fn done(raw: NonNull<c_void>, result: Result) {
+        // SAFETY: By this function's contract.
+        unsafe { T::from_raw(raw) }.done(result);
+    }
 }
 
 // SAFETY: `Io` requires `Send`.
@@ -110,11 +123,26 @@ impl IoHandle {
 
     /// Returns the table of the I/O's memory, [`None`] when it carries no data.
     pub fn sg(&mut self) -> Option<&mut SgTable> {
-        // SAFETY: `raw` is not given back, by the type invariant.
+        // SAFETY: `raw` is not taken back, by the type invariant.
         let table = unsafe { (self.vtable.sg)(self.raw) };
         // SAFETY: The table is reachable only through `raw`, by the contract of
         // `Io`, and `self` is borrowed exclusively for as long as the reference.
         table.map(|mut table| unsafe { table.as_mut() })
+    }
+
+    /// Returns the I/O with its type again.
+    ///
+    /// # Errors
+    ///
+    /// The handle, if the I/O is of another type.
+    pub fn downcast<T: Io>(self) -> Result<T, Self> {
+        if (self.vtable.type_id)() != TypeId::of::<T>() {
+            return Err(self);
+        }
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `raw` came from this type by the type invariant, and is not used
+        // again: `this` is neither used nor dropped.
+        Ok(unsafe { T::from_raw(this.raw) })
     }
 
     /// Ends the I/O.
@@ -124,7 +152,7 @@ impl IoHandle {
     /// *any*.
     pub fn done(self, result: Result) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `raw` is not given back yet, by the type invariant, and is now:
+        // SAFETY: `raw` is not taken back yet, by the type invariant, and is now:
         // `this` is not used again nor dropped.
         unsafe { (this.vtable.done)(this.raw, result) };
     }
@@ -132,7 +160,7 @@ impl IoHandle {
 
 impl Drop for IoHandle {
     fn drop(&mut self) {
-        // SAFETY: `raw` is not given back yet, by the type invariant, and no one
+        // SAFETY: `raw` is not taken back yet, by the type invariant, and no one
         // uses `self` after its drop.
         unsafe { (self.vtable.done)(self.raw, Err(EIO)) };
     }
@@ -264,6 +292,11 @@ unsafe impl Io for SyncRef {
         unsafe { NonNull::new_unchecked(raw) }
     }
 
+    unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
+        // SAFETY: It comes from `into_raw`, and its reference is taken back once.
+        Self(unsafe { Arc::from_raw(raw.cast::<SyncInner>().as_ptr()) })
+    }
+
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
         // SAFETY: `raw` comes from `into_raw`, so it is a reference that counts.
         let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
@@ -275,9 +308,8 @@ unsafe impl Io for SyncRef {
         Some(NonNull::from(unsafe { &mut *inner.sg.get() }.as_table()))
     }
 
-    unsafe fn done(raw: NonNull<c_void>, result: Result) {
-        // SAFETY: `raw` comes from `into_raw` and is given back once.
-        let inner = unsafe { Arc::from_raw(raw.cast::<SyncInner>().as_ptr()) };
+    fn done(self, result: Result) {
+        let inner = self.0;
         let errno = result.map_or_else(|e| e.to_errno(), |()| 0);
         // ORDERING: Pairs with the acquire in `result`.
         inner.result.store(errno, Release);
@@ -302,6 +334,16 @@ mod tests {
         handle.done(Ok(()));
         assert_eq!(io.wait_interruptible_timeout(1), Ok(()));
         assert_eq!(io.bytes()?.len(), 8);
+        Ok(())
+    }
+
+    #[test]
+    fn knows_its_type() -> Result {
+        let io = SyncIo::new(4)?;
+        let handle = io.handle()?;
+        let back = handle.downcast::<SyncRef>().map_err(|_| EINVAL)?;
+        IoHandle::new(back).done(Ok(()));
+        assert_eq!(io.result(), Ok(()));
         Ok(())
     }
 

@@ -83,7 +83,6 @@ impl Limits {
 #[kernel::macros::kunit_tests(kx_blk_limits)]
 mod tests {
     use super::*;
-    use kernel::prelude::*;
 
     #[test]
     fn features() {

@@ -235,11 +235,16 @@ impl<D: Driver> Drop for Request<D> {
     }
 }
 
-// SAFETY: Between `into_raw` and `done` the request is owned by who holds the
+// SAFETY: Between `into_raw` and `from_raw` the request is owned by who holds the
 // raw pointer, and with it the table in its private data.
 unsafe impl<D: IoDriver> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
+    }
+
+    unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
+        // SAFETY: It comes from `into_raw`, which passed on the ownership.
+        unsafe { Request::from_raw(raw.cast().as_ptr()) }
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
@@ -253,8 +258,7 @@ unsafe impl<D: IoDriver> Io for Request<D> {
         (!table.is_empty()).then_some(NonNull::from(table))
     }
 
-    unsafe fn done(raw: NonNull<c_void>, result: Result) {
-        // SAFETY: `raw` comes from `into_raw`, and is given back once.
-        D::io_done(unsafe { Self::from_raw(raw.cast().as_ptr()) }, result);
+    fn done(self, result: Result) {
+        D::io_done(self, result);
     }
 }

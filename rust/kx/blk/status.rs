@@ -62,6 +62,11 @@ impl Status {
     /// Success.
     pub const OK: Self = Self(bindings::BLK_STS_OK as bindings::blk_status_t);
 
+    /// Takes over a status of the block layer.
+    pub(crate) fn from_raw(raw: bindings::blk_status_t) -> Self {
+        Self(raw)
+    }
+
     pub(crate) fn as_raw(self) -> bindings::blk_status_t {
         self.0
     }

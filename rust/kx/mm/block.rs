@@ -167,6 +167,46 @@ impl PageBlock {
         }
         Ok(())
     }
+
+    /// Copies `len` bytes from `offset` on to `at` in another block.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if a range is not inside its block, or both are the same block.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
+        let from = self.range(offset, len)?;
+        let to = other.range(at, len)?;
+        if core::ptr::eq(self, other) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `range` checked both sides; blocks own their pages, so that two do not overlap.
+        // Nobody has a reference into either.
+        unsafe { ibtrs_bindings::kx_memcpy_shared(to.cast(), from.cast(), len) };
+        Ok(())
+    }
+
+    /// Writes `len` zeroes from `offset` on.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if the range is not inside the block.
+    #[inline]
+    pub fn zero(&self, offset: usize, len: usize) -> Result {
+        let to = self.range(offset, len)?;
+        // SAFETY: `range` checked that the range is inside the block, into which nobody has a
+        // reference.
+        unsafe { core::ptr::write_bytes(to, 0, len) };
+        Ok(())
+    }
 }
 
 impl Drop for PageBlock {

@@ -186,7 +186,7 @@ fn new_core<P: Data>(data: &P, class: &Class) -> Result<NonNull<Core<bindings::d
         try_pin_init!(&this in Core {
             obj <- Opaque::ffi_init(|dev: *mut bindings::device| {
                 // SAFETY: The memory is nobody's yet; zeros are what C expects.
-                unsafe { dev.write(pin_init::zeroed()) };
+                unsafe { dev.write_bytes(0, 1) };
                 // SAFETY: As above.
                 unsafe { bindings::device_initialize(dev) };
                 // SAFETY: The fields are ours to set before the device is added. The class stays

@@ -57,6 +57,19 @@ pub enum CmEvent<'a> {
 }
 
 impl CmEvent<'_> {
+    /// Says in words what happened.
+    pub fn as_str(&self) -> &'static CStr {
+        match self {
+            Self::AddrResolved => c"address resolved",
+            Self::RouteResolved => c"route resolved",
+            Self::Established(_) => c"established",
+            Self::Rejected(..) => c"rejected",
+            Self::Failed(_, what) => what,
+            Self::Disconnected => c"disconnected",
+            Self::DeviceRemoval => c"device removal",
+        }
+    }
+
     /// Tells whether there is no connection any more.
     pub fn is_end(&self) -> bool {
         !matches!(

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Block devices that someone else drives, opened by path.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use crate::blk::limits::Limits;
+use core::{
+    fmt,
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    device::Device,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    task::might_sleep,
+    types::NotThreadSafe, //
+};
+
+/// What a block device is claimed with: openers with the same holder share it,
+/// all others that want it for themselves are kept away.
+///
+/// Its address is what counts, so it belongs into a `static`.
+pub struct Holder(u8);
+
+impl Holder {
+    /// Creates a holder.
+    pub const fn new() -> Self {
+        Self(1)
+    }
+
+    fn as_ptr(&'static self) -> *mut c_void {
+        core::ptr::from_ref(&self.0).cast_mut().cast()
+    }
+}
+
+impl Default for Holder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a block device is to be opened.
+#[derive(Clone, Copy)]
+pub struct OpenSpec {
+    /// Not only for reading.
+    pub write: bool,
+    /// Who claims it; no one claims it if there is none.
+    pub holder: Option<&'static Holder>,
+}
+
+/// An open block device, whole disk or partition; it is closed on drop.
+///
+/// # Invariants
+///
+/// `file` is a file that `bdev_file_open_by_dev` returned, to which a reference
+/// is held; `bdev` is its device.
+pub struct BlockDevice {
+    bdev: NonNull<bindings::block_device>,
+    file: NonNull<bindings::file>,
+    writable: bool,
+}
+
+// SAFETY: An open device belongs to no thread.
+unsafe impl Send for BlockDevice {}
+// SAFETY: The methods only read what the block layer lets anyone read.
+unsafe impl Sync for BlockDevice {}
+
+impl BlockDevice {
+    /// Opens the device at `path` as seen from the directory `root`, which is
+    /// taken for the root: neither `..` nor an absolute link leads out of it.
+    ///
+    /// `root` itself starts at the root of the first process.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs.
+    /// - `ENOTBLK` if it is no block device, `EACCES` if it is on a file system
+    ///   that holds none, or is read-only and `write` is wanted.
+    /// - `EBUSY` if someone else has claimed it.
+    /// - `ENXIO` if there is no such device.
+    pub fn open(root: &CStr, path: &CStr, spec: OpenSpec) -> Result<Self> {
+        might_sleep();
+        let dev = {
+            let _fs = InitFs::enter();
+            let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
+            root.lookup_below(path, ours::LOOKUP_FOLLOW | ours::LOOKUP_NO_MAGICLINKS)?
+                .block_device_number()?
+        };
+        let mut mode = ours::BLK_OPEN_READ;
+        if spec.write {
+            mode |= ours::BLK_OPEN_WRITE;
+        }
+        let holder = spec.holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
+        // SAFETY: May sleep; a holder may be any address, and needs no operations.
+        let file = from_err_ptr(unsafe {
+            bindings::bdev_file_open_by_dev(dev, mode, holder, core::ptr::null())
+        })?;
+        // SAFETY: `file` is an open block device.
+        let bdev = unsafe { bindings::file_bdev(file) };
+        // INVARIANT: Opened as required; the reference is passed on.
+        let this = Self {
+            bdev: NonNull::new(bdev).ok_or(ENXIO)?,
+            file: NonNull::new(file).ok_or(ENXIO)?,
+            writable: spec.write,
+        };
+        if spec.write && this.is_read_only() {
+            return Err(EACCES);
+        }
+        Ok(this)
+    }
+
+    #[inline]
+    pub(crate) fn as_raw(&self) -> *mut bindings::block_device {
+        self.bdev.as_ptr()
+    }
+
+    fn raw_limits(&self) -> &bindings::queue_limits {
+        // SAFETY: The device is open by the type invariant, so its queue is live.
+        // The fields are integers that rarely change; a mix of old and new is as
+        // good as what other readers get.
+        unsafe { &(*(*self.as_raw()).bd_queue).limits }
+    }
+
+    /// Returns whether the device was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Returns whether the device cannot be written to at present.
+    pub fn is_read_only(&self) -> bool {
+        // SAFETY: The device is open by the type invariant.
+        unsafe { ours::bdev_read_only(self.as_raw()) }
+    }
+
+    /// Returns the size in 512 byte sectors at present.
+    pub fn capacity_sectors(&self) -> u64 {
+        // SAFETY: The device is open by the type invariant.
+        unsafe { ours::bdev_nr_sectors(self.as_raw()) }
+    }
+
+    /// Returns the number that the device is known by in this kernel.
+    pub fn dev(&self) -> u32 {
+        // SAFETY: The device is open by the type invariant; the number stays.
+        unsafe { (*self.as_raw()).bd_dev }
+    }
+
+    /// Returns the limits and features of the device at present.
+    pub fn limits(&self) -> Limits {
+        let raw = self.raw_limits();
+        // SAFETY: The device is open by the type invariant.
+        let discard_alignment_bytes = unsafe { bindings::bdev_discard_alignment(self.as_raw()) };
+        // SAFETY: As above.
+        let (write_cache, fua) = unsafe {
+            (
+                ours::bdev_write_cache(self.as_raw()),
+                ours::bdev_fua(self.as_raw()),
+            )
+        };
+        Limits {
+            logical_block_bytes: raw.logical_block_size,
+            physical_block_bytes: raw.physical_block_size,
+            io_min_bytes: raw.io_min,
+            io_opt_bytes: raw.io_opt,
+            max_hw_sectors: raw.max_hw_sectors,
+            max_segments: raw.max_segments,
+            max_segment_bytes: raw.max_segment_size,
+            virt_boundary_mask: raw.virt_boundary_mask,
+            dma_alignment_mask: raw.dma_alignment,
+            max_discard_sectors: raw.max_discard_sectors,
+            discard_granularity_bytes: raw.discard_granularity,
+            discard_alignment_bytes,
+            max_secure_erase_sectors: raw.max_secure_erase_sectors,
+            max_write_zeroes_sectors: raw.max_write_zeroes_sectors,
+            write_cache,
+            fua,
+            rotational: raw.features & ours::BLK_FEAT_ROTATIONAL != 0,
+        }
+    }
+
+    /// Returns the device in the device model.
+    pub fn device(&self) -> &Device {
+        // SAFETY: The device is open by the type invariant, which keeps it.
+        unsafe { Device::from_raw(&raw mut (*self.as_raw()).bd_device) }
+    }
+
+    /// Returns the name of the device, such as `sda1`.
+    pub fn name(&self) -> &CStr {
+        self.device().name()
+    }
+}
+
+impl fmt::Debug for BlockDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockDevice({:#x})", self.dev())
+    }
+}
+
+impl Drop for BlockDevice {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: The reference is ours by the type invariant, and given back.
+        unsafe { bindings::bdev_fput(self.file.as_ptr()) };
+        // A kernel thread leaves the closing to someone else; have it done now, as
+        // the device's driver cannot be unloaded before.
+        // SAFETY: May sleep, and no locks are held that a close needs.
+        unsafe { bindings::flush_delayed_fput() };
+    }
+}
+
+/// The thread looks up paths as the first process does, while this lives.
+///
+/// Kernel threads have an empty file system otherwise.
+struct InitFs {
+    former: *mut bindings::fs_struct,
+    _thread: NotThreadSafe,
+}
+
+impl InitFs {
+    fn enter() -> Self {
+        Self {
+            // SAFETY: Undone by this thread, on drop.
+            former: unsafe { ours::__override_init_fs() },
+            _thread: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for InitFs {
+    fn drop(&mut self) {
+        // SAFETY: The result of the override in `enter`, by this thread.
+        unsafe { ours::__revert_init_fs(self.former) };
+    }
+}
+
+/// A place in the file system.
+///
+/// # Invariants
+///
+/// A path that a look-up has filled, with its references.
+struct Path(bindings::path);
+
+impl Path {
+    fn lookup(name: &CStr, flags: c_uint) -> Result<Self> {
+        let mut path = MaybeUninit::uninit();
+        // SAFETY: The name is a C string, the path valid for writing.
+        to_result(unsafe { ours::kern_path(name.as_char_ptr(), flags, path.as_mut_ptr()) })?;
+        // INVARIANT: Filled by the look-up.
+        // SAFETY: Initialized as it has succeeded.
+        Ok(Self(unsafe { path.assume_init() }))
+    }
+
+    /// Looks a name up with this place as the root.
+    fn lookup_below(&self, name: &CStr, flags: c_uint) -> Result<Self> {
+        let mut path = MaybeUninit::uninit();
+        // SAFETY: `self` is a valid directory, the name a C string, and the path
+        // valid for writing.
+        to_result(unsafe {
+            ours::vfs_path_lookup(
+                self.0.dentry,
+                self.0.mnt,
+                name.as_char_ptr(),
+                flags,
+                path.as_mut_ptr(),
+            )
+        })?;
+        // INVARIANT: Filled by the look-up.
+        // SAFETY: Initialized as it has succeeded.
+        Ok(Self(unsafe { path.assume_init() }))
+    }
+
+    fn block_device_number(&self) -> Result<bindings::dev_t> {
+        // SAFETY: The path is valid by the type invariant, and a look-up that has
+        // succeeded has found an inode.
+        let inode = unsafe { &*ours::d_backing_inode(self.0.dentry) };
+        if u32::from(inode.i_mode) & bindings::S_IFMT != bindings::S_IFBLK {
+            return Err(ENOTBLK);
+        }
+        // SAFETY: The path is valid by the type invariant.
+        if unsafe { ours::path_is_nodev(&self.0) } {
+            return Err(EACCES);
+        }
+        if inode.i_rdev == 0 {
+            return Err(ENODEV);
+        }
+        Ok(inode.i_rdev)
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        // SAFETY: The references are ours by the type invariant.
+        unsafe { bindings::path_put(&self.0) };
+    }
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! I/O to block devices without allocation.
+//!
+//! A [`BioTable`] has a number of slots, each with room for one I/O: the bio,
+//! its one segment, and a value of the user's, which names the device and the
+//! memory and is told of the end.
+//!
+//! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
+
+use crate::{
+    blk::{
+        bdev::BlockDevice,
+        op::Op,
+        status::Status, //
+    },
+    mm::PageBlock, //
+};
+use core::{
+    cell::UnsafeCell,
+    mem::MaybeUninit, //
+};
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+    task::might_sleep,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+    types::Opaque, //
+};
+
+/// A part of a block of pages, as memory of an I/O.
+#[derive(Clone, Copy)]
+pub struct BioBuf<'a> {
+    block: &'a PageBlock,
+    offset: usize,
+    len: u32,
+}
+
+impl<'a> BioBuf<'a> {
+    /// Takes `len` bytes of `block` from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if that is empty or goes beyond the block.
+    #[inline]
+    pub fn new(block: &'a PageBlock, offset: usize, len: usize) -> Result<Self> {
+        let end = offset.checked_add(len).ok_or(EINVAL)?;
+        if len == 0 || end > block.len() {
+            return Err(EINVAL);
+        }
+        Ok(Self {
+            block,
+            offset,
+            len: u32::try_from(len)?,
+        })
+    }
+
+    /// Returns the length in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// What stands behind an I/O, from [`BioTable::submit`] to the end.
+///
+/// The table asks for the device and the memory after it has put the value where
+/// it then stays untouched, so that both live as long as the I/O.
+pub trait BioOwner: Send + 'static {
+    /// Returns the device that the I/O goes to.
+    fn device(&self) -> &BlockDevice;
+
+    /// Returns the memory of a read or write; not asked for otherwise.
+    fn buffer(&self) -> Option<BioBuf<'_>>;
+
+    /// The I/O has ended; its slot is free.
+    ///
+    /// # Context
+    ///
+    /// *bio end*.
+    fn done(self, status: Status);
+}
+
+/// What an I/O is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct BioSpec {
+    /// The operation; a flush has no place and no length.
+    pub op: Op,
+    /// Where it starts, in 512 byte sectors.
+    pub sector: u64,
+    /// How long it is; of a read or write the same as the memory.
+    pub bytes: u32,
+    /// The data is on the medium when the I/O ends; writes only.
+    pub fua: bool,
+    /// The device's cache is flushed first; writes only.
+    pub preflush: bool,
+    /// Someone waits for it.
+    pub sync: bool,
+    /// Space stays allocated; writes of zeroes only.
+    pub nounmap: bool,
+    /// I/O priority; one of a class that does not exist counts as none.
+    pub prio: u16,
+}
+
+const FREE: u32 = 0;
+const BUSY: u32 = 1;
+
+/// Room for one I/O.
+///
+/// # Invariants
+///
+/// `owner` is initialized while the state is `BUSY`, but for the moments of
+/// putting it in and taking it out; only who made it `BUSY`, and then the end of
+/// the bio, touches the other fields.
+#[repr(C)]
+struct Slot<T> {
+    /// Comes first, as a pointer to it is one to the slot.
+    bio: Opaque<bindings::bio>,
+    vec: Opaque<bindings::bio_vec>,
+    state: Atomic<u32>,
+    owner: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// Slots for I/Os to block devices.
+///
+/// Dropping the table waits until all slots are free, so it must not be owned by
+/// what is in them.
+pub struct BioTable<T: BioOwner> {
+    slots: KVVec<Slot<T>>,
+}
+
+// SAFETY: The slots belong to no thread, and their owners are `Send`.
+unsafe impl<T: BioOwner> Send for BioTable<T> {}
+// SAFETY: A slot is used by who won it; an owner passes through it from one
+// thread to another, for which `Send` is enough.
+unsafe impl<T: BioOwner> Sync for BioTable<T> {}
+
+impl<T: BioOwner> BioTable<T> {
+    /// Creates a table with `nr` slots.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn new(nr: usize) -> Result<Self> {
+        let mut slots = KVVec::with_capacity(nr, GFP_KERNEL)?;
+        for _ in 0..nr {
+            let slot = Slot {
+                bio: Opaque::uninit(),
+                vec: Opaque::uninit(),
+                state: Atomic::new(FREE),
+                owner: UnsafeCell::new(MaybeUninit::uninit()),
+            };
+            slots.push(slot, GFP_KERNEL)?;
+        }
+        Ok(Self { slots })
+    }
+
+    /// Starts an I/O in slot `idx`; its owner is told of the end, which may be
+    /// before this returns.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// The owner comes back with `EINVAL` if there is no such slot or the I/O
+    /// makes no sense, with `EBUSY` if the slot is in use.
+    pub fn submit(&self, idx: usize, spec: &BioSpec, owner: T) -> Result<(), (Error, T)> {
+        might_sleep();
+        let Some(slot) = self.slots.get(idx) else {
+            return Err((EINVAL, owner));
+        };
+        // ORDERING: Pairs with the release in `free`: the last user is through.
+        if slot.state.cmpxchg(FREE, BUSY, Acquire).is_err() {
+            return Err((EBUSY, owner));
+        }
+        // INVARIANT: The slot was just won, and gets its owner.
+        // SAFETY: As it was won, no one else touches the owner.
+        let owner: &T = unsafe { (*slot.owner.get()).write(owner) };
+        // SAFETY: The slot was won. The owner in it is only read from here on, until
+        // `free` takes it out.
+        if let Err(e) = unsafe { slot.prepare(spec, owner) } {
+            // SAFETY: The slot is busy and its bio not submitted.
+            return Err((e, unsafe { Slot::free(core::ptr::from_ref(slot)) }));
+        }
+        // SAFETY: The bio is complete and has an end function. From here on it and
+        // the owner are not touched but by that.
+        unsafe { bindings::submit_bio(slot.bio.get()) };
+        Ok(())
+    }
+}
+
+impl<T: BioOwner> Slot<T> {
+    /// Makes the bio ready.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the block layer would make no sense of it; the bio then needs no
+    /// clean-up.
+    ///
+    /// # Safety
+    ///
+    /// The caller must have won the slot. What `owner` returns must be valid until
+    /// the bio has ended.
+    unsafe fn prepare(&self, spec: &BioSpec, owner: &T) -> Result {
+        let bio = self.bio.get();
+        let bdev = owner.device().as_raw();
+        let opf = spec.opf()?;
+        if spec.op.has_data() {
+            let buf = owner.buffer().ok_or(EINVAL)?;
+            if buf.len != spec.bytes {
+                return Err(EINVAL);
+            }
+            let start = buf.block.as_ptr().wrapping_add(buf.offset);
+            // SAFETY: The bio and the vector are the caller's, and not in use. The
+            // device stays open by this function's contract.
+            unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
+            // SAFETY: There is one vector. The memory is in the linear mapping and
+            // contiguous, and stays by this function's contract.
+            unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
+        } else {
+            // SAFETY: As above, without vectors.
+            unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
+        }
+        // SAFETY: The bio is the caller's until it is submitted.
+        let raw = unsafe { &mut *bio };
+        if !spec.op.has_data() {
+            raw.bi_iter.bi_size = spec.bytes;
+        }
+        if spec.op != Op::Flush {
+            raw.bi_iter.bi_sector = spec.sector;
+        }
+        raw.bi_ioprio = spec.ioprio();
+        raw.bi_end_io = Some(Self::end_io);
+        Ok(())
+    }
+
+    /// Takes the owner out of a busy slot, which is then free.
+    ///
+    /// # Safety
+    ///
+    /// The slot must be busy, and the caller the one to touch it; he then touches
+    /// it no more.
+    unsafe fn free(this: *const Self) -> T {
+        // SAFETY: A busy slot has an owner by the type invariant; no one else
+        // touches it by this function's contract.
+        let owner = unsafe { (*(*this).owner.get()).assume_init_read() };
+        // ORDERING: Pairs with the acquire in `submit` and in the table's drop.
+        // SAFETY: A table does not go before its slots are free.
+        unsafe { &(*this).state }.store(FREE, Release);
+        owner
+    }
+
+    /// # Safety
+    ///
+    /// `bio` must be the ended bio of a slot of this type.
+    unsafe extern "C" fn end_io(bio: *mut bindings::bio) {
+        // SAFETY: The bio has ended, so it is ours.
+        let status = Status::from_raw(unsafe { (*bio).bi_status });
+        // SAFETY: Initialized when it was submitted, and not used again before the
+        // next time.
+        unsafe { bindings::bio_uninit(bio) };
+        // CAST: The bio is the first field, `Opaque` is transparent.
+        // SAFETY: The slot is busy until the end of its bio, which is here.
+        let owner = unsafe { Self::free(bio.cast()) };
+        owner.done(status);
+    }
+}
+
+impl BioSpec {
+    /// Returns the operation with its flags, if the block layer makes sense of them.
+    fn opf(&self) -> Result<bindings::blk_opf_t> {
+        let empty_ok = self.op == Op::Flush;
+        let flags_ok = (self.op == Op::Write || !self.fua && !self.preflush)
+            && (self.op == Op::WriteZeroes || !self.nounmap);
+        // A bio counts in sectors.
+        if (self.bytes == 0) != empty_ok || !flags_ok || self.bytes % 512 != 0 {
+            return Err(EINVAL);
+        }
+        let mut opf = match self.op {
+            Op::Read => bindings::req_op_REQ_OP_READ,
+            Op::Write => bindings::req_op_REQ_OP_WRITE,
+            Op::Flush => bindings::req_op_REQ_OP_WRITE | ours::REQ_PREFLUSH,
+            Op::Discard => bindings::req_op_REQ_OP_DISCARD,
+            Op::SecureErase => bindings::req_op_REQ_OP_SECURE_ERASE,
+            Op::WriteZeroes => bindings::req_op_REQ_OP_WRITE_ZEROES,
+        };
+        for (on, flag) in [
+            (self.fua, ours::REQ_FUA),
+            (self.preflush, ours::REQ_PREFLUSH),
+            (self.sync, ours::REQ_SYNC),
+            (self.nounmap, ours::REQ_NOUNMAP),
+        ] {
+            if on {
+                opf |= flag;
+            }
+        }
+        Ok(opf)
+    }
+
+    /// Schedulers index arrays with the class.
+    fn ioprio(&self) -> u16 {
+        const IOPRIO_CLASS_SHIFT: u16 = 13;
+        const IOPRIO_CLASS_IDLE: u16 = 3;
+        if self.prio >> IOPRIO_CLASS_SHIFT <= IOPRIO_CLASS_IDLE {
+            self.prio
+        } else {
+            0
+        }
+    }
+}
+
+impl<T: BioOwner> Drop for BioTable<T> {
+    fn drop(&mut self) {
+        might_sleep();
+        for slot in &self.slots {
+            // ORDERING: Pairs with the release in `free`, where the slot is touched
+            // for the last time. No one wakes this up, as that would take a shared
+            // cache line at each end of an I/O; tables go rarely, and idle.
+            while slot.state.load(Acquire) != FREE {
+                fsleep(Delta::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Collects what `f` submits and hands it to the device's driver in one go.
+///
+/// # Context
+///
+/// *may sleep*.
+pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
+    let plug: Opaque<bindings::blk_plug> = Opaque::uninit();
+    // SAFETY: The plug stays on this stack until it is finished below.
+    unsafe { bindings::blk_start_plug(plug.get()) };
+    let result = f();
+    // SAFETY: Started above by this thread.
+    unsafe { bindings::blk_finish_plug(plug.get()) };
+    result
+}

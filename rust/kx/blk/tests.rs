@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Both halves against each other: a disk made here is opened and used here.
+
+use super::*;
+use crate::{
+    mm::{
+        Node,
+        PageBlock, //
+    },
+    sg::{
+        SgList,
+        SgTable, //
+    },
+    sync::Completion, //
+};
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    ModuleMetadata, //
+};
+
+/// A sector that cannot be read or written.
+const BAD_SECTOR: u64 = 1000;
+const CAPACITY: u64 = 2048;
+
+/// The test belongs to no module: a disk of it must be gone when it ends.
+struct NoModule;
+
+impl ModuleMetadata for NoModule {
+    const NAME: &'static CStr = c"kx_test";
+    // SAFETY: No module at all is fine for what takes an owner.
+    const THIS_MODULE: ThisModule = unsafe { ThisModule::from_ptr(core::ptr::null_mut()) };
+}
+
+/// What `map_queues` found.
+static MAPPED: Atomic<u32> = Atomic::new(0);
+
+/// A disk that stores nothing, but counts.
+struct NullDriver;
+
+#[pin_data]
+struct NullPdu {
+    magic: u32,
+    uses: Atomic<u32>,
+    sg: SgList<8>,
+}
+
+struct Counts {
+    reads: Atomic<u32>,
+    bytes: Atomic<u32>,
+    flushes: Atomic<u32>,
+    others: Atomic<u32>,
+    fuas: Atomic<u32>,
+    busy: Atomic<u32>,
+    commits: Atomic<u32>,
+    opens: Atomic<i32>,
+}
+
+impl Counts {
+    const ZERO: Self = Self {
+        reads: Atomic::new(0),
+        bytes: Atomic::new(0),
+        flushes: Atomic::new(0),
+        others: Atomic::new(0),
+        fuas: Atomic::new(0),
+        busy: Atomic::new(0),
+        commits: Atomic::new(0),
+        opens: Atomic::new(0),
+    };
+}
+
+const MAGIC: u32 = 0x1bbd;
+
+#[vtable]
+impl Driver for NullDriver {
+    type OwnerModule = NoModule;
+    type Pdu = NullPdu;
+    type QueueData = Arc<Counts>;
+
+    fn init_pdu() -> impl PinInit<NullPdu, Error> {
+        try_pin_init!(NullPdu {
+            magic: MAGIC,
+            uses: Atomic::new(0),
+            sg <- SgList::new(),
+        })
+    }
+
+    fn queue_rq(
+        hctx: Hctx<'_>,
+        disk: &Arc<Counts>,
+        mut rq: Request<Self>,
+        _last: bool,
+    ) -> Result<(), (Request<Self>, Status)> {
+        // Each third try comes too early.
+        if disk.busy.fetch_add(1, Relaxed) % 3 == 2 {
+            return Err((rq, Status::RESOURCE));
+        }
+        if hctx.index() >= 2 || rq.tag() >= 16 || rq.pdu().magic != MAGIC {
+            return Err((rq, Status::TARGET));
+        }
+        rq.pdu().uses.fetch_add(1, Relaxed);
+        let Ok(nents) = rq.map_sg() else {
+            return Err((rq, Status::INVALID));
+        };
+        let mapped = Self::sg(rq.pdu_mut()).bytes();
+        match rq.op() {
+            Some(Op::Read | Op::Write) if nents == 0 || mapped != u64::from(rq.bytes()) => {
+                return Err((rq, Status::INVALID));
+            }
+            Some(Op::Read) => {
+                disk.reads.fetch_add(1, Relaxed);
+            }
+            Some(Op::Write) => {
+                disk.bytes.fetch_add(rq.bytes(), Relaxed);
+            }
+            Some(Op::Flush) => {
+                disk.flushes.fetch_add(1, Relaxed);
+            }
+            _ => {
+                disk.others.fetch_add(1, Relaxed);
+            }
+        }
+        if rq.is_fua() {
+            disk.fuas.fetch_add(1, Relaxed);
+        }
+        let end = rq.sector().saturating_add(u64::from(rq.bytes()) / 512);
+        if rq.op() != Some(Op::Flush) && (rq.sector()..end).contains(&BAD_SECTOR) {
+            rq.end(Status::MEDIUM);
+        } else {
+            rq.end(Status::OK);
+        }
+        Ok(())
+    }
+
+    fn commit_rqs(_hctx: Hctx<'_>, disk: &Arc<Counts>) {
+        disk.commits.fetch_add(1, Relaxed);
+    }
+
+    fn map_queues(maps: &mut QueueMaps<'_>) {
+        let nr = maps.nr_hw_queues();
+        let ok = maps.one_to_one(HctxType::Default, 0, nr).is_ok()
+            && maps.spread(HctxType::Read, 0, 1) == Err(EINVAL)
+            && maps.spread(HctxType::Default, 1, nr) == Err(EINVAL);
+        MAPPED.store(if ok { 1 } else { 2 }, Relaxed);
+    }
+
+    fn open(disk: &Arc<Counts>, mode: OpenMode) -> Result {
+        if mode.exclusive && mode.write {
+            return Err(EPERM);
+        }
+        disk.opens.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn release(disk: &Arc<Counts>) {
+        disk.opens.fetch_add(-1, Relaxed);
+    }
+
+    fn sg(pdu: Pin<&mut NullPdu>) -> &mut SgTable {
+        // SAFETY: Nothing is moved out.
+        unsafe { pdu.get_unchecked_mut() }.sg.as_table()
+    }
+}
+
+/// One I/O of the test, and who waits for it.
+struct TestIo {
+    dev: Arc<BlockDevice>,
+    buf: Option<(Arc<PageBlock>, usize)>,
+    end: Arc<End>,
+}
+
+#[pin_data]
+struct End {
+    #[pin]
+    done: Completion,
+    errno: Atomic<i32>,
+}
+
+impl BioOwner for TestIo {
+    fn device(&self) -> &BlockDevice {
+        &self.dev
+    }
+
+    fn buffer(&self) -> Option<BioBuf<'_>> {
+        let (block, len) = self.buf.as_ref()?;
+        BioBuf::new(block, 512, *len).ok()
+    }
+
+    fn done(self, status: Status) {
+        let errno = status.to_result().map_or_else(|e| e.to_errno(), |()| 0);
+        self.end.errno.store(errno, Relaxed);
+        self.end.done.complete_all();
+    }
+}
+
+struct Rig {
+    table: BioTable<TestIo>,
+    dev: Arc<BlockDevice>,
+    block: Arc<PageBlock>,
+}
+
+const PLAIN: BioSpec = BioSpec {
+    op: Op::Read,
+    sector: 0,
+    bytes: 512,
+    fua: false,
+    preflush: false,
+    sync: true,
+    nounmap: false,
+    prio: 0xe000,
+};
+
+impl Rig {
+    fn io(&self, spec: BioSpec) -> Result {
+        let end = Arc::pin_init(
+            pin_init!(End {
+                done <- Completion::new(),
+                errno: Atomic::new(1),
+            }),
+            GFP_KERNEL,
+        )?;
+        let io = TestIo {
+            dev: self.dev.clone(),
+            buf: spec
+                .op
+                .has_data()
+                .then(|| (self.block.clone(), spec.bytes as usize)),
+            end: end.clone(),
+        };
+        self.table.submit(3, &spec, io).map_err(|(e, _)| e)?;
+        end.done.wait_timeout(10_000)?;
+        match end.errno.load(Relaxed) {
+            0 => Ok(()),
+            errno => Err(Error::from_errno(errno)),
+        }
+    }
+}
+
+fn spec(name: &'static str, limits: Limits, f: impl FnOnce(DiskSpec<'_>) -> Result) -> Result {
+    f(DiskSpec {
+        name: fmt!("{name}"),
+        capacity_sectors: CAPACITY,
+        limits,
+        read_only: false,
+    })
+}
+
+const LIMITS: Limits = Limits {
+    logical_block_bytes: 512,
+    physical_block_bytes: 4096,
+    io_min_bytes: 4096,
+    io_opt_bytes: 0,
+    max_hw_sectors: 16,
+    max_segments: 8,
+    max_segment_bytes: 0,
+    virt_boundary_mask: 4095,
+    dma_alignment_mask: 511,
+    max_discard_sectors: 64,
+    discard_granularity_bytes: 4096,
+    discard_alignment_bytes: 0,
+    max_secure_erase_sectors: 0,
+    max_write_zeroes_sectors: 32,
+    write_cache: true,
+    fua: true,
+    rotational: false,
+};
+
+fn tag_set() -> Result<Arc<TagSet<NullDriver>>> {
+    Arc::pin_init(
+        TagSet::new(TagSetSpec {
+            nr_hw_queues: 2,
+            depth: 16,
+            shared_tags: true,
+            no_scheduler: true,
+            ..TagSetSpec::default()
+        }),
+        GFP_KERNEL,
+    )
+}
+
+#[kernel::macros::kunit_tests(kx_blk_disk)]
+mod suite {
+    use super::*;
+
+    #[test]
+    fn pdu_follows_request() -> Result {
+        let rq = KBox::pin_init(
+            kernel::types::Opaque::<bindings::request>::ffi_init(|_| ()),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: Computes an address.
+        let c = unsafe { bindings::blk_mq_rq_to_pdu(rq.get()) };
+        assert_eq!(Request::<NullDriver>::pdu_of(rq.get()).cast(), c);
+        Ok(())
+    }
+
+    #[test]
+    fn impossible_tag_sets() {
+        let try_spec = |spec| {
+            let set = KBox::pin_init(TagSet::<NullDriver>::new(spec), GFP_KERNEL);
+            set.map(|_| ())
+        };
+        let none = TagSetSpec {
+            nr_hw_queues: 0,
+            ..TagSetSpec::default()
+        };
+        assert_eq!(try_spec(none), Err(EINVAL));
+        let no_tags = TagSetSpec {
+            depth: 0,
+            ..TagSetSpec::default()
+        };
+        assert_eq!(try_spec(no_tags), Err(EINVAL));
+    }
+
+    #[test]
+    fn bad_limits_leave_nothing() -> Result {
+        let owner = DiskOwner::new()?;
+        let counts = Arc::new(Counts::ZERO, GFP_KERNEL)?;
+        let limits = Limits {
+            logical_block_bytes: 700,
+            ..LIMITS
+        };
+        let res = spec("kxbad", limits, |spec| {
+            Disk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
+        });
+        assert_eq!(res, Err(EINVAL));
+        let res = spec("a-name-of-more-than-thirty-one-bytes", LIMITS, |spec| {
+            Disk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
+        });
+        assert_eq!(res, Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn from_birth_to_death() -> Result {
+        let owner = DiskOwner::new()?;
+        let counts = Arc::new(Counts::ZERO, GFP_KERNEL)?;
+        let set = tag_set()?;
+        assert_eq!(set.depth(), 16);
+        assert_eq!(MAPPED.load(Relaxed), 1);
+        spec("kxtest0", LIMITS, |spec| {
+            let disk = Disk::add(spec, set.clone(), counts.clone(), &owner)?;
+            assert_eq!(disk.name().to_bytes(), b"kxtest0");
+            assert_eq!(disk.capacity_sectors(), CAPACITY);
+            life(&disk, &counts)?;
+            Ok(())
+        })?;
+        drop(set);
+        drop(owner);
+        Ok(())
+    }
+
+    fn life(disk: &Disk<NullDriver>, counts: &Counts) -> Result {
+        static HOLDER: Holder = Holder::new();
+
+        let plain = OpenSpec {
+            write: true,
+            holder: None,
+        };
+        let claim = OpenSpec {
+            write: true,
+            holder: Some(&HOLDER),
+        };
+        let open = |spec| BlockDevice::open(c"/dev", c"kxtest0", spec);
+        assert_eq!(
+            BlockDevice::open(c"/dev", c"kxtest1", plain).err(),
+            Some(ENOENT)
+        );
+        assert_eq!(
+            BlockDevice::open(c"/dev", c"null", plain).err(),
+            Some(ENOTBLK)
+        );
+        assert_eq!(
+            BlockDevice::open(c"/proc", c"../dev/kxtest0", plain).err(),
+            Some(ENOENT)
+        );
+        assert_eq!(open(claim).err(), Some(EPERM));
+
+        let rig = Rig {
+            table: BioTable::new(4)?,
+            dev: Arc::new(open(plain)?, GFP_KERNEL)?,
+            block: Arc::new(PageBlock::new(3, Node::ANY)?, GFP_KERNEL)?,
+        };
+        assert_eq!(rig.dev.capacity_sectors(), CAPACITY);
+        assert_eq!(rig.dev.name().to_bytes(), b"kxtest0");
+        let limits = rig.dev.limits();
+        assert_eq!(limits.physical_block_bytes, 4096);
+        assert_eq!(limits.max_discard_sectors, 64);
+        assert!(limits.write_cache && limits.fua && !limits.rotational);
+        transfers(&rig, counts)?;
+
+        assert_eq!(disk.begin_removal(false), Err(EBUSY));
+        drop(disk.freeze());
+        drop(disk.quiesce());
+        disk.kick();
+        disk.set_limits(&Limits {
+            max_discard_sectors: 0,
+            ..LIMITS
+        })?;
+        assert_eq!(rig.dev.limits().max_discard_sectors, 0);
+        disk.set_capacity_and_notify(CAPACITY / 2);
+        assert_eq!(rig.dev.capacity_sectors(), CAPACITY / 2);
+
+        // Taken away from under an opener.
+        assert_eq!(disk.begin_removal(true), Ok(()));
+        assert_eq!(disk.begin_removal(true), Err(EALREADY));
+        assert_eq!(open(plain).err(), Some(ENXIO));
+        disk.mark_dead();
+        disk.delete();
+        disk.delete();
+        assert!(rig.io(PLAIN).is_err());
+        drop(rig);
+        assert_eq!(counts.opens.load(Relaxed), 0);
+        Ok(())
+    }
+
+    fn transfers(rig: &Rig, counts: &Counts) -> Result {
+        for sector in 0..20 {
+            rig.io(BioSpec { sector, ..PLAIN })?;
+        }
+        assert!(counts.reads.load(Relaxed) >= 20);
+
+        let write = BioSpec {
+            op: Op::Write,
+            bytes: 8192,
+            ..PLAIN
+        };
+        counts.bytes.xchg(0, Full);
+        rig.io(write)?;
+        // Larger than the queue takes at once: split on the way.
+        rig.io(BioSpec {
+            bytes: 20480,
+            ..write
+        })?;
+        assert_eq!(counts.bytes.load(Relaxed), 28672);
+        let at = |sector| BioSpec { sector, ..write };
+        assert_eq!(rig.io(at(BAD_SECTOR - 2)), Err(ENODATA));
+        assert_eq!(rig.io(at(CAPACITY)), Err(EIO));
+
+        assert_eq!(counts.flushes.load(Relaxed), 0);
+        let flush = BioSpec {
+            op: Op::Flush,
+            bytes: 0,
+            ..PLAIN
+        };
+        rig.io(flush)?;
+        assert_eq!(counts.flushes.load(Relaxed), 1);
+        rig.io(BioSpec { fua: true, ..write })?;
+        assert_eq!(counts.fuas.load(Relaxed), 1);
+
+        let zeroes = BioSpec {
+            op: Op::WriteZeroes,
+            bytes: 4096,
+            nounmap: true,
+            ..PLAIN
+        };
+        rig.io(zeroes)?;
+        let discard = BioSpec {
+            op: Op::Discard,
+            bytes: 4096,
+            ..PLAIN
+        };
+        rig.io(discard)?;
+        assert_eq!(counts.others.load(Relaxed), 2);
+        let erase = BioSpec {
+            op: Op::SecureErase,
+            ..discard
+        };
+        assert_eq!(rig.io(erase), Err(EOPNOTSUPP));
+
+        // What makes no sense never gets to the block layer.
+        for spec in [
+            BioSpec { bytes: 0, ..PLAIN },
+            BioSpec {
+                bytes: 100,
+                ..PLAIN
+            },
+            BioSpec { fua: true, ..PLAIN },
+            BioSpec {
+                bytes: 512,
+                ..flush
+            },
+            BioSpec {
+                nounmap: true,
+                ..discard
+            },
+            BioSpec {
+                bytes: 1 << 20,
+                ..write
+            },
+        ] {
+            assert_eq!(rig.io(spec), Err(EINVAL));
+        }
+        Ok(())
+    }
+}
