@@ -77,32 +77,56 @@ pub fn search_path(text: &str) -> Result<&str, PathError> {
     Ok(text)
 }
 
-/// Joins search path and device name in `buf`.
+/// Makes the directory in `buf` that all devices of `session` are below.
 ///
-/// The result is absolute, has neither empty nor "." components, and ends with NUL. Every
-/// `%SESSNAME%` of the search path is replaced, whatever stands around it; one in the device's
-/// name is not.
+/// It is absolute, has neither empty nor "." components, and ends with NUL. Every `%SESSNAME%`
+/// of the search path is replaced, whatever stands around it.
 ///
 /// # Errors
 ///
-/// When a ".." or a control character is in either, when nothing is left of the device's name,
-/// or when the result does not fit 4096 bytes or `buf`.
-pub fn join<'b>(
+/// When a ".." or a control character is in it, or when the result does not fit 4096 bytes or
+/// `buf`.
+pub fn root<'b>(
     buf: &'b mut [u8],
     search: &str,
     session: SessionName<'_>,
-    device: DevicePath<'_>,
 ) -> Result<&'b CStr, PathError> {
-    let search = search_path(search)?;
     let mut out = PathBuilder { buf, len: 0 };
-    for part in search.split('/') {
+    for part in search_path(search)?.split('/') {
         out.component(part, Some(session.as_str()))?;
     }
-    let before = out.len;
-    for part in device.as_str().split('/') {
+    if out.len == 0 {
+        out.push("/")?;
+    }
+    out.finish()
+}
+
+/// Makes the path of `device` below the directory `root`, from [`root()`], in `buf`.
+///
+/// A device may be named by its place below the directory, or by its whole path: the name of
+/// the directory in front is dropped. The result begins with '/', and is to be looked up with
+/// the directory as the root. A `%SESSNAME%` in the name stands for itself.
+///
+/// # Errors
+///
+/// When a ".." or a control character is in it, when nothing is left of the name, or when the
+/// result does not fit 4096 bytes or `buf`.
+pub fn below<'b>(
+    buf: &'b mut [u8],
+    root: &CStr,
+    device: DevicePath<'_>,
+) -> Result<&'b CStr, PathError> {
+    let root = root.to_str().map_err(|_| PathError::NotPrintable)?;
+    let name = device.as_str();
+    let name = match name.strip_prefix(root) {
+        Some(rest) if rest.starts_with('/') => rest,
+        _ => name,
+    };
+    let mut out = PathBuilder { buf, len: 0 };
+    for part in name.split('/') {
         out.component(part, None)?;
     }
-    if out.len == before {
+    if out.len == 0 {
         return Err(PathError::Empty);
     }
     out.finish()

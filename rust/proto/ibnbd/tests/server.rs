@@ -5,7 +5,7 @@
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::io_check::*;
 use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
-use ibnbd_proto::path::{join, search_path, PathError, PATH_MAX};
+use ibnbd_proto::path::{below, root, search_path, PathError, PATH_MAX};
 use ibnbd_proto::state::DevState;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::msg::{Direction, ServerRequest, SgDesc};
@@ -13,10 +13,12 @@ use ibtrs_proto::name::{DevicePath, SessionName};
 use proptest::prelude::*;
 
 fn joined(search: &str, session: &str, device: &str) -> Result<String, PathError> {
-    let mut buf = [0xEE; PATH_MAX];
+    let (mut dir, mut buf) = ([0xEE; PATH_MAX], [0xEE; PATH_MAX]);
     let session = SessionName::new(session.as_bytes()).unwrap();
     let device = DevicePath::new(device.as_bytes()).unwrap();
-    join(&mut buf, search, session, device).map(|p| p.to_str().unwrap().to_owned())
+    let dir = root(&mut dir, search, session)?;
+    let path = below(&mut buf, dir, device)?.to_str().unwrap();
+    Ok(format!("{}{path}", dir.to_str().unwrap().trim_end_matches('/')))
 }
 
 #[test]
@@ -26,6 +28,10 @@ fn paths() {
         ("/", "dev/ram0", "/dev/ram0"),
         ("//", "dev//.//ram0/", "/dev/ram0"),
         ("/dev", "ram0", "/dev/ram0"),
+        // By its whole path.
+        ("/dev", "/dev/ram0", "/dev/ram0"),
+        ("/dev", "/device/ram0", "/dev/device/ram0"),
+        ("/x/%SESSNAME%", "/x/host1/d", "/x/host1/d"),
         ("/dev/", "ram0\u{e4}", "/dev/ram0\u{e4}"),
         ("/x/%SESSNAME%", "d", "/x/host1/d"),
         // Hazard 41: what stands after the mark counts, and so does each mark.
@@ -71,17 +77,17 @@ fn bad_paths() {
     let long = format!("/{}", "x".repeat(PATH_MAX - 1));
     assert_eq!(search_path(&long), Err(TooLong));
     // 4095 bytes and a NUL are the most.
-    let fits = format!("/{}", "x".repeat(PATH_MAX - 4));
-    assert_eq!(joined(&fits, "s", "d").map(|p| p.len()), Ok(PATH_MAX - 1));
-    assert_eq!(joined(&fits, "s", "dd"), Err(TooLong));
-    let (one, two) = (
-        DevicePath::new(b"d").unwrap(),
-        DevicePath::new(b"dd").unwrap(),
-    );
     let session = SessionName::new(b"s").unwrap();
+    let fits = format!("/{}", "x".repeat(PATH_MAX - 2));
     let mut large = [0xEE; 2 * PATH_MAX];
-    assert!(join(&mut large, &fits, session, one).is_ok());
-    assert_eq!(join(&mut large, &fits, session, two), Err(TooLong));
+    assert_eq!(
+        root(&mut large, &fits, session).map(|p| p.count_bytes()),
+        Ok(PATH_MAX - 1)
+    );
+    assert_eq!(
+        root(&mut large, "/%SESSNAME%x/".repeat(1100).as_str(), session),
+        Err(TooLong)
+    );
     assert_eq!(TooLong.errno(), Errno::ENAMETOOLONG);
     let marks = "/%SESSNAME%".repeat(300);
     assert_eq!(joined(&marks, &"s".repeat(254), "d"), Err(TooLong));
@@ -91,9 +97,11 @@ fn bad_paths() {
         DevicePath::new(b"dev").unwrap(),
     );
     for n in 0..5 {
-        assert_eq!(join(&mut [0xEE; 5][..n], "/", s, d), Err(TooLong));
+        assert_eq!(below(&mut [0xEE; 5][..n], c"/", d), Err(TooLong));
     }
-    assert_eq!(join(&mut [0xEE; 5], "/", s, d), Ok(c"/dev"));
+    assert_eq!(below(&mut [0xEE; 5], c"/", d), Ok(c"/dev"));
+    assert_eq!(root(&mut [0xEE; 1], "/", s), Err(TooLong));
+    assert_eq!(root(&mut [0xEE; 2], "/", s), Ok(c"/"));
 }
 
 #[test]

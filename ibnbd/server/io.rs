@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! I/O: from a request to a bio and back.
+
+use crate::{
+    device::Opened,
+    session::Session, //
+};
+use ibnbd_proto::{
+    io_check::{
+        self,
+        CheckedIo, //
+    },
+    msg::{
+        IoFlags,
+        IoHdr,
+        Op as IoKind, //
+    },
+};
+use ibtrs_core::convert;
+use ibtrs_server::Op;
+use kernel::prelude::*;
+use kx::{
+    blk::{
+        BioBuf,
+        BioOwner,
+        BioSpec,
+        BlockDevice,
+        Op as BioOp,
+        Status, //
+    },
+    pr_warn_ratelimited,
+    sync::PercpuArc,
+};
+
+/// An I/O in the block layer.
+pub(crate) struct IoOp {
+    op: Op,
+    device: PercpuArc<Opened>,
+}
+
+impl BioOwner for IoOp {
+    fn device(&self) -> &BlockDevice {
+        self.device.bdev()
+    }
+
+    fn buffer(&self) -> Option<BioBuf<'_>> {
+        BioBuf::new(self.op.buffer()?, 0, self.op.data_len()).ok()
+    }
+
+    fn done(self, status: Status) {
+        self.op.respond(status.to_result());
+    }
+}
+
+/// Serves an I/O request.
+///
+/// # Context
+///
+/// May sleep, when the device's queue is full.
+pub(crate) fn serve(session: &Session, hdr: &IoHdr, op: Op) {
+    let Some(device) = session.device(hdr.device_id) else {
+        pr_warn_ratelimited!(
+            "{}: I/O to device {}, which is not open\n",
+            session.name(),
+            hdr.device_id
+        );
+        return op.respond(Err(ENOTCONN));
+    };
+    // Both numbers are at most a chunk.
+    let data_len = op.data_len() as u32;
+    let checked = io_check::check_data(hdr, op.dir(), data_len, &device.bounds());
+    let io = match checked {
+        Ok(io) => io,
+        Err(error) => {
+            pr_warn_ratelimited!(
+                "{}: device {}: I/O refused: {}\n",
+                session.name(),
+                hdr.device_id,
+                error.as_str()
+            );
+            return op.respond(Err(convert::error(error.errno())));
+        }
+    };
+    let slot = usize::from(op.buf_id());
+    let owner = IoOp { op, device };
+    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io), owner) {
+        owner.op.respond(Err(error));
+    }
+}
+
+fn spec(io: &CheckedIo) -> BioSpec {
+    let op = match io.op {
+        IoKind::Read => BioOp::Read,
+        IoKind::Write => BioOp::Write,
+        IoKind::Flush => BioOp::Flush,
+        IoKind::Discard => BioOp::Discard,
+        IoKind::SecureErase => BioOp::SecureErase,
+        IoKind::WriteZeroes => BioOp::WriteZeroes,
+    };
+    BioSpec {
+        op,
+        sector: io.sector,
+        bytes: io.bytes,
+        fua: io.flags.contains(IoFlags::FUA),
+        preflush: io.flags.contains(IoFlags::PREFLUSH),
+        sync: io.flags.contains(IoFlags::SYNC),
+        nounmap: io.flags.contains(IoFlags::NOUNMAP),
+        prio: io.prio,
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session of a client, with the devices that it has open.
+
+use crate::{
+    admin,
+    device::Opened,
+    export::Exports,
+    io::{
+        self,
+        IoOp, //
+    },
+    param, //
+};
+use ibnbd_proto::{
+    msg::UserMsg,
+    path::{
+        self,
+        PathError, //
+    },
+};
+use ibtrs_core::convert;
+use ibtrs_server::{
+    Op,
+    ServiceSession,
+    SessionInfo, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::{
+        CStr,
+        CString, //
+    },
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+use kx::{
+    blk::BioTable,
+    mm::NoIo,
+    pr_warn_ratelimited,
+    sync::{
+        PercpuArc,
+        PercpuOwner,
+        RcuPtr, //
+    },
+    work::{
+        Options,
+        Queue, //
+    },
+};
+
+/// Returns the parameter `dev_search_path`.
+pub(crate) fn search_path() -> Result<&'static str, PathError> {
+    let text = core::str::from_utf8(param::dev_search_path.get());
+    path::search_path(text.map_err(|_| PathError::NotPrintable)?)
+}
+
+/// The service that sessions come to.
+pub(crate) struct Service {
+    exports: Arc<Exports>,
+    /// Where devices are opened and closed.
+    queue: Arc<Queue>,
+}
+
+impl Service {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            exports: Exports::new()?,
+            queue: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-server"))?,
+        })
+    }
+}
+
+impl ibtrs_server::Service for Service {
+    fn session_up(&self, info: &SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
+        let session = Arc::pin_init(
+            try_pin_init!(Session {
+                name: CString::try_from(info.name)?,
+                exports: self.exports.clone(),
+                devices: RcuPtr::new(None),
+                open <- new_mutex!(
+                    OpenDevices { list: KVec::new(), next_id: 0 },
+                    "Session::open"
+                ),
+                bios: BioTable::new(usize::from(info.queue_depth))?,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        Ok(Arc::new(
+            Handle {
+                session,
+                queue: self.queue.clone(),
+            },
+            GFP_KERNEL,
+        )?)
+    }
+}
+
+/// A device as the session keeps it.
+pub(crate) struct OpenDevice {
+    pub(crate) id: u32,
+    /// As the client named it.
+    pub(crate) name: CString,
+    pub(crate) device: PercpuOwner<Opened>,
+}
+
+/// The devices that a session has open.
+pub(crate) struct OpenDevices {
+    pub(crate) list: KVec<OpenDevice>,
+    /// Ids are not used again, so that a late request cannot hit another
+    /// device.
+    pub(crate) next_id: u32,
+}
+
+/// The devices by their ids, for I/O.
+type Table = KVec<(u32, PercpuArc<Opened>)>;
+
+/// The session of a client.
+#[pin_data]
+pub(crate) struct Session {
+    name: CString,
+    pub(crate) exports: Arc<Exports>,
+    devices: RcuPtr<Table>,
+    #[pin]
+    pub(crate) open: Mutex<OpenDevices>,
+    /// A bio for each chunk.
+    pub(crate) bios: BioTable<IoOp>,
+}
+
+impl Session {
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Finds an open device for an I/O.
+    pub(crate) fn device(&self, id: u32) -> Option<PercpuArc<Opened>> {
+        let table = self.devices.read();
+        let found = table.get()?.iter().find(|(other, _)| *other == id)?;
+        Some(found.1.clone())
+    }
+
+    /// Lets I/O find the devices of `open`, and no others.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn publish(&self, open: &OpenDevices) -> Result {
+        let mut table = KVec::with_capacity(open.list.len(), GFP_KERNEL)?;
+        for device in &open.list {
+            table.push((device.id, device.device.get()), GFP_KERNEL)?;
+        }
+        drop(self.devices.replace(Some(KBox::new(table, GFP_KERNEL)?)));
+        Ok(())
+    }
+
+    /// Closes all devices.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until their I/O has ended.
+    fn close_all(&self) {
+        drop(self.devices.replace(None));
+        let list = core::mem::take(&mut self.open.lock().list);
+        for device in list {
+            pr_info!("{}: closed {}\n", *self.name, *device.name);
+            device.device.kill_and_wait();
+        }
+    }
+}
+
+/// What the transport hands requests to.
+struct Handle {
+    session: Arc<Session>,
+    queue: Arc<Queue>,
+}
+
+impl ServiceSession for Handle {
+    fn request(&self, op: Op) {
+        match UserMsg::parse(op.user_hdr()) {
+            Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, op),
+            Ok(_) => {
+                // Opening and closing devices takes time, which the other
+                // requests of the connection must not wait for. If there is no
+                // memory the request is dropped, which answers it.
+                let session = self.session.clone();
+                let _no_io = NoIo::enter();
+                let _ = self
+                    .queue
+                    .spawn(GFP_KERNEL, move || admin::serve(&session, op));
+            }
+            Err(error) => {
+                pr_warn_ratelimited!(
+                    "{}: message refused: {}\n",
+                    self.session.name(),
+                    error.as_str()
+                );
+                op.respond(Err(convert::error(error.errno())));
+            }
+        }
+    }
+
+    fn down(&self) {
+        self.queue.flush();
+        self.session.close_all();
+    }
+}
