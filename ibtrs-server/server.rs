@@ -164,7 +164,9 @@ pub(crate) struct Sessions {
 
 impl Server {
     fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
-        let queue = Queue::new(Options::unbound().mem_reclaim(), fmt!("ibtrs-server"))?;
+        // Without a rescuer of its own: the end of a session closes devices, which
+        // waits for queues of the system that have none either.
+        let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let admit_queue = queue.clone();
         let waiting = KVec::with_capacity(Waiting::MAX, GFP_KERNEL)?;
         Arc::pin_init(

@@ -69,7 +69,7 @@ impl Service {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             exports: Exports::new()?,
-            queue: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-server"))?,
+            queue: Queue::new(Options::unbound(), fmt!("ibnbd-server"))?,
         })
     }
 }
