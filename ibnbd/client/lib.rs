@@ -1,21 +1,77 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What client and server share at run time.
+//! The client of IBNBD: disks whose data is on a server.
+//!
+//! A write to `map_device` makes a [`mapping::Mapping`], which has a disk and a
+//! part in a [`session::Session`]; a write to the disk's `unmap_device` ends it.
+//! All disks of a session share its tags, and a tag names the server's chunk, so
+//! that a request needs no other permit: see [`queue`].
+//!
+//! | Module | What for |
+//! |---|---|
+//! | [`control`] | the files of the class |
+//! | [`map`] | from the line that a user wrote to a disk |
+//! | [`registry`] | which sessions and mappings there are |
+//! | [`session`] | what the disks of a session share |
+//! | [`device`] | a device that the server has open |
+//! | [`mapping`], [`attrs`] | a mapped disk, and its files |
+//! | [`queue`], [`limits`] | the disk's requests, and its properties |
+//!
+//! When the module is unloaded, the disks that are left are unmapped by force;
+//! one that is open keeps the module loaded.
+//!
+//! # Lock order
+//!
+//! `Mapping::parts`, then a disk's open mutex. `Registry::inner` is held for
+//! moments only, and nothing is locked under it.
 
-use kernel::prelude::*;
+#![deny(unsafe_code)]
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+mod attrs;
+mod control;
+mod device;
+mod limits;
+mod map;
+mod mapping;
+mod queue;
+mod registry;
+mod session;
 
 module! {
-    type: Core,
+    type: ClientModule,
     name: "ibnbd_client",
     authors: ["The ibtrs authors"],
-    description: "Multipath RDMA block transport",
+    description: "Network block device over multipath RDMA: client",
     license: "GPL",
 }
 
-struct Core;
+struct ClientModule {
+    registry: Arc<registry::Registry>,
+    control: Option<control::Control>,
+}
 
-impl kernel::Module for Core {
+impl kernel::Module for ClientModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+        let registry = registry::Registry::new()?;
+        let control = control::Control::new(&registry)?;
+        Ok(Self {
+            registry,
+            control: Some(control),
+        })
+    }
+}
+
+impl Drop for ClientModule {
+    fn drop(&mut self) {
+        // Nobody maps or unmaps now: that keeps the module loaded. Links go before
+        // the folder that they are in.
+        self.registry.unmap_all();
+        drop(self.control.take());
+        // The registry goes last, and waits for the last disk.
     }
 }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files of a disk: `/sys/block/ibnbd<N>/ibnbd/`.
+//!
+//! Contexts: *sysfs*.
+
+use crate::mapping::Mapping;
+use ibnbd_proto::map_opts::UnmapMode;
+use ibtrs_core::convert;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    module::ModuleRef,
+    sysfs::{
+        Attr,
+        Buf,
+        StoreCtx, //
+    }, //
+};
+
+/// The files.
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 5] = [
+    Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
+    Attr::ro(c"state", show_state),
+    Attr::ro(c"session", show_session),
+    Attr::ro(c"mapping_path", show_mapping_path),
+    Attr::ro(c"access_mode", show_access_mode),
+];
+
+fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("Usage: echo <normal|force> > unmap_device"))
+}
+
+fn store_unmap_device(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    // The code stays while the files go under which it was called.
+    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    let mode = UnmapMode::parse(input).map_err(|error| {
+        kx::pr_err_ratelimited!("unmap_device: {}\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    let this = ctx.data().clone();
+    this.unmap(mode.force(), || ctx.remove_self().map(drop).ok_or(ENODEV))
+}
+
+fn show_state(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.state().as_str()))
+}
+
+fn show_session(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.bytes(this.session_name().to_bytes())?;
+    buf.bytes(b"\n")
+}
+
+fn show_mapping_path(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.bytes(this.device_path().to_bytes())?;
+    buf.bytes(b"\n")
+}
+
+fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.access_mode().as_str()))
+}

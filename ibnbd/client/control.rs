@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files of the class: `/sys/class/ibnbd-client/ctl/`.
+//!
+//! Contexts: *sysfs*.
+
+use crate::{
+    map,
+    registry::Registry, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    module::ModuleRef,
+    sysfs::{
+        Attr,
+        Buf,
+        Class,
+        Device,
+        PlainDir,
+        StoreCtx, //
+    }, //
+};
+
+static FILES: [Attr<Arc<Registry>>; 1] = [Attr::rw(
+    c"map_device",
+    show_map_device,
+    store_map_device, //
+)];
+
+/// The device `ctl` with its files, and the folder of links below it.
+pub(crate) struct Control {
+    registry: Arc<Registry>,
+    ctl: Option<Device<Arc<Registry>>>,
+}
+
+impl Control {
+    /// Shows the files.
+    pub(crate) fn new(registry: &Arc<Registry>) -> Result<Self> {
+        let class = Class::new(c"ibnbd-client")?;
+        let ctl = Device::new(&class, fmt!("ctl"), registry.clone(), &FILES)?;
+        let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
+        registry.set_links(Some(folder));
+        Ok(Self {
+            registry: registry.clone(),
+            ctl: Some(ctl),
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // The folder goes before what it is in.
+        self.registry.set_links(None);
+        drop(self.ctl.take());
+    }
+}
+
+fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!(
+        "Usage: echo \"sessname=<name> path=<[src,]dst> device_path=<path on the server> \
+         [dest_port=<port>] [access_mode=<ro|rw|migration>]\" > map_device"
+    ))?;
+    buf.line(fmt!(""))?;
+    buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
+    buf.line(fmt!("path may be left out for a session that exists"))
+}
+
+fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+    // The module is not unloaded under a disk that is being made.
+    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    map::map(ctx.data(), line)
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From what the server says of a device to the properties of the disk.
+//!
+//! Nothing of it is trusted: the block layer takes some values as given.
+
+use crate::queue::MAX_SEGMENTS;
+use ibnbd_proto::msg::OpenRsp;
+use ibtrs_client::Session;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+use kx::blk::Limits;
+
+/// Most sectors that a request without data can cover, as its length counts bytes.
+const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
+/// Most sectors of a disk.
+const MAX_CAPACITY: u64 = i64::MAX as u64 >> 9;
+
+/// What a session can carry.
+#[derive(Clone, Copy)]
+pub(crate) struct Carrier {
+    max_io_bytes: u32,
+    max_segments: u16,
+}
+
+impl Carrier {
+    pub(crate) fn of(transport: &Session) -> Self {
+        Self {
+            max_io_bytes: transport.max_io_bytes(),
+            max_segments: transport.max_segments(),
+        }
+    }
+}
+
+/// Returns the properties of the disk.
+///
+/// # Errors
+///
+/// `EFBIG` if it is larger than a disk can be; `EINVAL` if the session cannot
+/// carry a block, or a page, of it.
+pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
+    let block = u32::from(rsp.logical_block_size);
+    let physical = rsp.physical_block_size_bytes();
+    if rsp.nsectors > MAX_CAPACITY {
+        return Err(EFBIG);
+    }
+    if carrier.max_io_bytes < block.max(PAGE_SIZE as u32) {
+        return Err(EINVAL);
+    }
+    let whole_blocks = |sectors: u32| {
+        let sectors = sectors.min(MAX_DATALESS_SECTORS);
+        sectors - sectors % (block >> 9)
+    };
+    let max_discard_sectors = whole_blocks(rsp.max_discard_sectors);
+    let granularity = if rsp.discard_granularity.is_power_of_two() {
+        rsp.discard_granularity.max(physical)
+    } else {
+        physical
+    };
+    let max_secure_erase_sectors = if rsp.secure_discard == 0 {
+        0
+    } else {
+        // The message has no room for the limit; that of discards is a safe one.
+        max_discard_sectors.max(whole_blocks(u32::from(rsp.secure_discard)))
+    };
+    Ok(Limits {
+        logical_block_bytes: block,
+        physical_block_bytes: physical,
+        io_min_bytes: physical,
+        max_hw_sectors: carrier.max_io_bytes >> 9,
+        max_segments: carrier.max_segments.min(MAX_SEGMENTS),
+        virt_boundary_mask: PAGE_SIZE - 1,
+        // Registrations begin and end anywhere.
+        dma_alignment_mask: 3,
+        max_discard_sectors,
+        discard_granularity_bytes: granularity,
+        discard_alignment_bytes: rsp.discard_alignment % granularity,
+        max_secure_erase_sectors,
+        max_write_zeroes_sectors: whole_blocks(rsp.max_write_zeroes_sectors),
+        write_cache: rsp.cache.writeback,
+        fua: rsp.cache.writeback && rsp.cache.fua,
+        ..Limits::default()
+    })
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibnbd_client_limits)]
+mod tests {
+    use super::*;
+    use ibnbd_proto::msg::CachePolicy;
+
+    const CARRIER: Carrier = Carrier {
+        max_io_bytes: 126976,
+        max_segments: 128,
+    };
+
+    fn rsp() -> OpenRsp {
+        OpenRsp {
+            nsectors: 1 << 20,
+            max_write_zeroes_sectors: 1000,
+            max_discard_sectors: u32::MAX,
+            discard_granularity: 4096,
+            discard_alignment: 512,
+            physical_block_size: 4096,
+            logical_block_size: 512,
+            secure_discard: 1,
+            cache: CachePolicy {
+                writeback: true,
+                fua: true,
+            },
+            ..OpenRsp::default()
+        }
+    }
+
+    #[test]
+    fn plain() -> Result {
+        let limits = of_disk(&rsp(), CARRIER)?;
+        assert_eq!(limits.max_hw_sectors, 248);
+        assert_eq!(limits.max_discard_sectors, MAX_DATALESS_SECTORS);
+        assert_eq!(limits.max_secure_erase_sectors, MAX_DATALESS_SECTORS);
+        assert_eq!(limits.max_write_zeroes_sectors, 1000);
+        assert_eq!(limits.discard_alignment_bytes, 512);
+        assert!(limits.write_cache && limits.fua);
+        Ok(())
+    }
+
+    #[test]
+    fn hostile() -> Result {
+        let huge = OpenRsp {
+            nsectors: MAX_CAPACITY + 1,
+            ..rsp()
+        };
+        assert_eq!(of_disk(&huge, CARRIER), Err(EFBIG));
+        let odd = OpenRsp {
+            discard_granularity: 12345,
+            discard_alignment: 777_777,
+            logical_block_size: 4096,
+            max_write_zeroes_sectors: 7,
+            ..rsp()
+        };
+        let limits = of_disk(&odd, CARRIER)?;
+        assert_eq!(limits.discard_granularity_bytes, 4096);
+        assert!(limits.discard_alignment_bytes < 4096);
+        assert_eq!(limits.max_write_zeroes_sectors, 0);
+        assert_eq!(limits.max_discard_sectors % 8, 0);
+        let cached = OpenRsp {
+            cache: CachePolicy {
+                writeback: false,
+                fua: true,
+            },
+            ..rsp()
+        };
+        assert!(!of_disk(&cached, CARRIER)?.fua);
+        let small = Carrier {
+            max_io_bytes: 2048,
+            ..CARRIER
+        };
+        assert_eq!(of_disk(&rsp(), small), Err(EINVAL));
+        Ok(())
+    }
+}

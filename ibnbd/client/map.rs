@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From the line that a user wrote to a disk.
+
+use crate::{
+    device::Device,
+    mapping::Mapping,
+    registry::Registry, //
+};
+use ibnbd_proto::map_opts::MapOptions;
+use ibtrs_core::convert;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What could not be done, and why.
+struct Failure(&'static str, Error);
+
+/// Turns an error into a failure to do `what`.
+fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
+    move |error| Failure(what, error)
+}
+
+/// Maps a device. What goes wrong is said in one line of the log, and leaves
+/// nothing behind.
+///
+/// # Context
+///
+/// May sleep; interruptible while it connects or waits for the server.
+///
+/// # Errors
+///
+/// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense.
+/// - `EEXIST`: the device is mapped on this session.
+/// - `ENXIO`: the session does not exist, and no path is given.
+/// - Those of connecting; the server's.
+pub(crate) fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
+    let opts = MapOptions::parse(line).map_err(|error| {
+        kx::pr_err_ratelimited!("map_device: {}\n", convert::Shown(error));
+        convert::error(error.errno())
+    })?;
+    try_map(registry, &opts).map_err(|Failure(what, error)| {
+        kx::pr_err_ratelimited!(
+            "map_device: {} of session {}: {}: {} ({})\n",
+            opts.device_path.as_str(),
+            opts.session.as_str(),
+            what,
+            convert::errno(error).as_str(),
+            error.to_errno()
+        );
+        error
+    })
+}
+
+fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failure> {
+    if opts.nr_poll_queues != 0 {
+        return Err(Failure("there are no poll queues", EOPNOTSUPP));
+    }
+    let place = registry.place(opts).map_err(|error| match error {
+        EEXIST => Failure("the device is mapped", error),
+        _ => Failure("no place for a disk", error),
+    })?;
+    let session = registry.session(opts).map_err(|error| match error {
+        ENXIO if opts.path_count() == 0 => {
+            Failure("the session does not exist, and no path is given", error)
+        }
+        _ => Failure("the session cannot be opened", error),
+    })?;
+    let device = Device::open(session, opts.device_path, opts.access_mode)
+        .map_err(at("the server does not open the device"))?;
+    let path = opts.device_path.as_str();
+    Mapping::new(registry, place, device, path, opts.access_mode)
+        .map_err(at("the disk cannot be made"))
+}

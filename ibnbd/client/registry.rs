@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which sessions and mappings there are.
+//!
+//! A session is opened for its first mapping and closed after its last one. Who
+//! finds it in between being opened or closed waits for that, so that there is
+//! one of a name.
+
+use crate::{
+    mapping::Mapping,
+    session::Session, //
+};
+use ibnbd_proto::map_opts::MapOptions;
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        CondVar,
+        Mutex, //
+    }, //
+};
+use kx::{
+    blk::DiskOwner,
+    sysfs::PlainDir, //
+};
+
+/// All sessions and mappings.
+#[pin_data]
+pub(crate) struct Registry {
+    #[pin]
+    inner: Mutex<Inner>,
+    /// The state of a session has changed.
+    #[pin]
+    changed: CondVar,
+    disks: DiskOwner,
+}
+
+struct Inner {
+    sessions: KVec<Entry>,
+    places: KVec<Place>,
+    /// The folder of links to the disks.
+    links: Option<Arc<PlainDir>>,
+}
+
+struct Entry {
+    name: CString,
+    /// Mappings, and attempts to make one.
+    users: usize,
+    state: State,
+}
+
+enum State {
+    Opening,
+    Ready(Arc<Session>),
+    Closing,
+}
+
+/// What keeps a name from being mapped twice, and a number from being given
+/// twice.
+struct Place {
+    number: u32,
+    session: CString,
+    device: CString,
+    /// Present as long as the disk can be unmapped.
+    mapping: Option<Arc<Mapping>>,
+}
+
+/// A part in a session, which is closed with its last part.
+pub(crate) struct SessionRef {
+    registry: Arc<Registry>,
+    session: Arc<Session>,
+}
+
+impl core::ops::Deref for SessionRef {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// The right to a disk's number, and to the device of that name on a session.
+pub(crate) struct PlaceRef {
+    registry: Arc<Registry>,
+    number: u32,
+}
+
+impl PlaceRef {
+    /// Returns the number of the disk.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Lets [`Registry::unmap_all`] find the mapping, or no longer.
+    pub(crate) fn set_mapping(&self, mapping: Option<Arc<Mapping>>) {
+        let mut inner = self.registry.inner.lock();
+        let place = inner.places.iter_mut().find(|p| p.number == self.number);
+        let old = place.map(|p| core::mem::replace(&mut p.mapping, mapping));
+        drop(inner);
+        drop(old);
+    }
+}
+
+impl Registry {
+    /// Makes an empty registry.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let inner = Inner {
+            sessions: KVec::new(),
+            places: KVec::new(),
+            links: None,
+        };
+        Arc::pin_init(
+            try_pin_init!(Self {
+                inner <- new_mutex!(inner, "Registry::inner"),
+                changed <- new_condvar!("Registry::changed"),
+                disks: DiskOwner::new()?,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns what waits for the disks when the module goes.
+    pub(crate) fn disks(&self) -> &DiskOwner {
+        &self.disks
+    }
+
+    /// Says where links to the disks are put.
+    pub(crate) fn set_links(&self, links: Option<Arc<PlainDir>>) {
+        let old = core::mem::replace(&mut self.inner.lock().links, links);
+        drop(old);
+    }
+
+    /// Returns where links to the disks are put.
+    pub(crate) fn links(&self) -> Option<Arc<PlainDir>> {
+        self.inner.lock().links.clone()
+    }
+
+    /// Takes a place for a device.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if the device is mapped, or about to be; `ENOMEM`.
+    pub(crate) fn place(self: &Arc<Self>, opts: &MapOptions<'_>) -> Result<PlaceRef> {
+        let (session, device) = (opts.session.as_bytes(), opts.device_path.as_bytes());
+        let session_name = CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?;
+        let device_name = CString::try_from_fmt(fmt!("{}", opts.device_path.as_str()))?;
+        let mut inner = self.inner.lock();
+        let is_it = |p: &Place| p.session.to_bytes() == session && p.device.to_bytes() == device;
+        if inner.places.iter().any(is_it) {
+            return Err(EEXIST);
+        }
+        let taken = |number| inner.places.iter().any(|p| p.number == number);
+        let number = (0..u32::MAX).find(|&number| !taken(number));
+        let number = number.ok_or(ENOSPC)?;
+        let place = Place {
+            number,
+            session: session_name,
+            device: device_name,
+            mapping: None,
+        };
+        inner.places.push(place, GFP_KERNEL)?;
+        Ok(PlaceRef {
+            registry: self.clone(),
+            number,
+        })
+    }
+
+    /// Takes part in the session that the options name, and opens it if there is
+    /// none.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// - `EINTR`: a signal came.
+    /// - `ENXIO`: there is no such session, and no path to make one.
+    /// - Those of [`Session::open`].
+    pub(crate) fn session(self: &Arc<Self>, opts: &MapOptions<'_>) -> Result<SessionRef> {
+        let name = opts.session.as_bytes();
+        let mut inner = self.inner.lock();
+        loop {
+            let entry = inner
+                .sessions
+                .iter_mut()
+                .find(|e| e.name.to_bytes() == name);
+            match entry {
+                None => break,
+                Some(Entry {
+                    users,
+                    state: State::Ready(session),
+                    ..
+                }) => {
+                    *users += 1;
+                    return Ok(SessionRef {
+                        registry: self.clone(),
+                        session: session.clone(),
+                    });
+                }
+                Some(_) => {
+                    if self.changed.wait_interruptible(&mut inner) {
+                        return Err(EINTR);
+                    }
+                }
+            }
+        }
+        if opts.path_count() == 0 {
+            return Err(ENXIO);
+        }
+        let entry = Entry {
+            name: CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?,
+            users: 1,
+            state: State::Opening,
+        };
+        inner.sessions.push(entry, GFP_KERNEL)?;
+        drop(inner);
+
+        let opened = Session::open(opts).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let mut inner = self.inner.lock();
+        if let Ok(session) = &opened {
+            let mut entries = inner.sessions.iter_mut();
+            if let Some(entry) = entries.find(|e| e.name.to_bytes() == name) {
+                entry.state = State::Ready(session.clone());
+            }
+        } else {
+            inner.sessions.retain(|e| e.name.to_bytes() != name);
+        }
+        drop(inner);
+        self.changed.notify_all();
+        Ok(SessionRef {
+            registry: self.clone(),
+            session: opened?,
+        })
+    }
+
+    /// Unmaps all disks by force.
+    pub(crate) fn unmap_all(&self) {
+        loop {
+            let mapping = {
+                let inner = self.inner.lock();
+                inner.places.iter().find_map(|p| p.mapping.clone())
+            };
+            let Some(mapping) = mapping else { break };
+            // It fails for one that is being unmapped, which does not happen when
+            // the module goes.
+            if mapping.unmap(true, || Ok(())).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for PlaceRef {
+    fn drop(&mut self) {
+        let mut inner = self.registry.inner.lock();
+        let at = inner.places.iter().position(|p| p.number == self.number);
+        let place = at.and_then(|at| inner.places.remove(at).ok());
+        drop(inner);
+        drop(place);
+    }
+}
+
+impl Drop for SessionRef {
+    fn drop(&mut self) {
+        let name = self.session.name();
+        {
+            let mut inner = self.registry.inner.lock();
+            let mut entries = inner.sessions.iter_mut();
+            let Some(entry) = entries.find(|e| *e.name == *name) else {
+                return;
+            };
+            entry.users -= 1;
+            if entry.users > 0 {
+                return;
+            }
+            // This value has a reference of its own, so nothing is dropped here.
+            entry.state = State::Closing;
+        }
+        self.session.close();
+        self.registry
+            .inner
+            .lock()
+            .sessions
+            .retain(|e| *e.name != *name);
+        self.registry.changed.notify_all();
+    }
+}
