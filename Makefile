@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# make                 builds the modules for the kernel in KDIR
+# make install         installs them there (root)
+# make demo            from a bare machine to a mapped disk, in two guests
+# make test            all tests
+#
+# What else there is: make help.
+
+KDIR ?= /lib/modules/$(shell uname -r)/build
+FLAVOUR ?= debug
+
+# Out of the source tree, so that several kernels can be built for.
+OUT ?= $(CURDIR)/build
+kernel-make = $(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(OUT)
+
+.PHONY: all
+all: check-kdir
+	@mkdir -p $(OUT)
+	$(kernel-make) modules
+
+.PHONY: check-kdir
+check-kdir:
+	@scripts/check-kdir.sh $(KDIR)
+
+.PHONY: install
+install:
+	$(kernel-make) modules_install
+	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(KDIR)/include/config/kernel.release)
+
+.PHONY: clean
+clean:
+	rm -rf $(OUT) rust-project.json
+
+# For the cached test kernels; see scripts/build-modules.sh.
+.PHONY: modules
+modules:
+	@scripts/build-modules.sh $(FLAVOUR)
+
+.PHONY: clippy doc rust-analyzer
+clippy doc rust-analyzer:
+	@scripts/build-modules.sh $(FLAVOUR) $@
+
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -v '^rust/proto/')
+RUSTFMT ?= /usr/bin/rustfmt
+rustfmt = $(RUSTFMT) --edition 2021 --config-path scripts/rustfmt.toml
+
+.PHONY: fmt fmt-check
+fmt:
+	@$(rustfmt) $(rust-files)
+	@cargo fmt --all
+fmt-check:
+	@$(rustfmt) --check $(rust-files)
+
+.PHONY: help
+help:
+	@echo 'Modules for a kernel that is there (KDIR=, default the running one):'
+	@echo '  make, make install, make clean'
+	@echo 'In guests, with kernels of our own (built once and cached):'
+	@echo '  make demo [STACK=mainline]  maps a disk and verifies it with fio'
+	@echo '  make shell                  leaves you in the client with the disk mapped'
+	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
+	@echo '  make kunit                  the suites inside the modules'
+	@echo '  make bench                  counts instructions beside mainline'
+	@echo '  make setup                  packages, toolchain, kernels, modules'
+	@echo 'For developers (FLAVOUR=fast or debug, default debug):'
+	@echo '  make modules, make clippy, make fmt, make fmt-check, make doc, make rust-analyzer'
+
+include scripts/testbed.mk

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# build-modules.sh FLAVOUR [clippy|doc|rust-analyzer]: builds our modules for a
+# cached test kernel and puts them into $IBTRS_CACHE/modules/FLAVOUR, or runs
+# another tool over them.  IBTRS_KUNIT=1 builds the suites inside them, too,
+# into FLAVOUR-kunit; W=1 asks the compilers for more warnings.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+
+flavour=${1:?usage: build-modules.sh FLAVOUR [TOOL]}
+tool=${2:-}
+kernel=$("$TOP/scripts/build-kernel.sh" "$flavour" | tail -n 1)
+
+# Objects remember where their sources are, so each checkout has its own.
+variant=$flavour${IBTRS_KUNIT:+-kunit}
+checkout=$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)
+out=$IBTRS_CACHE/build/$checkout-$variant${tool:+-$tool}
+mkdir -p "$out"
+
+kmake() {
+	# The variables of an outer make are not for the kernel's.
+	env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" \
+		"${KERNEL_MAKE_ARGS[@]}" ${IBTRS_KUNIT:+IBTRS_KUNIT=1} ${W:+W=$W} "$@"
+}
+
+build() {
+	local target=$IBTRS_CACHE/modules/$variant
+	kmake -s modules
+	mkdir -p "$target"
+	cp "$out"/*.ko "$target"
+	echo "modules for the $flavour kernel are in $target"
+}
+
+# clippy's warnings are errors for us.
+clippy() {
+	local log=$IBTRS_CACHE/logs/clippy.log
+	# Code that did not change is not looked at again, and would pass.
+	find "$out" -name '*.o' -delete
+	kmake -s CLIPPY=1 modules 2>&1 | tee "$log"
+	! grep -qE '^(warning|error)' "$log"
+}
+
+doc() {
+	kmake -s modules
+	"$TOP/scripts/doc.sh" "$kernel" "$out"
+}
+
+rust_analyzer() {
+	kmake -s modules
+	kmake -s rust-analyzer
+	"$TOP/scripts/rust-project-deps.py" "$out/rust-project.json" "$TOP/rust-project.json"
+}
+
+case $tool in
+'') build ;;
+clippy) clippy ;;
+doc) doc ;;
+rust-analyzer) rust_analyzer ;;
+*) die "no such tool: $tool" ;;
+esac
