@@ -97,10 +97,8 @@ impl BodySlot {
 
     /// Does something with an idle body.
     pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Body) -> T) -> Option<T> {
-        match &mut *self.idle.lock() {
-            Some(body) => Some(func(body)),
-            None => None,
-        }
+        let mut idle = self.idle.lock();
+        idle.as_deref_mut().map(func)
     }
 }
 

@@ -70,6 +70,6 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     let device = Device::open(session, opts.device_path, opts.access_mode)
         .map_err(at("the server does not open the device"))?;
     let path = opts.device_path.as_str();
-    Mapping::new(registry, place, device, path, opts.access_mode)
+    Mapping::create(registry, place, device, path, opts.access_mode)
         .map_err(at("the disk cannot be made"))
 }

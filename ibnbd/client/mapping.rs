@@ -70,7 +70,7 @@ impl Mapping {
     /// # Context
     ///
     /// May sleep, as long as reading a partition table takes.
-    pub(crate) fn new(
+    pub(crate) fn create(
         registry: &Registry,
         place: PlaceRef,
         device: Device,

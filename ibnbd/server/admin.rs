@@ -139,9 +139,7 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened> {
 
 fn answer(id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN]> {
     let rsp = OpenRsp::new(id, &device.limits());
-    Ok(rsp
-        .map_err(|error| convert::error(error.errno()))?
-        .encode())
+    Ok(rsp.map_err(|error| convert::error(error.errno()))?.encode())
 }
 
 /// Closes a device; one that is not open counts as closed.

@@ -91,7 +91,7 @@ impl Opened {
             max_write_zeroes_sectors: limits.max_write_zeroes_sectors,
             max_discard_sectors: limits.max_discard_sectors,
             discard_granularity: limits.discard_granularity_bytes,
-            discard_alignment: u32::try_from(limits.discard_alignment_bytes).unwrap_or(0),
+            discard_alignment: limits.discard_alignment_bytes,
             physical_block_size: limits.physical_block_bytes,
             logical_block_size: limits.logical_block_bytes,
             max_segments: u32::from(limits.max_segments),

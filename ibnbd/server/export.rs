@@ -59,8 +59,7 @@ impl Exports {
         };
         let export = list.get_mut(at).ok_or(EINVAL)?;
         // A new export tolerates any mode.
-        mode.admit(export.writers)
-            .map_err(convert::error)?;
+        mode.admit(export.writers).map_err(convert::error)?;
         export.users += 1;
         export.writers += u32::from(mode.writes());
         Ok(User {

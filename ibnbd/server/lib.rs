@@ -64,7 +64,11 @@ impl kernel::Module for ServerModule {
         if search.is_empty() {
             pr_warn!("dev_search_path is not set: no device can be opened; load the module with dev_search_path=/dev, say, or \"/\" for all\n");
         } else if let Err(error) = session::search_path() {
-            pr_err!("dev_search_path={}: {}\n", BStr::from_bytes(search), error.as_str());
+            pr_err!(
+                "dev_search_path={}: {}\n",
+                BStr::from_bytes(search),
+                error.as_str()
+            );
             return Err(ibtrs_core::convert::error(error.errno()));
         }
         let port = u16::try_from(param::port_nr.get())?;

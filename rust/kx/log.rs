@@ -124,3 +124,24 @@ pub use crate::{
     pr_info_ratelimited,
     pr_warn_ratelimited, //
 };
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_rate_limit)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits() {
+        // An interval of 1000 seconds at the least.
+        static LIMIT: RateLimit = RateLimit::with(1_000_000, 3);
+        let allowed = (0..10).filter(|_| LIMIT.allow(c"test")).count();
+        assert_eq!(allowed, 3);
+    }
+
+    #[test]
+    fn each_place_has_its_own() {
+        let may_print = || crate::__may_print!();
+        assert_eq!((0..20).filter(|_| may_print()).count(), 10);
+        assert!(crate::__may_print!());
+    }
+}

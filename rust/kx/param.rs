@@ -313,3 +313,65 @@ macro_rules! module_param {
         };
     )*};
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_param)]
+mod tests {
+    use super::*;
+
+    fn shown<P: Param>(param: &P) -> Result<KVec<u8>> {
+        let mut page = KVec::from_elem(0u8, 100, GFP_KERNEL)?;
+        let mut f = Formatter::new(&mut page);
+        param.show(&mut f).map_err(|_| EIO)?;
+        let len = f.bytes_written();
+        page.truncate(len);
+        Ok(page)
+    }
+
+    fn set<P: Param>(param: &P, arg: &[u8]) -> Result {
+        param.set(BStr::from_bytes(arg))
+    }
+
+    #[test]
+    fn int_keeps_to_its_range() -> Result {
+        let param = IntParam::new(5, 1..=10);
+        for far in ["0", "11"] {
+            assert_eq!(set(&param, far.as_bytes()), Err(ERANGE));
+        }
+        for bad in ["", "x", "-1", "1 2", "4294967296"] {
+            assert!(set(&param, bad.as_bytes()).is_err());
+        }
+        assert_eq!(param.get(), 5);
+        set(&param, b"0xa")?;
+        assert_eq!(param.get(), 10);
+        assert_eq!(&shown(&param)?[..], b"10");
+        Ok(())
+    }
+
+    #[test]
+    fn switch() -> Result {
+        let param = BoolParam::new(true);
+        assert_eq!(&shown(&param)?[..], b"Y");
+        set(&param, b"off")?;
+        assert!(!param.get());
+        assert_eq!(set(&param, b"?"), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn string_is_set_once() -> Result {
+        let param = StringParam::<4>::new("/");
+        assert_eq!(param.get(), b"/");
+        assert_eq!(set(&param, b"abcde"), Err(ENAMETOOLONG));
+        set(&param, b"abcd")?;
+        assert_eq!(set(&param, b"x"), Err(EEXIST));
+        assert_eq!(param.get(), b"abcd");
+        assert_eq!(&shown(&param)?[..], b"abcd");
+        Ok(())
+    }
+
+    #[test]
+    fn joins() {
+        assert_eq!(&concat::<6>(&["ab", "", "c", "def"]), b"abcdef");
+    }
+}

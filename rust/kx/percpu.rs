@@ -142,3 +142,31 @@ impl<const N: usize> Drop for Counters<N> {
         unsafe { bindings::free_percpu(self.counters.as_ptr().cast()) }
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_counters)]
+mod tests {
+    use super::*;
+    use kernel::cpu::CpuId;
+
+    #[test]
+    fn counts() -> Result {
+        let counters = Counters::<2>::new()?;
+        for _ in 0..10 {
+            counters.inc(0);
+        }
+        counters.add(1, 5);
+        counters.add(2, 1);
+        assert_eq!((counters.sum(0), counters.sum(1)), (10, 5));
+        assert_eq!(counters.sum(2), 0);
+        counters.reset();
+        assert_eq!((counters.sum(0), counters.sum(1)), (0, 0));
+        counters.inc(1);
+        assert_eq!((counters.sum(0), counters.sum(1)), (0, 1));
+        let by_cpu: u64 = (0..nr_cpu_ids()).map(|cpu| counters.on_cpu(0, cpu)).sum();
+        assert_eq!(by_cpu, 10);
+        assert_eq!(counters.on_cpu(0, u32::MAX), 0);
+        assert!(CpuId::from_u32(0).is_some());
+        Ok(())
+    }
+}

@@ -70,3 +70,45 @@ pub use dir::{
 };
 pub use link::Link;
 pub use node::InSysfs;
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_sysfs)]
+mod tests {
+    use super::*;
+    use kernel::{
+        prelude::*,
+        sync::Arc, //
+    };
+
+    static FILES: [Attr<Arc<u32>>; 2] = [
+        Attr::ro(c"value", |value, buf| buf.line(fmt!("{value}"))),
+        Attr::wo(c"nothing", |_, _| Ok(())),
+    ];
+
+    #[test]
+    fn any_order_of_removal() -> Result {
+        let class = Class::new(c"kx-test")?;
+        let value = Arc::new(5, GFP_KERNEL)?;
+        let device = Device::new(&class, fmt!("a/b"), value.clone(), &FILES)?;
+        drop(class);
+        assert_eq!(device.as_device().name().to_bytes(), b"a!b");
+        assert_eq!(**device.data(), 5);
+        device.uevent(Action::Change, &[c"TEST=1", c"MORE=2"])?;
+
+        let top = Arc::new(Dir::plain(&device, fmt!("top"))?, GFP_KERNEL)?;
+        let inner = Dir::new(&*top, fmt!("inner"), value.clone(), &FILES)?;
+        let link = Link::new(top.clone(), &inner, fmt!("link"))?;
+        assert!(matches!(Link::new(top.clone(), &device, fmt!("link")), Err(e) if e == EEXIST));
+        let other = Link::new(top.clone(), &device, fmt!("other"))?;
+
+        // What is below a device goes with it, and who held that notices nothing.
+        drop(device);
+        assert!(Dir::plain(&*top, fmt!("late")).is_err());
+        drop(link);
+        drop(inner);
+        drop(top);
+        drop(other);
+        assert!(Arc::into_unique_or_drop(value).is_some());
+        Ok(())
+    }
+}

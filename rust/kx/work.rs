@@ -73,3 +73,152 @@ pub use queue::{
     Options,
     Queue, //
 };
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_work)]
+mod tests {
+    use super::*;
+    use crate::sync::{
+        Completion,
+        PercpuArc,
+        PercpuOwner, //
+    };
+    use kernel::{
+        prelude::*,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        }, //
+    };
+
+    #[pin_data]
+    struct Item {
+        #[pin]
+        now: Work<Self, 1>,
+        #[pin]
+        later: DelayedWork<Self, 2>,
+        runs: Atomic<u32>,
+        /// The work waits for this.
+        #[pin]
+        gate: Completion,
+        #[pin]
+        started: Completion,
+    }
+
+    impl_has_work! {
+        impl HasWork<Work<Self, 1>> for Item { self.now }
+        impl HasWork<DelayedWork<Self, 2>> for Item { self.later }
+    }
+
+    impl WorkItem<1> for Item {
+        type Pointer = PercpuArc<Self>;
+
+        fn run(this: PercpuArc<Self>) {
+            this.started.complete_all();
+            this.gate.wait();
+            this.runs.fetch_add(1, Relaxed);
+        }
+    }
+
+    impl WorkItem<2> for Item {
+        type Pointer = PercpuArc<Self>;
+
+        fn run(this: PercpuArc<Self>) {
+            this.runs.fetch_add(100, Relaxed);
+        }
+    }
+
+    fn item() -> Result<PercpuOwner<Item>> {
+        let queue = Queue::new(Options::ordered(), fmt!("kx-work-test"))?;
+        PercpuOwner::pin_init(try_pin_init!(Item {
+            now <- new_work!(queue.clone(), "Item::now"),
+            later <- new_delayed_work!(queue, "Item::later"),
+            runs: Atomic::new(0),
+            gate <- Completion::new(),
+            started <- Completion::new(),
+        }? Error))
+    }
+
+    #[test]
+    fn runs_once_for_each_time() -> Result {
+        let item = item()?;
+        item.gate.complete_all();
+        assert!(!item.now.flush());
+        for runs in 1..4 {
+            assert!(item.now.enqueue(item.get()));
+            item.now.flush();
+            assert_eq!(item.runs.load(Relaxed), runs);
+        }
+        assert!(!item.now.is_queued() && !item.now.cancel_sync());
+        Ok(())
+    }
+
+    #[test]
+    fn cancelled_gives_its_reference_back() -> Result {
+        let item = item()?;
+        // One runs, so that on an ordered queue the other does not.
+        assert!(item.now.enqueue(item.get()));
+        item.started.wait();
+        assert!(item.now.enqueue(item.get()));
+        assert!(!item.now.enqueue(item.get()));
+        assert!(item.now.is_queued());
+        assert!(item.now.cancel());
+        assert!(!item.now.cancel());
+        assert!(item.now.enqueue(item.get()));
+        item.gate.complete_all();
+        item.now.disable_sync();
+        assert!(!item.now.enqueue(item.get()));
+        // This would not return if a reference were lost.
+        item.kill_and_wait();
+        Ok(())
+    }
+
+    #[test]
+    fn delayed() -> Result {
+        let item = item()?;
+        let hour = 3_600_000;
+        assert!(item.later.enqueue_in(item.get(), hour));
+        assert!(!item.later.enqueue(item.get()));
+        assert!(item.later.is_queued());
+        assert!(item.later.cancel());
+        assert!(item.later.modify(item.get(), hour));
+        assert!(!item.later.modify(item.get(), hour));
+        assert!(item.later.cancel_sync());
+        assert!(!item.later.cancel_sync());
+        assert_eq!(item.runs.load(Relaxed), 0);
+
+        assert!(item.later.enqueue_in(item.get(), hour));
+        assert!(!item.later.modify(item.get(), 0));
+        item.later.flush();
+        assert_eq!(item.runs.load(Relaxed), 100);
+        assert!(item.later.enqueue_in(item.get(), hour));
+        item.later.flush();
+        assert_eq!(item.runs.load(Relaxed), 200);
+
+        assert!(item.later.enqueue_in(item.get(), hour));
+        assert!(item.later.disable_sync());
+        assert!(!item.later.modify(item.get(), 0));
+        assert!(!item.later.enqueue(item.get()));
+        assert_eq!(item.runs.load(Relaxed), 200);
+        item.kill_and_wait();
+        Ok(())
+    }
+
+    #[test]
+    fn queue_ends_empty() -> Result {
+        let runs = Arc::new(Atomic::new(0u32), GFP_KERNEL)?;
+        let queue = Queue::new(Options::unbound().mem_reclaim(), fmt!("kx-spawn"))?;
+        for _ in 0..10 {
+            let runs = runs.clone();
+            queue.spawn(GFP_KERNEL, move || {
+                runs.fetch_add(1, Relaxed);
+            })?;
+        }
+        drop(queue);
+        assert_eq!(runs.load(Relaxed), 10);
+        Ok(())
+    }
+}

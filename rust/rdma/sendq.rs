@@ -324,7 +324,7 @@ impl<H: Handler> Chain<'_, H> {
         let head = unsafe { &mut wr.send };
         head.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
         if signalled || queue.unsignalled >= queue.signal_every {
-            head.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as i32;
+            head.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
             queue.frees.push(queue.unsignalled);
             queue.unsignalled = 0;
         }

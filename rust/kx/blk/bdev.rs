@@ -209,12 +209,11 @@ impl fmt::Debug for BlockDevice {
 impl Drop for BlockDevice {
     fn drop(&mut self) {
         might_sleep();
+        // A kernel thread leaves the closing to someone else, if it is not done at
+        // once. It is here, as the device's driver cannot be unloaded before, and
+        // whoever is waiting for it to be free would still find it claimed.
         // SAFETY: The reference is ours by the type invariant, and given back.
-        unsafe { bindings::bdev_fput(self.file.as_ptr()) };
-        // A kernel thread leaves the closing to someone else; have it done now, as
-        // the device's driver cannot be unloaded before.
-        // SAFETY: May sleep, and no locks are held that a close needs.
-        unsafe { bindings::flush_delayed_fput() };
+        unsafe { bindings::__fput_sync(self.file.as_ptr()) };
     }
 }
 

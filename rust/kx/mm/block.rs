@@ -290,3 +290,81 @@ impl PrivateBlock {
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_page_block)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_to_its_bounds() -> Result {
+        let block = PageBlock::new(1, Node::ANY)?;
+        let len = block.len();
+        assert_eq!(len, 2 * PAGE_SIZE);
+        let mut bytes = [1; 4];
+        assert_eq!(block.copy_out(len - 4, &mut bytes), Ok(()));
+        assert_eq!(bytes, [0; 4]);
+        assert_eq!(block.copy_in(len - 4, &[1, 2, 3, 4]), Ok(()));
+        assert_eq!(block.copy_out(len - 4, &mut bytes), Ok(()));
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert_eq!(block.copy_out(len, &mut []), Ok(()));
+        for offset in [len - 3, len, len + 1, usize::MAX - 1, usize::MAX] {
+            assert_eq!(block.copy_out(offset, &mut bytes), Err(EINVAL));
+            assert_eq!(block.copy_in(offset, &bytes), Err(EINVAL));
+            assert_eq!(block.zero(offset, 4), Err(EINVAL));
+        }
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn copies_between_blocks() -> Result {
+        let (from, to) = (
+            PageBlock::new(0, Node::ANY)?,
+            PageBlock::new(0, Node::new(0))?,
+        );
+        from.copy_in(0, b"abcdef")?;
+        assert_eq!(from.copy_to(2, &to, PAGE_SIZE - 3, 3), Ok(()));
+        let mut bytes = [0; 4];
+        to.copy_out(PAGE_SIZE - 4, &mut bytes)?;
+        assert_eq!(&bytes, b"\0cde");
+        assert_eq!(to.zero(PAGE_SIZE - 2, 1), Ok(()));
+        to.copy_out(PAGE_SIZE - 4, &mut bytes)?;
+        assert_eq!(&bytes, b"\0c\0e");
+        assert_eq!(from.copy_to(0, &from, 8, 4), Err(EINVAL));
+        assert_eq!(from.copy_to(0, &to, PAGE_SIZE - 3, 4), Err(EINVAL));
+        assert_eq!(from.copy_to(PAGE_SIZE - 3, &to, 0, 4), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn rounds_up() -> Result {
+        assert_eq!(PageBlock::with_len(0, Node::ANY)?.len(), PAGE_SIZE);
+        assert_eq!(PageBlock::with_len(1, Node::ANY)?.len(), PAGE_SIZE);
+        assert_eq!(
+            PageBlock::with_len(2 * PAGE_SIZE + 1, Node::ANY)?.len(),
+            4 * PAGE_SIZE
+        );
+        assert!(matches!(PageBlock::with_len(usize::MAX, Node::ANY), Err(e) if e == ENOMEM));
+        assert!(matches!(PageBlock::new(64, Node::ANY), Err(e) if e == ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn no_such_node() {
+        assert_eq!(Node::new(-1), Node::ANY);
+        assert_eq!(Node::new(i32::MAX), Node::ANY);
+    }
+
+    #[test]
+    fn private_is_plain_memory() -> Result {
+        let mut block = PrivateBlock::with_len(10, Node::ANY)?;
+        assert!(block.as_slice().iter().all(|byte| *byte == 0));
+        if let Some(first) = block.as_mut_slice().first_mut() {
+            *first = 5;
+        }
+        assert_eq!(block.as_slice().first(), Some(&5));
+        assert_eq!(block.as_slice().len(), block.len());
+        Ok(())
+    }
+}

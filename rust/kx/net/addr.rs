@@ -200,3 +200,37 @@ impl fmt::Debug for SockAddr {
             .finish()
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_sock_addr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_like_in_c() {
+        let v4 = SockAddr::v4([10, 0, 0, 1], 0x1234);
+        // CAST: A large enough and aligned address of this family.
+        // SAFETY: As above.
+        let c = unsafe { &*v4.as_raw().cast::<sockaddr_in>() };
+        assert_eq!(c.sin_family, AF_INET);
+        assert_eq!(c.sin_port, 0x1234u16.to_be());
+        assert_eq!(c.sin_addr.s_addr.to_ne_bytes(), [10, 0, 0, 1]);
+    }
+
+    #[test]
+    fn round_trip() {
+        let (v4, v6) = (SockAddr::v4([10, 0, 0, 1], 1), SockAddr::v6([7; 16], 2, 3));
+        let gid = SockAddr::gid([9; 16], 65535);
+        assert_eq!((v4.host(), v4.port()), (Some(Host::V4([10, 0, 0, 1])), 1));
+        assert_eq!((v6.host(), v6.port()), (Some(Host::V6([7; 16], 3)), 2));
+        assert_eq!((gid.host(), gid.port()), (Some(Host::Gid([9; 16])), 65535));
+        for addr in [v4, v6, gid] {
+            // SAFETY: The pointer is to a whole address.
+            let copy = unsafe { SockAddr::from_raw(addr.as_raw().cast()) };
+            assert!(copy == addr);
+        }
+        assert!(v4 != SockAddr::v4([10, 0, 0, 1], 2));
+        assert!(v4 != SockAddr::v4([10, 0, 0, 2], 1));
+        assert_eq!(SockAddr::new(0, &[]).host(), None);
+    }
+}

@@ -172,3 +172,35 @@ fn timed_out(timed_out: bool) -> Result {
         Ok(())
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_completion)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_out() -> Result {
+        let event = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        assert!(!event.is_done());
+        assert_eq!(event.wait_timeout(1), Err(ETIMEDOUT));
+        assert_eq!(event.wait_interruptible_timeout(1), Err(ETIMEDOUT));
+        assert_eq!(event.wait_killable_timeout(1), Err(ETIMEDOUT));
+        Ok(())
+    }
+
+    #[test]
+    fn stays_done() -> Result {
+        let event = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        event.complete_all();
+        event.complete_all();
+        assert!(event.is_done());
+        event.wait();
+        assert_eq!(event.wait_timeout(0), Ok(()));
+        assert_eq!(event.wait_interruptible_timeout(1), Ok(()));
+        assert_eq!(event.wait_killable_timeout(1), Ok(()));
+        event.reinit();
+        assert!(!event.is_done());
+        assert_eq!(event.wait_timeout(1), Err(ETIMEDOUT));
+        Ok(())
+    }
+}

@@ -488,3 +488,128 @@ unsafe impl<T: 'static> ForeignOwnable for PercpuArc<T> {
         unsafe { <Self as ForeignOwnable>::borrow(ptr) }
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_percpu_arc)]
+mod tests {
+    use super::*;
+    use crate::{
+        sync::Completion,
+        work::{
+            Options,
+            Queue, //
+        }, //
+    };
+    use kernel::{
+        sync::{
+            atomic::Atomic,
+            Arc, //
+        },
+        time::{
+            delay::fsleep,
+            Delta, //
+        }, //
+    };
+
+    /// Counts the drops of what was made of it.
+    #[derive(Clone)]
+    struct Drops(Arc<Atomic<u32>>);
+
+    struct Probe(Drops);
+
+    impl Drops {
+        fn new() -> Result<Self> {
+            Ok(Self(Arc::new(Atomic::new(0), GFP_KERNEL)?))
+        }
+
+        fn count(&self) -> u32 {
+            self.0.load(Relaxed)
+        }
+    }
+
+    impl Drop for Probe {
+        fn drop(&mut self) {
+            self.0 .0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn owner_drops_the_value() -> Result {
+        let drops = Drops::new()?;
+        let owner = PercpuOwner::new(Probe(drops.clone()))?;
+        let first = owner.get();
+        let second = first.clone();
+        assert!(PercpuArc::ptr_eq(&first, &second));
+        drop(first);
+        drop(second);
+        assert_eq!(drops.count(), 0);
+        owner.kill_and_wait();
+        assert_eq!(drops.count(), 1);
+        drop(PercpuOwner::new(Probe(drops.clone()))?);
+        assert_eq!(drops.count(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn dead_is_dead() -> Result {
+        let owner = PercpuOwner::new(7u32)?;
+        let user = owner.try_get().ok_or(EINVAL)?;
+        assert!(!owner.is_dead());
+        owner.kill();
+        owner.kill();
+        assert!(owner.is_dead() && user.is_dead());
+        assert!(owner.try_get().is_none());
+        // Who has a reference, or is the owner, still makes more.
+        assert_eq!(*user.clone(), 7);
+        assert_eq!(*owner.get(), 7);
+        drop(user);
+        // The count is the owner's alone now, and switched to atomic mode some time.
+        fsleep(Delta::from_millis(50));
+        assert_eq!(*owner.get(), 7);
+        owner.kill_and_wait();
+        Ok(())
+    }
+
+    #[test]
+    fn teardown_waits() -> Result {
+        let drops = Drops::new()?;
+        let queue = Queue::new(Options::unbound(), fmt!("kx-test"))?;
+        let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let owner = PercpuOwner::new(Probe(drops.clone()))?;
+        let user = owner.get();
+        let signal = done.clone();
+        queue.spawn(GFP_KERNEL, move || {
+            owner.kill_and_wait();
+            signal.complete_all();
+        })?;
+        assert_eq!(done.wait_timeout(100), Err(ETIMEDOUT));
+        assert!(user.is_dead());
+        assert_eq!(drops.count(), 0);
+        drop(user);
+        assert_eq!(done.wait_timeout(10_000), Ok(()));
+        assert_eq!(drops.count(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn init_may_fail() {
+        let owner = PercpuOwner::<Probe>::pin_init::<Error>(Err(EBUSY));
+        assert!(matches!(owner, Err(e) if e == EBUSY));
+    }
+
+    #[test]
+    fn pointers_come_back() -> Result {
+        let owner = PercpuOwner::new(7u64)?;
+        let ptr = owner.get().into_raw();
+        // SAFETY: The pointer is valid, as its reference was not taken back yet.
+        assert_eq!(unsafe { *ptr }, 7);
+        // SAFETY: The pointer comes from `into_raw`, and is used once.
+        let user = unsafe { PercpuArc::from_raw(ptr) };
+        assert_eq!(*user.as_borrow().get(), 7);
+        let ptr = user.into_foreign();
+        // SAFETY: The pointer comes from `into_foreign`, and is used once.
+        drop(unsafe { PercpuArc::<u64>::from_foreign(ptr) });
+        owner.kill_and_wait();
+        Ok(())
+    }
+}

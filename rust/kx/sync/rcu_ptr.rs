@@ -141,3 +141,25 @@ impl<T> RcuRef<'_, T> {
         self.value
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_rcu_ptr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_what_it_had() -> Result {
+        let ptr = RcuPtr::null();
+        assert_eq!(ptr.read().get(), None);
+        assert!(ptr.replace(Some(KBox::new(1u32, GFP_KERNEL)?)).is_none());
+        assert_eq!(ptr.read().get(), Some(&1));
+        let old = ptr.replace(Some(KBox::new(2, GFP_KERNEL)?));
+        assert_eq!(old.as_deref(), Some(&1));
+        let guard = rcu::read_lock();
+        assert_eq!(ptr.read_with(&guard), Some(&2));
+        drop(guard);
+        assert_eq!(ptr.replace(None).as_deref(), Some(&2));
+        assert_eq!(ptr.read().get(), None);
+        Ok(())
+    }
+}

@@ -106,3 +106,31 @@ impl<T> Drop for TakeCell<T> {
         drop(self.take());
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_take_cell)]
+mod tests {
+    use super::*;
+    use kernel::sync::Arc;
+
+    #[test]
+    fn holds_one() {
+        let cell = TakeCell::empty();
+        assert!(!cell.is_full());
+        assert_eq!(cell.take(), None);
+        assert_eq!(cell.put(1u32), Ok(()));
+        assert_eq!(cell.put(2), Err(2));
+        assert!(cell.is_full());
+        assert_eq!(cell.take(), Some(1));
+        assert_eq!(cell.take(), None);
+        assert_eq!(TakeCell::new(3u8).take(), Some(3));
+    }
+
+    #[test]
+    fn drops_what_is_left() -> Result {
+        let value = Arc::new((), GFP_KERNEL)?;
+        drop(TakeCell::new(value.clone()));
+        assert!(Arc::into_unique_or_drop(value).is_some());
+        Ok(())
+    }
+}

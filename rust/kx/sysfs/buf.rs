@@ -80,3 +80,24 @@ impl fmt::Write for Buf<'_> {
         self.bytes(s.as_bytes()).map_err(|_| fmt::Error)
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_sysfs_buf)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_at_the_end() -> Result {
+        let mut page = KBox::new([0; PAGE_SIZE], GFP_KERNEL)?;
+        let mut buf = Buf::new(&mut page);
+        assert!(buf.is_empty());
+        buf.line(fmt!("{} {}", 1, "two"))?;
+        assert_eq!(buf.len(), 6);
+        while buf.bytes(b"0123456789").is_ok() {}
+        assert_eq!(buf.len(), PAGE_SIZE - 1);
+        assert_eq!(buf.write(fmt!("x")), Err(ENOSPC));
+        assert!(page.starts_with(b"1 two\n0123"));
+        assert_eq!(page.last(), Some(&0));
+        Ok(())
+    }
+}

@@ -34,3 +34,26 @@ pub(super) fn make(args: fmt::Arguments<'_>) -> Result<CString> {
     name = CString::try_from(CStr::from_bytes_with_nul(&bytes).map_err(|_| EINVAL)?)?;
     Ok(name)
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_sysfs_name)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_all_but_slashes() -> Result {
+        assert_eq!(make(fmt!("ip:{}@x y", 1))?.to_bytes(), b"ip:1@x y");
+        assert_eq!(make(fmt!("/dev/sda"))?.to_bytes(), b"!dev!sda");
+        assert_eq!(make(fmt!("..."))?.to_bytes(), b"...");
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_found() {
+        for bad in ["", ".", "..", "a\0b"] {
+            assert!(matches!(make(fmt!("{bad}")), Err(e) if e == EINVAL));
+        }
+        assert!(make(fmt!("{:255}", 1)).is_ok());
+        assert!(matches!(make(fmt!("{:256}", 1)), Err(e) if e == ENAMETOOLONG));
+    }
+}

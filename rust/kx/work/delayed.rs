@@ -245,8 +245,9 @@ where
         self.cancelled(was_queued)
     }
 
-    /// Runs the work now if it is queued, and waits until it is neither queued nor running.
-    /// Returns whether it was.
+    /// Runs the work now if it is queued, and waits until it has run.
+    ///
+    /// Returns whether there was anything to wait for.
     ///
     /// # Context
     ///

@@ -253,7 +253,9 @@ where
         self.cancelled(unsafe { bindings::disable_work_sync(self.work.get()) })
     }
 
-    /// Waits until the work is neither queued nor running. Returns whether it was.
+    /// Waits until the work has run, if it is queued or running.
+    ///
+    /// Returns whether there was anything to wait for.
     ///
     /// # Context
     ///

@@ -18,7 +18,10 @@ fn joined(search: &str, session: &str, device: &str) -> Result<String, PathError
     let device = DevicePath::new(device.as_bytes()).unwrap();
     let dir = root(&mut dir, search, session)?;
     let path = below(&mut buf, dir, device)?.to_str().unwrap();
-    Ok(format!("{}{path}", dir.to_str().unwrap().trim_end_matches('/')))
+    Ok(format!(
+        "{}{path}",
+        dir.to_str().unwrap().trim_end_matches('/')
+    ))
 }
 
 #[test]
