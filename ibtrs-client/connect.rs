@@ -144,7 +144,7 @@ impl Events {
     fn established(&self, private_data: &[u8]) {
         if self.cid == 0 {
             let rsp = ConnRsp::decode(private_data).map_err(|error| {
-                pr_err!(
+                pr_info!(
                     "{}: the server's acceptance is invalid: {}\n",
                     *self.path.name,
                     error.as_str()
@@ -164,7 +164,7 @@ impl Events {
         } else {
             reject_decode(private_data)
         };
-        pr_err!(
+        pr_info!(
             "{}: connection {} was refused: reason {}, {}\n",
             *self.path.name,
             self.cid,
@@ -183,7 +183,7 @@ impl CmHandler for Events {
             CmEvent::Established(data) => self.established(data),
             CmEvent::Rejected(reason, data) => self.rejected(reason, data),
             CmEvent::Failed(error, what) => {
-                pr_err!("{}: connection {}: {}\n", *self.path.name, self.cid, what);
+                pr_info!("{}: connection {}: {}\n", *self.path.name, self.cid, what);
                 self.set(Err(error));
             }
             CmEvent::Disconnected => self.set(Err(ECONNRESET)),
@@ -423,7 +423,7 @@ fn exchange_info(path: &Arc<Path>, dev: &Arc<Device>, wire: &Wire) -> Result<Arc
     let bytes = info.get(..len).ok_or(EIO)?;
     let rsp = InfoRsp::parse(bytes, wire.rsp.queue_depth, wire.rsp.chunk_size());
     let rsp = rsp.map_err(|error| {
-        pr_err!(
+        pr_info!(
             "{}: the server's session information is invalid: {}\n",
             *path.name,
             error.as_str()

@@ -248,7 +248,13 @@ impl Path {
     ///
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, what: kernel::fmt::Arguments<'_>) {
-        if self.event(Event::Error { retry: false }) {
+        if !self.event(Event::Error { retry: false }) {
+            return;
+        }
+        // Whoever is connecting learns of it, and says so.
+        if self.setup.lock().connecting {
+            pr_info!("{}: {}\n", *self.name, what);
+        } else {
             pr_err!("{}: {}\n", *self.name, what);
         }
     }

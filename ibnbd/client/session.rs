@@ -50,7 +50,7 @@ impl LinkEvents for Link {
         if up {
             pr_info!("{}: connected\n", *self.0);
         } else {
-            pr_warn!("{}: disconnected\n", *self.0);
+            pr_info!("{}: disconnected\n", *self.0);
         }
     }
 }
