@@ -28,7 +28,10 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
 };
 use kx::{
     pr_warn_ratelimited,
@@ -150,6 +153,9 @@ fn find_session(server: &Arc<Server>, request: &ConnReq) -> Result<Arc<Session>>
         .iter()
         .find(|session| session.uuid == request.session_uuid);
     if let Some(session) = found {
+        if session.gone.load(Relaxed) {
+            return Err(ECONNRESET);
+        }
         return Ok(session.clone());
     }
     if !request.first_conn {
@@ -179,8 +185,10 @@ fn find_path(session: &Arc<Session>, id: &Arc<CmId>, request: &ConnReq) -> Resul
             return Err(ECONNRESET);
         }
         let path = Path::new(session, id, request)?;
-        let mut paths = session.paths.lock();
-        paths.push(path.clone(), GFP_KERNEL)?;
+        if let Err(error) = session.add_path(path.clone()) {
+            path.event(Event::Error);
+            return Err(error);
+        }
         Ok(path)
     };
     new().inspect_err(|_| session.forget_if_unused())

@@ -207,6 +207,11 @@ impl Path {
         }
     }
 
+    /// Tells whether the path is torn down or about to be.
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state(), State::Closing | State::Closed)
+    }
+
     fn state(&self) -> State {
         self.fsm.lock().state
     }

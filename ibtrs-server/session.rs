@@ -19,10 +19,16 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc,
+        CondVarTimeoutResult,
         Mutex,
         SetOnce, //
     },
+    time::msecs_to_jiffies,
 };
 use kx::mm::{
     Node,
@@ -42,7 +48,12 @@ pub(crate) struct Session {
     pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
     #[pin]
     up: Mutex<()>,
+    /// The last path has gone; under the lock of the list of sessions.
+    pub(crate) gone: AtomicFlag,
 }
+
+/// How long a new session waits for one of the same name that is going.
+const GOING_TIMEOUT_MS: u32 = 20_000;
 
 impl Session {
     /// Makes a session with its chunks.
@@ -66,6 +77,7 @@ impl Session {
                 name: SetOnce::new(),
                 upper: SetOnce::new(),
                 up <- new_mutex!((), "Session::up"),
+                gone: AtomicFlag::new(false),
             }? Error),
             GFP_KERNEL,
         )
@@ -90,18 +102,7 @@ impl Session {
         if self.upper.as_ref().is_some() {
             return Ok(());
         }
-        let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-        let sessions = self.server.sessions.lock();
-        let taken = sessions
-            .list
-            .iter()
-            .any(|other| other.uuid != self.uuid && other.is_named(&name));
-        if taken {
-            pr_err!("{}: another client has a session of that name\n", *name);
-            return Err(EPERM);
-        }
-        self.name.populate(name);
-        drop(sessions);
+        self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?;
         let upper = self.server.service.session_up(&SessionInfo {
             name: self.name(),
             queue_depth: self.server.config.queue_depth,
@@ -111,36 +112,88 @@ impl Session {
         Ok(())
     }
 
+    /// Gives the session its name, once a session that had it and is going is
+    /// gone, and its devices are closed.
+    fn take_name(&self, name: CString) -> Result {
+        let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
+        let mut sessions = self.server.sessions.lock();
+        loop {
+            let holder = sessions
+                .list
+                .iter()
+                .find(|other| other.uuid != self.uuid && other.is_named(&name));
+            let Some(holder) = holder else {
+                self.name.populate(name);
+                return Ok(());
+            };
+            if !holder.is_going() || left == 0 {
+                pr_err!("{}: another client has a session of that name\n", *name);
+                return Err(EPERM);
+            }
+            let emptied = &self.server.emptied;
+            left = match emptied.wait_interruptible_timeout(&mut sessions, left) {
+                CondVarTimeoutResult::Woken { jiffies } => jiffies,
+                _ => 0,
+            };
+        }
+    }
+
+    /// Tells whether no path is left that takes requests, or will.
+    fn is_going(&self) -> bool {
+        self.paths.lock().iter().all(|path| path.is_closing())
+    }
+
     fn is_named(&self, name: &CStr) -> bool {
         self.name.as_ref().is_some_and(|own| **own == *name)
     }
 
+    /// Takes a path in.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET` when the session has gone or the server is closing; `ENOMEM`.
+    pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
+        let sessions = self.server.sessions.lock();
+        if sessions.closing || self.gone.load(Relaxed) {
+            return Err(ECONNRESET);
+        }
+        self.paths.lock().push(path, GFP_KERNEL)?;
+        Ok(())
+    }
+
     /// Forgets a path that is closed, and the session with its last path.
     pub(crate) fn path_gone(self: &Arc<Self>, path: &Arc<Path>) {
-        let mut sessions = self.server.sessions.lock();
+        // Paths are added under the list's lock, so an empty session stays empty.
+        let sessions = self.server.sessions.lock();
         let mut paths = self.paths.lock();
         paths.retain(|other| !Arc::ptr_eq(other, path));
-        let last = paths.is_empty();
+        let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
         drop(paths);
-        if last {
-            sessions.list.retain(|other| !Arc::ptr_eq(other, self));
-        }
         drop(sessions);
-        if last {
-            if let Some(upper) = self.upper.as_ref() {
-                upper.down();
-                pr_info!("{}: session closed\n", self.name());
-            }
-            self.server.emptied.notify_all();
+        if !last {
+            return;
         }
+        if let Some(upper) = self.upper.as_ref() {
+            upper.down();
+            pr_info!("{}: session closed\n", self.name());
+        }
+        self.forget();
+    }
+
+    fn forget(self: &Arc<Self>) {
+        let mut sessions = self.server.sessions.lock();
+        sessions.list.retain(|other| !Arc::ptr_eq(other, self));
+        drop(sessions);
+        self.server.emptied.notify_all();
     }
 
     /// Forgets a session whose first path could not be made.
     pub(crate) fn forget_if_unused(self: &Arc<Self>) {
-        let mut sessions = self.server.sessions.lock();
-        if self.paths.lock().is_empty() {
-            sessions.list.retain(|other| !Arc::ptr_eq(other, self));
-            self.server.emptied.notify_all();
+        let sessions = self.server.sessions.lock();
+        let unused = self.paths.lock().is_empty() && !self.gone.xchg(true, Relaxed);
+        drop(sessions);
+        if unused {
+            self.forget();
         }
     }
 
