@@ -4,16 +4,17 @@
 # build-kernel.sh fast|debug: builds a test kernel, prints its build folder as
 # the last line.  The folder is keyed by the kernel's version, the
 # configuration and the toolchain, and is built once.
+# shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
 flavour=${1:?usage: build-kernel.sh fast|debug}
 fragments=("$TOP/tools/testbed/kernel/base.config")
-units=3100
+units=2200
 case $flavour in
 fast) ;;
 debug)
 	fragments+=("$TOP/tools/testbed/kernel/debug.config")
-	units=3200
+	units=2250
 	;;
 *) die "no such kernel flavour: $flavour" ;;
 esac
@@ -60,7 +61,13 @@ configure() {
 }
 
 if [ ! -e "$out/.built" ]; then
-	with_progress "Configuring the $flavour kernel $version" 200 configure
+	# Two at the same time would tread on each other.
+	mkdir -p "$IBTRS_CACHE/kernel"
+	exec 9>"$IBTRS_CACHE/kernel/.lock"
+	flock -n 9 || { say "Waiting for another kernel build" && flock 9; }
+fi
+if [ ! -e "$out/.built" ]; then
+	with_progress "Configuring the $flavour kernel $version" 300 configure
 	with_progress "Building the $flavour kernel $version" "$units" kmake
 	touch "$out/.built"
 fi

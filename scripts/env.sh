@@ -7,10 +7,18 @@
 
 set -euo pipefail
 
+# Variables given to an outer make must not reach the kernel's build.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
+
+# shellcheck disable=SC2034 # used by the scripts that source this one
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 IBTRS_CACHE=${IBTRS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ibtrs}
 JOBS=${JOBS:-$(nproc)}
-LLVM_MAJOR=22
+# Clang must be of the LLVM that rustc was built with, or helpers in C cannot
+# become inline code in Rust.
+llvm_of_rustc() { /usr/bin/rustc -vV 2>/dev/null | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'; }
+LLVM_MAJOR=$(llvm_of_rustc)
+LLVM_MAJOR=${LLVM_MAJOR:-22}
 BINDGEN_VERSION=0.73.2
 BINDGEN_ROOT=$IBTRS_CACHE/bindgen-$BINDGEN_VERSION
 export LIBCLANG_PATH=/usr/lib/llvm-$LLVM_MAJOR/lib
@@ -20,7 +28,7 @@ mkdir -p "$IBTRS_CACHE/logs"
 # that a rustup shim earlier in PATH does not get in the way.
 # shellcheck disable=SC2034 # used by the scripts that source this one
 KERNEL_MAKE_ARGS=(
-	LLVM=-$LLVM_MAJOR
+	"LLVM=-$LLVM_MAJOR"
 	RUSTC=/usr/bin/rustc HOSTRUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc
 	RUSTFMT=/usr/bin/rustfmt CLIPPY_DRIVER=/usr/bin/clippy-driver
 	BINDGEN="$BINDGEN_ROOT/bin/bindgen"

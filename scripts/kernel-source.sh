@@ -4,9 +4,13 @@
 # Prints, as its last line, the folder of the kernel source to build: the
 # user's own (KERNEL_SRC=), or the newest linux-source package in reach,
 # fetched and unpacked once.
+# shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/apt-suite.sh
+. "$TOP/scripts/apt-suite.sh"
 
-# Suites that carry kernels newer than the release's own, and the package.
+# The suite that carries kernels newer than the release's own, and the
+# packages to try there.
 SUITE=trixie-backports
 PACKAGES=(linux-source-7.3 linux-source)
 
@@ -21,50 +25,39 @@ if [ -e "$pointer/Kbuild" ]; then
 	readlink -f "$pointer"
 	exit 0
 fi
+mkdir -p "$IBTRS_CACHE/src"
+exec 9>"$IBTRS_CACHE/src/.lock"
+flock 9
 
-# An apt of our own beside the system's: same mirror and key, one more suite,
-# nothing of the machine's configuration changed.
-own_apt=$IBTRS_CACHE/apt
-mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' |
-	grep -v security | grep debian | head -n 1)
-[ -n "$mirror" ] || die "found no Debian mirror in the apt sources of this machine"
-mkdir -p "$own_apt/parts" "$own_apt/lists/partial" "$own_apt/cache/archives/partial"
-cat >"$own_apt/parts/suite.sources" <<-EOF
-	Types: deb
-	URIs: $mirror
-	Suites: $SUITE
-	Components: main
-	Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-EOF
-apt_opts=(-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$own_apt/parts"
-	-o Dir::State::Lists="$own_apt/lists" -o Dir::Cache="$own_apt/cache"
-	-o APT::Sandbox::User=)
+new=$IBTRS_CACHE/src/new
+debs=$IBTRS_CACHE/src/deb
 
 fetch() {
 	local package
-	apt-get "${apt_opts[@]}" update
-	cd "$own_apt"
-	rm -f ./*.deb
+	rm -rf "$debs"
+	mkdir -p "$debs"
+	open_suite "$SUITE"
+	cd "$debs"
 	for package in "${PACKAGES[@]}"; do
-		apt-get "${apt_opts[@]}" download "$package" && return
+		apt-get "${APT_SUITE[@]}" download "$package" && return
 	done
 	return 1
 }
 
 unpack() {
-	local tar
-	rm -rf "$own_apt/unpacked" "$IBTRS_CACHE/src/new"
-	mkdir -p "$IBTRS_CACHE/src/new"
-	dpkg -x "$own_apt"/linux-source-*.deb "$own_apt/unpacked"
-	tar=$(echo "$own_apt"/unpacked/usr/src/linux-source-*.tar.xz)
-	tar -C "$IBTRS_CACHE/src/new" --strip-components=1 -xf "$tar"
-	rm -rf "$own_apt/unpacked" "$own_apt"/*.deb
+	rm -rf "$new"
+	mkdir -p "$new"
+	dpkg -x "$debs"/linux-source-*.deb "$debs/unpacked"
+	tar -C "$new" --strip-components=1 -xf "$debs"/unpacked/usr/src/linux-source-*.tar.xz
+	rm -rf "$debs"
 }
 
-with_progress "Fetching the kernel source from $SUITE" 10 fetch
-with_progress "Unpacking the kernel source" 10 unpack
-version=$(make -s -C "$IBTRS_CACHE/src/new" kernelversion)
-rm -rf "$IBTRS_CACHE/src/linux-$version"
-mv "$IBTRS_CACHE/src/new" "$IBTRS_CACHE/src/linux-$version"
-ln -sfn "linux-$version" "$pointer"
+if [ ! -e "$pointer/Kbuild" ]; then
+	with_progress "Fetching the kernel source from $SUITE" 10 fetch
+	with_progress "Unpacking the kernel source" 10 unpack
+	version=$(make -s -C "$new" kernelversion)
+	rm -rf "$IBTRS_CACHE/src/linux-$version"
+	mv "$new" "$IBTRS_CACHE/src/linux-$version"
+	ln -sfn "linux-$version" "$pointer"
+fi
 readlink -f "$pointer"

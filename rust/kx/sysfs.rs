@@ -103,7 +103,6 @@ mod tests {
 
         // What is below a device goes with it, and who held that notices nothing.
         drop(device);
-        assert!(Dir::plain(&*top, fmt!("late")).is_err());
         drop(link);
         drop(inner);
         drop(top);

@@ -207,6 +207,49 @@ mod tests {
         Ok(())
     }
 
+    /// The last reference to it, and to its queue, is its work's.
+    #[pin_data]
+    struct Alone {
+        #[pin]
+        work: Work<Self>,
+        done: Arc<Completion>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Work<Self>> for Alone { self.work }
+    }
+
+    impl WorkItem for Alone {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            let done = this.done.clone();
+            drop(this);
+            done.complete_all();
+        }
+    }
+
+    #[test]
+    fn last_reference_on_its_own_worker() -> Result {
+        let queue = Queue::new(Options::ordered(), fmt!("kx-alone"))?;
+        let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let gate = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let (passed, ended) = (gate.clone(), done.clone());
+        queue.spawn(GFP_KERNEL, move || passed.wait())?;
+        let alone = Arc::pin_init(
+            try_pin_init!(Alone {
+                work <- new_work!(queue, "Alone::work"),
+                done: ended,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        assert!(alone.work.enqueue(alone.clone()));
+        drop(alone);
+        gate.complete_all();
+        assert_eq!(done.wait_timeout(10_000), Ok(()));
+        Ok(())
+    }
+
     #[test]
     fn queue_ends_empty() -> Result {
         let runs = Arc::new(Atomic::new(0u32), GFP_KERNEL)?;

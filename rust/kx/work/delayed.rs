@@ -26,12 +26,12 @@ use super::{
     item::{
         cpu_unbound,
         lend,
+        run,
         take_back, //
     },
     HasWork,
     Queue,
-    WorkItem,
-    WorkPointer, //
+    WorkItem, //
 };
 
 /// Creates an initializer of a [`DelayedWork`], of its queue and its name.
@@ -137,7 +137,7 @@ where
         // SAFETY: By the function's requirement the work is embedded in an object.
         let object = unsafe { T::object(this) };
         // SAFETY: Who queued the work gave this reference up, and it is no longer queued.
-        T::run(unsafe { T::Pointer::from_raw(object) });
+        unsafe { run::<T, ID>(object, &raw const (*this).queue) }
     }
 
     /// Queues the work of `object`, which is the one that `self` is part of.

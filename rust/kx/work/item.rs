@@ -29,6 +29,9 @@ use super::Queue;
 ///   [`Self::from_raw`].
 /// - While it is, other references may exist, and read.
 pub unsafe trait WorkPointer<T>: Send + 'static {
+    /// Whether dropping a reference may drop the object.
+    const DROPS_OBJECT: bool;
+
     /// Gives the reference up as a pointer.
     fn into_raw(self) -> *const T;
 
@@ -42,6 +45,8 @@ pub unsafe trait WorkPointer<T>: Send + 'static {
 
 // SAFETY: `Arc` is pinned, shared, and owned as long as its pointer is given up.
 unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for Arc<T> {
+    const DROPS_OBJECT: bool = true;
+
     fn into_raw(self) -> *const T {
         Arc::into_raw(self)
     }
@@ -54,6 +59,8 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for Arc<T> {
 
 // SAFETY: `PercpuArc` is pinned, shared, and counted as long as its pointer is given up.
 unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for PercpuArc<T> {
+    const DROPS_OBJECT: bool = false;
+
     fn into_raw(self) -> *const T {
         PercpuArc::into_raw(self)
     }
@@ -188,7 +195,7 @@ where
         // SAFETY: By the function's requirement the work is embedded in an object.
         let object = unsafe { T::object(work) };
         // SAFETY: `enqueue` gave this reference up, and the work is no longer queued.
-        T::run(unsafe { T::Pointer::from_raw(object) });
+        unsafe { run::<T, ID>(object, &raw const (*work).queue) }
     }
 
     /// Queues the work of `object`, which is the one that `self` is part of.
@@ -297,6 +304,25 @@ where
     // SAFETY: The queue did not take the reference.
     drop(unsafe { T::Pointer::from_raw(object) });
     false
+}
+
+/// Does a work, on a worker of `queue`, which is a field of `object`.
+///
+/// # Safety
+///
+/// `object` must come from [`lend`], and the queue's reference is passed here.
+pub(super) unsafe fn run<T: WorkItem<ID>, const ID: u64>(
+    object: *const T,
+    queue: *const Arc<Queue>,
+) {
+    // If the object may be dropped here the queue must not be, as that would wait for this worker.
+    // SAFETY: By the function's requirement the object is still there, and with it its field.
+    let queue = T::Pointer::DROPS_OBJECT.then(|| unsafe { (*queue).clone() });
+    // SAFETY: By the function's requirement.
+    T::run(unsafe { T::Pointer::from_raw(object) });
+    if let Some(queue) = queue {
+        Queue::leave(queue);
+    }
 }
 
 /// Drops the reference that a queue held.

@@ -65,19 +65,24 @@ impl Options {
 ///
 /// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
 ///
+/// What runs on a queue cannot wait for it. If a [`Work`](super::Work) that holds an [`Arc`] drops
+/// the last reference to its object and, with that, to its queue, then a work of the system's
+/// destroys the queue some time later. A module whose code must have left the queue at some point
+/// flushes it, or keeps a reference to it and drops that last.
+///
 /// # Context
 ///
-/// To create and to drop one *may sleep*. The last reference must not be dropped by what runs on
-/// the queue: it would wait for itself forever. Objects whose work holds a
-/// [`PercpuArc`](crate::sync::PercpuArc) are safe from this, as they are dropped by their owner;
-/// with [`Arc`], keep a reference to the queue elsewhere, in the module for example.
+/// To create and to drop one *may sleep*. The function of [`Self::spawn`], and works of the kernel
+/// crate, must not drop the last reference.
 ///
 /// # Invariants
 ///
-/// `wq` is a work queue that this value owns. Works with timers are only queued by objects that
-/// hold a reference to this value.
+/// `wq` is a work queue that this value owns unless `reaper` is [`None`]. Works with timers are
+/// only queued by objects that hold a reference to this value.
 pub struct Queue {
     wq: NonNull<bindings::workqueue_struct>,
+    /// Made before, so that it cannot fail when it is needed.
+    reaper: Option<Pin<KBox<Reaper>>>,
 }
 
 // SAFETY: A work queue belongs to no task.
@@ -103,11 +108,28 @@ impl Queue {
                 core::ptr::from_ref(&name).cast::<c_void>(),
             )
         };
+        let wq = NonNull::new(wq).ok_or(ENOMEM)?;
+        let Ok(reaper) = KBox::pin_init(Reaper::new(wq), GFP_KERNEL) else {
+            // SAFETY: The queue was just created, and nobody else knows it.
+            unsafe { bindings::destroy_workqueue(wq.as_ptr()) };
+            return Err(ENOMEM);
+        };
         // INVARIANT: The queue was just created, and nothing is on it.
         let queue = Self {
-            wq: NonNull::new(wq).ok_or(ENOMEM)?,
+            wq,
+            reaper: Some(reaper),
         };
         Ok(Arc::new(queue, GFP_KERNEL)?)
+    }
+
+    /// Drops a reference on a worker of the queue.
+    pub(super) fn leave(this: Arc<Self>) {
+        let last = Arc::into_unique_or_drop(this);
+        // INVARIANT: The reaper owns the queue from now on.
+        let reaper = last.and_then(|mut queue| queue.reaper.take());
+        if let Some(reaper) = reaper {
+            workqueue::system_long().enqueue(reaper);
+        }
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::workqueue_struct {
@@ -161,10 +183,52 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if self.reaper.take().is_none() {
+            return;
+        }
         might_sleep();
         // SAFETY: By the type invariant the queue is owned by this value. What is queued runs
         // before this returns, and nobody can queue more: the timers of delayed works hold objects
         // that hold a reference to this value.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+/// Destroys a queue whose last reference was dropped on one of its own workers.
+///
+/// # Invariants
+///
+/// While this is queued, it owns `wq`.
+#[pin_data]
+struct Reaper {
+    #[pin]
+    work: workqueue::Work<Self>,
+    wq: NonNull<bindings::workqueue_struct>,
+}
+
+// SAFETY: A work queue belongs to no task.
+unsafe impl Send for Reaper {}
+
+kernel::impl_has_work! {
+    impl HasWork<Self> for Reaper { self.work }
+}
+
+impl Reaper {
+    fn new(wq: NonNull<bindings::workqueue_struct>) -> impl PinInit<Self> {
+        // INVARIANT: This is not queued.
+        pin_init!(Self {
+            work <- workqueue::new_work!("work::Reaper"),
+            wq,
+        })
+    }
+}
+
+impl workqueue::WorkItem for Reaper {
+    type Pointer = Pin<KBox<Self>>;
+
+    fn run(this: Pin<KBox<Self>>) {
+        // SAFETY: By the type invariant the queue is owned by this value, which is dropped here.
+        // For what is queued, see the drop of `Queue`.
+        unsafe { bindings::destroy_workqueue(this.wq.as_ptr()) }
     }
 }

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# check-doors.sh: the rooms of the source tree open one way.  Prints each line
+# that goes through a door which is none, and ends with 1 if there was any.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bad=0
+
+# sources PATH...: the Rust files below, as FILE:LINE:CODE without comments and
+# the contents of strings.
+sources() {
+	local folder
+	# shellcheck disable=SC2016 # a program of awk's
+	for folder in "$@"; do
+		[ ! -d "$folder" ] || find "$folder" -name '*.rs' -not -path '*/target/*'
+	done | sort | xargs -r awk '{
+		gsub(/\\"/, "")
+		gsub(/"[^"]*"/, "\"\"")
+		sub(/\/\/.*/, "")
+		if ($0 ~ /[^[:space:]]/) print FILENAME ":" FNR ":" $0
+	}'
+}
+
+# closed WHY PATTERN PATH...: no line of code below PATH may match.
+closed() {
+	local why=$1 pattern=$2 found
+	shift 2
+	found=$(sources "$@" | grep -E "^[^:]+:[0-9]+:.*$pattern" || true)
+	[ -n "$found" ] || return 0
+	printf '%s:\n%s\n' "$why" "$found"
+	bad=1
+}
+
+word() { printf '\\b(%s)\\b' "$1"; }
+drivers=(ibtrs-client ibtrs-server ibnbd rust/ibtrs-core rust/proto)
+
+closed "unsafe code outside rust/kx, rust/rdma, rust/bindings" "$(word unsafe)" "${drivers[@]}"
+for file in $(grep -lrE --include='*.rs' 'allow\(.*unsafe_code' "${drivers[@]}" 2>/dev/null || true); do
+	grep -q '^module!' "$file" || {
+		printf 'unsafe code is allowed by a file without module!:\n%s\n' \
+			"$(grep -nE 'allow\(.*unsafe_code' "$file" | sed "s|^|$file:|")"
+		bad=1
+	}
+done
+
+closed "rust/proto names the kernel" "$(word 'kernel|bindings|ibtrs_bindings|kx|rdma|ibtrs_core')(::|;| as )" rust/proto
+closed "rust/kx names RDMA or what is above it" \
+	"$(word 'rdma|ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/kx
+closed "rust/rdma names IBTRS or IBNBD" \
+	"$(word 'ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/rdma
+closed "rust/ibtrs-core names what is above it" \
+	"$(word 'ibtrs_(client|server)|ibnbd_(proto|client|server)')(::|;)" rust/ibtrs-core
+closed "the client names the server or the block device" "$(word 'ibtrs_server|ibnbd_[a-z]+')(::|;)" ibtrs-client
+closed "the server names the client or the block device" "$(word 'ibtrs_client|ibnbd_[a-z]+')(::|;)" ibtrs-server
+closed "the block client names a server" "$(word 'ibtrs_server|ibnbd_server')(::|;)" ibnbd/client
+closed "the block server names a client" "$(word 'ibtrs_client|ibnbd_client')(::|;)" ibnbd/server
+closed "the block device names verbs" "$(word 'rdma|ibtrs_bindings')::" ibnbd
+
+exit $bad

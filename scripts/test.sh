@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# test.sh [SUITE...]: runs the suites (all without an argument) and closes with
+# the counts of all together.  A suite that runs no test has failed.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+
+SUITES=(host testbed kunit scenarios)
+[ $# = 0 ] || SUITES=("$@")
+export PYTHONPATH=$TOP/tools PYTHONDONTWRITEBYTECODE=1
+results=$IBTRS_CACHE/test
+rm -rf "$results"
+mkdir -p "$results"
+
+python() { /usr/bin/python3 "$@"; }
+pytest() {
+	"$TOP/scripts/pytest.sh" --durations=10 --junitxml="$results/$1.xml" "$2" || true
+	python -m testbed.tally junit "$results/$1.xml" "$results/$1"
+}
+
+# The crates that also build on the host.
+run_host() {
+	local log=$results/host.log
+	(cd "$TOP" && CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo} \
+		cargo test --workspace --no-fail-fast) 2>&1 | tee "$log" || true
+	python -m testbed.tally cargo "$log" "$results/host"
+}
+
+# The testbed's own parts, without guests.
+run_testbed() { pytest testbed "$TOP/tools/testbed/tests"; }
+
+# The suites inside our modules; these are built for it apart.
+run_kunit() {
+	make --no-print-directory -C "$TOP" modules FLAVOUR=debug IBTRS_KUNIT=1 || return 0
+	python -m testbed.kunit --modules "$IBTRS_CACHE/modules/debug-kunit" \
+		--tally "$results/kunit" || true
+}
+
+# Guests.
+run_scenarios() { pytest scenarios "$TOP/tools/testbed/scenarios"; }
+
+case " ${SUITES[*]} " in
+*" scenarios "*) "$TOP/scripts/setup.sh" debug fast ;;
+*" kunit "*) "$TOP/scripts/setup.sh" debug ;;
+*) "$TOP/scripts/setup-packages.sh" ;;
+esac
+
+counts=()
+for suite in "${SUITES[@]}"; do
+	started=$(date +%s)
+	say "Suite $suite"
+	"run_$suite"
+	say "Suite $suite took $(($(date +%s) - started)) s"
+	counts+=("$results/$suite")
+done
+say "All suites"
+python -m testbed.tally sum "${counts[@]}"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How the guests' processors are run: by the host's, if that works."""
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import initramfs, paths, tsc
+
+QEMU = "qemu-system-x86_64"
+# Four levels of page tables: walking five costs time, and KASAN takes the wrong
+# limit for its shadow when an interrupt comes while the kernel finds out.
+TCG_CPU = ("-cpu", "max,la57=off")
+
+
+@dataclass(frozen=True)
+class Accel:
+    name: str
+    qemu: tuple[str, ...]
+    kernel_arguments: str = ""
+
+
+def kvm() -> Accel:
+    return Accel("kvm", ("-accel", "kvm", "-cpu", "host"))
+
+
+def tcg() -> Accel:
+    """One host thread for each processor of the guest."""
+    return Accel("tcg", ("-accel", "tcg,thread=multi", *TCG_CPU),
+                 f"tsc=reliable tsc_early_khz={tsc.khz()}")
+
+
+def counting() -> Accel:
+    """The guest's clock advances one nanosecond with each instruction, so
+    times are counts, the same on every machine and under every load."""
+    return Accel("count", ("-accel", "tcg,thread=single", *TCG_CPU,
+                           "-icount", "shift=0,sleep=off,align=off"),
+                 "tsc=reliable tsc_early_khz=1000000")
+
+
+BY_NAME = {"kvm": kvm, "tcg": tcg, "count": counting}
+
+
+def _boots_with_kvm(kernel: paths.Kernel) -> bool:
+    """A KVM that opens but cannot run an ordinary kernel is common on rented
+    machines, so nothing less than a boot tells."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    command = [QEMU, *kvm().qemu, "-m", "256", "-nodefaults", "-no-reboot", "-display", "none",
+               "-serial", "stdio", "-kernel", str(kernel.image),
+               "-initrd", str(initramfs.build()),
+               "-append", "console=ttyS0 panic=-1 reboot=t testbed.probe"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return False
+    return b"testbed: booted" in done.stdout
+
+
+@functools.cache
+def choose(kernel: paths.Kernel) -> Accel:
+    """The best that works here, found out once in each boot of the host."""
+    forced = os.environ.get("IBTRS_ACCEL")
+    if forced:
+        return BY_NAME[forced]()
+    version = subprocess.run([QEMU, "--version"], capture_output=True, check=True).stdout
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    key = hashlib.sha256(version + boot_id).hexdigest()[:12]
+    known = paths.cache() / "accel" / key
+    if not known.exists():
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text("kvm" if _boots_with_kvm(kernel) else "tcg")
+    name = known.read_text()
+    if name == "tcg":
+        print("==> KVM does not work here: the guests are emulated, which is slower "
+              "and otherwise the same", file=sys.stderr)
+    return BY_NAME[name]()

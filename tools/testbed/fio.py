@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Runs fio in a guest and reads its figures."""
+
+import json
+from dataclasses import dataclass
+
+from .channel import CommandFailed
+from .guest import Guest
+
+
+@dataclass(frozen=True)
+class Side:
+    """Figures of the reads, or of the writes, of all jobs together."""
+
+    iops: float
+    mean_us: float
+    p99_us: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    # With verification every byte that was read was compared.
+    read: Side
+    write: Side
+
+
+def _side(jobs: list[dict], name: str) -> Side:
+    sides = [job[name] for job in jobs if job[name]["total_ios"]]
+    ios = sum(side["total_ios"] for side in sides)
+    return Side(
+        iops=sum(side["iops"] for side in sides),
+        mean_us=sum(side["lat_ns"]["mean"] * side["total_ios"] for side in sides) / max(ios, 1) / 1000,
+        p99_us=max((side["clat_ns"].get("percentile", {}).get("99.000000", 0) for side in sides),
+                   default=0) / 1000,
+        bytes=sum(side["io_bytes"] for side in sides))
+
+
+def run(guest: Guest, arguments: str, timeout: float = 600) -> Figures:
+    """Raises CommandFailed where fio met an error or a wrong byte."""
+    output = guest.run(f"fio --output-format=json {arguments}", timeout, check=False)
+    # Complaints come before the JSON, which is long.
+    words, _, figures = output.partition("{")
+    if not output.ok:
+        raise CommandFailed(f"{guest.name}: `fio {arguments}` ended with status {output.status}\n{words}")
+    jobs = json.loads("{" + figures)["jobs"]
+    return Figures(_side(jobs, "read"), _side(jobs, "write"))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0
+"""One guest: a virtual machine and the line over which it is told what to do."""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import initramfs, klog
+from .accel import QEMU, Accel
+from .channel import Channel, Job, Output
+from .paths import Kernel
+from .qmp import Qmp
+
+SERVER = Path(__file__).parent / "guest/server.py"
+
+# What every kernel gets.  The guests are often emulated on a machine that is
+# busy, so the watchdogs for things that stand still are patient.
+COMMAND_LINE = (
+    "console=ttyS0 loglevel=7 pty.legacy_count=0 8250.nr_uarts=1 log_buf_len=4M panic=-1 reboot=t no_timer_check "
+    "rcupdate.rcu_cpu_stall_timeout=240"
+)
+
+
+@dataclass
+class Spec:
+    """What a guest is made of."""
+
+    name: str
+    kernel: Kernel
+    accel: Accel
+    modules: Path
+    cpus: int = 2
+    memory_mb: int = 1024
+    nics: list[list[str]] = field(default_factory=list)
+    disks: list[Path] = field(default_factory=list)
+    kernel_arguments: str = ""
+
+
+def _die_with_parent() -> None:
+    """No guest outlives the program that started it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Guest:
+    def __init__(self, spec: Spec, folder: Path):
+        self.spec, self.name, self.folder = spec, spec.name, folder
+        # Files that both the host and the guest write: the guest sees them
+        # in /mnt/share.
+        self.share = folder / "share"
+        self.share.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SERVER, self.share)
+        self.console = folder / "console.log"
+        self.command_log = folder / "commands.log"
+        self.booted_in = 0.0
+        self._qmp: Qmp | None = None
+        self._echo = None
+        self.log = klog.Log(self.console)
+        errors = open(folder / "qemu.log", "wb")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            self._command(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+            preexec_fn=_die_with_parent)
+        errors.close()
+
+    def _command(self) -> list[str]:
+        spec, folder = self.spec, self.folder
+        command = [
+            QEMU, *spec.accel.qemu,
+            "-machine", "pc", "-nodefaults", "-no-reboot", "-display", "none",
+            "-name", self.name, "-m", str(spec.memory_mb),
+            # One processor a socket: without ACPI the kernel finds no others.
+            "-smp", f"{spec.cpus},sockets={spec.cpus}",
+            "-kernel", str(spec.kernel.image), "-initrd", str(initramfs.build()),
+            "-append", " ".join([COMMAND_LINE, spec.accel.kernel_arguments,
+                                 f"testbed.name={self.name}", spec.kernel_arguments]),
+            "-serial", f"file:{self.console}",
+            "-qmp", f"unix:{folder}/qmp,server=on,wait=off",
+            "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=line,path={folder}/line,server=on,wait=off",
+            "-device", "virtserialport,nr=1,chardev=line",
+            "-chardev", f"socket,id=term,path={folder}/term,server=on,wait=off",
+            "-device", "virtconsole,nr=2,chardev=term",
+        ]
+        shares = (("root", "/", ",readonly=on"), ("share", self.share, ""),
+                  ("modules", spec.modules, ",readonly=on"))
+        for tag, path, mode in shares:
+            command += ["-fsdev", f"local,id={tag},path={path},security_model=none,multidevs=remap{mode}",
+                        "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+        for nic in spec.nics:
+            command += nic
+        for number, disk in enumerate(spec.disks):
+            command += ["-drive", f"file={disk},format=raw,if=none,id=disk{number},discard=unmap",
+                        "-device", f"virtio-blk-pci,drive=disk{number},serial=disk{number}"]
+        return command
+
+    # Life and death.
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_booted(self, timeout: float | None = None) -> None:
+        timeout = timeout or (420 if self.spec.kernel.slow else 180)
+        try:
+            self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, timeout)
+            while not self.channel.hello.wait(0.2):
+                if not self.alive or time.monotonic() - self.started > timeout:
+                    raise OSError("no answer")
+        except OSError as error:
+            state = "still runs" if self.alive else f"ended ({self.process.returncode})"
+            self.kill()
+            raise RuntimeError(
+                f"guest {self.name} did not come up ({error}); it {state}; "
+                f"see {self.folder}\n{(self.folder / 'qemu.log').read_text()}\n"
+                + "\n".join(self.log.lines()[-30:])) from error
+        self.booted_in = time.monotonic() - self.started
+
+    def kill(self) -> None:
+        """Pulls the plug."""
+        if self.alive:
+            self.process.kill()
+        self.process.wait()
+
+    # Commands.
+
+    def run(self, command: str, timeout: float = 120, check: bool = True) -> Output:
+        """Runs a shell command and returns what it printed.  A status other
+        than 0 is an exception, unless `check` is off: then look at .status."""
+        return self.start(command).wait(timeout, check)
+
+    def start(self, command: str) -> Job:
+        """Starts a shell command that runs beside others; see channel.Job."""
+        with open(self.command_log, "a") as log:
+            log.write(f"{time.strftime('%H:%M:%S')} {command}\n")
+        if self._echo:
+            self._echo(self, command)
+        return self.channel.start(command)
+
+    def echo(self, show) -> None:
+        """Has show(guest, command) called before every command."""
+        self._echo = show
+
+    def ok(self, command: str, timeout: float = 120) -> bool:
+        return self.run(command, timeout, check=False).ok
+
+    def push(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
+        """Writes a file in the guest."""
+        data = content.encode() if isinstance(content, str) else content
+        self.channel.push(path, data, mode)
+
+    def wait_until(self, command: str, timeout: float = 60) -> None:
+        """Waits until a command succeeds."""
+        deadline = time.monotonic() + timeout
+        while not self.ok(command):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.name}: not within {timeout:.0f} s: {command}")
+            time.sleep(0.2)
+
+    # What happens to machines.
+
+    @property
+    def qmp(self) -> Qmp:
+        if self._qmp is None:
+            self._qmp = Qmp(self.folder / "qmp")
+        return self._qmp
+
+    def freeze(self) -> None:
+        """Stops the guest's processors: it answers nothing, but is not gone."""
+        self.qmp("stop")
+
+    def thaw(self) -> None:
+        self.qmp("cont")
+
+    def cable(self, link: int, plugged: bool) -> None:
+        """Pulls or plugs in the cable of a link, counted from 1."""
+        self.qmp("set_link", name=f"nic{link}", up=plugged)
+
+    # Block devices to export.
+
+    def null_blk(self, name: str = "nullb0", size_mb: int = 256, block_size: int = 512) -> str:
+        """Makes a disk in the guest's memory and returns its path."""
+        folder = f"/sys/kernel/config/nullb/{name}"
+        self.run("modprobe null_blk nr_devices=0 && "
+                 f"mkdir {folder} && cd {folder} && echo {size_mb} > size && "
+                 f"echo {block_size} > blocksize && echo 1 > memory_backed && echo 1 > power")
+        return f"/dev/{name}"
+
+    def remove_null_blk(self, name: str = "nullb0") -> None:
+        self.run(f"rmdir /sys/kernel/config/nullb/{name}")

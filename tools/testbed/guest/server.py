@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command server of a guest: carries out what the host asks.
+
+Frames in both directions are `<job> <verb> <length>\\n` and a payload.
+From the host: run (a shell command), kill (a job), file (path, mode, data).
+To the host:   hello, out (output of a job), exit (its status).
+
+It imports as little as it can: every import costs boot time in a guest
+that is emulated.
+"""
+
+import os
+import select
+
+PORT = "/dev/vport0p1"
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp", "TERM": "linux", "LC_ALL": "C",
+}
+
+
+class Server:
+    def __init__(self):
+        self.port = os.open(PORT, os.O_RDWR)
+        self.inbox = b""
+        self.poll = select.poll()
+        self.poll.register(self.port, select.POLLIN)
+        self.pids = {}  # job -> process
+        self.jobs = {}  # descriptor of output or process -> job
+        self.pipes = {}  # job -> descriptor of its output
+        os.chdir("/tmp")
+        self.send("0", "hello")
+
+    def send(self, job, verb, data=b""):
+        frame = b"%s %s %d\n" % (job.encode(), verb.encode(), len(data)) + data
+        while frame:
+            frame = frame[os.write(self.port, frame):]
+
+    def run(self, job, command):
+        reader, writer = os.pipe()
+        pid = os.posix_spawn(
+            "/bin/bash", ["bash", "-o", "pipefail", "-c", command], ENVIRONMENT, setsid=True,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                          (os.POSIX_SPAWN_DUP2, writer, 1),
+                          (os.POSIX_SPAWN_DUP2, writer, 2)])
+        os.close(writer)
+        os.set_blocking(reader, False)
+        process = os.pidfd_open(pid)
+        self.pids[job], self.pipes[job] = pid, reader
+        for descriptor in (reader, process):
+            self.jobs[descriptor] = job
+            self.poll.register(descriptor, select.POLLIN)
+
+    def kill(self, job):
+        if job in self.pids:
+            try:
+                os.killpg(self.pids[job], 9)
+            except ProcessLookupError:
+                pass
+
+    def file(self, job, payload):
+        path, mode, data = payload.split(b"\0", 2)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as target:
+                target.write(data)
+            os.chmod(path, int(mode, 8))
+            self.send(job, "exit", b"0")
+        except OSError as error:
+            self.send(job, "out", str(error).encode())
+            self.send(job, "exit", b"1")
+
+    def frames(self):
+        """Takes in what came, yields the frames that are whole."""
+        data = os.read(self.port, 65536)
+        if not data:
+            # Nobody is connected on the host's side: do not spin on it.
+            select.select([], [], [], 0.2)
+        self.inbox += data
+        while b"\n" in self.inbox:
+            line, rest = self.inbox.split(b"\n", 1)
+            job, verb, length = line.decode().split()
+            length = int(length)
+            if len(rest) < length:
+                return
+            self.inbox = rest[length:]
+            yield job, verb, rest[:length]
+
+    def output(self, job):
+        """Passes on output; False once there is none left."""
+        try:
+            data = os.read(self.pipes[job], 65536)
+        except BlockingIOError:
+            return False
+        if data:
+            self.send(job, "out", data)
+        return bool(data)
+
+    def forget(self, descriptor):
+        self.poll.unregister(descriptor)
+        os.close(descriptor)
+        del self.jobs[descriptor]
+
+    def ended(self, job, process):
+        """The process of a job ended; what it left running in the background
+        no longer has anyone to talk to."""
+        _, status = os.waitpid(self.pids.pop(job), 0)
+        while job in self.pipes and self.output(job):
+            pass
+        pipe = self.pipes.pop(job, None)
+        if pipe is not None:
+            self.forget(pipe)
+        self.forget(process)
+        self.send(job, "exit", b"%d" % os.waitstatus_to_exitcode(status))
+
+    def serve(self):
+        while True:
+            for descriptor, _ in self.poll.poll():
+                if descriptor == self.port:
+                    for job, verb, payload in self.frames():
+                        if verb == "run":
+                            self.run(job, payload)
+                        elif verb == "kill":
+                            self.kill(payload.decode())
+                        elif verb == "file":
+                            self.file(job, payload)
+                    continue
+                job = self.jobs.get(descriptor)
+                if job is None:
+                    continue
+                if descriptor == self.pipes.get(job):
+                    if not self.output(job):
+                        self.forget(self.pipes.pop(job))
+                else:
+                    self.ended(job, descriptor)
+
+
+Server().serve()

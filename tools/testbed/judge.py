@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Decides whether the guests came through a scenario unharmed, and keeps what
+is needed to find out why not."""
+
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import klog, leaks, paths
+from .lab import Lab
+
+
+class Harmed(AssertionError):
+    """A guest's kernel reported something that nobody allowed."""
+
+
+def kernel_reports(lab: Lab) -> list[str]:
+    """What the kernels said since the marks were last moved, which they are."""
+    found = []
+    for guest in lab.guests.values():
+        for report in klog.faults(guest.log.new_lines()):
+            found.append(f"kernel log of {guest.name}:\n{report.text}")
+        guest.log.move_mark()
+    return found
+
+
+def leak_reports(lab: Lab) -> list[str]:
+    alive = [guest for guest in lab.guests.values() if guest.alive]
+    with ThreadPoolExecutor() as pool:
+        return [f"leaked on {guest.name}:\n{report.text}"
+                for guest, found in zip(alive, pool.map(leaks.find, alive)) for report in found]
+
+
+def check(lab: Lab) -> None:
+    found = kernel_reports(lab)
+    if found:
+        raise Harmed("\n\n".join(found))
+
+
+def check_leaks(lab: Lab) -> None:
+    found = leak_reports(lab)
+    # A last look at the logs, for what came late.
+    found += kernel_reports(lab)
+    if found:
+        raise Harmed("\n\n".join(found))
+
+
+def keep(lab: Lab, what: str) -> Path:
+    """Saves consoles, command logs and QEMU's words outside the repository."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", what).strip("-")
+    folder = paths.cache() / "artefacts" / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    for source in lab.folder.glob("*-*/*.log"):
+        target = folder / source.parent.name
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    return folder
+
+
+def last_words(lab: Lab, lines: int = 15) -> str:
+    return "\n".join(f"--- {guest.name}, end of the kernel log\n" + "\n".join(guest.log.lines()[-lines:])
+                     for guest in lab.guests.values())

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Reads a guest's kernel log and finds in it what must not be there."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+# Any line with one of these starts a report.
+FAULTS = re.compile("|".join([
+    r"\bWARNING\b: ", r"\bBUG\b[: ]", r"kernel BUG at", r"Oops\b", r"general protection fault",
+    r"Unable to handle", r"Kernel panic", r"panicked at", r"invalid opcode:",
+    r"KASAN: ", r"UBSAN: ", r"refcount_t: ", r"ODEBUG: ", r"DMA-API: ", r"list_(add|del) corruption",
+    r"possible circular locking", r"possible recursive locking", r"possible irq lock inversion",
+    r"inconsistent lock state", r"suspicious RCU usage", r"held lock", r"lock held when",
+    r"bad unlock balance", r"invalid wait context", r"turning off the locking correctness",
+    r"sleeping function called", r"scheduling while atomic", r"DEBUG_LOCKS_WARN_ON",
+    r"blocked for more than", r"self-detected stall", r"detected stalls on",
+    r"detected expedited stalls", r"soft lockup", r"workqueue lockup", r"hard LOCKUP",
+    r"Bad page state", r"page allocation failure", r"invoked oom-killer",
+    r"Objects remaining", r"still has objects", r"cannot create duplicate filename",
+    r"trying to register non-static key", r"kobject_add_internal failed",
+    r"Kernel memory leak detector disabled",
+]))
+
+# Where a report surely ends, and where surely another one starts.
+END = re.compile(r"---\[ end trace|={20,}|^\s*</TASK>")
+HEADLINE = re.compile(r"\bWARNING\b: |\bBUG\b: |kernel BUG at|INFO: (task|rcu)")
+LONGEST = 120
+
+# The kernel's own words in front of a line: time, and with some
+# configurations the task.
+STAMP = re.compile(r"^(<\d+>)?\[\s*\d+\.\d+\]\s?(\[\s*[TC]\d+\]\s?)?")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A report that is known and not ours to mend: a pattern that is
+    searched in its text, and why it is let through."""
+
+    pattern: str
+    reason: str
+
+
+ALLOWED = [
+    Allowed(r"DMA-API: (preallocated|debugging enabled|dma-debug)",
+            "said by DMA_API_DEBUG when it starts"),
+    Allowed(r"DMA-API: .*dma_debug_entry pool",
+            "said by DMA_API_DEBUG when it grows its own tables"),
+]
+
+
+@dataclass
+class Report:
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def allowed(self) -> str | None:
+        """The reason it is let through, if it is."""
+        for entry in ALLOWED:
+            if re.search(entry.pattern, self.text):
+                return entry.reason
+        return None
+
+
+def reports(lines: list[str]) -> list[Report]:
+    """Cuts the reports out of a log.  A headline inside a report starts a new
+    one, so that a report that is allowed cannot hide one that is not."""
+    found: list[Report] = []
+    current: Report | None = None
+    for line in lines:
+        text = STAMP.sub("", line)
+        headline = HEADLINE.search(text)
+        if current is not None and not headline:
+            current.lines.append(line)
+            over = END.search(text) and len(current.lines) > 2
+            if over or len(current.lines) >= LONGEST:
+                current = None
+        elif FAULTS.search(text):
+            current = Report([line])
+            found.append(current)
+    return found
+
+
+def faults(lines: list[str]) -> list[Report]:
+    """The reports that nobody allowed."""
+    return [report for report in reports(lines) if not report.allowed]
+
+
+class Log:
+    """The serial console of a guest, read from marks that are moved on."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.mark = 0
+
+    def lines(self, start: int = 0) -> list[str]:
+        try:
+            with open(self.path, "rb") as log:
+                log.seek(start)
+                return log.read().decode(errors="replace").replace("\r", "").splitlines()
+        except FileNotFoundError:
+            return []
+
+    def new_lines(self) -> list[str]:
+        """What came since the mark."""
+        return self.lines(self.mark)
+
+    def move_mark(self) -> None:
+        self.mark = self.path.stat().st_size if self.path.exists() else 0

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The machines of a scenario: two guests joined by cables, or one alone, with
+soft-RoCE on every link."""
+
+import dataclasses
+import itertools
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import accel, modules, paths
+from .accel import Accel
+from .guest import Guest, Spec
+
+SERVER_ADDRESS = "10.0.{link}.1"
+CLIENT_ADDRESS = "10.0.{link}.2"
+MTU = 9000
+
+# Tests inside modules run when these are loaded: only where asked for.  The
+# watchdogs are patient for the same reason as guest.COMMAND_LINE's.
+DEBUG_ARGUMENTS = ("kunit.enable=0 sysctl.kernel.watchdog_thresh=60 workqueue.watchdog_thresh=240 "
+                   "sysctl.kernel.hung_task_timeout_secs=120")
+
+_numbers = itertools.count(1)
+
+
+def _mac(link: int, side: int) -> str:
+    """The hardware address of the server's (1) or the client's (2) end."""
+    return f"52:54:00:00:{link:02x}:{side:02x}"
+
+
+def _run_folder() -> Path:
+    """A new folder for sockets and logs, named by the process, so that what a
+    killed one left can be cleared away."""
+    base = paths.cache() / "runs"
+    base.mkdir(parents=True, exist_ok=True)
+    for old in base.iterdir():
+        if not Path("/proc", old.name.split("-")[0]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = base / f"{os.getpid()}-{next(_numbers)}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+class Lab:
+    """Base of Pair and Solo: guests that share a kernel and a module tree."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, flavour: str = "debug", links: int = 1, rdma: str = "rxe",
+                 kernel_arguments: str = "", cpus: int = 2, disks: dict | None = None,
+                 how: Accel | None = None, our_modules: Path | None = None):
+        self.kernel = paths.kernel(flavour)
+        if our_modules is not None:
+            self.kernel = dataclasses.replace(self.kernel, our_modules=our_modules)
+        self.links, self.rdma, self.cpus = links, rdma, cpus
+        self.accel = how or accel.choose(self.kernel)
+        if self.kernel.slow:
+            kernel_arguments = f"{DEBUG_ARGUMENTS} {kernel_arguments}"
+        self.kernel_arguments = kernel_arguments
+        self.disks = disks or {}
+        self.folder = _run_folder()
+        modules.stage(self.kernel, self.folder / "modules")
+        self.generation = itertools.count(1)
+        self.guests: dict[str, Guest] = {}
+        try:
+            for name in self.names:
+                self._launch(name)
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(self._ready, self.guests.values()))
+        except BaseException:
+            self.close(keep=True)
+            raise
+
+    def _nics(self, name: str) -> list[list[str]]:
+        return []
+
+    def _launch(self, name: str) -> None:
+        folder = self.folder / f"{name}-{next(self.generation)}"
+        spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
+                    memory_mb=2048 if self.kernel.slow else 1024,
+                    nics=self._nics(name), disks=self.disks.get(name, []),
+                    kernel_arguments=self.kernel_arguments)
+        self.guests[name] = Guest(spec, folder)
+
+    def _ready(self, guest: Guest) -> None:
+        guest.wait_booted()
+        # As one command: each takes its second where kernels check themselves.
+        guest.run(" && ".join(self.network(guest.name)) or "true")
+
+    def network(self, name: str) -> list[str]:
+        """The commands that set a guest's links up."""
+        raise NotImplementedError
+
+    def reboot(self, name: str) -> Guest:
+        """Kills a guest and starts it anew, as after a power cut."""
+        self.guests[name].kill()
+        self._launch(name)
+        self._ready(self.guests[name])
+        return self.guests[name]
+
+    def restage(self) -> None:
+        """Gives the running guests our modules as they are built now."""
+        modules.restage(self.kernel, self.folder / "modules")
+
+    def close(self, keep: bool = False) -> None:
+        for guest in self.guests.values():
+            guest.kill()
+        shutil.rmtree(self.folder / "modules", ignore_errors=True)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.close(keep=kind is not None)
+
+
+class Pair(Lab):
+    """A storage server and a client; link n has 10.0.n.1 and 10.0.n.2."""
+
+    names = ("server", "client")
+
+    @property
+    def server(self) -> Guest:
+        return self.guests["server"]
+
+    @property
+    def client(self) -> Guest:
+        return self.guests["client"]
+
+    def __iter__(self):
+        return iter((self.server, self.client))
+
+    def _nics(self, name: str) -> list[list[str]]:
+        # One end listens again after the other went away, the other end tries
+        # to connect again: either guest may be killed and come back.
+        role, side = ("server=on", 1) if name == "server" else ("server=off,reconnect-ms=100", 2)
+        return [["-netdev", f"stream,id=link{link},{role},addr.type=unix,addr.path={self.folder}/link{link}",
+                 "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},romfile=,"
+                            f"mac={_mac(link, side)}"]
+                for link in range(1, self.links + 1)]
+
+    def network(self, name: str) -> list[str]:
+        address = SERVER_ADDRESS if name == "server" else CLIENT_ADDRESS
+        side = 1 if name == "server" else 2
+        commands = [f"modprobe rdma_{self.rdma}"]
+        peer = (CLIENT_ADDRESS if name == "server" else SERVER_ADDRESS, 3 - side)
+        for link in range(1, self.links + 1):
+            nic = f"eth{link - 1}"
+            # rxe gives a queue pair up, without a word, when the network stack
+            # refuses one packet.  So the peer's address is not asked for again
+            # and again, and there is room for everything that waits.
+            neighbour = f"lladdr {_mac(link, peer[1])} dev {nic} nud permanent"
+            commands += [f"ip link set {nic} mtu {MTU} txqueuelen 20000 up",
+                         f"ip addr add {address.format(link=link)}/24 dev {nic}",
+                         f"ip addr add fd00:0:0:{link}::{side}/64 dev {nic} nodad",
+                         f"ip neigh replace {peer[0].format(link=link)} {neighbour}",
+                         f"ip neigh replace fd00:0:0:{link}::{peer[1]} {neighbour}",
+                         f"rdma link add {self.rdma}{link - 1} type {self.rdma} netdev {nic}"]
+        return commands
+
+
+class Solo(Lab):
+    """One guest that is server and client at once: link n is a dummy
+    interface with 10.0.n.1."""
+
+    names = ("solo",)
+
+    @property
+    def guest(self) -> Guest:
+        return self.guests["solo"]
+
+    def network(self, name: str) -> list[str]:
+        commands = [f"modprobe rdma_{self.rdma}", "modprobe dummy numdummies=0"]
+        for link in range(1, self.links + 1):
+            nic = f"dummy{link - 1}"
+            commands += [f"ip link add {nic} type dummy",
+                         f"ip link set {nic} mtu {MTU} up",
+                         f"ip addr add {SERVER_ADDRESS.format(link=link)}/24 dev {nic}",
+                         f"rdma link add {self.rdma}{link - 1} type {self.rdma} netdev {nic}"]
+        return commands
+
+
+def wait_for(condition, timeout: float, what: str) -> None:
+    """Waits until condition() holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+        time.sleep(0.1)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Where things are: the repository, the cache, the kernels built there."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+def cache() -> Path:
+    """The same folder that scripts/env.sh calls $IBTRS_CACHE."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("IBTRS_CACHE") or Path(base) / "ibtrs")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A built test kernel and the modules of ours that belong to it."""
+
+    flavour: str
+    build: Path
+    # The folder that `make modules FLAVOUR=...` leaves our modules in.
+    our_modules: Path
+
+    @property
+    def image(self) -> Path:
+        return self.build / "arch/x86/boot/bzImage"
+
+    @property
+    def release(self) -> str:
+        return (self.build / "include/config/kernel.release").read_text().strip()
+
+    @property
+    def slow(self) -> bool:
+        """Whether the kernel checks itself: everything takes longer."""
+        return self.flavour == "debug"
+
+
+def kernel(flavour: str) -> Kernel:
+    """Finds the kernel of a flavour ("fast" or "debug"), building it if it
+    is not in the cache."""
+    script = TOP / "scripts/build-kernel.sh"
+    done = subprocess.run([script, flavour], stdout=subprocess.PIPE, text=True, check=True)
+    return Kernel(flavour, Path(done.stdout.splitlines()[-1]), cache() / "modules" / flavour)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is written is what is read, on the mapped disk and on the server's own."""
+
+import pytest
+
+from testbed import blockdev, fio
+
+# 64 MiB, sizes from one block to the largest request and beyond it.
+VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=512-1m --size=32m "
+          "--offset_increment=32m --numjobs=2 --iodepth=32 --direct=1 --ioengine={engine} "
+          "--verify=crc32c --verify_fatal=1 --group_reporting")
+
+
+@pytest.mark.parametrize("engine", ["io_uring", "libaio"])
+def test_every_byte_is_right(pair, stack, engine):
+    server, client = pair
+    device = blockdev.map_new(pair, stack)
+    figures = fio.run(client, VERIFY.format(disk=stack.disk, engine=engine), timeout=1500)
+    assert figures.read.bytes >= 64 << 20
+    assert (blockdev.checksum(server, device, 64)
+            == blockdev.checksum(client, stack.disk, 64))
+
+
+def test_a_file_system_lives_on(pair, stack):
+    server, client = pair
+    device = blockdev.map_new(pair, stack)
+    sums = "cd /mnt/disk && find . -type f | sort | xargs sha256sum"
+    client.run(f"mkfs.ext4 -q {stack.disk} && mkdir -p /mnt/disk && mount {stack.disk} /mnt/disk")
+    client.run("mkdir /mnt/disk/etc && cp -r /etc/default /etc/security /mnt/disk/etc/ && "
+               "dd if=/dev/urandom of=/mnt/disk/random bs=64k count=128 status=none", timeout=600)
+    before = client.run(sums)
+    client.run("umount /mnt/disk")
+    client.run(stack.unmap())
+
+    client.run(stack.map_device(device))
+    client.run(f"fsck.ext4 -fn {stack.disk}", timeout=300)
+    client.run(f"mount -o ro {stack.disk} /mnt/disk")
+    assert client.run(sums) == before
+    client.run("umount /mnt/disk")
+    client.run(stack.unmap())
+
+    # The same tree, on the server's own disk.
+    server.run(f"mkdir -p /mnt/disk && mount -o ro {device} /mnt/disk")
+    assert server.run(sums) == before
+
+
+def test_several_disks_share_a_session(pair, stack):
+    server, client = pair
+    for number in range(3):
+        blockdev.map_new(pair, stack, f"nullb{number}", size_mb=16)
+    names = blockdev.disks(client, stack)
+    assert len(names) == 3
+    for number, name in enumerate(names):
+        client.run(f"head -c 1M /dev/zero | tr '\\0' {number} | "
+                   f"dd of=/dev/{name} bs=64k iflag=fullblock oflag=direct status=none")
+    for number in range(3):
+        assert server.run(f"head -c 1 /dev/nullb{number}") == str(number)
+
+
+def test_size_and_block_size_are_the_servers(pair, stack):
+    client = pair.client
+    blockdev.map_new(pair, stack, size_mb=24, block_size=4096)
+    assert client.run(f"blockdev --getsize64 --getss {stack.disk}").split() == [str(24 << 20), "4096"]
+
+
+def test_partitions(pair, stack):
+    server, client = pair
+    device = blockdev.map_new(pair, stack)
+    client.run(f"echo 'start=2048, size=16384' | sfdisk --quiet {stack.disk}")
+    client.wait_until(f"[ -b {stack.disk}p1 ]")
+    client.run(f"echo in the partition | dd of={stack.disk}p1 bs=512 conv=sync oflag=direct")
+    assert server.run(f"dd if={device} bs=512 skip=2048 count=1 iflag=direct status=none "
+                      "| head -c 16") == "in the partition"
+
+
+def test_flush_and_fua(pair, stack):
+    client = pair.client
+    blockdev.map_new(pair, stack)
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=4k count=64 conv=fsync status=none")
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=4k count=64 oflag=direct,dsync status=none")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The names of a block transport's parts: ours, or those of the kernel's own
+RNBD, which ours is compared with."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stack:
+    name: str
+    client_module: str
+    server_module: str
+    # What both need; modprobe -r leaves it.
+    core_module: str
+    # The server's parameter for the folder of the devices it may export.
+    search_path: str
+    sysfs_class: str
+    disk: str
+
+    @property
+    def family(self) -> str:
+        """What the names of its disks begin with."""
+        return self.disk.removeprefix("/dev/").rstrip("0123456789")
+
+    @property
+    def map_file(self) -> str:
+        return f"/sys/class/{self.sysfs_class}/ctl/map_device"
+
+    def load_server(self) -> str:
+        return f"modprobe {self.server_module} dev_search_path={self.search_path}"
+
+    def load_client(self) -> str:
+        return f"modprobe {self.client_module}"
+
+    def map_device(self, device: str, address: str = "10.0.1.1", session: str = "demo") -> str:
+        # Mainline puts the folder and the device together as they are.
+        path = device.removeprefix("/") if self.search_path == "/" else device
+        return (f'echo "sessname={session} path=ip:{address} device_path={path}"'
+                f" > {self.map_file}")
+
+    def unmap(self, number: int = 0, how: str = "normal") -> str:
+        return f"echo {how} > /sys/block/{self.family}{number}/{self.family}/unmap_device"
+
+
+STACKS = {
+    "ibtrs": Stack("ibtrs", "ibnbd_client", "ibnbd_server", "ibtrs_core", "/dev", "ibnbd-client", "/dev/ibnbd0"),
+    "mainline": Stack("mainline", "rnbd_client", "rnbd_server", "rtrs_core", "/", "rnbd-client", "/dev/rnbd0"),
+}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What counts as a report in a kernel log, and where it begins and ends."""
+
+import pytest
+
+from testbed import klog
+
+WARNING = """\
+[   10.000001] rxe: something quite usual
+[   10.100000] ------------[ cut here ]------------
+[   10.100001] WARNING: CPU: 0 PID: 77 at lib/refcount.c:28 refcount_warn_saturate+0xbe/0x110
+[   10.100002] Call Trace:
+[   10.100003]  <TASK>
+[   10.100004]  ibtrs_close+0x10/0x20
+[   10.100005]  </TASK>
+[   10.100006] ---[ end trace 0000000000000000 ]---
+[   10.200000] rxe: usual again
+""".splitlines()
+
+KASAN = """\
+[   11.000000] ==================================================================
+[   11.000001] BUG: KASAN: slab-use-after-free in ibtrs_done+0x1/0x2
+[   11.000002] Read of size 8 at addr ff11000001 by task kworker/0:1/9
+[   11.000003] Freed by task 8:
+[   11.000004] ==================================================================
+[   11.000005] harmless
+""".splitlines()
+
+
+def test_one_report_for_each_fault():
+    found = klog.faults(WARNING + KASAN)
+    assert [report.lines[0].split("] ")[1].split()[0] for report in found] == ["WARNING:", "BUG:"]
+    assert "ibtrs_close" in found[0].text
+    assert "usual again" not in found[0].text
+    assert "Freed by task" in found[1].text and "harmless" not in found[1].text
+
+
+@pytest.mark.parametrize("line", [
+    "WARNING: possible circular locking dependency detected",
+    "WARNING: inconsistent lock state",
+    "WARNING: suspicious RCU usage",
+    "BUG: sleeping function called from invalid context at mm/slab.h:1",
+    "BUG: KASAN: use-after-free in x",
+    "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+    "kernel BUG at lib/list_debug.c:29!",
+    "UBSAN: array-index-out-of-bounds in a.c:1:2",
+    "refcount_t: underflow; use-after-free.",
+    "ODEBUG: free active (active state 0) object: 00 object type: timer_list",
+    "DMA-API: rxe0: device driver tries to free DMA memory it has not allocated",
+    "INFO: task fio:99 blocked for more than 120 seconds.",
+    "rcu: INFO: rcu_preempt self-detected stall on CPU",
+    "watchdog: BUG: soft lockup - CPU#1 stuck for 22s!",
+    "rust_kernel: panicked at main.rs:10:5:",
+    "Kernel panic - not syncing: Fatal exception",
+    "INFO: trying to register non-static key.",
+    "Oops: int3: 0000 [#1] SMP KASAN",
+    "task/9 is leaving the kernel with a held lock!",
+    "BUG ibtrs_iu (Tainted: G): Objects remaining in ibtrs_iu on __kmem_cache_shutdown()",
+])
+def test_faults_are_known(line):
+    assert klog.faults([f"[    1.000000] {line}"])
+    # With the task in front of the line, and without any stamp.
+    assert klog.faults([f"[    1.000000][  T123] {line}"])
+    assert klog.faults([line])
+
+
+@pytest.mark.parametrize("line", [
+    "kasan: KernelAddressSanitizer initialized (generic)",
+    "kmemleak: Kernel memory leak detector initialized (mem pool available: 30799)",
+    "DMA-API: preallocated 65536 debug entries",
+    "DMA-API: debugging enabled by kernel config",
+    "Lock dependency validator: Copyright (c) 2006 Red Hat, Inc., Ingo Molnar",
+    "debug: ignoring loglevel setting.",
+    "ibnbd_client: disk0: unmapped",
+])
+def test_ordinary_lines_are_not_faults(line):
+    assert not klog.faults([f"[    1.000000] {line}"])
+
+
+def test_an_allowed_report_hides_no_other(monkeypatch):
+    monkeypatch.setattr(klog, "ALLOWED", [klog.Allowed("refcount_warn", "for this test")])
+    hidden_inside = WARNING[:5] + ["[   10.100004] BUG: scheduling while atomic: x"] + WARNING[5:]
+    assert not klog.faults(WARNING)
+    assert len(klog.faults(hidden_inside)) == 1
+
+
+def test_the_mark_moves(tmp_path):
+    path = tmp_path / "console.log"
+    log = klog.Log(path)
+    assert log.new_lines() == []
+    path.write_bytes(b"one\r\ntwo\r\n")
+    assert log.new_lines() == ["one", "two"]
+    log.move_mark()
+    assert log.new_lines() == []
+    path.open("ab").write(b"three\r\n")
+    assert log.new_lines() == ["three"]
+    assert log.lines() == ["one", "two", "three"]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The small parts that guests are made with."""
+
+import gzip
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from testbed import initramfs, tsc
+from testbed.stack import STACKS
+
+
+def test_the_first_root_is_an_archive_that_others_can_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
+    archive = initramfs.build()
+    assert archive == initramfs.build()
+    names = subprocess.run(["cpio", "-it", "--quiet"], input=gzip.decompress(archive.read_bytes()),
+                           stdout=subprocess.PIPE, check=True).stdout.decode().split()
+    assert {"init", "bin/busybox", "dev/console", "host"} <= set(names)
+
+
+def test_the_counter_is_measured_the_same_twice():
+    first, second = tsc.khz(0.05), tsc.khz(0.05)
+    assert first > 100_000
+    assert abs(first - second) < first / 100
+
+
+def test_what_an_operator_types():
+    ours, mainline = STACKS["ibtrs"], STACKS["mainline"]
+    assert ours.map_device("/dev/nullb0", session="s") == (
+        'echo "sessname=s path=ip:10.0.1.1 device_path=/dev/nullb0"'
+        " > /sys/class/ibnbd-client/ctl/map_device")
+    assert "device_path=dev/nullb0" in mainline.map_device("/dev/nullb0")
+    assert ours.unmap(2, "force") == "echo force > /sys/block/ibnbd2/ibnbd/unmap_device"
+
+
+DOORS = os.path.join(os.path.dirname(__file__), "../../../scripts/check-doors.sh")
+
+
+@pytest.fixture
+def house(tmp_path):
+    """An empty tree with the door check in it."""
+    shutil.copytree(os.path.dirname(DOORS), tmp_path / "scripts")
+    for room in ("rust/kx", "rust/rdma", "rust/bindings", "rust/helpers", "rust/proto/ibtrs",
+                 "rust/ibtrs-core", "ibtrs-client", "ibtrs-server", "ibnbd/client", "ibnbd/server"):
+        (tmp_path / room).mkdir(parents=True)
+        (tmp_path / room / "lib.rs").write_text("//! Nothing unsafe here.\nuse core::fmt;\n")
+    return tmp_path
+
+
+def doors(house):
+    return subprocess.run([house / "scripts/check-doors.sh"], capture_output=True, text=True)
+
+
+def test_closed_doors_pass(house):
+    (house / "rust/kx/lib.rs").write_text("// SAFETY: it is.\nunsafe { f() };\n")
+    (house / "ibtrs-client/lib.rs").write_text(
+        "#![allow(unsafe_code)]\nmodule! { }\n// unsafe in a comment\nlet x = \"unsafe\";\n")
+    assert doors(house).returncode == 0, doors(house).stdout
+
+
+@pytest.mark.parametrize("room, line", [
+    ("ibtrs-client", "unsafe { f() };"),
+    ("ibnbd/server", "    let x = unsafe { f() };"),
+    ("rust/proto/ibtrs", "unsafe impl Send for X {}"),
+    ("rust/proto/ibtrs", "use kernel::prelude::*;"),
+    ("rust/proto/ibtrs", "let x = bindings::GFP_KERNEL;"),
+    ("ibtrs-client", "use ibtrs_server::Session;"),
+    ("ibtrs-server", "use ibtrs_client::Session;"),
+    ("ibnbd/client", "use ibtrs_server::Session;"),
+    ("ibnbd/server", "use ibnbd_client::Disk;"),
+    ("rust/kx", "use rdma::Qp;"),
+    ("rust/rdma", "use ibtrs_proto::Imm;"),
+    ("rust/ibtrs-core", "use ibtrs_client::Session;"),
+    ("ibtrs-client/deep", "#![allow(unsafe_code)]"),
+])
+def test_an_open_door_is_found(house, room, line):
+    folder = house / room
+    folder.mkdir(exist_ok=True)
+    (folder / "other.rs").write_text(f"{line}\n")
+    done = doors(house)
+    assert done.returncode == 1
+    assert f"{room}/other.rs:1:" in done.stdout
