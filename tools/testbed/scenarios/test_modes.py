@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The server's modes and sizes, and RDMA devices that go away."""
+
+import pytest
+
+from testbed import blockdev, fio
+
+VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=512-256k --size=12m --iodepth=16 "
+          "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
+LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 "
+        "--ioengine=io_uring --time_based --runtime=600 --size=32m")
+
+
+@pytest.mark.parametrize("parameters", [
+    "always_invalidate=N",
+    "always_invalidate=N max_chunk_size=16384 sess_queue_depth=20",
+    "max_chunk_size=8192 sess_queue_depth=500",
+    "max_chunk_size=524288 sess_queue_depth=3",
+])
+def test_modes_and_sizes(pair, stack, parameters):
+    server, client = pair
+    server.run(f"modprobe ibtrs_server {parameters}")
+    device = blockdev.map_new(pair, stack, size_mb=16)
+    fio.run(client, VERIFY.format(disk=stack.disk), timeout=900)
+    assert blockdev.checksum(server, device, 12) == blockdev.checksum(client, stack.disk, 12)
+
+
+@pytest.mark.parametrize("parameters", [
+    "max_chunk_size=10000", "max_chunk_size=4096", "sess_queue_depth=1",
+    "max_chunk_size=1048576 sess_queue_depth=65535",
+])
+def test_sizes_that_make_no_session_are_refused(pair, parameters):
+    assert not pair.server.ok(f"modprobe ibtrs_server {parameters}")
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_an_rdma_device_goes_away_under_load(pair, stack, side):
+    client, guest = pair.client, getattr(pair, side)
+    device = blockdev.map_new(pair, stack)
+    load = client.start(LOAD.format(disk=stack.disk))
+    client.wait_until(f"[ $(awk '{{ print $1 }}' /sys/block/{stack.family}0/stat) -gt 20 ]")
+    guest.run("rdma link del rxe0", timeout=120)
+    assert not load.wait(120, check=False).ok
+    client.run(stack.unmap(how="force"), timeout=120)
+    assert blockdev.disks(client, stack) == []
+
+    guest.run("rdma link add rxe0 type rxe netdev eth0")
+    client.run(stack.map_device(device), timeout=120)
+    client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
