@@ -141,7 +141,7 @@ class Pair(Lab):
         # to connect again: either guest may be killed and come back.
         role, side = ("server=on", 1) if name == "server" else ("server=off,reconnect-ms=100", 2)
         return [["-netdev", f"stream,id=link{link},{role},addr.type=unix,addr.path={self.folder}/link{link}",
-                 "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},romfile=,"
+                 "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},mrg_rxbuf=off,romfile=,"
                             f"mac={_mac(link, side)}"]
                 for link in range(1, self.links + 1)]
 
