@@ -53,7 +53,7 @@ impl Con {
         errno: u16,
         invalidated: bool,
     ) {
-        let Some(wire) = self.path.wire.copy() else {
+        let Some(wire) = self.path.wire.as_ref() else {
             return;
         };
         let rkey = if wire.rsp.new_rkey {

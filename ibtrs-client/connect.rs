@@ -283,7 +283,7 @@ impl Start {
             cid_num,
             recon_cnt: 1,
             path_uuid: path.uuid,
-            session_uuid: path.session_uuid,
+            session_uuid: path.session.uuid,
             first_conn: true,
         };
         self.id.connect(ConnParam {

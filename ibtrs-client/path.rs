@@ -115,7 +115,6 @@ pub(crate) struct Path {
     pub(crate) name: CString,
     pub(crate) spec: PathSpec,
     pub(crate) uuid: [u8; 16],
-    pub(crate) session_uuid: [u8; 16],
     /// What the server said when the service connection was accepted.
     pub(crate) wire: SetOnce<Wire>,
     #[pin]
@@ -158,7 +157,6 @@ impl Path {
                 session,
                 spec,
                 uuid: kx::uuid::generate(),
-                session_uuid: kx::uuid::generate(),
                 wire: SetOnce::new(),
                 fsm <- new_spinlock_irq!(
                     Fsm {

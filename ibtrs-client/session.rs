@@ -96,6 +96,8 @@ pub(crate) struct Limits {
 #[pin_data]
 pub struct Session {
     name: CString,
+    /// Names the session to the server.
+    pub(crate) uuid: [u8; 16],
     #[pin]
     active: RcuPtr<Active>,
     #[pin]
@@ -126,6 +128,7 @@ impl Session {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", config.name.as_str()))?,
+                uuid: kx::uuid::generate(),
                 active <- RcuPtr::new(None),
                 path <- new_mutex!(None, "Session::path"),
                 limits: SetOnce::new(),

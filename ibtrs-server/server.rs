@@ -233,7 +233,7 @@ pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
     let port = if port == 0 { DEFAULT_PORT } else { port };
     let server = Server::new(service)?;
     let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
-    let id = CmId::new(&Net::current(), incoming)?;
+    let id = CmId::new(Net::init(), incoming)?;
     // The wildcard of IPv6 takes IPv4 as well.
     id.listen(&SockAddr::v6([0; 16], port, 0), 64)?;
     pr_info!("listening on port {port}\n");

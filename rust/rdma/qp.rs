@@ -123,6 +123,9 @@ pub struct QpConfig {
 }
 
 impl QpConfig {
+    /// A send queue that has to be shorter than this is of no use.
+    const MIN_SEND_DEPTH: u32 = 16;
+
     /// Makes the queue pair of a connection id that is bound to `dev`.
     ///
     /// # Context
@@ -131,21 +134,20 @@ impl QpConfig {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the id is not bound; `ENOMEM`; what the driver returns.
+    /// - `E2BIG`: the device cannot have queues of that depth. A send queue may
+    ///   become shorter than asked for, down to a point.
+    /// - `ENOMEM`; what the driver returns.
     pub fn create<H: Handler>(self, id: Arc<CmId>, dev: &Arc<Device>, handler: H) -> Result<Qp<H>> {
-        // One entry of each queue is for the drain.
-        let send_depth = self
-            .send_depth
-            .min(dev.max_qp_wr().saturating_sub(1))
-            .max(1);
-        let recv_depth = self
-            .recv_depth
-            .min(dev.max_qp_wr().saturating_sub(1))
-            .max(1);
-        let entries = send_depth
-            .saturating_add(recv_depth)
-            .saturating_add(2)
-            .min(dev.max_cqe());
+        // One entry of each queue is for the drain, and the completion queue must
+        // have room for whatever both can hold.
+        let max_wr = dev.max_qp_wr().saturating_sub(1);
+        let recv_depth = self.recv_depth.max(1);
+        let for_sends = dev.max_cqe().saturating_sub(recv_depth.saturating_add(2));
+        let send_depth = self.send_depth.min(max_wr).min(for_sends);
+        if recv_depth > max_wr || send_depth < Self::MIN_SEND_DEPTH.min(self.send_depth) {
+            return Err(E2BIG);
+        }
+        let entries = send_depth + recv_depth + 2;
         let cq = Cq::new(dev, entries, self.vector, self.context)?;
         let send_queue = SendQueue::new(send_depth)?;
         let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {

@@ -2,6 +2,7 @@
 """Decides whether the guests came through a scenario unharmed, and keeps what
 is needed to find out why not."""
 
+import contextlib
 import re
 import shutil
 import time
@@ -9,7 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import klog, leaks, paths
+from .channel import CommandFailed
 from .lab import Lab
+
+
+# What else tells why: counters of the links and of soft-RoCE, tasks that wait.
+STATE = ("rdma statistic show | tr ' ' '\\n' | paste -sd '  \\n'; rdma resource show qp; ip -s -s link; "
+         "ip neigh; tc -s qdisc; ps -eo pid,stat,wchan:32,args | grep ' D'")
 
 
 class Harmed(AssertionError):
@@ -55,6 +62,10 @@ def keep(lab: Lab, what: str) -> Path:
         target = folder / source.parent.name
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
+    for guest in lab.guests.values():
+        if guest.alive and not guest.channel.closed:
+            with contextlib.suppress(CommandFailed, OSError):
+                (folder / f"{guest.name}-state.txt").write_text(guest.run(STATE, timeout=60, check=False))
     return folder
 
 
