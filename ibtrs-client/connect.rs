@@ -90,7 +90,9 @@ enum Stage {
 
 /// The progress of a path's connections, and how it is ended early.
 pub(crate) struct Setup {
-    stages: KVec<Result<Stage, Error>>,
+    stages: KVec<Stage>,
+    /// Why the first connection to fail did.
+    failed: Option<Error>,
     /// What the service connection was accepted with.
     rsp: Option<Result<ConnRsp, Errno>>,
     /// The session information; empty until it arrives.
@@ -105,7 +107,8 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new(cons: usize) -> Result<Self> {
         Ok(Self {
-            stages: KVec::from_elem(Ok(Stage::Started), cons, GFP_KERNEL)?,
+            stages: KVec::from_elem(Stage::Started, cons, GFP_KERNEL)?,
+            failed: None,
             rsp: None,
             info: KVVec::new(),
             info_len: 0,
@@ -114,10 +117,12 @@ impl Setup {
         })
     }
 
+    /// Tells how far a connection has come, or why the attempt has failed.
     fn stage(&self, cid: usize) -> Result<Stage> {
-        match self.abort {
+        // What went wrong first says more than that the attempt was ended for it.
+        match self.failed.or(self.abort) {
             Some(error) => Err(error),
-            None => *self.stages.get(cid).ok_or(EINVAL)?,
+            None => self.stages.get(cid).copied().ok_or(EINVAL),
         }
     }
 }
@@ -131,11 +136,13 @@ struct Events {
 impl Events {
     fn set(&self, stage: Result<Stage, Error>) {
         let mut setup = self.path.setup.lock();
-        if let Some(place) = setup.stages.get_mut(usize::from(self.cid)) {
-            // A failure stays.
-            if place.is_ok() {
-                *place = stage;
+        match stage {
+            Ok(stage) => {
+                if let Some(place) = setup.stages.get_mut(usize::from(self.cid)) {
+                    *place = stage;
+                }
             }
+            Err(error) => setup.failed = setup.failed.or(Some(error)),
         }
         drop(setup);
         self.path.progress.notify_all();
@@ -251,6 +258,11 @@ impl Start {
         )?;
         let id = CmId::new(net, events)?;
         id.set_reuse_addr()?;
+        // In range, as the parameter is.
+        let ack_timeout = crate::param::ack_timeout.get() as u8;
+        if ack_timeout > 0 {
+            id.set_ack_timeout(ack_timeout)?;
+        }
         let spec = &path.spec;
         let dst = convert::sock_addr(&spec.addr.dst, spec.port)?;
         let src = match &spec.addr.src {

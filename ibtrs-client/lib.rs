@@ -35,6 +35,18 @@ pub use session::{
     Submit, //
 };
 
+mod param {
+    //! The parameters of the module.
+
+    use kx::param::IntParam;
+
+    kx::module_param! {
+        /// See [`rdma::cm::CmId::set_ack_timeout`].
+        pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
+        "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";
+    }
+}
+
 module! {
     type: ClientModule,
     name: "ibtrs_client",

@@ -122,9 +122,13 @@ impl Session {
     ///   the connection manager: there is no way to the server.
     /// - What the server refused with.
     /// - `EINVAL`: no path, or a server whose queue is too short to use.
+    /// - `EOPNOTSUPP`: the address is a GID.
     /// - `ENOMEM`.
     pub fn open(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         let spec = config.paths.first().ok_or(EINVAL)?;
+        if config.paths.len() > 1 {
+            pr_warn!("{}: only the first path is used\n", config.name.as_str());
+        }
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", config.name.as_str()))?,
@@ -263,7 +267,8 @@ impl Session {
             None => Err((ENOTCONN, submit.io)),
         };
         sent.map_err(|(error, _io)| error)?;
-        io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS)?;
+        io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS)
+            .map_err(|error| if error == ERESTARTSYS { EINTR } else { error })?;
         io.result()?;
         if !reply.is_empty() {
             let bytes = io.bytes()?.get(..reply.len()).ok_or(EIO)?;

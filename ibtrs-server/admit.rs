@@ -16,7 +16,6 @@ use ibtrs_core::convert;
 use ibtrs_proto::{
     consts::{
         INFO_REQ_LEN,
-        MAX_PATHS,
         SERVICE_QUEUE_DEPTH, //
     },
     fsm::server_path::Event,
@@ -48,6 +47,9 @@ use rdma::{
     qp::QpConfig,
     recv::RecvClass,
 };
+
+/// Paths of a session.
+const MAX_PATHS: usize = 1;
 
 /// Gets the requests of the listening id.
 pub(crate) struct Incoming {
@@ -181,7 +183,10 @@ fn find_path(session: &Arc<Session>, id: &Arc<CmId>, request: &ConnReq) -> Resul
         return Ok(path);
     }
     let new = || {
+        // Chunks belong to the session, but their keys to a path: with two paths
+        // a client could write through one to what it sent through the other.
         if count >= MAX_PATHS {
+            pr_warn_ratelimited!("{}: a session has one path\n", session.name());
             return Err(ECONNRESET);
         }
         let path = Path::new(session, id, request)?;

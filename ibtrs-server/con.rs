@@ -98,6 +98,11 @@ impl Con {
             slot.put(body);
             return Err(error);
         }
+        if usize::from(body.request.usr_len) > MAX_USER_HDR {
+            body.request.usr_len = 0;
+            Op::new(qp.get(), slot.index(), body).respond(Err(EMSGSIZE));
+            return Ok(());
+        }
         if body.must_invalidate() {
             return invalidate(qp, slot, body);
         }
@@ -135,7 +140,11 @@ fn parse(body: &mut Body, offset: u32, chunk_bytes: u32) -> Result<(), &'static 
     let request = ServerRequest::parse(&header, offset, chunk_bytes);
     body.request = request.map_err(|error| error.as_str())?;
     body.invalidated = false;
-    body.copy_header().map_err(|_| "user header too long")
+    if usize::from(body.request.usr_len) > MAX_USER_HDR {
+        // Answered with an error.
+        return Ok(());
+    }
+    body.copy_header().map_err(|_| "bad offset")
 }
 
 /// Takes the client's right to write to a chunk away; its request is served

@@ -49,7 +49,7 @@ pub use ibtrs_proto::msg::Direction as Dir;
 kx::module_param! {
     /// Bytes of a chunk, headers included.
     max_chunk_size: kx::param::IntParam = kx::param::IntParam::new(131072, 8192..=1048576),
-    "Bytes of a chunk, a power of two from 8192 to 1048576 (default: 131072)";
+    "Bytes of a chunk, a power of two from 8192 to 1048576; all chunks of a session together at most 2^28 (default: 131072)";
 
     /// Chunks of a session.
     sess_queue_depth: kx::param::IntParam = kx::param::IntParam::new(512, 2..=65535),

@@ -74,7 +74,9 @@ impl kernel::Module for ServerModule {
         let port = u16::try_from(param::port_nr.get())?;
         let service = Arc::new(session::Service::new()?, GFP_KERNEL)?;
         Ok(Self {
-            _listener: ibtrs_server::listen(service, port)?,
+            _listener: ibtrs_server::listen(service, port).inspect_err(|error| {
+                pr_err!("cannot listen on port {}: {:?}\n", port, error);
+            })?,
         })
     }
 }

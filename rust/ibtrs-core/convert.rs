@@ -31,13 +31,15 @@ pub fn errno(error: Error) -> Errno {
 ///
 /// # Errors
 ///
-/// `EINVAL` for a scope that is not the number of an interface.
+/// `EINVAL` for a scope that is not the number of an interface, `EOPNOTSUPP` for
+/// a GID.
 pub fn sock_addr(addr: &Addr, port: u16) -> Result<SockAddr> {
     Ok(match addr {
         Addr::V4(bytes) => SockAddr::v4(*bytes, port),
         Addr::V6(bytes, None) => SockAddr::v6(*bytes, port, 0),
         Addr::V6(bytes, Some(scope)) => SockAddr::v6(*bytes, port, scope.index().ok_or(EINVAL)?),
-        Addr::Gid(bytes) => SockAddr::gid(*bytes, port),
+        // Connections are made in the port space of IP so far.
+        Addr::Gid(_) => return Err(EOPNOTSUPP),
     })
 }
 

@@ -235,6 +235,18 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_set_reuseaddr(self.as_raw(), 1) })
     }
 
+    /// Sets how long the devices of both sides wait for an acknowledgement before
+    /// they send again: 4.096 us times two to the power of `exponent`, at most
+    /// 31. To be called before the route is resolved.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a larger exponent.
+    pub fn set_ack_timeout(&self, exponent: u8) -> Result {
+        // SAFETY: The id is live by the type invariant.
+        kernel::error::to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), exponent) })
+    }
+
     /// Starts to resolve the address `dst`, from `src` if given;
     /// [`CmEvent::AddrResolved`] or [`CmEvent::Failed`] follows.
     ///

@@ -20,6 +20,8 @@ def map_disk(server, client, device="nullb0"):
     return "/dev/rnbd0"
 
 
+# On the fast kernel: mainline cannot be told to be patient with emulated guests.
+@pytest.mark.fast
 def test_map_and_verify(pair):
     server, client = pair
     disk = map_disk(server, client)
@@ -66,6 +68,7 @@ def test_a_cable_is_pulled(pair):
     client.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]")
 
 
+@pytest.mark.fast
 @pytest.mark.fresh
 @pytest.mark.parametrize("name", ["server", "client"])
 def test_a_guest_is_killed_and_comes_back(pair, name):
