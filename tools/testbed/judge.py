@@ -13,10 +13,9 @@ from . import klog, leaks, paths
 from .channel import CommandFailed
 from .lab import Lab
 
-
 # What else tells why: counters of the links and of soft-RoCE, tasks that wait.
-STATE = ("rdma statistic show | tr ' ' '\\n' | paste -sd '  \\n'; rdma resource show qp; ip -s -s link; "
-         "ip neigh; tc -s qdisc; ps -eo pid,stat,wchan:32,args | grep ' D'")
+STATE = ("rdma statistic show; rdma resource show qp; ip -s -s link; ip neigh; tc -s qdisc; "
+         "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'")
 
 
 class Harmed(AssertionError):

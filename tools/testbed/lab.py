@@ -139,10 +139,13 @@ class Pair(Lab):
     def _nics(self, name: str) -> list[list[str]]:
         # One end listens again after the other went away, the other end tries
         # to connect again: either guest may be killed and come back.
+        # Without mrg_rxbuf, virtio_net takes its buffers from no page pool: rxe
+        # frees packets of a failed queue pair with interrupts off, which page
+        # pools do not allow.
         role, side = ("server=on", 1) if name == "server" else ("server=off,reconnect-ms=100", 2)
         return [["-netdev", f"stream,id=link{link},{role},addr.type=unix,addr.path={self.folder}/link{link}",
-                 "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},mrg_rxbuf=off,romfile=,"
-                            f"mac={_mac(link, side)}"]
+                 "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},romfile=,"
+                            f"mrg_rxbuf=off,mac={_mac(link, side)}"]
                 for link in range(1, self.links + 1)]
 
     def network(self, name: str) -> list[str]:

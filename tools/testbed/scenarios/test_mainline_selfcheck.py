@@ -8,7 +8,7 @@ from testbed import judge, klog, leaks
 
 # Whole pages only: mainline RTRS refuses some scatter lists of smaller pieces.
 FIO = ("fio --name=verify --filename={disk} --rw=randrw --bsrange=4k-64k --size=8m --direct=1 "
-       "--ioengine=io_uring --iodepth=16 --verify=crc32c --verify_fatal=1 --output-format=terse")
+       "--ioengine=io_uring --iodepth=4 --verify=crc32c --verify_fatal=1 --output-format=terse")
 
 
 def map_disk(server, client, device="nullb0"):
