@@ -325,5 +325,9 @@ impl PinnedDrop for Client {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: Registered by `new`; removes every device first.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
+        // The list is empty now, but a static is never dropped, and so would
+        // keep its memory when the module goes.
+        let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
+        drop(list);
     }
 }
