@@ -6,6 +6,8 @@
 # $IBTRS_CACHE, outside the repository.
 
 set -euo pipefail
+# No script ends without a word.
+trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 
 # Variables given to an outer make must not reach the kernel's build.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
@@ -15,8 +17,10 @@ TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 IBTRS_CACHE=${IBTRS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ibtrs}
 JOBS=${JOBS:-$(nproc)}
 # Clang must be of the LLVM that rustc was built with, or helpers in C cannot
-# become inline code in Rust.
-llvm_of_rustc() { /usr/bin/rustc -vV 2>/dev/null | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'; }
+# become inline code in Rust.  Says nothing where rustc is not installed yet.
+llvm_of_rustc() {
+	[ ! -x /usr/bin/rustc ] || /usr/bin/rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'
+}
 LLVM_MAJOR=$(llvm_of_rustc)
 LLVM_MAJOR=${LLVM_MAJOR:-22}
 BINDGEN_VERSION=0.73.2
