@@ -297,6 +297,7 @@ impl Start {
             path_uuid: path.uuid,
             session_uuid: path.session.uuid,
             first_conn: true,
+            ext: None,
         };
         self.id.connect(ConnParam {
             private_data: &request.encode(),

@@ -193,7 +193,11 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heart.answered();
             }
-            Imm::IoRsp { .. } | Imm::IoRspInv { .. } | Imm::Unknown(_) => pr_warn_ratelimited!(
+            Imm::IoRsp { .. }
+            | Imm::IoRspInv { .. }
+            | Imm::Fence(_)
+            | Imm::FenceDone(_)
+            | Imm::Unknown(_) => pr_warn_ratelimited!(
                 "{}: connection {}: unknown immediate {:#x}\n",
                 self.path.session.name(),
                 self.cid,

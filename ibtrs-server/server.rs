@@ -131,6 +131,7 @@ impl Config {
             max_io_size: self.chunk_bytes.saturating_sub(MAX_HDR_SIZE),
             max_hdr_size: MAX_HDR_SIZE,
             new_rkey: self.invalidate,
+            ext: None,
         }
     }
 }

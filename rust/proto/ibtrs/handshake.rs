@@ -57,6 +57,33 @@ impl HandshakeError {
     }
 }
 
+/// Version of the extensions that both sides of this project speak (Documentation/protocol.md).
+const EXT_VERSION: u8 = 1;
+
+/// What a client that knows the extensions adds to its request, in reserved bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReqExt {
+    /// Number of this attempt to connect a path, the same for all its connections and no other
+    /// attempt of the session: 1..=[`MAX_EPOCH`].
+    pub epoch: u32,
+    /// Immediates travel in the body of sends, for devices that cannot write with immediate.
+    pub send_imm: bool,
+}
+
+/// What a server that knows the extensions adds to its acceptance, in reserved bytes; only for
+/// a client that knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RspExt {
+    /// Names the run of the server: random, another one after each start.
+    pub server_run: [u8; 16],
+    /// Names the session within the run: what it knew is gone when this is another one.
+    pub session_gen: u32,
+}
+
+/// Greatest number of an attempt: 27 bits, as in [`Fence`](crate::imm::Fence).
+pub const MAX_EPOCH: u32 = (1 << 27) - 1;
+const EXT_SEND_IMM: u8 = 1;
+
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnReq {
@@ -72,6 +99,8 @@ pub struct ConnReq {
     pub session_uuid: [u8; 16],
     /// The server may create a session for this connection.
     pub first_conn: bool,
+    /// Present if the client knows the extensions.
+    pub ext: Option<ReqExt>,
 }
 
 impl ConnReq {
@@ -87,13 +116,19 @@ impl ConnReq {
             w.put(&self.path_uuid);
             w.put(&self.session_uuid);
             w.u8(u8::from(self.first_conn));
+            if let Some(ext) = &self.ext {
+                w.u8(EXT_VERSION);
+                w.u8(if ext.send_imm { EXT_SEND_IMM } else { 0 });
+                w.zeros(1);
+                w.u32(ext.epoch);
+            }
         })
     }
 
     /// Reads and checks private data, which may be followed by padding.
     ///
     /// The first two bytes belong to the connection manager with IB addresses and are not
-    /// looked at; neither are the reserved ones.
+    /// looked at. Extensions of a version that we do not know, or malformed ones, count as none.
     ///
     /// # Errors
     ///
@@ -115,6 +150,7 @@ impl ConnReq {
             path_uuid: r.array()?,
             session_uuid: r.array()?,
             first_conn: r.u8()? & FIRST_CONN != 0,
+            ext: req_ext(&mut r)?,
         };
         Some(
             check_version(magic, version)
@@ -134,6 +170,19 @@ impl ConnReq {
     }
 }
 
+/// The extensions of a request; none for a version of them that is not ours.
+fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
+    let version = r.u8()?;
+    let flags = r.u8()?;
+    r.skip(1)?;
+    let epoch = r.u32()?;
+    let valid = version == EXT_VERSION && (1..=MAX_EPOCH).contains(&epoch);
+    Some(valid.then_some(ReqExt {
+        epoch,
+        send_imm: flags & EXT_SEND_IMM != 0,
+    }))
+}
+
 /// Acceptance of a connection, server to client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnRsp {
@@ -145,6 +194,8 @@ pub struct ConnRsp {
     pub max_hdr_size: u32,
     /// Every answer comes with a new key for its chunk.
     pub new_rkey: bool,
+    /// Present if the server knows the extensions, and the client does.
+    pub ext: Option<RspExt>,
 }
 
 impl ConnRsp {
@@ -158,6 +209,12 @@ impl ConnRsp {
             w.u32(self.max_io_size);
             w.u32(self.max_hdr_size);
             w.u32(if self.new_rkey { FLAG_NEW_RKEY } else { 0 });
+            if let Some(ext) = &self.ext {
+                w.u8(EXT_VERSION);
+                w.zeros(3);
+                w.u32(ext.session_gen);
+                w.put(&ext.server_run);
+            }
         })
     }
 
@@ -183,6 +240,7 @@ impl ConnRsp {
             max_io_size: r.u32()?,
             max_hdr_size: r.u32()?,
             new_rkey: r.u32()? & FLAG_NEW_RKEY != 0,
+            ext: rsp_ext(&mut r)?,
         };
         Some(match (check_version(magic, version), status) {
             (Err(e), _) => Err(e),
@@ -219,6 +277,17 @@ impl ConnRsp {
     pub const fn layout(&self) -> Result<ImmLayout, LayoutError> {
         ImmLayout::new(self.queue_depth, self.chunk_size())
     }
+}
+
+/// The extensions of an acceptance; none for a version of them that is not ours.
+fn rsp_ext(r: &mut Reader<'_>) -> Option<Option<RspExt>> {
+    let version = r.u8()?;
+    r.skip(3)?;
+    let ext = RspExt {
+        session_gen: r.u32()?,
+        server_run: r.array()?,
+    };
+    Some((version == EXT_VERSION).then_some(ext))
 }
 
 /// The 56 bytes of private data of a reject with `errno`.

@@ -14,8 +14,38 @@ const ID_MASK: u32 = (1 << ID_BITS) - 1;
 const IO_REQ: u32 = 0;
 const IO_RSP: u32 = 1;
 const IO_RSP_INV: u32 = 2;
+const FENCE: u32 = 3;
+const FENCE_DONE: u32 = 4;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
+
+const FENCE_DRAIN: u32 = 1 << 27;
+
+/// Which attempt of a session is fenced off (extension; Documentation/protocol.md).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// The attempt's number (27 bits), or [`Fence::OLDER`].
+    pub epoch: u32,
+    /// The answer is to wait until all I/O of the attempt has ended, too.
+    pub drain: bool,
+}
+
+impl Fence {
+    /// In place of a number: every attempt before the one that carries the fence.
+    pub const OLDER: u32 = 0;
+
+    const fn encode(self) -> u32 {
+        let drain = if self.drain { FENCE_DRAIN } else { 0 };
+        self.epoch & (FENCE_DRAIN - 1) | drain
+    }
+
+    const fn decode(payload: u32) -> Self {
+        Self {
+            epoch: payload & (FENCE_DRAIN - 1),
+            drain: payload & FENCE_DRAIN != 0,
+        }
+    }
+}
 
 /// A decoded immediate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +69,11 @@ pub enum Imm {
         /// As in [`Imm::IoRsp`].
         errno: u16,
     },
+    /// Client to server, connection 0: take no request of an attempt any more, and say when that
+    /// holds. Extension.
+    Fence(Fence),
+    /// The answer to [`Imm::Fence`], with the same payload.
+    FenceDone(Fence),
     /// "Are you there?", both directions, connection 0.
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
@@ -58,6 +93,8 @@ impl Imm {
             Imm::IoReq { payload } => (IO_REQ << TYPE_SHIFT) | (payload & PAYLOAD_MASK),
             Imm::IoRsp { id, errno } => (IO_RSP << TYPE_SHIFT) | response(id, errno),
             Imm::IoRspInv { id, errno } => (IO_RSP_INV << TYPE_SHIFT) | response(id, errno),
+            Imm::Fence(fence) => (FENCE << TYPE_SHIFT) | fence.encode(),
+            Imm::FenceDone(fence) => (FENCE_DONE << TYPE_SHIFT) | fence.encode(),
             Imm::Heartbeat => HB_MSG << TYPE_SHIFT,
             Imm::HeartbeatAck => HB_ACK << TYPE_SHIFT,
             Imm::Unknown(raw) => raw,
@@ -75,6 +112,8 @@ impl Imm {
             IO_REQ => Imm::IoReq { payload },
             IO_RSP => Imm::IoRsp { id, errno },
             IO_RSP_INV => Imm::IoRspInv { id, errno },
+            FENCE => Imm::Fence(Fence::decode(payload)),
+            FENCE_DONE => Imm::FenceDone(Fence::decode(payload)),
             HB_MSG => Imm::Heartbeat,
             HB_ACK => Imm::HeartbeatAck,
             _ => Imm::Unknown(raw),

@@ -49,10 +49,12 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
+        ext in prop::option::of((1..=MAX_EPOCH, any::<bool>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
-        let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn };
+        let ext = ext.map(|(epoch, send_imm)| ReqExt { epoch, send_imm });
+        let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();
         b.extend(tail);
         prop_assert_eq!(ConnReq::decode(&b), Ok(req));
@@ -60,9 +62,13 @@ proptest! {
 
     /// Whatever is accepted can be worked with.
     #[test]
-    fn conn_rsp_accepts_only_layouts(queue_depth: u16, io: u32, hdr: u32, new_rkey: bool) {
+    fn conn_rsp_accepts_only_layouts(
+        queue_depth: u16, io: u32, hdr: u32, new_rkey: bool,
+        ext in prop::option::of((any::<[u8; 16]>(), any::<u32>())),
+    ) {
+        let ext = ext.map(|(server_run, session_gen)| RspExt { server_run, session_gen });
         let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
-        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey };
+        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, ext };
         if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
             prop_assert_eq!(back, rsp);
             let l = rsp.layout().unwrap();
