@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # build-modules.sh FLAVOUR [clippy|doc|rust-analyzer]: builds our modules for a
-# cached test kernel and puts them into $IBTRS_CACHE/modules/FLAVOUR, or runs
-# another tool over them.  IBTRS_KUNIT=1 builds the suites inside them, too,
+# cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
+# tool over them.  IBTRS_KUNIT=1 builds the suites inside them, too,
 # into FLAVOUR-kunit; W=1 asks the compilers for more warnings.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -25,7 +25,7 @@ kmake() {
 }
 
 build() {
-	local target=$IBTRS_CACHE/modules/$variant
+	local target=$MODULES/$variant
 	kmake -s modules
 	mkdir -p "$target"
 	cp "$out"/*.ko "$target"

@@ -15,6 +15,9 @@ unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
 # shellcheck disable=SC2034 # used by the scripts that source this one
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 IBTRS_CACHE=${IBTRS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ibtrs}
+# Each checkout has modules of its own.
+# shellcheck disable=SC2034 # used by the scripts that source this one
+MODULES=$IBTRS_CACHE/modules/$(sha256sum <<<"$TOP" | cut -c1-12)
 JOBS=${JOBS:-$(nproc)}
 # Clang must be of the LLVM that rustc was built with, or helpers in C cannot
 # become inline code in Rust.  Says nothing where rustc is not installed yet.

@@ -33,7 +33,7 @@ run_testbed() { pytest testbed "$TOP/tools/testbed/tests"; }
 # The suites inside our modules; these are built for it apart.
 run_kunit() {
 	make --no-print-directory -C "$TOP" modules FLAVOUR=debug IBTRS_KUNIT=1 || return 0
-	python -m testbed.kunit --modules "$IBTRS_CACHE/modules/debug-kunit" \
+	python -m testbed.kunit --modules "$MODULES/debug-kunit" \
 		--tally "$results/kunit" || true
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where things are: the repository, the cache, the kernels built there."""
 
+import hashlib
 import os
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +14,12 @@ def cache() -> Path:
     """The same folder that scripts/env.sh calls $IBTRS_CACHE."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("IBTRS_CACHE") or Path(base) / "ibtrs")
+
+
+def modules(flavour: str) -> Path:
+    """Where this checkout's modules are: in what scripts/env.sh calls $MODULES."""
+    checkout = hashlib.sha256(f"{TOP}\n".encode()).hexdigest()[:12]
+    return cache() / "modules" / checkout / flavour
 
 
 @dataclass(frozen=True)
@@ -43,4 +50,4 @@ def kernel(flavour: str) -> Kernel:
     is not in the cache."""
     script = TOP / "scripts/build-kernel.sh"
     done = subprocess.run([script, flavour], stdout=subprocess.PIPE, text=True, check=True)
-    return Kernel(flavour, Path(done.stdout.splitlines()[-1]), cache() / "modules" / flavour)
+    return Kernel(flavour, Path(done.stdout.splitlines()[-1]), modules(flavour))
