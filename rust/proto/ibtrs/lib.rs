@@ -19,6 +19,8 @@
 //! | [`fsm`] | path state machines of client and server |
 //! | [`mp`] | which path a request takes |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
+//! | [`settings`] | numbers that an operator sets |
+//! | [`stats`] | what the files of statistics say |
 //!
 //! All multi-byte fields are little-endian on the wire unless an item says otherwise.
 //! "protocol" in the documentation means Documentation/protocol.
@@ -50,6 +52,8 @@ pub mod msg;
 pub mod name;
 pub mod opts;
 pub mod permit;
+pub mod settings;
+pub mod stats;
 pub mod text;
 
 pub use errno::Errno;

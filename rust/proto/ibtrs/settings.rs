@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Numbers that an operator sets for a session, while it runs.
+
+use crate::consts;
+use crate::text::{self, TextError};
+
+/// A number with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// The name of its file.
+    pub name: &'static str,
+    /// Smallest value.
+    pub min: u32,
+    /// Largest value.
+    pub max: u32,
+    /// The value unless it is set.
+    pub default: u32,
+}
+
+/// Time between two heartbeats, in milliseconds.
+pub const HB_INTERVAL_MS: Setting = Setting {
+    name: "hb_interval_ms",
+    min: 100,
+    max: 60_000,
+    default: consts::HB_INTERVAL_MS,
+};
+
+/// Heartbeats in a row that a peer may miss before its path counts as dead.
+pub const HB_MISSED_MAX: Setting = Setting {
+    name: "hb_missed_max",
+    min: 1,
+    max: 100,
+    default: consts::HB_MISSED_MAX,
+};
+
+/// Longest pause before the first attempt to reconnect, in milliseconds; it doubles with each
+/// attempt, up to the maximum of this setting.
+pub const RECONNECT_DELAY_MS: Setting = Setting {
+    name: "reconnect_delay_ms",
+    min: 10,
+    max: 30_000,
+    default: consts::RECONNECT_BACKOFF_MS,
+};
+
+/// How long requests wait for a path when there is none, in seconds; 0: not at all.
+pub const QUEUE_TIMEOUT_S: Setting = Setting {
+    name: "queue_timeout_s",
+    min: 0,
+    max: 86_400,
+    default: 60,
+};
+
+impl Setting {
+    /// All settings.
+    pub const ALL: [Setting; 4] = [
+        HB_INTERVAL_MS,
+        HB_MISSED_MAX,
+        RECONNECT_DELAY_MS,
+        QUEUE_TIMEOUT_S,
+    ];
+
+    /// Reads what a user wrote: a decimal number in the range.
+    ///
+    /// # Errors
+    ///
+    /// For any other text.
+    pub fn parse(&self, bytes: &[u8]) -> Result<u32, TextError> {
+        let n = text::decimal(bytes, i64::from(self.min), i64::from(self.max))?;
+        u32::try_from(n).map_err(|_| TextError::Range)
+    }
+}
