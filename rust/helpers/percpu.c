@@ -34,6 +34,21 @@ __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 	return READ_ONCE(*per_cpu_ptr((u64 __percpu *)counter, cpu));
 }
 
+/* Also when an interrupt or another CPU gets in between, the number only grows. */
+__rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
+{
+	u64 __percpu *this = (u64 __percpu *)number;
+	u64 seen = this_cpu_read(*this);
+
+	while (seen < value && !this_cpu_try_cmpxchg(*this, &seen, value))
+		;
+}
+
+__rust_helper void rust_helper_kx_per_cpu_write(void *number, unsigned int cpu, u64 value)
+{
+	WRITE_ONCE(*per_cpu_ptr((u64 __percpu *)number, cpu), value);
+}
+
 __rust_helper bool rust_helper_cpu_possible(unsigned int cpu)
 {
 	return cpu < nr_cpu_ids && cpu_possible(cpu);

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters.
+
+use core::ops::Range;
+use kernel::prelude::*;
+
+use super::array::{
+    cpus,
+    Array, //
+};
+
+/// `N` counters, each one number per CPU.
+///
+/// Counting is a single instruction on the CPU's own memory; reading adds up all CPUs. Numbers read
+/// while others count may be a little old.
+pub struct Counters<const N: usize> {
+    /// Never goes back, so that nobody needs to write to the memory of another CPU that counts.
+    counted: Array<N>,
+    /// What `counted` was when the counter was reset. Nobody looks at it who counts.
+    reset_at: Array<N>,
+}
+
+impl<const N: usize> Counters<N> {
+    /// Makes counters that are zero.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            counted: Array::new()?,
+            reset_at: Array::new()?,
+        })
+    }
+
+    /// Adds to a counter; there is none at an index from `N` on, and nothing happens then.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn add(&self, counter: usize, value: u64) {
+        self.counted.add(counter, value);
+    }
+
+    /// Adds one to a counter.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn inc(&self, counter: usize) {
+        self.add(counter, 1);
+    }
+
+    /// What a CPU has counted since the last reset.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn on_cpu(&self, counter: usize, cpu: u32) -> u64 {
+        let counted = self.counted.get(counter, cpu);
+        counted.wrapping_sub(self.reset_at.get(counter, cpu))
+    }
+
+    /// What all CPUs have counted since the last reset.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn sum(&self, counter: usize) -> u64 {
+        cpus().fold(0, |sum, cpu| sum.wrapping_add(self.on_cpu(counter, cpu)))
+    }
+
+    /// What all CPUs have counted since the counters were made, of resets regardless.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn total(&self, counter: usize) -> u64 {
+        cpus().fold(0, |sum, cpu| {
+            sum.wrapping_add(self.counted.get(counter, cpu))
+        })
+    }
+
+    /// Lets all counters begin at zero again.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn reset(&self) {
+        self.reset_some(0..N);
+    }
+
+    /// Lets the counters of a range begin at zero again.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn reset_some(&self, counters: Range<usize>) {
+        for counter in counters {
+            for cpu in cpus() {
+                let counted = self.counted.get(counter, cpu);
+                self.reset_at.set(counter, cpu, counted);
+            }
+        }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_counters)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() -> Result {
+        let counters = Counters::<2>::new()?;
+        for _ in 0..10 {
+            counters.inc(0);
+        }
+        counters.add(1, 5);
+        counters.add(2, 1);
+        assert_eq!((counters.sum(0), counters.sum(1)), (10, 5));
+        assert_eq!(counters.sum(2), 0);
+        let by_cpu: u64 = cpus().map(|cpu| counters.on_cpu(0, cpu)).sum();
+        assert_eq!(by_cpu, 10);
+        assert_eq!(counters.on_cpu(0, u32::MAX), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn resets() -> Result {
+        let counters = Counters::<3>::new()?;
+        for counter in 0..3 {
+            counters.add(counter, 7);
+        }
+        counters.reset_some(1..2);
+        assert_eq!(
+            (counters.sum(0), counters.sum(1), counters.sum(2)),
+            (7, 0, 7)
+        );
+        counters.inc(1);
+        assert_eq!((counters.sum(1), counters.total(1)), (1, 8));
+        counters.reset();
+        counters.reset_some(2..5);
+        assert_eq!(
+            (counters.sum(0), counters.sum(1), counters.sum(2)),
+            (0, 0, 0)
+        );
+        assert!(cpus().all(|cpu| counters.on_cpu(0, cpu) == 0));
+        assert_eq!((counters.total(0), counters.total(3)), (7, 0));
+        Ok(())
+    }
+}
