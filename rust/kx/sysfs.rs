@@ -86,6 +86,20 @@ mod tests {
     ];
 
     #[test]
+    fn names_of_devices() -> Result {
+        let class = Class::new(c"kx-names")?;
+        let new = |name: &str| Device::new(&class, fmt!("{name}"), &(), &[]);
+        let first = new("same/name")?;
+        assert!(matches!(new("same/name"), Err(e) if e == EEXIST));
+        assert!(matches!(new("same!name"), Err(e) if e == EEXIST));
+        let second = new("same")?;
+        drop(first);
+        let first = new("same!name")?;
+        drop((second, first));
+        Ok(())
+    }
+
+    #[test]
     fn any_order_of_removal() -> Result {
         let class = Class::new(c"kx-test")?;
         let value = Arc::new(5, GFP_KERNEL)?;

@@ -6,8 +6,13 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     error::from_err_ptr,
+    new_mutex,
     prelude::*,
-    sync::Arc,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     task::might_sleep, //
 };
 
@@ -16,8 +21,12 @@ use kernel::{
 /// # Invariants
 ///
 /// `class` was registered, and belongs to this value.
+#[pin_data(PinnedDrop)]
 pub struct Class {
     class: NonNull<bindings::class>,
+    /// What devices are called, from before they are added until they were deleted.
+    #[pin]
+    names: Mutex<KVec<CString>>,
 }
 
 // SAFETY: A class belongs to no task.
@@ -37,11 +46,42 @@ impl Class {
         might_sleep();
         // SAFETY: The name is static.
         let class = from_err_ptr(unsafe { bindings::class_create(name.as_char_ptr()) })?;
-        // INVARIANT: The class was just registered.
-        let this = Self {
-            class: NonNull::new(class).ok_or(ENOMEM)?,
-        };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        let class = NonNull::new(class).ok_or(ENOMEM)?;
+        Arc::pin_init(
+            // INVARIANT: The class was just registered.
+            pin_init!(Self {
+                class,
+                names <- new_mutex!(KVec::new(), "Class::names"),
+            }),
+            GFP_KERNEL,
+        )
+        .inspect_err(|_| {
+            // SAFETY: The class was just registered, and nobody has it.
+            unsafe { bindings::class_destroy(class.as_ptr()) }
+        })
+    }
+
+    /// Takes a name for a device.
+    ///
+    /// The device core would notice too, but with a warning that is meant for programmers.
+    ///
+    /// # Errors
+    ///
+    /// - [`EEXIST`] if a device has it,
+    /// - [`ENOMEM`]
+    pub(super) fn claim(self: &Arc<Self>, name: &CStr) -> Result<Claim> {
+        let name = CString::try_from(name)?;
+        let own = CString::try_from(&*name)?;
+        let mut names = self.names.lock();
+        if names.iter().any(|taken| **taken == *name) {
+            return Err(EEXIST);
+        }
+        names.push(own, GFP_KERNEL)?;
+        drop(names);
+        Ok(Claim {
+            class: self.clone(),
+            name,
+        })
     }
 
     pub(super) fn as_raw(&self) -> *const bindings::class {
@@ -49,11 +89,25 @@ impl Class {
     }
 }
 
-impl Drop for Class {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Class {
+    fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // SAFETY: By the type invariant the class belongs to this value. Its devices were deleted,
         // as each holds a reference to it until then.
         unsafe { bindings::class_destroy(self.class.as_ptr()) }
+    }
+}
+
+/// The name of a device, which no other device of the class gets.
+pub(super) struct Claim {
+    class: Arc<Class>,
+    name: CString,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut names = self.class.names.lock();
+        names.retain(|taken| **taken != *self.name);
     }
 }

@@ -21,7 +21,10 @@ use super::{
         Attr,
         Data, //
     },
-    class::Class,
+    class::{
+        Claim,
+        Class, //
+    },
     name,
     node::{
         Core,
@@ -53,8 +56,8 @@ pub struct Device<P> {
     core: NonNull<Core<bindings::device>>,
     /// Boxed, so that its place does not change.
     data: KBox<P>,
-    /// Behind the device, which is deleted before this is dropped.
-    _class: Arc<Class>,
+    /// Keeps the class too. Behind the device, which is deleted before this is dropped.
+    _claim: Claim,
 }
 
 // SAFETY: A device belongs to no task, and the data is `Send`.
@@ -69,8 +72,7 @@ impl<P: Data> Device<P> {
     /// # Errors
     ///
     /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
-    /// - [`EEXIST`] if the class has a device of that name. The kernel then prints a warning, so
-    ///   that callers had better know before,
+    /// - [`EEXIST`] if the class has a device of that name,
     /// - [`ENOMEM`]
     pub fn new(
         class: &Arc<Class>,
@@ -79,6 +81,7 @@ impl<P: Data> Device<P> {
         attrs: &'static [Attr<P>],
     ) -> Result<Self> {
         let name = name::make(name)?;
+        let claim = class.claim(&name)?;
         let data = KBox::new(data, GFP_KERNEL)?;
         let core = new_core(&*data, class)?;
         // SAFETY: The core was just made.
@@ -103,7 +106,7 @@ impl<P: Data> Device<P> {
         let device = Self {
             core,
             data,
-            _class: class.clone(),
+            _claim: claim,
         };
         let node = device.node();
         node.create_files(attrs)?;
