@@ -4,6 +4,7 @@
 //!
 //! - The registration with the RDMA core that every device comes from.
 //! - [`heart::Heart`], the heartbeat of a path.
+//! - [`trace`], the trace events.
 //! - Small conversions between the protocol's types and the kernel's.
 //!
 //! The module also carries the crates below it: `kx`, `rdma` and the protocol.
@@ -16,6 +17,7 @@ use rdma::device::Client;
 pub mod convert;
 pub mod heart;
 pub mod steps;
+pub mod trace;
 
 module! {
     type: Core,

@@ -14,10 +14,11 @@
 //! | [`module`] | keeping a module loaded |
 //! | [`net`] | socket addresses, network namespaces |
 //! | [`param`] | module parameters that are strings, have ranges, and show in sysfs |
-//! | [`percpu`] | counters that each CPU keeps for itself |
+//! | [`percpu`] | counters and maxima that each CPU keeps for itself |
 //! | [`random`], [`uuid`] | random numbers and identifiers |
 //! | [`sync`] | references that teardown waits for, completions, RCU pointers |
 //! | [`sysfs`] | directories, files and links, classes of devices |
+//! | [`trace`] | trace events of our own |
 //! | [`work`] | work queues of one's own, and work that can be cancelled |
 //!
 //! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
@@ -35,6 +36,7 @@ pub mod random;
 pub mod sg;
 pub mod sync;
 pub mod sysfs;
+pub mod trace;
 pub mod uuid;
 pub mod work;
 

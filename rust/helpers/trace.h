@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Trace events.  Numbers and strings only, which are copied: so Rust code may
+ * call them with anything that it can borrow.
+ */
+
+#undef TRACE_SYSTEM
+#undef TRACE_INCLUDE_FILE
+#undef TRACE_INCLUDE_PATH
+#define TRACE_SYSTEM ibtrs
+#define TRACE_INCLUDE_FILE trace
+#define TRACE_INCLUDE_PATH .
+
+#if !defined(IBTRS_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define IBTRS_TRACE_H
+
+#include <linux/tracepoint.h>
+
+/* The numbers are those of the state machines, see rust/ibtrs-core/trace.rs. */
+#define ibtrs_show_client_state(state)			\
+	__print_symbolic(state,				\
+		{ 0, "connecting" },			\
+		{ 1, "connecting_err" },		\
+		{ 2, "connected" },			\
+		{ 3, "reconnecting" },			\
+		{ 4, "closing" },			\
+		{ 5, "closed" },			\
+		{ 6, "dead" })
+
+#define ibtrs_show_server_state(state)			\
+	__print_symbolic(state,				\
+		{ 0, "connecting" },			\
+		{ 1, "connected" },			\
+		{ 2, "closing" },			\
+		{ 3, "closed" })
+
+DECLARE_EVENT_CLASS(ibtrs_path_state,
+	TP_PROTO(const char *session, const char *path, u8 from, u8 to),
+	TP_ARGS(session, path, from, to),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__string(path, path)
+		__field(u8, from)
+		__field(u8, to)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__assign_str(path);
+		__entry->from = from;
+		__entry->to = to;
+	),
+	TP_printk("session=%s path=%s from=%s to=%s",
+		__get_str(session), __get_str(path),
+		ibtrs_show_client_state(__entry->from),
+		ibtrs_show_client_state(__entry->to))
+);
+
+DEFINE_EVENT(ibtrs_path_state, ibtrs_client_path_state,
+	TP_PROTO(const char *session, const char *path, u8 from, u8 to),
+	TP_ARGS(session, path, from, to));
+
+DEFINE_EVENT_PRINT(ibtrs_path_state, ibtrs_server_path_state,
+	TP_PROTO(const char *session, const char *path, u8 from, u8 to),
+	TP_ARGS(session, path, from, to),
+	TP_printk("session=%s path=%s from=%s to=%s",
+		__get_str(session), __get_str(path),
+		ibtrs_show_server_state(__entry->from),
+		ibtrs_show_server_state(__entry->to)));
+
+DECLARE_EVENT_CLASS(ibtrs_request,
+	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
+	TP_ARGS(session, path, tag, write, bytes),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__string(path, path)
+		__field(u16, tag)
+		__field(bool, write)
+		__field(u32, bytes)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__assign_str(path);
+		__entry->tag = tag;
+		__entry->write = write;
+		__entry->bytes = bytes;
+	),
+	TP_printk("session=%s path=%s tag=%u %s bytes=%u",
+		__get_str(session), __get_str(path), __entry->tag,
+		__entry->write ? "write" : "read", __entry->bytes)
+);
+
+/* The client has handed a request to a path. */
+DEFINE_EVENT(ibtrs_request, ibtrs_client_submit,
+	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
+	TP_ARGS(session, path, tag, write, bytes));
+
+/* The server has got a request. */
+DEFINE_EVENT(ibtrs_request, ibtrs_server_request,
+	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
+	TP_ARGS(session, path, tag, write, bytes));
+
+DECLARE_EVENT_CLASS(ibtrs_end,
+	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
+	TP_ARGS(session, path, tag, error, ns),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__string(path, path)
+		__field(u16, tag)
+		__field(int, error)
+		__field(u64, ns)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__assign_str(path);
+		__entry->tag = tag;
+		__entry->error = error;
+		__entry->ns = ns;
+	),
+	TP_printk("session=%s path=%s tag=%u error=%d ns=%llu",
+		__get_str(session), __get_str(path), __entry->tag,
+		__entry->error, __entry->ns)
+);
+
+/* A request of the client has ended. */
+DEFINE_EVENT(ibtrs_end, ibtrs_client_complete,
+	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
+	TP_ARGS(session, path, tag, error, ns));
+
+/* The server has answered a request. */
+DEFINE_EVENT(ibtrs_end, ibtrs_server_response,
+	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
+	TP_ARGS(session, path, tag, error, ns));
+
+DECLARE_EVENT_CLASS(ibtrs_parked,
+	TP_PROTO(const char *session, u16 tag, u32 epoch),
+	TP_ARGS(session, tag, epoch),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__field(u16, tag)
+		__field(u32, epoch)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__entry->tag = tag;
+		__entry->epoch = epoch;
+	),
+	TP_printk("session=%s tag=%u epoch=%u",
+		__get_str(session), __entry->tag, __entry->epoch)
+);
+
+/* A request has left its path, the attempt with this number, which died. */
+DEFINE_EVENT(ibtrs_parked, ibtrs_client_failover,
+	TP_PROTO(const char *session, u16 tag, u32 epoch),
+	TP_ARGS(session, tag, epoch));
+
+/* A request waits for a path, and for the fence of an attempt unless that is 0. */
+DEFINE_EVENT(ibtrs_parked, ibtrs_client_park,
+	TP_PROTO(const char *session, u16 tag, u32 epoch),
+	TP_ARGS(session, tag, epoch));
+
+DECLARE_EVENT_CLASS(ibtrs_fence,
+	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
+	TP_ARGS(session, path, epoch, drain),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__string(path, path)
+		__field(u32, epoch)
+		__field(bool, drain)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__assign_str(path);
+		__entry->epoch = epoch;
+		__entry->drain = drain;
+	),
+	TP_printk("session=%s path=%s epoch=%u drain=%d",
+		__get_str(session), __get_str(path), __entry->epoch, __entry->drain)
+);
+
+/* The client asks the server to have done with an attempt, over this path. */
+DEFINE_EVENT(ibtrs_fence, ibtrs_client_fence,
+	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
+	TP_ARGS(session, path, epoch, drain));
+
+/* The server's answer has arrived. */
+DEFINE_EVENT(ibtrs_fence, ibtrs_client_fence_done,
+	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
+	TP_ARGS(session, path, epoch, drain));
+
+/* The server was asked, over this path. */
+DEFINE_EVENT(ibtrs_fence, ibtrs_server_fence,
+	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
+	TP_ARGS(session, path, epoch, drain));
+
+/* The server answers. */
+DEFINE_EVENT(ibtrs_fence, ibtrs_server_fence_done,
+	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
+	TP_ARGS(session, path, epoch, drain));
+
+#endif /* IBTRS_TRACE_H */
+
+/* This part must be outside protection */
+#include <trace/define_trace.h>

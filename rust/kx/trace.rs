@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Trace events that a module of ours defines in C.
+//!
+//! [`kernel::tracepoint`] knows the events that the kernel crate binds. Those that
+//! [`trace_events!`](crate::trace_events) makes callable are defined in `rust/helpers/trace.h`.
+//! While nobody traces an event, it costs an instruction that does nothing.
+//!
+//! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
+
+use kernel::prelude::*;
+
+#[doc(hidden)]
+pub use ibtrs_bindings as bindings;
+
+/// What an event may be given: numbers, and strings.
+pub trait Arg {
+    /// What C gets.
+    type Raw;
+
+    /// Gives C the argument, for the time of the call.
+    fn raw(&self) -> Self::Raw;
+}
+
+macro_rules! plain_args {
+    ($($ty:ty)*) => {$(
+        impl Arg for $ty {
+            type Raw = $ty;
+
+            #[inline]
+            fn raw(&self) -> $ty {
+                *self
+            }
+        }
+    )*};
+}
+plain_args! { bool u8 u16 u32 u64 i32 }
+
+impl Arg for &CStr {
+    type Raw = *const c_char;
+
+    #[inline]
+    fn raw(&self) -> *const c_char {
+        self.as_char_ptr()
+    }
+}
+
+/// Makes safe functions of trace events.
+///
+/// Each is callable in any context. The event must take the function's arguments, as
+/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings.
+///
+/// # Examples
+///
+/// ```ignore
+/// kx::trace_events! {
+///     /// A request was submitted.
+///     pub fn submit = my_submit(name: &CStr, bytes: u32);
+/// }
+/// ```
+#[macro_export]
+macro_rules! trace_events {
+    ($(
+        $(#[$attr:meta])*
+        $vis:vis fn $name:ident = $event:ident($($arg:ident: $ty:ty),* $(,)?);
+    )*) => {$(
+        $(#[$attr])*
+        #[inline(always)]
+        $vis fn $name($($arg: $ty),*) {
+            #[cfg(CONFIG_TRACEPOINTS)]
+            ::kernel::macros::paste! {
+                // SAFETY: The key of a tracepoint may be looked at any time.
+                let traced = unsafe {
+                    ::kernel::jump_label::static_branch_unlikely!(
+                        $crate::trace::bindings::[< __tracepoint_ $event >],
+                        ::kernel::bindings::tracepoint,
+                        key
+                    )
+                };
+                if traced {
+                    // SAFETY: Strings are borrowed until after the call, which copies them; there
+                    // is nothing to be said about numbers.
+                    unsafe {
+                        $crate::trace::bindings::[< rust_do_trace_ $event >](
+                            $($crate::trace::Arg::raw(&$arg)),*
+                        )
+                    }
+                }
+            }
+            #[cfg(not(CONFIG_TRACEPOINTS))]
+            {
+                $(let _ = $arg;)*
+            }
+        }
+    )*};
+}
