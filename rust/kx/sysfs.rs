@@ -111,6 +111,13 @@ mod tests {
 
         let top = Arc::new(Dir::plain(&device, fmt!("top"))?, GFP_KERNEL)?;
         let inner = Dir::new(&*top, fmt!("inner"), value.clone(), &FILES)?;
+        let mut inner = inner;
+        inner.rename(fmt!("other name"))?;
+        assert_eq!(inner.rename(fmt!("a\0b")), Err(EINVAL));
+        let third = Dir::new(&*top, fmt!("inner"), value.clone(), &FILES)?;
+        assert_eq!(inner.rename(fmt!("inner")), Err(EEXIST));
+        drop(third);
+        inner.rename(fmt!("inner"))?;
         let link = Link::new(top.clone(), &inner, fmt!("link"))?;
         assert!(matches!(Link::new(top.clone(), &device, fmt!("link")), Err(e) if e == EEXIST));
         let other = Link::new(top.clone(), &device, fmt!("other"))?;

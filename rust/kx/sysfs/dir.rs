@@ -103,6 +103,20 @@ impl<P: Data> Dir<P> {
     pub fn data(&self) -> &P {
         &self.data
     }
+
+    /// Gives the directory another name, in which a slash becomes `!`.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
+    /// - [`EEXIST`] if the parent has something of that name,
+    /// - [`ENOMEM`]
+    pub fn rename(&mut self, name: fmt::Arguments<'_>) -> Result {
+        let name = name::make(name)?;
+        // SAFETY: By the type invariant the kobject is in sysfs. It is not renamed by anybody else
+        // now, as `self` is borrowed exclusively.
+        to_result(unsafe { bindings::kobject_rename(self.node().kobj(), name.as_char_ptr()) })
+    }
 }
 
 impl<P> Dir<P> {
