@@ -99,7 +99,8 @@ DEFINE_EVENT(ibtrs_request, ibtrs_server_request,
 	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
 	TP_ARGS(session, path, tag, write, bytes));
 
-DECLARE_EVENT_CLASS(ibtrs_end,
+/* A request of the client has ended. */
+TRACE_EVENT(ibtrs_client_complete,
 	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
 	TP_ARGS(session, path, tag, error, ns),
 	TP_STRUCT__entry(
@@ -121,15 +122,25 @@ DECLARE_EVENT_CLASS(ibtrs_end,
 		__entry->error, __entry->ns)
 );
 
-/* A request of the client has ended. */
-DEFINE_EVENT(ibtrs_end, ibtrs_client_complete,
-	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
-	TP_ARGS(session, path, tag, error, ns));
-
-/* The server has answered a request. */
-DEFINE_EVENT(ibtrs_end, ibtrs_server_response,
-	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
-	TP_ARGS(session, path, tag, error, ns));
+/* The server answers a request. */
+TRACE_EVENT(ibtrs_server_response,
+	TP_PROTO(const char *session, const char *path, u16 tag, int error),
+	TP_ARGS(session, path, tag, error),
+	TP_STRUCT__entry(
+		__string(session, session)
+		__string(path, path)
+		__field(u16, tag)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__assign_str(session);
+		__assign_str(path);
+		__entry->tag = tag;
+		__entry->error = error;
+	),
+	TP_printk("session=%s path=%s tag=%u error=%d",
+		__get_str(session), __get_str(path), __entry->tag, __entry->error)
+);
 
 DECLARE_EVENT_CLASS(ibtrs_parked,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),

@@ -47,16 +47,19 @@ impl Arg for &CStr {
 
 /// Makes safe functions of trace events.
 ///
-/// Each is callable in any context. The event must take the function's arguments, as
-/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings.
+/// Each takes a function that gives the event's arguments, which is called only while the event is
+/// traced; borrowed ones live for `'a`. The event must take these arguments, as
+/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings. It is callable in any context.
 ///
 /// # Examples
 ///
 /// ```ignore
 /// kx::trace_events! {
 ///     /// A request was submitted.
-///     pub fn submit = my_submit(name: &CStr, bytes: u32);
+///     pub fn submit = my_submit(name: &'a CStr, bytes: u32);
 /// }
+///
+/// submit(|| (session.name(), 4096));
 /// ```
 #[macro_export]
 macro_rules! trace_events {
@@ -66,7 +69,7 @@ macro_rules! trace_events {
     )*) => {$(
         $(#[$attr])*
         #[inline(always)]
-        $vis fn $name($($arg: $ty),*) {
+        $vis fn $name<'a>(args: impl FnOnce() -> ($($ty,)*)) {
             #[cfg(CONFIG_TRACEPOINTS)]
             ::kernel::macros::paste! {
                 // SAFETY: The key of a tracepoint may be looked at any time.
@@ -78,6 +81,7 @@ macro_rules! trace_events {
                     )
                 };
                 if traced {
+                    let ($($arg,)*) = args();
                     // SAFETY: Strings are borrowed until after the call, which copies them; there
                     // is nothing to be said about numbers.
                     unsafe {
@@ -88,9 +92,7 @@ macro_rules! trace_events {
                 }
             }
             #[cfg(not(CONFIG_TRACEPOINTS))]
-            {
-                $(let _ = $arg;)*
-            }
+            let _ = args;
         }
     )*};
 }
