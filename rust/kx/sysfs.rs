@@ -111,6 +111,8 @@ mod tests {
 
         let top = Arc::new(Dir::plain(&device, fmt!("top"))?, GFP_KERNEL)?;
         let inner = Dir::new(&*top, fmt!("inner"), value.clone(), &FILES)?;
+        let again = Dir::new(&*top, fmt!("inner"), value.clone(), &FILES);
+        assert!(matches!(again, Err(e) if e == EEXIST));
         let mut inner = inner;
         inner.rename(fmt!("other name"))?;
         assert_eq!(inner.rename(fmt!("a\0b")), Err(EINVAL));

@@ -66,8 +66,8 @@ impl<P: Data> Dir<P> {
     /// # Errors
     ///
     /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
-    /// - [`EEXIST`] if the parent has something of that name. The kernel then prints a warning, so
-    ///   that callers had better know before,
+    /// - [`EEXIST`] if the parent has something of that name. If two are made at the same time, the
+    ///   kernel may also print a warning,
     /// - [`ENOENT`], [`ENODEV`] if the parent was removed,
     /// - [`ENOMEM`]
     pub fn new(
@@ -82,6 +82,10 @@ impl<P: Data> Dir<P> {
         // SAFETY: The core was just made.
         let kobj = unsafe { core.as_ref() }.obj.get();
         let added = parent.with_kobject(|parent| {
+            // SAFETY: The parent is in sysfs.
+            if unsafe { has(parent, &name) } {
+                return Err(EEXIST);
+            }
             // SAFETY: Both kobjects are initialised, the parent is in sysfs, and the format takes
             // one string.
             to_result(unsafe {
@@ -147,6 +151,23 @@ impl<P> Drop for Dir<P> {
         // any more.
         unsafe { bindings::kobject_put(kobj) };
     }
+}
+
+/// Says whether a directory has something of that name.
+///
+/// # Safety
+///
+/// `parent` must be in sysfs.
+unsafe fn has(parent: *mut bindings::kobject, name: &CStr) -> bool {
+    // SAFETY: By the function's requirement the parent has a directory, which has no namespaces.
+    let found = unsafe {
+        bindings::kernfs_find_and_get_ns((*parent).sd, name.as_char_ptr(), core::ptr::null())
+    };
+    if !found.is_null() {
+        // SAFETY: The reference was just taken.
+        unsafe { bindings::kernfs_put(found) };
+    }
+    !found.is_null()
 }
 
 /// Makes a kobject that was not added, for directories with these data.
