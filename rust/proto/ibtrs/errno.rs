@@ -71,6 +71,7 @@ errnos! {
     EHOSTDOWN = 112, "Host is down.";
     EHOSTUNREACH = 113, "No route to host.";
     EALREADY = 114, "Already in progress, or done already.";
+    ESTALE = 116, "Made for an earlier life of the server, or it is another one.";
     EREMOTEIO = 121, "Remote input/output error.";
     EKEYREJECTED = 129, "Key was rejected.";
     ENOTSUPP = 524, "Not supported (kernel-internal number, never on the wire).";

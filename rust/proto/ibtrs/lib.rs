@@ -18,6 +18,8 @@
 //! | [`name`], [`addr`], [`opts`], [`text`] | what users write |
 //! | [`fsm`] | path state machines of client and server |
 //! | [`mp`] | which path a request takes |
+//! | [`failover`] | what a client does when paths come and go |
+//! | [`owner`] | which path of a server's session has a chunk in service |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
 //! | [`settings`] | numbers that an operator sets |
 //! | [`stats`] | what the files of statistics say |
@@ -41,6 +43,7 @@ pub mod backoff;
 pub mod bytes;
 pub mod consts;
 pub mod errno;
+pub mod failover;
 pub mod fsm;
 pub mod handshake;
 pub mod hb;
@@ -51,6 +54,7 @@ pub mod mp;
 pub mod msg;
 pub mod name;
 pub mod opts;
+pub mod owner;
 pub mod permit;
 pub mod settings;
 pub mod stats;

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a session decides when paths come and go (client).
+//!
+//! A request whose path dies may still be on its way: in the network, or on the server's disk. It
+//! must not take effect after what the session does next. So the client gives every attempt to
+//! connect a path a number, the *epoch*, and
+//!
+//! - sends a request again only after the server has confirmed that it takes none of the old
+//!   epoch any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before
+//!   the new one's starts is the server's concern ([`crate::owner`]), as both have one chunk number;
+//! - after a request ended with an error though it had been sent, lets no path take requests
+//!   before the server has confirmed that all older epochs are closed and their I/O has ended
+//!   ([`Admit::FenceOlder`]): the number may belong to another request by then.
+//!
+//! What a request of an earlier *life* of the server meant is not known to the present one, which
+//! may have other devices under the same numbers: it ends with ESTALE, to be made anew.
+//!
+//! # Context
+//!
+//! One [`Failover`] for each session, under its lock; nothing here is called for a request that
+//! is submitted to a connected path and answered. The shell keeps an [`Entry`] for each tag. It
+//! *pumps* after each call that says so: it asks [`Failover::next`] for each parked request, in
+//! any order, and does what it says before it releases the lock, or under a second one that
+//! serialises pumps. A request belongs to one path, or is parked, or has ended.
+
+use crate::errno::Errno;
+use crate::handshake::{RspExt, MAX_EPOCH};
+
+/// What has to be known about a request that is sent again.
+///
+/// [`Entry::NEW`] when the request is submitted; kept until it has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The epoch that has to be fenced before the request may be sent; 0 for none.
+    need: u32,
+    /// The greatest epoch it was ever sent by; 0 for none.
+    last: u32,
+    /// The life of the session that it was made in.
+    life: u32,
+}
+
+impl Entry {
+    /// A request that was not sent, made for no life in particular.
+    pub const NEW: Self = Self {
+        need: 0,
+        last: 0,
+        life: 0,
+    };
+
+    /// The epoch that has to be fenced before the request may be sent; 0 for none.
+    pub const fn need(&self) -> u32 {
+        self.need
+    }
+
+    /// The request was in flight on a path that is lost and drained. Then it is to be parked, and
+    /// the session to be pumped.
+    pub fn lost(&mut self, path: &Published) {
+        self.need = if path.ext { path.epoch } else { 0 };
+        self.last = self.last.max(path.epoch);
+        self.life = path.life;
+    }
+
+    /// `epoch` is fenced. True when that was what the request waited for.
+    pub fn fenced(&mut self, epoch: u32) -> bool {
+        let hit = epoch != 0 && self.need == epoch;
+        if hit {
+            self.need = 0;
+        }
+        hit
+    }
+}
+
+/// A path that takes requests: what its shell keeps of [`Admit::Publish`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Published {
+    /// Number of the attempt.
+    pub epoch: u32,
+    /// The life of the session when it came up.
+    pub life: u32,
+    /// The peer knows the extensions.
+    pub ext: bool,
+}
+
+/// What a path that is about to come up has learnt of its server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Number of the attempt, from [`Failover::begin`].
+    pub epoch: u32,
+    /// Number of the last attempt of the same path that was published; 0 for none.
+    pub previous: u32,
+    /// What the server said of itself, the same on all connections of the path.
+    pub ext: Option<RspExt>,
+    /// Chunks of the session.
+    pub queue_depth: u16,
+    /// Largest I/O, in bytes.
+    pub max_io_bytes: u32,
+    /// The answer to this attempt's fence of [`Admit::FenceOlder`] is in.
+    pub fenced: bool,
+}
+
+/// Why a path is refused. It tries again after its back-off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Another server than that of the connected paths, or it was restarted.
+    OtherServer,
+    /// Fewer chunks than the session uses.
+    QueueDepth,
+    /// Smaller I/O than the session promised to its users.
+    MaxIo,
+    /// The session is closed.
+    Closed,
+}
+
+impl Refusal {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::OtherServer => "another server than that of the other paths, or it was restarted",
+            Self::QueueDepth => "the server's queue is shorter than the session's",
+            Self::MaxIo => "the server's largest I/O is smaller than the session's",
+            Self::Closed => "the session is closed",
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::OtherServer => Errno::ESTALE,
+            Self::QueueDepth | Self::MaxIo => Errno::EINVAL,
+            Self::Closed => Errno::ECONNABORTED,
+        }
+    }
+}
+
+/// What becomes of a path that is about to come up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Admit {
+    /// It counts as connected from now on. Call [`Entry::fenced`] with the offer's `previous` for
+    /// each parked request, put the path into the set, see [`Failover::call`], pump.
+    Publish(Published),
+    /// Send FENCE with [`Fence::OLDER`](crate::imm::Fence::OLDER) and `drain` by this path, wait
+    /// for its answer as part of the set-up, and offer the path again with `fenced`.
+    FenceOlder,
+    /// What this attempt has learnt is out of date. It has failed; another one may begin at once.
+    Again,
+    /// The server has forgotten the paths that are connected: they are to get
+    /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
+    /// one may begin at once.
+    Forgotten,
+    /// The attempt has failed.
+    Refuse(Refusal),
+}
+
+/// What is to be done with a parked request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Next {
+    /// Submit it to a connected path. If all refuse it stays parked.
+    Submit,
+    /// Leave it.
+    Wait,
+    /// Leave it, and send FENCE with this epoch, without `drain`, by the path that was named to
+    /// [`Failover::next`]. If that cannot be posted the path is lost, which says so.
+    Fence(u32),
+    /// It has ended: complete it with this error.
+    End(Errno),
+}
+
+/// A call to the users of the session. One at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Call {
+    /// `LinkEvents::down`.
+    Down,
+    /// `LinkEvents::up`.
+    Up {
+        /// Devices are to be opened anew. I/O is held until the call returns.
+        fresh: bool,
+    },
+}
+
+/// What the last path to be lost means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outage(u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fence {
+    epoch: u32,
+    via: u32,
+}
+
+/// What is known of the server, from the path that came up last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known {
+    ext: Option<RspExt>,
+    /// Attempts from this one on began after a path had come up with this knowledge.
+    since: u32,
+}
+
+/// The decisions of one session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failover {
+    /// Number of the next attempt.
+    next_epoch: u32,
+    /// Paths that are published and not lost.
+    connected: u16,
+    queue_depth: u16,
+    max_io_bytes: u32,
+    known: Option<Known>,
+    /// The greatest epoch of a request that ended with an error after it was sent; 0 for none.
+    ghosts: u32,
+    fence: Option<Fence>,
+    life: u32,
+    /// How often the last path was lost.
+    outages: u32,
+    /// I/O waits for `up(true)` to return.
+    held: bool,
+    /// The queue timeout is over: requests fail at once.
+    failing: bool,
+    closed: bool,
+    /// What the users were told last, and the number of outages then.
+    told_up: bool,
+    told: u32,
+    /// The call that is under way.
+    calling: Option<Call>,
+}
+
+impl Failover {
+    /// A session that was never connected. Its life is 1: no entry but [`Entry::NEW`] has life 0.
+    pub const fn new() -> Self {
+        Self {
+            next_epoch: 1,
+            connected: 0,
+            queue_depth: 0,
+            max_io_bytes: 0,
+            known: None,
+            ghosts: 0,
+            fence: None,
+            life: 1,
+            outages: 0,
+            held: false,
+            failing: false,
+            closed: false,
+            // The first connect is reported by `Session::open`.
+            told_up: true,
+            told: 0,
+            calling: None,
+        }
+    }
+
+    /// The number of an attempt that begins; `None` when all numbers are used up.
+    pub fn begin(&mut self) -> Option<u32> {
+        let epoch = self.next_epoch;
+        if epoch > MAX_EPOCH {
+            return None;
+        }
+        self.next_epoch = epoch.saturating_add(1);
+        Some(epoch)
+    }
+
+    /// Whether an admin message or an I/O may be submitted to a path at all: a path is connected.
+    pub const fn is_connected(&self) -> bool {
+        self.connected != 0
+    }
+
+    /// Whether I/O waits for the users to open their devices anew.
+    pub const fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// All connections of a path are there. To be asked right before it is put into the set of
+    /// connected paths, under the lock that protects the set.
+    pub fn offer(&mut self, offer: &Offer) -> Admit {
+        if self.closed {
+            return Admit::Refuse(Refusal::Closed);
+        }
+        if let Some(no) = self.misfit(offer) {
+            return Admit::Refuse(no);
+        }
+        let fresh = match self.known {
+            None => false,
+            Some(known) => {
+                let same = known.ext == offer.ext;
+                // What an attempt has learnt before another one came up may be older than that.
+                if !same && offer.epoch < known.since {
+                    return Admit::Again;
+                }
+                if !same && self.connected != 0 {
+                    return others_are_wrong(known.ext, offer.ext);
+                }
+                if !same {
+                    // Nothing of the earlier life is left there, or nothing can be done about it.
+                    self.ghosts = 0;
+                }
+                self.connected == 0 && (!same || offer.ext.is_none() || self.held)
+            }
+        };
+        if offer.ext.is_some() && self.ghosts != 0 {
+            if self.ghosts >= offer.epoch {
+                return Admit::Again;
+            }
+            if !offer.fenced {
+                return Admit::FenceOlder;
+            }
+        }
+        Admit::Publish(self.publish(offer, fresh))
+    }
+
+    fn misfit(&self, offer: &Offer) -> Option<Refusal> {
+        if offer.queue_depth < self.queue_depth {
+            return Some(Refusal::QueueDepth);
+        }
+        if offer.max_io_bytes < self.max_io_bytes {
+            return Some(Refusal::MaxIo);
+        }
+        None
+    }
+
+    fn publish(&mut self, offer: &Offer, fresh: bool) -> Published {
+        if self.known.is_none() {
+            self.queue_depth = offer.queue_depth;
+            self.max_io_bytes = offer.max_io_bytes;
+        }
+        self.known = Some(Known {
+            ext: offer.ext,
+            since: self.next_epoch,
+        });
+        self.ghosts = 0;
+        self.failing = false;
+        self.connected = self.connected.saturating_add(1);
+        if fresh {
+            self.held = true;
+            self.life = later(self.life);
+        }
+        Published {
+            epoch: offer.epoch,
+            life: self.life,
+            ext: offer.ext.is_some(),
+        }
+    }
+
+    /// A published path takes no requests any more: it is out of the set. Its requests follow
+    /// with [`Entry::lost`] when its QPs are drained. To be pumped.
+    ///
+    /// Returns what [`Failover::queue_timeout`] wants to know when it was the last one: the queue
+    /// timeout runs from now on (0 is over at once).
+    pub fn path_lost(&mut self, path: &Published) -> Option<Outage> {
+        if self.fence.is_some_and(|f| f.via == path.epoch) {
+            self.fence = None;
+        }
+        self.connected = self.connected.saturating_sub(1);
+        if self.connected != 0 {
+            return None;
+        }
+        self.fence = None;
+        self.outages = self.outages.wrapping_add(1);
+        Some(Outage(self.outages))
+    }
+
+    /// The queue timeout is over. True when the session is to be pumped: `outage` lasts still.
+    pub fn queue_timeout(&mut self, outage: Outage) -> bool {
+        if self.connected == 0 && outage.0 == self.outages {
+            self.failing = true;
+        }
+        self.failing
+    }
+
+    /// The session ends. To be pumped: everything that is parked ends.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each parked
+    /// request, and pump.
+    pub fn fence_done(&mut self, epoch: u32) {
+        if self.fence.is_some_and(|f| f.epoch == epoch) {
+            self.fence = None;
+        }
+    }
+
+    /// A request is parked that no path has taken. A request that was taken by a path before
+    /// keeps what it knows of that.
+    pub fn unsent(&self, entry: Entry) -> Entry {
+        if entry.life != 0 {
+            return entry;
+        }
+        Entry {
+            // While devices are opened anew nobody knows for which life it was made.
+            life: if self.held {
+                earlier(self.life)
+            } else {
+                self.life
+            },
+            ..entry
+        }
+    }
+
+    /// What is to be done with a parked request. `via` is the epoch of a connected path that
+    /// a fence could go by.
+    pub fn next(&mut self, entry: &Entry, via: Option<u32>) -> Next {
+        if self.closed || self.failing {
+            // It may come to life again after it has ended.
+            self.ghosts = self.ghosts.max(entry.last);
+            return Next::End(if self.closed {
+                Errno::ECONNABORTED
+            } else {
+                Errno::ETIMEDOUT
+            });
+        }
+        if self.held {
+            return Next::Wait;
+        }
+        if entry.life != self.life {
+            return Next::End(Errno::ESTALE);
+        }
+        if self.connected == 0 {
+            return Next::Wait;
+        }
+        if entry.need == 0 {
+            return Next::Submit;
+        }
+        match (self.fence, via) {
+            (None, Some(via)) => {
+                self.fence = Some(Fence {
+                    epoch: entry.need,
+                    via,
+                });
+                Next::Fence(entry.need)
+            }
+            _ => Next::Wait,
+        }
+    }
+
+    /// The next call to the users of the session, if there is one to be made. To be asked after
+    /// [`Failover::path_lost`], [`Admit::Publish`] and [`Failover::returned`].
+    pub fn call(&mut self) -> Option<Call> {
+        if self.calling.is_some() || self.closed {
+            return None;
+        }
+        if self.told_up && self.told != self.outages {
+            self.told_up = false;
+            self.calling = Some(Call::Down);
+        } else if !self.told_up && self.connected != 0 {
+            self.told = self.outages;
+            self.calling = Some(Call::Up { fresh: self.held });
+        }
+        self.calling
+    }
+
+    /// The call has returned. To be pumped: it may have been what I/O waited for.
+    pub fn returned(&mut self) {
+        if let Some(Call::Up { .. }) = self.calling.take() {
+            self.told_up = true;
+            // Otherwise the path was lost meanwhile, and all is to be done again.
+            if self.told == self.outages {
+                self.held = false;
+            }
+        }
+    }
+}
+
+impl Default for Failover {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A server that differs from the one that others are connected to.
+fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> Admit {
+    match (theirs, mine) {
+        (Some(theirs), Some(mine)) if theirs.server_run == mine.server_run => Admit::Forgotten,
+        _ => Admit::Refuse(Refusal::OtherServer),
+    }
+}
+
+/// The life after `life`; 0 is none.
+const fn later(life: u32) -> u32 {
+    match life.wrapping_add(1) {
+        0 => 1,
+        next => next,
+    }
+}
+
+/// The life before `life`; 0 is none.
+const fn earlier(life: u32) -> u32 {
+    match life.wrapping_sub(1) {
+        0 => u32::MAX,
+        last => last,
+    }
+}

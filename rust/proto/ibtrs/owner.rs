@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which path of a session has a chunk number in service (server).
+//!
+//! Chunk `buf_id` names at most one request of a client at a time, whichever path it comes by. A
+//! client that gives a path up sends the request again by another one, while the first attempt may
+//! still be on the disk. Were both in service at once, the older write could land last. So each
+//! number has one word for the whole session: who serves it, and who waits for that to end.
+//!
+//! # What the shell keeps
+//!
+//! - One [`Owner`] for each number, in an atomic `u32` ([`Owner::to_bits`]).
+//! - A [`PathTag`] for each path, unlike those of all other paths of the session that are not
+//!   released yet, and a way from the tag to the path.
+//! - For each path and number a place for one *parked* request. A parked request counts as in
+//!   service of its path: the path is not CLOSED before it was served or dropped.
+//!
+//! # What the shell does, in this order
+//!
+//! **A request arrives** by path `me`, which is not closing:
+//!
+//! 1. Load the word (acquire) and ask [`Owner::arrive`].
+//! 2. [`Arrive::Serve`]: compare-exchange (acquire-release), then serve.
+//! 3. [`Arrive::Wait`]: *first* put the request into its parking place, *then* compare-exchange
+//!    (acquire-release): whoever serves finds the request once the word names it. After success
+//!    take the request of `displaced`, if there is one, out of its place and drop it, and close
+//!    the paths `close` and `displaced`.
+//! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
+//! 5. If the word was another one by then, start over; the request may leave its place again, as
+//!    nobody else knew of it.
+//!
+//! **The I/O of a request has ended**, or a request that was to be served is dropped: ask
+//! [`Owner::done`] and compare-exchange (acquire-release: the next one's I/O starts after this
+//! one's has ended). Only *after* that post the answer, if the path still lives: the client may use
+//! the number again as soon as it has the answer. With [`Done::Wake`] take the waiter's request
+//! out of its place and serve it, or drop it if its path is closing, which is another
+//! [`Owner::done`], for that path.
+//!
+//! **A path is closing**: after its QPs are drained, so that nothing arrives any more, and before
+//! its requests are waited for, ask [`Owner::leave`] for each number with a parked request. With
+//! [`Leave::Left`] compare-exchange (acquire-release), take the request out and drop it. With
+//! [`Leave::Elsewhere`] somebody else has taken it off the word, and drops or serves it.
+//!
+//! So there is one rule for parked requests: whoever takes a tag out of the waiter's part of the
+//! word takes the request out of its place.
+
+use core::num::NonZeroU16;
+
+/// A path among those of its session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PathTag(NonZeroU16);
+
+impl PathTag {
+    /// The tag of a number; `None` for 0.
+    pub const fn new(n: u16) -> Option<Self> {
+        match NonZeroU16::new(n) {
+            Some(n) => Some(Self(n)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0.get()
+    }
+}
+
+/// Who serves a chunk number, and who waits for it.
+///
+/// # Invariants
+///
+/// Without an owner nobody waits. Owner and waiter are not the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    owner: Option<PathTag>,
+    waiter: Option<PathTag>,
+}
+
+/// What becomes of a request that arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Arrive {
+    /// Store this, and serve it.
+    Serve(Owner),
+    /// Another path has the number in service: the client has given that one up. Park the request,
+    /// then store `next`.
+    Wait {
+        /// The word from now on.
+        next: Owner,
+        /// The path that is given up. To be closed.
+        close: PathTag,
+        /// A path whose request waited until now. Given up, too: to be closed, and its request
+        /// is never to be served.
+        displaced: Option<PathTag>,
+    },
+    /// This path has sent a request by that number already. To be closed.
+    Violation,
+}
+
+/// What follows the end of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Done {
+    /// Store this; nobody waits.
+    Free(Owner),
+    /// Store `next`, and serve the parked request of `waiter`, which owns the number now.
+    Wake {
+        /// The word from now on.
+        next: Owner,
+        /// Whose request is to be served.
+        waiter: PathTag,
+    },
+    /// The path does not own the number: a mistake of the caller. Nothing is to be stored.
+    Stray,
+}
+
+/// What becomes of a parked request whose path is closing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Leave {
+    /// Store this, and drop the request.
+    Left(Owner),
+    /// It does not wait any more: somebody else has it.
+    Elsewhere,
+}
+
+impl Owner {
+    /// Nobody has it in service.
+    pub const FREE: Self = Self {
+        owner: None,
+        waiter: None,
+    };
+
+    /// As a number for an atomic word; the inverse of [`Owner::from_bits`].
+    pub const fn to_bits(self) -> u32 {
+        half(self.waiter) << 16 | half(self.owner)
+    }
+
+    /// The value of a number from [`Owner::to_bits`].
+    pub const fn from_bits(bits: u32) -> Self {
+        // Both casts keep the 16 bits they are meant to keep.
+        Self {
+            owner: PathTag::new(bits as u16),
+            waiter: PathTag::new((bits >> 16) as u16),
+        }
+    }
+
+    /// Whose request is in service.
+    pub const fn owner(self) -> Option<PathTag> {
+        self.owner
+    }
+
+    /// Whose request waits.
+    pub const fn waiter(self) -> Option<PathTag> {
+        self.waiter
+    }
+
+    /// A request for the number has arrived by path `me`.
+    pub fn arrive(self, me: PathTag) -> Arrive {
+        if self.owner == Some(me) || self.waiter == Some(me) {
+            return Arrive::Violation;
+        }
+        match self.owner {
+            None => Arrive::Serve(Self {
+                owner: Some(me),
+                waiter: None,
+            }),
+            Some(close) => Arrive::Wait {
+                next: Self {
+                    owner: self.owner,
+                    waiter: Some(me),
+                },
+                close,
+                displaced: self.waiter,
+            },
+        }
+    }
+
+    /// The request of path `me` is no longer in service: its I/O has ended, or it was dropped.
+    pub fn done(self, me: PathTag) -> Done {
+        if self.owner != Some(me) {
+            return Done::Stray;
+        }
+        match self.waiter {
+            None => Done::Free(Self::FREE),
+            Some(waiter) => Done::Wake {
+                next: Self {
+                    owner: Some(waiter),
+                    waiter: None,
+                },
+                waiter,
+            },
+        }
+    }
+
+    /// Path `me` is closing and has a request for the number parked.
+    pub fn leave(self, me: PathTag) -> Leave {
+        if self.waiter != Some(me) {
+            return Leave::Elsewhere;
+        }
+        Leave::Left(Self {
+            owner: self.owner,
+            waiter: None,
+        })
+    }
+}
+
+const fn half(tag: Option<PathTag>) -> u32 {
+    match tag {
+        // Lossless: u16 to u32.
+        Some(tag) => tag.get() as u32,
+        None => 0,
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a session decides when paths come and go.
+
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::failover::*;
+use ibtrs_proto::handshake::RspExt;
+use proptest::prelude::*;
+
+fn server(run: u8, gen: u32) -> Option<RspExt> {
+    Some(RspExt {
+        server_run: [run; 16],
+        session_gen: gen,
+    })
+}
+
+fn offer(epoch: u32, ext: Option<RspExt>) -> Offer {
+    Offer {
+        epoch,
+        previous: 0,
+        ext,
+        queue_depth: 512,
+        max_io_bytes: 1 << 20,
+        fenced: false,
+    }
+}
+
+fn up(f: &mut Failover, ext: Option<RspExt>) -> Published {
+    let epoch = f.begin().unwrap();
+    match f.offer(&offer(epoch, ext)) {
+        Admit::Publish(p) => p,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn lost(path: &Published) -> Entry {
+    let mut e = Entry::NEW;
+    e.lost(path);
+    e
+}
+
+#[test]
+fn a_retry_waits_for_its_fence() {
+    let mut f = Failover::new();
+    let (a, b) = (up(&mut f, server(1, 1)), up(&mut f, server(1, 1)));
+    assert_eq!(f.path_lost(&a), None);
+    let mut e = lost(&a);
+    assert_eq!(f.next(&e, None), Next::Wait);
+    assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
+    assert_eq!(f.next(&e, Some(b.epoch)), Next::Wait, "one at a time");
+    f.fence_done(a.epoch);
+    assert!(!e.fenced(b.epoch) && e.fenced(a.epoch) && !e.fenced(a.epoch));
+    assert_eq!(f.next(&e, Some(b.epoch)), Next::Submit);
+}
+
+#[test]
+fn a_fence_whose_path_dies_is_sent_again() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let (a, b, c) = (up(&mut f, ext), up(&mut f, ext), up(&mut f, ext));
+    f.path_lost(&a);
+    let e = lost(&a);
+    assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
+    f.path_lost(&b);
+    assert_eq!(f.next(&e, Some(c.epoch)), Next::Fence(a.epoch));
+    assert_eq!(f.next(&lost(&b), Some(c.epoch)), Next::Wait);
+    f.fence_done(a.epoch);
+    assert_eq!(f.next(&lost(&b), Some(c.epoch)), Next::Fence(b.epoch));
+}
+
+#[test]
+fn without_extensions_there_is_no_fence() {
+    let mut f = Failover::new();
+    let (a, _b) = (up(&mut f, None), up(&mut f, None));
+    f.path_lost(&a);
+    assert_eq!(f.next(&lost(&a), None), Next::Submit);
+}
+
+#[test]
+fn requests_wait_for_a_path_until_the_timeout() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    let outage = f.path_lost(&a).unwrap();
+    let (sent, unsent) = (lost(&a), f.unsent(Entry::NEW));
+    assert_eq!(f.next(&sent, None), Next::Wait);
+    assert!(f.queue_timeout(outage));
+    assert_eq!(f.next(&unsent, None), Next::End(Errno::ETIMEDOUT));
+    // Nothing that was sent has failed: the next path needs no fence.
+    let a = up(&mut f, server(1, 1));
+    assert_eq!(f.next(&unsent, None), Next::Submit);
+    // A timer of an outage that is over means nothing.
+    assert!(!f.queue_timeout(outage));
+    let outage2 = f.path_lost(&a).unwrap();
+    assert!(!f.queue_timeout(outage) && f.queue_timeout(outage2));
+}
+
+#[test]
+fn ghosts_are_fenced_off_before_the_next_path() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let early = f.begin().unwrap();
+    let a = up(&mut f, ext);
+    let outage = f.path_lost(&a).unwrap();
+    // Its own epoch is fenced, so that it needs nothing; but it may be on the disk.
+    let mut e = lost(&a);
+    e.fenced(a.epoch);
+    f.queue_timeout(outage);
+    assert_eq!(f.next(&e, None), Next::End(Errno::ETIMEDOUT));
+    // "Older" than this one does not cover the ghost.
+    assert_eq!(f.offer(&offer(early, ext)), Admit::Again);
+    let epoch = f.begin().unwrap();
+    let mut o = offer(epoch, ext);
+    assert_eq!(f.offer(&o), Admit::FenceOlder);
+    o.fenced = true;
+    assert!(matches!(f.offer(&o), Admit::Publish(_)));
+    up(&mut f, ext);
+}
+
+#[test]
+fn identity() {
+    let mut f = Failover::new();
+    let slow = f.begin().unwrap();
+    let a = up(&mut f, server(1, 1));
+    // Learnt before or after? Nobody knows.
+    assert_eq!(f.offer(&offer(slow, server(1, 2))), Admit::Again);
+    assert_eq!(f.offer(&offer(slow, server(2, 1))), Admit::Again);
+    let next = f.begin().unwrap();
+    let other = Admit::Refuse(Refusal::OtherServer);
+    assert_eq!(f.offer(&offer(next, server(2, 1))), other);
+    assert_eq!(f.offer(&offer(next, None)), other);
+    assert_eq!(f.offer(&offer(next, server(1, 2))), Admit::Forgotten);
+    let small = Offer {
+        queue_depth: 511,
+        ..offer(next, server(1, 1))
+    };
+    assert_eq!(f.offer(&small), Admit::Refuse(Refusal::QueueDepth));
+    let small = Offer {
+        max_io_bytes: 1,
+        ..offer(next, server(1, 1))
+    };
+    assert_eq!(f.offer(&small), Admit::Refuse(Refusal::MaxIo));
+    f.path_lost(&a);
+    assert_eq!(f.offer(&offer(slow, server(2, 1))), Admit::Again);
+    assert!(matches!(
+        f.offer(&offer(next, server(2, 1))),
+        Admit::Publish(_)
+    ));
+    f.close();
+    assert_eq!(
+        f.offer(&offer(next, server(2, 1))),
+        Admit::Refuse(Refusal::Closed)
+    );
+    assert_eq!(f.next(&Entry::NEW, None), Next::End(Errno::ECONNABORTED));
+}
+
+#[test]
+fn another_life() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    assert_eq!(f.call(), None, "the first connect is not told");
+    f.path_lost(&a);
+    assert_eq!(f.call(), Some(Call::Down));
+    f.returned();
+    assert_eq!(f.call(), None);
+    let old = f.unsent(Entry::NEW);
+    let b = up(&mut f, server(2, 1));
+    assert!(f.is_held() && b.life != a.life);
+    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    let held = f.unsent(Entry::NEW);
+    for e in [old, held, lost(&a)] {
+        assert_eq!(f.next(&e, Some(b.epoch)), Next::Wait);
+    }
+    // Lost while devices are opened: all over again.
+    f.path_lost(&b);
+    f.returned();
+    assert!(f.is_held());
+    assert_eq!(f.call(), Some(Call::Down));
+    let c = up(&mut f, server(2, 1));
+    f.returned();
+    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    f.returned();
+    assert!(!f.is_held());
+    assert_eq!(f.call(), None);
+    for e in [old, held, lost(&a), lost(&b)] {
+        assert_eq!(f.next(&e, Some(c.epoch)), Next::End(Errno::ESTALE));
+    }
+    let new = f.unsent(Entry::NEW);
+    assert_eq!(f.next(&new, Some(c.epoch)), Next::Submit);
+}
+
+#[test]
+fn a_short_outage_is_told_as_such() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    f.path_lost(&a);
+    up(&mut f, server(1, 1));
+    assert!(!f.is_held());
+    assert_eq!(f.call(), Some(Call::Down));
+    f.returned();
+    assert_eq!(f.call(), Some(Call::Up { fresh: false }));
+    f.returned();
+    assert_eq!(f.call(), None);
+}
+
+#[test]
+fn epochs_end() {
+    let mut f = Failover::new();
+    assert_eq!((f.begin(), f.begin()), (Some(1), Some(2)));
+    let names = [
+        Refusal::OtherServer,
+        Refusal::QueueDepth,
+        Refusal::MaxIo,
+        Refusal::Closed,
+    ]
+    .map(|r| (r.as_str(), r.errno()));
+    assert_eq!(names[0].1, Errno::ESTALE);
+    assert!(names.iter().all(|(s, _)| !s.is_empty()));
+}
+
+proptest! {
+    /// Paths come and go, requests are parked: nothing is sent unfenced, to nobody or for
+    /// another life, nothing times out while a path is up, ghosts are fenced off.
+    #[test]
+    fn any_course(events in prop::collection::vec((0u8..9, 0usize..4), 0..120)) {
+        let mut f = Failover::new();
+        let mut run = 1;
+        let mut paths: [Option<Published>; 4] = [None; 4];
+        let mut before = [0; 4];
+        let mut parked: Vec<Entry> = Vec::new();
+        let mut ghosts = 0;
+        let mut outage = None;
+        let mut fences: Vec<(u32, u32)> = Vec::new();
+        for (what, i) in events {
+            let count = paths.iter().flatten().count();
+            prop_assert_eq!(f.is_connected(), count != 0);
+            match what {
+                0 | 1 if paths[i].is_none() => {
+                    let epoch = f.begin().unwrap();
+                    let mut o = offer(epoch, server(run, 1));
+                    o.previous = before[i];
+                    let mut got = f.offer(&o);
+                    if got == Admit::FenceOlder {
+                        prop_assert!(ghosts != 0 && ghosts < epoch);
+                        o.fenced = true;
+                        got = f.offer(&o);
+                    } else if matches!(got, Admit::Publish(_)) && !f.is_held() {
+                        prop_assert_eq!(ghosts, 0);
+                    }
+                    if let Admit::Publish(p) = got {
+                        for e in &mut parked {
+                            e.fenced(before[i]);
+                        }
+                        before[i] = p.epoch;
+                        paths[i] = Some(p);
+                        ghosts = 0;
+                    } else {
+                        prop_assert_eq!(got, Admit::Refuse(Refusal::OtherServer));
+                    }
+                }
+                2 | 3 => if let Some(p) = paths[i].take() {
+                    fences.retain(|(_, via)| *via != p.epoch);
+                    if let Some(o) = f.path_lost(&p) {
+                        prop_assert_eq!(count, 1);
+                        outage = Some(o);
+                    }
+                    parked.push(lost(&p));
+                },
+                4 => { parked.push(f.unsent(Entry::NEW)); }
+                5 => if let Some(o) = outage { f.queue_timeout(o); },
+                6 => if let Some((epoch, _)) = fences.pop() {
+                    f.fence_done(epoch);
+                    for e in &mut parked {
+                        e.fenced(epoch);
+                    }
+                },
+                7 => if f.call().is_some() { f.returned() },
+                _ => if i == 0 && count == 0 { run += 1 },
+            }
+            let via = paths.iter().flatten().next().map(|p| p.epoch);
+            parked.retain(|e| match f.next(e, via) {
+                Next::Submit => {
+                    assert!(via.is_some() && e.need() == 0 && !f.is_held());
+                    false
+                }
+                Next::Wait => true,
+                Next::Fence(epoch) => {
+                    assert!(fences.is_empty() && epoch == e.need());
+                    fences.push((epoch, via.unwrap()));
+                    true
+                }
+                Next::End(Errno::ETIMEDOUT) => {
+                    assert_eq!(via, None);
+                    if e.need() != 0 {
+                        ghosts = ghosts.max(e.need());
+                    }
+                    false
+                }
+                Next::End(errno) => {
+                    assert_eq!(errno, Errno::ESTALE);
+                    false
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who has a chunk number in service.
+
+use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
+use proptest::prelude::*;
+
+fn tag(n: u16) -> PathTag {
+    PathTag::new(n).unwrap()
+}
+
+fn served(word: Owner, me: PathTag) -> Owner {
+    match word.arrive(me) {
+        Arrive::Serve(next) => next,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(word: Owner, me: PathTag) -> (Owner, PathTag, Option<PathTag>) {
+    match word.arrive(me) {
+        Arrive::Wait {
+            next,
+            close,
+            displaced,
+        } => (next, close, displaced),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_request_comes_and_goes() {
+    let a = served(Owner::FREE, tag(7));
+    assert_eq!((a.owner(), a.waiter()), (Some(tag(7)), None));
+    assert_eq!(a.done(tag(7)), Done::Free(Owner::FREE));
+    assert_eq!(a.done(tag(8)), Done::Stray);
+    assert_eq!(Owner::FREE.done(tag(7)), Done::Stray);
+    assert_eq!(PathTag::new(0), None);
+}
+
+#[test]
+fn twice_by_one_path_is_a_violation() {
+    let a = served(Owner::FREE, tag(1));
+    assert_eq!(a.arrive(tag(1)), Arrive::Violation);
+    let (b, _, _) = waits(a, tag(2));
+    assert_eq!(b.arrive(tag(2)), Arrive::Violation);
+    assert_eq!(b.arrive(tag(1)), Arrive::Violation);
+}
+
+#[test]
+fn the_second_attempt_waits_for_the_first() {
+    let a = served(Owner::FREE, tag(1));
+    let (b, close, displaced) = waits(a, tag(2));
+    assert_eq!((close, displaced), (tag(1), None));
+    assert_eq!(b.done(tag(2)), Done::Stray, "it only waits");
+    let Done::Wake { next, waiter } = b.done(tag(1)) else {
+        panic!();
+    };
+    assert_eq!(waiter, tag(2));
+    assert_eq!(next, served(Owner::FREE, tag(2)));
+}
+
+#[test]
+fn the_third_attempt_displaces_the_second() {
+    let (b, _, _) = waits(served(Owner::FREE, tag(1)), tag(2));
+    let (c, close, displaced) = waits(b, tag(3));
+    assert_eq!((close, displaced), (tag(1), Some(tag(2))));
+    // The second one's tear-down finds that its request is not its own any more.
+    assert_eq!(c.leave(tag(2)), Leave::Elsewhere);
+    assert_eq!((c.owner(), c.waiter()), (Some(tag(1)), Some(tag(3))));
+}
+
+#[test]
+fn a_waiter_leaves() {
+    let a = served(Owner::FREE, tag(1));
+    let (b, _, _) = waits(a, tag(2));
+    assert_eq!(b.leave(tag(2)), Leave::Left(a));
+    assert_eq!(b.leave(tag(1)), Leave::Elsewhere);
+    assert_eq!(a.leave(tag(2)), Leave::Elsewhere);
+}
+
+#[test]
+fn numbers_for_the_atomic() {
+    assert_eq!(Owner::FREE.to_bits(), 0);
+    let (word, _, _) = waits(served(Owner::FREE, tag(1)), tag(u16::MAX));
+    assert_eq!(word.to_bits(), 0xFFFF_0001);
+    assert_eq!(Owner::from_bits(word.to_bits()), word);
+}
+
+/// One chunk number, as a shell drives it, with paths 1..=4.
+#[derive(Default)]
+struct Shell {
+    word: u32,
+    parked: [bool; 5],
+    /// Requests of a path that it has to wait for.
+    inflight: [u32; 5],
+    closing: [bool; 5],
+    serving: Option<PathTag>,
+}
+
+impl Shell {
+    fn word(&self) -> Owner {
+        Owner::from_bits(self.word)
+    }
+
+    fn arrive(&mut self, me: PathTag) {
+        let i = usize::from(me.get());
+        if self.closing[i] {
+            return;
+        }
+        match self.word().arrive(me) {
+            Arrive::Serve(next) => {
+                self.inflight[i] += 1;
+                self.word = next.to_bits();
+                assert_eq!(self.serving.replace(me), None, "two in service");
+            }
+            Arrive::Wait {
+                next,
+                close,
+                displaced,
+            } => {
+                self.inflight[i] += 1;
+                assert!(!std::mem::replace(&mut self.parked[i], true));
+                self.word = next.to_bits();
+                if let Some(d) = displaced {
+                    self.drop_parked(d);
+                    self.close(d);
+                }
+                self.close(close);
+            }
+            Arrive::Violation => self.close(me),
+        }
+    }
+
+    fn drop_parked(&mut self, path: PathTag) {
+        let i = usize::from(path.get());
+        assert!(std::mem::take(&mut self.parked[i]), "taken twice");
+        self.inflight[i] -= 1;
+    }
+
+    fn ended(&mut self) {
+        let Some(me) = self.serving.take() else {
+            return;
+        };
+        self.inflight[usize::from(me.get())] -= 1;
+        match self.word().done(me) {
+            Done::Free(next) => self.word = next.to_bits(),
+            Done::Wake { next, waiter } => {
+                self.word = next.to_bits();
+                let i = usize::from(waiter.get());
+                assert!(std::mem::take(&mut self.parked[i]), "lost wake-up");
+                self.serving = Some(waiter);
+                if self.closing[i] {
+                    self.ended();
+                }
+            }
+            Done::Stray => panic!("{:?}", self.word()),
+        }
+    }
+
+    fn close(&mut self, path: PathTag) {
+        self.closing[usize::from(path.get())] = true;
+    }
+
+    fn leave(&mut self, path: PathTag) {
+        let i = usize::from(path.get());
+        if !self.closing[i] || !self.parked[i] {
+            return;
+        }
+        if let Leave::Left(next) = self.word().leave(path) {
+            self.word = next.to_bits();
+            self.drop_parked(path);
+        }
+    }
+
+    /// A path whose tear-down is complete comes back under the same tag.
+    fn reopen(&mut self, path: PathTag) {
+        let i = usize::from(path.get());
+        if self.closing[i] && !self.parked[i] && self.inflight[i] == 0 {
+            self.closing[i] = false;
+        }
+    }
+}
+
+proptest! {
+    /// Whatever arrives in whatever order: one is in service, no parked request is lost or
+    /// taken twice, and in the end the number is free.
+    #[test]
+    fn one_at_a_time(events in prop::collection::vec((0u8..6, 1u16..5), 0..200)) {
+        let mut s = Shell::default();
+        for (what, path) in events {
+            match what {
+                0 | 1 => s.arrive(tag(path)),
+                2 => s.ended(),
+                3 => s.close(tag(path)),
+                4 => s.leave(tag(path)),
+                _ => s.reopen(tag(path)),
+            }
+            prop_assert_eq!(s.word().owner(), s.serving);
+            prop_assert_eq!(Owner::from_bits(s.word().to_bits()), s.word());
+            let waiter = s.word().waiter().map_or(0, |w| usize::from(w.get()));
+            for i in 1..5 {
+                prop_assert_eq!(s.parked[i], i == waiter);
+            }
+        }
+        for path in 1..5 {
+            s.close(tag(path));
+            s.leave(tag(path));
+        }
+        s.ended();
+        prop_assert_eq!(s.word(), Owner::FREE);
+        prop_assert_eq!(s.inflight, [0; 5]);
+    }
+}
