@@ -122,7 +122,8 @@ pub enum Event {
     /// A user wants the path gone (attribute `remove_path`). The first time it closes the
     /// path; once CLOSED, it removes it.
     UserRemove,
-    /// The RDMA device goes away.
+    /// The RDMA device goes away. What was made of it has to go; the path tries again, as its
+    /// addresses may lead to another device, or to this one when it is back.
     DeviceRemoved,
     /// The tear-down that CLOSING asked for is complete.
     CloseDone,
@@ -283,7 +284,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connecting, E::UserReconnect) => Step::refuse(state, BUSY),
         (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::UserRemove) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::DeviceRemoved) => Step::to(S::ConnectingErr, Actions::ABORT_CONNECT),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
 
         // The attempt is lost, its worker is about to say so.
@@ -302,7 +303,7 @@ pub const fn step(state: State, event: Event) -> Step {
         ),
         (S::ConnectingErr, E::UserDisconnect) => Step::to(S::Closing, ABORT),
         (S::ConnectingErr, E::UserRemove) => Step::to(S::Closing, ABORT),
-        (S::ConnectingErr, E::DeviceRemoved) => Step::to(S::Closing, ABORT),
+        (S::ConnectingErr, E::DeviceRemoved) => Step::ignore(state),
         (S::ConnectingErr, E::CloseDone) => Step::ignore(state),
 
         // Requests flow.
@@ -317,7 +318,9 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connected, E::UserReconnect) => Step::to(S::Reconnecting, DOWN.and(NOW)),
         (S::Connected, E::UserDisconnect) => Step::to(S::Closing, DOWN),
         (S::Connected, E::UserRemove) => Step::to(S::Closing, DOWN),
-        (S::Connected, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::DeviceRemoved) => {
+            Step::to(S::Reconnecting, DOWN.and(Actions::SCHEDULE_RECONNECT))
+        }
         (S::Connected, E::CloseDone) => Step::ignore(state),
 
         // Torn down or about to be, waiting for the next attempt.
@@ -331,7 +334,7 @@ pub const fn step(state: State, event: Event) -> Step {
         }
         (S::Reconnecting, E::UserDisconnect) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
         (S::Reconnecting, E::UserRemove) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
-        (S::Reconnecting, E::DeviceRemoved) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
+        (S::Reconnecting, E::DeviceRemoved) => Step::ignore(state),
         (S::Reconnecting, E::CloseDone) => Step::ignore(state),
 
         // Being torn down.

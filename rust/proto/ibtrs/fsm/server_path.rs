@@ -85,6 +85,9 @@ pub enum Event {
     /// The path's stamp is older than the limit, see [`is_stale`]. Comes from a timer or from a
     /// new request that collides with this path.
     Stale,
+    /// The client has given the path up, as we learn from another one: by a fence, by a request
+    /// for a chunk number that this path has in service, or by the path's next attempt.
+    GivenUp,
     /// A user, or the end of the module, wants the path closed.
     UserDisconnect,
     /// The RDMA device goes away.
@@ -95,12 +98,13 @@ pub enum Event {
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 8] = [
+    pub const ALL: [Event; 9] = [
         Event::Connect,
         Event::Info { complete: true },
         Event::Info { complete: false },
         Event::Error,
         Event::Stale,
+        Event::GivenUp,
         Event::UserDisconnect,
         Event::DeviceRemoved,
         Event::CloseDone,
@@ -113,6 +117,7 @@ impl Event {
             Event::Info { .. } => "info request",
             Event::Error => "error",
             Event::Stale => "connecting for too long",
+            Event::GivenUp => "given up by the client",
             Event::UserDisconnect => "disconnect by user",
             Event::DeviceRemoved => "device removed",
             Event::CloseDone => "closed",
@@ -230,6 +235,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connecting, E::Info { complete: false }) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::Error) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::Stale) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::GivenUp) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
@@ -239,6 +245,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connected, E::Info { complete: _ }) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Stale) => Step::ignore(state),
+        (S::Connected, E::GivenUp) => Step::to(S::Closing, DOWN),
         (S::Connected, E::UserDisconnect) => Step::to(S::Closing, DOWN),
         (S::Connected, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
         (S::Connected, E::CloseDone) => Step::ignore(state),
@@ -248,6 +255,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Closing, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closing, E::Error) => Step::ignore(state),
         (S::Closing, E::Stale) => Step::ignore(state),
+        (S::Closing, E::GivenUp) => Step::ignore(state),
         (S::Closing, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closing, E::DeviceRemoved) => Step::ignore(state),
         (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::RELEASE),
@@ -257,6 +265,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Closed, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closed, E::Error) => Step::ignore(state),
         (S::Closed, E::Stale) => Step::ignore(state),
+        (S::Closed, E::GivenUp) => Step::ignore(state),
         (S::Closed, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closed, E::DeviceRemoved) => Step::ignore(state),
         (S::Closed, E::CloseDone) => Step::ignore(state),
