@@ -29,7 +29,7 @@ use crate::handshake::{RspExt, MAX_EPOCH};
 
 /// What has to be known about a request that is sent again.
 ///
-/// [`Entry::NEW`] when the request is submitted; kept until it has ended.
+/// [`Entry::NEW`] or [`Entry::ADMIN`] when the request is submitted; kept until it has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The epoch that has to be fenced before the request may be sent; 0 for none.
@@ -38,14 +38,23 @@ pub struct Entry {
     last: u32,
     /// The life of the session that it was made in.
     life: u32,
+    /// An admin message, which waits for no path, and is not held back with I/O.
+    admin: bool,
 }
 
 impl Entry {
-    /// A request that was not sent, made for no life in particular.
+    /// An I/O that was not sent, made for no life in particular.
     pub const NEW: Self = Self {
         need: 0,
         last: 0,
         life: 0,
+        admin: false,
+    };
+
+    /// An admin message that was not sent.
+    pub const ADMIN: Self = Self {
+        admin: true,
+        ..Self::NEW
     };
 
     /// The epoch that has to be fenced before the request may be sent; 0 for none.
@@ -138,7 +147,8 @@ impl Refusal {
 #[must_use]
 pub enum Admit {
     /// It counts as connected from now on. Call [`Entry::fenced`] with the offer's `previous` for
-    /// each parked request, put the path into the set, see [`Failover::call`], pump.
+    /// each parked request, put the path into the set, see [`Failover::call`], pump. Should it fail
+    /// before it is in the set, call [`Failover::path_lost`] as if it failed later.
     Publish(Published),
     /// Send FENCE with [`Fence::OLDER`](crate::imm::Fence::OLDER) and `drain` by this path, wait
     /// for its answer as part of the set-up, and offer the path again with `fenced`.
@@ -380,15 +390,15 @@ impl Failover {
         }
     }
 
-    /// A request is parked that no path has taken. A request that was taken by a path before
-    /// keeps what it knows of that.
+    /// What is kept of a request that is parked as no path has taken it: what it knows already,
+    /// if one had taken it before.
     pub fn unsent(&self, entry: Entry) -> Entry {
         if entry.life != 0 {
             return entry;
         }
         Entry {
             // While devices are opened anew nobody knows for which life it was made.
-            life: if self.held {
+            life: if self.held && !entry.admin {
                 earlier(self.life)
             } else {
                 self.life
@@ -400,16 +410,12 @@ impl Failover {
     /// What is to be done with a parked request. `via` is the epoch of a connected path that
     /// a fence could go by.
     pub fn next(&mut self, entry: &Entry, via: Option<u32>) -> Next {
-        if self.closed || self.failing {
+        if let Some(errno) = self.hopeless(entry) {
             // It may come to life again after it has ended.
             self.ghosts = self.ghosts.max(entry.last);
-            return Next::End(if self.closed {
-                Errno::ECONNABORTED
-            } else {
-                Errno::ETIMEDOUT
-            });
+            return Next::End(errno);
         }
-        if self.held {
+        if self.held && !entry.admin {
             return Next::Wait;
         }
         if entry.life != self.life {
@@ -430,6 +436,17 @@ impl Failover {
                 Next::Fence(entry.need)
             }
             _ => Next::Wait,
+        }
+    }
+
+    /// The error with which a request ends that has nothing to wait for.
+    const fn hopeless(&self, entry: &Entry) -> Option<Errno> {
+        if self.closed || entry.admin && self.connected == 0 {
+            Some(Errno::ECONNABORTED)
+        } else if self.failing {
+            Some(Errno::ETIMEDOUT)
+        } else {
+            None
         }
     }
 

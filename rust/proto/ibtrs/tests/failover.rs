@@ -203,6 +203,24 @@ fn a_short_outage_is_told_as_such() {
 }
 
 #[test]
+fn admin_messages_wait_for_no_path() {
+    let mut f = Failover::new();
+    let (a, b) = (up(&mut f, server(1, 1)), up(&mut f, server(1, 1)));
+    f.path_lost(&a);
+    let mut e = Entry::ADMIN;
+    e.lost(&a);
+    assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
+    f.path_lost(&b);
+    assert_eq!(f.next(&e, None), Next::End(Errno::ECONNABORTED));
+    // Devices are opened anew by admin messages; one of before is not to be sent again.
+    let c = up(&mut f, server(2, 1));
+    assert!(f.is_held());
+    let open = f.unsent(Entry::ADMIN);
+    assert_eq!(f.next(&open, None), Next::Submit);
+    assert_eq!(f.next(&e, Some(c.epoch)), Next::End(Errno::ESTALE));
+}
+
+#[test]
 fn epochs_end() {
     let mut f = Failover::new();
     assert_eq!((f.begin(), f.begin()), (Some(1), Some(2)));
