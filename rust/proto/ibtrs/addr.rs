@@ -78,6 +78,21 @@ impl Scope {
         Some(Self { name })
     }
 
+    /// The scope of the interface with that number; none for 0.
+    pub fn from_index(index: u32) -> Option<Self> {
+        let mut name = [0; MAX_SCOPE];
+        let mut left = index;
+        // From the last digit to the first; ten are the most.
+        let digits = name.get_mut(..index.checked_ilog10()? as usize + 1)?;
+        for digit in digits.iter_mut().rev() {
+            // Below ten.
+            *digit = b'0' | (left % 10) as u8;
+            left /= 10;
+        }
+        // INVARIANT: Digits, then zeroes.
+        Some(Self { name })
+    }
+
     /// The text after the '%'.
     pub fn as_str(&self) -> &str {
         let len = self.name.iter().take_while(|&&b| b != 0).count();

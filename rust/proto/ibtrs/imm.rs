@@ -34,6 +34,25 @@ impl Fence {
     /// In place of a number: every attempt before the one that carries the fence.
     pub const OLDER: u32 = 0;
 
+    /// Whether a server may follow a fence that came on connection `cid` of attempt `carrier`,
+    /// which is none without extensions. Otherwise the client breaks the protocol.
+    pub const fn is_valid(&self, cid: u16, carrier: Option<u32>) -> bool {
+        match carrier {
+            Some(carrier) => cid == 0 && self.epoch != carrier,
+            None => false,
+        }
+    }
+
+    /// Whether a fence that attempt `carrier` carries is about the path of attempt `epoch`, which
+    /// is none without extensions.
+    pub const fn covers(&self, carrier: u32, epoch: Option<u32>) -> bool {
+        match epoch {
+            Some(epoch) if self.epoch == Self::OLDER => epoch < carrier,
+            Some(epoch) => epoch == self.epoch,
+            None => self.epoch == Self::OLDER,
+        }
+    }
+
     const fn encode(self) -> u32 {
         let drain = if self.drain { FENCE_DRAIN } else { 0 };
         self.epoch & (FENCE_DRAIN - 1) | drain

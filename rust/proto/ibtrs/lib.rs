@@ -15,6 +15,7 @@
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | where a request stands in its chunk |
 //! | [`limits`] | what a server may be configured to |
+//! | [`join`] | which path of the server a connection belongs to |
 //! | [`name`], [`addr`], [`opts`], [`text`] | what users write |
 //! | [`fsm`] | path state machines of client and server |
 //! | [`mp`] | which path a request takes |
@@ -48,6 +49,7 @@ pub mod fsm;
 pub mod handshake;
 pub mod hb;
 pub mod imm;
+pub mod join;
 pub mod layout;
 pub mod limits;
 pub mod mp;

@@ -62,3 +62,21 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
         ext: None,
     }
 }
+
+/// Bytes of memory that a path takes for its chunks: the chunks themselves, and `private_bytes`
+/// for each that no client can write to.
+pub fn path_bytes(layout: &ImmLayout, private_bytes: u32) -> u64 {
+    let each = u64::from(layout.chunk_size()).saturating_add(u64::from(private_bytes));
+    each.saturating_mul(u64::from(layout.queue_depth()))
+}
+
+/// How many bytes the chunks of all paths may take: `limit_mib` if it is not zero, else half of
+/// the machine's `total` bytes.
+pub const fn memory_limit(limit_mib: u32, total: u64) -> u64 {
+    if limit_mib == 0 {
+        total / 2
+    } else {
+        // Lossless: u32 to u64.
+        (limit_mib as u64).saturating_mul(1 << 20)
+    }
+}

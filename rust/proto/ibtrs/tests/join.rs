@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which path a connection belongs to, whom a fence is about, how much memory paths may take.
+
+use ibtrs_proto::addr::{Addr, Scope};
+use ibtrs_proto::consts::MAX_PATHS;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::fsm::server_path::State;
+use ibtrs_proto::imm::Fence;
+use ibtrs_proto::join::{decide, Attempt, Decision, Known, Refusal};
+use ibtrs_proto::limits::{memory_limit, path_bytes, server_layout};
+
+fn attempt(epoch: Option<u32>) -> Attempt {
+    Attempt { cid_num: 3, epoch }
+}
+
+fn other() -> Known {
+    Known {
+        same_uuid: false,
+        same_addrs: false,
+        state: State::Connected,
+        attempt: attempt(None),
+        has_cid: true,
+    }
+}
+
+fn own(state: State, epoch: Option<u32>) -> Known {
+    Known {
+        same_uuid: true,
+        same_addrs: true,
+        state,
+        attempt: attempt(epoch),
+        has_cid: false,
+    }
+}
+
+fn ask(epoch: Option<u32>, paths: &[Known]) -> Decision<usize> {
+    decide(attempt(epoch), paths.iter().copied().enumerate())
+}
+
+#[test]
+fn first_connection_makes_the_path() {
+    assert_eq!(ask(None, &[]), Decision::New);
+    assert_eq!(ask(Some(1), &[other(), other()]), Decision::New);
+}
+
+#[test]
+fn further_connections_join() {
+    for epoch in [None, Some(5)] {
+        let path = own(State::Connecting, epoch);
+        assert_eq!(ask(epoch, &[other(), path]), Decision::Join(1));
+    }
+}
+
+#[test]
+fn connections_that_do_not_fit() {
+    let path = own(State::Connecting, None);
+    let has = Known {
+        has_cid: true,
+        ..path
+    };
+    let refused = Decision::Refuse(Refusal::ConnectionId, None);
+    assert_eq!(ask(None, &[has]), refused);
+    let wide = Attempt {
+        cid_num: 4,
+        epoch: None,
+    };
+    let refused = Decision::Refuse(Refusal::ConnectionCount, None);
+    assert_eq!(decide(wide, [(0, path)].into_iter()), refused);
+}
+
+/// As long as a path is not closed, nobody takes its UUID.
+#[test]
+fn old_path_is_in_the_way() {
+    for state in [State::Connected, State::Closing, State::Closed] {
+        for (new, old, closes) in [
+            (None, None, None),
+            (None, Some(4), None),
+            (Some(5), Some(4), Some(0)),
+            (Some(5), None, Some(0)),
+            // Late.
+            (Some(3), Some(4), None),
+            (Some(4), Some(4), None),
+        ] {
+            let refused = Decision::Refuse(Refusal::PastSetUp, closes);
+            assert_eq!(ask(new, &[own(state, old)]), refused, "{new:?} {old:?}");
+        }
+    }
+}
+
+#[test]
+fn attempts_do_not_mix() {
+    let half = own(State::Connecting, Some(4));
+    for (new, closes) in [(Some(5), Some(0)), (Some(3), None), (None, None)] {
+        let refused = Decision::Refuse(Refusal::OtherAttempt, closes);
+        assert_eq!(ask(new, &[half]), refused);
+    }
+}
+
+#[test]
+fn same_addresses_only_while_the_other_lives() {
+    for state in State::ALL {
+        let path = Known {
+            same_addrs: true,
+            state,
+            ..other()
+        };
+        let live = matches!(state, State::Connecting | State::Connected);
+        let wanted = if live {
+            Decision::Refuse(Refusal::Addresses, None)
+        } else {
+            Decision::New
+        };
+        assert_eq!(ask(None, &[path]), wanted);
+    }
+    assert_eq!(Refusal::Addresses.errno(), Errno::EEXIST);
+}
+
+/// The order of protocol 2.3: the path's own UUID, the number of paths, the addresses.
+#[test]
+fn order_of_checks() {
+    let mut paths = vec![other(); MAX_PATHS - 1];
+    assert_eq!(ask(None, &paths), Decision::New);
+    paths.push(Known {
+        same_addrs: true,
+        ..other()
+    });
+    assert_eq!(ask(None, &paths), Decision::Refuse(Refusal::Paths, None));
+    paths.push(own(State::Connecting, None));
+    assert_eq!(ask(None, &paths), Decision::Join(MAX_PATHS));
+    for refusal in [
+        Refusal::PastSetUp,
+        Refusal::OtherAttempt,
+        Refusal::ConnectionCount,
+        Refusal::ConnectionId,
+        Refusal::Paths,
+    ] {
+        assert_eq!(refusal.errno(), Errno::ECONNRESET);
+        assert!(!refusal.as_str().is_empty());
+    }
+}
+
+#[test]
+fn fences() {
+    let one = Fence {
+        epoch: 7,
+        drain: false,
+    };
+    let older = Fence {
+        epoch: Fence::OLDER,
+        drain: true,
+    };
+    for (epoch, by_one, by_older) in [
+        (Some(7), true, true),
+        (Some(6), false, true),
+        (Some(8), false, false),
+        (Some(9), false, false),
+        (None, false, true),
+    ] {
+        assert_eq!(one.covers(8, epoch), by_one, "{epoch:?}");
+        assert_eq!(older.covers(8, epoch), by_older, "{epoch:?}");
+    }
+    assert!(one.is_valid(0, Some(8)) && older.is_valid(0, Some(8)));
+    assert!(!one.is_valid(0, Some(7)), "the carrier itself");
+    assert!(!one.is_valid(1, Some(8)) && !one.is_valid(0, None));
+}
+
+#[test]
+fn memory() {
+    let layout = server_layout(131_072, 512).unwrap();
+    assert_eq!(path_bytes(&layout, 0), 64 << 20);
+    assert_eq!(path_bytes(&layout, 16_384), 72 << 20);
+    assert_eq!(memory_limit(0, 1000), 500);
+    assert_eq!(memory_limit(3, 1000), 3 << 20);
+    assert_eq!(memory_limit(u32::MAX, 0), u64::from(u32::MAX) << 20);
+}
+
+#[test]
+fn scopes_by_number() {
+    assert_eq!(Scope::from_index(0), None);
+    for index in [1, 9, 10, 99, 100, 4_294_967_295] {
+        let scope = Scope::from_index(index).unwrap();
+        assert_eq!(scope.index(), Some(index));
+        assert_eq!(scope.as_str(), index.to_string());
+        let text = format!("ip:fe80::1%{index}");
+        assert_eq!(Addr::parse(&text).unwrap().to_string(), text);
+    }
+}
