@@ -15,6 +15,7 @@
 //! | [`net`] | socket addresses, network namespaces |
 //! | [`param`] | module parameters that are strings, have ranges, and show in sysfs |
 //! | [`percpu`] | counters and maxima that each CPU keeps for itself |
+//! | [`ring`] | queues of a fixed size |
 //! | [`random`], [`uuid`] | random numbers and identifiers |
 //! | [`sync`] | references that teardown waits for, completions, RCU pointers |
 //! | [`sysfs`] | directories, files and links, classes of devices |
@@ -33,6 +34,7 @@ pub mod net;
 pub mod param;
 pub mod percpu;
 pub mod random;
+pub mod ring;
 pub mod sg;
 pub mod sync;
 pub mod sysfs;
