@@ -32,6 +32,11 @@ __rust_helper void rust_helper_memalloc_noio_restore(unsigned int flags)
 	memalloc_noio_restore(flags);
 }
 
+__rust_helper unsigned long rust_helper_kx_totalram_pages(void)
+{
+	return totalram_pages();
+}
+
 /*
  * memcpy() where someone else may write to one side meanwhile: what is read is
  * read once, and the compiler can neither read it again nor assume anything

@@ -4,6 +4,7 @@
 
 mod block;
 mod no_io;
+mod total;
 
 pub use block::{
     Node,
@@ -11,3 +12,4 @@ pub use block::{
     PrivateBlock, //
 };
 pub use no_io::NoIo;
+pub use total::total_bytes;

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much memory there is.
+
+use kernel::page::PAGE_SIZE;
+
+/// Bytes of memory that the kernel manages on this machine.
+///
+/// # Context
+///
+/// *any*
+pub fn total_bytes() -> u64 {
+    // SAFETY: May be called anywhere.
+    let pages = unsafe { ibtrs_bindings::kx_totalram_pages() };
+    (pages as u64).saturating_mul(PAGE_SIZE as u64)
+}
