@@ -29,7 +29,10 @@ use crate::{
         SlotRef,
         Slots, //
     },
-    wc::Wc,
+    wc::{
+        self,
+        Wc, //
+    },
     CZeroed, //
 };
 use ibtrs_bindings as bindings;
@@ -72,6 +75,10 @@ pub trait Handler: Send + Sync + Sized + 'static {
 
     /// The send queue has more room than before.
     fn room(&self, _qp: QpRef<'_, Self>) {}
+
+    /// A completion is about to be handled, by one of the functions here: it is the one at
+    /// `position` of those that were taken off the completion queue together, from 0 on.
+    fn completes(&self, _position: u32) {}
 
     /// A work request failed, or was flushed because an earlier one did, or
     /// because the queue pair is being closed (see [`Wc::is_flush`]).
@@ -220,16 +227,22 @@ unsafe impl<H: Handler> Send for QueuePair<H> {}
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
-    /// Recovers the queue pair of a completion.
+    /// Recovers the queue pair of a completion, and tells its handler.
     ///
     /// # Safety
     ///
     /// `wc` must be a completion of a live queue pair of this crate with that
-    /// handler.
+    /// handler, found on `cq`.
     #[inline]
-    pub(crate) unsafe fn from_wc<'a>(wc: *mut bindings::ib_wc) -> &'a Self {
+    pub(crate) unsafe fn from_completion<'a>(
+        cq: *mut bindings::ib_cq,
+        wc: *mut bindings::ib_wc,
+    ) -> &'a Self {
         // SAFETY: By this function's contract the context was set to the object.
-        unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() }
+        let this = unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() };
+        // SAFETY: By this function's contract.
+        this.handler.completes(unsafe { wc::position(cq, wc) });
+        this
     }
 
     #[inline]
@@ -295,6 +308,17 @@ impl<H: Handler> QueuePair<H> {
         &self.id
     }
 
+    /// Refuses to send from now on, and begins to disconnect.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from a handler.
+    pub fn disconnect(&self) {
+        self.send_queue.lock().close();
+        // An error means that there is no connection to end.
+        let _ = self.id.disconnect();
+    }
+
     /// Disconnects, refuses to send from now on, and waits until every posted
     /// request has completed and its handler has run.
     ///
@@ -302,9 +326,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// May sleep; not from a handler.
     pub fn close(&self) {
-        self.send_queue.lock().close();
-        // An error means that there is no connection to end.
-        let _ = self.id.disconnect();
+        self.disconnect();
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {

@@ -200,13 +200,13 @@ impl<H: Handler> QueuePair<H> {
 ///
 /// Called by the core with a completion of a queue pair of this crate with that
 /// handler, whose entry is an [`Entry`].
-unsafe extern "C" fn recv_done<H: Handler>(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: By this function's contract.
     let (qp, entry) = unsafe {
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
         let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
         (
-            QueuePair::<H>::from_wc(wc),
+            QueuePair::<H>::from_completion(cq, wc),
             &*kernel::container_of!(cqe, Entry, cqe),
         )
     };

@@ -37,6 +37,7 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::prelude::*;
+use kx::ring::Ring;
 
 /// Whose completion a work request causes.
 pub enum Signal<'a, H: Handler> {
@@ -95,7 +96,7 @@ pub(crate) struct SendQueue {
     /// How many requests make the queue signal one by itself.
     signal_every: u32,
     /// For each signalled request in flight, how many entries it frees.
-    frees: Ring,
+    frees: Ring<u32>,
     closed: bool,
 }
 
@@ -122,7 +123,7 @@ impl SendQueue {
             room: depth,
             unsignalled: 0,
             signal_every: (depth / 4).clamp(1, 64),
-            frees: Ring::new(depth)?,
+            frees: Ring::new(depth as usize)?,
             closed: false,
         })
     }
@@ -325,6 +326,7 @@ impl<H: Handler> Chain<'_, H> {
         head.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
         if signalled || queue.unsignalled >= queue.signal_every {
             head.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+            // There is room: each entry stands for at least one of the device's queue.
             queue.frees.push(queue.unsignalled);
             queue.unsignalled = 0;
         }
@@ -446,11 +448,13 @@ impl<H: Handler> QueuePair<H> {
 ///
 /// [`done`]: bindings::ib_cqe::done
 pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
-    _cq: *mut bindings::ib_cq,
+    cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let (qp, wc) = unsafe { (QueuePair::<H>::from_wc(wc), Wc::from_raw(wc)) };
+    let qp = unsafe { QueuePair::<H>::from_completion(cq, wc) };
+    // SAFETY: By this function's contract.
+    let wc = unsafe { Wc::from_raw(wc) };
     if qp.send_completed(wc) {
         qp.handler().room(QpRef::new(qp));
     }
@@ -462,11 +466,13 @@ pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
 ///
 /// As [`credit_done`].
 pub(crate) unsafe extern "C" fn control_done<H: Handler>(
-    _cq: *mut bindings::ib_cq,
+    cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let (qp, wc) = unsafe { (QueuePair::<H>::from_wc(wc), Wc::from_raw(wc)) };
+    let qp = unsafe { QueuePair::<H>::from_completion(cq, wc) };
+    // SAFETY: By this function's contract.
+    let wc = unsafe { Wc::from_raw(wc) };
     if qp.send_completed(wc) {
         qp.handler().control_sent(QpRef::new(qp));
         qp.handler().room(QpRef::new(qp));
@@ -479,11 +485,11 @@ pub(crate) unsafe extern "C" fn control_done<H: Handler>(
 ///
 /// As [`credit_done`], and the completion entry must be a slot's `send`.
 pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
-    _cq: *mut bindings::ib_cq,
+    cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let (qp, slot) = unsafe { slot_of::<H>(wc, Kind::Send) };
+    let (qp, slot) = unsafe { slot_of::<H>(cq, wc, Kind::Send) };
     // SAFETY: By this function's contract.
     if qp.send_completed(unsafe { Wc::from_raw(wc) }) {
         if let Some(slot) = slot {
@@ -499,11 +505,11 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
 ///
 /// As [`credit_done`], and the completion entry must be a slot's `invalidate`.
 pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
-    _cq: *mut bindings::ib_cq,
+    cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let (qp, slot) = unsafe { slot_of::<H>(wc, Kind::Invalidate) };
+    let (qp, slot) = unsafe { slot_of::<H>(cq, wc, Kind::Invalidate) };
     // SAFETY: By this function's contract.
     if qp.send_completed(unsafe { Wc::from_raw(wc) }) {
         if let Some(slot) = slot {
@@ -517,69 +523,18 @@ pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
 ///
 /// As [`credit_done`], and the completion entry must be a slot's of that kind.
 unsafe fn slot_of<'a, H: Handler>(
+    cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
     kind: Kind,
 ) -> (&'a QueuePair<H>, Option<SlotRef<'a, H>>) {
     // SAFETY: By this function's contract. The slot is in the queue pair's
     // table, as `Chain::push` checked when the request was made.
     unsafe {
-        let qp = QueuePair::<H>::from_wc(wc);
+        let qp = QueuePair::<H>::from_completion(cq, wc);
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
         let slot = qp
             .slots()
             .map(|slots| SlotRef::new(slots, Slot::<H>::from_cqe(cqe, kind)));
         (qp, slot)
-    }
-}
-
-/// A queue of numbers in a fixed ring.
-struct Ring {
-    entries: KVVec<u32>,
-    head: usize,
-    len: usize,
-}
-
-impl Ring {
-    fn new(capacity: u32) -> Result<Self> {
-        Ok(Self {
-            entries: KVVec::from_elem(0, capacity as usize, GFP_KERNEL)?,
-            head: 0,
-            len: 0,
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Appends; a full ring, which the accounting rules out, drops the number.
-    fn push(&mut self, value: u32) {
-        let mut at = self.head + self.len;
-        if at >= self.entries.len() {
-            at -= self.entries.len();
-        }
-        if self.len < self.entries.len() {
-            if let Some(entry) = self.entries.get_mut(at) {
-                *entry = value;
-                self.len += 1;
-            }
-        }
-    }
-
-    fn pop(&mut self) -> Option<u32> {
-        if self.len == 0 {
-            return None;
-        }
-        let value = self.entries.get(self.head).copied();
-        self.head += 1;
-        if self.head == self.entries.len() {
-            self.head = 0;
-        }
-        self.len -= 1;
-        value
-    }
-
-    fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
     }
 }

@@ -81,3 +81,18 @@ impl kernel::fmt::Display for Wc {
         f.write_fmt(fmt!(" (vendor error {:#x})", self.0.vendor_err))
     }
 }
+
+/// Says where a completion is among those that were taken off its queue
+/// together: the core takes them into an array of the queue's, and calls their
+/// functions one after the other.
+///
+/// # Safety
+///
+/// `cq` must be the live completion queue that `wc` was found on.
+pub(crate) unsafe fn position(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) -> u32 {
+    // SAFETY: By this function's contract.
+    let first = unsafe { (*cq).wc };
+    let bytes = wc.addr().wrapping_sub(first.addr());
+    // Somewhere else if it was polled for directly.
+    u32::try_from(bytes / size_of::<bindings::ib_wc>()).unwrap_or(0)
+}
