@@ -3,14 +3,20 @@
 //! Conversions between the protocol's types and the kernel's.
 
 use ibtrs_proto::{
-    addr::Addr,
+    addr::{
+        Addr,
+        Scope, //
+    },
     errno::Errno, //
 };
 use kernel::{
     error::code::*,
     prelude::*, //
 };
-use kx::net::addr::SockAddr;
+use kx::net::addr::{
+    Host,
+    SockAddr, //
+};
 
 /// Gives the kernel's error for an errno of the protocol.
 #[inline]
@@ -40,6 +46,16 @@ pub fn sock_addr(addr: &Addr, port: u16) -> Result<SockAddr> {
         Addr::V6(bytes, Some(scope)) => SockAddr::v6(*bytes, port, scope.index().ok_or(EINVAL)?),
         // Connections are made in the port space of IP so far.
         Addr::Gid(_) => return Err(EOPNOTSUPP),
+    })
+}
+
+/// Gives the protocol's address for a socket address, an IPv4 address in IPv6 as plain IPv4; none
+/// for another family.
+pub fn addr(addr: &SockAddr) -> Option<Addr> {
+    Some(match addr.host()? {
+        Host::V4(bytes) => Addr::V4(bytes),
+        Host::V6(bytes, scope) => Addr::V6(bytes, Scope::from_index(scope)).unmapped(),
+        Host::Gid(bytes) => Addr::Gid(bytes),
     })
 }
 

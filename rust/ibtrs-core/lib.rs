@@ -5,6 +5,7 @@
 //! - The registration with the RDMA core that every device comes from.
 //! - [`heart::Heart`], the heartbeat of a path.
 //! - [`trace`], the trace events.
+//! - [`imm::send_imm`], for messages that are an immediate and nothing else.
 //! - Small conversions between the protocol's types and the kernel's.
 //!
 //! The module also carries the crates below it: `kx`, `rdma` and the protocol.
@@ -16,6 +17,7 @@ use rdma::device::Client;
 
 pub mod convert;
 pub mod heart;
+pub mod imm;
 pub mod steps;
 pub mod trace;
 

@@ -83,7 +83,7 @@ impl Scope {
         let mut name = [0; MAX_SCOPE];
         let mut left = index;
         // From the last digit to the first; ten are the most.
-        let digits = name.get_mut(..index.checked_ilog10()? as usize + 1)?;
+        let digits = name.get_mut(..(index.checked_ilog10()? as usize).saturating_add(1))?;
         for digit in digits.iter_mut().rev() {
             // Below ten.
             *digit = b'0' | (left % 10) as u8;
