@@ -102,12 +102,14 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heart.answered();
             }
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::FenceDone(_) | Imm::Unknown(_) => pr_warn_ratelimited!(
-                "{}: connection {}: unknown immediate {:#x}\n",
-                self.path.session.name(),
-                self.cid,
-                imm
-            ),
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::FenceDone(_) | Imm::Unknown(_) => {
+                pr_warn_ratelimited!(
+                    "{}: connection {}: unknown immediate {:#x}\n",
+                    self.path.session.name(),
+                    self.cid,
+                    imm
+                )
+            }
         }
         Repost::Yes
     }

@@ -8,7 +8,10 @@ use crate::{
         RECV_INFO,
         RECV_REQUESTS, //
     },
-    path::Path,
+    path::{
+        Ends,
+        Path, //
+    },
     server::Server,
     session::Session, //
 };
@@ -23,6 +26,11 @@ use ibtrs_proto::{
         reject_encode,
         ConnReq,
         HandshakeError, //
+    },
+    join::{
+        self,
+        Attempt,
+        Decision, //
     },
 };
 use kernel::{
@@ -47,9 +55,6 @@ use rdma::{
     qp::QpConfig,
     recv::RecvClass,
 };
-
-/// Paths of a session.
-const MAX_PATHS: usize = 1;
 
 /// Gets the requests of the listening id.
 pub(crate) struct Incoming {
@@ -80,6 +85,7 @@ impl CmHandler for Incoming {
         let request = ConnReq::decode(private_data);
         let mut waiting = self.server.waiting.lock();
         if let Err(full) = waiting.push_within_capacity(Waiting { id, request }) {
+            pr_warn_ratelimited!("connection refused: too many wait for admission\n");
             return Err(full.0.id);
         }
         drop(waiting);
@@ -107,25 +113,66 @@ impl WorkItem for Server {
     }
 }
 
+/// Why a connection is refused.
+struct Refusal {
+    error: Error,
+    why: &'static str,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            why: "it cannot be made",
+        }
+    }
+}
+
+impl From<HandshakeError> for Refusal {
+    fn from(error: HandshakeError) -> Self {
+        Self {
+            error: convert::error(error.errno()),
+            why: error.as_str(),
+        }
+    }
+}
+
+impl From<join::Refusal> for Refusal {
+    fn from(refusal: join::Refusal) -> Self {
+        Self {
+            error: convert::error(refusal.errno()),
+            why: refusal.as_str(),
+        }
+    }
+}
+
+impl Refusal {
+    const fn new(error: Error, why: &'static str) -> Self {
+        Self { error, why }
+    }
+}
+
 impl Waiting {
-    /// Accepts the connection or refuses it.
+    /// Accepts the connection or refuses it, with a line in the log.
     fn admit(self, server: &Arc<Server>) {
         let Ok(id) = Arc::new(self.id, GFP_KERNEL) else {
             return;
         };
-        let result = match self.request {
-            Ok(request) => admit(server, &id, &request),
-            Err(error) => {
-                pr_warn_ratelimited!("connection refused: {}\n", error.as_str());
-                Err(convert::error(error.errno()))
-            }
+        let ends = Ends::of(&id);
+        let result = match (self.request, ends) {
+            (Ok(request), Ok(ends)) => admit(server, &id, ends, &request),
+            (Err(error), _) => Err(error.into()),
+            (_, Err(error)) => Err(error.into()),
         };
-        if let Err(error) = result {
-            let errno = convert::errno(error);
-            pr_warn_ratelimited!("connection refused with {}\n", errno.as_str());
-            // If it fails the client learns when the id is dropped.
-            let _ = id.reject(&reject_encode(errno));
+        let Err(Refusal { error, why }) = result else {
+            return;
+        };
+        match ends {
+            Ok(ends) => pr_warn_ratelimited!("{}: refused: {} ({:?})\n", ends, why, error),
+            Err(_) => pr_warn_ratelimited!("connection refused: {} ({:?})\n", why, error),
         }
+        // If it fails the client learns when the id is dropped.
+        let _ = id.reject(&reject_encode(convert::errno(error)));
     }
 }
 
@@ -134,69 +181,83 @@ impl Waiting {
 /// # Errors
 ///
 /// What to refuse it with.
-fn admit(server: &Arc<Server>, id: &Arc<CmId>, request: &ConnReq) -> Result {
+fn admit(
+    server: &Arc<Server>,
+    id: &Arc<CmId>,
+    ends: Ends,
+    request: &ConnReq,
+) -> Result<(), Refusal> {
     let session = find_session(server, request)?;
-    let path = find_path(&session, id, request)?;
+    let path = find_path(&session, id, ends, request).inspect_err(|_| {
+        session.forget_if_unused();
+    })?;
     let result = connect(&path, id, request);
     if result.is_err() {
         path.event(Event::Error);
     }
-    result
+    Ok(result?)
 }
 
 /// Finds the session of a connection, or makes it.
-fn find_session(server: &Arc<Server>, request: &ConnReq) -> Result<Arc<Session>> {
+fn find_session(server: &Arc<Server>, request: &ConnReq) -> Result<Arc<Session>, Refusal> {
     let mut sessions = server.sessions.lock();
     if sessions.closing {
-        return Err(ECONNREFUSED);
+        return Err(Refusal::new(ECONNREFUSED, "the server is being unloaded"));
     }
-    let found = sessions
-        .list
-        .iter()
-        .find(|session| session.uuid == request.session_uuid);
-    if let Some(session) = found {
+    if let Some(session) = sessions.find(&request.session_uuid) {
         if session.gone.load(Relaxed) {
-            return Err(ECONNRESET);
+            return Err(Refusal::new(ECONNRESET, "the session is being closed"));
         }
         return Ok(session.clone());
     }
     if !request.first_conn {
-        return Err(ENXIO);
+        return Err(Refusal::new(ENXIO, "no such session"));
     }
-    let session = Session::new(server, request.session_uuid)?;
-    sessions.list.push(session.clone(), GFP_KERNEL)?;
-    Ok(session)
+    if sessions.list.len() >= server.config.max_sessions {
+        return Err(Refusal::new(ENOSPC, "there are max_sessions sessions"));
+    }
+    Ok(sessions.add(server, request.session_uuid)?)
 }
 
 /// Finds the path of a connection, or makes it.
-fn find_path(session: &Arc<Session>, id: &Arc<CmId>, request: &ConnReq) -> Result<Arc<Path>> {
-    let paths = session.paths.lock();
-    let found = paths
-        .iter()
-        .find(|path| path.uuid == request.path_uuid)
-        .cloned();
-    let count = paths.len();
-    drop(paths);
-    if let Some(path) = found {
-        path.check_stale();
-        path.may_connect(request)?;
-        return Ok(path);
-    }
-    let new = || {
-        // Chunks belong to the session, but their keys to a path: with two paths
-        // a client could write through one to what it sent through the other.
-        if count >= MAX_PATHS {
-            pr_warn_ratelimited!("{}: a session has one path\n", session.name());
-            return Err(ECONNRESET);
-        }
-        let path = Path::new(session, id, request)?;
-        if let Err(error) = session.add_path(path.clone()) {
-            path.event(Event::Error);
-            return Err(error);
-        }
-        Ok(path)
+fn find_path(
+    session: &Arc<Session>,
+    id: &Arc<CmId>,
+    ends: Ends,
+    request: &ConnReq,
+) -> Result<Arc<Path>, Refusal> {
+    let attempt = Attempt {
+        cid_num: request.cid_num,
+        epoch: request.ext.map(|ext| ext.epoch),
     };
-    new().inspect_err(|_| session.forget_if_unused())
+    let paths = session.paths.lock();
+    let known = paths.iter().map(|path| (path, path.known(&ends, request)));
+    let decision = join::decide(attempt, known);
+    match decision {
+        Decision::Join(path) => return Ok(path.clone()),
+        Decision::Refuse(refusal, given_up) => {
+            if let Some(path) = given_up {
+                path.given_up();
+            }
+            return Err(refusal.into());
+        }
+        Decision::New => drop(paths),
+    }
+    let path = Path::new(session, id, ends, request).map_err(|error| {
+        if error == ENOBUFS {
+            Refusal::new(
+                ENOMEM,
+                "paths have as much memory as max_chunk_memory_mib says",
+            )
+        } else {
+            Refusal::new(error, "the path cannot be made")
+        }
+    })?;
+    if let Err(error) = session.add_path(path.clone()) {
+        path.event(Event::Error);
+        return Err(error.into());
+    }
+    Ok(path)
 }
 
 /// Makes the queue pair of a connection and accepts it.
@@ -251,8 +312,9 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
     };
     id.set_handler(Arc::new(events, GFP_KERNEL)?)?;
     path.add_con(request.cid, qp)?;
+    let ext = request.ext.map(|_| path.session.rsp_ext());
     id.accept(ConnParam {
-        private_data: &config.rsp().encode(),
+        private_data: &config.rsp(ext).encode(),
         retry_count: 7,
         rnr_retry_count: 7,
     })

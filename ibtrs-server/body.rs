@@ -5,7 +5,7 @@
 
 use crate::{
     con::MAX_USER_HDR,
-    server::Config, //
+    config::Config, //
 };
 use ibtrs_proto::{
     consts::RKEY_RSP_LEN,
@@ -46,12 +46,23 @@ use rdma::{
 /// to, which costs less than an invalidation.
 pub(crate) const SMALL_BYTES: usize = 16384;
 
+/// A request without anything, which can be answered with an error.
+const NOTHING: ServerRequest = ServerRequest {
+    direction: Dir::Write,
+    data_len: 0,
+    usr_len: 0,
+    desc: None,
+    need_inval: false,
+};
+
 /// Where a body is.
 #[pin_data]
 pub(crate) struct BodySlot {
     /// No request is in service.
     #[pin]
     idle: SpinLockIrq<Option<KBox<Body>>>,
+    /// Another path has the number in service.
+    pub(crate) waiting: TakeCell<KBox<Body>>,
     /// The key of the chunk is being invalidated.
     pub(crate) invalidating: TakeCell<KBox<Body>>,
     /// The request was answered with this, but the send queue is full.
@@ -62,6 +73,7 @@ impl BodySlot {
     pub(crate) fn new(body: KBox<Body>) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             idle <- new_spinlock_irq!(Some(body), "BodySlot::idle"),
+            waiting: TakeCell::empty(),
             invalidating: TakeCell::empty(),
             parked: TakeCell::empty(),
         }? Error)
@@ -102,7 +114,7 @@ impl BodySlot {
     }
 }
 
-/// What belongs to a chunk on one path.
+/// What belongs to a chunk of a path.
 pub(crate) struct Body {
     chunk: DmaPages,
     /// Memory that was never registered.
@@ -112,18 +124,26 @@ pub(crate) struct Body {
     hdr: [u8; MAX_USER_HDR],
     /// The request in service.
     pub(crate) request: ServerRequest,
+    /// The connection that it came on.
+    pub(crate) cid: u16,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,
+    /// The path has the number for it, see [`crate::owner`].
+    pub(crate) claimed: bool,
+    /// It counts as in service.
+    pub(crate) counted: bool,
 }
 
 impl Body {
-    /// Makes the body of `chunk` for the device of a path.
+    /// Makes a chunk and its body for the device of a path.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(dev: &Arc<Device>, chunk: Arc<PageBlock>, config: &Config) -> Result<Self> {
+    pub(crate) fn new(dev: &Arc<Device>, config: &Config) -> Result<Self> {
         let pages = config.chunk_bytes / kernel::page::PAGE_SIZE as u32;
+        let chunk = PageBlock::with_len(config.chunk_bytes as usize, Node::ANY)?;
+        let chunk = Arc::new(chunk, GFP_KERNEL)?;
         let small = if config.invalidate {
             let block = Arc::new(PageBlock::with_len(SMALL_BYTES, Node::ANY)?, GFP_KERNEL)?;
             Some(DmaPages::new(dev, block, Direction::ToDevice)?)
@@ -136,15 +156,25 @@ impl Body {
             mr: Mr::new(dev, pages)?,
             rkey_rsp: DmaBuf::new(dev, RKEY_RSP_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
-            request: ServerRequest {
-                direction: Dir::Write,
-                data_len: 0,
-                usr_len: 0,
-                desc: None,
-                need_inval: false,
-            },
+            request: NOTHING,
+            cid: 0,
             invalidated: false,
+            claimed: false,
+            counted: false,
         })
+    }
+
+    /// Begins with a request that came on connection `cid`, and of which nothing
+    /// is known yet.
+    pub(crate) fn begin(&mut self, cid: u16) {
+        self.request = NOTHING;
+        self.cid = cid;
+        self.invalidated = false;
+    }
+
+    /// Tells how long the request is, user header included.
+    pub(crate) fn request_bytes(&self) -> u64 {
+        u64::from(self.request.data_len) + u64::from(self.request.usr_len)
     }
 
     /// Describes the chunk to its region under a new key.

@@ -8,16 +8,22 @@ use crate::{
         BodySlot, //
     },
     op::Op,
+    owner::Claim,
     path::Path,
     respond::{
         self,
         Parked, //
     },
 };
+use ibtrs_core::{
+    convert,
+    imm::send_imm, //
+};
 use ibtrs_proto::{
     consts::MAX_REQUEST_HDR_LEN,
     imm::Imm,
     msg::{
+        RequestError,
         RequestHdr,
         ServerRequest, //
     },
@@ -26,7 +32,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::pr_warn_ratelimited;
+use kx::{
+    pr_warn_ratelimited,
+    sync::PercpuArc, //
+};
 use rdma::{
     qp::{
         Handler,
@@ -42,7 +51,6 @@ use rdma::{
         Room,
         Signal, //
     },
-    sge::Remote,
     slot::{
         Kind,
         SlotRef, //
@@ -82,9 +90,14 @@ impl Con {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the log: the peer broke the protocol.
+    /// What is wrong with it, for the log: the peer broke the protocol in a way
+    /// that leaves no request to answer.
     fn request(&self, qp: &QpRef<'_, Self>, payload: u32) -> Result<(), &'static str> {
-        let config = &self.path.session.server.config;
+        let path = &self.path;
+        let config = &path.session.server.config;
+        if !path.takes_requests() {
+            return Err("request on a path that is not connected");
+        }
         let (buf_id, offset) = config
             .layout
             .check(payload)
@@ -92,77 +105,96 @@ impl Con {
         let slot = qp.slots().and_then(|slots| slots.get(buf_id.into()));
         let slot = slot.ok_or("no such chunk")?;
         let Some(mut body) = slot.take() else {
-            return Err("request for a chunk that is in use");
+            return Err(IN_USE);
         };
+        body.begin(self.cid);
         if let Err(error) = parse(&mut body, offset, config.chunk_bytes) {
-            slot.put(body);
-            return Err(error);
-        }
-        if usize::from(body.request.usr_len) > MAX_USER_HDR {
-            body.request.usr_len = 0;
-            Op::new(qp.get(), slot.index(), body).respond(Err(EMSGSIZE));
+            pr_warn_ratelimited!("{}: bad request: {}\n", **path, error.as_str());
+            let answer = Err(convert::error(error.errno()));
+            Op::new(qp.get(), slot.index(), body).respond(answer);
             return Ok(());
         }
-        if body.must_invalidate() {
-            return invalidate(qp, slot, body);
+        match path.claim(&slot, buf_id, body) {
+            Ok(Claim::Serve(body)) => proceed(&qp.get(), slot, body),
+            Ok(Claim::Later) => {}
+            Err(body) => {
+                slot.put(body);
+                return Err(IN_USE);
+            }
         }
-        self.serve(qp, slot, body);
         Ok(())
     }
+}
 
-    /// Hands a request to the service.
-    fn serve(&self, qp: &QpRef<'_, Self>, slot: SlotRef<'_, Self>, mut body: KBox<Body>) {
-        let ready = body.prepare_data();
-        let op = Op::new(qp.get(), slot.index(), body);
-        if ready.is_err() {
-            // Cannot happen, as the lengths were checked.
-            return op.respond(Err(EINVAL));
-        }
-        match self.path.session.upper.as_ref() {
-            Some(upper) => upper.request(op),
-            None => op.respond(Err(ENODEV)),
-        }
+const IN_USE: &str = "request for a chunk that is in use";
+
+/// Serves a request that has its number, or lets its key be invalidated first.
+///
+/// # Context
+///
+/// May sleep.
+pub(crate) fn proceed(
+    qp: &PercpuArc<QueuePair<Con>>,
+    slot: SlotRef<'_, Con>,
+    mut body: KBox<Body>,
+) {
+    if !body.must_invalidate() {
+        return serve(qp.clone(), slot.index(), body);
+    }
+    let path = &qp.handler().path;
+    let rkey = body.mr().rkey();
+    body.invalidated = true;
+    if let Err(body) = slot.invalidating.put(body) {
+        // The slot has one body, so this does not happen.
+        return Op::new(qp.clone(), slot.index(), body).respond(Err(EIO));
+    }
+    let posted = qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+        chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
+    });
+    if let Err(error) = posted {
+        // The end of the path finds the body where it is.
+        path.error(fmt!("cannot invalidate a key ({:?})", error));
+    }
+}
+
+/// Hands a request to the service.
+fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut body: KBox<Body>) {
+    let path = qp.handler().path.clone();
+    path.stats
+        .served(body.request.direction, body.request_bytes());
+    body.counted = true;
+    let ready = body.prepare_data();
+    let op = Op::new(qp, index, body);
+    if ready.is_err() {
+        // Cannot happen, as the lengths were checked.
+        return op.respond(Err(EINVAL));
+    }
+    match path.session.upper.as_ref() {
+        Some(upper) => upper.request(op),
+        None => op.respond(Err(ENODEV)),
     }
 }
 
 /// Reads the headers of a request out of its chunk.
-fn parse(body: &mut Body, offset: u32, chunk_bytes: u32) -> Result<(), &'static str> {
+fn parse(body: &mut Body, offset: u32, chunk_bytes: u32) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
     let at = offset as usize;
     let len = bytes.len().min((chunk_bytes - offset) as usize);
-    let hdr = bytes.get_mut(..len).ok_or("bad offset")?;
+    let hdr = bytes.get_mut(..len).ok_or(RequestError::Short)?;
     let copied = body
         .chunk()
         .sync_for_cpu(at, len)
         .and_then(|()| body.chunk().block().copy_out(at, hdr));
-    copied.map_err(|_| "bad offset")?;
-    let header = RequestHdr::parse(hdr).map_err(|error| error.as_str())?;
-    let request = ServerRequest::parse(&header, offset, chunk_bytes);
-    body.request = request.map_err(|error| error.as_str())?;
-    body.invalidated = false;
-    if usize::from(body.request.usr_len) > MAX_USER_HDR {
-        // Answered with an error.
-        return Ok(());
+    copied.map_err(|_| RequestError::Short)?;
+    let header = RequestHdr::parse(hdr)?;
+    let request = ServerRequest::parse(&header, offset, chunk_bytes)?;
+    let usr_len = request.usr_len;
+    if usize::from(usr_len) > MAX_USER_HDR {
+        return Err(RequestError::HeaderSize(usr_len));
     }
-    body.copy_header().map_err(|_| "bad offset")
-}
-
-/// Takes the client's right to write to a chunk away; its request is served
-/// when that is done.
-fn invalidate(
-    qp: &QpRef<'_, Con>,
-    slot: SlotRef<'_, Con>,
-    mut body: KBox<Body>,
-) -> Result<(), &'static str> {
-    let rkey = body.mr().rkey();
-    body.invalidated = true;
-    if slot.invalidating.put(body).is_err() {
-        return Err("request for a chunk that is in use");
-    }
-    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-        chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-    })
-    .map_err(|_| "no room to invalidate a key")
+    body.request = request;
+    body.copy_header()
+        .map_err(|_| RequestError::UserLen(usr_len))
 }
 
 impl Handler for Con {
@@ -184,6 +216,11 @@ impl Handler for Con {
                     self.path.error(fmt!("bad request: {}", what));
                 }
             }
+            Imm::Fence(fence) => {
+                if let Err(what) = self.path.fence_received(self.cid, fence) {
+                    self.path.error(fmt!("{}", what));
+                }
+            }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.path
@@ -193,24 +230,34 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heart.answered();
             }
-            Imm::IoRsp { .. }
-            | Imm::IoRspInv { .. }
-            | Imm::Fence(_)
-            | Imm::FenceDone(_)
-            | Imm::Unknown(_) => pr_warn_ratelimited!(
-                "{}: connection {}: unknown immediate {:#x}\n",
-                self.path.session.name(),
-                self.cid,
-                imm
-            ),
+            Imm::IoRsp { .. } | Imm::IoRspInv { .. } | Imm::FenceDone(_) | Imm::Unknown(_) => {
+                pr_warn_ratelimited!(
+                    "{}: connection {}: unknown immediate {:#x}\n",
+                    *self.path,
+                    self.cid,
+                    imm
+                )
+            }
         }
         Repost::Yes
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        if let Some(body) = slot.invalidating.take() {
-            self.serve(&qp, slot, body);
+        let Some(body) = slot.invalidating.take() else {
+            return;
+        };
+        if self.path.takes_requests() {
+            return serve(qp.get(), slot.index(), body);
         }
+        // CAST: A table has no more slots than numbers.
+        let buf_id = slot.index() as u16;
+        self.path
+            .session
+            .drop_request(&self.path, &slot, buf_id, body);
+    }
+
+    fn completes(&self, position: u32) {
+        self.path.stats.completes(position);
     }
 
     fn room(&self, qp: QpRef<'_, Self>) {
@@ -224,11 +271,4 @@ impl Handler for Con {
             self.path.error(fmt!("connection {}: {}", self.cid, wc));
         }
     }
-}
-
-/// Sends an immediate without data, such as a heartbeat.
-pub(crate) fn send_imm(qp: &QueuePair<Con>, imm: Imm) -> Result {
-    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-        chain.rdma_write_imm(Remote::default(), [], imm.encode(), Signal::None)
-    })
 }

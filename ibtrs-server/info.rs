@@ -38,26 +38,45 @@ use rdma::{
     },
 };
 
+const HIDE_TRIES: u32 = 500;
+const HIDE_PAUSE: Delta = Delta::from_millis(10);
+
 /// Checks the message, and lets the session come up if it is the first path's.
 pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     let bytes = info.bytes.get(..info.len).unwrap_or(&[]);
     let request = match InfoReq::decode(bytes) {
         Ok(request) => request,
         Err(error) => {
-            pr_err!("session refused: {}\n", error.as_str());
+            pr_err!("{}: session refused: {}\n", **path, error.as_str());
             return false;
         }
     };
     if path.cons.lock().qps.iter().any(Option::is_none) {
-        pr_err!("{}: not all connections are there\n", request.name.as_str());
+        pr_err!("{}: not all connections are there\n", **path);
         return false;
     }
     if let Err(error) = path.session.path_up(request.name) {
-        pr_err!("{}: session refused ({:?})\n", request.name.as_str(), error);
+        let (name, ends) = (request.name.as_str(), path.ends);
+        pr_err!("{}: {}: session refused ({:?})\n", name, ends, error);
         return false;
     }
-    pr_info!("{}: path connected\n", request.name.as_str());
+    if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {
+        pr_err!("{}: cannot be shown ({:?})\n", **path, error);
+        return false;
+    }
     true
+}
+
+/// Waits until paths of the same addresses are not shown any more: they are being
+/// closed, as else this one would not have been admitted.
+fn wait_hidden(path: &Arc<Path>) -> Result {
+    for _ in 0..HIDE_TRIES {
+        if !path.session.shows(path.ends) {
+            return Ok(());
+        }
+        fsleep(HIDE_PAUSE);
+    }
+    Err(EEXIST)
 }
 
 /// Registers the chunks and tells the client where they are.

@@ -3,10 +3,11 @@
 //! The server of IBTRS: takes sessions in and hands their requests to a
 //! [`Service`] above, such as the exports of IBNBD.
 //!
-//! A session has chunks of memory, which its client writes requests into, and
-//! paths ([`path::Path`]), which have connections ([`con::Con`]). The body of a
-//! chunk ([`body::Body`]) is either idle in its slot, or owned by the request
-//! that is in service ([`Op`]), so that a chunk cannot be in two hands.
+//! A session ([`session::Session`]) has paths ([`path::Path`]), and a path has
+//! connections ([`con::Con`]) and chunks of memory, which its client writes
+//! requests into. The body of a chunk ([`body::Body`]) is either idle in its
+//! slot, or owned by the request that is in service ([`Op`]), so that a chunk
+//! cannot be in two hands.
 //!
 //! # Who can write what
 //!
@@ -14,12 +15,28 @@
 //! memory that a client can write to: headers and small writes are copied out
 //! of the chunk, the chunk of a large request has its key invalidated first and
 //! gets a new one with the answer, and small reads go to memory that was never
-//! registered. Without, only headers are copied.
+//! registered. Without, only headers are copied. Chunks are the path's own, so
+//! that no other path of the session has a key for them, either.
+//!
+//! # Who comes first
+//!
+//! The number of a chunk is one for all paths of a session: a client that gives
+//! a path up sends the request again, under the same number, by another one.
+//! It is served when the first attempt is over ([`owner`]), and the path of
+//! that attempt is closed. A client that knows the extensions asks before, by a
+//! fence ([`fence`]).
+//!
+//! # Who waits for whom
+//!
+//! Nothing that waits for I/O to end, or for a full queue of a disk, is on
+//! `Server::queue`; that is what `Server::slow` and `Server::wakes` are for, where
+//! each path and each session waits in a work of its own.
 //!
 //! # Lock order
 //!
-//! `Server::sessions`, `Session::paths`, `Path::cons`, `Path::fsm`;
-//! `Con::parked`, `BodySlot::idle`, then the locks of the RDMA crate.
+//! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`,
+//! `Path::fsm`; `Con::parked`, `BodySlot::idle`, `Owners::woken`, then the locks
+//! of the RDMA crate.
 
 #![deny(unsafe_code)]
 
@@ -28,14 +45,23 @@ use kernel::prelude::*;
 mod admit;
 mod body;
 mod con;
+mod config;
+mod end;
+mod fence;
 mod info;
 mod op;
+mod owner;
 mod path;
 mod respond;
 mod server;
 mod session;
+mod stats;
 
 pub use op::Op;
+pub use path::{
+    Ends,
+    Path, //
+};
 pub use server::{
     listen,
     Listener,
@@ -43,21 +69,43 @@ pub use server::{
     ServiceSession,
     SessionInfo, //
 };
+pub use session::Session;
+pub use stats::{
+    Rdma,
+    Stats,
+    WcCompletion, //
+};
 
 pub use ibtrs_proto::msg::Direction as Dir;
 
 kx::module_param! {
     /// Bytes of a chunk, headers included.
     max_chunk_size: kx::param::IntParam = kx::param::IntParam::new(131072, 8192..=1048576),
-    "Bytes of a chunk, a power of two from 8192 to 1048576; all chunks of a session together at most 2^28 (default: 131072)";
+    "Bytes of a chunk, a power of two from 8192 to 1048576; all chunks of a path together at most 2^28 (default: 131072)";
 
-    /// Chunks of a session.
+    /// Chunks of a path.
     sess_queue_depth: kx::param::IntParam = kx::param::IntParam::new(512, 2..=65535),
-    "Chunks of a session (default: 512)";
+    "Requests of a session in flight, and chunks of each of its paths (default: 512)";
 
     /// Keep clients from writing to memory in use.
     always_invalidate: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Keep clients from changing requests in service (default: Y)";
+
+    /// Sessions at one time.
+    max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
+    "Sessions at one time, 1 to 65536 (default: 1024)";
+
+    /// Memory of the chunks of all paths.
+    max_chunk_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),
+    "MiB of memory for the chunks of all paths together; 0 is half of the machine's memory (default: 0)";
+
+    /// Time between heartbeats.
+    hb_interval_ms: kx::param::IntParam = kx::param::IntParam::new(5000, 100..=60000),
+    "Milliseconds between heartbeats, 100 to 60000 (default: 5000)";
+
+    /// Heartbeats without an answer that are forgiven.
+    hb_missed_max: kx::param::IntParam = kx::param::IntParam::new(5, 1..=100),
+    "Intervals of silence that are forgiven a client, 1 to 100 (default: 5)";
 }
 
 module! {
@@ -72,7 +120,7 @@ struct ServerModule;
 
 impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        server::Config::from_params()?;
+        config::Config::from_params()?;
         Ok(Self)
     }
 }

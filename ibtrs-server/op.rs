@@ -65,7 +65,7 @@ impl Op {
     }
 
     /// Returns the number of the chunk. No two requests of a session in service
-    /// have the same.
+    /// have the same, whatever paths they came by.
     pub fn buf_id(&self) -> u16 {
         // A table has no more slots than chunks.
         self.index as u16

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path: one client address, its connections, and its state.
+//! A path: a client's address and one of the server's, its connections, and its
+//! state.
 
 use crate::{
     body::{
         Body,
         BodySlot, //
     },
-    con::{
-        self,
-        Con, //
-    },
+    con::Con,
+    config::Share,
+    fence::Inbox,
     info,
-    session::Session, //
+    session::Session,
+    stats::Stats, //
 };
 use ibtrs_core::{
+    convert::{
+        self,
+        Shown, //
+    },
     heart::Heart,
+    imm::send_imm,
     steps::Steps, //
 };
 use ibtrs_proto::{
+    addr::Addr,
     consts::{
-        HB_INTERVAL_MS,
-        HB_MISSED_MAX,
         INFO_REQ_LEN,
         ZOMBIE_TIMEOUT_MS, //
     },
@@ -33,12 +38,22 @@ use ibtrs_proto::{
     },
     handshake::ConnReq,
     hb::HbAction,
-    imm::Imm, //
+    imm::Imm,
+    join::{
+        Attempt,
+        Known, //
+    },
+    owner::PathTag, //
 };
 use kernel::{
-    new_mutex, new_spinlock_irq,
+    fmt, new_mutex, new_spinlock_irq,
     prelude::*,
     sync::{
+        atomic::{
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
         Arc,
         Mutex,
         SpinLockIrq, //
@@ -83,14 +98,57 @@ pub(crate) struct Resources {
     pub(crate) removal: Option<RemovalGuard>,
 }
 
+/// The addresses of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The client's.
+    pub src: Addr,
+    /// The server's.
+    pub dst: Addr,
+}
+
+impl Ends {
+    /// Those of a connection.
+    ///
+    /// # Errors
+    ///
+    /// `EAFNOSUPPORT` if they are of a family that paths do not have.
+    pub(crate) fn of(id: &CmId) -> Result<Self> {
+        let addr = |addr| convert::addr(&addr).ok_or(EAFNOSUPPORT);
+        Ok(Self {
+            src: addr(id.peer_addr())?,
+            dst: addr(id.local_addr())?,
+        })
+    }
+}
+
+/// As in the log and in sysfs: `src@dst`.
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_fmt(fmt!("{}@{}", Shown(self.src), Shown(self.dst)))
+    }
+}
+
 /// A path of a session.
 #[pin_data]
-pub(crate) struct Path {
+pub struct Path {
     pub(crate) session: Arc<Session>,
     pub(crate) uuid: [u8; 16],
+    /// Names it among the paths of the session.
+    pub(crate) tag: PathTag,
+    /// The number of the client's attempt, if it knows the extensions.
+    pub(crate) epoch: Option<u32>,
+    pub(crate) ends: Ends,
     pub(crate) dev: Arc<Device>,
+    hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
     cid_num: u16,
+    /// Requests are taken: the path is connected.
+    admits: AtomicFlag,
+    /// The path is shown to users.
+    #[pin]
+    shown: Mutex<bool>,
+    pub(crate) stats: Stats,
     #[pin]
     fsm: SpinLockIrq<Fsm>,
     #[pin]
@@ -98,17 +156,67 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) heart: Heart,
     #[pin]
+    pub(crate) inbox: Inbox,
+    #[pin]
     events: Work<Self, 0>,
     #[pin]
-    beat: DelayedWork<Self, 1>,
+    pub(crate) beat: DelayedWork<Self, 1>,
     #[pin]
-    zombie: DelayedWork<Self, 2>,
+    pub(crate) zombie: DelayedWork<Self, 2>,
+    #[pin]
+    pub(crate) fences: DelayedWork<Self, 3>,
+    #[pin]
+    end: Work<Self, 4>,
+    // Given back after the chunks.
+    _share: Share,
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, 0>> for Path { self.events }
     impl HasWork<DelayedWork<Self, 1>> for Path { self.beat }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.zombie }
+    impl HasWork<DelayedWork<Self, 3>> for Path { self.fences }
+    impl HasWork<Work<Self, 4>> for Path { self.end }
+}
+
+/// What users may see and do.
+impl Path {
+    /// Returns the addresses.
+    pub fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// Returns the name of the RDMA device.
+    pub fn hca_name(&self) -> &CStr {
+        self.dev.name()
+    }
+
+    /// Returns the number of the device's port.
+    pub fn hca_port(&self) -> u32 {
+        self.hca_port
+    }
+
+    /// Returns the counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Begins to close the path. Its client may connect it again.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EALREADY` when it is being closed.
+    pub fn disconnect(self: &Arc<Self>) -> Result {
+        if !self.event(Event::UserDisconnect) {
+            return Err(EALREADY);
+        }
+        pr_info!("{}: disconnected by a user\n", **self);
+        Ok(())
+    }
 }
 
 impl Path {
@@ -116,31 +224,45 @@ impl Path {
     ///
     /// # Context
     ///
-    /// May sleep.
+    /// May sleep. One path of a session after the other.
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device goes away; `ENOMEM`; those of the driver.
-    pub(crate) fn new(session: &Arc<Session>, id: &CmId, request: &ConnReq) -> Result<Arc<Self>> {
+    /// `ENODEV` when the device goes away; `ENOMEM`; `ENOBUFS` when paths may not
+    /// have more memory; those of the driver.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        id: &CmId,
+        ends: Ends,
+        request: &ConnReq,
+    ) -> Result<Arc<Self>> {
+        let server = &session.server;
         let dev = id.device()?;
-        let config = session.server.config;
-        let slots = Slots::new(u32::from(config.queue_depth), |index| {
-            let chunk = session.chunks.get(index as usize).ok_or(EINVAL)?;
-            let body = Body::new(&dev, chunk.clone(), &config)?;
+        let config = server.config;
+        let share = Share::take(server)?;
+        let slots = Slots::new(u32::from(config.queue_depth), |_| {
+            let body = Body::new(&dev, &config)?;
             Ok(BodySlot::new(KBox::new(body, GFP_KERNEL)?))
         })?;
         let mut qps = KVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
         }
-        let queue = &session.server.queue;
+        let (queue, slow) = (&server.queue, &server.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
                 session: session.clone(),
                 uuid: request.path_uuid,
+                tag: session.next_tag().ok_or(ENOSPC)?,
+                epoch: request.ext.map(|ext| ext.epoch),
+                ends,
                 dev,
+                hca_port: id.port_num(),
                 slots,
                 cid_num: request.cid_num,
+                admits: AtomicFlag::new(false),
+                shown <- new_mutex!(false, "Path::shown"),
+                stats: Stats::new()?,
                 fsm <- new_spinlock_irq!(
                     Fsm {
                         state: fsm::initial().next,
@@ -153,10 +275,14 @@ impl Path {
                     Resources { qps, info_rsp: None, removal: None },
                     "Path::cons"
                 ),
-                heart <- Heart::new(HB_MISSED_MAX),
+                heart <- Heart::new(config.hb_missed_max),
+                inbox <- Inbox::new(),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
+                fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
+                end <- kx::new_work!(slow.clone(), "Path::end"),
+                _share: share,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -164,47 +290,39 @@ impl Path {
             .dev
             .on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
         path.cons.lock().removal = Some(removal);
-        path.zombie.enqueue_in(path.clone(), ZOMBIE_TIMEOUT_MS);
         Ok(path)
     }
 
-    /// Checks whether one more connection may join.
-    ///
-    /// # Errors
-    ///
-    /// `ECONNRESET` when the path is past its set-up, or the connection does
-    /// not fit those that are there.
-    pub(crate) fn may_connect(&self, request: &ConnReq) -> Result {
-        let step = fsm::step(self.fsm.lock().state, Event::Connect);
-        if !step.verdict.accepted() || request.cid_num != self.cid_num {
-            return Err(ECONNRESET);
-        }
+    /// Says how the path looks to a connection that asks to be accepted.
+    pub(crate) fn known(&self, ends: &Ends, request: &ConnReq) -> Known {
         let cons = self.cons.lock();
-        match cons.qps.get(usize::from(request.cid)) {
-            Some(None) => Ok(()),
-            _ => Err(ECONNRESET),
+        let place = cons.qps.get(usize::from(request.cid));
+        Known {
+            same_uuid: self.uuid == request.path_uuid,
+            same_addrs: self.ends == *ends,
+            state: self.state(),
+            attempt: Attempt {
+                cid_num: self.cid_num,
+                epoch: self.epoch,
+            },
+            has_cid: !matches!(place, Some(None)),
         }
     }
 
-    /// Keeps a connection.
+    /// Keeps a connection, and gives the others some more time to come.
     ///
     /// # Errors
     ///
     /// `ECONNRESET` when the path is being torn down.
-    pub(crate) fn add_con(&self, cid: u16, qp: Qp<Con>) -> Result {
+    pub(crate) fn add_con(self: &Arc<Self>, cid: u16, qp: Qp<Con>) -> Result {
         let mut cons = self.cons.lock();
         match cons.qps.get_mut(usize::from(cid)) {
             Some(place @ None) => *place = Some(qp),
             _ => return Err(ECONNRESET),
         }
+        drop(cons);
+        self.zombie.modify(self.clone(), ZOMBIE_TIMEOUT_MS);
         Ok(())
-    }
-
-    /// Gives a path up that has not been completed in time.
-    pub(crate) fn check_stale(self: &Arc<Self>) {
-        if self.state() == State::Connecting && !self.zombie.is_queued() {
-            self.event(Event::Stale);
-        }
     }
 
     /// Tells whether the path is torn down or about to be.
@@ -212,8 +330,44 @@ impl Path {
         matches!(self.state(), State::Closing | State::Closed)
     }
 
-    fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.fsm.lock().state
+    }
+
+    /// Tells whether requests of the path may be served.
+    ///
+    /// Who serves one first claims its number and then asks; who stops the path
+    /// first does that and then looks at the numbers. So one of them sees the
+    /// other.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.admits.load(Relaxed)
+    }
+
+    /// Shows the path to users: it is connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn show(&self) -> Result {
+        *self.shown.lock() = true;
+        pr_info!("{}: path connected\n", *self);
+        Ok(())
+    }
+
+    pub(crate) fn is_shown(&self) -> bool {
+        *self.shown.lock()
+    }
+
+    /// Shows the path no more: it is being closed. Another path of the same
+    /// addresses is shown after this only.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn hide(&self) {
+        if core::mem::take(&mut *self.shown.lock()) {
+            pr_info!("{}: path closed\n", *self);
+        }
     }
 
     /// Takes the message with the session's name, to be handled later.
@@ -242,6 +396,11 @@ impl Path {
         let mut fsm = self.fsm.lock();
         let step = fsm::step(fsm.state, event);
         fsm.state = step.next;
+        let connected = step.next == State::Connected;
+        if self.takes_requests() != connected {
+            // ORDERING: Pairs with the exchange of the claim, see `takes_requests`.
+            self.admits.xchg(connected, Full);
+        }
         let work = !step.actions.is_empty();
         if work {
             fsm.todo.push(step.actions, Actions::and);
@@ -260,19 +419,14 @@ impl Path {
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, what: kernel::fmt::Arguments<'_>) {
         if self.event(Event::Error) {
-            pr_err!("{}: {}\n", self.session.name(), what);
+            pr_err!("{}: {}\n", **self, what);
         }
     }
 
     /// The client ended a connection, or it was lost.
     pub(crate) fn ended(self: &Arc<Self>, cid: u16, why: &CStr) {
         if self.event(Event::Error) {
-            pr_info!(
-                "{}: path closed: connection {}: {}\n",
-                self.session.name(),
-                cid,
-                why
-            );
+            pr_info!("{}: connection {}: {}\n", **self, cid, why);
         }
     }
 
@@ -282,45 +436,40 @@ impl Path {
             self.zombie.cancel();
         }
         if actions.contains(Actions::START_HEARTBEAT) {
-            self.beat.enqueue_in(self.clone(), HB_INTERVAL_MS);
+            self.beat.enqueue_in(self.clone(), self.hb_interval_ms());
         }
         if actions.contains(Actions::SEND_INFO_RSP) {
             if let Err(error) = info::answer(self) {
                 self.error(fmt!("cannot send the session information ({:?})", error));
             }
         }
-        if actions.contains(Actions::DISCONNECT_AND_DRAIN) {
-            self.tear_down();
-            self.event(Event::CloseDone);
-        }
-        if actions.contains(Actions::RELEASE) {
-            self.session.path_gone(self);
+        if actions.contains(Actions::DISCONNECT_AND_DRAIN) || actions.contains(Actions::RELEASE) {
+            // Both may take long.
+            self.end.enqueue(self.clone());
         }
     }
 
-    /// Ends the connections and waits for the requests in service.
-    fn tear_down(self: &Arc<Self>) {
-        self.beat.cancel();
-        self.zombie.cancel();
-        let mut cons = self.cons.lock();
-        let qps = core::mem::take(&mut cons.qps);
-        let removal = cons.removal.take();
-        drop(cons);
-        drop(removal);
-        for qp in qps.iter().flatten() {
-            qp.close();
-        }
-        // Waits for the requests that are with the service.
-        drop(qps);
-        self.cons.lock().info_rsp = None;
+    fn hb_interval_ms(&self) -> u32 {
+        self.session.server.config.hb_interval_ms
     }
 
     fn send_heartbeat(&self) -> Result {
         let cons = self.cons.lock();
         match cons.qps.first() {
-            Some(Some(service)) => con::send_imm(service, Imm::Heartbeat),
+            Some(Some(service)) => match send_imm(service, Imm::Heartbeat) {
+                // A full queue has messages that the client must acknowledge anyway.
+                Err(error) if error == EAGAIN => Ok(()),
+                result => result,
+            },
             _ => Err(ENOTCONN),
         }
+    }
+}
+
+/// As in the log: session and addresses.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_fmt(fmt!("{}: {}", self.session.name(), self.ends))
     }
 }
 
@@ -331,7 +480,8 @@ impl WorkItem<0> for Path {
     fn run(this: Arc<Self>) {
         let info = this.fsm.lock().info.take();
         if let Some(info) = info {
-            let complete = info::check(&this, &info);
+            // A second one ends the path.
+            let complete = this.state() == State::Connecting && info::check(&this, &info);
             this.event(Event::Info { complete });
         }
         loop {
@@ -358,7 +508,7 @@ impl WorkItem<1> for Path {
         };
         match alive {
             Ok(()) if this.state() == State::Connected => {
-                this.beat.enqueue_in(this.clone(), HB_INTERVAL_MS);
+                this.beat.enqueue_in(this.clone(), this.hb_interval_ms());
             }
             Ok(()) => {}
             Err(error) => this.error(fmt!("no heartbeat from the client ({:?})", error)),
@@ -372,10 +522,7 @@ impl WorkItem<2> for Path {
 
     fn run(this: Arc<Self>) {
         if this.event(Event::Stale) {
-            pr_warn!(
-                "{}: a client did not complete its connections\n",
-                this.session.name()
-            );
+            pr_warn!("{}: a client did not complete its connections\n", *this);
         }
     }
 }
@@ -385,7 +532,7 @@ struct Removal(Arc<Path>);
 
 impl RemovalHandler for Removal {
     fn device_removed(&self) {
-        pr_warn!("{}: the RDMA device goes away\n", self.0.session.name());
+        pr_warn!("{}: the RDMA device goes away\n", *self.0);
         self.0.event(Event::DeviceRemoved);
     }
 }

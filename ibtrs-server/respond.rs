@@ -2,6 +2,8 @@
 
 //! Answers to requests (protocol 1.10).
 
+use core::mem::take;
+
 use crate::{
     body::Body,
     con::Con, //
@@ -22,6 +24,7 @@ use kernel::{
         SpinLockIrq, //
     },
 };
+use kx::ring::Ring;
 use rdma::{
     mr::Access,
     qp::QueuePair,
@@ -42,63 +45,40 @@ const ROOM: Room = Room { wrs: 4, sges: 2 };
 /// Answers of a connection that wait for room in its send queue.
 #[pin_data]
 pub(crate) struct Parked {
+    /// The chunks of the answers, oldest first.
     #[pin]
-    queue: SpinLockIrq<Indexes>,
+    queue: SpinLockIrq<Ring<u32>>,
     /// There is one; apart from the queue so that a connection with room only
     /// reads this.
     some: AtomicFlag,
-}
-
-/// The chunks of the answers, oldest first.
-struct Indexes {
-    ring: KVVec<u32>,
-    head: usize,
-    len: usize,
-}
-
-impl Indexes {
-    /// Appends; there are no more answers than chunks.
-    fn push(&mut self, index: u32) {
-        let at = (self.head + self.len) % self.ring.len().max(1);
-        if let Some(place) = self.ring.get_mut(at) {
-            *place = index;
-            self.len += 1;
-        }
-    }
-
-    fn first(&self) -> Option<u32> {
-        (self.len > 0).then(|| self.ring.get(self.head).copied())?
-    }
-
-    fn pop(&mut self) {
-        self.head = (self.head + 1) % self.ring.len().max(1);
-        self.len -= 1;
-    }
 }
 
 impl Parked {
     /// Makes the queue of a session with `depth` chunks.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            queue <- new_spinlock_irq!(
-                Indexes {
-                    ring: KVVec::from_elem(0, usize::from(depth), GFP_KERNEL)?,
-                    head: 0,
-                    len: 0,
-                },
-                "Parked::queue"
-            ),
+            queue <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Parked::queue"),
             some: AtomicFlag::new(false),
         }? Error)
     }
 }
 
-/// Answers the request of the chunk `index`, and puts its body back.
+/// Answers the request of the chunk `index`, which is no longer in service, and
+/// puts its body back.
 ///
 /// # Context
 ///
 /// Any.
-pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, result: Result) {
+pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, result: Result) {
+    let path = &qp.handler().path;
+    if take(&mut body.counted) {
+        path.stats.ended();
+    }
+    // Before the answer, after which the client may use the number again.
+    if take(&mut body.claimed) {
+        // CAST: A table has no more slots than numbers.
+        path.session.release(path.tag, index as u16);
+    }
     let Err((error, body)) = send(qp, index, body, result) else {
         return;
     };
@@ -109,6 +89,7 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, result:
     let mut queue = parked.queue.lock();
     if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
         if slot.parked.put((body, result)).is_ok() {
+            // There are no more answers than chunks.
             queue.push(index);
             parked.some.store(true, Relaxed);
         }
@@ -131,7 +112,7 @@ pub(crate) fn retry(qp: &QueuePair<Con>) {
     }
 }
 
-fn drain(qp: &QueuePair<Con>, queue: &mut Indexes) {
+fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
     while let Some(index) = queue.first() {
         let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) else {
             return;
@@ -141,7 +122,9 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Indexes) {
             continue;
         };
         match send(qp, index, body, result) {
-            Ok(()) => queue.pop(),
+            Ok(()) => {
+                queue.pop();
+            }
             Err((error, body)) if error == EAGAIN => {
                 // Just taken out, so there is room.
                 let _ = slot.parked.put((body, result));

@@ -7,16 +7,12 @@ use crate::{
         Incoming,
         Waiting, //
     },
+    config::{
+        Config,
+        Memory, //
+    },
     op::Op,
     session::Session, //
-};
-use ibtrs_proto::{
-    consts::{
-        DEFAULT_PORT,
-        MAX_HDR_SIZE, //
-    },
-    handshake::ConnRsp,
-    imm::ImmLayout, //
 };
 use kernel::{
     new_condvar, new_mutex,
@@ -57,7 +53,7 @@ pub trait Service: Send + Sync + 'static {
 
 /// The service of one session.
 pub trait ServiceSession: Send + Sync + 'static {
-    /// A request has come in. It is answered by [`Op::respond`], later and
+    /// A request has come in, on any path. It is answered by [`Op::respond`], later and
     /// anywhere if need be.
     ///
     /// # Context
@@ -66,8 +62,8 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// must not wait long.
     fn request(&self, op: Op);
 
-    /// The session has gone: all its requests have been answered, no other will
-    /// come.
+    /// The session has gone with its last path: all its requests have been
+    /// answered, no other will come.
     ///
     /// # Context
     ///
@@ -85,64 +81,20 @@ pub struct SessionInfo<'a> {
     pub chunk_bytes: u32,
 }
 
-/// Sizes and mode, the same for all sessions.
-#[derive(Clone, Copy)]
-pub(crate) struct Config {
-    pub(crate) queue_depth: u16,
-    pub(crate) chunk_bytes: u32,
-    pub(crate) invalidate: bool,
-    pub(crate) layout: ImmLayout,
-}
-
-impl Config {
-    /// Takes the module's parameters.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` when they do not go together, which is said in the log.
-    pub(crate) fn from_params() -> Result<Self> {
-        let chunk_bytes = crate::max_chunk_size.get();
-        let queue_depth = u16::try_from(crate::sess_queue_depth.get())?;
-        if !chunk_bytes.is_power_of_two() {
-            pr_err!("max_chunk_size={chunk_bytes} is not a power of two\n");
-            return Err(EINVAL);
-        }
-        let layout = ImmLayout::new(queue_depth, chunk_bytes).map_err(|error| {
-            pr_err!(
-                "sess_queue_depth={} with max_chunk_size={}: {}\n",
-                queue_depth,
-                chunk_bytes,
-                error.as_str()
-            );
-            EINVAL
-        })?;
-        Ok(Self {
-            queue_depth,
-            chunk_bytes,
-            invalidate: crate::always_invalidate.get(),
-            layout,
-        })
-    }
-
-    /// What connections are accepted with.
-    pub(crate) fn rsp(&self) -> ConnRsp {
-        ConnRsp {
-            queue_depth: self.queue_depth,
-            max_io_size: self.chunk_bytes.saturating_sub(MAX_HDR_SIZE),
-            max_hdr_size: MAX_HDR_SIZE,
-            new_rkey: self.invalidate,
-            ext: None,
-        }
-    }
-}
-
 /// All sessions of a service.
 #[pin_data]
 pub(crate) struct Server {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) config: Config,
-    /// For everything that takes time: admissions, state changes.
+    /// Names this life of the server to clients.
+    pub(crate) run: [u8; 16],
+    /// For what ends soon: admissions, state changes, heartbeats, fences.
     pub(crate) queue: Arc<Queue>,
+    /// For the ends of paths, which wait for disks, and for `wakes`.
+    pub(crate) slow: Arc<Queue>,
+    /// For requests that had to wait, which may wait for disks again.
+    pub(crate) wakes: Arc<Queue>,
+    pub(crate) memory: Memory,
     #[pin]
     pub(crate) sessions: Mutex<Sessions>,
     #[pin]
@@ -160,6 +112,8 @@ kx::impl_has_work! {
 /// The sessions, and whether new ones may come.
 pub(crate) struct Sessions {
     pub(crate) list: KVec<Arc<Session>>,
+    /// How many there were; numbers each for clients.
+    pub(crate) made: u32,
     pub(crate) closing: bool,
 }
 
@@ -168,15 +122,21 @@ impl Server {
         // Without a rescuer of its own: the end of a session closes devices, which
         // waits for queues of the system that have none either.
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
+        let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
+        let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let admit_queue = queue.clone();
         let waiting = KVec::with_capacity(Waiting::MAX, GFP_KERNEL)?;
         Arc::pin_init(
             try_pin_init!(Self {
                 service,
                 config: Config::from_params()?,
+                run: kx::uuid::generate(),
                 queue,
+                slow,
+                wakes,
+                memory: Memory::new(),
                 sessions <- new_mutex!(
-                    Sessions { list: KVec::new(), closing: false },
+                    Sessions { list: KVec::new(), made: 0, closing: false },
                     "Server::sessions"
                 ),
                 emptied <- new_condvar!("Server::emptied"),
@@ -198,6 +158,8 @@ impl Server {
             self.emptied.wait(&mut sessions);
         }
         drop(sessions);
+        self.wakes.flush();
+        self.slow.flush();
         self.queue.flush();
     }
 }
@@ -211,6 +173,26 @@ pub struct Listener {
     server: Arc<Server>,
 }
 
+impl Listener {
+    /// Returns the sessions that have come up.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn sessions(&self) -> Result<KVec<Arc<Session>>> {
+        let mut up = KVec::new();
+        let sessions = self.server.sessions.lock();
+        for session in sessions.list.iter().filter(|s| s.upper.as_ref().is_some()) {
+            up.push(session.clone(), GFP_KERNEL)?;
+        }
+        Ok(up)
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         drop(self.id.take());
@@ -220,7 +202,8 @@ impl Drop for Listener {
     }
 }
 
-/// Listens on all local addresses at `port` for sessions of `service`.
+/// Listens on all local addresses of the first network namespace at `port`, which
+/// is not 0, for sessions of `service`.
 ///
 /// # Context
 ///
@@ -231,7 +214,6 @@ impl Drop for Listener {
 /// `EADDRINUSE` when somebody listens there; `EINVAL` for module parameters
 /// that do not go together; `ENOMEM`.
 pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
-    let port = if port == 0 { DEFAULT_PORT } else { port };
     let server = Server::new(service)?;
     let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
     let id = CmId::new(Net::init(), incoming)?;

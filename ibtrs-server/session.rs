@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sessions: chunks of memory and the paths that lead to them.
+//! Sessions: a client's paths, and what they have in common.
 
 use crate::{
-    path::Path,
+    fence::Fences,
+    owner::Owners,
+    path::{
+        Ends,
+        Path, //
+    },
     server::{
         Server,
         ServiceSession,
-        SessionInfo, //
+        SessionInfo,
+        Sessions, //
     },
 };
 use ibtrs_proto::{
     fsm::server_path::Event,
-    name::SessionName, //
+    handshake::RspExt,
+    name::SessionName,
+    owner::PathTag, //
 };
 use kernel::{
     new_mutex,
@@ -20,6 +28,7 @@ use kernel::{
     str::CString,
     sync::{
         atomic::{
+            Atomic,
             AtomicFlag,
             Relaxed, //
         },
@@ -30,17 +39,15 @@ use kernel::{
     },
     time::msecs_to_jiffies,
 };
-use kx::mm::{
-    Node,
-    PageBlock, //
-};
+use kx::work::Work;
 
 /// The session of a client.
 #[pin_data]
-pub(crate) struct Session {
+pub struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
-    pub(crate) chunks: KVVec<Arc<PageBlock>>,
+    /// Tells it from other sessions of this run of the server, for clients.
+    gen: u32,
     #[pin]
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     pub(crate) name: SetOnce<CString>,
@@ -50,44 +57,80 @@ pub(crate) struct Session {
     up: Mutex<()>,
     /// The last path has gone; under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
+    last_tag: Atomic<u32>,
+    #[pin]
+    pub(crate) owners: Owners,
+    #[pin]
+    pub(crate) fences: Fences,
+    /// Serves requests that had to wait for another path's.
+    #[pin]
+    pub(crate) wake: Work<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<Work<Self>> for Session { self.wake }
 }
 
 /// How long a new session waits for one of the same name that is going.
 const GOING_TIMEOUT_MS: u32 = 20_000;
 
 impl Session {
-    /// Makes a session with its chunks.
+    /// Makes a session without paths.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(server: &Arc<Server>, uuid: [u8; 16]) -> Result<Arc<Self>> {
-        let depth = usize::from(server.config.queue_depth);
-        let mut chunks = KVVec::with_capacity(depth, GFP_KERNEL)?;
-        for _ in 0..depth {
-            let block = PageBlock::with_len(server.config.chunk_bytes as usize, Node::ANY)?;
-            chunks.push(Arc::new(block, GFP_KERNEL)?, GFP_KERNEL)?;
-        }
+    pub(crate) fn new(server: &Arc<Server>, uuid: [u8; 16], gen: u32) -> Result<Arc<Self>> {
+        let wakes = server.wakes.clone();
         Arc::pin_init(
             try_pin_init!(Self {
                 server: server.clone(),
                 uuid,
-                chunks,
+                gen,
                 paths <- new_mutex!(KVec::new(), "Session::paths"),
                 name: SetOnce::new(),
                 upper: SetOnce::new(),
                 up <- new_mutex!((), "Session::up"),
                 gone: AtomicFlag::new(false),
+                last_tag: Atomic::new(0),
+                owners <- Owners::new(server.config.queue_depth),
+                fences <- Fences::new(),
+                wake <- kx::new_work!(wakes, "Session::wake"),
             }? Error),
             GFP_KERNEL,
         )
     }
 
-    /// Returns the name, for the log.
-    pub(crate) fn name(&self) -> &CStr {
+    /// Returns the name; a stand-in until the first path is connected.
+    pub fn name(&self) -> &CStr {
         match self.name.as_ref() {
             Some(name) => name,
             None => c"(unnamed)",
+        }
+    }
+
+    /// Returns the paths that are shown to users: connected, and not being closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn paths(&self) -> Result<KVec<Arc<Path>>> {
+        let mut shown = KVec::new();
+        for path in self.paths.lock().iter().filter(|path| path.is_shown()) {
+            shown.push(path.clone(), GFP_KERNEL)?;
+        }
+        Ok(shown)
+    }
+
+    /// Returns what a client that knows the extensions is told.
+    pub(crate) fn rsp_ext(&self) -> RspExt {
+        RspExt {
+            server_run: self.server.run,
+            session_gen: self.gen,
         }
     }
 
@@ -95,14 +138,21 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `EPERM` when another session has the name; what the service refused
-    /// with.
+    /// `EPERM` when another session has the name, `EINVAL` when this one has
+    /// another; what the service refused with.
     pub(crate) fn path_up(&self, name: SessionName<'_>) -> Result {
         let _up = self.up.lock();
+        match self.name.as_ref() {
+            None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?,
+            Some(own) if own.to_bytes() == name.as_str().as_bytes() => {}
+            Some(own) => {
+                pr_err!("{}: a path gives the session another name\n", **own);
+                return Err(EINVAL);
+            }
+        }
         if self.upper.as_ref().is_some() {
             return Ok(());
         }
-        self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?;
         let upper = self.server.service.session_up(&SessionInfo {
             name: self.name(),
             queue_depth: self.server.config.queue_depth,
@@ -161,7 +211,41 @@ impl Session {
         Ok(())
     }
 
+    /// Returns a tag that no path of the session has, nor had lately. The caller
+    /// sees to it that no path is added meanwhile.
+    pub(crate) fn next_tag(&self) -> Option<PathTag> {
+        let paths = self.paths.lock();
+        for _ in 0..=paths.len() + 1 {
+            let next = self.last_tag.fetch_add(1, Relaxed).wrapping_add(1);
+            // CAST: Numbers begin anew after 65535.
+            let tag = PathTag::new(next as u16);
+            let free = tag.filter(|tag| paths.iter().all(|path| path.tag != *tag));
+            if free.is_some() {
+                return free;
+            }
+        }
+        None
+    }
+
+    /// Finds a path by its tag.
+    pub(crate) fn path(&self, tag: PathTag) -> Option<Arc<Path>> {
+        let paths = self.paths.lock();
+        paths.iter().find(|path| path.tag == tag).cloned()
+    }
+
+    /// Tells whether a path of these addresses is shown to users.
+    pub(crate) fn shows(&self, ends: Ends) -> bool {
+        let paths = self.paths.lock();
+        paths
+            .iter()
+            .any(|path| path.ends == ends && path.is_shown())
+    }
+
     /// Forgets a path that is closed, and the session with its last path.
+    ///
+    /// # Context
+    ///
+    /// May sleep, also for long.
     pub(crate) fn path_gone(self: &Arc<Self>, path: &Arc<Path>) {
         // Paths are added under the list's lock, so an empty session stays empty.
         let sessions = self.server.sessions.lock();
@@ -170,6 +254,7 @@ impl Session {
         let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
         drop(paths);
         drop(sessions);
+        self.fences.path_gone(path);
         if !last {
             return;
         }
@@ -202,5 +287,20 @@ impl Session {
         for path in self.paths.lock().iter() {
             path.event(Event::UserDisconnect);
         }
+    }
+}
+
+impl Sessions {
+    /// Finds the session of a UUID.
+    pub(crate) fn find(&self, uuid: &[u8; 16]) -> Option<&Arc<Session>> {
+        self.list.iter().find(|session| session.uuid == *uuid)
+    }
+
+    /// Adds a session of that UUID.
+    pub(crate) fn add(&mut self, server: &Arc<Server>, uuid: [u8; 16]) -> Result<Arc<Session>> {
+        self.made = self.made.wrapping_add(1);
+        let session = Session::new(server, uuid, self.made)?;
+        self.list.push(session.clone(), GFP_KERNEL)?;
+        Ok(session)
     }
 }

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fences: a client asks by one path that requests of others be taken no more.
+//!
+//! A path takes no request from the moment on that it is being closed (see
+//! [`Path::takes_requests`]), so that a fence closes the paths it is about and
+//! can be answered at once. What these paths have in service still holds its
+//! number ([`crate::owner`]). Only if the client wants to know that this has
+//! ended, too, the answer waits until the paths are gone.
+
+use crate::path::Path;
+use ibtrs_core::imm::send_imm;
+use ibtrs_proto::{
+    fsm::server_path::Event,
+    imm::{
+        Fence,
+        Imm, //
+    },
+    owner::PathTag, //
+};
+use kernel::{
+    new_mutex, new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex,
+        SpinLockIrq, //
+    },
+};
+use kx::work::WorkItem;
+
+/// Fences of a path that were not handled or answered yet, at most; a client
+/// needs one for each of its paths.
+const MAX_FENCES: usize = 256;
+/// How long to wait for room in a full send queue.
+const RETRY_MS: u32 = 20;
+
+/// Fences that a path carried.
+#[pin_data]
+pub(crate) struct Inbox {
+    #[pin]
+    state: SpinLockIrq<State>,
+}
+
+struct State {
+    /// Neither list grows beyond the room it was made with.
+    new: KVec<Fence>,
+    done: KVec<Fence>,
+    /// Both, and those that wait for paths to be gone.
+    open: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            state <- new_spinlock_irq!(
+                State {
+                    new: KVec::with_capacity(MAX_FENCES, GFP_KERNEL)?,
+                    done: KVec::with_capacity(MAX_FENCES, GFP_KERNEL)?,
+                    open: 0,
+                },
+                "Inbox::state"
+            ),
+        }? Error)
+    }
+
+    fn take(&self) -> Option<Fence> {
+        let mut state = self.state.lock();
+        match state.new.is_empty() {
+            true => None,
+            false => state.new.remove(0).ok(),
+        }
+    }
+
+    /// The fence holds.
+    fn done(&self, fence: Fence) {
+        // There is room: it was counted when it came.
+        let _ = self.state.lock().done.push_within_capacity(fence);
+    }
+
+    fn first_done(&self) -> Option<Fence> {
+        self.state.lock().done.first().copied()
+    }
+
+    fn answered(&self) {
+        let mut state = self.state.lock();
+        if state.done.remove(0).is_ok() {
+            state.open = state.open.saturating_sub(1);
+        }
+    }
+}
+
+/// A fence that waits for the I/O of paths.
+struct Pending {
+    fence: Fence,
+    carrier: Arc<Path>,
+    /// The paths that are not gone yet.
+    left: KVec<PathTag>,
+}
+
+/// The fences of a session that wait.
+#[pin_data]
+pub(crate) struct Fences {
+    #[pin]
+    list: Mutex<KVec<Pending>>,
+}
+
+impl Fences {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            list <- new_mutex!(KVec::new(), "Session::fences"),
+        })
+    }
+
+    /// A path is gone, which fences may have waited for; those that it carried
+    /// go with it.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn path_gone(&self, path: &Arc<Path>) {
+        let mut list = self.list.lock();
+        list.retain(|pending| {
+            if Arc::ptr_eq(&pending.carrier, path) {
+                return false;
+            }
+            pending.left.retain(|tag| *tag != path.tag);
+            let wait = !pending.left.is_empty();
+            if !wait {
+                pending.carrier.fence_done(pending.fence);
+            }
+            wait
+        });
+    }
+}
+
+impl Path {
+    /// Takes a fence that came on connection `cid`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the log: the peer broke the protocol.
+    pub(crate) fn fence_received(
+        self: &Arc<Self>,
+        cid: u16,
+        fence: Fence,
+    ) -> Result<(), &'static str> {
+        if !fence.is_valid(cid, self.epoch) || !self.takes_requests() {
+            return Err("fence where there must be none");
+        }
+        let mut state = self.inbox.state.lock();
+        if state.open >= MAX_FENCES || state.new.push_within_capacity(fence).is_err() {
+            return Err("too many fences");
+        }
+        state.open += 1;
+        drop(state);
+        self.fences.enqueue(self.clone());
+        Ok(())
+    }
+
+    /// Closes the paths that a fence is about; notes it as done when that is
+    /// enough.
+    fn put_up(self: &Arc<Self>, fence: Fence) -> Result {
+        let carrier = self.epoch.ok_or(EINVAL)?;
+        let mut left = KVec::new();
+        let mut list = self.session.fences.list.lock();
+        for path in self.session.paths.lock().iter() {
+            if Arc::ptr_eq(path, self) || !fence.covers(carrier, path.epoch) {
+                continue;
+            }
+            path.given_up();
+            left.push(path.tag, GFP_KERNEL)?;
+        }
+        if left.is_empty() || !fence.drain {
+            drop(list);
+            self.inbox.done(fence);
+            return Ok(());
+        }
+        let pending = Pending {
+            fence,
+            carrier: self.clone(),
+            left,
+        };
+        list.push(pending, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// A fence holds that this path carried.
+    fn fence_done(self: &Arc<Self>, fence: Fence) {
+        self.inbox.done(fence);
+        self.fences.enqueue(self.clone());
+    }
+
+    /// Sends the answers to fences that hold.
+    fn answer_fences(self: &Arc<Self>) -> Result {
+        while let Some(fence) = self.inbox.first_done() {
+            let cons = self.cons.lock();
+            let Some(Some(service)) = cons.qps.first() else {
+                // The path is being closed.
+                return Ok(());
+            };
+            send_imm(service, Imm::FenceDone(fence))?;
+            drop(cons);
+            self.inbox.answered();
+        }
+        Ok(())
+    }
+
+    /// The client has given this path up.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn given_up(self: &Arc<Self>) {
+        if self.event(Event::GivenUp) {
+            pr_info!("{}: given up by the client\n", **self);
+        }
+    }
+}
+
+/// Fences that came, or that hold.
+impl WorkItem<3> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        while let Some(fence) = this.inbox.take() {
+            if let Err(error) = this.put_up(fence) {
+                // The client asks again by another path.
+                return this.error(fmt!("cannot follow a fence ({:?})", error));
+            }
+        }
+        match this.answer_fences() {
+            Ok(()) => {}
+            Err(error) if error == EAGAIN => {
+                this.fences.enqueue_in(this.clone(), RETRY_MS);
+            }
+            // The path is being closed.
+            Err(error) if error == ENOTCONN => {}
+            Err(error) => this.error(fmt!("cannot answer a fence ({:?})", error)),
+        }
+    }
+}

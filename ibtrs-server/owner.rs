@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which path has a number in service; the shell around [`ibtrs_proto::owner`],
+//! which has the rules.
+
+use crate::{
+    body::{
+        Body,
+        BodySlot, //
+    },
+    con::{
+        self,
+        Con, //
+    },
+    path::Path,
+    session::Session, //
+};
+use ibtrs_proto::owner::{
+    Arrive,
+    Done,
+    Leave,
+    Owner,
+    PathTag, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full, //
+        },
+        Arc,
+        SpinLockIrq, //
+    },
+    warn_on,
+};
+use kx::{
+    ring::Ring,
+    work::WorkItem, //
+};
+use rdma::qp::QueuePair;
+
+/// A word for each number, as [`Owner::to_bits`].
+struct Words(KVVec<Atomic<u32>>);
+
+impl Words {
+    fn load(&self, buf_id: u16) -> Option<Owner> {
+        let word = self.0.get(usize::from(buf_id))?;
+        // ORDERING: Pairs with the exchanges of others.
+        Some(Owner::from_bits(word.load(Acquire)))
+    }
+
+    /// Replaces a word; says whether it still was `old`.
+    fn replace(&self, buf_id: u16, old: Owner, new: Owner) -> bool {
+        let Some(word) = self.0.get(usize::from(buf_id)) else {
+            return false;
+        };
+        // ORDERING: Full, so that it comes before the look at `Path::takes_requests` that follows;
+        // pairs with the full exchange in `Path::stop_requests`.
+        word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
+    }
+}
+
+/// A number whose waiting request may be served.
+type Woken = (u16, u16);
+
+/// Who serves the numbers of a session.
+#[pin_data]
+pub(crate) struct Owners {
+    words: Words,
+    /// Path tags and numbers, each number once at the most: nobody else gets it
+    /// before it was taken out.
+    #[pin]
+    woken: SpinLockIrq<Ring<Woken>>,
+}
+
+impl Owners {
+    /// Makes the words for `depth` numbers.
+    pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            words: {
+                let mut words = KVVec::with_capacity(usize::from(depth), GFP_KERNEL)?;
+                for _ in 0..depth {
+                    words.push(Atomic::new(Owner::FREE.to_bits()), GFP_KERNEL)?;
+                }
+                Words(words)
+            },
+            woken <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Owners::woken"),
+        }? Error)
+    }
+}
+
+/// What became of a request.
+pub(crate) enum Claim {
+    /// It may be served.
+    Serve(KBox<Body>),
+    /// It waits until another path is done with the number; or its path is being
+    /// closed, and it was dropped.
+    Later,
+}
+
+impl Path {
+    /// Claims the number of a request that has just arrived.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The body comes back: this path has a request of that number already.
+    pub(crate) fn claim(
+        self: &Arc<Self>,
+        slot: &BodySlot,
+        buf_id: u16,
+        mut body: KBox<Body>,
+    ) -> Result<Claim, KBox<Body>> {
+        let words = &self.session.owners.words;
+        loop {
+            let Some(word) = words.load(buf_id) else {
+                return Err(body);
+            };
+            match word.arrive(self.tag) {
+                Arrive::Violation => return Err(body),
+                Arrive::Serve(next) => {
+                    if !words.replace(buf_id, word, next) {
+                        continue;
+                    }
+                    body.claimed = true;
+                    if !self.takes_requests() {
+                        self.session.drop_request(self, slot, buf_id, body);
+                        return Ok(Claim::Later);
+                    }
+                    return Ok(Claim::Serve(body));
+                }
+                Arrive::Wait {
+                    next,
+                    close,
+                    displaced,
+                } => {
+                    slot.waiting.put(body)?;
+                    if words.replace(buf_id, word, next) {
+                        self.session.supersede(buf_id, close, displaced);
+                        return Ok(Claim::Later);
+                    }
+                    let Some(back) = slot.waiting.take() else {
+                        // Nobody else knows of it yet.
+                        return Ok(Claim::Later);
+                    };
+                    body = back;
+                }
+            }
+        }
+    }
+
+    /// Drops the requests of this path that wait for others, or for the
+    /// invalidation of a key. Its connections have ended.
+    ///
+    /// # Context
+    ///
+    /// May sleep, as long as requests that were woken are served.
+    pub(crate) fn drop_waiting(self: &Arc<Self>) {
+        let session = &self.session;
+        for slot in self.slots.iter() {
+            // A table has no more slots than numbers.
+            let buf_id = slot.index() as u16;
+            if let Some(body) = slot.invalidating.take() {
+                session.drop_request(self, &slot, buf_id, body);
+            }
+            if slot.waiting.is_full() && session.leave(self.tag, buf_id) {
+                if let Some(body) = slot.waiting.take() {
+                    slot.put(body);
+                }
+            }
+        }
+        // Those that were woken already.
+        session.wake.flush();
+    }
+}
+
+impl Session {
+    /// The request of a path is over.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn release(self: &Arc<Self>, tag: PathTag, buf_id: u16) {
+        let words = &self.owners.words;
+        while let Some(word) = words.load(buf_id) {
+            match word.done(tag) {
+                Done::Free(next) => {
+                    if words.replace(buf_id, word, next) {
+                        return;
+                    }
+                }
+                Done::Wake { next, waiter } => {
+                    if words.replace(buf_id, word, next) {
+                        self.owners.woken.lock().push((waiter.get(), buf_id));
+                        self.wake.enqueue(self.clone());
+                        return;
+                    }
+                }
+                Done::Stray => {
+                    warn_on!(true);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops a request that has its number, without an answer: its path is being
+    /// closed.
+    pub(crate) fn drop_request(
+        self: &Arc<Self>,
+        path: &Path,
+        slot: &BodySlot,
+        buf_id: u16,
+        mut body: KBox<Body>,
+    ) {
+        let claimed = core::mem::take(&mut body.claimed);
+        slot.put(body);
+        if claimed {
+            self.release(path.tag, buf_id);
+        }
+    }
+
+    /// A request waits for one of the path `close`, in place of one of the path
+    /// `displaced`: the client has given up both.
+    fn supersede(&self, buf_id: u16, close: PathTag, displaced: Option<PathTag>) {
+        if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
+            if let Some(slot) = path.slots.get(buf_id.into()) {
+                if let Some(body) = slot.waiting.take() {
+                    slot.put(body);
+                }
+            }
+            path.given_up();
+        }
+        if let Some(path) = self.path(close) {
+            path.given_up();
+        }
+    }
+
+    /// Takes the waiting request of a path off its number; says whether the
+    /// caller has it now.
+    fn leave(&self, tag: PathTag, buf_id: u16) -> bool {
+        let words = &self.owners.words;
+        while let Some(word) = words.load(buf_id) {
+            match word.leave(tag) {
+                Leave::Left(next) => {
+                    if words.replace(buf_id, word, next) {
+                        return true;
+                    }
+                }
+                Leave::Elsewhere => return false,
+            }
+        }
+        false
+    }
+
+    /// Serves a request that waited, or drops it if its path is being closed.
+    fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
+        let Some(slot) = path.slots.get(buf_id.into()) else {
+            return;
+        };
+        let Some(mut body) = slot.waiting.take() else {
+            // It is parked before the word names it.
+            warn_on!(true);
+            return self.release(path.tag, buf_id);
+        };
+        body.claimed = true;
+        let cons = path.cons.lock();
+        let qp = match cons.qps.get(usize::from(body.cid)) {
+            Some(Some(qp)) if path.takes_requests() => qp.get(),
+            _ => {
+                drop(cons);
+                return self.drop_request(path, &slot, buf_id, body);
+            }
+        };
+        drop(cons);
+        let qp_ref: &QueuePair<Con> = &qp;
+        let Some(slot) = qp_ref.slots().and_then(|slots| slots.get(buf_id.into())) else {
+            return self.drop_request(path, &slot, buf_id, body);
+        };
+        con::proceed(&qp, slot, body);
+    }
+}
+
+/// Requests that had to wait for another path's.
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        loop {
+            let woken = this.owners.woken.lock().pop();
+            let Some((tag, buf_id)) = woken else {
+                return;
+            };
+            // Its path is not gone before its waiting requests are over.
+            match PathTag::new(tag).and_then(|tag| this.path(tag)) {
+                Some(path) => this.serve_woken(&path, buf_id),
+                None => {
+                    warn_on!(true);
+                }
+            }
+        }
+    }
+}
