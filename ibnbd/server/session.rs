@@ -203,7 +203,8 @@ impl ServiceSession for Handle {
     }
 
     fn down(&self) {
-        self.queue.flush();
+        // No message of the session is on the queue any more: each is answered. Those of others
+        // may wait there for their disks.
         self.session.close_all();
     }
 }
