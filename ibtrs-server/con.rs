@@ -17,7 +17,8 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    imm::send_imm, //
+    imm::send_imm,
+    trace, //
 };
 use ibtrs_proto::{
     consts::MAX_REQUEST_HDR_LEN,
@@ -163,6 +164,12 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut body: KBox<Body>) {
     path.stats
         .served(body.request.direction, body.request_bytes());
     body.counted = true;
+    trace::server_request(|| {
+        let write = body.request.direction == crate::Dir::Write;
+        let bytes = u32::try_from(body.request_bytes()).unwrap_or(u32::MAX);
+        // CAST: A table has no more slots than numbers.
+        (path.session.name(), &path.name, index as u16, write, bytes)
+    });
     let ready = body.prepare_data();
     let op = Op::new(qp, index, body);
     if ready.is_err() {

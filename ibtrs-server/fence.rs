@@ -9,7 +9,10 @@
 //! ended, too, the answer waits until the paths are gone.
 
 use crate::path::Path;
-use ibtrs_core::imm::send_imm;
+use ibtrs_core::{
+    imm::send_imm,
+    trace, //
+};
 use ibtrs_proto::{
     fsm::server_path::Event,
     imm::{
@@ -152,6 +155,7 @@ impl Path {
         if !fence.is_valid(cid, self.epoch) || !self.takes_requests() {
             return Err("fence where there must be none");
         }
+        trace::server_fence(|| (self.session.name(), &self.name, fence.epoch, fence.drain));
         let mut state = self.inbox.state.lock();
         if state.open >= MAX_FENCES || state.new.push_within_capacity(fence).is_err() {
             return Err("too many fences");
@@ -204,6 +208,9 @@ impl Path {
                 return Ok(());
             };
             send_imm(service, Imm::FenceDone(fence))?;
+            trace::server_fence_done(|| {
+                (self.session.name(), &self.name, fence.epoch, fence.drain)
+            });
             drop(cons);
             self.inbox.answered();
         }

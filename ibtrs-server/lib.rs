@@ -56,24 +56,15 @@ mod respond;
 mod server;
 mod session;
 mod stats;
+mod sysfs;
 
 pub use op::Op;
-pub use path::{
-    Ends,
-    Path, //
-};
 pub use server::{
     listen,
     Listener,
     Service,
     ServiceSession,
     SessionInfo, //
-};
-pub use session::Session;
-pub use stats::{
-    Rdma,
-    Stats,
-    WcCompletion, //
 };
 
 pub use ibtrs_proto::msg::Direction as Dir;
@@ -116,11 +107,15 @@ module! {
     license: "GPL",
 }
 
-struct ServerModule;
+struct ServerModule {
+    _sysfs: sysfs::Registration,
+}
 
 impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         config::Config::from_params()?;
-        Ok(Self)
+        Ok(Self {
+            _sysfs: sysfs::Registration::new()?,
+        })
     }
 }

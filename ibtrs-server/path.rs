@@ -13,7 +13,8 @@ use crate::{
     fence::Inbox,
     info,
     session::Session,
-    stats::Stats, //
+    stats::Stats,
+    sysfs::PathDir, //
 };
 use ibtrs_core::{
     convert::{
@@ -22,7 +23,8 @@ use ibtrs_core::{
     },
     heart::Heart,
     imm::send_imm,
-    steps::Steps, //
+    steps::Steps,
+    trace, //
 };
 use ibtrs_proto::{
     addr::Addr,
@@ -48,6 +50,7 @@ use ibtrs_proto::{
 use kernel::{
     fmt, new_mutex, new_spinlock_irq,
     prelude::*,
+    str::CString,
     sync::{
         atomic::{
             AtomicFlag,
@@ -100,11 +103,11 @@ pub(crate) struct Resources {
 
 /// The addresses of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// The client's.
-    pub src: Addr,
+    pub(crate) src: Addr,
     /// The server's.
-    pub dst: Addr,
+    pub(crate) dst: Addr,
 }
 
 impl Ends {
@@ -131,7 +134,7 @@ impl fmt::Display for Ends {
 
 /// A path of a session.
 #[pin_data]
-pub struct Path {
+pub(crate) struct Path {
     pub(crate) session: Arc<Session>,
     pub(crate) uuid: [u8; 16],
     /// Names it among the paths of the session.
@@ -139,15 +142,17 @@ pub struct Path {
     /// The number of the client's attempt, if it knows the extensions.
     pub(crate) epoch: Option<u32>,
     pub(crate) ends: Ends,
+    /// The addresses in words, for traces.
+    pub(crate) name: CString,
     pub(crate) dev: Arc<Device>,
     hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
     cid_num: u16,
     /// Requests are taken: the path is connected.
     admits: AtomicFlag,
-    /// The path is shown to users.
+    /// What users see of the path, while it is connected.
     #[pin]
-    shown: Mutex<bool>,
+    shown: Mutex<Option<PathDir>>,
     pub(crate) stats: Stats,
     #[pin]
     fsm: SpinLockIrq<Fsm>,
@@ -182,22 +187,22 @@ kx::impl_has_work! {
 /// What users may see and do.
 impl Path {
     /// Returns the addresses.
-    pub fn ends(&self) -> Ends {
+    pub(crate) fn ends(&self) -> Ends {
         self.ends
     }
 
     /// Returns the name of the RDMA device.
-    pub fn hca_name(&self) -> &CStr {
+    pub(crate) fn hca_name(&self) -> &CStr {
         self.dev.name()
     }
 
     /// Returns the number of the device's port.
-    pub fn hca_port(&self) -> u32 {
+    pub(crate) fn hca_port(&self) -> u32 {
         self.hca_port
     }
 
     /// Returns the counters.
-    pub fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
 
@@ -210,7 +215,7 @@ impl Path {
     /// # Errors
     ///
     /// `EALREADY` when it is being closed.
-    pub fn disconnect(self: &Arc<Self>) -> Result {
+    pub(crate) fn disconnect(self: &Arc<Self>) -> Result {
         if !self.event(Event::UserDisconnect) {
             return Err(EALREADY);
         }
@@ -255,13 +260,14 @@ impl Path {
                 uuid: request.path_uuid,
                 tag: session.next_tag().ok_or(ENOSPC)?,
                 epoch: request.ext.map(|ext| ext.epoch),
+                name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 dev,
                 hca_port: id.port_num(),
                 slots,
                 cid_num: request.cid_num,
                 admits: AtomicFlag::new(false),
-                shown <- new_mutex!(false, "Path::shown"),
+                shown <- new_mutex!(None, "Path::shown"),
                 stats: Stats::new()?,
                 fsm <- new_spinlock_irq!(
                     Fsm {
@@ -348,14 +354,19 @@ impl Path {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn show(&self) -> Result {
-        *self.shown.lock() = true;
-        pr_info!("{}: path connected\n", *self);
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PathDir::new`].
+    pub(crate) fn show(self: &Arc<Self>) -> Result {
+        let session = self.session.dir().ok_or(ENODEV)?;
+        *self.shown.lock() = Some(PathDir::new(&session, self)?);
+        pr_info!("{}: path connected\n", **self);
         Ok(())
     }
 
     pub(crate) fn is_shown(&self) -> bool {
-        *self.shown.lock()
+        self.shown.lock().is_some()
     }
 
     /// Shows the path no more: it is being closed. Another path of the same
@@ -365,7 +376,10 @@ impl Path {
     ///
     /// May sleep.
     pub(crate) fn hide(&self) {
-        if core::mem::take(&mut *self.shown.lock()) {
+        // Under the lock, so that the directory is gone when the path is not shown.
+        let mut shown = self.shown.lock();
+        if let Some(dir) = shown.take() {
+            drop(dir);
             pr_info!("{}: path closed\n", *self);
         }
     }
@@ -394,7 +408,8 @@ impl Path {
     /// Any.
     pub(crate) fn event(self: &Arc<Self>, event: Event) -> bool {
         let mut fsm = self.fsm.lock();
-        let step = fsm::step(fsm.state, event);
+        let from = fsm.state;
+        let step = fsm::step(from, event);
         fsm.state = step.next;
         let connected = step.next == State::Connected;
         if self.takes_requests() != connected {
@@ -406,6 +421,10 @@ impl Path {
             fsm.todo.push(step.actions, Actions::and);
         }
         drop(fsm);
+        if from != step.next {
+            let (from, to) = (trace::server_state(from), trace::server_state(step.next));
+            trace::server_path_state(|| (self.session.name(), &self.name, from, to));
+        }
         if work {
             self.events.enqueue(self.clone());
         }

@@ -8,7 +8,10 @@ use crate::{
     body::Body,
     con::Con, //
 };
-use ibtrs_core::convert;
+use ibtrs_core::{
+    convert,
+    trace, //
+};
 use ibtrs_proto::{
     errno::Errno,
     imm::Imm, //
@@ -73,6 +76,11 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, res
     let path = &qp.handler().path;
     if take(&mut body.counted) {
         path.stats.ended();
+        trace::server_response(|| {
+            let error = result.err().map_or(0, Error::to_errno);
+            // CAST: A table has no more slots than numbers.
+            (path.session.name(), &path.name, index as u16, error)
+        });
     }
     // Before the answer, after which the client may use the number again.
     if take(&mut body.claimed) {

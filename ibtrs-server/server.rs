@@ -173,26 +173,6 @@ pub struct Listener {
     server: Arc<Server>,
 }
 
-impl Listener {
-    /// Returns the sessions that have come up.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn sessions(&self) -> Result<KVec<Arc<Session>>> {
-        let mut up = KVec::new();
-        let sessions = self.server.sessions.lock();
-        for session in sessions.list.iter().filter(|s| s.upper.as_ref().is_some()) {
-            up.push(session.clone(), GFP_KERNEL)?;
-        }
-        Ok(up)
-    }
-}
-
 impl Drop for Listener {
     fn drop(&mut self) {
         drop(self.id.take());

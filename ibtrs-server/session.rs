@@ -15,6 +15,7 @@ use crate::{
         SessionInfo,
         Sessions, //
     },
+    sysfs::SessionDir, //
 };
 use ibtrs_proto::{
     fsm::server_path::Event,
@@ -43,7 +44,7 @@ use kx::work::Work;
 
 /// The session of a client.
 #[pin_data]
-pub struct Session {
+pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
     /// Tells it from other sessions of this run of the server, for clients.
@@ -55,6 +56,9 @@ pub struct Session {
     pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
     #[pin]
     up: Mutex<()>,
+    /// What users see of the session, from its first path that is connected.
+    #[pin]
+    dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has gone; under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
     last_tag: Atomic<u32>,
@@ -91,6 +95,7 @@ impl Session {
                 name: SetOnce::new(),
                 upper: SetOnce::new(),
                 up <- new_mutex!((), "Session::up"),
+                dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
                 owners <- Owners::new(server.config.queue_depth),
@@ -102,28 +107,11 @@ impl Session {
     }
 
     /// Returns the name; a stand-in until the first path is connected.
-    pub fn name(&self) -> &CStr {
+    pub(crate) fn name(&self) -> &CStr {
         match self.name.as_ref() {
             Some(name) => name,
             None => c"(unnamed)",
         }
-    }
-
-    /// Returns the paths that are shown to users: connected, and not being closed.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn paths(&self) -> Result<KVec<Arc<Path>>> {
-        let mut shown = KVec::new();
-        for path in self.paths.lock().iter().filter(|path| path.is_shown()) {
-            shown.push(path.clone(), GFP_KERNEL)?;
-        }
-        Ok(shown)
     }
 
     /// Returns what a client that knows the extensions is told.
@@ -153,13 +141,20 @@ impl Session {
         if self.upper.as_ref().is_some() {
             return Ok(());
         }
+        let dir = SessionDir::new(self.name())?;
         let upper = self.server.service.session_up(&SessionInfo {
             name: self.name(),
             queue_depth: self.server.config.queue_depth,
             chunk_bytes: self.server.config.chunk_bytes,
         })?;
         self.upper.populate(upper);
+        *self.dir.lock() = Some(dir);
         Ok(())
+    }
+
+    /// Returns what users see of the session.
+    pub(crate) fn dir(&self) -> Option<Arc<SessionDir>> {
+        self.dir.lock().clone()
     }
 
     /// Gives the session its name, once a session that had it and is going is
@@ -258,6 +253,9 @@ impl Session {
         if !last {
             return;
         }
+        // Its paths have left theirs, so nobody else has it.
+        let dir = self.dir.lock().take();
+        drop(dir);
         if let Some(upper) = self.upper.as_ref() {
             upper.down();
             pr_info!("{}: session closed\n", self.name());

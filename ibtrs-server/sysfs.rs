@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the operator sees of sessions and paths: `/sys/class/ibtrs-server/`, and
+//! events for user space.
+//!
+//! A directory is dropped before what it shows goes, where it may sleep: that
+//! waits for those who read and write its files, which takes them no time.
+
+use crate::path::Path;
+use ibtrs_core::convert::Shown;
+use kernel::{
+    fmt,
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+use kx::{
+    sync::RcuPtr,
+    sysfs::{
+        Action,
+        Buf,
+        Class,
+        Device,
+        Dir,
+        PlainDir, //
+    }, //
+};
+
+mod path;
+mod stats;
+
+/// The class, while the module is loaded.
+static CLASS: RcuPtr<Arc<Class>> = RcuPtr::null();
+
+/// Keeps the class.
+pub(crate) struct Registration;
+
+impl Registration {
+    /// Makes the class.
+    ///
+    /// # Context
+    ///
+    /// May sleep; once.
+    pub(crate) fn new() -> Result<Self> {
+        let class = Class::new(c"ibtrs-server")?;
+        drop(CLASS.replace(Some(KBox::new(class, GFP_KERNEL)?)));
+        Ok(Self)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        drop(CLASS.replace(None));
+    }
+}
+
+/// The directory of a session.
+pub(crate) struct SessionDir {
+    // Goes before the device that it is in.
+    paths: PlainDir,
+    device: Device<&'static ()>,
+}
+
+impl SessionDir {
+    /// Shows a session.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one of that name; `ENOMEM`.
+    pub(crate) fn new(name: &CStr) -> Result<Arc<Self>> {
+        let class = CLASS.read().get().cloned().ok_or(ENODEV)?;
+        let device = Device::new(&class, fmt!("{name}"), &(), &[])?;
+        let paths = PlainDir::plain(&device, fmt!("paths"))?;
+        Ok(Arc::new(Self { paths, device }, GFP_KERNEL)?)
+    }
+
+    /// Tells user space about a path. That it does not hear of it is no reason to fail.
+    fn tell(&self, path: impl fmt::Display, state: &CStr) {
+        let told = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
+            .map_err(Error::from)
+            .and_then(|path| self.device.uevent(Action::Change, &[&path, state]));
+        if let Err(error) = told {
+            pr_debug!("no event for user space: {:?}\n", error);
+        }
+    }
+}
+
+/// The directory of a path.
+pub(crate) struct PathDir {
+    // Goes before the directory that it is in, and that before the session's.
+    _stats: Dir<Arc<Path>>,
+    dir: Dir<Arc<Path>>,
+    session: Arc<SessionDir>,
+}
+
+impl PathDir {
+    /// Shows a path that is connected.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if a path of these addresses is shown; `ENOMEM`.
+    pub(crate) fn new(session: &Arc<SessionDir>, path: &Arc<Path>) -> Result<Self> {
+        let dir = Dir::new(
+            &session.paths,
+            fmt!("{}", path.ends),
+            path.clone(),
+            &path::FILES,
+        )?;
+        let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &stats::FILES)?;
+        session.tell(path.ends, c"IBTRS_STATE=connected");
+        Ok(Self {
+            _stats: stats,
+            dir,
+            session: session.clone(),
+        })
+    }
+}
+
+impl Drop for PathDir {
+    fn drop(&mut self) {
+        self.session
+            .tell(self.dir.data().ends, c"IBTRS_STATE=disconnected");
+    }
+}
+
+/// Writes what the protocol prints.
+fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
+    buf.write(fmt!("{}", Shown(what)))
+}
