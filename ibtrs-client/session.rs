@@ -54,13 +54,28 @@ pub struct SessionConfig<'a> {
 }
 
 /// Gets the events of a session.
+///
+/// They come one at a time, in turns: down, up, down and so on. The first is
+/// [`LinkEvents::down`], as [`Session::open`] itself tells of the first
+/// connection.
+///
+/// # Context
+///
+/// Both are called from a work item of the session. They may sleep and use
+/// [`Session::admin`], and must not close the session, nor wait for its requests.
 pub trait LinkEvents: Send + Sync {
-    /// The session can reach its server again, or no longer can.
+    /// The last path was lost.
+    fn down(&self);
+
+    /// The server can be reached again.
     ///
-    /// # Context
-    ///
-    /// May sleep; must not close the session, nor wait for its requests.
-    fn link(&self, up: bool);
+    /// If `fresh`, the server may have forgotten what was open on the session:
+    /// it must be opened anew. Requests are held until this returns, except
+    /// for administrative messages. Those that were submitted before end with
+    /// `ESTALE` then, as what they name may not exist any more: they are to be
+    /// built and submitted again. Should the session be lost meanwhile,
+    /// the requests stay where they are, and the next time is fresh as well.
+    fn up(&self, fresh: bool);
 }
 
 /// A request for the server.
@@ -157,7 +172,7 @@ impl Session {
     ///
     /// # Context
     ///
-    /// May sleep; not from [`LinkEvents::link`].
+    /// May sleep; not from [`LinkEvents`].
     pub fn close(&self) {
         let path = self.path.lock().take();
         if let Some(path) = path {
@@ -303,7 +318,6 @@ impl Session {
     /// Lets submitters find the path.
     pub(crate) fn publish(&self, active: KBox<Active>) {
         drop(self.active.replace(Some(active)));
-        self.link.link(true);
     }
 
     /// Hides the path; no submitter is in it any more when this returns.
@@ -313,7 +327,7 @@ impl Session {
 
     /// Says that the server cannot be reached any more.
     pub(crate) fn link_down(&self) {
-        self.link.link(false);
+        self.link.down();
     }
 }
 

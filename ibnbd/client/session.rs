@@ -46,12 +46,12 @@ pub(crate) struct Session {
 struct Link(CString);
 
 impl LinkEvents for Link {
-    fn link(&self, up: bool) {
-        if up {
-            pr_info!("{}: connected\n", *self.0);
-        } else {
-            pr_info!("{}: disconnected\n", *self.0);
-        }
+    fn down(&self) {
+        pr_info!("{}: disconnected\n", *self.0);
+    }
+
+    fn up(&self, _fresh: bool) {
+        pr_info!("{}: connected\n", *self.0);
     }
 }
 
