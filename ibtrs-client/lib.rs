@@ -28,6 +28,7 @@ mod session;
 pub use request::MAX_USER_HDR;
 pub use session::{
     Dir,
+    Life,
     LinkEvents,
     PathSpec,
     Session,

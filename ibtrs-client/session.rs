@@ -78,8 +78,17 @@ pub trait LinkEvents: Send + Sync {
     fn up(&self, fresh: bool);
 }
 
+/// A span of a session's life during which the server knows the same devices.
+///
+/// A request that names a device of an earlier one is not sent: the server may
+/// have given its number to another device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Life(pub(crate) u32);
+
 /// A request for the server.
 pub struct Submit<'a> {
+    /// What [`Session::life`] gave before the request was built.
+    pub life: Life,
     /// The chunk to use, below [`Session::io_depth`]. No other request may be
     /// in flight with it.
     pub tag: u16,
@@ -222,6 +231,20 @@ impl Session {
         nr_queues()
     }
 
+    /// Names the present span of the session's life. Another one begins when
+    /// the server turns out to be fresh (see [`LinkEvents::up`]), and again when
+    /// that call returns.
+    ///
+    /// To be asked before anything is looked at that a fresh server changes,
+    /// such as the number of a device.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn life(&self) -> Life {
+        Life(0)
+    }
+
     /// Hands a request to the connection `queue`. When it ends, `io` is told.
     ///
     /// # Context
@@ -232,7 +255,10 @@ impl Session {
     ///
     /// The I/O comes back with
     /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ENOTCONN`: the session is cut off from the server;
+    /// - `ESTALE`: it was built for an earlier life, see [`Submit::life`];
+    /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
+    ///   long; before that, requests wait;
+    /// - `ENOTCONN`: the session is closed;
     /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed;
     /// - `EIO`: its memory could not be mapped.
     pub fn submit(&self, queue: u32, submit: Submit<'_>) -> Result<(), (Error, IoHandle)> {
@@ -270,6 +296,7 @@ impl Session {
         let io = SyncIo::new(reply.len())?;
         let permit = self.admin.get(self)?;
         let submit = Submit {
+            life: self.life(),
             tag: permit.tag(),
             dir,
             user_hdr,

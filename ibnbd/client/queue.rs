@@ -126,7 +126,10 @@ impl Driver for Queue {
         if rq.map_sg().is_err() {
             return Err((rq, Status::IO_ERROR));
         }
+        // Before the device's number is looked at.
+        let life = disk.transport.life();
         let submit = Submit {
+            life,
             tag,
             dir: if op.is_transport_write() {
                 Dir::Write

@@ -43,6 +43,15 @@ impl Heart {
         })
     }
 
+    /// Forgives `missed_max` silent intervals from now on.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn set_missed_max(&self, missed_max: u32) {
+        self.state.lock().set_missed_max(missed_max);
+    }
+
     fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0)
     }

@@ -39,7 +39,13 @@ impl Heartbeat {
         }
     }
 
-    /// To be called once per interval, the first time one interval after the path came up.
+    /// Forgives `missed_max` ticks of silence from now on.
+    pub fn set_missed_max(&mut self, missed_max: u32) {
+        self.missed_max = missed_max;
+    }
+
+    /// To be called once per interval; the first time when the path comes up, which measures the
+    /// latency at once, or one interval later.
     ///
     /// With traffic it sends at each tick. In silence it sends once, and the path is dead
     /// `missed_max + 1` ticks later.
