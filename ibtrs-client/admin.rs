@@ -4,75 +4,95 @@
 //! I/O uses.
 
 use crate::session::Session;
+use ibtrs_proto::permit::{
+    FreeIds,
+    Shares, //
+};
 use kernel::{
-    new_condvar, new_mutex,
+    new_condvar,
+    new_mutex,
     prelude::*,
     sync::{
         CondVar,
         CondVarTimeoutResult,
         Mutex, //
     },
-    time::msecs_to_jiffies,
+    time::msecs_to_jiffies, //
 };
+use kx::io::SyncIo;
 
-/// The reserved chunks that nobody holds.
+/// Who holds the reserved chunks.
 #[pin_data]
 pub(crate) struct Admin {
     #[pin]
-    held: Mutex<u32>,
+    state: Mutex<State>,
     #[pin]
     returned: CondVar,
 }
 
-impl Admin {
-    /// Chunks that are reserved in a queue of `depth` chunks.
-    pub(crate) const fn reserved(depth: u16) -> u16 {
-        if depth < 16 {
-            1
-        } else {
-            4
+struct State {
+    /// Of all that could ever be reserved; below the number that is.
+    free: FreeIds,
+    /// Messages that their senders gave up and the server has not answered.
+    late: [Option<SyncIo>; Shares::MESSAGES as usize],
+}
+
+impl State {
+    /// Takes note of late answers.
+    fn sweep(&mut self) {
+        for (nr, late) in self.late.iter_mut().enumerate() {
+            let ended = |io: &mut SyncIo| io.result() != Err(EINPROGRESS);
+            if late.take_if(ended).is_some() {
+                // In range, as the array is that short.
+                self.free.give(nr as u16);
+            }
         }
     }
+}
 
+impl Admin {
     pub(crate) fn new() -> impl PinInit<Self> {
+        let state = State {
+            free: FreeIds::new(Shares::MESSAGES),
+            late: [const { None }; Shares::MESSAGES as usize],
+        };
         pin_init!(Self {
-            held <- new_mutex!(0, "Admin::held"),
+            state <- new_mutex!(state, "Admin::state"),
             returned <- new_condvar!("Admin::returned"),
         })
     }
 
     /// Waits for a permit.
     ///
-    /// A chunk whose message was given up by its sender is busy until the
-    /// server has answered, so that holding no permit is not enough.
-    ///
     /// # Errors
     ///
     /// `EINTR`; `ENOTCONN` when the session is cut off.
     pub(crate) fn get<'a>(&'a self, session: &Session) -> Result<Permit<'a>> {
-        let depth = session.queue_depth();
-        let first = depth - Self::reserved(depth).min(depth);
-        let mut held = self.held.lock();
+        let shares = session.shares();
+        let mut state = self.state.lock();
         loop {
             if !session.is_connected() {
                 return Err(ENOTCONN);
             }
-            for nr in 0..Self::reserved(depth) {
-                let tag = first + nr;
-                if *held & (1 << nr) == 0 && session.is_idle(tag) {
-                    *held |= 1 << nr;
+            state.sweep();
+            match state.free.take() {
+                Some(nr) if nr < shares.reserved() => {
                     return Ok(Permit {
                         admin: self,
                         nr,
-                        tag,
+                        tag: shares.io() + nr,
+                        late: None,
                     });
                 }
+                Some(nr) => {
+                    state.free.give(nr);
+                }
+                None => {}
             }
-            // Now and then, as an answer to a message that was given up wakes
-            // nobody.
+            // Now and then, as a late answer wakes nobody.
             let pause = msecs_to_jiffies(100);
             if let CondVarTimeoutResult::Signal { .. } =
-                self.returned.wait_interruptible_timeout(&mut held, pause)
+                self.returned.wait_interruptible_timeout(&mut state, pause)
             {
                 return Err(EINTR);
             }
@@ -85,17 +105,31 @@ pub(crate) struct Permit<'a> {
     admin: &'a Admin,
     nr: u16,
     tag: u16,
+    late: Option<SyncIo>,
 }
 
 impl Permit<'_> {
     pub(crate) fn tag(&self) -> u16 {
         self.tag
     }
+
+    /// Keeps the chunk taken until `io` has ended, for which nobody waits.
+    pub(crate) fn give_up(mut self, io: SyncIo) {
+        self.late = Some(io);
+    }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.admin.held.lock() &= !(1 << self.nr);
+        let mut state = self.admin.state.lock();
+        let late = self.late.take();
+        match (late, state.late.get_mut(usize::from(self.nr))) {
+            (Some(io), Some(place)) => *place = Some(io),
+            _ => {
+                state.free.give(self.nr);
+            }
+        }
+        drop(state);
         self.admin.returned.notify_one();
     }
 }

@@ -3,7 +3,7 @@
 //! One connection of a path: what its completions mean.
 
 use crate::{
-    path::Path,
+    attempt::Attempt,
     request::{
         self,
         Request, //
@@ -38,7 +38,7 @@ pub(crate) const RECV_INFO: usize = 1;
 
 /// The handler of a connection.
 pub(crate) struct Con {
-    pub(crate) path: Arc<Path>,
+    pub(crate) attempt: Arc<Attempt>,
     /// The number of the connection; 0 is the service connection.
     pub(crate) cid: u16,
 }
@@ -53,14 +53,14 @@ impl Con {
         errno: u16,
         invalidated: bool,
     ) {
-        let Some(wire) = self.path.wire.as_ref() else {
+        let Some(wire) = self.attempt.wire.as_ref() else {
             return;
         };
         let rkey = if wire.rsp.new_rkey {
             match RkeyRsp::decode_for(message.bytes, id, wire.rsp.queue_depth) {
                 Ok(rsp) => Some(rsp.rkey),
                 Err(error) => {
-                    self.path.error(fmt!("bad answer: {}", error.as_str()));
+                    self.attempt.error(fmt!("bad answer: {}", error.as_str()));
                     return;
                 }
             }
@@ -69,7 +69,7 @@ impl Con {
         };
         let slot = qp.slots().and_then(|slots| slots.get(id));
         let Some(slot) = slot else {
-            self.path
+            self.attempt
                 .error(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };
@@ -81,10 +81,10 @@ impl Handler for Con {
     type Slot = Request;
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.path.heart.received();
+        self.attempt.heart.received();
         let Some(imm) = message.wc.imm() else {
             if message.class == RECV_INFO {
-                self.path.info_received(message.bytes);
+                self.attempt.info_received(message.bytes);
                 return Repost::No;
             }
             // The server invalidated a key; the answer follows.
@@ -95,21 +95,18 @@ impl Handler for Con {
             Imm::IoRspInv { id, errno } => self.answered(&qp, &message, id, errno, true),
             Imm::Heartbeat => {
                 if let Err(error) = request::send_imm(&qp, Imm::HeartbeatAck) {
-                    self.path
+                    self.attempt
                         .error(fmt!("cannot answer a heartbeat ({:?})", error));
                 }
             }
-            Imm::HeartbeatAck => {
-                self.path.heart.answered();
-            }
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::FenceDone(_) | Imm::Unknown(_) => {
-                pr_warn_ratelimited!(
-                    "{}: connection {}: unknown immediate {:#x}\n",
-                    self.path.session.name(),
-                    self.cid,
-                    imm
-                )
-            }
+            Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
+            Imm::FenceDone(fence) => self.attempt.fence_done(fence),
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::Unknown(_) => pr_warn_ratelimited!(
+                "{}: connection {}: unknown immediate {:#x}\n",
+                self.attempt.log(),
+                self.cid,
+                imm
+            ),
         }
         Repost::Yes
     }
@@ -126,9 +123,9 @@ impl Handler for Con {
         // What is flushed was lost to an error that was reported before, or to
         // a disconnect.
         if wc.is_flush() {
-            self.path.error(fmt!("connection {} was flushed", self.cid));
+            self.attempt.error(fmt!("connection {} was flushed", self.cid));
         } else {
-            self.path.error(fmt!("connection {}: {}", self.cid, wc));
+            self.attempt.error(fmt!("connection {}: {}", self.cid, wc));
         }
     }
 }

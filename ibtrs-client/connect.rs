@@ -7,22 +7,20 @@
 //! them before the next, so that the time does not grow with their number.
 
 use crate::{
+    attempt::{
+        Active,
+        Attempt, //
+    },
     con::{
         Con,
         RECV_ANSWERS,
         RECV_INFO, //
     },
-    path::{
-        Active,
-        Path,
-        Removal, //
-    },
     request::{
         self,
         Request,
         Wire, //
-    },
-    session::Limits,
+    }, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -33,10 +31,20 @@ use ibtrs_proto::{
         SERVICE_QUEUE_DEPTH, //
     },
     errno::Errno,
+    failover::{
+        Admit,
+        Offer, //
+    },
+    fsm::client_path::Event,
     handshake::{
         reject_decode,
         ConnReq,
-        ConnRsp, //
+        ConnRsp,
+        ReqExt, //
+    },
+    imm::{
+        Fence,
+        Imm, //
     },
     msg::{
         InfoReq,
@@ -52,7 +60,7 @@ use kernel::{
     },
     time::msecs_to_jiffies,
 };
-use kx::net::ns::Net;
+use kx::sync::PercpuArc;
 use rdma::{
     cm::{
         CmEvent,
@@ -61,14 +69,18 @@ use rdma::{
         ConnParam, //
     },
     cq::PollContext,
-    device::Device,
+    device::{
+        Device,
+        RemovalHandler, //
+    },
     dma::{
         Direction,
         DmaBuf, //
     },
     qp::{
         Qp,
-        QpConfig, //
+        QpConfig,
+        QueuePair, //
     },
     recv::RecvClass,
     sendq::{
@@ -86,6 +98,8 @@ enum Stage {
     AddrResolved,
     RouteResolved,
     Established,
+    /// It was, and the connection manager has ended it.
+    Ended,
 }
 
 /// The progress of a path's connections, and how it is ended early.
@@ -100,7 +114,9 @@ pub(crate) struct Setup {
     info_len: usize,
     /// Ends the attempt with this.
     pub(crate) abort: Option<Error>,
-    /// An attempt is under way.
+    /// The answer to the fence of all older attempts is in.
+    pub(crate) fenced: bool,
+    /// The worker has not left.
     pub(crate) connecting: bool,
 }
 
@@ -113,8 +129,16 @@ impl Setup {
             info: KVVec::new(),
             info_len: 0,
             abort: None,
+            fenced: false,
             connecting: true,
         })
+    }
+
+    /// Tells whether the first `cons` connections, which were established, have
+    /// ended.
+    pub(crate) fn all_ended(&self, cons: usize) -> bool {
+        let ended = |stage: &Stage| matches!(stage, Stage::Ended);
+        self.stages.iter().take(cons).all(ended)
     }
 
     /// Tells how far a connection has come, or why the attempt has failed.
@@ -129,38 +153,44 @@ impl Setup {
 
 /// Gets the events of a connection's id.
 struct Events {
-    path: Arc<Path>,
+    attempt: Arc<Attempt>,
     cid: u16,
 }
 
 impl Events {
-    fn set(&self, stage: Result<Stage, Error>) {
-        let mut setup = self.path.setup.lock();
-        match stage {
-            Ok(stage) => {
-                if let Some(place) = setup.stages.get_mut(usize::from(self.cid)) {
-                    *place = stage;
-                }
-            }
-            Err(error) => setup.failed = setup.failed.or(Some(error)),
+    fn set(&self, stage: Stage) {
+        let mut setup = self.attempt.setup.lock();
+        if let Some(place) = setup.stages.get_mut(usize::from(self.cid)) {
+            *place = stage;
         }
         drop(setup);
-        self.path.progress.notify_all();
+        self.attempt.progress.notify_all();
+    }
+
+    fn fail(&self, error: Error) {
+        let mut setup = self.attempt.setup.lock();
+        setup.failed = setup.failed.or(Some(error));
+        drop(setup);
+        self.set(Stage::Ended);
     }
 
     fn established(&self, private_data: &[u8]) {
         if self.cid == 0 {
             let rsp = ConnRsp::decode(private_data).map_err(|error| {
-                pr_info!(
-                    "{}: the server's acceptance is invalid: {}\n",
-                    *self.path.name,
-                    error.as_str()
-                );
+                self.attempt
+                    .error(fmt!("the server's acceptance is invalid: {}", error.as_str()));
                 error.errno()
             });
-            self.path.setup.lock().rsp = Some(rsp);
+            self.attempt.setup.lock().rsp = Some(rsp);
         }
-        self.set(Ok(Stage::Established));
+        self.set(Stage::Established);
+    }
+
+    /// The connection manager has ended the connection, or never made it.
+    fn ended(&self, error: Error, event: &CmEvent<'_>) {
+        self.attempt
+            .error(fmt!("connection {}: {}", self.cid, event.as_str()));
+        self.fail(error);
     }
 
     fn rejected(&self, reason: i32, private_data: &[u8]) {
@@ -171,39 +201,40 @@ impl Events {
         } else {
             reject_decode(private_data)
         };
-        pr_info!(
-            "{}: connection {} was refused: reason {}, {}\n",
-            *self.path.name,
+        self.attempt.error(fmt!(
+            "connection {} was refused: reason {}, {}",
             self.cid,
             reason,
             errno.as_str()
-        );
-        self.set(Err(convert::error(errno)));
+        ));
+        self.fail(convert::error(errno));
     }
 }
 
 impl CmHandler for Events {
     fn event(&self, event: &CmEvent<'_>) {
         match *event {
-            CmEvent::AddrResolved => self.set(Ok(Stage::AddrResolved)),
-            CmEvent::RouteResolved => self.set(Ok(Stage::RouteResolved)),
+            CmEvent::AddrResolved => self.set(Stage::AddrResolved),
+            CmEvent::RouteResolved => self.set(Stage::RouteResolved),
             CmEvent::Established(data) => self.established(data),
             CmEvent::Rejected(reason, data) => self.rejected(reason, data),
-            CmEvent::Failed(error, what) => {
-                pr_info!("{}: connection {}: {}\n", *self.path.name, self.cid, what);
-                self.set(Err(error));
-            }
-            CmEvent::Disconnected => self.set(Err(ECONNRESET)),
-            CmEvent::DeviceRemoval => self.set(Err(ENODEV)),
-        }
-        if event.is_end() {
-            self.path
-                .error(fmt!("connection {}: {}", self.cid, event.as_str()));
+            CmEvent::Failed(error, _) => self.ended(error, event),
+            CmEvent::Disconnected => self.ended(ECONNRESET, event),
+            CmEvent::DeviceRemoval => self.ended(ENODEV, event),
         }
     }
 }
 
-impl Path {
+/// Tells an attempt that its device goes away.
+struct Removal(Arc<Attempt>);
+
+impl RemovalHandler for Removal {
+    fn device_removed(&self) {
+        self.0.error(fmt!("the RDMA device goes away"));
+    }
+}
+
+impl Attempt {
     /// Takes the session information; see [`establish`].
     pub(crate) fn info_received(&self, bytes: &[u8]) {
         let mut setup = self.setup.lock();
@@ -219,7 +250,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `EINTR` after a signal, `ETIMEDOUT`, those of `ready`.
+    /// `ETIMEDOUT`, those of `ready`.
     fn wait<T>(&self, ready: impl Fn(&Setup) -> Result<Option<T>>) -> Result<T> {
         let mut left = msecs_to_jiffies(CONNECT_TIMEOUT_MS);
         let mut setup = self.setup.lock();
@@ -228,11 +259,27 @@ impl Path {
                 return Ok(value);
             }
             match self.progress.wait_interruptible_timeout(&mut setup, left) {
-                CondVarTimeoutResult::Signal { .. } => return Err(EINTR),
-                CondVarTimeoutResult::Timeout => return Err(ETIMEDOUT),
+                // Workers get no signals.
+                CondVarTimeoutResult::Signal { .. } | CondVarTimeoutResult::Timeout => {
+                    return Err(ETIMEDOUT)
+                }
                 CondVarTimeoutResult::Woken { jiffies } => left = jiffies,
             }
         }
+    }
+
+    /// Waits for some milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt has failed meanwhile.
+    fn pause(&self, ms: u32) -> Result {
+        let mut setup = self.setup.lock();
+        setup.stage(0)?;
+        let _ = self
+            .progress
+            .wait_interruptible_timeout(&mut setup, msecs_to_jiffies(ms));
+        setup.stage(0).map(drop)
     }
 
     fn wait_stage(&self, cid: usize, stage: Stage) -> Result {
@@ -248,22 +295,22 @@ struct Start {
 
 impl Start {
     /// Makes the id of connection `cid` and starts to resolve the address.
-    fn resolve(path: &Arc<Path>, net: &Net, cid: u16) -> Result<Self> {
+    fn resolve(attempt: &Arc<Attempt>, cid: u16) -> Result<Self> {
         let events = Arc::new(
             Events {
-                path: path.clone(),
+                attempt: attempt.clone(),
                 cid,
             },
             GFP_KERNEL,
         )?;
-        let id = CmId::new(net, events)?;
+        let id = CmId::new(attempt.path.session.net(), events)?;
         id.set_reuse_addr()?;
         // In range, as the parameter is.
         let ack_timeout = crate::param::ack_timeout.get() as u8;
         if ack_timeout > 0 {
             id.set_ack_timeout(ack_timeout)?;
         }
-        let spec = &path.spec;
+        let spec = &attempt.path.spec;
         let dst = convert::sock_addr(&spec.addr.dst, spec.port)?;
         let src = match &spec.addr.src {
             Some(src) => Some(convert::sock_addr(src, 0)?),
@@ -278,9 +325,9 @@ impl Start {
 
     /// Makes the queue pair once the address is resolved, and starts to resolve
     /// the route.
-    fn route(&self, path: &Arc<Path>, config: QpConfig, dev: &Arc<Device>) -> Result<Qp<Con>> {
+    fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, dev: &Arc<Device>) -> Result<Qp<Con>> {
         let con = Con {
-            path: path.clone(),
+            attempt: attempt.clone(),
             cid: self.cid,
         };
         let qp = config.create(self.id.clone(), dev, con)?;
@@ -289,15 +336,20 @@ impl Start {
     }
 
     /// Asks the server for the connection once the route is resolved.
-    fn connect(&self, path: &Path, cid_num: u16) -> Result {
+    fn connect(&self, attempt: &Attempt, cid_num: u16, first_conn: bool) -> Result {
+        let path = &attempt.path;
         let request = ConnReq {
             cid: self.cid,
             cid_num,
-            recon_cnt: 1,
+            // Its low bits are what the wire has room for.
+            recon_cnt: path.nr_attempts() as u16,
             path_uuid: path.uuid,
             session_uuid: path.session.uuid,
-            first_conn: true,
-            ext: None,
+            first_conn,
+            ext: Some(ReqExt {
+                epoch: attempt.epoch,
+                send_imm: false,
+            }),
         };
         self.id.connect(ConnParam {
             private_data: &request.encode(),
@@ -307,33 +359,158 @@ impl Start {
     }
 }
 
-/// Connects a path: gives what submitters need.
+/// Makes an attempt, until the path is published or has failed.
 ///
-/// Whatever was set up is in [`Path::cons`] afterwards, also after an error.
+/// Whatever was set up is in [`Attempt::cons`] afterwards, also after a failure.
 ///
 /// # Context
 ///
-/// May sleep; interruptible.
-pub(crate) fn establish(path: &Arc<Path>) -> Result<KBox<Active>> {
-    let net = Net::current();
+/// May sleep.
+pub(crate) fn run(attempt: &Arc<Attempt>) {
+    let result = establish(attempt).and_then(|active| offer(attempt, active));
+    match result {
+        Ok(()) if attempt.path.attempt_event(attempt.epoch, Event::Established) => {
+            pr_info!("{}: connected\n", attempt.log());
+        }
+        // Something broke just now.
+        Ok(()) => attempt.failed(),
+        Err(error) => {
+            // This says something only if nobody has said more.
+            attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
+            attempt.path.set_failure(attempt.epoch, error);
+            attempt.failed();
+        }
+    }
+    attempt.set_ended();
+}
+
+/// Connects all connections: gives what submitters need.
+fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     let cid_num = u16::try_from(crate::session::nr_queues() + 1)?;
-
-    let service = Start::resolve(path, &net, 0)?;
-    path.wait_stage(0, Stage::AddrResolved)?;
+    let service = Start::resolve(attempt, 0)?;
+    attempt.wait_stage(0, Stage::AddrResolved)?;
     let dev = service.id.device()?;
-    let removal = dev.on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
-    path.cons.lock().removal = Some(removal);
-    let qp = service.route(path, service_config(), &dev)?;
-    path.cons.lock().qps.push(qp, GFP_KERNEL)?;
-    path.wait_stage(0, Stage::RouteResolved)?;
-    service.connect(path, cid_num)?;
-    path.wait_stage(0, Stage::Established)?;
-    let rsp = path.wait(|setup| Ok(setup.rsp))?.map_err(convert::error)?;
-    let wire = agree(path, rsp, &dev)?;
+    let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
+    attempt.cons.lock().removal = Some(removal);
+    attempt.path.bound(&dev, &service.id);
+    let qp = service.route(attempt, service_config(), &dev)?;
+    attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
+    attempt.wait_stage(0, Stage::RouteResolved)?;
+    let first = FirstConn::take(attempt)?;
+    service.connect(attempt, cid_num, first.is_first())?;
+    attempt.wait_stage(0, Stage::Established)?;
+    drop(first);
+    let rsp = attempt.wait(|setup| Ok(setup.rsp))?;
+    let rsp = rsp.map_err(convert::error)?;
+    attempt.path.set_accepted();
+    let wire = Wire::new(rsp, &dev)?;
+    attempt.wire.populate(wire);
 
-    connect_rest(path, &net, &dev, &wire, cid_num)?;
-    let slots = exchange_info(path, &dev, &wire)?;
-    start(path, dev, wire, slots)
+    connect_rest(attempt, &dev, &wire, cid_num)?;
+    let slots = exchange_info(attempt, &dev, &wire)?;
+    start(attempt, dev, wire, slots)
+}
+
+/// Whether the server may make a session for a connection (protocol 2.2).
+///
+/// Two paths that ask for it at once can be given a session each by a server in
+/// C, so that they take turns. One that gets no answer does not make the others
+/// wait for long.
+struct FirstConn<'a> {
+    attempt: &'a Attempt,
+    first: bool,
+}
+
+impl<'a> FirstConn<'a> {
+    /// How long a path waits for another one's answer.
+    const PATIENCE_MS: u32 = 3000;
+    /// How often it looks for that.
+    const PAUSE_MS: u32 = 20;
+
+    fn take(attempt: &'a Attempt) -> Result<Self> {
+        let session = &attempt.path.session;
+        let mut first = true;
+        for _ in 0..Self::PATIENCE_MS / Self::PAUSE_MS {
+            first = !session.is_connected();
+            if !first || session.take_turn(attempt.epoch) {
+                break;
+            }
+            attempt.pause(Self::PAUSE_MS)?;
+        }
+        Ok(Self { attempt, first })
+    }
+
+    fn is_first(&self) -> bool {
+        self.first || self.attempt.path.was_accepted()
+    }
+}
+
+impl Drop for FirstConn<'_> {
+    fn drop(&mut self) {
+        self.attempt.path.session.give_turn(self.attempt.epoch);
+    }
+}
+
+/// What [`establish`] has made of a path.
+struct Made {
+    qps: KVec<PercpuArc<QueuePair<Con>>>,
+    slots: Arc<Slots<Con>>,
+    wire: Wire,
+    dev: Arc<Device>,
+}
+
+/// Offers the path to the session until that takes or refuses it.
+fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
+    let session = &attempt.path.session;
+    let mut offer = Offer {
+        epoch: attempt.epoch,
+        previous: attempt.path.previous(),
+        ext: made.wire.rsp.ext,
+        queue_depth: made.wire.rsp.queue_depth,
+        max_io_bytes: made.wire.max_io_bytes,
+        fenced: false,
+    };
+    let active = Arc::new(
+        Active {
+            attempt: attempt.clone(),
+            qps: made.qps,
+            slots: made.slots,
+            wire: made.wire,
+            dev: made.dev,
+        },
+        GFP_KERNEL,
+    )?;
+    // Measures the latency at once.
+    attempt.beat()?;
+    loop {
+        match session.offer(&offer, &active)? {
+            Admit::Publish(_) => return Ok(()),
+            Admit::FenceOlder => {
+                fence_older(attempt, &active)?;
+                offer.fenced = true;
+            }
+            Admit::Again | Admit::Forgotten => {
+                attempt.path.set_hurry();
+                return Err(ESTALE);
+            }
+            Admit::Refuse(refusal) => {
+                attempt.error(fmt!("{}", refusal.as_str()));
+                return Err(convert::error(refusal.errno()));
+            }
+        }
+    }
+}
+
+/// Has the server end what earlier paths of the session may have left there.
+fn fence_older(attempt: &Attempt, active: &Active) -> Result {
+    active.send_imm(Imm::Fence(Fence {
+        epoch: Fence::OLDER,
+        drain: true,
+    }))?;
+    attempt.wait(|setup| {
+        setup.stage(0)?;
+        Ok(setup.fenced.then_some(()))
+    })
 }
 
 fn service_config() -> QpConfig {
@@ -358,59 +535,42 @@ fn io_config(dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
     }
 }
 
-/// Fixes the sizes that both sides can do.
-fn agree(path: &Path, rsp: ConnRsp, dev: &Device) -> Result<Wire> {
-    let wire = Wire::new(rsp, dev)?;
-    path.session.set_limits(Limits {
-        queue_depth: rsp.queue_depth,
-        max_io_bytes: wire.max_io_bytes,
-    })?;
-    path.wire.populate(wire);
-    Ok(wire)
-}
-
 /// Brings up the I/O connections, each step for all of them at once.
-fn connect_rest(
-    path: &Arc<Path>,
-    net: &Net,
-    dev: &Arc<Device>,
-    wire: &Wire,
-    cid_num: u16,
-) -> Result {
+fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num: u16) -> Result {
     let mut starts = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
     for cid in 1..cid_num {
-        starts.push(Start::resolve(path, net, cid)?, GFP_KERNEL)?;
+        starts.push(Start::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
     for start in &starts {
-        path.wait_stage(usize::from(start.cid), Stage::AddrResolved)?;
-        let qp = start.route(path, io_config(dev, wire, start.cid), dev)?;
-        path.cons.lock().qps.push(qp, GFP_KERNEL)?;
+        attempt.wait_stage(usize::from(start.cid), Stage::AddrResolved)?;
+        let qp = start.route(attempt, io_config(dev, wire, start.cid), dev)?;
+        attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
     for start in &starts {
-        path.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
-        start.connect(path, cid_num)?;
+        attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
+        start.connect(attempt, cid_num, true)?;
     }
     for start in &starts {
-        path.wait_stage(usize::from(start.cid), Stage::Established)?;
+        attempt.wait_stage(usize::from(start.cid), Stage::Established)?;
     }
     Ok(())
 }
 
 /// Tells the server the session's name, and learns where its chunks are; makes
 /// the requests that will use them.
-fn exchange_info(path: &Arc<Path>, dev: &Arc<Device>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
+fn exchange_info(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
-    path.setup.lock().info = info;
+    attempt.setup.lock().info = info;
 
-    let name = path.session.name().to_bytes();
+    let name = attempt.path.session.name().to_bytes();
     let name = SessionName::new(name).map_err(|error| convert::error(error.errno()))?;
     let request = InfoReq { name }.encode();
     let mut message = DmaBuf::new(dev, request.len(), Direction::ToDevice)?;
     message.bytes_mut().copy_from_slice(&request);
     let sge = message.sge(0, request.len())?;
 
-    let cons = path.cons.lock();
+    let cons = attempt.cons.lock();
     let service = cons.qps.first().ok_or(ENOTCONN)?.get();
     drop(cons);
     service.add_recvs(
@@ -424,42 +584,41 @@ fn exchange_info(path: &Arc<Path>, dev: &Arc<Device>, wire: &Wire) -> Result<Arc
         chain.send([sge], Signal::Control);
     })?;
     // The device may read the message until the connection is drained.
-    path.cons.lock().info_req = Some(message);
-    path.wait(|setup| {
+    attempt.cons.lock().info_req = Some(message);
+    attempt.wait(|setup| {
         setup.stage(0)?;
         Ok((setup.info_len > 0).then_some(()))
     })?;
 
-    let mut setup = path.setup.lock();
+    let mut setup = attempt.setup.lock();
     let (info, len) = (core::mem::take(&mut setup.info), setup.info_len);
     drop(setup);
     let bytes = info.get(..len).ok_or(EIO)?;
     let rsp = InfoRsp::parse(bytes, wire.rsp.queue_depth, wire.rsp.chunk_size());
     let rsp = rsp.map_err(|error| {
-        pr_info!(
-            "{}: the server's session information is invalid: {}\n",
-            *path.name,
+        attempt.error(fmt!(
+            "the server's session information is invalid: {}",
             error.as_str()
-        );
+        ));
         convert::error(error.errno())
     })?;
     let mut chunks = rsp.chunks();
     let slots = Slots::new(u32::from(wire.rsp.queue_depth), |_| {
         Request::new(dev, wire, chunks.next().ok_or(EIO)?)
     })?;
-    path.cons.lock().slots = Some(slots.clone());
+    attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)
 }
 
 /// Lets the connections take answers.
 fn start(
-    path: &Arc<Path>,
+    attempt: &Arc<Attempt>,
     dev: Arc<Device>,
     wire: Wire,
     slots: Arc<Slots<Con>>,
-) -> Result<KBox<Active>> {
+) -> Result<Made> {
     let bytes = if wire.rsp.new_rkey { RKEY_RSP_LEN } else { 0 };
-    let cons = path.cons.lock();
+    let cons = attempt.cons.lock();
     let mut qps = KVec::with_capacity(cons.qps.len(), GFP_KERNEL)?;
     for (cid, qp) in cons.qps.iter().enumerate() {
         qp.set_slots(slots.clone())?;
@@ -477,14 +636,10 @@ fn start(
         qps.push(qp.get(), GFP_KERNEL)?;
     }
     drop(cons);
-    Ok(KBox::new(
-        Active {
-            path: path.clone(),
-            qps,
-            slots,
-            wire,
-            dev,
-        },
-        GFP_KERNEL,
-    )?)
+    Ok(Made {
+        qps,
+        slots,
+        wire,
+        dev,
+    })
 }

@@ -3,28 +3,59 @@
 //! The client of IBTRS: sessions with a server, for block devices and others
 //! above.
 //!
-//! [`Session`] is the interface. Inside, a session has a [`path::Path`], which
-//! has connections ([`con::Con`]) and the requests in flight
-//! ([`request::Request`]). State changes follow
-//! [`ibtrs_proto::fsm::client_path`] and run on the path's ordered work queue;
+//! [`Session`] is the interface. A session has [`Path`]s, which last as long as
+//! the operator wants them. What a path has of an RDMA device belongs to an
+//! [`attempt::Attempt`] to connect it: connections ([`con::Con`]) and the requests
+//! in flight ([`request::Request`]). State changes follow
+//! [`ibtrs_proto::fsm::client_path`] and are carried out by work items;
 //! submitters never wait for them.
+//!
+//! | Module | What for |
+//! |---|---|
+//! | [`session`] | the interface; which paths there are |
+//! | [`set`] | the connected paths, and the choice of one |
+//! | [`path`] | a path and its state |
+//! | [`attempt`], [`connect`], [`con`] | its connections |
+//! | [`request`], [`admin`] | requests in flight, permits for messages |
+//! | [`park`], [`pump`] | requests that wait for a path, failover |
+//! | [`settings`], [`stats`], [`text`], [`hooks`] | for the operator |
+//!
+//! # Work queues
+//!
+//! Each session has three, all safe for memory reclaim, with many works at a time
+//! (a work item never runs twice at once): one for requests that wait, which
+//! never sleeps for long; one for state changes, which sleeps until connections
+//! are torn down; and one for what may take long, which is to connect, and the
+//! calls of [`LinkEvents`]. What runs on one may wait for the next, not for the
+//! former.
 //!
 //! # Lock order
 //!
-//! `Session::path`, `Path::cons`, `Path::fsm` or `Path::setup` (never both),
-//! `Request::inner`, then the locks of the RDMA crate.
+//! `Session::hook` or `Path::hook`, `Session::members`, `Path::attempt`,
+//! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
+//! `Request::inner`, `Session::park`; then the locks of the RDMA crate.
 
 #![deny(unsafe_code)]
 
 use kernel::prelude::*;
 
 mod admin;
+mod attempt;
 mod con;
 mod connect;
+mod hooks;
+mod news;
+mod park;
 mod path;
+mod pump;
 mod request;
 mod session;
+mod set;
+mod settings;
+mod stats;
+mod text;
 
+pub use path::Path;
 pub use request::MAX_USER_HDR;
 pub use session::{
     Dir,
@@ -35,6 +66,12 @@ pub use session::{
     SessionConfig,
     Submit, //
 };
+pub use settings::{
+    Number,
+    Settings, //
+};
+pub use stats::Stats;
+pub use text::Text;
 
 mod param {
     //! The parameters of the module.

@@ -12,15 +12,17 @@
 //!   when the server has answered and the registration was invalidated.
 //!
 //! Whatever ends a request takes it out of the slot under the slot's lock, so it
-//! ends once.
+//! ends once. When the path goes, requests without an answer are taken out with
+//! what it takes to send them again: see [`take`].
 
 use crate::{
-    con::Con,
-    path::Active,
-    session::{
-        Dir,
-        Submit, //
+    attempt::{
+        Active,
+        Attempt, //
     },
+    con::Con,
+    session::Dir,
+    stats::Timer, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -29,6 +31,7 @@ use ibtrs_proto::{
         WRITE_HDR_LEN, //
     },
     errno::Errno,
+    failover::Entry,
     handshake::ConnRsp,
     imm::{
         Imm,
@@ -50,6 +53,7 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
+        atomic::Relaxed,
         Arc,
         SpinLockIrq, //
     },
@@ -145,6 +149,14 @@ struct Inner {
 /// A request in flight.
 struct Flight {
     io: Carried,
+    /// What it takes to send it again, but for the user header, which is at the
+    /// beginning of the slot's own.
+    info: Info,
+    usr_len: usize,
+    cid: u16,
+    /// The path's count of requests in flight has it.
+    counted: bool,
+    timer: Timer,
     /// The server has not answered yet.
     unanswered: bool,
     /// The device may still send the message.
@@ -175,6 +187,14 @@ impl Carried {
             Dir::Write => Direction::ToDevice,
         };
         MappedIo::new(dev, io, dir).map(Self::Mapped)
+    }
+
+    /// The elements of the scatter list, as the device sees it.
+    fn nents(&self) -> u32 {
+        match self {
+            Self::Mapped(io) => io.nents(),
+            Self::Plain(_) => 0,
+        }
     }
 
     fn release(self, dev: &Device) -> IoHandle {
@@ -225,18 +245,18 @@ enum Transfer {
 
 impl Inner {
     /// Writes user header and request header; gives the placement.
-    fn write_header(&mut self, wire: &Wire, submit: &SubmitInfo<'_>) -> Result<Placement> {
+    fn write_header(&mut self, wire: &Wire, submit: &Req<'_>) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
         let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
-        let place = match submit.dir {
-            Dir::Write => layout::write(submit.bytes, usr_len, chunk_size, max_hdr),
-            Dir::Read => layout::read(submit.bytes, usr_len, chunk_size, max_hdr),
+        let place = match submit.info.dir {
+            Dir::Write => layout::write(submit.info.bytes, usr_len, chunk_size, max_hdr),
+            Dir::Read => layout::read(submit.info.bytes, usr_len, chunk_size, max_hdr),
         };
         let place = place.map_err(|error| convert::error(error.errno()))?;
-        let desc = (submit.bytes > 0).then(|| SgDesc {
+        let desc = (submit.info.bytes > 0).then(|| SgDesc {
             addr: self.mr.iova(),
             key: self.mr.rkey(),
-            len: submit.bytes,
+            len: submit.info.bytes,
         });
         let usr_end = submit.user_hdr.len();
         let (user, hdr) = self
@@ -245,7 +265,7 @@ impl Inner {
             .split_at_mut_checked(usr_end)
             .ok_or(EMSGSIZE)?;
         user.copy_from_slice(submit.user_hdr);
-        match submit.dir {
+        match submit.info.dir {
             Dir::Write => {
                 let bytes = WriteHdr { usr_len }.encode();
                 hdr.get_mut(..bytes.len())
@@ -265,15 +285,15 @@ impl Inner {
     }
 
     /// Chooses how the data travels, and describes it to the region if needed.
-    fn prepare(&mut self, wire: &Wire, submit: &SubmitInfo<'_>, io: &Carried) -> Result<Transfer> {
+    fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
         let Carried::Mapped(io) = io else {
             return Ok(Transfer::None);
         };
-        if submit.dir == Dir::Write && io.nents() < wire.max_sges {
+        if submit.info.dir == Dir::Write && io.nents() < wire.max_sges {
             return Ok(Transfer::Direct);
         }
         self.mr.map_io(io)?;
-        if self.mr.length() != u64::from(submit.bytes) {
+        if self.mr.length() != u64::from(submit.info.bytes) {
             return Err(EINVAL);
         }
         self.mr.next_key();
@@ -286,14 +306,14 @@ impl Inner {
         active: &Active,
         qp: &QueuePair<Con>,
         slot: SlotRef<'_, Con>,
-        submit: &SubmitInfo<'_>,
+        submit: &Req<'_>,
         place: Placement,
         transfer: Transfer,
     ) -> Result {
         let Some(flight) = &self.flight else {
             return Err(EINVAL);
         };
-        let hdr_len = match submit.dir {
+        let hdr_len = match submit.info.dir {
             Dir::Write => submit.user_hdr.len() + WRITE_HDR_LEN,
             Dir::Read => place.total_len as usize,
         };
@@ -301,7 +321,7 @@ impl Inner {
         let payload = active
             .wire
             .layout
-            .request(submit.tag, place.imm_offset)
+            .request(submit.info.tag, place.imm_offset)
             .ok_or(EINVAL)?;
         let imm = Imm::IoReq { payload }.encode();
         let to = Remote {
@@ -327,13 +347,13 @@ impl Inner {
             }
             (Transfer::Region, _) => {
                 let room = Room { wrs: 2, sges: 2 };
-                qp.send(room, doorbell, |chain| match submit.dir {
+                qp.send(room, doorbell, |chain| match submit.info.dir {
                     Dir::Read => {
                         chain.reg_mr(&self.mr, Access::RemoteWrite);
                         chain.rdma_write_imm(to, [hdr], imm, Signal::None);
                     }
                     Dir::Write => {
-                        let data = Sge::new(self.mr.iova(), submit.bytes, self.mr.lkey());
+                        let data = Sge::new(self.mr.iova(), submit.info.bytes, self.mr.lkey());
                         chain.reg_mr(&self.mr, Access::Local);
                         chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
                     }
@@ -346,70 +366,115 @@ impl Inner {
     }
 
     /// Ends the request if nobody needs its memory any more.
-    fn finish(&mut self, dev: &Device) -> Option<(IoHandle, Result)> {
+    fn finish(&mut self, qp: &QpRef<'_, Con>) -> Option<(IoHandle, Result)> {
         if !self.flight.as_ref()?.is_over() {
             return None;
         }
         let flight = self.flight.take()?;
         let result = flight.result.map_err(convert::error);
-        Some((flight.io.release(dev), result))
+        let attempt = &qp.handler().attempt;
+        if flight.counted {
+            attempt.inflight.fetch_sub(1, Relaxed);
+        }
+        let stats = &attempt.path.stats;
+        stats.ended(flight.info.dir, &flight.timer, flight.cid);
+        Some((flight.io.release(qp.device()), result))
     }
 }
 
-/// A [`Submit`] without its I/O.
-struct SubmitInfo<'a> {
-    tag: u16,
-    dir: Dir,
-    user_hdr: &'a [u8],
-    bytes: u32,
-    last: bool,
+/// What is known of a request beside its memory and its user header.
+#[derive(Clone, Copy)]
+pub(crate) struct Info {
+    pub(crate) tag: u16,
+    pub(crate) dir: Dir,
+    pub(crate) bytes: u32,
+    pub(crate) entry: Entry,
+}
+
+/// A request as a path gets it.
+#[derive(Clone, Copy)]
+pub(crate) struct Req<'a> {
+    pub(crate) info: Info,
+    pub(crate) user_hdr: &'a [u8],
+    /// Ring the doorbell.
+    pub(crate) last: bool,
+    /// Count it as one in flight.
+    pub(crate) counted: bool,
 }
 
 impl Active {
     /// Sends a request on the connection `cid`; see [`Session::submit`].
     ///
+    /// # Errors
+    ///
+    /// The I/O comes back with `ENOTCONN` when the path is about to go, and
+    /// surely has not sent the request; others as [`Session::submit`].
+    ///
     /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(&self, cid: usize, submit: Submit<'_>) -> Result<(), (Error, IoHandle)> {
-        let info = SubmitInfo {
-            tag: submit.tag,
-            dir: submit.dir,
-            user_hdr: submit.user_hdr,
-            bytes: submit.bytes,
-            last: submit.last,
-        };
-        let (Some(qp), Some(slot)) = (self.qps.get(cid), self.slots.get(submit.tag.into())) else {
-            return Err((EINVAL, submit.io));
+    pub(crate) fn submit(
+        &self,
+        cid: u16,
+        req: &Req<'_>,
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
+        let info = &req.info;
+        let (Some(qp), Some(slot)) = (self.qps.get(usize::from(cid)), self.slots.get(info.tag.into()))
+        else {
+            return Err((EINVAL, io));
         };
         if info.bytes > self.wire.max_io_bytes {
-            return Err((EMSGSIZE, submit.io));
+            return Err((EMSGSIZE, io));
         }
+        let stats = &self.attempt.path.stats;
         let mut guard = slot.inner.lock();
         let inner = &mut *guard;
         if inner.flight.is_some() {
-            return Err((EBUSY, submit.io));
+            return Err((EBUSY, io));
         }
-        let io = Carried::map(&self.dev, info.bytes, info.dir, submit.io)?;
+        let io = Carried::map(&self.dev, info.bytes, info.dir, io)?;
+        let nents = io.nents();
         let prepared = inner
-            .prepare(&self.wire, &info, &io)
-            .and_then(|transfer| Ok((inner.write_header(&self.wire, &info)?, transfer)));
+            .prepare(&self.wire, req, &io)
+            .and_then(|transfer| Ok((inner.write_header(&self.wire, req)?, transfer)));
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, io.release(&self.dev))),
         };
         inner.flight = Some(Flight {
             io,
+            info: *info,
+            usr_len: req.user_hdr.len(),
+            cid,
+            counted: req.counted,
+            timer: stats.timer(),
             unanswered: true,
             unsent: transfer == Transfer::Direct,
             registered: transfer == Transfer::Region,
             result: Ok(()),
         });
-        let posted = inner.post(self, qp, slot, &info, place, transfer);
-        let Err(error) = posted else {
-            return Ok(());
+        if req.counted {
+            self.attempt.inflight.fetch_add(1, Relaxed);
+        }
+        let posted = inner.post(self, qp, slot, req, place, transfer);
+        let error = match posted {
+            Ok(()) => {
+                stats.submitted(info.dir, info.bytes, nents);
+                return Ok(());
+            }
+            Err(error) => error,
         };
+        if !is_surely_unsent(error) {
+            // The device may have it: it ends, or is sent again, when the path
+            // is torn down.
+            drop(guard);
+            self.attempt.error(fmt!("cannot post ({:?})", error));
+            return Ok(());
+        }
         let flight = inner.flight.take();
         drop(guard);
-        self.post_failed(error);
+        if req.counted {
+            self.attempt.inflight.fetch_sub(1, Relaxed);
+        }
         match flight {
             Some(flight) => Err((error, flight.io.release(&self.dev))),
             // It was put there above, under the lock.
@@ -418,27 +483,22 @@ impl Active {
     }
 
     /// Rings the doorbell of the connection `cid`.
-    pub(crate) fn commit(&self, cid: usize) {
-        if let Some(qp) = self.qps.get(cid) {
-            if let Err(error) = qp.ring() {
-                self.post_failed(error);
+    pub(crate) fn commit(&self, cid: u16) {
+        let Some(qp) = self.qps.get(usize::from(cid)) else {
+            return;
+        };
+        if let Err(error) = qp.ring() {
+            if !is_surely_unsent(error) {
+                self.attempt.error(fmt!("cannot post ({:?})", error));
             }
         }
     }
+}
 
-    /// Gives the path up unless the error is the request's own.
-    fn post_failed(&self, error: Error) {
-        if error != EAGAIN && error != EINVAL && error != ENOTCONN {
-            self.path.error(fmt!("cannot post ({:?})", error));
-        }
-    }
-
-    /// Tells whether no request is in flight with the chunk `tag`.
-    pub(crate) fn is_idle(&self, tag: u16) -> bool {
-        self.slots
-            .get(tag.into())
-            .is_some_and(|slot| slot.inner.lock().flight.is_none())
-    }
+/// Tells whether a request whose post ended with `error` was not handed to the
+/// device, and the path goes on unless somebody else says otherwise.
+fn is_surely_unsent(error: Error) -> bool {
+    error == EAGAIN || error == EINVAL || error == ENOTCONN
 }
 
 /// The server answered the request of `slot`, with `errno` unless that is zero.
@@ -477,13 +537,13 @@ pub(crate) fn answered(
                 .err();
         }
     }
-    let over = inner.finish(qp.device());
+    let over = inner.finish(qp);
     drop(guard);
     end(over);
     if let Some(error) = lost {
         // The request ends when the path is torn down.
         qp.handler()
-            .path
+            .attempt
             .error(fmt!("cannot invalidate a key ({:?})", error));
     }
 }
@@ -494,7 +554,7 @@ pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     if let Some(flight) = &mut inner.flight {
         flight.unsent = false;
     }
-    let over = inner.finish(qp.device());
+    let over = inner.finish(qp);
     drop(inner);
     end(over);
 }
@@ -505,20 +565,37 @@ pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     if let Some(flight) = &mut inner.flight {
         flight.registered = false;
     }
-    let over = inner.finish(qp.device());
+    let over = inner.finish(qp);
     drop(inner);
     end(over);
 }
 
-/// Ends the request of `slot` with an error. Its connection is drained.
-pub(crate) fn abort(slot: &SlotRef<'_, Con>, dev: &Device) {
-    let flight = slot.inner.lock().flight.take();
-    if let Some(flight) = flight {
-        flight.io.release(dev).done(Err(ECONNABORTED));
+/// Takes the request of `slot`, whose connection is drained, out of it. Gives
+/// what the server has answered with its result; anything else is left to
+/// `park`, with its user header and the connection that it went by.
+pub(crate) fn take(
+    slot: &SlotRef<'_, Con>,
+    attempt: &Attempt,
+    dev: &Device,
+    park: impl FnOnce(Info, &[u8], u16, IoHandle) -> Option<IoHandle>,
+) -> Option<(IoHandle, Result)> {
+    let mut guard = slot.inner.lock();
+    let inner = &mut *guard;
+    let flight = inner.flight.take()?;
+    if flight.counted {
+        attempt.inflight.fetch_sub(1, Relaxed);
     }
+    let io = flight.io.release(dev);
+    if !flight.unanswered {
+        return Some((io, flight.result.map_err(convert::error)));
+    }
+    let user = inner.hdr.bytes_mut().get(..flight.usr_len).unwrap_or(&[]);
+    let refused = park(flight.info, user, flight.cid, io);
+    refused.map(|io| (io, Err(EIO)))
 }
 
-fn end(over: Option<(IoHandle, Result)>) {
+/// Ends what is over; not to be called under a lock.
+pub(crate) fn end(over: Option<(IoHandle, Result)>) {
     if let Some((io, result)) = over {
         io.done(result);
     }

@@ -280,6 +280,26 @@ impl Failover {
         self.held
     }
 
+    /// Whether the server that was connected last knows the extensions.
+    pub const fn has_ext(&self) -> bool {
+        match &self.known {
+            Some(known) => known.ext.is_some(),
+            None => false,
+        }
+    }
+
+    /// Whether requests fail as the queue timeout is over.
+    pub const fn is_failing(&self) -> bool {
+        self.failing
+    }
+
+    /// Names the stage of the session's life: another one when a fresh server begins a life, and
+    /// another one when the users have opened their devices there. What was built in one stage is
+    /// not to be sent in another.
+    pub const fn stage(&self) -> u32 {
+        self.life.wrapping_mul(2).wrapping_add(!self.held as u32)
+    }
+
     /// All connections of a path are there. To be asked right before it is put into the set of
     /// connected paths, under the lock that protects the set.
     pub fn offer(&mut self, offer: &Offer) -> Admit {

@@ -3,9 +3,8 @@
 //! Shares of a session's queue.
 //!
 //! A request may only use a chunk it holds the permit of. The tag of a block request is the
-//! permit; a few chunks are set aside for messages that are no block requests. Like blk-mq,
-//! which gives reserved tags the lowest numbers, the shares are: ids `0..reserved` for
-//! messages, `reserved..queue_depth` for I/O.
+//! permit; a few chunks are set aside for messages that are no block requests. They are at the
+//! end: ids `0..io` are for I/O, `io..queue_depth` for messages.
 
 /// Most chunks that are ever set aside for messages.
 pub const MAX_RESERVED: u16 = 64;
@@ -43,19 +42,27 @@ impl Shares {
         }
     }
 
+    /// Chunks that are set aside for messages of a session, if the queue is not very short.
+    pub const MESSAGES: u16 = 4;
+
+    /// Shares a queue of `queue_depth` chunks as sessions do.
+    pub const fn of_session(queue_depth: u16) -> Self {
+        Self::new(queue_depth, if queue_depth < 16 { 1 } else { Self::MESSAGES })
+    }
+
     /// All chunks.
     #[inline]
     pub const fn queue_depth(&self) -> u16 {
         self.queue_depth
     }
 
-    /// Chunks set aside for messages: ids 0 up to this.
+    /// Chunks set aside for messages: the last ones.
     #[inline]
     pub const fn reserved(&self) -> u16 {
         self.reserved
     }
 
-    /// Chunks for I/O.
+    /// Chunks for I/O: ids 0 up to this.
     #[inline]
     pub const fn io(&self) -> u16 {
         self.queue_depth.saturating_sub(self.reserved)
@@ -64,7 +71,7 @@ impl Shares {
     /// Whether chunk `id` is set aside for messages.
     #[inline]
     pub const fn is_reserved(&self, id: u16) -> bool {
-        id < self.reserved
+        id >= self.io()
     }
 }
 

@@ -184,7 +184,9 @@ fn attempts() {
 fn shares() {
     let s = Shares::new(512, 8);
     assert_eq!((s.reserved(), s.io(), s.queue_depth()), (8, 504, 512));
-    assert!(s.is_reserved(7) && !s.is_reserved(8));
+    assert!(s.is_reserved(504) && !s.is_reserved(503));
+    assert_eq!(Shares::of_session(512).reserved(), 4);
+    assert_eq!(Shares::of_session(15).reserved(), 1);
     assert_eq!(Shares::new(2, 8).reserved(), 1);
     assert_eq!(Shares::new(512, 0).reserved(), 1);
     assert_eq!(Shares::new(1, 8).reserved(), 0);

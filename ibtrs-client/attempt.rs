@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One attempt to connect a path, and the connections that it made.
+//!
+//! A path lives as long as the operator wants it; what it has of the RDMA
+//! device, and what it knows of the server, belongs to an attempt and goes with
+//! it. Late events of an attempt can thus never be taken for those of the next.
+
+use crate::{
+    con::Con,
+    connect::Setup,
+    path::Path,
+    request::{
+        self,
+        Wire, //
+    }, //
+};
+use ibtrs_core::heart::Heart;
+use ibtrs_proto::{
+    failover::Published,
+    fsm::client_path::Event,
+    hb::HbAction,
+    imm::{
+        Fence,
+        Imm, //
+    }, //
+};
+use kernel::{
+    fmt,
+    new_condvar,
+    new_mutex,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        CondVar,
+        CondVarTimeoutResult,
+        Mutex,
+        SetOnce,
+        SpinLockIrq, //
+    },
+    time::msecs_to_jiffies, //
+};
+use kx::sync::PercpuArc;
+use rdma::{
+    device::{
+        Device,
+        RemovalGuard, //
+    },
+    dma::DmaBuf,
+    qp::{
+        Qp,
+        QueuePair, //
+    },
+    slot::Slots, //
+};
+
+/// How long a server that knows no fences has to answer the disconnects before
+/// its requests are sent by another path.
+const DISCONNECT_GRACE_MS: u32 = 3000;
+
+/// What an attempt has made, to be torn down.
+pub(crate) struct Resources {
+    pub(crate) qps: KVec<Qp<Con>>,
+    pub(crate) slots: Option<Arc<Slots<Con>>>,
+    /// The message with the session's name.
+    pub(crate) info_req: Option<DmaBuf>,
+    pub(crate) removal: Option<RemovalGuard>,
+}
+
+impl Resources {
+    const fn new() -> Self {
+        Self {
+            qps: KVec::new(),
+            slots: None,
+            info_req: None,
+            removal: None,
+        }
+    }
+}
+
+/// A connected path as submitters see it.
+pub(crate) struct Active {
+    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
+    pub(crate) slots: Arc<Slots<Con>>,
+    pub(crate) wire: Wire,
+    pub(crate) dev: Arc<Device>,
+}
+
+impl Active {
+    /// Sends an immediate on the service connection.
+    pub(crate) fn send_imm(&self, imm: Imm) -> Result {
+        request::send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
+    }
+}
+
+/// One attempt to connect a path.
+#[pin_data]
+pub(crate) struct Attempt {
+    pub(crate) path: Arc<Path>,
+    /// Its number in the session.
+    pub(crate) epoch: u32,
+    /// What the server said when the service connection was accepted.
+    pub(crate) wire: SetOnce<Wire>,
+    /// Present once submitters could find it.
+    pub(crate) published: SetOnce<Published>,
+    #[pin]
+    pub(crate) setup: SpinLockIrq<Setup>,
+    /// Something of `setup` has changed.
+    #[pin]
+    pub(crate) progress: CondVar,
+    #[pin]
+    pub(crate) cons: Mutex<Resources>,
+    #[pin]
+    pub(crate) heart: Heart,
+    /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
+    latency_ns: Atomic<u64>,
+    /// Requests in flight that are counted.
+    pub(crate) inflight: Atomic<i32>,
+}
+
+impl Attempt {
+    /// Makes an attempt that has not begun.
+    pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
+        let cons = crate::session::nr_queues() as usize + 1;
+        let setup = Setup::new(cons)?;
+        let missed_max = path.session.settings().hb_missed_max.get();
+        Arc::pin_init(
+            try_pin_init!(Self {
+                path,
+                epoch,
+                wire: SetOnce::new(),
+                published: SetOnce::new(),
+                setup <- new_spinlock_irq!(setup, "Attempt::setup"),
+                progress <- new_condvar!("Attempt::progress"),
+                cons <- new_mutex!(Resources::new(), "Attempt::cons"),
+                heart <- Heart::new(missed_max),
+                latency_ns: Atomic::new(0),
+                inflight: Atomic::new(0),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns session and path, for the log.
+    pub(crate) fn log(&self) -> &CStr {
+        self.path.log()
+    }
+
+    /// Something broke, which `what` says: the path is given up if the attempt
+    /// is the present one.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn error(&self, what: fmt::Arguments<'_>) {
+        self.path.error(self.epoch, what);
+    }
+
+    /// Returns the last round trip, if there was one.
+    #[inline]
+    pub(crate) fn latency_ns(&self) -> Option<u64> {
+        match self.latency_ns.load(Relaxed) {
+            0 => None,
+            ns => Some(ns),
+        }
+    }
+
+    /// A heartbeat was answered.
+    pub(crate) fn heartbeat_answered(&self) {
+        if let Some(ns) = self.heart.answered() {
+            self.latency_ns.store(ns.max(1), Relaxed);
+        }
+    }
+
+    /// Does what is due at the end of an interval: `ETIMEDOUT` when the server
+    /// has been silent for too long.
+    pub(crate) fn beat(&self) -> Result {
+        let missed_max = self.path.session.settings().hb_missed_max.get();
+        self.heart.set_missed_max(missed_max);
+        match self.heart.tick() {
+            HbAction::Send => {
+                let cons = self.cons.lock();
+                let service = cons.qps.first().ok_or(ENOTCONN)?;
+                request::send_imm(service, Imm::Heartbeat)
+            }
+            HbAction::Nothing => Ok(()),
+            HbAction::Dead => Err(ETIMEDOUT),
+        }
+    }
+
+    /// The server has answered a fence.
+    pub(crate) fn fence_done(&self, fence: Fence) {
+        let mut setup = self.setup.lock();
+        if setup.connecting && fence.epoch == Fence::OLDER {
+            setup.fenced = true;
+            drop(setup);
+            self.progress.notify_all();
+            return;
+        }
+        drop(setup);
+        self.path.session.fence_done(fence.epoch);
+    }
+
+    /// Makes it end early.
+    pub(crate) fn abort(&self) {
+        self.setup.lock().abort = Some(ECONNABORTED);
+        self.progress.notify_all();
+    }
+
+    /// Its worker is about to leave.
+    pub(crate) fn set_ended(&self) {
+        self.setup.lock().connecting = false;
+        self.progress.notify_all();
+    }
+
+    /// Waits for its worker to leave.
+    pub(crate) fn wait_ended(&self) {
+        let mut setup = self.setup.lock();
+        while setup.connecting {
+            self.progress.wait(&mut setup);
+        }
+    }
+
+    /// Ends the connections. Requests that were in flight are parked, to be
+    /// sent by another path; the session is not pumped.
+    ///
+    /// # Context
+    ///
+    /// May sleep. No submitter has the path any more.
+    pub(crate) fn tear_down(&self) {
+        let resources = core::mem::replace(&mut *self.cons.lock(), Resources::new());
+        for qp in &resources.qps {
+            qp.close();
+        }
+        let (Some(published), Some(slots), Some(service)) = (
+            self.published.copy(),
+            &resources.slots,
+            resources.qps.first(),
+        ) else {
+            return;
+        };
+        if !published.ext {
+            // The best that can be done: with its answer the server takes
+            // nothing from this path any more.
+            self.wait_disconnected(resources.qps.len());
+        }
+        let session = &self.path.session;
+        for slot in slots.iter() {
+            let over = request::take(&slot, self, service.device(), |info, user, cid, io| {
+                self.path.stats.failed_over();
+                session.park_lost(&published, info, user, cid, io)
+            });
+            request::end(over);
+        }
+    }
+
+    /// Waits a while for the server to answer the disconnects.
+    fn wait_disconnected(&self, cons: usize) {
+        let mut left = msecs_to_jiffies(DISCONNECT_GRACE_MS);
+        let mut setup = self.setup.lock();
+        while !setup.all_ended(cons) {
+            let waited = self.progress.wait_interruptible_timeout(&mut setup, left);
+            match waited {
+                CondVarTimeoutResult::Woken { jiffies } => left = jiffies,
+                // Workers get no signals.
+                CondVarTimeoutResult::Timeout | CondVarTimeoutResult::Signal { .. } => break,
+            }
+        }
+    }
+
+    /// Tells the state machine that the attempt has failed.
+    pub(crate) fn failed(&self) {
+        let retry = self.path.may_retry();
+        self.path.attempt_event(self.epoch, Event::ConnectFailed { retry });
+    }
+}

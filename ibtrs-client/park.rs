@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that wait for a path, and the session's decisions about paths.
+//!
+//! There is a place for each tag, made when the session is opened, so that
+//! nothing is allocated when a path is lost. Who parks a request pumps the
+//! session afterwards, see [`crate::pump`].
+
+use crate::{
+    request::{
+        Info,
+        Req,
+        MAX_USER_HDR, //
+    },
+    session::Life, //
+};
+use ibtrs_proto::failover::{
+    Failover,
+    Outage,
+    Published, //
+};
+use kernel::{
+    prelude::*,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::io::IoHandle;
+
+/// A request that waits.
+pub(crate) struct Parked {
+    pub(crate) info: Info,
+    pub(crate) usr_len: usize,
+    pub(crate) cid: u16,
+    pub(crate) io: IoHandle,
+}
+
+/// The memory for requests that wait.
+pub(crate) struct Places {
+    parked: KVVec<Option<Parked>>,
+    /// The user headers, by tag.
+    headers: KVVec<u8>,
+    count: usize,
+}
+
+/// What the session's lock protects.
+pub(crate) struct Park {
+    pub(crate) failover: Failover,
+    places: Places,
+    /// Since when there is no path, while requests wait for one.
+    pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
+    /// The epoch that the server has fenced last.
+    pub(crate) answered: Option<u32>,
+    /// Nothing is parked any more but what a path leaves behind.
+    pub(crate) closed: bool,
+}
+
+/// A copy of a user header.
+#[derive(Clone, Copy)]
+pub(crate) struct Header {
+    bytes: [u8; MAX_USER_HDR],
+    len: usize,
+}
+
+impl Header {
+    pub(crate) const EMPTY: Self = Self {
+        bytes: [0; MAX_USER_HDR],
+        len: 0,
+    };
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+impl Places {
+    const EMPTY: Self = Self {
+        parked: KVVec::new(),
+        headers: KVVec::new(),
+        count: 0,
+    };
+
+    /// Makes places for `depth` tags.
+    pub(crate) fn new(depth: u16) -> Result<Self> {
+        let depth = usize::from(depth);
+        let mut parked = KVVec::with_capacity(depth, GFP_KERNEL)?;
+        for _ in 0..depth {
+            parked.push(None, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            parked,
+            headers: KVVec::from_elem(0, depth * MAX_USER_HDR, GFP_KERNEL)?,
+            count: 0,
+        })
+    }
+
+    fn header(&mut self, tag: u16) -> Option<&mut [u8]> {
+        let start = usize::from(tag) * MAX_USER_HDR;
+        self.headers.get_mut(start..start + MAX_USER_HDR)
+    }
+
+    fn put(&mut self, parked: Parked, user_hdr: &[u8]) -> Result<(), IoHandle> {
+        let tag = parked.info.tag;
+        let room = self.header(tag).and_then(|h| h.get_mut(..user_hdr.len()));
+        let Some(room) = room else {
+            return Err(parked.io);
+        };
+        room.copy_from_slice(user_hdr);
+        match self.parked.get_mut(usize::from(tag)) {
+            Some(place @ None) => {
+                *place = Some(parked);
+                self.count += 1;
+                Ok(())
+            }
+            _ => Err(parked.io),
+        }
+    }
+}
+
+impl Park {
+    pub(crate) fn new() -> Self {
+        Self {
+            failover: Failover::new(),
+            places: Places::EMPTY,
+            outage: None,
+            answered: None,
+            closed: false,
+        }
+    }
+
+    /// Names the present life, see [`Life`].
+    pub(crate) fn life(&self) -> Life {
+        Life(self.failover.stage())
+    }
+
+    /// Puts a request aside that no path has taken, and that was built for `life`.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`, `EINVAL`, `EMSGSIZE` for a tag or a header that is out of order,
+    /// `ENOTCONN`, `ESTALE`, `ETIMEDOUT` as for [`Session::submit`].
+    ///
+    /// [`Session::submit`]: crate::session::Session::submit
+    pub(crate) fn put(
+        &mut self,
+        life: Life,
+        cid: u16,
+        req: &Req<'_>,
+        io: IoHandle,
+    ) -> Result<(), (Error, IoHandle)> {
+        if self.closed {
+            return Err((ENOTCONN, io));
+        }
+        if self.failover.is_failing() {
+            return Err((ETIMEDOUT, io));
+        }
+        if !self.failover.is_held() && life != self.life() {
+            return Err((ESTALE, io));
+        }
+        let parked = Parked {
+            info: Info {
+                entry: self.failover.unsent(req.info.entry),
+                ..req.info
+            },
+            usr_len: req.user_hdr.len(),
+            cid,
+            io,
+        };
+        self.places
+            .put(parked, req.user_hdr)
+            .map_err(|io| (EINVAL, io))
+    }
+
+    /// Puts a request aside that a path leaves behind.
+    ///
+    /// # Errors
+    ///
+    /// The I/O comes back if its place is taken, which the rules for tags exclude.
+    pub(crate) fn put_lost(
+        &mut self,
+        path: &Published,
+        mut info: Info,
+        user_hdr: &[u8],
+        cid: u16,
+        io: IoHandle,
+    ) -> Result<(), IoHandle> {
+        info.entry.lost(path);
+        let parked = Parked {
+            info,
+            usr_len: user_hdr.len(),
+            cid,
+            io,
+        };
+        self.places.put(parked, user_hdr)
+    }
+
+    /// Puts a request back that was taken out.
+    pub(crate) fn put_back(&mut self, parked: Parked) -> Result<(), IoHandle> {
+        // The header is where it was.
+        match self.places.parked.get_mut(usize::from(parked.info.tag)) {
+            Some(place @ None) => {
+                *place = Some(parked);
+                self.places.count += 1;
+                Ok(())
+            }
+            _ => Err(parked.io),
+        }
+    }
+
+    /// Returns the request of that tag.
+    pub(crate) fn get_mut(&mut self, tag: u16) -> Option<&mut Parked> {
+        self.places.parked.get_mut(usize::from(tag))?.as_mut()
+    }
+
+    /// Takes the request of that tag out, and copies its user header to `header`.
+    pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Parked> {
+        let parked = self.places.parked.get_mut(usize::from(tag))?.take()?;
+        self.places.count -= 1;
+        let len = parked.usr_len;
+        header.len = 0;
+        let from = self.places.header(tag).and_then(|h| h.get(..len));
+        if let (Some(from), Some(to)) = (from, header.bytes.get_mut(..len)) {
+            to.copy_from_slice(from);
+            header.len = len;
+        }
+        Some(parked)
+    }
+
+    /// Takes the memory of `fresh` if there is none yet.
+    pub(crate) fn set_places(&mut self, fresh: &mut Places) {
+        if self.places.parked.is_empty() {
+            core::mem::swap(&mut self.places, fresh);
+        }
+    }
+
+    /// Returns the number of requests that wait.
+    pub(crate) fn count(&self) -> usize {
+        self.places.count
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The connected paths of a session, and how one of them is chosen.
+//!
+//! Submitters read the set under RCU, and write nothing that others share but
+//! what the policy needs: round-robin a cursor of the CPU's own, min-inflight the
+//! path's count, min-latency nothing.
+
+use crate::{
+    attempt::Active,
+    request::Req,
+    session::Life,
+    settings::Settings, //
+};
+use ibtrs_proto::{
+    consts::MAX_PATHS,
+    mp::{
+        self,
+        Candidate,
+        Policy, //
+    }, //
+};
+use kernel::{
+    cpu::CpuId,
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
+};
+use kx::{
+    io::IoHandle,
+    percpu::Counters, //
+};
+
+/// The connected paths.
+pub(crate) struct Set {
+    pub(crate) paths: KVec<Arc<Active>>,
+    /// I/O may be submitted, not administrative messages only.
+    pub(crate) open: bool,
+    /// The life that I/O must be built for.
+    pub(crate) life: Life,
+}
+
+/// Where round-robin is, on each CPU.
+pub(crate) type Cursor = Counters<1>;
+
+/// Paths that have refused a request, by their place in the set.
+#[derive(Default)]
+struct Tried(u128);
+
+impl Tried {
+    fn add(&mut self, at: usize) {
+        // A set has at most as many paths as there are bits.
+        self.0 |= 1u128.checked_shl(at as u32).unwrap_or(0);
+    }
+
+    fn has(&self, at: usize) -> bool {
+        self.0 & 1u128.checked_shl(at as u32).unwrap_or(0) != 0
+    }
+}
+
+const _: () = assert!(MAX_PATHS <= u128::BITS as usize);
+
+impl Set {
+    pub(crate) const fn new() -> Self {
+        Self {
+            paths: KVec::new(),
+            open: false,
+            life: Life(0),
+        }
+    }
+
+    /// Sends a request by the path that the policy chooses; by another one if
+    /// that refuses.
+    ///
+    /// # Errors
+    ///
+    /// The I/O comes back with `ENOTCONN` when no path takes it; others as for
+    /// [`Active::submit`].
+    pub(crate) fn submit(
+        &self,
+        settings: &Settings,
+        cursor: &Cursor,
+        cid: u16,
+        mut req: Req<'_>,
+        mut io: IoHandle,
+    ) -> Result<&Active, (Error, IoHandle)> {
+        let policy = settings.policy();
+        req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
+        let mut tried = Tried::default();
+        loop {
+            let at = self.choose(policy, cursor, &tried);
+            let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
+                return Err((ENOTCONN, io));
+            };
+            match path.submit(cid, &req, io) {
+                Ok(()) => return Ok(path),
+                Err((ENOTCONN, back)) => {
+                    tried.add(at);
+                    io = back;
+                }
+                Err(refused) => return Err(refused),
+            }
+        }
+    }
+
+    fn choose(&self, policy: Policy, cursor: &Cursor, tried: &Tried) -> Option<usize> {
+        let count = self.paths.len();
+        if count <= 1 {
+            return (count == 1 && !tried.has(0)).then_some(0);
+        }
+        let last = match policy {
+            Policy::RoundRobin => {
+                cursor.inc(0);
+                let turn = cursor.on_cpu(0, CpuId::current().as_u32());
+                // Less than the number of paths.
+                Some((turn % count as u64) as usize)
+            }
+            Policy::MinInflight | Policy::MinLatency => None,
+        };
+        let candidates = self.paths.iter().enumerate().map(|(at, path)| Candidate {
+            usable: !tried.has(at),
+            inflight: match policy {
+                // Never negative: what is counted up is counted down once.
+                Policy::MinInflight => path.attempt.inflight.load(Relaxed).max(0) as u32,
+                _ => 0,
+            },
+            latency: match policy {
+                Policy::MinLatency => path.attempt.latency_ns(),
+                _ => None,
+            },
+        });
+        mp::choose(policy, last, candidates)
+    }
+}

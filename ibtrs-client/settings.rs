@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What can be set about a session while it runs.
+
+use ibtrs_proto::{
+    backoff::{
+        Attempts,
+        Backoff, //
+    },
+    mp::Policy,
+    settings::{
+        self,
+        Setting, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+/// A number in a range, which is read when it is used.
+pub struct Number {
+    value: Atomic<u32>,
+    setting: &'static Setting,
+}
+
+impl Number {
+    const fn new(setting: &'static Setting) -> Self {
+        Self {
+            value: Atomic::new(setting.default),
+            setting,
+        }
+    }
+
+    /// Returns the number.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub fn get(&self) -> u32 {
+        self.value.load(Relaxed)
+    }
+
+    /// Sets the number.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` out of its range.
+    pub(crate) fn set(&self, value: u32) -> Result {
+        if !(self.setting.min..=self.setting.max).contains(&value) {
+            return Err(EINVAL);
+        }
+        self.value.store(value, Relaxed);
+        Ok(())
+    }
+}
+
+/// The settings of a session. They are changed by functions of
+/// [`Session`](crate::Session), as some have more to do than to store a number.
+pub struct Settings {
+    policy: Atomic<u32>,
+    max_reconnect_attempts: Atomic<i32>,
+    /// Time between two heartbeats, in milliseconds.
+    pub hb_interval_ms: Number,
+    /// Heartbeats that may be missed.
+    pub hb_missed_max: Number,
+    /// Longest delay before the first attempt to reconnect, in milliseconds.
+    pub reconnect_delay_ms: Number,
+    /// How long requests wait for a path, in seconds; 0: not at all.
+    pub queue_timeout_s: Number,
+}
+
+impl Settings {
+    pub(crate) const fn new() -> Self {
+        Self {
+            policy: Atomic::new(Policy::MinInflight.to_u8() as u32),
+            max_reconnect_attempts: Atomic::new(Attempts::Forever.number()),
+            hb_interval_ms: Number::new(&settings::HB_INTERVAL_MS),
+            hb_missed_max: Number::new(&settings::HB_MISSED_MAX),
+            reconnect_delay_ms: Number::new(&settings::RECONNECT_DELAY_MS),
+            queue_timeout_s: Number::new(&settings::QUEUE_TIMEOUT_S),
+        }
+    }
+
+    /// Returns how paths are chosen.
+    #[inline]
+    pub fn policy(&self) -> Policy {
+        // CAST: It came from a `u8`.
+        Policy::from_u8(self.policy.load(Relaxed) as u8).unwrap_or_default()
+    }
+
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        self.policy.store(policy.to_u8().into(), Relaxed);
+    }
+
+    /// Returns how many attempts to reconnect are made in a row.
+    pub fn max_reconnect_attempts(&self) -> Attempts {
+        match u16::try_from(self.max_reconnect_attempts.load(Relaxed)) {
+            Ok(n) => Attempts::AtMost(n),
+            Err(_) => Attempts::Forever,
+        }
+    }
+
+    pub(crate) fn set_max_reconnect_attempts(&self, attempts: Attempts) {
+        self.max_reconnect_attempts
+            .store(attempts.number(), Relaxed);
+    }
+
+    /// Returns how long to wait before an attempt to reconnect.
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff {
+            base_ms: self.reconnect_delay_ms.get(),
+            max_ms: settings::RECONNECT_DELAY_MS.max,
+        }
+    }
+}

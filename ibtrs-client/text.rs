@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A line of text in memory of its own.
+
+use core::fmt::{
+    self,
+    Write, //
+};
+
+/// Bytes of the longest line.
+const LEN: usize = 160;
+
+/// A line of text; what is too long is cut.
+///
+/// # Invariants
+///
+/// The first `len` bytes are whole characters.
+#[derive(Clone, Copy)]
+pub struct Text {
+    bytes: [u8; LEN],
+    len: usize,
+}
+
+impl Text {
+    /// The empty line.
+    pub const EMPTY: Self = Self {
+        bytes: [0; LEN],
+        len: 0,
+    };
+
+    /// Makes a line.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn new(args: fmt::Arguments<'_>) -> Self {
+        let mut text = Self::EMPTY;
+        // An error means that it was cut.
+        let _ = text.write_fmt(args);
+        text
+    }
+
+    /// Returns the line.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or(&[]);
+        core::str::from_utf8(bytes).unwrap_or("")
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let room = LEN - self.len;
+        let mut take = s.len().min(room);
+        while !s.is_char_boundary(take) {
+            take -= 1;
+        }
+        let (Some(to), Some(from)) = (
+            self.bytes.get_mut(self.len..self.len + take),
+            s.as_bytes().get(..take),
+        ) else {
+            return Err(fmt::Error);
+        };
+        to.copy_from_slice(from);
+        // INVARIANT: What was added ends with a character.
+        self.len += take;
+        if take < s.len() {
+            return Err(fmt::Error);
+        }
+        Ok(())
+    }
+}
