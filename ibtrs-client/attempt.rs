@@ -15,7 +15,10 @@ use crate::{
         Wire, //
     }, //
 };
-use ibtrs_core::heart::Heart;
+use ibtrs_core::{
+    heart::Heart,
+    trace, //
+};
 use ibtrs_proto::{
     failover::Published,
     fsm::client_path::Event,
@@ -95,6 +98,12 @@ pub(crate) struct Active {
 impl Active {
     /// Sends an immediate on the service connection.
     pub(crate) fn send_imm(&self, imm: Imm) -> Result {
+        if let Imm::Fence(fence) = imm {
+            trace::client_fence(|| {
+                let path = &self.attempt.path;
+                (path.session.name(), path.name(), fence.epoch, fence.drain)
+            });
+        }
         request::send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
     }
 }
@@ -196,6 +205,10 @@ impl Attempt {
 
     /// The server has answered a fence.
     pub(crate) fn fence_done(&self, fence: Fence) {
+        trace::client_fence_done(|| {
+            let path = &self.path;
+            (path.session.name(), path.name(), fence.epoch, fence.drain)
+        });
         let mut setup = self.setup.lock();
         if setup.connecting && fence.epoch == Fence::OLDER {
             setup.fenced = true;
@@ -254,6 +267,7 @@ impl Attempt {
         for slot in slots.iter() {
             let over = request::take(&slot, self, service.device(), |info, user, cid, io| {
                 self.path.stats.failed_over();
+                trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.park_lost(&published, info, user, cid, io)
             });
             request::end(over);
@@ -277,6 +291,7 @@ impl Attempt {
     /// Tells the state machine that the attempt has failed.
     pub(crate) fn failed(&self) {
         let retry = self.path.may_retry();
-        self.path.attempt_event(self.epoch, Event::ConnectFailed { retry });
+        self.path
+            .attempt_event(self.epoch, Event::ConnectFailed { retry });
     }
 }

@@ -119,11 +119,16 @@ impl Handler for Con {
         request::invalidated(&qp, slot);
     }
 
+    fn completes(&self, position: u32) {
+        self.attempt.path.stats.completes(position);
+    }
+
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
         // What is flushed was lost to an error that was reported before, or to
         // a disconnect.
         if wc.is_flush() {
-            self.attempt.error(fmt!("connection {} was flushed", self.cid));
+            self.attempt
+                .error(fmt!("connection {} was flushed", self.cid));
         } else {
             self.attempt.error(fmt!("connection {}: {}", self.cid, wc));
         }

@@ -18,7 +18,7 @@
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
 //! | [`park`], [`pump`] | requests that wait for a path, failover |
-//! | [`settings`], [`stats`], [`text`], [`hooks`] | for the operator |
+//! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
 //! # Work queues
 //!
@@ -43,7 +43,6 @@ mod admin;
 mod attempt;
 mod con;
 mod connect;
-mod hooks;
 mod news;
 mod park;
 mod path;
@@ -53,6 +52,7 @@ mod session;
 mod set;
 mod settings;
 mod stats;
+mod sysfs;
 mod text;
 
 pub use path::Path;
@@ -70,7 +70,6 @@ pub use settings::{
     Number,
     Settings, //
 };
-pub use stats::Stats;
 pub use text::Text;
 
 mod param {
@@ -93,10 +92,14 @@ module! {
     license: "GPL",
 }
 
-struct ClientModule;
+struct ClientModule {
+    _sysfs: sysfs::Registration,
+}
 
 impl kernel::Module for ClientModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+        Ok(Self {
+            _sysfs: sysfs::Registration::new()?,
+        })
     }
 }

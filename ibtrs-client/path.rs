@@ -8,12 +8,12 @@
 use crate::{
     attempt::Attempt,
     connect,
-    hooks::PathHook,
     session::{
         PathSpec,
         Session, //
     },
     stats::Stats,
+    sysfs::PathHook,
     text::Text, //
 };
 use ibtrs_core::{
@@ -21,7 +21,8 @@ use ibtrs_core::{
         self,
         Shown, //
     },
-    steps::Steps, //
+    steps::Steps,
+    trace, //
 };
 use ibtrs_proto::{
     fsm::client_path::{
@@ -185,7 +186,10 @@ impl Path {
 
     /// Shows the path to the operator.
     pub(crate) fn show(self: &Arc<Self>) -> Result {
-        let hook = PathHook::new(self)?;
+        let hook = match &*self.session.hook.lock() {
+            Some(session) => session.show_path(self)?,
+            None => return Err(ESHUTDOWN),
+        };
         *self.hook.lock() = Some(hook);
         Ok(())
     }
@@ -288,7 +292,7 @@ impl Path {
     }
 
     /// Returns the counters.
-    pub fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
 
@@ -368,8 +372,9 @@ impl Path {
         if epoch.is_some_and(|epoch| epoch != fsm.epoch) {
             return (Verdict::Ignored, outcomes);
         }
-        let step = fsm::step(fsm.state, event);
-        let moved = fsm.state != step.next;
+        let from = fsm.state;
+        let step = fsm::step(from, event);
+        let moved = from != step.next;
         fsm.state = step.next;
         if step.verdict.accepted() {
             let outcome = match event {
@@ -393,6 +398,10 @@ impl Path {
             fsm.todo.push(step.actions, Actions::and);
         }
         drop(fsm);
+        if moved {
+            let (from, to) = (trace::client_state(from), trace::client_state(step.next));
+            trace::client_path_state(|| (self.session.name(), self.name(), from, to));
+        }
         if work {
             self.events.enqueue(self.clone());
             self.changed.notify_all();
@@ -432,13 +441,14 @@ impl Path {
             self.tear_down();
         }
         if has(Actions::NOTIFY_UP) {
-            self.stats.connected(self.nr_attempts() > 1);
+            self.stats.connected();
         }
         if has(Actions::COUNT_FAILURE) {
             self.stats.connect_failed();
         }
         if has(Actions::SCHEDULE_RECONNECT) {
-            self.timer.enqueue_in(self.clone(), self.reconnect_delay_ms());
+            self.timer
+                .enqueue_in(self.clone(), self.reconnect_delay_ms());
         }
         if has(Actions::RECONNECT_NOW) {
             self.event(Event::ReconnectDue);
@@ -566,12 +576,13 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// - `EALREADY`: it is closed, or being closed.
     /// - `ENODEV`: it was removed.
     /// - `EINTR`: a signal came; it is closed nevertheless.
     pub fn disconnect(self: &Arc<Self>) -> Result {
-        self.ask(Event::UserDisconnect)?;
-        self.wait_closed()
+        match self.ask(Event::UserDisconnect) {
+            Err(error) if error != EALREADY => Err(error),
+            _ => self.wait_closed(),
+        }
     }
 
     /// Closes the path, and takes it out of the session. Before it goes `unlink`
@@ -625,7 +636,9 @@ impl Path {
     /// Takes a dead path out of the session.
     fn forget(self: &Arc<Self>) {
         let hook = self.hook.lock().take();
-        drop(hook);
+        if let Some(hook) = hook {
+            hook.removed(self);
+        }
         self.session.forget(self);
         self.timer.cancel_sync();
         self.beat.cancel_sync();

@@ -24,7 +24,10 @@ use crate::{
     session::Dir,
     stats::Timer, //
 };
-use ibtrs_core::convert;
+use ibtrs_core::{
+    convert,
+    trace, //
+};
 use ibtrs_proto::{
     consts::{
         MAX_REQUEST_HDR_LEN,
@@ -377,7 +380,12 @@ impl Inner {
             attempt.inflight.fetch_sub(1, Relaxed);
         }
         let stats = &attempt.path.stats;
-        stats.ended(flight.info.dir, &flight.timer, flight.cid);
+        let ns = stats.ended(flight.info.dir, &flight.timer, flight.cid);
+        trace::client_complete(|| {
+            let path = &attempt.path;
+            let error = result.err().map_or(0, Error::to_errno);
+            (path.session.name(), path.name(), flight.info.tag, error, ns)
+        });
         Some((flight.io.release(qp.device()), result))
     }
 }
@@ -403,6 +411,25 @@ pub(crate) struct Req<'a> {
 }
 
 impl Active {
+    /// Counts a request that was handed to the device.
+    #[inline]
+    fn count(&self, req: &Req<'_>, nents: u32) {
+        let (path, info) = (&self.attempt.path, &req.info);
+        // CAST: A user header is short.
+        let bytes = info.bytes + req.user_hdr.len() as u32;
+        path.stats.submitted(info.dir, bytes, nents);
+        trace::client_submit(|| {
+            let write = info.dir == Dir::Write;
+            (
+                path.session.name(),
+                path.name(),
+                info.tag,
+                write,
+                info.bytes,
+            )
+        });
+    }
+
     /// Sends a request on the connection `cid`; see [`Session::submit`].
     ///
     /// # Errors
@@ -418,8 +445,10 @@ impl Active {
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
         let info = &req.info;
-        let (Some(qp), Some(slot)) = (self.qps.get(usize::from(cid)), self.slots.get(info.tag.into()))
-        else {
+        let (Some(qp), Some(slot)) = (
+            self.qps.get(usize::from(cid)),
+            self.slots.get(info.tag.into()),
+        ) else {
             return Err((EINVAL, io));
         };
         if info.bytes > self.wire.max_io_bytes {
@@ -458,7 +487,7 @@ impl Active {
         let posted = inner.post(self, qp, slot, req, place, transfer);
         let error = match posted {
             Ok(()) => {
-                stats.submitted(info.dir, info.bytes, nents);
+                self.count(req, nents);
                 return Ok(());
             }
             Err(error) => error,
@@ -466,6 +495,7 @@ impl Active {
         if !is_surely_unsent(error) {
             // The device may have it: it ends, or is sent again, when the path
             // is torn down.
+            self.count(req, nents);
             drop(guard);
             self.attempt.error(fmt!("cannot post ({:?})", error));
             return Ok(());
@@ -587,6 +617,8 @@ pub(crate) fn take(
     }
     let io = flight.io.release(dev);
     if !flight.unanswered {
+        let stats = &attempt.path.stats;
+        stats.ended(flight.info.dir, &flight.timer, flight.cid);
         return Some((io, flight.result.map_err(convert::error)));
     }
     let user = inner.hdr.bytes_mut().get(..flight.usr_len).unwrap_or(&[]);

@@ -11,7 +11,6 @@ use crate::{
         Active,
         Attempt, //
     },
-    hooks::SessionHook,
     news::News,
     park::{
         Park,
@@ -27,8 +26,10 @@ use crate::{
         Cursor,
         Set, //
     },
-    settings::Settings, //
+    settings::Settings,
+    sysfs::SessionHook, //
 };
+use ibtrs_core::trace;
 use ibtrs_proto::{
     addr::PathAddr,
     backoff::Attempts,
@@ -191,6 +192,8 @@ pub struct Session {
     life: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
+    /// The server's port, for paths that the operator adds.
+    port: u16,
     pub(crate) cursor: Cursor,
     #[pin]
     admin: Admin,
@@ -278,6 +281,7 @@ impl Session {
                 park <- new_spinlock_irq!(park, "Session::park"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),
+                port: config.paths.first().ok_or(EINVAL)?.port,
                 cursor: Cursor::new()?,
                 admin <- Admin::new(),
                 turn: Atomic::new(0),
@@ -364,6 +368,12 @@ impl Session {
         }
     }
 
+    /// As [`Session::add_path`], with the port of the session's first path.
+    pub(crate) fn add_path_to(self: &Arc<Self>, addr: PathAddr) -> Result {
+        let port = self.port;
+        self.add_path(PathSpec { addr, port }).map(drop)
+    }
+
     /// Closes the session. Every request has ended when this returns, those
     /// in flight, or waiting, with `ECONNABORTED`. May be called again.
     ///
@@ -413,7 +423,10 @@ impl Session {
 
     /// Tells whether requests can reach the server now.
     pub fn is_connected(&self) -> bool {
-        self.set.read().get().is_some_and(|set| !set.paths.is_empty())
+        self.set
+            .read()
+            .get()
+            .is_some_and(|set| !set.paths.is_empty())
     }
 
     /// Returns the paths, in the order in which they were made.
@@ -653,6 +666,7 @@ impl Session {
         }
         drop(set);
         self.park.lock().put(life, cid, &req, io)?;
+        trace::client_park(|| (self.name(), submit.tag, 0));
         self.pump();
         Ok(())
     }

@@ -5,6 +5,21 @@
 //! Counters are per CPU: counting is one instruction on memory of the CPU's own.
 
 use crate::session::Dir;
+use ibtrs_proto::stats::{
+    latency::{
+        self,
+        Latencies, //
+    },
+    table::{
+        self,
+        MigrationRow,
+        PerCpu, //
+    },
+    ClientRdma,
+    Reconnects,
+    Transfers,
+    WcCompletion, //
+};
 use kernel::{
     cpu::CpuId,
     prelude::*,
@@ -18,205 +33,301 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use kx::percpu::Counters;
+use kx::percpu::{
+    is_possible,
+    Counters,
+    Maxima, //
+};
 
-/// What is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Count {
-    /// Requests that read.
-    Reads,
-    /// Bytes of them.
-    ReadBytes,
-    /// Requests that write.
-    Writes,
-    /// Bytes of them.
-    WriteBytes,
-    /// Requests that left the path for another one, or to wait for one.
-    Failovers,
-    /// Answers that were handled on this CPU and not on the connection's.
-    MigratedTo,
-    /// Reconnects that succeeded.
-    Reconnected,
-    /// Attempts to connect that failed.
-    ConnectFailed,
+// The counters, in the order of the ranges that are reset together.
+
+const READS: usize = 0;
+const READ_BYTES: usize = 1;
+const WRITES: usize = 2;
+const WRITE_BYTES: usize = 3;
+/// Requests that left the path for another one.
+const FAILOVERS: usize = 4;
+/// Requests that have ended, or left.
+const ENDED: usize = 5;
+const RECONNECTED: usize = 6;
+const CONNECT_FAILED: usize = 7;
+/// Answers that were handled on this CPU and not on the connection's.
+const MIGRATED_TO: usize = 8;
+const WC_TOTAL: usize = 9;
+const WC_CALLS: usize = 10;
+const SG: usize = 11;
+const READ_LATENCY: usize = SG + table::SG_ROWS;
+const WRITE_LATENCY: usize = READ_LATENCY + latency::BUCKETS;
+const COUNTERS: usize = WRITE_LATENCY + latency::BUCKETS;
+
+const READ_NS: usize = 0;
+const WRITE_NS: usize = 1;
+const WC: usize = 2;
+const MAXIMA: usize = 3;
+
+/// Answers to the connection of a CPU that were handled on others. Only who handles the
+/// connection's answers counts, one at a time.
+struct Strays {
+    counted: Atomic<u64>,
+    reset_at: Atomic<u64>,
 }
 
-const COUNTS: usize = Count::ConnectFailed as usize + 1;
-/// Classes of requests by elements of their scatter lists.
-const SG_CLASSES: usize = 9;
-/// Classes of latencies: powers of two of a microsecond, up to 2^31.
-const LATENCY_CLASSES: usize = 32;
+impl Strays {
+    const fn new() -> Self {
+        Self {
+            counted: Atomic::new(0),
+            reset_at: Atomic::new(0),
+        }
+    }
+
+    fn get(&self) -> u64 {
+        let reset_at = self.reset_at.load(Relaxed);
+        self.counted.load(Relaxed).wrapping_sub(reset_at)
+    }
+}
 
 /// The counters of a path.
-pub struct Stats {
-    counts: Counters<COUNTS>,
-    sg: Counters<SG_CLASSES>,
-    latency: [Counters<LATENCY_CLASSES>; 2],
-    latency_max_us: [Atomic<u64>; 2],
-    /// For each CPU, answers to its connection that were handled elsewhere.
-    migrated_from: KVec<Atomic<u64>>,
-    measure: AtomicFlag,
+pub(crate) struct Stats {
+    counters: Counters<COUNTERS>,
+    maxima: Maxima<MAXIMA>,
+    /// By CPU.
+    strays: KVVec<Strays>,
+    was_connected: AtomicFlag,
 }
 
-/// When a request was submitted, if that is of interest.
-pub(crate) struct Timer(Option<Instant<Monotonic>>);
+/// When a request was submitted.
+pub(crate) struct Timer(Instant<Monotonic>);
 
 impl Stats {
     pub(crate) fn new() -> Result<Self> {
         let cpus = kernel::cpu::nr_cpu_ids() as usize;
-        let mut migrated_from = KVec::with_capacity(cpus, GFP_KERNEL)?;
+        let mut strays = KVVec::with_capacity(cpus, GFP_KERNEL)?;
         for _ in 0..cpus {
-            migrated_from.push(Atomic::new(0), GFP_KERNEL)?;
+            strays.push(Strays::new(), GFP_KERNEL)?;
         }
         Ok(Self {
-            counts: Counters::new()?,
-            sg: Counters::new()?,
-            latency: [Counters::new()?, Counters::new()?],
-            latency_max_us: [Atomic::new(0), Atomic::new(0)],
-            migrated_from,
-            measure: AtomicFlag::new(true),
+            counters: Counters::new()?,
+            maxima: Maxima::new()?,
+            strays,
+            was_connected: AtomicFlag::new(false),
         })
     }
 
-    /// Reads the clock if latencies are measured: some 25 ns where the clock is
-    /// the time stamp counter, and as much again when the request ends.
+    /// Reads the clock.
     #[inline]
     pub(crate) fn timer(&self) -> Timer {
-        Timer(self.measure.load(Relaxed).then(Instant::now))
+        Timer(Instant::now())
     }
 
-    /// A request was handed to the device.
+    /// A request was handed to the device; `bytes` includes the user header,
+    /// `nents` are the elements of its scatter list.
     #[inline]
     pub(crate) fn submitted(&self, dir: Dir, bytes: u32, nents: u32) {
-        let (requests, data) = match dir {
-            Dir::Read => (Count::Reads, Count::ReadBytes),
-            Dir::Write => (Count::Writes, Count::WriteBytes),
+        let (count, sum) = match dir {
+            Dir::Read => (READS, READ_BYTES),
+            Dir::Write => (WRITES, WRITE_BYTES),
         };
-        self.counts.inc(requests as usize);
-        self.counts.add(data as usize, bytes.into());
-        if nents > 0 {
-            self.sg.inc(sg_class(nents));
+        self.counters.inc(count);
+        self.counters.add(sum, bytes.into());
+        if let Some(row) = table::sg_row(nents) {
+            self.counters.inc(SG + row);
         }
     }
 
-    /// A request has ended whose connection is `cid`.
+    /// A request has ended whose connection is `cid`; gives the time it took, in nanoseconds.
     #[inline]
-    pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) {
-        let here = CpuId::current().as_u32();
+    pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
+        self.counters.inc(ENDED);
         // Connection 1 belongs to CPU 0; the service connection to nobody.
         if let Some(home) = u32::from(cid).checked_sub(1) {
-            if home != here {
-                self.counts.inc(Count::MigratedTo as usize);
-                if let Some(from) = self.migrated_from.get(home as usize) {
-                    from.fetch_add(1, Relaxed);
-                }
+            if home != CpuId::current().as_u32() {
+                self.strayed(home);
             }
         }
-        if let Some(start) = &timer.0 {
-            let us = u64::try_from(start.elapsed().as_micros_ceil()).unwrap_or(0);
-            self.took(dir, us);
+        let ns = u64::try_from(timer.0.elapsed().as_nanos()).unwrap_or(0);
+        let (buckets, max) = match dir {
+            Dir::Read => (READ_LATENCY, READ_NS),
+            Dir::Write => (WRITE_LATENCY, WRITE_NS),
+        };
+        self.counters.inc(buckets + latency::bucket(ns));
+        self.maxima.raise(max, ns);
+        ns
+    }
+
+    fn strayed(&self, home: u32) {
+        self.counters.inc(MIGRATED_TO);
+        if let Some(strays) = self.strays.get(home as usize) {
+            let counted = strays.counted.load(Relaxed);
+            strays.counted.store(counted.wrapping_add(1), Relaxed);
         }
     }
 
-    fn took(&self, dir: Dir, us: u64) {
-        let side = side(dir);
-        if let Some(latency) = self.latency.get(side) {
-            latency.inc(latency_class(us));
-        }
-        if let Some(max) = self.latency_max_us.get(side) {
-            // Lost when two are the greatest at once; it is a number to look at.
-            if us > max.load(Relaxed) {
-                max.store(us, Relaxed);
-            }
-        }
-    }
-
-    /// A request has left the path for another one, or to wait for one.
+    /// A request has left the path without an answer, for another one.
     pub(crate) fn failed_over(&self) {
-        self.counts.inc(Count::Failovers as usize);
+        self.counters.inc(ENDED);
+        self.counters.inc(FAILOVERS);
     }
 
-    pub(crate) fn connected(&self, again: bool) {
-        if again {
-            self.counts.inc(Count::Reconnected as usize);
+    /// The path was connected, which counts from the second time on.
+    pub(crate) fn connected(&self) {
+        if self.was_connected.xchg(true, Relaxed) {
+            self.counters.inc(RECONNECTED);
         }
     }
 
+    /// An attempt to connect has failed.
     pub(crate) fn connect_failed(&self) {
-        self.counts.inc(Count::ConnectFailed as usize);
+        self.counters.inc(CONNECT_FAILED);
     }
 
-    /// Lets latencies be measured, or not.
-    pub fn set_measure(&self, on: bool) {
-        self.measure.store(on, Relaxed);
-    }
-
-    /// Returns a counter's sum.
-    pub fn sum(&self, count: Count) -> u64 {
-        self.counts.sum(count as usize)
-    }
-
-    /// Returns a counter of one CPU, since the path was made.
-    pub fn on_cpu(&self, count: Count, cpu: u32) -> u64 {
-        self.counts.on_cpu(count as usize, cpu)
-    }
-
-    /// Returns how many answers to connections of a CPU were handled on others.
-    pub fn migrated_from(&self, cpu: u32) -> u64 {
-        self.migrated_from
-            .get(cpu as usize)
-            .map_or(0, |from| from.load(Relaxed))
-    }
-
-    /// Returns how many requests had a scatter list of the class: 1, 2, up to 4,
-    /// 8, 16, 32, 64, 128, and more elements.
-    pub fn sg(&self, class: usize) -> u64 {
-        self.sg.sum(class)
-    }
-
-    /// Returns how many requests took less than 2^`class` microseconds, and not
-    /// less than half of that.
-    pub fn latency(&self, dir: Dir, class: usize) -> u64 {
-        self.latency.get(side(dir)).map_or(0, |l| l.sum(class))
-    }
-
-    /// Returns the longest time that a request took, in microseconds.
-    pub fn latency_max_us(&self, dir: Dir) -> u64 {
-        self.latency_max_us
-            .get(side(dir))
-            .map_or(0, |max| max.load(Relaxed))
-    }
-
-    /// Lets everything begin at zero again, except for [`Stats::on_cpu`].
-    pub fn reset(&self) {
-        self.counts.reset();
-        self.sg.reset();
-        for latency in &self.latency {
-            latency.reset();
+    /// A completion is handled, at `position` of those taken at once.
+    #[inline]
+    pub(crate) fn completes(&self, position: u32) {
+        self.counters.inc(WC_TOTAL);
+        if position == 0 {
+            self.counters.inc(WC_CALLS);
         }
-        for value in &self.latency_max_us {
-            value.store(0, Relaxed);
+        self.maxima.raise(WC, u64::from(position) + 1);
+    }
+
+    /// The file `rdma`.
+    pub(crate) fn rdma(&self) -> ClientRdma {
+        let transfers = |count, bytes| Transfers {
+            count: self.counters.sum(count),
+            bytes: self.counters.sum(bytes),
+        };
+        // What has ended is looked at first: what begins meanwhile makes the difference larger,
+        // and not negative.
+        let ended = self.counters.total(ENDED);
+        let begun = self.counters.total(READS) + self.counters.total(WRITES);
+        ClientRdma {
+            reads: transfers(READS, READ_BYTES),
+            writes: transfers(WRITES, WRITE_BYTES),
+            in_flight: begun.saturating_sub(ended),
+            failovers: self.counters.sum(FAILOVERS),
         }
-        for value in &self.migrated_from {
-            value.store(0, Relaxed);
+    }
+
+    pub(crate) fn reset_rdma(&self) {
+        self.counters.reset_some(READS..FAILOVERS + 1);
+    }
+
+    /// The file `reconnects`.
+    pub(crate) fn reconnects(&self) -> Reconnects {
+        Reconnects {
+            successful: self.counters.sum(RECONNECTED),
+            failed: self.counters.sum(CONNECT_FAILED),
         }
+    }
+
+    pub(crate) fn reset_reconnects(&self) {
+        self.counters.reset_some(RECONNECTED..CONNECT_FAILED + 1);
+    }
+
+    /// The file `wc_completion`.
+    pub(crate) fn wc_completion(&self) -> WcCompletion {
+        WcCompletion {
+            max: self.maxima.max(WC),
+            total: self.counters.sum(WC_TOTAL),
+            calls: self.counters.sum(WC_CALLS),
+        }
+    }
+
+    pub(crate) fn reset_wc_completion(&self) {
+        self.counters.reset_some(WC_TOTAL..WC_CALLS + 1);
+        self.maxima.reset_some(WC..WC + 1);
+    }
+
+    /// The latencies of one direction; large, so not on the stack.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn latencies(&self, dir: Dir) -> Result<KBox<Latencies>> {
+        let (buckets, max) = match dir {
+            Dir::Read => (READ_LATENCY, READ_NS),
+            Dir::Write => (WRITE_LATENCY, WRITE_NS),
+        };
+        let mut latencies = KBox::new(Latencies::NONE, GFP_KERNEL)?;
+        for (bucket, count) in latencies.counts.iter_mut().enumerate() {
+            *count = self.counters.sum(buckets + bucket);
+        }
+        latencies.max_ns = self.maxima.max(max);
+        Ok(latencies)
+    }
+
+    pub(crate) fn reset_latencies(&self) {
+        self.counters.reset_some(READ_LATENCY..COUNTERS);
+        self.maxima.reset_some(READ_NS..WRITE_NS + 1);
+    }
+
+    /// The source of the file `sg_entries`.
+    pub(crate) fn sg_entries(&self) -> SgEntries<'_> {
+        SgEntries(self)
+    }
+
+    pub(crate) fn reset_sg_entries(&self) {
+        self.counters.reset_some(SG..READ_LATENCY);
+    }
+
+    /// The source of the file `cpu_migration`, and of its parts.
+    pub(crate) fn migrations(&self) -> Migrations<'_> {
+        Migrations(self)
+    }
+
+    pub(crate) fn reset_migrations(&self) {
+        self.counters.reset_some(MIGRATED_TO..MIGRATED_TO + 1);
+        for strays in &self.strays {
+            let counted = strays.counted.load(Relaxed);
+            strays.reset_at.store(counted, Relaxed);
+        }
+    }
+
+    /// Lets everything begin at zero again, but for the requests in flight.
+    pub(crate) fn reset(&self) {
+        self.counters.reset();
+        self.maxima.reset();
+        self.reset_migrations();
     }
 }
 
-fn side(dir: Dir) -> usize {
-    match dir {
-        Dir::Read => 0,
-        Dir::Write => 1,
+/// See [`Stats::sg_entries`].
+pub(crate) struct SgEntries<'a>(&'a Stats);
+
+impl PerCpu for SgEntries<'_> {
+    fn nr_cpus(&self) -> u32 {
+        kernel::cpu::nr_cpu_ids()
+    }
+
+    fn is_possible(&self, cpu: u32) -> bool {
+        is_possible(cpu)
+    }
+
+    fn count(&self, row: usize, cpu: u32) -> u64 {
+        if row >= table::SG_ROWS {
+            return 0;
+        }
+        self.0.counters.on_cpu(SG + row, cpu)
     }
 }
 
-fn sg_class(nents: u32) -> usize {
-    let class = u32::BITS - nents.saturating_sub(1).leading_zeros();
-    (class as usize).min(SG_CLASSES - 1)
-}
+/// See [`Stats::migrations`].
+pub(crate) struct Migrations<'a>(&'a Stats);
 
-fn latency_class(us: u64) -> usize {
-    let class = u64::BITS - us.leading_zeros();
-    (class as usize).min(LATENCY_CLASSES - 1)
+impl PerCpu for Migrations<'_> {
+    fn nr_cpus(&self) -> u32 {
+        kernel::cpu::nr_cpu_ids()
+    }
+
+    fn is_possible(&self, cpu: u32) -> bool {
+        is_possible(cpu)
+    }
+
+    fn count(&self, row: usize, cpu: u32) -> u64 {
+        if row == MigrationRow::From.index() {
+            self.0.strays.get(cpu as usize).map_or(0, Strays::get)
+        } else {
+            self.0.counters.on_cpu(MIGRATED_TO, cpu)
+        }
+    }
 }

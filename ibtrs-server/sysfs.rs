@@ -77,7 +77,6 @@ impl SessionDir {
     /// Tells user space about a path. That it does not hear of it is no reason to fail.
     fn tell(&self, path: impl fmt::Display, state: &CStr) {
         let told = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
-            .map_err(Error::from)
             .and_then(|path| self.device.uevent(Action::Change, &[&path, state]));
         if let Err(error) = told {
             pr_debug!("no event for user space: {:?}\n", error);

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the operator sees of sessions and paths: `/sys/class/ibtrs-client/`, and
+//! events for user space.
+//!
+//! Each object here is made right after what it shows, and dropped before that
+//! goes, both where it may sleep. To drop one waits for those who read and write
+//! its files; nobody who does that waits for what happens after.
+
+use crate::{
+    path::Path,
+    session::Session, //
+};
+use ibtrs_core::convert::{
+    self,
+    Shown, //
+};
+use ibtrs_proto::fsm::client_path::State;
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+use kx::{
+    sync::RcuPtr,
+    sysfs::{
+        Action,
+        Buf,
+        Class,
+        Device,
+        Dir,
+        PlainDir, //
+    }, //
+};
+
+mod path;
+mod session;
+mod stats;
+
+/// The class, while the module is loaded.
+static CLASS: RcuPtr<Arc<Class>> = RcuPtr::null();
+
+/// Keeps the class.
+pub(crate) struct Registration;
+
+impl Registration {
+    /// Makes the class.
+    ///
+    /// # Context
+    ///
+    /// May sleep; once.
+    pub(crate) fn new() -> Result<Self> {
+        let class = Class::new(c"ibtrs-client")?;
+        drop(CLASS.replace(Some(KBox::new(class, GFP_KERNEL)?)));
+        Ok(Self)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        drop(CLASS.replace(None));
+    }
+}
+
+/// The directory of a session.
+struct Place {
+    // Goes before the device that it is in.
+    paths: PlainDir,
+    device: Device<Arc<Session>>,
+}
+
+impl Place {
+    /// Tells user space. That it does not hear of it is no reason to fail.
+    fn tell(&self, action: Action, variables: &[&CStr]) {
+        if let Err(error) = self.device.uevent(action, variables) {
+            pr_debug!("no event for user space: {:?}\n", error);
+        }
+    }
+}
+
+/// A session as the operator sees it.
+pub(crate) struct SessionHook {
+    place: Arc<Place>,
+}
+
+impl SessionHook {
+    /// Shows a session that has no path yet.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` for a name that there is already; `ENOMEM`.
+    pub(crate) fn new(session: &Arc<Session>) -> Result<Self> {
+        let class = CLASS.read().get().cloned().ok_or(ENODEV)?;
+        let name = session.name();
+        let device = Device::new(&class, fmt!("{name}"), session.clone(), &session::FILES)
+            .inspect_err(|error| {
+                if *error == EEXIST {
+                    pr_err!(
+                        "{}: there is a session of that name, perhaps in another network namespace\n",
+                        name
+                    );
+                }
+            })?;
+        let paths = PlainDir::plain(&device, fmt!("paths"))?;
+        Ok(Self {
+            place: Arc::new(Place { paths, device }, GFP_KERNEL)?,
+        })
+    }
+
+    /// The session can, or can no longer, reach its server. One call at a time.
+    pub(crate) fn changed(&mut self, _session: &Session, connected: bool) {
+        match connected {
+            true => self
+                .place
+                .tell(Action::Online, &[c"IBTRS_SESSION_STATE=connected"]),
+            false => self
+                .place
+                .tell(Action::Offline, &[c"IBTRS_SESSION_STATE=disconnected"]),
+        }
+    }
+
+    /// Shows a path that is about to connect.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` for addresses that the session has already; `ENOMEM`.
+    pub(crate) fn show_path(&self, path: &Arc<Path>) -> Result<PathHook> {
+        let place = self.place.clone();
+        let dir = Dir::new(
+            &place.paths,
+            fmt!("{}", path.name()),
+            path.clone(),
+            &path::FILES,
+        )?;
+        let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &stats::FILES)?;
+        let hook = PathHook {
+            _stats: stats,
+            dir,
+            place,
+            last: None,
+            is_whole: path.spec().addr.src.is_some(),
+        };
+        hook.tell(path, "added");
+        Ok(hook)
+    }
+}
+
+/// A path as the operator sees it.
+pub(crate) struct PathHook {
+    // Goes before the directory that it is in, and that before the session's.
+    _stats: Dir<Arc<Path>>,
+    dir: Dir<Arc<Path>>,
+    place: Arc<Place>,
+    last: Option<State>,
+    /// The directory's name has both addresses.
+    is_whole: bool,
+}
+
+impl PathHook {
+    /// The path may be in another state than before. One call at a time.
+    pub(crate) fn changed(&mut self, path: &Path, state: State) {
+        if self.last.replace(state) == Some(state) {
+            return;
+        }
+        if state == State::Connected && !self.is_whole {
+            self.complete_name(path);
+        }
+        self.tell(path, state.as_str());
+    }
+
+    /// Adds the address that the kernel chose to the name of the directory.
+    fn complete_name(&mut self, path: &Path) {
+        let Some(src) = path.src_addr().and_then(|addr| convert::addr(&addr)) else {
+            return;
+        };
+        // Another path may have that name; then this one keeps its own.
+        let renamed = self
+            .dir
+            .rename(fmt!("{}@{}", Shown(src), Shown(path.spec().addr.dst)));
+        self.is_whole = renamed.is_ok();
+    }
+
+    fn tell(&self, path: &Path, state: &str) {
+        let made = || -> Result<_> {
+            Ok((
+                CString::try_from_fmt(fmt!("IBTRS_PATH={}", path.name()))?,
+                CString::try_from_fmt(fmt!("IBTRS_STATE={state}"))?,
+            ))
+        };
+        if let Ok((path, state)) = made() {
+            self.place.tell(Action::Change, &[&path, &state]);
+        }
+    }
+
+    /// The path is being removed.
+    pub(crate) fn removed(&self, path: &Path) {
+        self.tell(path, "removed");
+    }
+}
+
+/// Writes what the protocol prints.
+fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
+    buf.write(fmt!("{}", Shown(what)))
+}

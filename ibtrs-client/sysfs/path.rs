@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files of a path: `/sys/class/ibtrs-client/<session>/paths/<src@dst>/`.
+//!
+//! Contexts: *sysfs*.
+
+use super::show;
+use crate::path::Path;
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    addr::Addr,
+    fsm::client_path::State,
+    text, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    module::ModuleRef,
+    net::addr::SockAddr,
+    sysfs::{
+        Attr,
+        Buf,
+        StoreCtx, //
+    }, //
+};
+
+type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
+
+/// The files.
+pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
+    Attr::ro(c"state", show_state),
+    Attr::rw(
+        c"reconnect",
+        |_path: &Path, buf| usage(buf, "reconnect"),
+        store_reconnect,
+    ),
+    Attr::rw(
+        c"disconnect",
+        |_path: &Path, buf| usage(buf, "disconnect"),
+        store_disconnect,
+    ),
+    Attr::rw(
+        c"remove_path",
+        |_path: &Path, buf| usage(buf, "remove_path"),
+        store_remove_path,
+    ),
+    Attr::ro(c"hca_name", |path: &Path, buf| {
+        path.with_hca(|name, _port| buf.line(fmt!("{name}")))
+    }),
+    Attr::ro(c"hca_port", |path: &Path, buf| {
+        path.with_hca(|_name, port| buf.line(fmt!("{port}")))
+    }),
+    Attr::ro(c"src_addr", |path: &Path, buf| {
+        show_addr(buf, path.src_addr(), path.spec().addr.src)
+    }),
+    Attr::ro(c"dst_addr", |path: &Path, buf| {
+        show_addr(buf, path.dst_addr(), Some(path.spec().addr.dst))
+    }),
+    Attr::ro(c"cur_latency", |path: &Path, buf| {
+        buf.line(fmt!("{} ns", path.latency_ns().unwrap_or(0)))
+    }),
+    Attr::ro(c"last_error", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.last_error().as_str()))
+    }),
+];
+
+fn usage(buf: &mut Buf<'_>, file: &str) -> Result {
+    buf.line(fmt!("Usage: echo 1 > {file}"))
+}
+
+/// Makes sure that "1" was written.
+fn one(input: &[u8]) -> Result {
+    text::one(input).map_err(|error| convert::error(error.errno()))
+}
+
+fn show_state(path: &Path, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!(
+        "{}",
+        match path.state() {
+            State::Connected => "connected",
+            _ => "disconnected",
+        }
+    ))
+}
+
+/// Shows an address that is in use, or else the one that was asked for.
+fn show_addr(buf: &mut Buf<'_>, used: Option<SockAddr>, asked: Option<Addr>) -> Result {
+    if let Some(addr) = used.and_then(|addr| convert::addr(&addr)).or(asked) {
+        show(buf, addr)?;
+    }
+    buf.line(fmt!(""))
+}
+
+fn store_reconnect(path: Ctx<'_>, input: &[u8]) -> Result {
+    one(input)?;
+    path.data().reconnect()
+}
+
+fn store_disconnect(path: Ctx<'_>, input: &[u8]) -> Result {
+    one(input)?;
+    path.data().disconnect()
+}
+
+fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {
+    one(input)?;
+    // The code stays when the file is gone that it was called by.
+    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    let path = ctx.data().clone();
+    path.remove(|| ctx.remove_self().map(drop).ok_or(ENODEV))
+}

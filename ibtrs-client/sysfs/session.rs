@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files of a session: `/sys/class/ibtrs-client/<session>/`.
+//!
+//! Contexts: *sysfs*.
+
+use crate::session::Session;
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    addr::PathAddr,
+    backoff::Attempts,
+    mp::Policy,
+    settings::{
+        self,
+        Setting, //
+    },
+    text::TextError,
+    Errno, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::sysfs::{
+    Attr,
+    Buf,
+    StoreCtx, //
+};
+
+type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
+
+/// The files.
+pub(super) static FILES: [Attr<Arc<Session>>; 8] = [
+    Attr::rw(c"add_path", show_add_path, store_add_path),
+    Attr::rw(
+        c"max_reconnect_attempts",
+        |session: &Session, buf| {
+            let attempts = session.settings().max_reconnect_attempts();
+            buf.line(fmt!("{}", attempts.number()))
+        },
+        |session, input| {
+            let attempts = Attempts::parse(input);
+            session.set_max_reconnect_attempts(attempts.map_err(|error| {
+                refused(
+                    &session,
+                    "max_reconnect_attempts",
+                    error,
+                    (-1, Attempts::MAX.into()),
+                )
+            })?);
+            Ok(())
+        },
+    ),
+    Attr::rw(c"mp_policy", show_policy, store_policy),
+    // As mainline calls it.
+    Attr::rw(c"mpath_policy", show_policy, store_policy),
+    Attr::rw(
+        c"hb_interval_ms",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().hb_interval_ms.get())),
+        |session, input| {
+            session.set_hb_interval_ms(number(&session, &settings::HB_INTERVAL_MS, input)?)
+        },
+    ),
+    Attr::rw(
+        c"hb_missed_max",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().hb_missed_max.get())),
+        |session, input| {
+            session.set_hb_missed_max(number(&session, &settings::HB_MISSED_MAX, input)?)
+        },
+    ),
+    Attr::rw(
+        c"reconnect_delay_ms",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().reconnect_delay_ms.get())),
+        |session, input| {
+            session.set_reconnect_delay_ms(number(&session, &settings::RECONNECT_DELAY_MS, input)?)
+        },
+    ),
+    Attr::rw(
+        c"queue_timeout_s",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().queue_timeout_s.get())),
+        |session, input| {
+            session
+                .data()
+                .set_queue_timeout_s(number(&session, &settings::QUEUE_TIMEOUT_S, input)?)
+        },
+    ),
+];
+
+/// Says what is wrong with a number; gives the error.
+fn refused(session: &Session, file: &str, error: TextError, range: (i64, i64)) -> Error {
+    kx::pr_err_ratelimited!(
+        "{}: {}: {}: {} to {}\n",
+        session.name(),
+        file,
+        error.as_str(),
+        range.0,
+        range.1
+    );
+    convert::error(error.errno())
+}
+
+fn number(session: &Session, setting: &Setting, input: &[u8]) -> Result<u32> {
+    setting.parse(input).map_err(|error| {
+        let range = (setting.min.into(), setting.max.into());
+        refused(session, setting.name, error, range)
+    })
+}
+
+fn show_policy(session: &Session, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", session.settings().policy().sysfs_str()))
+}
+
+fn store_policy(session: Ctx<'_>, input: &[u8]) -> Result {
+    let policy = Policy::parse(input).map_err(|error| {
+        kx::pr_err_ratelimited!("{}: {}\n", session.name(), error.as_str());
+        convert::error(error.errno())
+    })?;
+    session.set_policy(policy);
+    Ok(())
+}
+
+fn show_add_path(_session: &Session, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("Usage: echo [<source>,]<destination> > add_path"))?;
+    buf.line(fmt!(""))?;
+    buf.line(fmt!(
+        "source, destination ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"
+    ))
+}
+
+fn store_add_path(session: Ctx<'_>, input: &[u8]) -> Result {
+    let addr = PathAddr::parse_line(input).map_err(|error| {
+        kx::pr_err_ratelimited!("{}: add_path: {}\n", session.name(), error.as_str());
+        convert::error(Errno::EINVAL)
+    })?;
+    session.data().add_path_to(addr)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The statistics of a path: `/sys/class/ibtrs-client/<session>/paths/<src@dst>/stats/`.
+//!
+//! Writing "0" or "1" to one of the files lets what it shows begin at zero again.
+//!
+//! Contexts: *sysfs*.
+
+use super::show;
+use crate::{
+    path::Path,
+    session::Dir,
+    stats::Stats, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    stats::{
+        latency::Histogram,
+        table::{
+            CpuMigration,
+            MigrationLine,
+            MigrationRow,
+            SgEntries, //
+        }, //
+    },
+    text, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::sysfs::{
+    Attr,
+    StoreCtx, //
+};
+
+type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
+
+/// The files.
+pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
+    Attr::rw(
+        c"reset_all",
+        |_path: &Path, buf| buf.line(fmt!("echo 1 to reset all statistics")),
+        |path, input| reset(path, input, Stats::reset),
+    ),
+    Attr::rw(
+        c"sg_entries",
+        |path: &Path, buf| show(buf, SgEntries(&path.stats().sg_entries())),
+        |path, input| reset(path, input, Stats::reset_sg_entries),
+    ),
+    Attr::rw(
+        c"cpu_migration",
+        |path: &Path, buf| show(buf, CpuMigration(&path.stats().migrations())),
+        |path, input| reset(path, input, Stats::reset_migrations),
+    ),
+    Attr::rw(
+        c"cpu_migration_from",
+        |path: &Path, buf| {
+            let migrations = path.stats().migrations();
+            show(buf, MigrationLine(&migrations, MigrationRow::From))
+        },
+        |path, input| reset(path, input, Stats::reset_migrations),
+    ),
+    Attr::rw(
+        c"cpu_migration_to",
+        |path: &Path, buf| {
+            let migrations = path.stats().migrations();
+            show(buf, MigrationLine(&migrations, MigrationRow::To))
+        },
+        |path, input| reset(path, input, Stats::reset_migrations),
+    ),
+    Attr::rw(
+        c"reconnects",
+        |path: &Path, buf| show(buf, path.stats().reconnects()),
+        |path, input| reset(path, input, Stats::reset_reconnects),
+    ),
+    Attr::rw(
+        c"rdma_lat",
+        |path: &Path, buf| show_latencies(path, |histogram| show(buf, histogram.in_ms())),
+        |path, input| reset(path, input, Stats::reset_latencies),
+    ),
+    Attr::rw(
+        c"rdma_lat_us",
+        |path: &Path, buf| show_latencies(path, |histogram| show(buf, histogram.in_us())),
+        |path, input| reset(path, input, Stats::reset_latencies),
+    ),
+    Attr::rw(
+        c"wc_completion",
+        |path: &Path, buf| show(buf, path.stats().wc_completion().client()),
+        |path, input| reset(path, input, Stats::reset_wc_completion),
+    ),
+    Attr::rw(
+        c"rdma",
+        |path: &Path, buf| show(buf, path.stats().rdma()),
+        |path, input| reset(path, input, Stats::reset_rdma),
+    ),
+];
+
+fn reset(path: Ctx<'_>, input: &[u8], what: fn(&Stats)) -> Result {
+    text::reset(input).map_err(|error| convert::error(error.errno()))?;
+    what(path.stats());
+    Ok(())
+}
+
+fn show_latencies(path: &Path, show: impl FnOnce(Histogram<'_>) -> Result) -> Result {
+    let reads = path.stats().latencies(Dir::Read)?;
+    let writes = path.stats().latencies(Dir::Write)?;
+    show(Histogram {
+        reads: &reads,
+        writes: &writes,
+    })
+}

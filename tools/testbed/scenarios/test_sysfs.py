@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The files of sessions and paths on both sides: what they show and take, alone
+and from several processes at once while I/O runs; events and traces."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from testbed import blockdev, sysfs_walk
+
+pytestmark = pytest.mark.links(2)
+
+CLIENT = "/sys/class/ibtrs-client/demo"
+SERVER = "/sys/class/ibtrs-server/demo"
+FIRST = f"{CLIENT}/paths/ip:10.0.1.2@ip:10.0.1.1"
+SECOND = f"{CLIENT}/paths/ip:10.0.2.2@ip:10.0.2.1"
+LOAD = ("fio --name=load --filename=/dev/ibnbd0 --rw=randrw --bsrange=512-128k --iodepth=16 "
+        "--direct=1 --ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=32m")
+
+
+@pytest.fixture
+def mapped(pair, stack):
+    """A session with a path on each link, and a disk."""
+    blockdev.map_new(pair, stack, size_mb=64)
+    pair.client.run(f"echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path")
+    for guest in pair:
+        guest.push("/tmp/sysfs_walk.py", Path(sysfs_walk.__file__).read_text())
+    return pair
+
+
+def walk(guest, folder: str, kind: str) -> None:
+    program = f"import sys; sys.path.append('/tmp'); import sysfs_walk; print(*sysfs_walk.walk('{folder}', '{kind}'), sep='\\n')"
+    assert guest.run(f'python3 -c "{program}"', timeout=300).strip() == ""
+
+
+def refused(guest, command: str, number: int, timeout: float = 120) -> None:
+    answer = guest.run(command, timeout, check=False)
+    assert not answer.ok and os.strerror(number) in answer, answer
+
+
+def test_every_file_of_the_client(mapped):
+    walk(mapped.client, CLIENT, "client")
+
+
+def test_every_file_of_the_server(mapped):
+    walk(mapped.server, SERVER, "server")
+    names = mapped.server.run(f"ls {SERVER}/paths").split()
+    assert sorted(names) == ["ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1"]
+
+
+def test_values(mapped):
+    server, client = mapped
+    assert client.run(f"cat {FIRST}/state {FIRST}/src_addr {FIRST}/dst_addr {FIRST}/hca_name {FIRST}/hca_port"
+                      ).split() == ["connected", "ip:10.0.1.2", "ip:10.0.1.1", "rxe0", "1"]
+    path = f"{SERVER}/paths/ip:10.0.2.2@ip:10.0.2.1"
+    assert server.run(f"cat {path}/src_addr {path}/dst_addr {path}/hca_name {path}/hca_port"
+                      ).split() == ["ip:10.0.2.2", "ip:10.0.2.1", "rxe1", "1"]
+    client.run(f"echo 7 > {CLIENT}/max_reconnect_attempts && echo min-l > {CLIENT}/mp_policy && "
+               f"echo 200 > {CLIENT}/hb_interval_ms")
+    assert client.run(f"cat {CLIENT}/max_reconnect_attempts {CLIENT}/mpath_policy {CLIENT}/hb_interval_ms"
+                      ).split("\n") == ["7", "min-latency (ML: 2)", "200"]
+    client.wait_until(f"[ $(cut -d' ' -f1 {FIRST}/cur_latency) -gt 0 ]")
+
+
+def test_statistics_count_and_begin_anew(mapped):
+    server, client = mapped
+    client.run(f"echo 1 > {SECOND}/disconnect && echo 1 > {FIRST}/stats/reset_all")
+    server_stats = f"{SERVER}/paths/ip:10.0.1.2@ip:10.0.1.1/stats"
+    server.run(f"echo 0 > {server_stats}/reset_all")
+    client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=16k count=64 oflag=direct status=none && "
+               "dd if=/dev/ibnbd0 of=/dev/null bs=4k count=32 iflag=direct status=none")
+
+    def numbers(guest, file):
+        return [int(word) for word in guest.run(f"cat {file}").split() if word.isdigit()]
+
+    for guest, file in ((client, f"{FIRST}/stats/rdma"), (server, f"{server_stats}/rdma")):
+        reads, read_bytes, writes, write_bytes, in_flight = numbers(guest, file)[:5]
+        assert reads >= 32 and read_bytes >= 32 * 4096
+        assert writes == 64 and 64 * 16384 < write_bytes < 64 * 16384 + 64 * 512
+        assert in_flight == 0
+    counted = sum(numbers(client, f"{FIRST}/stats/rdma")[0:4:2])
+    for file in ("rdma_lat", "rdma_lat_us"):
+        lines = client.run(f"cat {FIRST}/stats/{file}").splitlines()
+        assert sum(int(word) for line in lines[:-1] for word in line.split(": ")[1].split()) == counted
+    total = client.run(f"tail -n 1 {FIRST}/stats/sg_entries").split()
+    assert total[0] == "total:" and sum(map(int, total[1:])) >= 96
+    largest, total, calls = numbers(server, f"{server_stats}/wc_completion")
+    assert 1 <= largest <= total and 1 <= calls <= total
+
+    client.run(f"echo 0 > {FIRST}/stats/rdma")
+    assert numbers(client, f"{FIRST}/stats/rdma") == [0] * 6
+    assert sum(numbers(client, f"{FIRST}/stats/wc_completion")) > 0
+    client.run(f"echo 1 > {FIRST}/stats/reset_all")
+    assert client.run(f"cat {FIRST}/stats/rdma_lat | cut -d: -f2 | sort -u").strip() == "0 0"
+    migrated = client.run(f"cat {FIRST}/stats/cpu_migration_from {FIRST}/stats/cpu_migration_to").split()
+    assert set(migrated) == {"0"}
+
+
+def test_paths_come_and_go(mapped):
+    server, client = mapped
+    load = client.start(LOAD)
+    refused(client, f"echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path", errno.EEXIST)
+    client.run(f"echo 1 > {SECOND}/disconnect")
+    assert client.run(f"cat {SECOND}/state") == "disconnected"
+    server.wait_until(f"! test -e {SERVER}/paths/ip:10.0.2.2@ip:10.0.2.1")
+    client.run(f"echo 1 > {SECOND}/reconnect")
+    assert client.run(f"cat {SECOND}/state") == "connected"
+    assert client.run(f"cat {SECOND}/stats/reconnects").split()[0] == "1"
+    client.run(f"echo 1 > {SECOND}/remove_path")
+    assert not client.ok(f"test -e {SECOND}")
+    # Without a source the directory gets the one that is used.
+    client.run(f"echo ip:10.0.2.1 > {CLIENT}/add_path")
+    client.run(f"test -e {SECOND}/stats/rdma")
+    # Whoever is first removes it.
+    answers = client.run(f"for i in 1 2 3 4; do (echo 1 > {SECOND}/remove_path && echo removed) 2>&1 & done; wait")
+    assert answers.split("\n").count("removed") == 1
+    # The server throws a path out; the client connects it again.
+    server.run(f"echo 1 > {SERVER}/paths/ip:10.0.1.2@ip:10.0.1.1/disconnect")
+    client.wait_until(f"[ $(cut -d' ' -f1 {FIRST}/stats/reconnects) -ge 1 ]")
+    client.wait_until(f"grep -qx connected {FIRST}/state")
+    assert client.run(f"cat {FIRST}/last_error") != ""
+    client.run("kill -INT $(pidof fio | cut -d' ' -f1)")
+    load.wait(60)
+
+
+def test_unreachable_addresses(mapped):
+    client = mapped.client
+    before = client.run(f"ls {CLIENT}/paths")
+    refused(client, f"echo ip:10.0.2.2,ip:10.0.2.77 > {CLIENT}/add_path", errno.ETIMEDOUT)
+    job = client.start(f"timeout -s INT 2 sh -c 'echo ip:10.0.2.2,ip:10.0.2.78 > {CLIENT}/add_path'")
+    job.wait(20, check=False)
+    assert client.run(f"ls {CLIENT}/paths") == before
+
+
+def test_eight_processes_while_io_runs(mapped):
+    server, client = mapped
+    load = client.start(LOAD)
+    walkers = [guest.start(f"python3 /tmp/sysfs_walk.py {folder} 40 {kind}")
+               for guest, folder, kind in ((client, CLIENT, "client"), (server, SERVER, "server"))
+               for _ in range(8)]
+    flaps = client.start(
+        f"end=$(($(date +%s) + 40)); while [ $(date +%s) -lt $end ]; do"
+        f" echo 1 > {SECOND}/disconnect; echo 1 > {SECOND}/reconnect; echo 1 > {SECOND}/remove_path;"
+        f" echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path; done")
+    for walker in walkers:
+        walker.wait(300)
+    flaps.wait(120, check=False)
+    client.run("kill -INT $(pidof fio | cut -d' ' -f1)")
+    load.wait(120)
+
+
+LISTEN = """
+import socket, sys, time
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)
+s.bind((0, 1))
+s.settimeout(1)
+print("listening", flush=True)
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    try:
+        words = s.recv(8192).split(b"\\0")
+    except TimeoutError:
+        continue
+    if b"/ibtrs-" in words[0]:
+        print(*(w.decode() for w in [words[0]] + [w for w in words if w.startswith(b"IBTRS_")]), flush=True)
+"""
+
+
+def test_events(mapped):
+    server, client = mapped
+    for guest in mapped:
+        guest.push("/tmp/listen.py", LISTEN)
+    jobs = [guest.start("python3 /tmp/listen.py 15 > /tmp/events") for guest in mapped]
+    client.wait_until("grep -q listening /tmp/events")
+    server.wait_until("grep -q listening /tmp/events")
+    client.run(f"echo 1 > {SECOND}/disconnect && echo 1 > {SECOND}/reconnect && echo 1 > {SECOND}/remove_path && "
+               f"echo 1 > {FIRST}/disconnect && echo 1 > {FIRST}/reconnect")
+    for job in jobs:
+        job.wait(60)
+    said = client.run("cat /tmp/events")
+    second = "change@/devices/virtual/ibtrs-client/demo IBTRS_PATH=ip:10.0.2.2@ip:10.0.2.1 IBTRS_STATE="
+    for state in ("closed", "connected", "removed"):
+        assert f"{second}{state}\n" in said + "\n", said
+    assert "offline@/devices/virtual/ibtrs-client/demo IBTRS_SESSION_STATE=disconnected" in said
+    assert "online@/devices/virtual/ibtrs-client/demo IBTRS_SESSION_STATE=connected" in said
+    said = server.run("cat /tmp/events")
+    second = "change@/devices/virtual/ibtrs-server/demo IBTRS_PATH=ip:10.0.2.2@ip:10.0.2.1 IBTRS_STATE="
+    assert second + "disconnected" in said and second + "connected" in said, said
+
+
+def test_traces(mapped):
+    server, client = mapped
+    for guest in mapped:
+        guest.run("mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing; "
+                  "echo > /sys/kernel/tracing/trace; echo 1 > /sys/kernel/tracing/events/ibtrs/enable")
+    client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=8 oflag=direct status=none; "
+               f"echo 1 > {SECOND}/disconnect; echo 1 > {SECOND}/reconnect")
+    for guest, events in ((client, ("client_submit", "client_complete", "client_path_state")),
+                          (server, ("server_request", "server_response", "server_path_state"))):
+        guest.run("echo 0 > /sys/kernel/tracing/events/ibtrs/enable")
+        trace = guest.run("cat /sys/kernel/tracing/trace")
+        for event in events:
+            assert f"ibtrs_{event}: session=demo" in trace, trace
+    assert "from=connected to=closing" in client.run("cat /sys/kernel/tracing/trace")
+
+
+def test_names_are_unique_on_a_machine(mapped, stack):
+    client = mapped.client
+    client.run("ip netns add other")
+    refused(client, f"ip netns exec other sh -c '{stack.map_device('/dev/nullb0')}'", errno.EEXIST)
+    client.run("ip netns del other")
+    assert client.run("ls /sys/class/ibtrs-client") == "demo"

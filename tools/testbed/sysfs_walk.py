@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the files of sessions and paths look like, and what they take.
+
+Also runs in a guest, as a program: `sysfs_walk.py FOLDER SECONDS KIND` reads and
+writes the files of a session all the time, and ends with 0 if each one looked
+as it has to."""
+
+import errno
+import os
+import random
+import re
+import sys
+import time
+from dataclasses import dataclass
+
+ADDRESS = r"(ip:[0-9a-f.:]+|gid:[0-9a-f:]+)"
+COUNT = r"\d+"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its mode, a pattern of all that it shows, what may be written to
+    it without harm, and what may not, with the errors."""
+
+    mode: int
+    pattern: str
+    good: tuple[str, ...] = ()
+    bad: tuple[tuple[str, int], ...] = ()
+
+
+def _number(low: int, high: int, usual: int) -> File:
+    return File(0o644, r"-?\d+\n", (str(usual), f"{low}\n", f" {high} ", str(usual)), (
+        ("", errno.EINVAL), ("x", errno.EINVAL), ("1 2", errno.EINVAL), ("0x10", errno.EINVAL),
+        ("+5", errno.EINVAL), ("1.5", errno.EINVAL), ("\x01", errno.EINVAL),
+        (str(low - 1), errno.ERANGE), (str(high + 1), errno.ERANGE), ("9" * 30, errno.ERANGE)))
+
+
+NOT_ONE = tuple((text, errno.EINVAL) for text in ("", "0", "2", "11", "yes", "1 1", "-1", "\xff"))
+NOT_A_RESET = tuple((text, errno.EINVAL) for text in ("", "2", "-1", "reset", "0 0", "01"))
+RESETS = ("0", "1", "1\n")
+POLICY = File(
+    0o644, r"(round-robin \(RR: 0\)|min-inflight \(MI: 1\)|min-latency \(ML: 2\))\n",
+    ("0", "2", "rr", "ML", "mi", "round", "min-l", "Min-Inflight"),
+    tuple((text, errno.EINVAL) for text in ("", "3", "-1", "min", "min-", "r r", "fastest")))
+
+
+def _usage(file: str) -> File:
+    return File(0o644, f"Usage: echo 1 > {file}\n", (), NOT_ONE)
+
+
+def _stats(pattern: str) -> File:
+    return File(0o644, pattern, RESETS, NOT_A_RESET)
+
+
+def _latency(unit: str, rows: int) -> File:
+    limits = "".join(f"{1 << power} {unit}: {COUNT} {COUNT}\n" for power in range(rows))
+    return _stats(limits + f">= {1 << (rows - 1)} {unit}: {COUNT} {COUNT}\n"
+                           f"maximum {unit}: {COUNT} {COUNT}\n")
+
+
+SG_ROWS = "".join(rf"{sign} +{limit}:( +\d+)+\n" for sign, limit in
+                  [("=", n) for n in range(1, 5)] + [("<", 1 << n) for n in range(3, 8)] + [(">=", 128)])
+RESET_ALL = _stats("echo 1 to reset all statistics\n")
+
+CLIENT = {
+    "add_path": File(0o644, r"Usage: echo \[<source>,\]<destination> > add_path\n\n.*\n", (), tuple(
+        (text, errno.EINVAL) for text in (
+            "", "10.0.1.1", "ip:", "ip:10.0.1", "ip:10.0.1.256", "tcp:10.0.1.1", "ip:10.0.1.1,", ",ip:10.0.1.1",
+            "ip:10.0.1.2,ip:10.0.1.1,ip:10.0.1.1", "ip:10.0.1.2 ip:10.0.1.1", "ip:fd00::1,ip:10.0.1.1",
+            "gid:1", "ip:0.0.0.0", "ip:224.0.0.1", "ip:10.0.1.1%1", "x" * 4000, "\xff\xfe"))),
+    "max_reconnect_attempts": _number(-1, 9999, -1),
+    "mp_policy": POLICY,
+    "mpath_policy": POLICY,
+    "hb_interval_ms": _number(100, 60_000, 5000),
+    "hb_missed_max": _number(1, 100, 5),
+    "reconnect_delay_ms": _number(10, 30_000, 1000),
+    "queue_timeout_s": _number(0, 86_400, 60),
+}
+
+CLIENT_PATH = {
+    "state": File(0o444, r"(connected|disconnected)\n"),
+    "reconnect": _usage("reconnect"),
+    "disconnect": _usage("disconnect"),
+    "remove_path": _usage("remove_path"),
+    "hca_name": File(0o444, r"\w+\n"),
+    "hca_port": File(0o444, r"\d+\n"),
+    "src_addr": File(0o444, f"{ADDRESS}\n"),
+    "dst_addr": File(0o444, f"{ADDRESS}\n"),
+    "cur_latency": File(0o444, r"\d+ ns\n"),
+    "last_error": File(0o444, r"[^\n]*\n"),
+    "stats/reset_all": RESET_ALL,
+    "stats/sg_entries": _stats(rf"n\\cpu: ( +\d+)+\n{SG_ROWS}total: ( +\d+)+\n"),
+    "stats/cpu_migration": _stats(r"cpu: ( \d+)+\nfrom:( \d+)+\nto:  ( \d+)+\n"),
+    "stats/cpu_migration_from": _stats(r"(\d+ )+\n"),
+    "stats/cpu_migration_to": _stats(r"(\d+ )+\n"),
+    "stats/reconnects": _stats(r"\d+ \d+\n"),
+    "stats/rdma_lat": _latency("ms", 17),
+    "stats/rdma_lat_us": _latency("us", 21),
+    "stats/wc_completion": _stats(r"\d+ \d+\n"),
+    "stats/rdma": _stats(r"\d+ \d+ \d+ \d+ \d+ \d+\n"),
+}
+
+SERVER_PATH = {
+    "disconnect": _usage("disconnect"),
+    "hca_name": File(0o444, r"\w+\n"),
+    "hca_port": File(0o444, r"\d+\n"),
+    "src_addr": File(0o444, f"{ADDRESS}\n"),
+    "dst_addr": File(0o444, f"{ADDRESS}\n"),
+    "stats/reset_all": RESET_ALL,
+    "stats/rdma": _stats(r"\d+ \d+ \d+ \d+ \d+\n"),
+    "stats/wc_completion": _stats(r"\d+ \d+ \d+\n"),
+}
+
+KINDS = {"client": (CLIENT, CLIENT_PATH), "server": ({}, SERVER_PATH)}
+
+
+def files(folder: str, kind: str):
+    """Each file of a session, with what it has to be; directories that go
+    meanwhile are left out."""
+    of_session, of_path = KINDS[kind]
+    for name, file in of_session.items():
+        yield f"{folder}/{name}", file
+    for path in os.listdir(f"{folder}/paths"):
+        for name, file in of_path.items():
+            yield f"{folder}/paths/{path}/{name}", file
+
+
+def write(path: str, text: str) -> int:
+    """Writes to a file in one piece; returns the error, or 0."""
+    try:
+        handle = os.open(path, os.O_WRONLY)
+    except OSError as error:
+        return error.errno or errno.EIO
+    try:
+        os.write(handle, text.encode("latin-1"))
+        return 0
+    except OSError as error:
+        return error.errno or errno.EIO
+    finally:
+        os.close(handle)
+
+
+def faults(path: str, file: File) -> list[str]:
+    """What is wrong with a file."""
+    found = []
+    with open(path, encoding="utf-8") as stream:
+        text = stream.read()
+    if not re.fullmatch(file.pattern, text):
+        found.append(f"{path} shows {text!r}")
+    mode = os.stat(path).st_mode & 0o777
+    if mode != file.mode:
+        found.append(f"{path} has the mode {mode:o}")
+    for text, expected in file.bad:
+        # An empty write does not reach the kernel.
+        got = write(path, text) if text else expected
+        if got != expected:
+            found.append(f"{path} answers {text!r} with {errno.errorcode.get(got, got)}")
+    for text in file.good:
+        if write(path, text):
+            found.append(f"{path} refuses {text!r}")
+    return found
+
+
+def walk(folder: str, kind: str) -> list[str]:
+    """What is wrong with any file of a session."""
+    found = []
+    for path, file in files(folder, kind):
+        found += faults(path, file)
+    missing = {name for names in KINDS[kind] for name in names}
+    for base, folders, names in os.walk(folder):
+        # The device core's.
+        folders[:] = [name for name in folders if name not in ("power", "subsystem")]
+        for name in names:
+            short = os.path.relpath(f"{base}/{name}", folder)
+            short = re.sub(r"^paths/[^/]+/", "", short)
+            if short not in missing and short != "uevent":
+                found.append(f"{base}/{name} is not known")
+    return found
+
+
+def _main() -> int:
+    folder, seconds, kind = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        everything = list(files(folder, kind))
+        random.shuffle(everything)
+        for path, file in everything:
+            try:
+                found = faults(path, file)
+            except OSError as error:
+                # The path was removed meanwhile.
+                if error.errno in (errno.ENOENT, errno.ENODEV) and not os.path.exists(path):
+                    continue
+                raise
+            # A path that goes in the middle of it answers with these.
+            found = [line for line in found if "ENOENT" not in line and "ENODEV" not in line]
+            if found and os.path.exists(path):
+                print("\n".join(found))
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
