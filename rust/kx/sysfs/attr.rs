@@ -172,9 +172,9 @@ impl<P: Data> StoreCtx<'_, P> {
 
     /// Removes the file, so that the caller may drop the file's directory.
     ///
-    /// If several callers try that at once, one gets the reference to the data. The others wait
-    /// until its function has returned, and get [`None`], as do those whose directory somebody
-    /// else is about to drop.
+    /// Of those who try that in one directory, the first gets the reference to the data. The others
+    /// get [`None`], as do those whose directory somebody else is about to drop; they should return
+    /// soon, as they are waited for.
     pub fn remove_self(self) -> Option<P> {
         self.node.remove_self(self.raw).then_some(self.data)
     }

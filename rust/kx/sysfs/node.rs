@@ -83,7 +83,7 @@ pub(super) struct Node {
     data: *const c_void,
     #[pin]
     removal: SpinLock<Removal>,
-    /// Completed when the last file that removes itself is done with the kobject.
+    /// Completed when a file that removes itself is done with the kobject.
     #[pin]
     idle: Completion,
 }
@@ -92,8 +92,10 @@ pub(super) struct Node {
 struct Removal {
     /// The directory is about to be removed as a whole.
     closed: bool,
-    /// How many files are removing themselves.
-    selves: usize,
+    /// A file of the directory has begun to remove itself: whoever wrote to it drops the directory.
+    leaving: bool,
+    /// It is just doing so.
+    busy: bool,
 }
 
 impl Node {
@@ -110,7 +112,10 @@ impl Node {
         pin_init!(Self {
             kobj,
             data: data.cast(),
-            removal <- new_spinlock!(Removal { closed: false, selves: 0 }, "sysfs::Node::removal"),
+            removal <- new_spinlock!(
+                Removal { closed: false, leaving: false, busy: false },
+                "sysfs::Node::removal"
+            ),
             idle <- Completion::new(),
         })
     }
@@ -136,26 +141,29 @@ impl Node {
 
     /// Removes a file from within its own function.
     ///
-    /// Returns whether it was this caller who removed it.
+    /// Returns whether it was this caller who removed it; of all that try, with any file of the
+    /// directory, the first. C would let others wait until the first one's function has returned,
+    /// which waits for theirs when it drops the directory.
     pub(super) fn remove_self(&self, attr: &RawAttr) -> bool {
         {
             let mut removal = self.removal.lock();
-            if removal.closed {
+            if removal.closed || removal.leaving {
                 return false;
             }
-            removal.selves += 1;
+            removal.leaving = true;
+            removal.busy = true;
         }
         // SAFETY: The caller runs inside the file's function, so the file is there; the kobject is
-        // not deleted before `selves` is given back, by `close`.
+        // not deleted before `busy` is reset, by `close`.
         let removed = unsafe { bindings::sysfs_remove_file_self(self.kobj, attr.as_c()) };
-        let last = {
+        let awaited = {
             let mut removal = self.removal.lock();
-            removal.selves -= 1;
-            removal.closed && removal.selves == 0
+            removal.busy = false;
+            removal.closed
         };
-        // Whoever waits in `close` frees this value after that. Nobody does if this is not the
-        // last one, but then the lock was the last thing to be touched.
-        if last {
+        // Whoever waits in `close` frees this value after that. Nobody does if it was not closed,
+        // but then the lock was the last thing to be touched.
+        if awaited {
             self.idle.complete_all();
         }
         removed
@@ -163,12 +171,12 @@ impl Node {
 
     /// Waits until no file removes itself, and lets none begin.
     pub(super) fn close(&self) {
-        let selves = {
+        let busy = {
             let mut removal = self.removal.lock();
             removal.closed = true;
-            removal.selves
+            removal.busy
         };
-        if selves > 0 {
+        if busy {
             self.idle.wait();
         }
     }
