@@ -17,6 +17,7 @@ use crate::{
 };
 use ibtrs_core::{
     heart::Heart,
+    imm::send_imm,
     trace, //
 };
 use ibtrs_proto::{
@@ -104,7 +105,7 @@ impl Active {
                 (path.session.name(), path.name(), fence.epoch, fence.drain)
             });
         }
-        request::send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
+        send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
     }
 }
 
@@ -196,7 +197,7 @@ impl Attempt {
             HbAction::Send => {
                 let cons = self.cons.lock();
                 let service = cons.qps.first().ok_or(ENOTCONN)?;
-                request::send_imm(service, Imm::Heartbeat)
+                send_imm(service, Imm::Heartbeat)
             }
             HbAction::Nothing => Ok(()),
             HbAction::Dead => Err(ETIMEDOUT),
@@ -248,6 +249,9 @@ impl Attempt {
     /// May sleep. No submitter has the path any more.
     pub(crate) fn tear_down(&self) {
         let resources = core::mem::replace(&mut *self.cons.lock(), Resources::new());
+        for qp in &resources.qps {
+            qp.disconnect();
+        }
         for qp in &resources.qps {
             qp.close();
         }

@@ -9,6 +9,7 @@ use crate::{
         Request, //
     },
 };
+use ibtrs_core::imm::send_imm;
 use ibtrs_proto::{
     imm::Imm,
     msg::RkeyRsp, //
@@ -94,7 +95,7 @@ impl Handler for Con {
             Imm::IoRsp { id, errno } => self.answered(&qp, &message, id, errno, false),
             Imm::IoRspInv { id, errno } => self.answered(&qp, &message, id, errno, true),
             Imm::Heartbeat => {
-                if let Err(error) = request::send_imm(&qp, Imm::HeartbeatAck) {
+                if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.attempt
                         .error(fmt!("cannot answer a heartbeat ({:?})", error));
                 }

@@ -632,10 +632,3 @@ pub(crate) fn end(over: Option<(IoHandle, Result)>) {
         io.done(result);
     }
 }
-
-/// Sends an immediate without data, such as a heartbeat.
-pub(crate) fn send_imm(qp: &QueuePair<Con>, imm: Imm) -> Result {
-    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-        chain.rdma_write_imm(Remote::default(), [], imm.encode(), Signal::None)
-    })
-}
