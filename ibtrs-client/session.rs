@@ -22,10 +22,7 @@ use crate::{
         Info,
         Req, //
     },
-    set::{
-        Cursor,
-        Set, //
-    },
+    set::Set,
     settings::Settings,
     sysfs::SessionHook, //
 };
@@ -70,6 +67,7 @@ use kx::{
         SyncIo, //
     },
     net::ns::Net,
+    percpu::Turns,
     sync::RcuPtr,
     work::{
         DelayedWork,
@@ -194,7 +192,8 @@ pub struct Session {
     settings: Settings,
     /// The server's port, for paths that the operator adds.
     port: u16,
-    pub(crate) cursor: Cursor,
+    /// Whose turn it is with round-robin.
+    pub(crate) turns: Turns,
     #[pin]
     admin: Admin,
     /// The attempt that asks the server for a session; 0 for none.
@@ -282,7 +281,7 @@ impl Session {
                 limits: SetOnce::new(),
                 settings: Settings::new(),
                 port: config.paths.first().ok_or(EINVAL)?.port,
-                cursor: Cursor::new()?,
+                turns: Turns::new()?,
                 admin <- Admin::new(),
                 turn: Atomic::new(0),
                 news <- News::new(),
@@ -658,7 +657,7 @@ impl Session {
             if set.life != life {
                 return Err((ESTALE, io));
             }
-            match set.submit(&self.settings, &self.cursor, cid, req, io) {
+            match set.submit(&self.settings, &self.turns, cid, req, io) {
                 Ok(_) => return Ok(()),
                 Err((ENOTCONN, back)) => io = back,
                 Err(refused) => return Err(refused),
@@ -722,7 +721,7 @@ impl Session {
         let set = self.set.read();
         let sent = match set.get() {
             Some(set) => set
-                .submit(&self.settings, &self.cursor, 0, req, handle)
+                .submit(&self.settings, &self.turns, 0, req, handle)
                 .map(drop),
             None => Err((ENOTCONN, handle)),
         };

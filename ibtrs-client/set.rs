@@ -21,7 +21,6 @@ use ibtrs_proto::{
     }, //
 };
 use kernel::{
-    cpu::CpuId,
     prelude::*,
     sync::{
         atomic::Relaxed,
@@ -30,7 +29,7 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    percpu::Counters, //
+    percpu::Turns, //
 };
 
 /// The connected paths.
@@ -41,9 +40,6 @@ pub(crate) struct Set {
     /// The life that I/O must be built for.
     pub(crate) life: Life,
 }
-
-/// Where round-robin is, on each CPU.
-pub(crate) type Cursor = Counters<1>;
 
 /// Paths that have refused a request, by their place in the set.
 #[derive(Default)]
@@ -81,7 +77,7 @@ impl Set {
     pub(crate) fn submit(
         &self,
         settings: &Settings,
-        cursor: &Cursor,
+        turns: &Turns,
         cid: u16,
         mut req: Req<'_>,
         mut io: IoHandle,
@@ -90,7 +86,7 @@ impl Set {
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
         let mut tried = Tried::default();
         loop {
-            let at = self.choose(policy, cursor, &tried);
+            let at = self.choose(policy, turns, &tried);
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
                 return Err((ENOTCONN, io));
             };
@@ -105,17 +101,15 @@ impl Set {
         }
     }
 
-    fn choose(&self, policy: Policy, cursor: &Cursor, tried: &Tried) -> Option<usize> {
+    fn choose(&self, policy: Policy, turns: &Turns, tried: &Tried) -> Option<usize> {
         let count = self.paths.len();
         if count <= 1 {
             return (count == 1 && !tried.has(0)).then_some(0);
         }
         let last = match policy {
             Policy::RoundRobin => {
-                cursor.inc(0);
-                let turn = cursor.on_cpu(0, CpuId::current().as_u32());
                 // Less than the number of paths.
-                Some((turn % count as u64) as usize)
+                Some((turns.next() % count as u64) as usize)
             }
             Policy::MinInflight | Policy::MinLatency => None,
         };

@@ -29,6 +29,11 @@ __rust_helper void rust_helper_kx_this_cpu_add(void *counter, u64 value)
 	this_cpu_add(*(u64 __percpu *)counter, value);
 }
 
+__rust_helper u64 rust_helper_kx_this_cpu_next(void *number)
+{
+	return this_cpu_inc_return(*(u64 __percpu *)number);
+}
+
 __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 {
 	return READ_ONCE(*per_cpu_ptr((u64 __percpu *)counter, cpu));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters and maxima that each CPU keeps for itself.
+//! Counters, maxima and turns that each CPU keeps for itself.
 //!
 //! What is counted in interrupts touches no memory that other CPUs write to; who reads adds up.
 //!
@@ -9,7 +9,9 @@
 mod array;
 mod counters;
 mod maxima;
+mod turns;
 
 pub use array::is_possible;
 pub use counters::Counters;
 pub use maxima::Maxima;
+pub use turns::Turns;

@@ -79,6 +79,15 @@ impl<const N: usize> Array<N> {
         }
     }
 
+    /// Adds one to this CPU's number and returns it; zero if there is none.
+    #[inline]
+    pub(super) fn next(&self, index: usize) -> u64 {
+        self.at(index).map_or(0, |number| {
+            // SAFETY: By the type invariant this is a number in per-CPU memory.
+            unsafe { ibtrs_bindings::kx_this_cpu_next(number) }
+        })
+    }
+
     /// Raises this CPU's number to a value if it is below that.
     #[inline]
     pub(super) fn raise(&self, index: usize, value: u64) {

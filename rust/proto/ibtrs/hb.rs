@@ -29,7 +29,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heartbeat that forgives `missed_max` ticks of silence.
+    /// A heartbeat that forgives less than `missed_max` ticks of silence after a message.
     pub const fn new(missed_max: u32) -> Self {
         Self {
             missed: 0,
@@ -39,7 +39,7 @@ impl Heartbeat {
         }
     }
 
-    /// Forgives `missed_max` ticks of silence from now on.
+    /// As [`Heartbeat::new`], from now on.
     pub fn set_missed_max(&mut self, missed_max: u32) {
         self.missed_max = missed_max;
     }
@@ -48,9 +48,10 @@ impl Heartbeat {
     /// latency at once, or one interval later.
     ///
     /// With traffic it sends at each tick. In silence it sends once, and the path is dead
-    /// `missed_max + 1` ticks later.
+    /// `missed_max` ticks later (one at the least), which is not more than `missed_max + 1`
+    /// intervals after the last reception.
     pub fn tick(&mut self, now: u64) -> HbAction {
-        if self.missed > self.missed_max {
+        if self.missed >= self.missed_max.max(1) {
             return HbAction::Dead;
         }
         let first = self.missed == 0;

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Taking turns.
+
+use kernel::prelude::*;
+
+use super::array::Array;
+
+/// Gives the users of each CPU numbers in a row.
+///
+/// No number is given twice on a CPU, whoever gets in between, and no memory is shared.
+pub struct Turns(Array<1>);
+
+impl Turns {
+    /// Makes turns that begin with 1.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn new() -> Result<Self> {
+        Ok(Self(Array::new()?))
+    }
+
+    /// This CPU's next number.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.0.next(0)
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_turns)]
+mod tests {
+    use super::*;
+    use super::super::array::cpus;
+
+    #[test]
+    fn each_cpu_counts() -> Result {
+        let turns = Turns::new()?;
+        for _ in 0..10 {
+            assert!(turns.next() > 0);
+        }
+        let given: u64 = cpus().map(|cpu| turns.0.get(0, cpu)).sum();
+        assert_eq!(given, 10);
+        Ok(())
+    }
+}
