@@ -2,7 +2,7 @@
 
 //! What the server checks before it submits a request (protocol 6.3, hazards 7, 8, 37).
 
-use ibtrs_proto::msg::{Direction, ServerRequest};
+use ibtrs_proto::msg::Direction;
 use ibtrs_proto::Errno;
 
 use crate::msg::{IoFlags, IoHdr, Op};
@@ -92,29 +92,14 @@ impl CheckedIo {
     }
 }
 
-/// Checks header `hdr` of transport request `req` against the device.
+/// Checks header `hdr` of a request with `data_len` bytes of data: of a write those that came, of
+/// a read those that go back.
 ///
 /// # Errors
 ///
 /// See [`IoError`]; the request is to be answered with its errno.
 #[inline]
-pub fn check(hdr: &IoHdr, req: &ServerRequest, dev: &Device) -> Result<CheckedIo, IoError> {
-    check_data(hdr, req.direction, req.data_len, dev).and_then(|io| {
-        // A read that returns less than it reads is nothing a client sends.
-        if hdr.op == Op::Read && req.return_len() != hdr.bytes {
-            return Err(IoError::Length);
-        }
-        Ok(io)
-    })
-}
-
-/// As [`check`], for the direction and the number of data bytes of a transport request.
-///
-/// # Errors
-///
-/// See [`IoError`].
-#[inline]
-pub fn check_data(
+pub fn check(
     hdr: &IoHdr,
     direction: Direction,
     data_len: u32,

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`msg`] | messages between client and server |
 //! | [`access`] | access modes and who may open how |
+//! | [`identity`] | whether a disk is the same as before |
 //! | [`io_check`] | what the server checks before it submits |
 //! | [`path`] | which device a name stands for on the server |
 //! | [`map_opts`] | what users write to map and unmap |
@@ -29,6 +30,7 @@
 )]
 
 pub mod access;
+pub mod identity;
 pub mod io_check;
 pub mod map_opts;
 pub mod msg;

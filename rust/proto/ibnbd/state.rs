@@ -4,6 +4,8 @@
 
 use ibtrs_proto::Errno;
 
+use crate::identity::Difference;
+
 /// State of a mapped device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DevState {
@@ -36,27 +38,6 @@ impl DevState {
         }
     }
 
-    /// A number for atomics and traces; the inverse of [`DevState::from_u8`].
-    pub const fn to_u8(self) -> u8 {
-        match self {
-            DevState::Init => 0,
-            DevState::Open => 1,
-            DevState::Closed => 2,
-            DevState::Unmapped => 3,
-        }
-    }
-
-    /// The state of a number from [`DevState::to_u8`].
-    pub const fn from_u8(n: u8) -> Option<Self> {
-        match n {
-            0 => Some(DevState::Init),
-            1 => Some(DevState::Open),
-            2 => Some(DevState::Closed),
-            3 => Some(DevState::Unmapped),
-            _ => None,
-        }
-    }
-
     /// Whether a user may remap the device now.
     ///
     /// # Errors
@@ -82,17 +63,71 @@ impl DevState {
             _ => Err(Errno::ENOENT),
         }
     }
+}
 
-    /// Whether a user may unmap the device now, which `users` have opened.
-    ///
-    /// # Errors
-    ///
-    /// EALREADY when it goes away already, EBUSY when it is in use and `force` is not given.
-    pub const fn may_unmap(&self, users: u32, force: bool) -> Result<(), Errno> {
+/// What becomes of a request for a device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Gate {
+    /// It is sent.
+    Pass,
+    /// It waits.
+    Hold,
+    /// It ends with an error.
+    Fail,
+}
+
+/// How a device stands with the server, as far as the session can reach that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Standing {
+    /// The server has it open for us.
+    Open,
+    /// The server has forgotten us, and is to open it anew; requests wait for that.
+    Forgotten,
+    /// As before, but requests have waited for too long.
+    Overdue,
+    /// The server has another disk under the name. Only a user can say when to look again, or a
+    /// server that was restarted once more.
+    Refused,
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Standing; 4] = [
+        Standing::Open,
+        Standing::Forgotten,
+        Standing::Overdue,
+        Standing::Refused,
+    ];
+
+    /// What becomes of requests.
+    pub const fn gate(&self) -> Gate {
         match self {
-            DevState::Unmapped => Err(Errno::EALREADY),
-            _ if users > 0 && !force => Err(Errno::EBUSY),
-            _ => Ok(()),
+            Self::Open => Gate::Pass,
+            Self::Forgotten => Gate::Hold,
+            Self::Overdue | Self::Refused => Gate::Fail,
+        }
+    }
+
+    /// Whether the server is to be asked again without anyone saying so.
+    pub const fn is_retried(&self) -> bool {
+        matches!(self, Self::Forgotten | Self::Overdue)
+    }
+
+    /// After the server has answered, with a device that is the `same` as before or not.
+    #[must_use]
+    pub const fn answered(same: Result<(), Difference>) -> Self {
+        match same {
+            Ok(()) => Self::Open,
+            Err(_) => Self::Refused,
+        }
+    }
+
+    /// After an attempt that came to nothing; `late` if requests have waited for long enough.
+    #[must_use]
+    pub const fn failed(self, late: bool) -> Self {
+        match self {
+            Self::Forgotten if late => Self::Overdue,
+            other => other,
         }
     }
 }

@@ -13,7 +13,7 @@ mod open_rsp;
 
 pub use admin::{Close, Open, SessInfo, SessInfoRsp};
 pub use io::{IoFlags, IoHdr, Op};
-pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp};
+pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 
 use ibtrs_proto::bytes::{Reader, Writer};
 use ibtrs_proto::name::NameError;
@@ -59,7 +59,7 @@ pub enum MsgError {
     Flags(u32),
     /// Device with a block size that is no power of two from 512 to 32768.
     BlockSize(u32),
-    /// Device beyond 2^63 bytes.
+    /// Device beyond 2^63 - 1 bytes.
     Capacity(u64),
 }
 
@@ -74,7 +74,7 @@ impl MsgError {
             Self::Op(_) => "unknown operation",
             Self::Flags(_) => "unknown request flags",
             Self::BlockSize(_) => "block size is no power of two from 512 to 32768",
-            Self::Capacity(_) => "device is larger than 2^63 bytes",
+            Self::Capacity(_) => "device is larger than 2^63 - 1 bytes",
         }
     }
 

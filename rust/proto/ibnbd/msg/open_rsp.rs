@@ -5,13 +5,14 @@
 use ibtrs_proto::bytes::message;
 
 use super::*;
+use crate::identity::{Difference, Identity};
 
 /// Largest power of two that a block size's 16 bits can hold.
 const MAX_BLOCK_SIZE: u32 = 32_768;
 /// Smallest block size, one sector.
 const MIN_BLOCK_SIZE: u32 = 512;
-/// Most sectors whose bytes a signed 64-bit offset can count.
-const MAX_SECTORS: u64 = (1 << 63) >> 9;
+/// Most sectors whose bytes a signed 64-bit offset can count, 2^54 - 1.
+pub const MAX_SECTORS: u64 = (i64::MAX as u64) >> 9;
 
 const CACHE_FUA: u8 = 1;
 const CACHE_WRITEBACK: u8 = 2;
@@ -82,10 +83,13 @@ pub struct OpenRsp {
     pub secure_discard: u16,
     /// Caching of writes.
     pub cache: CachePolicy,
+    /// Names the disk itself; see [`crate::identity`]. Extension: what C servers have there is
+    /// no identity, so it counts only if the session has extensions.
+    pub identity: Identity,
 }
 
 impl OpenRsp {
-    /// The answer for a device with `limits`.
+    /// The answer for a device with `limits`, of unknown identity.
     ///
     /// What does not fit its 16 bits is never cut off bit by bit, which would make 65536 a 0:
     /// `max_segments` and `secure_discard` become at most 65535, and the physical block size,
@@ -94,7 +98,7 @@ impl OpenRsp {
     /// # Errors
     ///
     /// When the logical block size is no power of two of 512..=32768, or the capacity is more
-    /// than 2^63 bytes: such a device cannot be offered.
+    /// than 2^63 - 1 bytes: such a device cannot be offered.
     pub fn new(device_id: u32, limits: &DeviceLimits) -> Result<Self, MsgError> {
         let logical = limits.logical_block_size;
         if !is_block_size(logical) {
@@ -117,6 +121,7 @@ impl OpenRsp {
             max_segments: saturate(limits.max_segments),
             secure_discard: saturate(limits.max_secure_erase_sectors),
             cache: limits.cache,
+            identity: Identity::UNKNOWN,
         })
     }
 
@@ -143,6 +148,7 @@ impl OpenRsp {
             w.u16(self.secure_discard);
             w.zeros(1);
             w.u8(fua | writeback);
+            w.u64(self.identity.to_wire());
         })
     }
 
@@ -182,11 +188,13 @@ impl OpenRsp {
             max_segments: r.u16()?,
             secure_discard: r.u16()?,
             cache: CachePolicy::default(),
+            identity: Identity::UNKNOWN,
         };
         r.skip(1)?;
         let cache = r.u8()?;
         rsp.cache.fua = cache & CACHE_FUA != 0;
         rsp.cache.writeback = cache & CACHE_WRITEBACK != 0;
+        rsp.identity = Identity::from_wire(r.u64()?);
         Some(rsp)
     }
 
@@ -203,12 +211,25 @@ impl OpenRsp {
         }
     }
 
-    /// Whether this is the same device as before, as far as a client can tell from block sizes.
+    /// Whether this is the disk that it was `before`, as far as a client can tell.
     ///
-    /// A device found under the same name after a reconnect has to be.
-    pub const fn same_geometry(&self, before: &Self) -> bool {
-        self.logical_block_size == before.logical_block_size
-            && self.physical_block_size == before.physical_block_size
+    /// What is found under the same name when a session comes back has to be.
+    ///
+    /// # Errors
+    ///
+    /// What gives it away.
+    pub fn same_disk(&self, before: &Self) -> Result<(), Difference> {
+        if !self.identity.may_be(before.identity) {
+            return Err(Difference::Identity);
+        }
+        let sizes = |rsp: &Self| (rsp.logical_block_size, rsp.physical_block_size_bytes());
+        if sizes(self) != sizes(before) {
+            return Err(Difference::BlockSize);
+        }
+        if self.nsectors < before.nsectors {
+            return Err(Difference::Smaller);
+        }
+        Ok(())
     }
 }
 

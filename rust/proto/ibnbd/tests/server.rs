@@ -3,12 +3,13 @@
 //! What the server decides: paths, access, I/O checks; and the client's device states.
 
 use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::identity::Difference;
 use ibnbd_proto::io_check::*;
 use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
 use ibnbd_proto::path::{below, root, search_path, PathError, PATH_MAX};
-use ibnbd_proto::state::DevState;
+use ibnbd_proto::state::{DevState, Gate, Standing};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::msg::{Direction, ServerRequest, SgDesc};
+use ibtrs_proto::msg::Direction;
 use ibtrs_proto::name::{DevicePath, SessionName};
 use proptest::prelude::*;
 
@@ -127,16 +128,26 @@ fn device_states() {
     assert_eq!(Init.may_remap(), Err(Errno::EBUSY));
     assert_eq!(Open.may_resize(), Ok(()));
     assert_eq!(Closed.may_resize(), Err(Errno::ENOENT));
-    assert_eq!(Open.may_unmap(0, false), Ok(()));
-    assert_eq!(Open.may_unmap(1, false), Err(Errno::EBUSY));
-    assert_eq!(Open.may_unmap(1, true), Ok(()));
-    assert_eq!(Unmapped.may_unmap(0, true), Err(Errno::EALREADY));
     let names = DevState::ALL.map(|s| s.as_str());
     assert_eq!(names, ["init", "open", "closed", "unmapped"]);
-    for s in DevState::ALL {
-        assert_eq!(DevState::from_u8(s.to_u8()), Some(s));
+}
+
+/// Requests are never sent to what may be another disk, and never wait for nothing.
+#[test]
+fn standing() {
+    use Standing::*;
+    assert_eq!(Standing::answered(Ok(())), Open);
+    assert_eq!(Standing::answered(Err(Difference::Smaller)), Refused);
+    for s in Standing::ALL {
+        assert_eq!(s.gate() == Gate::Pass, s == Open);
+        // Who waits is waited for.
+        assert!(s.gate() != Gate::Hold || s.is_retried());
+        assert_eq!(s.failed(false), s);
+        assert_ne!(s.failed(true).gate(), Gate::Hold);
+        assert_eq!(s.failed(true).is_retried(), s.is_retried());
     }
-    assert_eq!(DevState::from_u8(4), None);
+    assert_eq!(Forgotten.failed(true), Overdue);
+    assert_eq!(Overdue.gate(), Gate::Fail);
 }
 
 const DEV: Device = Device {
@@ -166,7 +177,7 @@ fn direction(op: Op) -> Direction {
 /// Checked with as much data as the operation has.
 fn run(hdr: &IoHdr, dev: &Device) -> Result<CheckedIo, IoError> {
     let data = if hdr.op.has_data() { hdr.bytes } else { 0 };
-    check_data(hdr, direction(hdr.op), data, dev)
+    check(hdr, direction(hdr.op), data, dev)
 }
 
 #[test]
@@ -187,7 +198,7 @@ fn good_requests() {
     f.flags = IoFlags::FUA.and(IoFlags::PREFLUSH).and(IoFlags::SYNC);
     let c = run(&f, &DEV).unwrap();
     assert_eq!((c.sector, c.bytes, c.flags), (0, 0, IoFlags::NONE));
-    assert!(check_data(&f, Direction::Write, 0, &DEV).is_ok());
+    assert!(check(&f, Direction::Write, 0, &DEV).is_ok());
     // NOUNMAP is for write-zeroes.
     let mut w = io(Op::Write, 0, 512);
     w.flags = IoFlags::NOUNMAP.and(IoFlags::FUA).and(IoFlags::PREFLUSH);
@@ -224,24 +235,24 @@ fn bad_requests() {
             Direction::Write => Direction::Read,
         };
         let hdr = io(op, 0, 512);
-        assert_eq!(check_data(&hdr, wrong, 512, &DEV), Err(IoError::Direction));
+        assert_eq!(check(&hdr, wrong, 512, &DEV), Err(IoError::Direction));
     }
     // Hazard 7: bytes without data.
     for op in [Read, Write] {
         let hdr = io(op, 0, 512);
-        assert_eq!(check_data(&hdr, direction(op), 0, &DEV), Err(Data));
-        assert_eq!(check_data(&hdr, direction(op), 1024, &DEV), Err(Length));
+        assert_eq!(check(&hdr, direction(op), 0, &DEV), Err(Data));
+        assert_eq!(check(&hdr, direction(op), 1024, &DEV), Err(Length));
     }
     for op in [Discard, SecureErase, WriteZeroes] {
         let hdr = io(op, 0, 512);
-        assert_eq!(check_data(&hdr, Direction::Write, 512, &DEV), Err(Data));
+        assert_eq!(check(&hdr, Direction::Write, 512, &DEV), Err(Data));
     }
     assert_eq!(
-        check_data(&io(Flush, 0, 0), Direction::Read, 512, &DEV),
+        check(&io(Flush, 0, 0), Direction::Read, 512, &DEV),
         Err(Data)
     );
     assert_eq!(
-        check_data(&io(Flush, 0, 512), Direction::Read, 0, &DEV),
+        check(&io(Flush, 0, 512), Direction::Read, 0, &DEV),
         Err(Length)
     );
     // Hazard 37.
@@ -289,24 +300,6 @@ fn read_only_means_read_only() {
     assert_eq!(IoError::ReadOnly.errno(), Errno::EROFS);
 }
 
-#[test]
-fn a_read_returns_what_it_reads() {
-    let req = |len| ServerRequest {
-        direction: Direction::Read,
-        data_len: 4096,
-        usr_len: 32,
-        desc: Some(SgDesc {
-            addr: 0,
-            key: 1,
-            len,
-        }),
-        need_inval: true,
-    };
-    assert!(check(&io(Op::Read, 0, 4096), &req(4096), &DEV).is_ok());
-    let short = check(&io(Op::Read, 0, 4096), &req(512), &DEV);
-    assert_eq!(short, Err(IoError::Length));
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5000))]
 
@@ -323,7 +316,7 @@ proptest! {
         let dev = Device { nsectors, logical_block_size: 1 << shift, read_only };
         let dir = if write { Direction::Write } else { Direction::Read };
         let data_len = if exact && op.has_data() { bytes } else if exact { 0 } else { data_len };
-        if let Ok(c) = check_data(&hdr, dir, data_len, &dev) {
+        if let Ok(c) = check(&hdr, dir, data_len, &dev) {
             prop_assert!(c.sector.checked_add(c.sectors().into()).unwrap() <= nsectors);
             prop_assert_eq!(c.bytes % dev.logical_block_size, 0);
             prop_assert_eq!((c.sector << 9) % u64::from(dev.logical_block_size), 0);

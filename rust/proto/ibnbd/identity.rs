@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether a disk is the one that it was before.
+//!
+//! A client knows a disk by the name that it opens. When a server was restarted, another disk may
+//! have got that name; writing to it what was meant for the first would destroy it. So the answer
+//! to OPEN carries 64 bits that belong to the disk itself, from whatever the server has to tell
+//! its disks from each other.
+
+use core::fmt;
+
+/// 64 bits that two disks do not share but by chance; zero if nothing is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Identity(u64);
+
+impl Identity {
+    /// Of a disk of which nothing is known.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// The identity of a disk that the `names` together stand for, such as the number that its
+    /// maker gave it and the UUID of a partition; unknown if all are empty.
+    ///
+    /// It is FNV-1a over the names, each with its length in front, and stays the same for ever.
+    pub fn of(names: &[&[u8]]) -> Self {
+        if names.iter().all(|name| name.is_empty()) {
+            return Self::UNKNOWN;
+        }
+        let mut hash = Fnv::new();
+        for name in names {
+            // Lossless: no slice is longer than 64 bits can say.
+            hash.add(&(name.len() as u64).to_le_bytes());
+            hash.add(name);
+        }
+        // Zero has a meaning of its own.
+        Self(hash.0.max(1))
+    }
+
+    /// As it is sent.
+    pub const fn to_wire(self) -> u64 {
+        self.0
+    }
+
+    /// As it was received.
+    pub const fn from_wire(wire: u64) -> Self {
+        Self(wire)
+    }
+
+    /// Whether something is known.
+    pub const fn is_known(&self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether both may be of one disk: true if nothing is known of one.
+    pub const fn may_be(&self, other: Self) -> bool {
+        !self.is_known() || !other.is_known() || self.0 == other.0
+    }
+
+    /// This identity, or the other if this is unknown.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        if self.is_known() {
+            self
+        } else {
+            other
+        }
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({:#018x})", self.0)
+    }
+}
+
+/// The hash of Fowler, Noll and Vo, variant 1a, 64 bits.
+struct Fnv(u64);
+
+impl Fnv {
+    const PRIME: u64 = 0x0000_0100_0000_01B3;
+
+    const fn new() -> Self {
+        Self(0xCBF2_9CE4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(Self::PRIME);
+        }
+    }
+}
+
+/// What tells a disk from the one that had its name before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// Its identity.
+    Identity,
+    /// The size of its logical or physical blocks.
+    BlockSize,
+    /// It is smaller; disks only grow.
+    Smaller,
+}
+
+impl Difference {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Identity => "its identity is another one",
+            Self::BlockSize => "its blocks have another size",
+            Self::Smaller => "it is smaller",
+        }
+    }
+}
