@@ -39,6 +39,11 @@ __rust_helper sector_t rust_helper_bdev_nr_sectors(struct block_device *bdev)
 	return bdev_nr_sectors(bdev);
 }
 
+__rust_helper u8 rust_helper_bdev_partno(struct block_device *bdev)
+{
+	return bdev_partno(bdev);
+}
+
 __rust_helper bool rust_helper_bdev_read_only(struct block_device *bdev)
 {
 	return bdev_read_only(bdev);

@@ -51,7 +51,8 @@ mod tests;
 pub use bdev::{
     BlockDevice,
     Holder,
-    OpenSpec, //
+    OpenSpec,
+    UniqueId, //
 };
 pub use bio::{
     plugged,

@@ -60,6 +60,20 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// `raw` must come from [`Self::into_raw`] and not have been taken back.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
+    /// Returns whether anybody still waits for the I/O. If not, it is better ended
+    /// than kept for later.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::sg`].
+    unsafe fn is_wanted(_raw: NonNull<c_void>) -> bool {
+        true
+    }
+
     /// Ends the I/O.
     ///
     /// # Context
@@ -84,6 +98,7 @@ pub struct IoHandle {
 
 struct IoVtable {
     sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
+    is_wanted: unsafe fn(NonNull<c_void>) -> bool,
     done: unsafe fn(NonNull<c_void>, Result),
     type_id: fn() -> TypeId,
 }
@@ -93,6 +108,7 @@ struct VtableOf<T>(PhantomData<T>);
 impl<T: Io> VtableOf<T> {
     const TABLE: &'static IoVtable = &IoVtable {
         sg: T::sg,
+        is_wanted: T::is_wanted,
         done: Self::done,
         type_id: TypeId::of::<T>,
     };
@@ -128,6 +144,17 @@ impl IoHandle {
         // SAFETY: The table is reachable only through `raw`, by the contract of
         // `Io`, and `self` is borrowed exclusively for as long as the reference.
         table.map(|mut table| unsafe { table.as_mut() })
+    }
+
+    /// Returns whether anybody still waits for the I/O. If not, it is better ended
+    /// than kept for later.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn is_wanted(&self) -> bool {
+        // SAFETY: `raw` is not taken back, by the type invariant.
+        unsafe { (self.vtable.is_wanted)(self.raw) }
     }
 
     /// Returns the I/O with its type again.
@@ -328,6 +355,7 @@ mod tests {
         assert_eq!(io.result(), Err(EINPROGRESS));
         let mut handle = io.handle()?;
         assert!(matches!(io.handle(), Err(EBUSY)));
+        assert!(handle.is_wanted());
         assert_eq!(handle.sg().map(|sg| sg.bytes()), Some(8));
         assert_eq!(io.wait_interruptible_timeout(1), Err(ETIMEDOUT));
         assert!(matches!(io.bytes(), Err(EINPROGRESS)));

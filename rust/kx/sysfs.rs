@@ -60,6 +60,7 @@ pub use attr::{
 };
 pub use buf::Buf;
 pub use class::Class;
+pub(crate) use device::send_uevent;
 pub use device::{
     Action,
     Device, //

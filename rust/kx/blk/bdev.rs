@@ -55,6 +55,22 @@ pub struct OpenSpec {
     pub holder: Option<&'static Holder>,
 }
 
+/// The number that the maker of a disk gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UniqueId {
+    bytes: [u8; Self::MAX],
+    len: usize,
+}
+
+impl UniqueId {
+    const MAX: usize = 16;
+
+    /// Returns the number, 8 to 16 bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
 /// An open block device, whole disk or partition; it is closed on drop.
 ///
 /// # Invariants
@@ -153,6 +169,66 @@ impl BlockDevice {
     pub fn dev(&self) -> u32 {
         // SAFETY: The device is open by the type invariant; the number stays.
         unsafe { (*self.as_raw()).bd_dev }
+    }
+
+    fn raw_disk(&self) -> *mut bindings::gendisk {
+        // SAFETY: The device is open by the type invariant, so its disk is live.
+        unsafe { (*self.as_raw()).bd_disk }
+    }
+
+    /// Returns the number that the whole disk has from its maker, if its driver
+    /// knows one: NVMe and SCSI do.
+    ///
+    /// That of a device-mapper target is none of its own but a disk's below it,
+    /// which other targets may share and which may change; so there is none.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    pub fn unique_id(&self) -> Option<UniqueId> {
+        /// As `enum blk_unique_id`, the best first: NAA, EUI-64, T10.
+        const KINDS: [bindings::blk_unique_id; 3] = [
+            bindings::blk_unique_id_BLK_UID_NAA,
+            bindings::blk_unique_id_BLK_UID_EUI64,
+            bindings::blk_unique_id_BLK_UID_T10,
+        ];
+
+        might_sleep();
+        let disk = self.raw_disk();
+        // SAFETY: The disk is live; name and operations do not change.
+        let (name, ask) = unsafe { (&(*disk).disk_name, (*(*disk).fops).get_unique_id) };
+        if name.starts_with(&[b'd' as c_char, b'm' as c_char, b'-' as c_char]) {
+            return None;
+        }
+        let ask = ask?;
+        KINDS.into_iter().find_map(|kind| {
+            let mut bytes = [0; UniqueId::MAX];
+            // SAFETY: The driver is not unloaded while its disk is open, and writes
+            // at most 16 bytes.
+            let len = unsafe { ask(disk, bytes.as_mut_ptr(), kind) };
+            let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
+            let len = len.min(UniqueId::MAX);
+            Some(UniqueId { bytes, len })
+        })
+    }
+
+    /// Returns the number of the partition, zero for a whole disk.
+    pub fn partition(&self) -> u8 {
+        // SAFETY: The device is open by the type invariant.
+        unsafe { ours::bdev_partno(self.as_raw()) }
+    }
+
+    /// Returns the UUID that the partition table has for this partition, as the
+    /// text that the kernel makes of it; none for a whole disk, or if the table has
+    /// none.
+    pub fn partition_uuid(&self) -> Option<&[u8]> {
+        // SAFETY: The device is open by the type invariant; the information was set
+        // before it could be opened, and goes with it.
+        let info = unsafe { (*self.as_raw()).bd_meta_info.as_ref()? };
+        let len = info.uuid.iter().position(|byte| *byte == 0)?;
+        // CAST: `c_char` is `u8` in the kernel.
+        let uuid: &[u8] = info.uuid.get(..len)?;
+        (!uuid.is_empty()).then_some(uuid)
     }
 
     /// Returns the limits and features of the device at present.

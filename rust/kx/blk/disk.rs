@@ -12,10 +12,16 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use crate::blk::{
-    driver::Driver,
-    limits::Limits,
-    tag_set::TagSet, //
+use crate::{
+    blk::{
+        driver::Driver,
+        limits::Limits,
+        tag_set::TagSet, //
+    },
+    sysfs::{
+        send_uevent,
+        Action, //
+    }, //
 };
 use core::{
     fmt::Write,
@@ -327,6 +333,29 @@ impl<D: Driver> Disk<D> {
     pub fn set_read_only(&self, read_only: bool) {
         // SAFETY: The disk is live by the type invariant.
         unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) };
+    }
+
+    /// Tells user space that something happened to the disk, with variables
+    /// (`KEY=value`).
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not for I/O.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the disk was deleted; `ENOMEM`, also if there are too many
+    /// variables.
+    pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
+        if self.deleted.load(Relaxed) {
+            return Err(ENODEV);
+        }
+        // SAFETY: The disk is live by the type invariant, and with it its first block
+        // device. It was added; that it is deleted meanwhile does no harm.
+        unsafe {
+            let kobj = &raw mut (*(*self.disk.as_ptr()).part0).bd_device.kobj;
+            send_uevent(kobj, action, variables)
+        }
     }
 
     /// Returns how often the disk and its partitions are open.

@@ -157,6 +157,16 @@ pub trait Driver: Sized + 'static {
 
 /// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
 pub trait IoDriver: Driver {
+    /// Returns whether anybody still waits for requests of the disk. If not, a
+    /// transport that keeps them for later ends them.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn is_wanted(_disk: &Self::QueueData) -> bool {
+        true
+    }
+
     /// The I/O of a request is over.
     ///
     /// # Context

@@ -258,6 +258,13 @@ unsafe impl<D: IoDriver> Io for Request<D> {
         (!table.is_empty()).then_some(NonNull::from(table))
     }
 
+    unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
+        let rq: NonNull<bindings::request> = raw.cast();
+        // SAFETY: The caller owns the request, so it is live, and so is its queue, which
+        // was made by `Disk::add`.
+        D::is_wanted(unsafe { DiskData::<D>::of_queue((*rq.as_ptr()).q) }.queue_data())
+    }
+
     fn done(self, result: Result) {
         D::io_done(self, result);
     }

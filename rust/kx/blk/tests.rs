@@ -12,7 +12,11 @@ use crate::{
         SgList,
         SgTable, //
     },
-    sync::Completion, //
+    sync::{
+        Completion,
+        TakeCell, //
+    },
+    sysfs::Action, //
 };
 use kernel::{
     bindings,
@@ -61,24 +65,34 @@ struct Counts {
     others: Atomic<u32>,
     fuas: Atomic<u32>,
     busy: Atomic<u32>,
+    /// How many more requests are queued again when they come.
+    requeues: Atomic<u32>,
+    /// A request that the driver keeps for a while.
+    held: TakeCell<Request<NullDriver>>,
     commits: Atomic<u32>,
     opens: Atomic<i32>,
 }
 
 impl Counts {
-    const ZERO: Self = Self {
-        reads: Atomic::new(0),
-        bytes: Atomic::new(0),
-        flushes: Atomic::new(0),
-        others: Atomic::new(0),
-        fuas: Atomic::new(0),
-        busy: Atomic::new(0),
-        commits: Atomic::new(0),
-        opens: Atomic::new(0),
-    };
+    fn zero() -> Self {
+        Self {
+            reads: Atomic::new(0),
+            bytes: Atomic::new(0),
+            flushes: Atomic::new(0),
+            others: Atomic::new(0),
+            fuas: Atomic::new(0),
+            busy: Atomic::new(0),
+            requeues: Atomic::new(0),
+            held: TakeCell::empty(),
+            commits: Atomic::new(0),
+            opens: Atomic::new(0),
+        }
+    }
 }
 
 const MAGIC: u32 = 0x1bbd;
+/// The next request is kept, not queued again.
+const HOLD: u32 = u32::MAX;
 
 #[vtable]
 impl Driver for NullDriver {
@@ -108,6 +122,18 @@ impl Driver for NullDriver {
             return Err((rq, Status::TARGET));
         }
         rq.pdu().uses.fetch_add(1, Relaxed);
+        match disk.requeues.load(Relaxed) {
+            0 => (),
+            HOLD => {
+                disk.requeues.store(0, Relaxed);
+                return disk.held.put(rq).map_err(|rq| (rq, Status::TARGET));
+            }
+            left => {
+                disk.requeues.store(left - 1, Relaxed);
+                rq.requeue();
+                return Ok(());
+            }
+        }
         let Ok(nents) = rq.map_sg() else {
             return Err((rq, Status::INVALID));
         };
@@ -185,6 +211,16 @@ struct End {
     errno: Atomic<i32>,
 }
 
+impl End {
+    fn wait(&self, ms: u32) -> Result {
+        self.done.wait_timeout(ms)?;
+        match self.errno.load(Relaxed) {
+            0 => Ok(()),
+            errno => Err(Error::from_errno(errno)),
+        }
+    }
+}
+
 impl BioOwner for TestIo {
     fn device(&self) -> &BlockDevice {
         &self.dev
@@ -221,6 +257,10 @@ const PLAIN: BioSpec = BioSpec {
 
 impl Rig {
     fn io(&self, spec: BioSpec) -> Result {
+        self.start(spec)?.wait(10_000)
+    }
+
+    fn start(&self, spec: BioSpec) -> Result<Arc<End>> {
         let end = Arc::pin_init(
             pin_init!(End {
                 done <- Completion::new(),
@@ -237,11 +277,7 @@ impl Rig {
             end: end.clone(),
         };
         self.table.submit(3, &spec, io).map_err(|(e, _)| e)?;
-        end.done.wait_timeout(10_000)?;
-        match end.errno.load(Relaxed) {
-            0 => Ok(()),
-            errno => Err(Error::from_errno(errno)),
-        }
+        Ok(end)
     }
 }
 
@@ -324,7 +360,7 @@ mod suite {
     #[test]
     fn bad_limits_leave_nothing() -> Result {
         let owner = DiskOwner::new()?;
-        let counts = Arc::new(Counts::ZERO, GFP_KERNEL)?;
+        let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
         let limits = Limits {
             logical_block_bytes: 700,
             ..LIMITS
@@ -343,7 +379,7 @@ mod suite {
     #[test]
     fn from_birth_to_death() -> Result {
         let owner = DiskOwner::new()?;
-        let counts = Arc::new(Counts::ZERO, GFP_KERNEL)?;
+        let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
         let set = tag_set()?;
         assert_eq!(set.depth(), 16);
         assert_eq!(MAPPED.load(Relaxed), 1);
@@ -396,7 +432,12 @@ mod suite {
         assert_eq!(limits.physical_block_bytes, 4096);
         assert_eq!(limits.max_discard_sectors, 64);
         assert!(limits.write_cache && limits.fua && !limits.rotational);
+        assert_eq!(rig.dev.unique_id(), None);
+        assert_eq!((rig.dev.partition(), rig.dev.partition_uuid()), (0, None));
         transfers(&rig, counts)?;
+        again(&rig, counts)?;
+        disk.uevent(Action::Offline, &[c"TEST=1"])?;
+        disk.uevent(Action::Online, &[])?;
 
         assert_eq!(disk.begin_removal(false), Err(EBUSY));
         drop(disk.freeze());
@@ -417,9 +458,33 @@ mod suite {
         disk.mark_dead();
         disk.delete();
         disk.delete();
+        assert_eq!(disk.uevent(Action::Change, &[]), Err(ENODEV));
         assert!(rig.io(PLAIN).is_err());
         drop(rig);
         assert_eq!(counts.opens.load(Relaxed), 0);
+        Ok(())
+    }
+
+    /// Requests that the driver gives back without an end come again.
+    fn again(rig: &Rig, counts: &Counts) -> Result {
+        let before = counts.reads.load(Relaxed);
+        counts.requeues.store(3, Relaxed);
+        rig.io(PLAIN)?;
+        assert_eq!(counts.requeues.load(Relaxed), 0);
+        assert_eq!(counts.reads.load(Relaxed), before + 1);
+
+        // Kept, and let go later.
+        counts.requeues.store(HOLD, Relaxed);
+        let end = rig.start(PLAIN)?;
+        for _ in 0..200 {
+            assert_eq!(end.wait(50), Err(ETIMEDOUT));
+            if counts.held.is_full() {
+                break;
+            }
+        }
+        counts.held.take().ok_or(EINVAL)?.requeue();
+        end.wait(10_000)?;
+        assert_eq!(counts.reads.load(Relaxed), before + 2);
         Ok(())
     }
 

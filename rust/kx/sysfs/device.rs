@@ -44,6 +44,35 @@ pub enum Action {
     Offline,
 }
 
+/// Tells user space that something happened to a kobject.
+///
+/// # Errors
+///
+/// [`ENOMEM`], also if there are too many variables.
+///
+/// # Safety
+///
+/// `kobj` must be valid, and have been added at some time.
+pub(crate) unsafe fn send_uevent(
+    kobj: *mut bindings::kobject,
+    action: Action,
+    variables: &[&CStr],
+) -> Result {
+    let mut envp: KVec<*mut c_char> = KVec::with_capacity(variables.len() + 1, GFP_KERNEL)?;
+    for variable in variables {
+        envp.push(variable.as_char_ptr().cast_mut(), GFP_KERNEL)?;
+    }
+    envp.push(ptr::null_mut(), GFP_KERNEL)?;
+    let action = match action {
+        Action::Change => bindings::kobject_action_KOBJ_CHANGE,
+        Action::Online => bindings::kobject_action_KOBJ_ONLINE,
+        Action::Offline => bindings::kobject_action_KOBJ_OFFLINE,
+    };
+    // SAFETY: The kobject is valid by the function's requirement; the array ends with a null
+    // pointer, and C only reads the strings.
+    to_result(unsafe { bindings::kobject_uevent_env(kobj, action, envp.as_mut_ptr()) })
+}
+
 /// A device without hardware: `/sys/devices/virtual/<class>/<name>`, with files for a `P`.
 ///
 /// Dropping it waits for the functions of its files, and removes whatever is below it from sysfs.
@@ -134,21 +163,8 @@ impl<P: Data> Device<P> {
     ///
     /// [`ENOMEM`], also if there are too many variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
-        let mut envp: KVec<*mut c_char> = KVec::with_capacity(variables.len() + 1, GFP_KERNEL)?;
-        for variable in variables {
-            envp.push(variable.as_char_ptr().cast_mut(), GFP_KERNEL)?;
-        }
-        envp.push(ptr::null_mut(), GFP_KERNEL)?;
-        let action = match action {
-            Action::Change => bindings::kobject_action_KOBJ_CHANGE,
-            Action::Online => bindings::kobject_action_KOBJ_ONLINE,
-            Action::Offline => bindings::kobject_action_KOBJ_OFFLINE,
-        };
-        // SAFETY: By the type invariant the device was added; the array ends with a null pointer,
-        // and C only reads the strings.
-        to_result(unsafe {
-            bindings::kobject_uevent_env(self.node().kobj(), action, envp.as_mut_ptr())
-        })
+        // SAFETY: By the type invariant the device was added.
+        unsafe { send_uevent(self.node().kobj(), action, variables) }
     }
 }
 
