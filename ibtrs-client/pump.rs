@@ -51,6 +51,17 @@ impl Session {
         self.pump.flush();
     }
 
+    /// Looks whether requests that wait are still wanted: those that are not
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) end with `EIO`. The
+    /// same happens to requests that are about to wait later on.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn recheck(self: &Arc<Self>) {
+        self.pump_all();
+    }
+
     /// Lets everything that waits, and all that comes, fail.
     pub(crate) fn refuse_all(self: &Arc<Self>) {
         let mut park = self.park.lock();
@@ -109,9 +120,19 @@ impl Session {
         self.with_set(|set| {
             let via = set.paths.first();
             let mut park = self.park.lock();
-            let Some(entry) = park.get_mut(tag).map(|parked| parked.info.entry) else {
+            let looked = park.get_mut(tag);
+            let Some((entry, wanted)) = looked.map(|p| (p.info.entry, p.io.is_wanted())) else {
                 return false;
             };
+            if !wanted {
+                park.failover.given_up(&entry);
+                let parked = park.take(tag, header);
+                drop(park);
+                if let Some(parked) = parked {
+                    parked.io.done(Err(EIO));
+                }
+                return false;
+            }
             match park.failover.next(&entry, via.map(|via| via.attempt.epoch)) {
                 Next::Wait => false,
                 Next::Submit => {

@@ -431,8 +431,7 @@ impl Failover {
     /// a fence could go by.
     pub fn next(&mut self, entry: &Entry, via: Option<u32>) -> Next {
         if let Some(errno) = self.hopeless(entry) {
-            // It may come to life again after it has ended.
-            self.ghosts = self.ghosts.max(entry.last);
+            self.given_up(entry);
             return Next::End(errno);
         }
         if self.held && !entry.admin {
@@ -457,6 +456,11 @@ impl Failover {
             }
             _ => Next::Wait,
         }
+    }
+
+    /// A parked request ends as nobody wants it any more. It may come to life again.
+    pub fn given_up(&mut self, entry: &Entry) {
+        self.ghosts = self.ghosts.max(entry.last);
     }
 
     /// The error with which a request ends that has nothing to wait for.
