@@ -55,7 +55,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         pr_err!("{}: not all connections are there\n", **path);
         return false;
     }
-    if let Err(error) = path.session.path_up(request.name) {
+    if let Err(error) = path.session.path_up(request.name, path.epoch.is_some()) {
         let (name, ends) = (request.name.as_str(), path.ends);
         pr_err!("{}: {}: session refused ({:?})\n", name, ends, error);
         return false;

@@ -77,6 +77,8 @@ pub struct SessionInfo<'a> {
     pub name: &'a CStr,
     /// The number of chunks; [`Op::buf_id`] is below it.
     pub queue_depth: u16,
+    /// Whether the client knows the extensions of the messages.
+    pub extensions: bool,
     /// Bytes of a chunk, headers included.
     pub chunk_bytes: u32,
 }

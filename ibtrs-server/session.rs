@@ -122,13 +122,14 @@ impl Session {
         }
     }
 
-    /// Gives the session its name and its service when its first path comes up.
+    /// Gives the session its name and its service when its first path comes up;
+    /// says whether the client knows the extensions.
     ///
     /// # Errors
     ///
     /// `EPERM` when another session has the name, `EINVAL` when this one has
     /// another; what the service refused with.
-    pub(crate) fn path_up(&self, name: SessionName<'_>) -> Result {
+    pub(crate) fn path_up(&self, name: SessionName<'_>, extensions: bool) -> Result {
         let _up = self.up.lock();
         match self.name.as_ref() {
             None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?,
@@ -144,6 +145,7 @@ impl Session {
         let dir = SessionDir::new(self.name())?;
         let upper = self.server.service.session_up(&SessionInfo {
             name: self.name(),
+            extensions,
             queue_depth: self.server.config.queue_depth,
             chunk_bytes: self.server.config.chunk_bytes,
         })?;
