@@ -61,7 +61,11 @@ impl Reply {
 /// May sleep.
 pub(crate) fn serve(session: &Session, mut op: Op) {
     let reply = match UserMsg::parse(op.user_hdr()) {
-        Ok(UserMsg::SessInfo(info)) => Ok(Reply::SessInfo(info.answer().encode())),
+        Ok(UserMsg::SessInfo(info)) => {
+            let answer = info.answer();
+            session.set_version(answer.ver);
+            Ok(Reply::SessInfo(answer.encode()))
+        }
         Ok(UserMsg::Open(message)) => open(session, &message).map(Reply::Open),
         Ok(UserMsg::Close(message)) => close(session, message).map(|()| Reply::None),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
@@ -75,8 +79,22 @@ pub(crate) fn serve(session: &Session, mut op: Op) {
     op.respond(result);
 }
 
-/// Opens a device, or finds it open.
+/// Opens a device, or finds it open: a client that has lost the answer asks again.
 fn open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
+    let name = message.dev_name;
+    try_open(session, message).inspect_err(|error| {
+        pr_err_ratelimited!(
+            "{}: cannot open {}, {}: {} ({})\n",
+            session.name(),
+            name.as_str(),
+            message.access_mode.as_str(),
+            convert::errno(*error).as_str(),
+            error.to_errno()
+        );
+    })
+}
+
+fn try_open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
     let name = message.dev_name;
     let mut open = session.open.lock();
     let known = open
@@ -85,21 +103,19 @@ fn open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
         .find(|device| device.name.to_bytes() == name.as_bytes());
     if let Some(known) = known {
         if known.device.mode() != message.access_mode {
+            pr_err_ratelimited!(
+                "{}: {} is open already, {}\n",
+                session.name(),
+                name.as_str(),
+                known.device.mode().as_str()
+            );
             return Err(EPERM);
         }
-        return answer(known.id, &known.device);
+        return answer(session, known.id, &known.device);
     }
-    let device = open_below(session, message).inspect_err(|error| {
-        pr_err_ratelimited!(
-            "{}: cannot open {}: {:?}\n",
-            session.name(),
-            name.as_str(),
-            error
-        );
-    })?;
-    let id = open.next_id;
-    let rsp = answer(id, &device)?;
-    open.next_id = id.checked_add(1).ok_or(ENOSPC)?;
+    let device = open_below(session, message)?;
+    let id = open.new_id()?;
+    let rsp = answer(session, id, &device)?;
     let device = OpenDevice {
         id,
         name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
@@ -137,9 +153,15 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened> {
     Opened::open(&session.exports, root, place, message.access_mode)
 }
 
-fn answer(id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN]> {
-    let rsp = OpenRsp::new(id, &device.limits());
-    Ok(rsp.map_err(|error| convert::error(error.errno()))?.encode())
+fn answer(session: &Session, id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN]> {
+    let mut rsp = OpenRsp::new(id, &device.limits()).map_err(|error| {
+        pr_err_ratelimited!("{}: {}\n", device.bdev().name(), error.as_str());
+        convert::error(error.errno())
+    })?;
+    if session.has_extensions() {
+        rsp.identity = device.identity();
+    }
+    Ok(rsp.encode())
 }
 
 /// Closes a device; one that is not open counts as closed.

@@ -8,6 +8,7 @@ use crate::export::{
 };
 use ibnbd_proto::{
     access::AccessMode,
+    identity::Identity,
     io_check::Device,
     msg::{
         CachePolicy,
@@ -21,8 +22,13 @@ use kernel::{
 };
 use kx::blk::{
     BlockDevice,
-    OpenSpec, //
+    Holder,
+    OpenSpec,
+    UniqueId, //
 };
+
+/// Who claims the devices that clients write to.
+static HOLDER: Holder = Holder::new();
 
 /// An open device of a session.
 pub(crate) struct Opened {
@@ -43,8 +49,9 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// Those of [`BlockDevice::open`]; `EPERM` when others have it open for
-    /// writing already.
+    /// Those of [`BlockDevice::open`], `EBUSY` among them if someone else on this
+    /// machine uses the device that is to be written to; `EPERM` when other clients
+    /// have it open for writing already.
     pub(crate) fn open(
         exports: &Arc<Exports>,
         root: &CStr,
@@ -53,7 +60,8 @@ impl Opened {
     ) -> Result<Self> {
         let spec = OpenSpec {
             write: mode.writes(),
-            holder: None,
+            // Shared by all that clients write to, and by nobody else.
+            holder: mode.writes().then_some(&HOLDER),
         };
         let bdev = BlockDevice::open(root, path, spec)?;
         let user = exports.enter(bdev.dev(), mode)?;
@@ -71,6 +79,23 @@ impl Opened {
 
     pub(crate) fn mode(&self) -> AccessMode {
         self.mode
+    }
+
+    /// Returns what tells this disk from any other that may get its name.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn identity(&self) -> Identity {
+        let id = self.bdev.unique_id();
+        let id = id.as_ref().map_or(&[][..], UniqueId::as_bytes);
+        match (self.bdev.partition(), self.bdev.partition_uuid()) {
+            (0, _) => Identity::of(&[id]),
+            (_, Some(uuid)) => Identity::of(&[id, uuid]),
+            // Its number tells it from the others of a disk that is known.
+            (number, None) if !id.is_empty() => Identity::of(&[id, &[number]]),
+            _ => Identity::UNKNOWN,
+        }
     }
 
     /// Returns what I/O is checked against.

@@ -69,7 +69,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, op: Op) {
     };
     // Both numbers are at most a chunk.
     let data_len = op.data_len() as u32;
-    let checked = io_check::check_data(hdr, op.dir(), data_len, &device.bounds());
+    let checked = io_check::check(hdr, op.dir(), data_len, &device.bounds());
     let io = match checked {
         Ok(io) => io,
         Err(error) => {
@@ -84,12 +84,15 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, op: Op) {
     };
     let slot = usize::from(op.buf_id());
     let owner = IoOp { op, device };
-    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io), owner) {
+    if let Err((error, owner)) = session
+        .bios
+        .submit(slot, &spec(&io, session.has_prio()), owner)
+    {
         owner.op.respond(Err(error));
     }
 }
 
-fn spec(io: &CheckedIo) -> BioSpec {
+fn spec(io: &CheckedIo, has_prio: bool) -> BioSpec {
     let op = match io.op {
         IoKind::Read => BioOp::Read,
         IoKind::Write => BioOp::Write,
@@ -106,6 +109,6 @@ fn spec(io: &CheckedIo) -> BioSpec {
         preflush: io.flags.contains(IoFlags::PREFLUSH),
         sync: io.flags.contains(IoFlags::SYNC),
         nounmap: io.flags.contains(IoFlags::NOUNMAP),
-        prio: io.prio,
+        prio: if has_prio { io.prio } else { 0 },
     }
 }

@@ -33,6 +33,10 @@ use kernel::{
         CString, //
     },
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -79,10 +83,12 @@ impl ibtrs_server::Service for Service {
         let session = Arc::pin_init(
             try_pin_init!(Session {
                 name: CString::try_from(info.name)?,
+                extensions: info.extensions,
+                version: Atomic::new(0),
                 exports: self.exports.clone(),
                 devices: RcuPtr::new(None),
                 open <- new_mutex!(
-                    OpenDevices { list: KVec::new(), next_id: 0 },
+                    OpenDevices { list: KVec::new(), next_id: kx::random::next_u32() },
                     "Session::open"
                 ),
                 bios: BioTable::new(usize::from(info.queue_depth))?,
@@ -110,9 +116,28 @@ pub(crate) struct OpenDevice {
 /// The devices that a session has open.
 pub(crate) struct OpenDevices {
     pub(crate) list: KVec<OpenDevice>,
-    /// Ids are not used again, so that a late request cannot hit another
-    /// device.
-    pub(crate) next_id: u32,
+    /// The next id to be used. Ids are not used again before four billion others
+    /// were, and another session begins elsewhere, so that a late request does not
+    /// hit another device.
+    next_id: u32,
+}
+
+impl OpenDevices {
+    /// Returns an id that no device has.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there is none.
+    pub(crate) fn new_id(&mut self) -> Result<u32> {
+        for _ in 0..=self.list.len() {
+            let id = self.next_id;
+            self.next_id = id.wrapping_add(1);
+            if self.list.iter().all(|device| device.id != id) {
+                return Ok(id);
+            }
+        }
+        Err(ENOSPC)
+    }
 }
 
 /// The devices by their ids, for I/O.
@@ -122,6 +147,10 @@ type Table = KVec<(u32, PercpuArc<Opened>)>;
 #[pin_data]
 pub(crate) struct Session {
     name: CString,
+    /// The client takes what C drivers do not know.
+    extensions: bool,
+    /// The version that the client and we speak; zero before it said so.
+    version: Atomic<u32>,
     pub(crate) exports: Arc<Exports>,
     devices: RcuPtr<Table>,
     #[pin]
@@ -133,6 +162,22 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn name(&self) -> &CStr {
         &self.name
+    }
+
+    /// Returns whether the client knows the extensions of the messages.
+    pub(crate) fn has_extensions(&self) -> bool {
+        self.extensions
+    }
+
+    /// Says which version the client and we speak.
+    pub(crate) fn set_version(&self, version: u8) {
+        // ORDERING: Nothing else depends on it.
+        self.version.store(version.into(), Relaxed);
+    }
+
+    /// Returns whether the priorities of the client's requests count.
+    pub(crate) fn has_prio(&self) -> bool {
+        self.version.load(Relaxed) >= 2
     }
 
     /// Finds an open device for an I/O.
