@@ -7,6 +7,7 @@
 use crate::mapping::Mapping;
 use ibnbd_proto::map_opts::UnmapMode;
 use ibtrs_core::convert;
+use ibtrs_proto::text;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -21,8 +22,10 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 5] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 7] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
+    Attr::rw(c"remap_device", show_remap_device, store_remap_device),
+    Attr::rw(c"resize", show_resize, store_resize),
     Attr::ro(c"state", show_state),
     Attr::ro(c"session", show_session),
     Attr::ro(c"mapping_path", show_mapping_path),
@@ -42,10 +45,51 @@ fn store_unmap_device(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
     })?;
     let this = ctx.data().clone();
     this.unmap(mode.force(), || ctx.remove_self().map(drop).ok_or(ENODEV))
+        .inspect_err(|error| complain(&this, c"unmap_device", *error))
+}
+
+fn show_remap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("Usage: echo 1 > remap_device"))
+}
+
+fn store_remap_device(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    text::one(input).map_err(|error| {
+        kx::pr_err_ratelimited!("remap_device: {}: write 1\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    let this = ctx.data();
+    this.remap()
+        .inspect_err(|error| complain(this, c"remap_device", *error))
+}
+
+fn show_resize(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("Usage: echo <new size in sectors> > resize"))
+}
+
+fn store_resize(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    let sectors = text::number(input).map_err(|error| {
+        kx::pr_err_ratelimited!("resize: {}\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    let this = ctx.data();
+    this.device()
+        .resize(sectors)
+        .inspect_err(|error| complain(this, c"resize", *error))
+}
+
+/// Says that something a user wanted was not done.
+fn complain(this: &Mapping, what: &CStr, error: Error) {
+    kx::pr_err_ratelimited!(
+        "ibnbd{}: {}: {} ({})\n",
+        this.number(),
+        what,
+        convert::errno(error).as_str(),
+        error.to_errno()
+    );
 }
 
 fn show_state(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", this.state().as_str()))
+    buf.line(fmt!("{}", this.device().state().as_str()))
 }
 
 fn show_session(this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -54,10 +98,10 @@ fn show_session(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 }
 
 fn show_mapping_path(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.bytes(this.device_path().to_bytes())?;
+    buf.bytes(this.device().name().to_bytes())?;
     buf.bytes(b"\n")
 }
 
 fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", this.access_mode().as_str()))
+    buf.line(fmt!("{}", this.device().mode().as_str()))
 }

@@ -8,6 +8,10 @@ use crate::{
     map,
     registry::Registry, //
 };
+use ibtrs_proto::consts::{
+    DEFAULT_PORT,
+    MAX_PATHS, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -60,12 +64,17 @@ impl Drop for Control {
 
 fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
-        "Usage: echo \"sessname=<name> path=<[src,]dst> device_path=<path on the server> \
-         [dest_port=<port>] [access_mode=<ro|rw|migration>]\" > map_device"
+        "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
+         [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [nr_poll_queues=<n>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
-    buf.line(fmt!("path may be left out for a session that exists"))
+    buf.line(fmt!(
+        "path: up to {MAX_PATHS} times; may be left out for a session that exists"
+    ))?;
+    buf.line(fmt!(
+        "defaults: dest_port={DEFAULT_PORT} access_mode=rw nr_poll_queues=0"
+    ))
 }
 
 fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {

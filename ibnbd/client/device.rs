@@ -1,39 +1,500 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices that the server has opened for us.
+//! Devices that the server has opened for us, and opens again when it was
+//! restarted.
+//!
+//! Contexts: *may sleep*, where nothing else is said.
 
-use crate::registry::SessionRef;
+use crate::{
+    background,
+    disk_io::{
+        DiskIo,
+        Traits, //
+    },
+    link::Link,
+    queue::Queue,
+    registry::{
+        PlaceRef,
+        SessionRef, //
+    },
+    session, //
+};
 use ibnbd_proto::{
-    msg::OpenRsp,
+    msg::{
+        OpenRsp,
+        MAX_SECTORS, //
+    },
+    state::{
+        DevState,
+        Standing, //
+    },
     AccessMode, //
 };
-use ibtrs_proto::name::DevicePath;
-use kernel::prelude::*;
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    backoff::Backoff,
+    name::DevicePath, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::{
+    blk::Disk,
+    mm::NoIo,
+    sysfs::Action,
+    work::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
 
-/// A device that the server has open. It is closed there on drop, which may
-/// sleep, and then the session is left.
+/// When the server is asked again.
+const RETRY: Backoff = Backoff {
+    base_ms: 500,
+    max_ms: 30_000,
+};
+
+/// A device on the server.
+#[pin_data]
 pub(crate) struct Device {
-    session: SessionRef,
+    /// Number of its disk.
+    number: u32,
+    /// Its name on the server.
+    name: CString,
+    mode: AccessMode,
+    link: Arc<Link>,
+    io: Arc<DiskIo>,
+    /// Held while the server is asked.
+    #[pin]
+    asking: Mutex<()>,
+    #[pin]
+    inner: Mutex<Inner>,
+    #[pin]
+    reopen: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Device { self.reopen }
+}
+
+struct Inner {
+    standing: Standing,
+    /// What the server said of the device, the last time that it was this one.
     rsp: OpenRsp,
+    /// The life of the server that `standing` is about.
+    life: u32,
+    /// Present from when user space can see the disk until it is unmapped.
+    disk: Option<Arc<Disk<Queue>>>,
+    /// What user space was told.
+    shown: DevState,
+    /// Attempts to open it again that came to nothing.
+    attempts: u32,
+    /// When it was found to be closed.
+    since: Instant<Monotonic>,
+    last_error: Option<Error>,
+    /// It was closed for good.
+    closed: bool,
 }
 
 impl Device {
-    /// Has the server open a device.
-    ///
-    /// # Context
-    ///
-    /// May sleep; interruptible.
+    fn new(
+        session: &SessionRef,
+        number: u32,
+        name: DevicePath<'_>,
+        mode: AccessMode,
+        (life, rsp): (u32, OpenRsp),
+    ) -> Result<Arc<Self>> {
+        let traits = Traits {
+            device_id: rsp.device_id,
+            read_only: !mode.writes(),
+            prio: session.wants_prio(),
+        };
+        let inner = Inner {
+            standing: Standing::Open,
+            rsp,
+            life,
+            disk: None,
+            shown: DevState::Init,
+            attempts: 0,
+            since: Instant::now(),
+            last_error: None,
+            closed: false,
+        };
+        let queue = session.registry().retries().clone();
+        Arc::pin_init(
+            try_pin_init!(Self {
+                number,
+                name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
+                mode,
+                link: session.link().clone(),
+                io: DiskIo::new(session.transport().clone(), &traits)?,
+                asking <- new_mutex!((), "Device::asking"),
+                inner <- new_mutex!(inner, "Device::inner"),
+                reopen <- kx::new_delayed_work!(queue, "Device::reopen"),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the name of the device on the server.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Returns how the device is used.
+    pub(crate) fn mode(&self) -> AccessMode {
+        self.mode
+    }
+
+    /// Returns what requests need to know.
+    pub(crate) fn io(&self) -> &Arc<DiskIo> {
+        &self.io
+    }
+
+    /// Returns what the server said of the device.
+    pub(crate) fn rsp(&self) -> OpenRsp {
+        self.inner.lock().rsp
+    }
+
+    /// Returns the state that user space was told.
+    pub(crate) fn state(&self) -> DevState {
+        self.inner.lock().shown
+    }
+
+    /// Says which disk user space sees from now on, or that it is unmapped: then
+    /// nobody does anything with the disk any more when this returns.
+    pub(crate) fn set_disk(&self, disk: Option<Arc<Disk<Queue>>>) {
+        let _no_io = NoIo::enter();
+        let mut inner = self.inner.lock();
+        if let Some(disk) = &disk {
+            disk.set_capacity_and_notify(inner.rsp.nsectors);
+        } else {
+            inner.shown = DevState::Unmapped;
+        }
+        let old = core::mem::replace(&mut inner.disk, disk);
+        self.show_locked(&mut inner);
+        drop(inner);
+        drop(old);
+    }
+
+    /// Tells user space, should the state be another one.
+    pub(crate) fn show(&self) {
+        self.show_locked(&mut self.inner.lock());
+    }
+
+    fn show_locked(&self, inner: &mut Inner) {
+        let Some(disk) = &inner.disk else { return };
+        let open = inner.standing == Standing::Open && self.io.transport().is_connected();
+        let (state, action, variable) = if open {
+            (DevState::Open, Action::Online, c"IBNBD_STATE=open")
+        } else {
+            (DevState::Closed, Action::Offline, c"IBNBD_STATE=closed")
+        };
+        if inner.shown == state {
+            return;
+        }
+        inner.shown = state;
+        // Who holds this lock must not wait for what the disk has to write.
+        let _no_io = NoIo::enter();
+        // That nobody hears of it is no reason to do anything else.
+        let _ = disk.uevent(action, &[variable]);
+    }
+
+    /// The server has forgotten the device; requests wait from now on.
+    pub(crate) fn forgotten(&self, life: u32) {
+        let mut inner = self.inner.lock();
+        inner.life = life;
+        inner.standing = Standing::Forgotten;
+        inner.attempts = 0;
+        inner.since = Instant::now();
+        inner.last_error = None;
+        self.io.set_gate(inner.standing.gate());
+        self.show_locked(&mut inner);
+    }
+
+    /// Has a worker open the device again, if it is not.
+    pub(crate) fn open_soon(self: &Arc<Self>) {
+        if self.inner.lock().standing.is_retried() {
+            self.reopen.modify(self.clone(), 0);
+        }
+    }
+
+    /// Opens the device again, as a user wants it. If that is interrupted, a worker
+    /// goes on with it.
     ///
     /// # Errors
     ///
-    /// Those of [`Session::open_device`](crate::session::Session::open_device).
+    /// - `EALREADY` if it is open, `ENODEV` if it is being unmapped, `EBUSY` if its
+    ///   mapping is not complete.
+    /// - `ESTALE` if the server has another disk under the name.
+    /// - The server's; those of [`session::open_device`].
+    pub(crate) fn remap(self: &Arc<Self>, queue: &kx::work::Queue) -> Result {
+        let state = self.state();
+        state.may_remap().map_err(convert::error)?;
+        let this = self.clone();
+        background::attempt(queue, move || this.try_open())?
+    }
+
+    /// Asks the server for the device, once.
+    fn try_open(&self) -> Result {
+        let _no_io = NoIo::enter();
+        let _asking = self.asking.lock();
+        let life = {
+            let inner = self.inner.lock();
+            if inner.closed {
+                return Err(ENODEV);
+            }
+            if inner.standing == Standing::Open {
+                return Ok(());
+            }
+            inner.life
+        };
+        let name =
+            DevicePath::new(self.name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let answer = session::open_device(self.io.transport(), name, self.mode);
+        let mut inner = self.inner.lock();
+        if inner.life != life {
+            // That was another server, so to say; somebody has seen to it that the
+            // new one is asked.
+            return Err(EAGAIN);
+        }
+        let rsp = match answer {
+            Ok(rsp) => rsp,
+            Err(error) => {
+                self.failed(&mut inner, error);
+                return Err(error);
+            }
+        };
+        let same = rsp.same_disk(&inner.rsp);
+        inner.standing = Standing::answered(same);
+        let Err(difference) = same else {
+            self.opened(&mut inner, rsp);
+            return Ok(());
+        };
+        pr_err!(
+            "ibnbd{}: the server now has another disk under this name: {}: {}; not used: put it right, then write 1 to remap_device\n",
+            self.number,
+            *self.name,
+            difference.as_str()
+        );
+        self.io.set_gate(inner.standing.gate());
+        self.show_locked(&mut inner);
+        drop(inner);
+        // We do not keep it from others.
+        session::close_device(self.io.transport(), rsp.device_id);
+        Err(ESTALE)
+    }
+
+    /// Takes over a size that a user has found out, for a server that does not tell.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` unless the disk is open; `EINVAL` for a size that is no whole number
+    /// of blocks, or zero; `EFBIG` for one that no disk can have.
+    pub(crate) fn resize(&self, sectors: u64) -> Result {
+        let _no_io = NoIo::enter();
+        let inner = self.inner.lock();
+        inner.shown.may_resize().map_err(convert::error)?;
+        let block = u64::from(inner.rsp.logical_block_size >> 9).max(1);
+        if sectors == 0 || sectors % block != 0 {
+            return Err(EINVAL);
+        }
+        if sectors > MAX_SECTORS {
+            return Err(EFBIG);
+        }
+        let disk = inner.disk.as_ref().ok_or(ENOENT)?;
+        disk.set_capacity_and_notify(sectors);
+        Ok(())
+    }
+
+    fn opened(&self, inner: &mut Inner, rsp: OpenRsp) {
+        let known = inner.rsp.identity;
+        let cache = inner.rsp.cache;
+        inner.rsp = rsp;
+        inner.rsp.identity = rsp.identity.or(known);
+        // The block layer goes on with what the disk was made with.
+        inner.rsp.cache = cache;
+        inner.attempts = 0;
+        inner.last_error = None;
+        let write_through = rsp.cache.writeback && !cache.writeback;
+        pr_info!("ibnbd{}: {} is open again\n", self.number, *self.name);
+        if write_through {
+            pr_info!(
+                "ibnbd{}: the server's disk has a write cache now, which is written through until the disk is mapped anew\n",
+                self.number
+            );
+        }
+        if let Some(disk) = &inner.disk {
+            disk.set_capacity_and_notify(rsp.nsectors);
+        }
+        self.io.open(rsp.device_id, write_through);
+        self.show_locked(inner);
+    }
+
+    fn failed(&self, inner: &mut Inner, error: Error) {
+        inner.attempts = inner.attempts.saturating_add(1);
+        let late = self.left_ms(inner) == 0;
+        let standing = inner.standing.failed(late);
+        if inner.last_error != Some(error) {
+            pr_warn!(
+                "ibnbd{}: {} cannot be opened again yet: {} ({})\n",
+                self.number,
+                *self.name,
+                convert::errno(error).as_str(),
+                error.to_errno()
+            );
+        }
+        inner.last_error = Some(error);
+        if inner.standing != standing {
+            inner.standing = standing;
+            pr_err!(
+                "ibnbd{}: I/O fails until {} can be opened again\n",
+                self.number,
+                *self.name
+            );
+            self.io.set_gate(standing.gate());
+        }
+    }
+
+    /// Returns how long requests may still wait, in milliseconds.
+    fn left_ms(&self, inner: &Inner) -> u32 {
+        let limit_ms = i64::from(session::queue_timeout_s(self.io.transport())) * 1000;
+        let left = limit_ms.saturating_sub(inner.since.elapsed().as_millis());
+        u32::try_from(left.max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Asks again later, if there is a point in that.
+    fn try_later(self: &Arc<Self>) {
+        let inner = self.inner.lock();
+        if !inner.standing.is_retried() {
+            return;
+        }
+        let mut delay = if self.io.transport().is_connected() {
+            RETRY.delay_ms(inner.attempts, kx::random::next_u32())
+        } else {
+            // It is asked when the session comes back.
+            u32::MAX
+        };
+        if inner.standing == Standing::Forgotten {
+            // Requests do not wait longer than they should.
+            delay = delay.min(self.left_ms(&inner).saturating_add(1));
+        }
+        drop(inner);
+        if delay == u32::MAX {
+            return;
+        }
+        self.reopen.enqueue_in(self.clone(), delay);
+    }
+
+    /// Closes the device on the server.
+    fn close(self: &Arc<Self>, queue: &kx::work::Queue) {
+        self.reopen.disable_sync();
+        self.close_asking(queue);
+        // Not before: it has to know when the server has forgotten the number.
+        self.link.remove(self);
+    }
+
+    fn close_asking(&self, queue: &kx::work::Queue) {
+        let _asking = self.asking.lock();
+        let (standing, device_id) = {
+            let mut inner = self.inner.lock();
+            inner.closed = true;
+            (inner.standing, inner.rsp.device_id)
+        };
+        let transport = self.io.transport();
+        if standing != Standing::Open || !transport.is_connected() {
+            return;
+        }
+        if !kernel::current!().signal_pending() {
+            session::close_device(transport, device_id);
+            return;
+        }
+        let transport = transport.clone();
+        // Without memory, the session's end closes it.
+        let _ = background::complete(queue, move || {
+            session::close_device(&transport, device_id);
+        });
+    }
+}
+
+impl WorkItem for Device {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.try_open().is_err() {
+            this.try_later();
+        }
+    }
+}
+
+/// A device that is open, with its part in a session and its place. On drop it is
+/// closed on the server, then the session is left, then the place is free.
+pub(crate) struct Opened {
+    device: Arc<Device>,
+    session: SessionRef,
+    place: PlaceRef,
+}
+
+impl Opened {
+    /// Has the server open a device.
+    ///
+    /// If this is interrupted, a worker waits for the server's answer, and closes
+    /// the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR` if a signal came; those of [`session::open_device`].
     pub(crate) fn open(
         session: SessionRef,
+        place: PlaceRef,
         name: DevicePath<'_>,
         mode: AccessMode,
     ) -> Result<Self> {
-        let rsp = session.open_device(name, mode)?;
-        Ok(Self { session, rsp })
+        let queue = session.registry().jobs().clone();
+        let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+        background::attempt(&queue, move || Self::open_now(session, place, &name, mode))?
+    }
+
+    fn open_now(
+        session: SessionRef,
+        place: PlaceRef,
+        name: &CStr,
+        mode: AccessMode,
+    ) -> Result<Self> {
+        let name =
+            DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let life = session.link().life();
+        let transport = session.transport().clone();
+        let rsp = session::open_device(&transport, name, mode)?;
+        let opened = (life, rsp);
+        let device = Device::new(&session, place.number(), name, mode, opened)
+            .and_then(|device| session.link().add(&device, life).map(|()| device));
+        match device {
+            Ok(device) => Ok(Self {
+                device,
+                session,
+                place,
+            }),
+            Err(error) => {
+                session::close_device(&transport, rsp.device_id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Returns the session.
@@ -41,14 +502,14 @@ impl Device {
         &self.session
     }
 
-    /// Returns what the server said of the device.
-    pub(crate) fn rsp(&self) -> &OpenRsp {
-        &self.rsp
+    /// Returns the place.
+    pub(crate) fn place(&self) -> &PlaceRef {
+        &self.place
     }
 }
 
-impl Drop for Device {
+impl Drop for Opened {
     fn drop(&mut self) {
-        self.session.close_device(self.rsp.device_id);
+        self.device.close(self.session.registry().jobs());
     }
 }

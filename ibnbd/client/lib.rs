@@ -13,17 +13,24 @@
 //! | [`map`] | from the line that a user wrote to a disk |
 //! | [`registry`] | which sessions and mappings there are |
 //! | [`session`] | what the disks of a session share |
+//! | [`link`] | what happens to a session, and whom it concerns |
 //! | [`device`] | a device that the server has open |
+//! | [`background`] | work that goes on when the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
-//! | [`queue`], [`limits`] | the disk's requests, and its properties |
+//! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
+//! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;
 //! one that is open keeps the module loaded.
 //!
 //! # Lock order
 //!
-//! `Mapping::parts`, then a disk's open mutex. `Registry::inner` is held for
-//! moments only, and nothing is locked under it.
+//! `Mapping::parts`, then a disk's open mutex. `Device::asking`, then
+//! `Device::inner`; `Link::inner`, then `Device::inner`. `Registry::inner` is held
+//! for moments only, and nothing is locked under it.
+//!
+//! Nobody waits for a disk under a lock that is needed to bring its session back:
+//! these are `Device::asking`, `Device::inner` and `Link::inner`.
 
 #![deny(unsafe_code)]
 
@@ -33,9 +40,12 @@ use kernel::{
 };
 
 mod attrs;
+mod background;
 mod control;
 mod device;
+mod disk_io;
 mod limits;
+mod link;
 mod map;
 mod mapping;
 mod queue;
@@ -72,6 +82,8 @@ impl Drop for ClientModule {
         // the folder that they are in.
         self.registry.unmap_all();
         drop(self.control.take());
+        // What users left behind has references to the registry.
+        self.registry.jobs().flush();
         // The registry goes last, and waits for the last disk.
     }
 }

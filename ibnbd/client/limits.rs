@@ -5,7 +5,10 @@
 //! Nothing of it is trusted: the block layer takes some values as given.
 
 use crate::queue::MAX_SEGMENTS;
-use ibnbd_proto::msg::OpenRsp;
+use ibnbd_proto::msg::{
+    OpenRsp,
+    MAX_SECTORS, //
+};
 use ibtrs_client::Session;
 use kernel::{
     page::PAGE_SIZE,
@@ -15,8 +18,6 @@ use kx::blk::Limits;
 
 /// Most sectors that a request without data can cover, as its length counts bytes.
 const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
-/// Most sectors of a disk.
-const MAX_CAPACITY: u64 = i64::MAX as u64 >> 9;
 
 /// What a session can carry.
 #[derive(Clone, Copy)]
@@ -43,7 +44,7 @@ impl Carrier {
 pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     let block = u32::from(rsp.logical_block_size);
     let physical = rsp.physical_block_size_bytes();
-    if rsp.nsectors > MAX_CAPACITY {
+    if rsp.nsectors > MAX_SECTORS {
         return Err(EFBIG);
     }
     if carrier.max_io_bytes < block.max(PAGE_SIZE as u32) {
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn hostile() -> Result {
         let huge = OpenRsp {
-            nsectors: MAX_CAPACITY + 1,
+            nsectors: MAX_SECTORS + 1,
             ..rsp()
         };
         assert_eq!(of_disk(&huge, CARRIER), Err(EFBIG));

@@ -3,7 +3,7 @@
 //! From the line that a user wrote to a disk.
 
 use crate::{
-    device::Device,
+    device::Opened,
     mapping::Mapping,
     registry::Registry, //
 };
@@ -67,9 +67,7 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
         }
         _ => Failure("the session cannot be opened", error),
     })?;
-    let device = Device::open(session, opts.device_path, opts.access_mode)
+    let opened = Opened::open(session, place, opts.device_path, opts.access_mode)
         .map_err(at("the server does not open the device"))?;
-    let path = opts.device_path.as_str();
-    Mapping::create(registry, place, device, path, opts.access_mode)
-        .map_err(at("the disk cannot be made"))
+    Mapping::create(registry, opened).map_err(at("the disk cannot be made"))
 }

@@ -4,28 +4,20 @@
 
 use crate::{
     attrs,
-    device::Device,
+    device::{
+        Device,
+        Opened, //
+    },
     limits::{
         self,
         Carrier, //
     },
-    queue::{
-        DiskIo,
-        Queue, //
-    },
-    registry::{
-        PlaceRef,
-        Registry, //
-    }, //
-};
-use ibnbd_proto::{
-    state::DevState,
-    AccessMode, //
+    queue::Queue,
+    registry::Registry, //
 };
 use kernel::{
     new_mutex,
     prelude::*,
-    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -46,22 +38,17 @@ use kx::{
 /// A disk whose data is on a server.
 #[pin_data]
 pub(crate) struct Mapping {
-    path: CString,
-    access_mode: AccessMode,
     /// Present until it is unmapped.
     #[pin]
     parts: Mutex<Option<Parts>>,
-    // The device is closed, and with its last one the session, before the place is
-    // free again.
-    device: Device,
-    place: PlaceRef,
+    opened: Opened,
 }
 
 /// What the rest of the system sees, in the order in which it goes.
 struct Parts {
     link: Option<Link<Arc<PlainDir>>>,
     dir: Dir<Arc<Mapping>>,
-    disk: Disk<Queue>,
+    disk: Arc<Disk<Queue>>,
 }
 
 impl Mapping {
@@ -70,34 +57,26 @@ impl Mapping {
     /// # Context
     ///
     /// May sleep, as long as reading a partition table takes.
-    pub(crate) fn create(
-        registry: &Registry,
-        place: PlaceRef,
-        device: Device,
-        path: &str,
-        access_mode: AccessMode,
-    ) -> Result {
+    pub(crate) fn create(registry: &Registry, opened: Opened) -> Result {
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                path: CString::try_from_fmt(fmt!("{path}"))?,
-                access_mode,
                 parts <- new_mutex!(None, "Mapping::parts"),
-                device,
-                place,
+                opened,
             }? Error),
             GFP_KERNEL,
         )?;
-        let disk = this.add_disk(registry)?;
-        let dir = Dir::new(&disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
+        let disk = Arc::new(this.add_disk(registry)?, GFP_KERNEL)?;
+        let dir = Dir::new(&*disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
         let link = this.link(registry, &disk);
-        this.place.set_mapping(Some(this.clone()));
+        this.opened.place().set_mapping(Some(this.clone()));
+        this.device().set_disk(Some(disk.clone()));
         pr_info!(
             "ibnbd{}: {} of session {}, {} sectors, {}\n",
-            this.place.number(),
-            *this.path,
+            this.number(),
+            this.device().name(),
             this.session_name(),
-            this.device.rsp().nsectors,
-            access_mode.as_str()
+            disk.capacity_sectors(),
+            this.device().mode().as_str()
         );
         // From here on it can be unmapped.
         *this.parts.lock() = Some(Parts { link, dir, disk });
@@ -105,28 +84,27 @@ impl Mapping {
     }
 
     fn add_disk(&self, registry: &Registry) -> Result<Disk<Queue>> {
-        let (session, rsp) = (self.device.session(), self.device.rsp());
-        let transport = session.transport().clone();
-        let read_only = !self.access_mode.writes();
+        let session = self.opened.session();
+        let rsp = self.device().rsp();
         let spec = DiskSpec {
-            name: fmt!("ibnbd{}", self.place.number()),
+            name: fmt!("ibnbd{}", self.number()),
             capacity_sectors: rsp.nsectors,
-            limits: limits::of_disk(rsp, Carrier::of(&transport))?,
-            read_only,
+            limits: limits::of_disk(&rsp, Carrier::of(session.transport()))?,
+            read_only: !self.device().mode().writes(),
         };
-        let io = DiskIo::new(transport, rsp.device_id, read_only);
+        let io = self.device().io().clone();
         Disk::add(spec, session.tags().clone(), io, registry.disks())
     }
 
     /// Makes the link `<device path>@<session>`, if such a name is short enough.
     fn link(&self, registry: &Registry, disk: &Disk<Queue>) -> Option<Link<Arc<PlainDir>>> {
-        let path = self.path.to_str().ok()?;
+        let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;
         let link = Link::new(registry.links()?, disk, fmt!("{path}@{session}"));
         link.inspect_err(|error| {
             pr_warn!(
                 "ibnbd{}: no link {}@{}: {:?}\n",
-                self.place.number(),
+                self.number(),
                 path,
                 session,
                 error
@@ -135,28 +113,32 @@ impl Mapping {
         .ok()
     }
 
-    /// Returns the name of the device on the server.
-    pub(crate) fn device_path(&self) -> &CStr {
-        &self.path
+    /// Returns the number of the disk.
+    pub(crate) fn number(&self) -> u32 {
+        self.opened.place().number()
+    }
+
+    /// Returns the device on the server.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.opened.device()
     }
 
     /// Returns the name of the session.
     pub(crate) fn session_name(&self) -> &CStr {
-        self.device.session().name()
+        self.opened.session().name()
     }
 
-    /// Returns how the device is used.
-    pub(crate) fn access_mode(&self) -> AccessMode {
-        self.access_mode
-    }
-
-    /// Returns the state of the disk, as far as its files can tell.
-    pub(crate) fn state(&self) -> DevState {
-        if self.device.session().transport().is_connected() {
-            DevState::Open
-        } else {
-            DevState::Closed
-        }
+    /// Opens the device again, as a user wants it.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Device::remap`].
+    pub(crate) fn remap(&self) -> Result {
+        self.device().remap(self.opened.session().registry().jobs())
     }
 
     /// Unmaps the disk: removes it, and has the server close the device when the
@@ -185,14 +167,25 @@ impl Mapping {
         }
         let Parts { link, dir, disk } = self.parts.lock().take().ok_or(EALREADY)?;
         drop(link);
-        drop(dir);
         if force {
-            disk.queue_data().set_gone();
+            self.device().io().set_gone();
+            // Nobody hands requests on any more that have seen the disk before.
+            drop(disk.quiesce());
+            self.opened.session().transport().recheck();
             disk.mark_dead();
         }
-        drop(disk);
-        pr_info!("ibnbd{}: unmapped\n", self.place.number());
-        self.place.set_mapping(None);
+        // Nobody uses the disk after this but who has it open.
+        self.device().set_disk(None);
+        drop(dir);
+        disk.delete();
+        if force {
+            // To let go of it waits for the requests of the session's last other disk,
+            // which may have to wait for a path.
+            let jobs = self.opened.session().registry().jobs();
+            let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
+        }
+        pr_info!("ibnbd{}: unmapped\n", self.number());
+        self.opened.place().set_mapping(None);
         Ok(())
     }
 

@@ -6,6 +6,10 @@
 //! many as the server has chunks for I/O: a request's tag is its chunk. Hardware
 //! queue `i` submits to connection `i`, whose doorbell is rung for a batch.
 
+use crate::disk_io::{
+    DiskIo,
+    Verdict, //
+};
 use ibnbd_proto::msg::{
     IoFlags,
     IoHdr,
@@ -13,18 +17,11 @@ use ibnbd_proto::msg::{
 };
 use ibtrs_client::{
     Dir,
-    Session,
     Submit, //
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     blk::{
@@ -56,54 +53,34 @@ pub(crate) struct Pdu {
     sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
 
-/// The driver's part of a disk.
-pub(crate) struct DiskIo {
-    transport: Arc<Session>,
-    device_id: u32,
-    read_only: bool,
-    /// The disk goes, no matter who uses it.
-    gone: AtomicFlag,
+fn header(disk: &DiskIo, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
+    let is_flush = op == WireOp::Flush;
+    let fua = op == WireOp::Write && disk.is_write_through() || rq.is_fua() && !is_flush;
+    IoHdr {
+        device_id,
+        sector: if is_flush { 0 } else { rq.sector() },
+        op,
+        flags: IoFlags::when(IoFlags::SYNC, rq.is_sync())
+            .and(IoFlags::when(IoFlags::FUA, fua))
+            .and(IoFlags::when(
+                IoFlags::NOUNMAP,
+                op == WireOp::WriteZeroes && rq.is_nounmap(),
+            )),
+        bytes: if is_flush { 0 } else { rq.bytes() },
+        prio: if disk.wants_prio() { rq.prio() } else { 0 },
+    }
 }
 
-impl DiskIo {
-    /// Makes the part of a disk of the device that the server calls `device_id`.
-    pub(crate) fn new(transport: Arc<Session>, device_id: u32, read_only: bool) -> Self {
-        Self {
-            transport,
-            device_id,
-            read_only,
-            gone: AtomicFlag::new(false),
-        }
-    }
-
-    /// Lets requests that are queued, and all later ones, fail.
-    pub(crate) fn set_gone(&self) {
-        // ORDERING: Requests that pass still end, as the session is there.
-        self.gone.store(true, Relaxed);
-    }
-
-    fn header(&self, rq: &Request<Queue>, op: WireOp) -> IoHdr {
-        let is_flush = op == WireOp::Flush;
-        IoHdr {
-            device_id: self.device_id,
-            sector: if is_flush { 0 } else { rq.sector() },
-            op,
-            flags: IoFlags::when(IoFlags::SYNC, rq.is_sync())
-                .and(IoFlags::when(IoFlags::FUA, rq.is_fua() && !is_flush))
-                .and(IoFlags::when(
-                    IoFlags::NOUNMAP,
-                    op == WireOp::WriteZeroes && rq.is_nounmap(),
-                )),
-            bytes: if is_flush { 0 } else { rq.bytes() },
-            prio: rq.prio(),
-        }
-    }
+/// Returns whether an operation can be done durably on a disk whose cache the block
+/// layer does not know of: what has no such form, it does by writing.
+fn can_do(disk: &DiskIo, op: WireOp) -> bool {
+    !(disk.is_write_through() && matches!(op, WireOp::WriteZeroes | WireOp::SecureErase))
 }
 
 #[vtable]
 impl Driver for Queue {
     type Pdu = Pdu;
-    type QueueData = DiskIo;
+    type QueueData = Arc<DiskIo>;
 
     fn init_pdu() -> impl PinInit<Pdu, Error> {
         try_init!(Pdu {
@@ -113,21 +90,26 @@ impl Driver for Queue {
 
     fn queue_rq(
         hctx: Hctx<'_>,
-        disk: &DiskIo,
+        disk: &Arc<DiskIo>,
         mut rq: Request<Self>,
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
-        if disk.gone.load(Relaxed) {
-            return Err((rq, Status::IO_ERROR));
-        }
+        // Before the device's number is looked at.
+        let life = disk.transport().life();
+        let device_id = match disk.verdict() {
+            Verdict::Send(device_id) => device_id,
+            Verdict::Hold => return disk.hold(rq),
+            Verdict::Fail => return Err((rq, Status::IO_ERROR)),
+        };
         let (Some(op), Ok(tag)) = (rq.op().map(wire_op), u16::try_from(rq.tag())) else {
             return Err((rq, Status::NOT_SUPPORTED));
         };
+        if !can_do(disk, op) {
+            return Err((rq, Status::NOT_SUPPORTED));
+        }
         if rq.map_sg().is_err() {
             return Err((rq, Status::IO_ERROR));
         }
-        // Before the device's number is looked at.
-        let life = disk.transport.life();
         let submit = Submit {
             life,
             tag,
@@ -136,16 +118,18 @@ impl Driver for Queue {
             } else {
                 Dir::Read
             },
-            user_hdr: &disk.header(&rq, op).encode(),
+            user_hdr: &header(disk, device_id, &rq, op).encode(),
             bytes: if op.has_data() { rq.bytes() } else { 0 },
             last,
             io: IoHandle::new(rq),
         };
-        disk.transport.submit(hctx.index(), submit).or_else(refused)
+        disk.transport()
+            .submit(hctx.index(), submit)
+            .or_else(refused)
     }
 
-    fn commit_rqs(hctx: Hctx<'_>, disk: &DiskIo) {
-        disk.transport.commit(hctx.index());
+    fn commit_rqs(hctx: Hctx<'_>, disk: &Arc<DiskIo>) {
+        disk.transport().commit(hctx.index());
     }
 
     fn map_queues(maps: &mut QueueMaps<'_>) {
@@ -154,8 +138,8 @@ impl Driver for Queue {
         let _ = maps.one_to_one(HctxType::Default, 0, nr);
     }
 
-    fn open(disk: &DiskIo, mode: OpenMode) -> Result {
-        if mode.write && disk.read_only {
+    fn open(disk: &Arc<DiskIo>, mode: OpenMode) -> Result {
+        if mode.write && disk.is_read_only() {
             return Err(EPERM);
         }
         Ok(())
@@ -167,24 +151,37 @@ impl Driver for Queue {
 }
 
 impl IoDriver for Queue {
+    fn is_wanted(disk: &Arc<DiskIo>) -> bool {
+        !disk.is_gone()
+    }
+
     fn io_done(rq: Request<Self>, result: Result) {
-        rq.end(Status::from(result));
+        match result {
+            // The server has forgotten the device that it names.
+            Err(ESTALE) => rq.requeue(),
+            result => rq.end(Status::from(result)),
+        }
     }
 }
 
 /// Hands a request back that the transport did not take.
 fn refused((error, io): (Error, IoHandle)) -> Result<(), (Request<Queue>, Status)> {
-    let status = match error {
-        EAGAIN | ENOMEM => Status::RESOURCE,
-        _ => Status::IO_ERROR,
-    };
-    match io.downcast() {
-        Ok(rq) => Err((rq, status)),
+    let rq = match io.downcast::<Request<Queue>>() {
+        Ok(rq) => rq,
         // It is what was submitted, but to end it is right in any case.
         Err(io) => {
             io.done(Err(error));
+            return Ok(());
+        }
+    };
+    match error {
+        EAGAIN | ENOMEM => Err((rq, Status::RESOURCE)),
+        ESTALE => {
+            rq.requeue();
             Ok(())
         }
+        ETIMEDOUT => Err((rq, Status::TIMEOUT)),
+        _ => Err((rq, Status::IO_ERROR)),
     }
 }
 

@@ -24,7 +24,11 @@ use kernel::{
 };
 use kx::{
     blk::DiskOwner,
-    sysfs::PlainDir, //
+    sysfs::PlainDir,
+    work::{
+        Options,
+        Queue, //
+    }, //
 };
 
 /// All sessions and mappings.
@@ -36,6 +40,10 @@ pub(crate) struct Registry {
     #[pin]
     changed: CondVar,
     disks: DiskOwner,
+    /// Where devices are opened again; nothing here waits for a disk.
+    retries: Arc<Queue>,
+    /// Where users' orders are brought to an end.
+    jobs: Arc<Queue>,
 }
 
 struct Inner {
@@ -72,6 +80,13 @@ struct Place {
 pub(crate) struct SessionRef {
     registry: Arc<Registry>,
     session: Arc<Session>,
+}
+
+impl SessionRef {
+    /// Returns the registry that it is part of.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
 }
 
 impl core::ops::Deref for SessionRef {
@@ -117,6 +132,8 @@ impl Registry {
                 inner <- new_mutex!(inner, "Registry::inner"),
                 changed <- new_condvar!("Registry::changed"),
                 disks: DiskOwner::new()?,
+                retries: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-retry"))?,
+                jobs: Queue::new(Options::unbound(), fmt!("ibnbd-client"))?,
             }? Error),
             GFP_KERNEL,
         )
@@ -125,6 +142,17 @@ impl Registry {
     /// Returns what waits for the disks when the module goes.
     pub(crate) fn disks(&self) -> &DiskOwner {
         &self.disks
+    }
+
+    /// Returns where devices are opened again.
+    pub(crate) fn retries(&self) -> &Arc<Queue> {
+        &self.retries
+    }
+
+    /// Returns where users' orders are brought to an end when they have left. It is
+    /// to be flushed before the registry goes.
+    pub(crate) fn jobs(&self) -> &Arc<Queue> {
+        &self.jobs
     }
 
     /// Says where links to the disks are put.

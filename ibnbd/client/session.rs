@@ -2,8 +2,12 @@
 
 //! What the disks of a session share: the transport and the tags.
 
-use crate::queue::Queue;
+use crate::{
+    link::Link,
+    queue::Queue, //
+};
 use ibnbd_proto::{
+    identity::Identity,
     map_opts::MapOptions,
     msg::{
         Close,
@@ -20,7 +24,6 @@ use ibnbd_proto::{
 };
 use ibtrs_client::{
     Dir,
-    LinkEvents,
     PathSpec,
     SessionConfig, //
 };
@@ -28,7 +31,6 @@ use ibtrs_core::convert;
 use ibtrs_proto::name::DevicePath;
 use kernel::{
     prelude::*,
-    str::CString,
     sync::Arc, //
 };
 use kx::blk::{
@@ -36,23 +38,16 @@ use kx::blk::{
     TagSetSpec, //
 };
 
+/// From this version on, servers look at the priority of requests.
+const PRIO_VERSION: u8 = 2;
+
 /// A session with a server. It is closed on drop, if not before.
 pub(crate) struct Session {
     transport: Arc<ibtrs_client::Session>,
+    link: Arc<Link>,
+    /// The version that both sides speak.
+    version: u8,
     tags: Arc<TagSet<Queue>>,
-}
-
-/// Notes what happens to the session.
-struct Link(CString);
-
-impl LinkEvents for Link {
-    fn down(&self) {
-        pr_info!("{}: disconnected\n", *self.0);
-    }
-
-    fn up(&self, _fresh: bool) {
-        pr_info!("{}: connected\n", *self.0);
-    }
 }
 
 impl Session {
@@ -75,30 +70,23 @@ impl Session {
             };
             paths.push(path, GFP_KERNEL)?;
         }
-        let link: Arc<dyn LinkEvents> = Arc::new(
-            Link(CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?),
-            GFP_KERNEL,
-        )?;
+        let link = Link::new(opts.session.as_str())?;
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.session,
             paths: &paths,
-            link,
+            link: link.clone(),
         })?;
-        let tags = introduce(&transport).and_then(|()| {
-            Arc::pin_init(
-                TagSet::new(TagSetSpec {
-                    nr_hw_queues: transport.nr_queues(),
-                    depth: u32::from(transport.io_depth()),
-                    shared_tags: true,
-                    no_scheduler: true,
-                    ..TagSetSpec::default()
-                }),
-                GFP_KERNEL,
-            )
-        });
-        match tags {
-            Ok(tags) => Ok(Self { transport, tags }),
+        link.set_transport(Some(transport.clone()));
+        let made = introduce(&transport).and_then(|version| Ok((version, tags(&transport)?)));
+        match made {
+            Ok((version, tags)) => Ok(Self {
+                transport,
+                link,
+                version,
+                tags,
+            }),
             Err(error) => {
+                link.set_transport(None);
                 transport.close();
                 Err(error)
             }
@@ -120,46 +108,14 @@ impl Session {
         &self.tags
     }
 
-    /// Has the server open a device.
-    ///
-    /// # Context
-    ///
-    /// May sleep; interruptible.
-    ///
-    /// # Errors
-    ///
-    /// The server's; those of the transport; `EPROTO` if the answer makes no
-    /// sense.
-    pub(crate) fn open_device(&self, name: DevicePath<'_>, mode: AccessMode) -> Result<OpenRsp> {
-        let msg = Open {
-            access_mode: mode,
-            dev_name: name,
-        };
-        let mut reply = [0; OPEN_RSP_LEN];
-        self.transport.admin(Dir::Read, &msg.encode(), &mut reply)?;
-        OpenRsp::decode(&reply).map_err(|error| self.nonsense(error))
+    /// Returns what happens to the session, and to whom.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
-    /// Has the server close a device. If that fails, it closes it with the
-    /// session.
-    ///
-    /// # Context
-    ///
-    /// May sleep; interruptible.
-    pub(crate) fn close_device(&self, device_id: u32) {
-        if !self.transport.is_connected() {
-            return;
-        }
-        let msg = Close { device_id };
-        let closed = self.transport.admin(Dir::Write, &msg.encode(), &mut []);
-        if let Err(error) = closed {
-            pr_warn!(
-                "{}: closing device {} on the server failed: {:?}\n",
-                self.name(),
-                device_id,
-                error
-            );
-        }
+    /// Returns whether the server looks at the priority of requests.
+    pub(crate) fn wants_prio(&self) -> bool {
+        self.version >= PRIO_VERSION
     }
 
     /// Closes the session; may be called again.
@@ -169,10 +125,7 @@ impl Session {
     /// May sleep.
     pub(crate) fn close(&self) {
         self.transport.close();
-    }
-
-    fn nonsense(&self, error: MsgError) -> Error {
-        nonsense(self.name(), error)
+        self.link.set_transport(None);
     }
 }
 
@@ -190,12 +143,87 @@ fn nonsense(name: &CStr, error: MsgError) -> Error {
     }
 }
 
+fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
+    Arc::pin_init(
+        TagSet::new(TagSetSpec {
+            nr_hw_queues: transport.nr_queues(),
+            depth: u32::from(transport.io_depth()),
+            shared_tags: true,
+            no_scheduler: true,
+            ..TagSetSpec::default()
+        }),
+        GFP_KERNEL,
+    )
+}
+
 /// Tells the server our version, and learns which one to use.
-fn introduce(transport: &ibtrs_client::Session) -> Result {
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// Those of the transport; `EPROTO` if the answer makes no sense.
+pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
     let msg = SessInfo { ver: VERSION_MAJOR };
     let mut reply = [0; SESS_INFO_LEN];
     transport.admin(Dir::Read, &msg.encode(), &mut reply)?;
-    // Nothing depends on the version: what version 1 lacks, it ignores.
-    SessInfoRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
-    Ok(())
+    let rsp = SessInfoRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
+    Ok(rsp.ver)
+}
+
+/// Has the server open a device.
+///
+/// # Context
+///
+/// May sleep; interruptible. The server may open it nevertheless then.
+///
+/// # Errors
+///
+/// The server's; those of the transport; `EPROTO` if the answer makes no sense.
+pub(crate) fn open_device(
+    transport: &ibtrs_client::Session,
+    name: DevicePath<'_>,
+    mode: AccessMode,
+) -> Result<OpenRsp> {
+    let msg = Open {
+        access_mode: mode,
+        dev_name: name,
+    };
+    let mut reply = [0; OPEN_RSP_LEN];
+    transport.admin(Dir::Read, &msg.encode(), &mut reply)?;
+    let mut rsp = OpenRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
+    if !transport.has_extensions() {
+        // Whatever a C server left there.
+        rsp.identity = Identity::UNKNOWN;
+    }
+    Ok(rsp)
+}
+
+/// Has the server close a device. If that fails, it closes it with the session.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+pub(crate) fn close_device(transport: &ibtrs_client::Session, device_id: u32) {
+    let msg = Close { device_id };
+    let closed = transport.admin(Dir::Write, &msg.encode(), &mut []);
+    if let Err(error) = closed {
+        pr_warn!(
+            "{}: closing device {} on the server failed: {:?}\n",
+            transport.name(),
+            device_id,
+            error
+        );
+    }
+}
+
+/// Returns how long requests wait when they cannot be served.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn queue_timeout_s(transport: &ibtrs_client::Session) -> u32 {
+    transport.settings().queue_timeout_s.get()
 }

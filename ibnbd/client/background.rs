@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work that goes on when the user who asked for it has left.
+//!
+//! A message to the server is not taken back when a signal comes: its answer may
+//! still mean that a device is open there. So what has to be brought to an end is
+//! done by a worker, which gets no signals.
+//!
+//! Contexts: *may sleep*.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    sync::{
+        Completion,
+        TakeCell, //
+    },
+    work::Queue, //
+};
+
+/// How long one wait lasts, before the next.
+const ROUND_MS: u32 = 3_600_000;
+
+/// A function and who waits for it.
+#[pin_data]
+struct Task<R> {
+    #[pin]
+    done: Completion,
+    result: TakeCell<R>,
+}
+
+/// Has `func` run by a worker, and waits for it.
+///
+/// # Errors
+///
+/// `EINTR` if a signal came: then `func` goes on, and what it returns is dropped by
+/// the worker; `ENOMEM`.
+pub(crate) fn attempt<R: Send + 'static>(
+    queue: &Queue,
+    func: impl FnOnce() -> R + Send + 'static,
+) -> Result<R> {
+    let task = start(queue, func)?;
+    loop {
+        match task.done.wait_interruptible_timeout(ROUND_MS) {
+            Ok(()) => return task.result.take().ok_or(EIO),
+            Err(ETIMEDOUT) => (),
+            Err(_) => return Err(EINTR),
+        }
+    }
+}
+
+/// Has `func` run by a worker, and waits for it, whatever signals come.
+///
+/// # Errors
+///
+/// `ENOMEM`; then `func` was not run.
+pub(crate) fn complete<R: Send + 'static>(
+    queue: &Queue,
+    func: impl FnOnce() -> R + Send + 'static,
+) -> Result<R> {
+    let task = start(queue, func)?;
+    task.done.wait();
+    task.result.take().ok_or(EIO)
+}
+
+fn start<R: Send + 'static>(
+    queue: &Queue,
+    func: impl FnOnce() -> R + Send + 'static,
+) -> Result<Arc<Task<R>>> {
+    let task = Arc::pin_init(
+        pin_init!(Task {
+            done <- Completion::new(),
+            result: TakeCell::empty(),
+        }),
+        GFP_KERNEL,
+    )?;
+    let worker = task.clone();
+    queue.spawn(GFP_KERNEL, move || {
+        // It is the only one.
+        let _ = worker.result.put(func());
+        worker.done.complete_all();
+    })?;
+    Ok(task)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the requests of a disk need to know, and those of them that wait.
+//!
+//! The server names a device by a number, which it has forgotten when it was
+//! restarted. Until the device is open again, requests are kept here, each in the
+//! place of its tag; then they are queued once more, and decided about anew.
+//!
+//! Contexts: *any*, where nothing else is said.
+
+use crate::queue::Queue;
+use ibnbd_proto::state::Gate;
+use ibtrs_client::Session;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+use kx::{
+    blk::{
+        Request,
+        Status, //
+    },
+    sync::TakeCell, //
+};
+
+const PASS: u32 = 0;
+const HOLD: u32 = 1;
+const FAIL: u32 = 2;
+
+/// What a disk of some device is like for requests.
+pub(crate) struct Traits {
+    /// The server's number of the device.
+    pub(crate) device_id: u32,
+    /// Nobody may write.
+    pub(crate) read_only: bool,
+    /// The server wants priorities.
+    pub(crate) prio: bool,
+}
+
+/// The driver's part of a disk.
+pub(crate) struct DiskIo {
+    transport: Arc<Session>,
+    read_only: bool,
+    prio: bool,
+    device_id: Atomic<u32>,
+    gate: Atomic<u32>,
+    /// The disk goes, no matter who uses it.
+    gone: AtomicFlag,
+    /// The server's disk caches writes, and the block layer does not know.
+    write_through: AtomicFlag,
+    /// Requests that wait, by tag.
+    held: KVVec<TakeCell<Request<Queue>>>,
+}
+
+/// What to do with a request.
+pub(crate) enum Verdict {
+    /// Send it for the device of this number.
+    Send(u32),
+    /// Keep it.
+    Hold,
+    /// End it.
+    Fail,
+}
+
+impl DiskIo {
+    /// Makes the part of a disk.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
+        let tags = usize::from(transport.io_depth());
+        let mut held = KVVec::with_capacity(tags, GFP_KERNEL)?;
+        for _ in 0..tags {
+            held.push(TakeCell::empty(), GFP_KERNEL)?;
+        }
+        let this = Self {
+            transport,
+            read_only: traits.read_only,
+            prio: traits.prio,
+            device_id: Atomic::new(traits.device_id),
+            gate: Atomic::new(PASS),
+            gone: AtomicFlag::new(false),
+            write_through: AtomicFlag::new(false),
+            held,
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Returns the session.
+    #[inline]
+    pub(crate) fn transport(&self) -> &Arc<Session> {
+        &self.transport
+    }
+
+    /// Returns whether nobody may write.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Returns whether the server wants priorities.
+    #[inline]
+    pub(crate) fn wants_prio(&self) -> bool {
+        self.prio
+    }
+
+    /// Returns whether what is written must not stay in the server's cache.
+    #[inline]
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.write_through.load(Relaxed)
+    }
+
+    /// Returns what to do with a request.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Verdict {
+        if self.is_gone() {
+            return Verdict::Fail;
+        }
+        // ORDERING: Pairs with `open`, so that the number is that of the device.
+        match self.gate.load(Acquire) {
+            PASS => Verdict::Send(self.device_id.load(Relaxed)),
+            HOLD => Verdict::Hold,
+            _ => Verdict::Fail,
+        }
+    }
+
+    /// Keeps a request until the gate is moved.
+    ///
+    /// # Errors
+    ///
+    /// The request comes back if there is no place for it.
+    pub(crate) fn hold(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
+        let slot = usize::try_from(rq.tag()).ok();
+        let Some(slot) = slot.and_then(|tag| self.held.get(tag)) else {
+            return Err((rq, Status::TARGET));
+        };
+        slot.put(rq).map_err(|rq| (rq, Status::RESOURCE))?;
+        // ORDERING: Either this sees that the gate has moved, or who moves it sees the
+        // request.
+        self.gate.fetch_add(0, Full);
+        if !matches!(self.verdict(), Verdict::Hold) {
+            requeue(slot);
+        }
+        Ok(())
+    }
+
+    /// Lets requests go to the device that the server calls `device_id`; with
+    /// `write_through` they do not stay in its cache.
+    pub(crate) fn open(&self, device_id: u32, write_through: bool) {
+        self.write_through.store(write_through, Relaxed);
+        self.device_id.store(device_id, Relaxed);
+        self.set_gate(Gate::Pass);
+    }
+
+    /// Moves the gate, and lets those decide anew that wait before it.
+    pub(crate) fn set_gate(&self, gate: Gate) {
+        let gate = match gate {
+            Gate::Pass => PASS,
+            Gate::Hold => HOLD,
+            Gate::Fail => FAIL,
+        };
+        // ORDERING: See `hold`; also publishes the number.
+        self.gate.xchg(gate, Full);
+        if gate != HOLD {
+            self.release();
+        }
+    }
+
+    /// Lets requests that wait, and all later ones, fail.
+    pub(crate) fn set_gone(&self) {
+        // ORDERING: See `hold`. Requests that pass still end, as the session is there.
+        self.gone.xchg(true, Full);
+        self.release();
+    }
+
+    /// Returns whether the disk goes.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    fn release(&self) {
+        for slot in &self.held {
+            requeue(slot);
+        }
+    }
+}
+
+fn requeue(slot: &TakeCell<Request<Queue>>) {
+    if let Some(rq) = slot.take() {
+        rq.requeue();
+    }
+}

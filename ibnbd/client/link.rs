@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens to a session, and whom it concerns.
+//!
+//! When the server has forgotten a session, each of its devices has to be opened
+//! anew. That is done by a worker for each of them, so that one that takes long
+//! holds no other up.
+
+use crate::{
+    device::Device,
+    session, //
+};
+use ibtrs_client::{
+    LinkEvents,
+    Session, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+use kx::mm::NoIo;
+
+/// The devices of a session.
+#[pin_data]
+pub(crate) struct Link {
+    name: CString,
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Until the session is closed.
+    transport: Option<Arc<Session>>,
+    devices: KVec<Arc<Device>>,
+    life: u32,
+}
+
+impl Link {
+    /// Makes the link of a session without devices.
+    pub(crate) fn new(name: &str) -> Result<Arc<Self>> {
+        let inner = Inner {
+            transport: None,
+            devices: KVec::new(),
+            life: 0,
+        };
+        Arc::pin_init(
+            try_pin_init!(Self {
+                name: CString::try_from_fmt(fmt!("{name}"))?,
+                inner <- new_mutex!(inner, "Link::inner"),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Says which session it is, or that it is closed.
+    pub(crate) fn set_transport(&self, transport: Option<Arc<Session>>) {
+        let old = core::mem::replace(&mut self.inner.lock().transport, transport);
+        drop(old);
+    }
+
+    /// Returns how often the server was found to have forgotten the session.
+    ///
+    /// What it said of a device holds as long as this stays the same.
+    pub(crate) fn life(&self) -> u32 {
+        self.inner.lock().life
+    }
+
+    /// Takes in a device that was opened in the given life of the server.
+    pub(crate) fn add(&self, device: &Arc<Device>, life: u32) -> Result {
+        // Nobody may wait under this lock for what the disks have to write.
+        let _no_io = NoIo::enter();
+        let mut inner = self.inner.lock();
+        inner.devices.push(device.clone(), GFP_KERNEL)?;
+        let forgotten = inner.life != life;
+        if forgotten {
+            device.forgotten(inner.life);
+        }
+        drop(inner);
+        if forgotten {
+            device.open_soon();
+        }
+        Ok(())
+    }
+
+    /// Lets a device go.
+    pub(crate) fn remove(&self, device: &Arc<Device>) {
+        let mut inner = self.inner.lock();
+        let mut places = inner.devices.iter();
+        let at = places.position(|other| Arc::ptr_eq(other, device));
+        let gone = at.map(|at| inner.devices.remove(at));
+        drop(inner);
+        drop(gone);
+    }
+
+    /// Calls a function for each device. It must not wait for the server.
+    fn for_each(&self, func: impl Fn(&Arc<Device>)) {
+        self.inner.lock().devices.iter().for_each(func);
+    }
+}
+
+impl LinkEvents for Link {
+    fn down(&self) {
+        let _no_io = NoIo::enter();
+        pr_info!("{}: disconnected\n", *self.name);
+        self.for_each(|device| device.show());
+    }
+
+    fn up(&self, fresh: bool) {
+        let _no_io = NoIo::enter();
+        if !fresh {
+            pr_info!("{}: connected again\n", *self.name);
+            self.for_each(|device| {
+                device.show();
+                device.open_soon();
+            });
+            return;
+        }
+        pr_info!(
+            "{}: connected again; the server has forgotten us, so devices are opened anew\n",
+            *self.name
+        );
+        let transport = {
+            let mut inner = self.inner.lock();
+            inner.life = inner.life.wrapping_add(1);
+            let life = inner.life;
+            inner
+                .devices
+                .iter()
+                .for_each(|device| device.forgotten(life));
+            inner.transport.clone()
+        };
+        let Some(transport) = transport else {
+            return;
+        };
+        // A server that does not answer this may still open devices.
+        let _ = session::introduce(&transport);
+        self.for_each(|device| device.open_soon());
+    }
+}
