@@ -95,9 +95,13 @@ class Lab:
         """The commands that set a guest's links up."""
         raise NotImplementedError
 
-    def reboot(self, name: str) -> Guest:
-        """Kills a guest and starts it anew, as after a power cut."""
+    def reboot(self, name: str, disks: list[Path] | None = None) -> Guest:
+        """Kills a guest and starts it anew, as after a power cut.  It keeps the
+        disks that it had (images on the host: /dev/vda, /dev/vdb and so on),
+        unless others are given."""
         self.guests[name].kill()
+        if disks is not None:
+            self.disks = {**self.disks, name: disks}
         self._launch(name)
         self._ready(self.guests[name])
         return self.guests[name]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The server is killed and comes back: the client opens its devices anew, if
+they are the disks that they were."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed import blockdev
+from testbed.lab import Pair, wait_for
+from testbed.stack import Stack
+
+pytestmark = [pytest.mark.fresh]
+
+SIZE_MB = 64
+STATE = "/sys/block/ibnbd0/ibnbd/state"
+WRITER = ("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
+          "--ioengine=io_uring --size=16m --verify=crc32c --verify_fatal=1 --do_verify=1 "
+          "--rate_iops=100 --output-format=terse")
+
+
+def new_disk(pair: Pair, name: str) -> Path:
+    """A disk with one partition, whose UUID is like no other's."""
+    image = pair.folder / f"{name}.img"
+    with open(image, "wb") as file:
+        file.truncate(SIZE_MB << 20)
+    subprocess.run(["sfdisk", "--quiet", image], input="label: gpt\n,,L\n", text=True, check=True)
+    return image
+
+
+def start_server(pair: Pair, stack: Stack, disks: list[Path]) -> None:
+    pair.reboot("server", disks)
+    pair.server.run(stack.load_server())
+
+
+def map_partition(pair: Pair, stack: Stack, path: str = "/dev/vda1") -> None:
+    pair.client.run(stack.load_client())
+    pair.client.run(stack.map_device(path))
+    # Booting takes longer on a kernel that checks itself.
+    pair.client.run("for f in /sys/class/ibtrs-client/*/queue_timeout_s; do "
+                    "[ ! -e $f ] || echo 600 > $f; done")
+
+
+def state(pair: Pair) -> str:
+    return pair.client.run(f"cat {STATE}").strip()
+
+
+def wait_for_state(pair: Pair, wanted: str, timeout: float = 240) -> None:
+    wait_for(lambda: state(pair) == wanted, timeout, f"the disk is {wanted}")
+
+
+def content(disk: Path) -> bytes:
+    """The partition's data, as the host sees it."""
+    return disk.read_bytes()[1 << 20:-(1 << 20)]
+
+
+def test_io_goes_on_when_the_server_was_restarted(pair, stack):
+    disk = new_disk(pair, "disk")
+    start_server(pair, stack, [disk])
+    map_partition(pair, stack)
+    assert state(pair) == "open"
+    events = pair.client.start("udevadm monitor --kernel --property --subsystem-match=block")
+    load = pair.client.start(WRITER)
+    pair.client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
+
+    pair.server.kill()
+    wait_for_state(pair, "closed")
+    start_server(pair, stack, [disk])
+    wait_for_state(pair, "open")
+    # Every write was answered, and reads back what was written.
+    load.wait(600)
+
+    events.kill()
+    seen = events.wait(20, check=False)
+    assert "IBNBD_STATE=closed" in seen and "IBNBD_STATE=open" in seen
+    there = blockdev.checksum(pair.server, "/dev/vda1", 16)
+    assert blockdev.checksum(pair.client, "/dev/ibnbd0", 16) == there
+    pair.client.run(stack.unmap())
+
+
+def test_another_disk_under_the_name_is_refused(pair, stack):
+    right, wrong = new_disk(pair, "right"), new_disk(pair, "wrong")
+    start_server(pair, stack, [right])
+    map_partition(pair, stack)
+    pair.client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=1M count=8 oflag=direct status=none")
+    before = blockdev.checksum(pair.client, "/dev/ibnbd0", 8)
+    untouched = content(wrong)
+    load = pair.client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 "
+                             "--direct=1 --ioengine=io_uring --offset=16m --size=8m --time_based --runtime=900")
+    pair.client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
+
+    pair.server.kill()
+    start_server(pair, stack, [wrong])
+    # What waited ends with an error, and so does what comes.
+    assert not load.wait(300, check=False).ok
+    assert state(pair) == "closed"
+    said = pair.client.run("dmesg | grep 'the server now has another disk'")
+    assert "ibnbd0: the server now has another disk under this name: /dev/vda1: its identity" in said
+    assert not pair.client.ok("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct")
+    refused = pair.client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device", check=False)
+    assert os.strerror(errno.ESTALE) in refused
+    pair.server.kill()
+    assert content(wrong) == untouched
+
+    # The right one again.
+    wait_for_state(pair, "closed")
+    start_server(pair, stack, [right])
+    wait_for_state(pair, "open")
+    assert blockdev.checksum(pair.client, "/dev/ibnbd0", 8) == before
+    pair.client.run(stack.unmap())
+
+
+def test_a_disk_that_was_put_right_is_remapped(pair, stack):
+    disks = [new_disk(pair, "a"), new_disk(pair, "b")]
+    # The node stands for the name that the client asks for.
+    name = "cp -a --remove-destination /dev/{} /dev/data"
+    pair.reboot("server", disks)
+    pair.server.run(name.format("vda1"))
+    pair.server.run(stack.load_server())
+    map_partition(pair, stack, "/dev/data")
+    already = pair.client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device", check=False)
+    assert os.strerror(errno.EALREADY) in already
+    for wrong in ("2", "", "0"):
+        assert not pair.client.ok(f"echo '{wrong}' > /sys/block/ibnbd0/ibnbd/remap_device")
+
+    pair.server.kill()
+    pair.reboot("server", disks)
+    # Not there at first, which is no reason to give up.
+    pair.server.run(stack.load_server())
+    pair.client.wait_until("dmesg | grep -q 'data cannot be opened again yet: ENOENT'", 240)
+    assert state(pair) == "closed"
+    pair.server.run(name.format("vdb1"))
+    pair.client.wait_until("dmesg | grep -q 'another disk under this name: /dev/data'", 60)
+    pair.server.run(name.format("vda1"))
+    pair.client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device")
+    assert state(pair) == "open"
+    pair.client.run("dd if=/dev/ibnbd0 of=/dev/null bs=64k count=16 iflag=direct status=none")
+    pair.client.run(stack.unmap())
+
+
+def test_unmapped_by_force_while_the_server_is_away(pair, stack):
+    disk = new_disk(pair, "disk")
+    start_server(pair, stack, [disk])
+    map_partition(pair, stack)
+    load = pair.client.start(WRITER)
+    pair.client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
+    pair.server.kill()
+    wait_for_state(pair, "closed")
+    pair.client.run(stack.unmap(how="force"), timeout=60)
+    assert not load.wait(60, check=False).ok
+    assert blockdev.disks(pair.client, stack) == []
+    pair.client.run("modprobe -r ibnbd_client", timeout=60)
