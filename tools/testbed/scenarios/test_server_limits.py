@@ -16,7 +16,7 @@ def start(pair, parameters: str) -> None:
     server, client = pair
     for number in range(2):
         server.null_blk(f"nullb{number}", size_mb=16)
-    server.run(f"modprobe ibtrs_server {parameters}")
+    server.run(f"dmesg -C; modprobe ibtrs_server {parameters}")
     blockdev.load(pair, OURS)
 
 

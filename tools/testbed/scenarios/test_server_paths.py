@@ -27,7 +27,7 @@ ONE, TWO = "ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1"
 
 def start(pair, parameters: str = "") -> None:
     server, client = pair
-    server.run(f"modprobe ibtrs_server {parameters}")
+    server.run(f"dmesg -C; modprobe ibtrs_server {parameters}")
     server.run(OURS.load_server())
     client.run(MAINLINE.load_client())
 
