@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The server around its decisions: one session, its paths, the disk.
+
+use ibtrs_proto::fsm::server_path::{self, Actions, Event, State};
+use ibtrs_proto::hb::{HbAction, Heartbeat};
+use ibtrs_proto::imm::{Fence, Imm};
+use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
+
+use crate::net::{Io, Msg, Side, CM, CONS};
+use crate::schedule::{Kind, Mode, Time, MS, TAGS};
+use crate::world::{Bug, Ev, Violation, World};
+
+#[derive(Debug)]
+struct Path {
+    attempt: u32,
+    path: u8,
+    tag: PathTag,
+    state: State,
+    hb: Heartbeat,
+    stamp: Option<Time>,
+    cons: u8,
+    /// The drain has taken its time, but requests may be looked at still.
+    drain_over: bool,
+    drained: bool,
+    /// Requests that arrived and were not looked at.
+    arrived: u32,
+    /// Requests that are on the disk or parked.
+    inflight: u32,
+    parked: [Option<(Io, u32)>; TAGS],
+}
+
+/// Something that the disk does.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    attempt: u32,
+    io: Io,
+    arrival: u32,
+    /// What a read has read.
+    value: u32,
+    busy: bool,
+    /// Which use of the place this is.
+    id: u32,
+}
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    up: bool,
+    run: u32,
+    gen: u32,
+    session: bool,
+    paths: Vec<Path>,
+    /// Atomics of the session.
+    owners: [u32; TAGS],
+    /// What is to be answered when it holds: by which attempt it came.
+    fences: Vec<(u32, Fence)>,
+    ops: Vec<Op>,
+    arrivals: u32,
+    next_op: u32,
+    pub waited: u32,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self {
+            up: true,
+            run: 1,
+            gen: 0,
+            session: false,
+            paths: Vec::new(),
+            owners: [0; TAGS],
+            fences: Vec::new(),
+            ops: Vec::new(),
+            arrivals: 0,
+            next_op: 0,
+            waited: 0,
+        }
+    }
+
+    pub(crate) fn start(&mut self) {
+        // Several crashes may overlap.
+        if !self.up {
+            self.up = true;
+            self.run += 1;
+            self.gen = 0;
+        }
+    }
+
+    fn find(&self, attempt: u32) -> Option<usize> {
+        self.paths.iter().position(|p| p.attempt == attempt)
+    }
+
+    fn device(&self) -> u32 {
+        self.run << 16 | self.gen
+    }
+
+    fn free_tag(&self) -> PathTag {
+        let used = |n: u16| self.paths.iter().any(|p| p.tag.get() == n);
+        let n = (1..).find(|n| !used(*n)).unwrap_or(1);
+        PathTag::new(n).expect("not 0")
+    }
+}
+
+impl World<'_> {
+    fn with_ext(&self) -> bool {
+        self.sch.mode == Mode::Ext
+    }
+
+    pub(crate) fn server_receives(&mut self, attempt: u32, cid: u8, msg: Msg) {
+        if let Msg::ConnReq { cid } = msg {
+            return self.conn_req(attempt, cid);
+        }
+        let Some(i) = self.server.find(attempt) else {
+            return self.nobody(Side::Server, attempt, cid);
+        };
+        let dead = !self.links[attempt as usize].alive[Side::Server as usize];
+        if msg == Msg::Dreq {
+            return self.server_event(attempt, Event::Error);
+        }
+        if dead {
+            return self.nobody(Side::Server, attempt, cid);
+        }
+        let p = &mut self.server.paths[i];
+        p.hb.received();
+        match msg {
+            Msg::InfoReq => {
+                let complete = p.cons == (1 << CONS) - 1;
+                self.server_event(attempt, Event::Info { complete });
+            }
+            Msg::Io(io) if p.state == State::Connected => {
+                p.arrived += 1;
+                let path = p.path;
+                let which = u64::from(attempt) << 32 | u64::from(io.req);
+                let lag = self.lag(Side::Server, path, self.chance(20, which)) / 8;
+                self.at(self.now + lag, Ev::Admit { attempt, io });
+            }
+            Msg::Imm(raw) => match Imm::decode(raw) {
+                Imm::Heartbeat => {
+                    let ack = Imm::HeartbeatAck.encode();
+                    self.send(Side::Server, attempt, 0, Msg::Imm(ack));
+                }
+                Imm::HeartbeatAck => {
+                    p.hb.ack(self.now);
+                }
+                Imm::Fence(fence) => self.fence(attempt, fence),
+                _ => self.violate(Violation::Stray),
+            },
+            _ => self.violate(Violation::Stray),
+        }
+    }
+
+    fn conn_req(&mut self, attempt: u32, cid: u8) {
+        if !self.server.up {
+            return;
+        }
+        let path = self.links[attempt as usize].path;
+        let mut ok = true;
+        if let Some(i) = self.server.find(attempt) {
+            let step = server_path::step(self.server.paths[i].state, Event::Connect);
+            ok = step.verdict.accepted();
+        } else if let Some(old) = self.server.paths.iter().find(|p| p.path == path) {
+            ok = false;
+            let old = old.attempt;
+            if self.with_ext() && old < attempt {
+                self.server_event(old, Event::GivenUp);
+            }
+            self.zombie(old);
+        } else {
+            self.new_path(attempt, path);
+        }
+        if ok {
+            if let Some(i) = self.server.find(attempt) {
+                let p = &mut self.server.paths[i];
+                p.cons |= 1 << cid;
+                p.stamp = Some(self.now / MS);
+            }
+        }
+        let (run, gen) = if self.with_ext() {
+            (self.server.run, self.server.gen)
+        } else {
+            (0, 0)
+        };
+        let msg = Msg::ConnRsp { cid, ok, run, gen };
+        self.send(Side::Server, attempt, CM, msg);
+    }
+
+    fn new_path(&mut self, attempt: u32, path: u8) {
+        if !self.server.session {
+            self.server.session = true;
+            self.server.gen += 1;
+            self.server.owners = [0; TAGS];
+        }
+        self.links[attempt as usize].alive[Side::Server as usize] = true;
+        let tag = self.server.free_tag();
+        self.server.paths.push(Path {
+            attempt,
+            path,
+            tag,
+            state: server_path::initial().next,
+            hb: Heartbeat::new(self.sch.missed),
+            stamp: None,
+            cons: 0,
+            drain_over: false,
+            drained: false,
+            arrived: 0,
+            inflight: 0,
+            parked: [None; TAGS],
+        });
+        self.at(self.now + 31_000 * MS, Ev::Zombie { attempt });
+    }
+
+    pub(crate) fn zombie(&mut self, attempt: u32) {
+        if let Some(i) = self.server.find(attempt) {
+            let stamp = self.server.paths[i].stamp;
+            if server_path::is_stale(stamp, self.now / MS) {
+                self.server_event(attempt, Event::Stale);
+            } else if stamp.is_some() {
+                self.at(self.now + 10_000 * MS, Ev::Zombie { attempt });
+            }
+        }
+    }
+
+    pub(crate) fn server_event(&mut self, attempt: u32, event: Event) {
+        let Some(i) = self.server.find(attempt) else {
+            return;
+        };
+        let p = &mut self.server.paths[i];
+        let step = server_path::step(p.state, event);
+        self.note(format_args!(
+            "  server {attempt}: {event:?} -> {:?}",
+            step.next
+        ));
+        let p = &mut self.server.paths[i];
+        p.state = step.next;
+        let path = p.path;
+        for action in step.actions.iter() {
+            match action {
+                Actions::CLEAR_STAMP => self.server.paths[i].stamp = None,
+                Actions::START_HEARTBEAT => {
+                    self.at(self.now + self.sch.hb, Ev::ServerTick { attempt });
+                }
+                Actions::SEND_INFO_RSP => self.send(Side::Server, attempt, 0, Msg::InfoRsp),
+                Actions::DISCONNECT_AND_DRAIN => {
+                    self.links[attempt as usize].alive[Side::Server as usize] = false;
+                    self.send(Side::Server, attempt, CM, Msg::Dreq);
+                    let lag = self.lag(Side::Server, path, self.chance(21, attempt.into()));
+                    self.at(self.now + lag, Ev::ServerDrained { attempt });
+                }
+                Actions::RELEASE => return self.release(attempt),
+                // What these are about is done by looking at the state, or when it is drained.
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn server_tick(&mut self, attempt: u32) {
+        let Some(i) = self.server.find(attempt) else {
+            return;
+        };
+        let p = &mut self.server.paths[i];
+        if p.state != State::Connected {
+            return;
+        }
+        match p.hb.tick(self.now) {
+            HbAction::Dead => return self.server_event(attempt, Event::Error),
+            HbAction::Send => {
+                let hb = Imm::Heartbeat.encode();
+                self.send(Side::Server, attempt, 0, Msg::Imm(hb));
+            }
+            HbAction::Nothing => {}
+        }
+        self.at(self.now + self.sch.hb, Ev::ServerTick { attempt });
+    }
+
+    pub(crate) fn server_drained(&mut self, attempt: u32) {
+        if let Some(i) = self.server.find(attempt) {
+            self.server.paths[i].drain_over = true;
+            self.closing(attempt);
+        }
+    }
+
+    /// Goes on with the tear-down of a path.
+    fn closing(&mut self, attempt: u32) {
+        let Some(i) = self.server.find(attempt) else {
+            return;
+        };
+        let p = &mut self.server.paths[i];
+        if !p.drain_over || p.arrived != 0 {
+            return;
+        }
+        if !p.drained {
+            p.drained = true;
+            let me = p.tag;
+            for tag in 0..TAGS {
+                if self.server.paths[i].parked[tag].is_none() {
+                    continue;
+                }
+                let word = Owner::from_bits(self.server.owners[tag]);
+                if let Leave::Left(next) = word.leave(me) {
+                    self.server.owners[tag] = next.to_bits();
+                    self.drop_parked(me, tag);
+                }
+            }
+        }
+        if self.server.paths[i].inflight == 0 {
+            self.server_event(attempt, Event::CloseDone);
+        }
+        self.answer_fences();
+    }
+
+    fn release(&mut self, attempt: u32) {
+        if let Some(i) = self.server.find(attempt) {
+            self.server.paths.swap_remove(i);
+        }
+        if self.server.paths.is_empty() {
+            self.server.session = false;
+            if let Some(tag) = self.server.owners.iter().position(|o| *o != 0) {
+                self.violate(Violation::Leaked(tag as u8));
+            }
+        }
+    }
+
+    fn drop_parked(&mut self, path: PathTag, tag: usize) {
+        let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == path) else {
+            return self.violate(Violation::Stray);
+        };
+        if p.parked[tag].take().is_none() {
+            return self.violate(Violation::Leaked(tag as u8));
+        }
+        p.inflight -= 1;
+    }
+
+    fn give_up(&mut self, path: PathTag) {
+        if let Some(p) = self.server.paths.iter().find(|p| p.tag == path) {
+            let attempt = p.attempt;
+            self.server_event(attempt, Event::GivenUp);
+            self.closing(attempt);
+        }
+    }
+
+    /// The server looks at a request that arrived while its path was connected.
+    pub(crate) fn admit(&mut self, attempt: u32, io: Io) {
+        // Gone with a crash.
+        let Some(i) = self.server.find(attempt) else {
+            return;
+        };
+        self.server.arrivals += 1;
+        let arrival = self.server.arrivals;
+        self.server.paths[i].arrived -= 1;
+        if self.with_ext() && io.req != Io::OPEN && io.device != self.server.device() {
+            self.violate(Violation::Foreign(io.req));
+        }
+        let me = self.server.paths[i].tag;
+        let tag = usize::from(io.tag);
+        let word = Owner::from_bits(self.server.owners[tag]);
+        if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
+            self.server.paths[i].inflight += 1;
+            self.serve(attempt, io, arrival);
+            return;
+        }
+        match word.arrive(me) {
+            Arrive::Serve(next) => {
+                self.server.owners[tag] = next.to_bits();
+                self.server.paths[i].inflight += 1;
+                self.serve(attempt, io, arrival);
+            }
+            Arrive::Wait {
+                next,
+                close,
+                displaced,
+            } => {
+                self.server.waited += 1;
+                self.server.paths[i].inflight += 1;
+                self.server.paths[i].parked[tag] = Some((io, arrival));
+                self.server.owners[tag] = next.to_bits();
+                if let Some(d) = displaced {
+                    self.drop_parked(d, tag);
+                    self.give_up(d);
+                }
+                self.give_up(close);
+            }
+            Arrive::Violation => {
+                if self.sch.mode == Mode::Ext {
+                    self.violate(Violation::Stray);
+                }
+                self.server_event(attempt, Event::Error);
+            }
+        }
+        self.closing(attempt);
+    }
+
+    fn serve(&mut self, attempt: u32, io: Io, arrival: u32) {
+        let same = |op: &Op| op.busy && op.io.tag == io.tag;
+        if self.sch.mode != Mode::OldServer && self.server.ops.iter().any(same) {
+            self.violate(Violation::Together(io.req));
+        }
+        self.server.next_op += 1;
+        let op = Op {
+            attempt,
+            io,
+            arrival,
+            value: 0,
+            busy: true,
+            id: self.server.next_op,
+        };
+        let free = self.server.ops.iter().position(|op| !op.busy);
+        match free {
+            Some(i) => self.server.ops[i] = op,
+            None => self.server.ops.push(op),
+        }
+        let bits = self.chance(22, op.id.into());
+        let mut time = 50 + bits % 500;
+        for f in &self.sch.faults {
+            if let Kind::SlowDisk { extra, .. } = f.kind {
+                if f.at <= self.now && self.now < f.end() {
+                    time += (bits >> 16) % extra;
+                }
+            }
+        }
+        let effect = (bits >> 40) % (time + 1);
+        self.at(self.now + effect, Ev::Written { op: op.id });
+        self.at(self.now + time, Ev::DiskDone { op: op.id });
+    }
+
+    fn op(&self, id: u32) -> Option<usize> {
+        self.server.ops.iter().position(|op| op.busy && op.id == id)
+    }
+
+    /// The moment at which it reads or writes.
+    pub(crate) fn written(&mut self, op: u32) {
+        let Some(i) = self.op(op) else {
+            return;
+        };
+        let Op { io, arrival, .. } = self.server.ops[i];
+        self.takes_effect(io, arrival);
+        self.server.ops[i].value = if io.req == Io::OPEN {
+            self.server.device()
+        } else {
+            self.disk[usize::from(io.sector)]
+        };
+    }
+
+    pub(crate) fn disk_done(&mut self, op: u32) {
+        let Some(i) = self.op(op) else {
+            return;
+        };
+        self.server.ops[i].busy = false;
+        let Op {
+            attempt,
+            io,
+            arrival,
+            value,
+            ..
+        } = self.server.ops[i];
+        let Some(i) = self.server.find(attempt) else {
+            return self.violate(Violation::Stray);
+        };
+        self.end_service(i, io.tag);
+        let Some(i) = self.server.find(attempt) else {
+            return self.violate(Violation::Stray);
+        };
+        if self.server.paths[i].state == State::Connected {
+            let msg = Msg::IoRsp { io, value, arrival };
+            let cid = self.chance(23, arrival.into()) % (CONS as u64 - 1) + 1;
+            self.send(Side::Server, attempt, cid as u8, msg);
+        }
+        self.server.paths[i].inflight -= 1;
+        self.closing(attempt);
+    }
+
+    /// Gives the chunk number on, to whoever waits for it.
+    fn end_service(&mut self, i: usize, tag: u8) {
+        if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
+            return;
+        }
+        let me = self.server.paths[i].tag;
+        let tag = usize::from(tag);
+        match Owner::from_bits(self.server.owners[tag]).done(me) {
+            Done::Free(next) => self.server.owners[tag] = next.to_bits(),
+            Done::Wake { next, waiter } => {
+                self.server.owners[tag] = next.to_bits();
+                self.wake(waiter, tag);
+            }
+            Done::Stray => self.violate(Violation::Stray),
+        }
+    }
+
+    fn wake(&mut self, waiter: PathTag, tag: usize) {
+        let Some(w) = self.server.paths.iter().position(|p| p.tag == waiter) else {
+            return self.violate(Violation::Stray);
+        };
+        let p = &mut self.server.paths[w];
+        let (attempt, state) = (p.attempt, p.state);
+        let Some((io, arrival)) = p.parked[tag].take() else {
+            return self.violate(Violation::Leaked(tag as u8));
+        };
+        if state == State::Connected && self.bug != Some(Bug::LostWakeup) {
+            return self.serve(attempt, io, arrival);
+        }
+        self.end_service(w, tag as u8);
+        if let Some(w) = self.server.find(attempt) {
+            self.server.paths[w].inflight -= 1;
+        }
+        self.closing(attempt);
+    }
+
+    fn fence(&mut self, via: u32, fence: Fence) {
+        if fence.epoch == via || !self.with_ext() {
+            self.violate(Violation::Stray);
+            return;
+        }
+        self.note(format_args!("  server {via}: {fence:?}"));
+        while let Some(p) = self
+            .server
+            .paths
+            .iter()
+            .find(|p| concerns(fence, via, p) && is_open(p.state))
+        {
+            let attempt = p.attempt;
+            self.server_event(attempt, Event::GivenUp);
+        }
+        self.server.fences.push((via, fence));
+        self.answer_fences();
+    }
+
+    fn answer_fences(&mut self) {
+        let mut n = 0;
+        while let Some(&(via, fence)) = self.server.fences.get(n) {
+            let hasty = self.bug == Some(Bug::HastyFence);
+            let drain = fence.drain && self.bug != Some(Bug::NoDrain);
+            let pending = |p: &Path| concerns(fence, via, p) && (drain || !p.drained);
+            if !hasty && self.server.paths.iter().any(pending) {
+                n += 1;
+                continue;
+            }
+            self.server.fences.swap_remove(n);
+            if let Some(i) = self.server.find(via) {
+                if self.server.paths[i].state == State::Connected {
+                    let done = Imm::FenceDone(fence).encode();
+                    self.send(Side::Server, via, 0, Msg::Imm(done));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn server_fault(&mut self, path: u8, event: Event) {
+        let attempt = self.server.paths.iter().find(|p| p.path == path);
+        if let Some(attempt) = attempt.map(|p| p.attempt) {
+            self.server_event(attempt, event);
+        }
+    }
+
+    pub(crate) fn forget(&mut self) {
+        while let Some(p) = self.server.paths.iter().find(|p| is_open(p.state)) {
+            let attempt = p.attempt;
+            self.server_event(attempt, Event::UserDisconnect);
+        }
+    }
+
+    /// Everything is gone at once; the disk may or may not have done what it was asked for.
+    pub(crate) fn crash(&mut self) {
+        for i in 0..self.server.ops.len() {
+            let op = self.server.ops[i];
+            if op.busy && self.chance(24, op.id.into()) & 1 != 0 {
+                self.takes_effect(op.io, op.arrival);
+            }
+        }
+        self.server.ops.clear();
+        self.server.fences.clear();
+        for i in 0..self.server.paths.len() {
+            let attempt = self.server.paths[i].attempt;
+            self.links[attempt as usize].alive[Side::Server as usize] = false;
+        }
+        self.server.paths.clear();
+        self.server.session = false;
+        self.server.up = false;
+    }
+}
+
+fn is_open(state: State) -> bool {
+    matches!(state, State::Connecting | State::Connected)
+}
+
+/// Whether a fence that came by attempt `via` is about a path.
+fn concerns(fence: Fence, via: u32, path: &Path) -> bool {
+    if fence.epoch == Fence::OLDER {
+        path.attempt < via
+    } else {
+        path.attempt == fence.epoch
+    }
+}

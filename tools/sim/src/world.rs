@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A run: time, what is about to happen, and what must not.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::failover::Outage;
+use ibtrs_proto::fsm::{client_path, server_path};
+
+use crate::client::Client;
+use crate::history::{linearizable, Seen};
+use crate::net::{Io, Link, Msg, Side};
+use crate::schedule::{Kind, Mode, Schedule, Time, MS, SECTORS};
+use crate::server::Server;
+
+/// What is about to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ev {
+    /// A fault of the schedule begins.
+    Fault(u16),
+    /// A user makes a request.
+    Request(u16),
+    /// A message arrives.
+    Deliver {
+        to: Side,
+        attempt: u32,
+        cid: u8,
+        msg: Msg,
+    },
+    /// Retransmission has given up on something that this side sent.
+    QpError { side: Side, attempt: u32 },
+    /// Set-up takes too long.
+    ConnectTimeout { attempt: u32 },
+    /// The worker of an attempt that was lost says so.
+    ConnectFailed { attempt: u32 },
+    /// The worker of an attempt says that it is up.
+    Established { attempt: u32 },
+    /// The client's heartbeat.
+    ClientTick { attempt: u32 },
+    /// The server's heartbeat.
+    ServerTick { attempt: u32 },
+    /// The back-off is over.
+    ReconnectDue { path: u8, timer: u32 },
+    /// The user wants a path again.
+    UserReconnect { path: u8 },
+    /// The user wants a path gone.
+    UserRemove { path: u8 },
+    /// There may be room in a send queue.
+    Pump,
+    /// The client's queue pairs are drained.
+    ClientDrained { attempt: u32 },
+    /// The queue timeout is over.
+    QueueTimeout(Outage),
+    /// A call to the disk's driver returns.
+    CallReturns,
+    /// The driver looks whether it can submit something.
+    Dispatch,
+    /// The server looks at a request.
+    Admit { attempt: u32, io: Io },
+    /// The server's queue pairs are drained.
+    ServerDrained { attempt: u32 },
+    /// The disk has written, though it does not say so yet; then it does.
+    Written { op: u32 },
+    /// The disk has done what it was asked for.
+    DiskDone { op: u32 },
+    /// A path may have been connecting for too long.
+    Zombie { attempt: u32 },
+    /// The server starts.
+    ServerStart,
+}
+
+/// Something that must not be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// A request completed a second time.
+    Twice(u16),
+    /// A request was answered with what belongs to another one.
+    Mixed(u16),
+    /// Two requests of one chunk number are on the disk at once.
+    Together(u16),
+    /// A write took effect after it was answered, or after one that was made when it had failed.
+    Overtaken(u16),
+    /// A retry was overtaken by an attempt that the server had before it.
+    OvertakenInServer(u16),
+    /// A request reached another life of the server than it was made for.
+    Foreign(u16),
+    /// A request failed though a path was connected all the time.
+    Failed(u16),
+    /// A path was lost to which nothing had happened.
+    Lost(u8),
+    /// No single disk could have answered like that.
+    NotLinearizable(u8),
+    /// A chunk number is not free though nobody uses it.
+    Leaked(u8),
+    /// The faults are over, and a request was not completed.
+    StuckRequest(u16),
+    /// The faults are over, and a path did not come back.
+    StuckPath(u8),
+    /// It goes round in circles.
+    Livelock,
+    /// A state machine did not take an event that it has to take.
+    Stray,
+}
+
+/// A deliberate mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// The client sends requests again without a fence.
+    NoFence,
+    /// The server answers a fence before it has drained.
+    HastyFence,
+    /// After requests failed, the client lets a path take requests without a fence.
+    NoOlder,
+    /// The same, if only the epoch of the request that failed is fenced.
+    NoOlderIfFenced,
+    /// The server answers such a fence before the I/O has ended.
+    NoDrain,
+    /// The server serves every request at once.
+    AlwaysServe,
+    /// The server drops a request that waits.
+    LostWakeup,
+    /// The client takes an answer by a path that it has given up.
+    LateAnswer,
+    /// The client sends requests of an earlier life.
+    OldLife,
+    /// The client forgets to pump when a fence is answered.
+    NoPump,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 10] = [
+        Bug::NoFence,
+        Bug::HastyFence,
+        Bug::NoOlder,
+        Bug::NoOlderIfFenced,
+        Bug::NoDrain,
+        Bug::AlwaysServe,
+        Bug::LostWakeup,
+        Bug::LateAnswer,
+        Bug::OldLife,
+        Bug::NoPump,
+    ];
+}
+
+/// A request of a user.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Req {
+    pub from: Time,
+    /// When it completed.
+    pub to: Option<Time>,
+    /// With success.
+    pub ok: bool,
+    pub sector: u8,
+    pub write: bool,
+    pub value: u32,
+    /// Which attempt was answered, and its chunk.
+    pub arrival: u32,
+    pub tag: u8,
+}
+
+/// After the last fault everything has to be well again within this: the server's time-out for
+/// connections that nobody completes, and some more.
+const PATIENCE: Time = 120_000 * MS;
+/// More events than any run has that ends.
+const MANY: u32 = 400_000;
+
+/// A run of a schedule.
+pub struct World<'a> {
+    pub(crate) sch: &'a Schedule,
+    pub(crate) bug: Option<Bug>,
+    pub(crate) now: Time,
+    seq: u64,
+    heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    /// Events of the heap, by place; places are used again.
+    events: Vec<Ev>,
+    free: Vec<u32>,
+    /// Requests and their I/O that are under way somewhere.
+    material: u32,
+    pub(crate) links: Vec<Link>,
+    pub(crate) reqs: Vec<Req>,
+    pub(crate) open_reqs: u32,
+    pub(crate) disk: [u32; SECTORS],
+    /// When the latest request was made that completed with success.
+    pub(crate) latest_ok: Time,
+    pub(crate) client: Client,
+    pub(crate) server: Server,
+    pub(crate) violation: Option<Violation>,
+    trace: bool,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What went wrong, if something did.
+    pub violation: Option<Violation>,
+    /// Simulated time.
+    pub time: Time,
+    /// Events.
+    pub events: u32,
+    /// Requests that failed to their user.
+    pub failed: u32,
+    /// Times that requests were sent again.
+    pub retries: u32,
+    /// Requests that waited in the server for another path's I/O.
+    pub waited: u32,
+    /// Fences.
+    pub fences: u32,
+    /// Fences of everything older.
+    pub older: u32,
+    /// Times that the disk was opened anew.
+    pub fresh: u32,
+}
+
+/// Runs a schedule.
+pub fn run(sch: &Schedule, bug: Option<Bug>) -> Outcome {
+    World::new(sch, bug, false).run()
+}
+
+/// Runs a schedule and prints each event.
+pub fn trace(sch: &Schedule, bug: Option<Bug>) -> Outcome {
+    World::new(sch, bug, true).run()
+}
+
+impl<'a> World<'a> {
+    fn new(sch: &'a Schedule, bug: Option<Bug>, trace: bool) -> Self {
+        Self {
+            sch,
+            bug,
+            now: 0,
+            seq: 0,
+            heap: BinaryHeap::with_capacity(256),
+            events: Vec::with_capacity(256),
+            free: Vec::with_capacity(256),
+            material: 0,
+            // There is no attempt 0.
+            links: vec![Link::new(0)],
+            reqs: Vec::with_capacity(sch.requests.len()),
+            open_reqs: sch.requests.len() as u32,
+            disk: [0; SECTORS],
+            latest_ok: 0,
+            client: Client::new(sch),
+            server: Server::new(),
+            violation: None,
+            trace,
+        }
+    }
+
+    pub(crate) fn at(&mut self, when: Time, ev: Ev) {
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place as usize] = ev;
+                place
+            }
+            None => {
+                self.events.push(ev);
+                self.events.len() as u32 - 1
+            }
+        };
+        self.material += u32::from(is_material(&ev));
+        self.seq += 1;
+        self.heap.push(Reverse((when, self.seq, place)));
+    }
+
+    pub(crate) fn violate(&mut self, violation: Violation) {
+        if self.trace {
+            println!("{:>12} VIOLATION {violation:?}", self.now);
+        }
+        self.violation.get_or_insert(violation);
+    }
+
+    pub(crate) fn note(&self, what: std::fmt::Arguments<'_>) {
+        if self.trace {
+            println!("{:>12} {what}", self.now);
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        for (i, f) in self.sch.faults.iter().enumerate() {
+            self.at(f.at, Ev::Fault(i as u16));
+        }
+        for (i, q) in self.sch.requests.iter().enumerate() {
+            self.at(q.at, Ev::Request(i as u16));
+            self.reqs.push(Req {
+                from: 0,
+                to: None,
+                ok: false,
+                sector: q.sector,
+                write: q.write,
+                value: i as u32 + 1,
+                arrival: 0,
+                tag: 0,
+            });
+        }
+        self.client_start();
+        let quiet = self.sch.quiet();
+        let last_request = self.sch.requests.last().map_or(0, |q| q.at);
+        let deadline = quiet.max(last_request) + self.sch.queue_timeout + PATIENCE;
+        let mut events = 0;
+        while let Some(Reverse((when, _, place))) = self.heap.pop() {
+            self.now = when;
+            events += 1;
+            let ev = self.events[place as usize];
+            self.free.push(place);
+            self.material -= u32::from(is_material(&ev));
+            self.happen(ev);
+            if self.violation.is_some() {
+                break;
+            }
+            if self.open_reqs == 0 && self.material == 0 && self.now > quiet && self.all_up() {
+                break;
+            }
+            if when > deadline {
+                self.stuck();
+                break;
+            }
+            if events == MANY {
+                self.violate(Violation::Livelock);
+            }
+        }
+        if self.violation.is_none() {
+            self.check_history();
+        }
+        Outcome {
+            violation: self.violation,
+            time: self.now,
+            events,
+            failed: self.reqs.iter().filter(|r| !r.ok).count() as u32,
+            retries: self.client.retries,
+            waited: self.server.waited,
+            fences: self.client.fences,
+            older: self.client.older,
+            fresh: self.client.fresh,
+        }
+    }
+
+    fn stuck(&mut self) {
+        if let Some(i) = self.reqs.iter().position(|r| r.to.is_none()) {
+            self.violate(Violation::StuckRequest(i as u16));
+        }
+        if let Some(p) = self.client.first_down() {
+            self.violate(Violation::StuckPath(p));
+        }
+    }
+
+    fn all_up(&self) -> bool {
+        self.client.first_down().is_none()
+    }
+
+    fn happen(&mut self, ev: Ev) {
+        let tick = matches!(ev, Ev::ClientTick { .. } | Ev::ServerTick { .. });
+        if self.trace && !tick {
+            println!("{:>12} {ev:?}", self.now);
+        }
+        match ev {
+            Ev::Fault(i) => self.fault(self.sch.faults[usize::from(i)].kind),
+            Ev::Request(i) => {
+                self.reqs[usize::from(i)].from = self.now;
+                self.client.queue.push(i);
+                self.dispatch();
+            }
+            Ev::Deliver {
+                to: Side::Client,
+                attempt,
+                cid,
+                msg,
+            } => self.client_receives(attempt, cid, msg),
+            Ev::Deliver {
+                to: Side::Server,
+                attempt,
+                cid,
+                msg,
+            } => self.server_receives(attempt, cid, msg),
+            Ev::QpError {
+                side: Side::Client,
+                attempt,
+            } => self.client_error(attempt),
+            Ev::QpError {
+                side: Side::Server,
+                attempt,
+            } => self.server_event(attempt, server_path::Event::Error),
+            Ev::ConnectTimeout { attempt } => self.connect_timeout(attempt),
+            Ev::ConnectFailed { attempt } => self.connect_failed(attempt),
+            Ev::Established { attempt } => self.established(attempt),
+            Ev::ClientTick { attempt } => self.client_tick(attempt),
+            Ev::ServerTick { attempt } => self.server_tick(attempt),
+            Ev::ReconnectDue { path, timer } => self.reconnect_due(path, timer),
+            Ev::UserReconnect { path } => self.user_reconnects(path),
+            Ev::UserRemove { path } => self.user_removes(path),
+            Ev::Pump => self.pump(),
+            Ev::ClientDrained { attempt } => self.client_drained(attempt),
+            Ev::QueueTimeout(outage) => {
+                if self.client.fo.queue_timeout(outage) {
+                    self.pump();
+                }
+            }
+            Ev::CallReturns => self.call_returns(),
+            Ev::Dispatch => self.dispatch(),
+            Ev::Admit { attempt, io } => self.admit(attempt, io),
+            Ev::ServerDrained { attempt } => self.server_drained(attempt),
+            Ev::Written { op } => self.written(op),
+            Ev::DiskDone { op } => self.disk_done(op),
+            Ev::Zombie { attempt } => self.zombie(attempt),
+            Ev::ServerStart => self.server.start(),
+        }
+    }
+
+    fn fault(&mut self, kind: Kind) {
+        let by = |w: &mut Self, path, ev| w.client_event(path, ev);
+        match kind {
+            Kind::ClientError { path } => {
+                let attempt = self.client.paths[usize::from(path)].attempt;
+                self.client_error(attempt);
+            }
+            Kind::ClientDevice { path } => by(self, path, client_path::Event::DeviceRemoved),
+            Kind::Reconnect { path } => by(self, path, client_path::Event::UserReconnect),
+            Kind::Disconnect { path, time } => {
+                by(self, path, client_path::Event::UserDisconnect);
+                self.at(self.now + time, Ev::UserReconnect { path });
+            }
+            Kind::Remove { path } => self.user_removes(path),
+            Kind::ServerError { path } => self.server_fault(path, server_path::Event::Error),
+            Kind::ServerDevice { path } => {
+                self.server_fault(path, server_path::Event::DeviceRemoved);
+            }
+            Kind::Forget => self.forget(),
+            Kind::Crash { time } => {
+                self.crash();
+                self.at(self.now + time, Ev::ServerStart);
+            }
+            // The others are looked up when they matter.
+            Kind::Cut { .. }
+            | Kind::Delay { .. }
+            | Kind::Loss { .. }
+            | Kind::SlowClient { .. }
+            | Kind::SlowServer { .. }
+            | Kind::SlowDisk { .. }
+            | Kind::Full { .. } => {}
+        }
+    }
+
+    /// A request ends for its user.
+    pub(crate) fn complete(&mut self, io: Io, result: Result<u32, Errno>, arrival: u32) {
+        let req = io.req;
+        let now = self.now;
+        self.note(format_args!("request {req}: {result:?}"));
+        let r = &mut self.reqs[usize::from(req)];
+        if r.to.is_some() {
+            return self.violate(Violation::Twice(req));
+        }
+        r.to = Some(now);
+        r.arrival = arrival;
+        r.tag = io.tag;
+        self.open_reqs -= 1;
+        match result {
+            Ok(value) => {
+                r.ok = true;
+                if !r.write {
+                    r.value = value;
+                }
+                self.latest_ok = self.latest_ok.max(r.from);
+            }
+            Err(errno) => {
+                let healthy =
+                    self.sch.mode == Mode::Ext && (0..self.sch.paths).any(|p| self.sch.healthy(p));
+                // Timed out and nothing else: all other errors are for the driver.
+                if errno != Errno::ETIMEDOUT || healthy || self.client.fo.is_connected() {
+                    self.violate(Violation::Failed(req));
+                }
+            }
+        }
+    }
+
+    /// A write takes effect.
+    pub(crate) fn takes_effect(&mut self, io: Io, arrival: u32) {
+        if io.req == Io::OPEN || !io.write {
+            return;
+        }
+        let r = self.reqs[usize::from(io.req)];
+        let late = match (self.sch.mode, r.to) {
+            (_, None) | (Mode::OldServer, _) => false,
+            (Mode::Ext, Some(_)) if r.ok => true,
+            (Mode::Ext, Some(failed)) => self.latest_ok > failed,
+            (Mode::OldClient, Some(_)) => r.ok && io.tag == r.tag && arrival < r.arrival,
+        };
+        if late {
+            self.violate(match self.sch.mode {
+                Mode::Ext => Violation::Overtaken(io.req),
+                _ => Violation::OvertakenInServer(io.req),
+            });
+        }
+        self.disk[usize::from(io.sector)] = r.value;
+    }
+
+    fn check_history(&mut self) {
+        if self.sch.mode != Mode::Ext {
+            return;
+        }
+        for sector in 0..SECTORS as u8 {
+            let mut seen = [Seen::default(); crate::schedule::REQUESTS];
+            let mut n = 0;
+            for r in self.reqs.iter().filter(|r| r.sector == sector) {
+                if !r.ok && !r.write {
+                    continue;
+                }
+                let until = r.to.unwrap_or(Time::MAX);
+                seen[n] = Seen {
+                    from: r.from,
+                    to: if r.ok { until } else { Time::MAX },
+                    until,
+                    write: r.write,
+                    value: r.value,
+                };
+                n += 1;
+            }
+            if !linearizable(&seen[..n]) {
+                self.violate(Violation::NotLinearizable(sector));
+            }
+        }
+    }
+}
+
+fn is_material(ev: &Ev) -> bool {
+    matches!(
+        ev,
+        Ev::Deliver {
+            msg: Msg::Io(_) | Msg::IoRsp { .. },
+            ..
+        } | Ev::Admit { .. }
+            | Ev::DiskDone { .. }
+            | Ev::Written { .. }
+            | Ev::Request(_)
+            | Ev::CallReturns
+            | Ev::Dispatch
+    )
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Schedules by their seeds, and that mistakes are found.
+
+use ibtrs_proto::mp::Policy;
+use ibtrs_sim::schedule::{Fault, Kind, Request, Time};
+use ibtrs_sim::{run, shrink, Bug, Mode, Outcome, Schedule, Violation};
+
+/// So many, unless the variable says something else.
+fn runs() -> u64 {
+    let runs = std::env::var("IBTRS_SIM_RUNS").ok();
+    runs.and_then(|n| n.parse().ok()).unwrap_or(20_000)
+}
+
+/// The first one, to take up where another run ended.
+fn first() -> u64 {
+    let seed = std::env::var("IBTRS_SIM_SEED").ok();
+    seed.and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+fn explain(sch: &Schedule, bug: Option<Bug>) -> String {
+    let small = shrink(sch, bug);
+    let outcome = run(&small, bug);
+    format!(
+        "seed {}: {:?}\n{small:#?}\n{outcome:?}\n\
+         what happens: cargo run --release -p ibtrs_sim -- --seed {} --trace",
+        sch.seed,
+        run(sch, bug).violation,
+        sch.seed
+    )
+}
+
+#[test]
+fn nothing_is_lost_doubled_or_overtaken() {
+    let (first, runs) = (first(), runs());
+    // What never happened was not tested.
+    let mut happened = [0u64; 5];
+    for seed in first..first + runs {
+        let sch = Schedule::of_seed(seed);
+        let o = run(&sch, None);
+        assert!(o.violation.is_none(), "{}", explain(&sch, None));
+        for (sum, n) in happened
+            .iter_mut()
+            .zip([o.retries, o.waited, o.fences, o.older, o.fresh])
+        {
+            *sum += u64::from(n);
+        }
+    }
+    if runs >= 1000 {
+        assert!(happened.iter().all(|n| *n > runs / 100), "{happened:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..200 {
+        let sch = Schedule::of_seed(seed);
+        assert_eq!(run(&sch, None), run(&Schedule::of_seed(seed), None));
+    }
+}
+
+/// Finds the mistake within so many schedules, and shrinks it.
+fn caught(bug: Bug, within: u64) -> (Schedule, Outcome) {
+    for seed in 0..within {
+        let sch = Schedule::with_mode(seed, Mode::Ext);
+        if run(&sch, Some(bug)).violation.is_some() {
+            let small = shrink(&sch, Some(bug));
+            let outcome = run(&small, Some(bug));
+            assert!(outcome.violation.is_some());
+            assert_eq!(run(&small, None).violation, None, "{small:#?}");
+            return (small, outcome);
+        }
+    }
+    panic!("{bug:?} was not found in {within} schedules");
+}
+
+#[test]
+fn mistakes_are_found() {
+    // All but one, which so few schedules find that it has one of its own below.
+    for bug in Bug::ALL {
+        if bug == Bug::NoOlderIfFenced {
+            continue;
+        }
+        let (small, outcome) = caught(bug, 20_000);
+        println!(
+            "{bug:?}: seed {}, {:?} with {} requests and {} faults",
+            small.seed,
+            outcome.violation,
+            small.requests.len(),
+            small.faults.len()
+        );
+    }
+}
+
+/// A write is fenced, but not sent again before all paths are lost, and fails. It needs no fence
+/// any more, but its first attempt is still on the disk when a later write is made.
+#[test]
+fn a_request_that_was_fenced_leaves_a_ghost() {
+    let write = |at: Time| Request {
+        at,
+        sector: 1,
+        write: true,
+    };
+    let fault = |at: Time, kind: Kind| Fault { at, kind };
+    let disk = Kind::SlowDisk {
+        time: 1_302_000,
+        extra: 2_584_000,
+    };
+    let sch = Schedule {
+        seed: 139_330,
+        mode: Mode::Ext,
+        paths: 2,
+        depth: 2,
+        policy: Policy::RoundRobin,
+        hb: 500_000,
+        missed: 2,
+        retry: 800_000,
+        reconnect_ms: 500,
+        queue_timeout: 200_000,
+        requests: [490_410, 766_310, 1_642_360, 2_128_367].map(write).into(),
+        faults: vec![
+            fault(756_105, disk),
+            fault(766_105, Kind::Full { time: 784_000 }),
+            fault(766_637, Kind::ClientError { path: 1 }),
+            fault(769_082, Kind::ClientError { path: 0 }),
+        ],
+    };
+    let outcome = run(&sch, Some(Bug::NoOlderIfFenced));
+    assert_eq!(outcome.violation, Some(Violation::Overtaken(1)));
+    let outcome = run(&sch, None);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.older > 0);
+}
+
+#[test]
+fn what_is_shrunk_is_small() {
+    let (small, _) = caught(Bug::AlwaysServe, 1000);
+    assert!(
+        small.requests.len() <= 2 && small.faults.len() <= 3,
+        "{small:#?}"
+    );
+}
