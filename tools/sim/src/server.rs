@@ -5,6 +5,7 @@
 use ibtrs_proto::fsm::server_path::{self, Actions, Event, State};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
+use ibtrs_proto::join::{decide, Attempt, Decision, Known};
 use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
 
 use crate::net::{Io, Msg, Side, CM, CONS};
@@ -143,7 +144,7 @@ impl World<'_> {
                 Imm::HeartbeatAck => {
                     p.hb.ack(self.now);
                 }
-                Imm::Fence(fence) => self.fence(attempt, fence),
+                Imm::Fence(fence) => self.fence(attempt, cid, fence),
                 _ => self.violate(Violation::Stray),
             },
             _ => self.violate(Violation::Stray),
@@ -155,20 +156,43 @@ impl World<'_> {
             return;
         }
         let path = self.links[attempt as usize].path;
-        let mut ok = true;
-        if let Some(i) = self.server.find(attempt) {
-            let step = server_path::step(self.server.paths[i].state, Event::Connect);
-            ok = step.verdict.accepted();
-        } else if let Some(old) = self.server.paths.iter().find(|p| p.path == path) {
-            ok = false;
-            let old = old.attempt;
-            if self.with_ext() && old < attempt {
-                self.server_event(old, Event::GivenUp);
+        let ext = self.with_ext();
+        let asks = |attempt: u32| Attempt {
+            cid_num: CONS as u16,
+            epoch: ext.then_some(attempt),
+        };
+        let known = self.server.paths.iter().map(|p| {
+            let known = Known {
+                same_uuid: p.path == path,
+                same_addrs: p.path == path,
+                state: p.state,
+                attempt: asks(p.attempt),
+                has_cid: p.cons & 1 << cid != 0,
+            };
+            (p.attempt, known)
+        });
+        let ok = match decide(asks(attempt), known) {
+            Decision::Join(other) => {
+                let i = self.server.find(other).filter(|_| other == attempt);
+                let state = i.map(|i| self.server.paths[i].state);
+                // Without extensions it may be of an attempt that the client has given up.
+                state.is_some_and(|s| server_path::step(s, Event::Connect).verdict.accepted())
             }
-            self.zombie(old);
-        } else {
-            self.new_path(attempt, path);
-        }
+            Decision::New => {
+                self.new_path(attempt, path);
+                true
+            }
+            Decision::Refuse(_, given_up) => {
+                if let Some(old) = given_up {
+                    self.server_event(old, Event::GivenUp);
+                }
+                let in_the_way = self.server.paths.iter().find(|p| p.path == path);
+                if let Some(old) = in_the_way.map(|p| p.attempt) {
+                    self.zombie(old);
+                }
+                false
+            }
+        };
         if ok {
             if let Some(i) = self.server.find(attempt) {
                 let p = &mut self.server.paths[i];
@@ -505,8 +529,8 @@ impl World<'_> {
         self.closing(attempt);
     }
 
-    fn fence(&mut self, via: u32, fence: Fence) {
-        if fence.epoch == via || !self.with_ext() {
+    fn fence(&mut self, via: u32, cid: u8, fence: Fence) {
+        if !fence.is_valid(cid.into(), self.with_ext().then_some(via)) {
             self.violate(Violation::Stray);
             return;
         }
@@ -515,7 +539,7 @@ impl World<'_> {
             .server
             .paths
             .iter()
-            .find(|p| concerns(fence, via, p) && is_open(p.state))
+            .find(|p| fence.covers(via, Some(p.attempt)) && is_open(p.state))
         {
             let attempt = p.attempt;
             self.server_event(attempt, Event::GivenUp);
@@ -529,7 +553,7 @@ impl World<'_> {
         while let Some(&(via, fence)) = self.server.fences.get(n) {
             let hasty = self.bug == Some(Bug::HastyFence);
             let drain = fence.drain && self.bug != Some(Bug::NoDrain);
-            let pending = |p: &Path| concerns(fence, via, p) && (drain || !p.drained);
+            let pending = |p: &Path| fence.covers(via, Some(p.attempt)) && (drain || !p.drained);
             if !hasty && self.server.paths.iter().any(pending) {
                 n += 1;
                 continue;
@@ -580,13 +604,4 @@ impl World<'_> {
 
 fn is_open(state: State) -> bool {
     matches!(state, State::Connecting | State::Connected)
-}
-
-/// Whether a fence that came by attempt `via` is about a path.
-fn concerns(fence: Fence, via: u32, path: &Path) -> bool {
-    if fence.epoch == Fence::OLDER {
-        path.attempt < via
-    } else {
-        path.attempt == fence.epoch
-    }
 }
