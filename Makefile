@@ -41,7 +41,7 @@ modules:
 clippy doc rust-analyzer:
 	@scripts/build-modules.sh $(FLAVOUR) $@
 
-rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -v '^rust/proto/')
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/sim)/')
 RUSTFMT ?= /usr/bin/rustfmt
 rustfmt = $(RUSTFMT) --edition 2021 --config-path scripts/rustfmt.toml
 
