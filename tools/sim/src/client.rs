@@ -49,7 +49,7 @@ pub(crate) struct Path {
     again: bool,
     published: Option<Published>,
     previous: u32,
-    /// The last attempt that was published was lost, said the session.
+    /// It counts as connected for the session.
     in_set: bool,
     hb: Heartbeat,
     latency: Option<u64>,
@@ -59,8 +59,6 @@ pub(crate) struct Path {
     /// What the path's work has to do, and that it is doing something.
     todo: VecDeque<Actions>,
     busy: bool,
-    /// Was it ever up? Then nothing may take it down if nothing happens to it.
-    was_up: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +87,6 @@ pub(crate) struct Client {
     quiesced: bool,
     /// Number under which the disk is open; 0 before the first connect.
     device: u32,
-    calling: Option<Call>,
     pub retries: u32,
     pub fences: u32,
     pub older: u32,
@@ -116,7 +113,6 @@ impl Client {
             timer: 0,
             todo: VecDeque::with_capacity(16),
             busy: false,
-            was_up: false,
         };
         let io = Io {
             tag: 0,
@@ -139,7 +135,6 @@ impl Client {
             queue: Vec::with_capacity(sch.requests.len()),
             quiesced: false,
             device: 0,
-            calling: None,
             retries: 0,
             fences: 0,
             older: 0,
@@ -250,7 +245,6 @@ impl World<'_> {
                 self.at(self.now + self.sch.hb, Ev::ClientTick { attempt });
             }
             Actions::NOTIFY_UP => {
-                p.was_up = true;
                 self.pump();
                 self.calls();
                 self.at(self.now, Ev::Dispatch);
@@ -734,7 +728,6 @@ impl World<'_> {
             return;
         };
         self.note(format_args!("  {call:?}"));
-        self.client.calling = Some(call);
         if call == (Call::Up { fresh: true }) {
             self.client.fresh += 1;
             self.client.quiesced = true;
@@ -763,7 +756,6 @@ impl World<'_> {
     }
 
     pub(crate) fn call_returns(&mut self) {
-        self.client.calling = None;
         self.client.fo.returned();
         self.client.quiesced = false;
         self.pump();

@@ -151,9 +151,9 @@ impl World<'_> {
     }
 
     fn way(&self, path: u8, side: Side, bits: u64, cm: bool) -> Way {
-        let (there, back) = match side {
-            Side::Client => (TO_SERVER, TO_CLIENT),
-            Side::Server => (TO_CLIENT, TO_SERVER),
+        let there = match side {
+            Side::Client => TO_SERVER,
+            Side::Server => TO_CLIENT,
         };
         let mut way = Way {
             arrival: Some(self.now + 20 + bits % 400),
@@ -171,6 +171,7 @@ impl World<'_> {
                     time,
                 } if p == path && during(f.at, time, self.now) => {
                     let end = f.at + time;
+                    // Without acknowledgements it looks the same as if nothing arrived.
                     let gives_up = end - self.now > retry;
                     if gives_up {
                         way.error = Some(retry);
@@ -181,9 +182,6 @@ impl World<'_> {
                         let late = end + bits % 4000;
                         let arrives = !gives_up || kept && !cm;
                         way.arrival = way.arrival.filter(|_| arrives).map(|t| t.max(late));
-                    }
-                    if dirs & (there | back) == 0 {
-                        way.error = None;
                     }
                 }
                 Kind::Delay {
@@ -215,7 +213,7 @@ impl World<'_> {
         way
     }
 
-    /// How much longer something takes on a side of a path, beyond `base`.
+    /// How long something takes on a side of a path.
     pub fn lag(&self, side: Side, path: u8, bits: u64) -> Time {
         let mut lag = bits % (2 * MS);
         for f in &self.sch.faults {

@@ -244,7 +244,7 @@ impl Schedule {
             missed: r.pick(&[1, 2, 5]),
             retry: r.pick(&[300, 800, 2000]) * MS,
             reconnect_ms: r.pick(&[20, 100, 500]),
-            queue_timeout: r.pick(&[0, 200, 1000, 60_000]) * MS,
+            queue_timeout: r.pick(&[0, 200, 1000, 60_000, 60_000, 60_000]) * MS,
             requests: Vec::new(),
             faults: Vec::new(),
         };
