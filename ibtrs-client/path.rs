@@ -66,6 +66,10 @@ use rdma::{
     device::Device, //
 };
 
+/// How often a server may answer a user's wish to reconnect with a reset: it does
+/// as long as it is busy closing the path's former connections.
+const RESETS_FORGIVEN: u32 = 3;
+
 /// The state of a path, and what remains to be done about changes of it.
 struct Fsm {
     state: State,
@@ -549,6 +553,10 @@ impl Path {
         self.wait(|fsm| matches!(fsm.state, State::Closed | State::Dead).then_some(()))
     }
 
+    fn is_closing(&self) -> bool {
+        matches!(self.state(), State::Closing | State::Closed | State::Dead)
+    }
+
     /// Connects the path anew at once, whether it is connected or not, and
     /// waits for that.
     ///
@@ -563,8 +571,14 @@ impl Path {
     /// - `EINTR`: a signal came; the attempt goes on.
     /// - Why the attempt failed; others follow as the settings say.
     pub fn reconnect(self: &Arc<Self>) -> Result {
-        let (verdict, outcomes) = self.step(Event::UserReconnect, None);
+        let (verdict, mut outcomes) = self.step(Event::UserReconnect, None);
         verdict.result().map_err(convert::error)?;
+        for _ in 0..RESETS_FORGIVEN {
+            match self.wait_outcome(outcomes) {
+                Err(error) if error == ECONNRESET && !self.is_closing() => outcomes += 1,
+                result => return result,
+            }
+        }
         self.wait_outcome(outcomes)
     }
 

@@ -214,6 +214,6 @@ def test_traces(mapped):
 def test_names_are_unique_on_a_machine(mapped, stack):
     client = mapped.client
     client.run("ip netns add other")
-    refused(client, f"ip netns exec other sh -c '{stack.map_device('/dev/nullb0')}'", errno.EEXIST)
+    refused(client, f"ip netns exec other bash -c '{stack.map_device('/dev/nullb0')}'", errno.EEXIST)
     client.run("ip netns del other")
     assert client.run("ls /sys/class/ibtrs-client") == "demo"
