@@ -83,7 +83,7 @@ impl Handler for Con {
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.attempt.heart.received();
-        let Some(imm) = message.wc.imm() else {
+        let Some(imm) = message.imm else {
             if message.class == RECV_INFO {
                 self.attempt.info_received(message.bytes);
                 return Repost::No;

@@ -177,8 +177,10 @@ impl Events {
     fn established(&self, private_data: &[u8]) {
         if self.cid == 0 {
             let rsp = ConnRsp::decode(private_data).map_err(|error| {
-                self.attempt
-                    .error(fmt!("the server's acceptance is invalid: {}", error.as_str()));
+                self.attempt.error(fmt!(
+                    "the server's acceptance is invalid: {}",
+                    error.as_str()
+                ));
                 error.errno()
             });
             self.attempt.setup.lock().rsp = Some(rsp);
@@ -325,7 +327,12 @@ impl Start {
 
     /// Makes the queue pair once the address is resolved, and starts to resolve
     /// the route.
-    fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, dev: &Arc<Device>) -> Result<Qp<Con>> {
+    fn route(
+        &self,
+        attempt: &Arc<Attempt>,
+        config: QpConfig,
+        dev: &Arc<Device>,
+    ) -> Result<Qp<Con>> {
         let con = Con {
             attempt: attempt.clone(),
             cid: self.cid,
@@ -333,6 +340,11 @@ impl Start {
         let qp = config.create(self.id.clone(), dev, con)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(qp)
+    }
+
+    /// Tells whether the device has immediates; the address is resolved.
+    fn has_immediates(&self) -> Result<bool> {
+        Ok(self.id.device()?.has_immediates())
     }
 
     /// Asks the server for the connection once the route is resolved.
@@ -348,7 +360,7 @@ impl Start {
             first_conn,
             ext: Some(ReqExt {
                 epoch: attempt.epoch,
-                send_imm: false,
+                send_imm: !self.has_immediates()?,
             }),
         };
         self.id.connect(ConnParam {
@@ -369,7 +381,11 @@ impl Start {
 pub(crate) fn run(attempt: &Arc<Attempt>) {
     let result = establish(attempt).and_then(|active| offer(attempt, active));
     match result {
-        Ok(()) if attempt.path.attempt_event(attempt.epoch, Event::Established) => {
+        Ok(())
+            if attempt
+                .path
+                .attempt_event(attempt.epoch, Event::Established) =>
+        {
             pr_info!("{}: connected\n", attempt.log());
         }
         // Something broke just now.
@@ -407,6 +423,11 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     attempt.wire.populate(wire);
 
     connect_rest(attempt, &dev, &wire, cid_num)?;
+    if wire.imm_in_messages {
+        for qp in &attempt.cons.lock().qps {
+            qp.carry_imm_in_messages()?;
+        }
+    }
     let slots = exchange_info(attempt, &dev, &wire)?;
     start(attempt, dev, wire, slots)
 }
@@ -523,13 +544,20 @@ fn service_config() -> QpConfig {
     }
 }
 
+/// Receives of an I/O connection: an invalidation and an answer for each chunk,
+/// and the one that is being handled, whose chunk is in use again already. iWARP
+/// does not wait for a receive that is late.
+fn answers(wire: &Wire) -> u32 {
+    2 * u32::from(wire.rsp.queue_depth) + 1
+}
+
 fn io_config(dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
     let depth = u32::from(wire.rsp.queue_depth);
     QpConfig {
         // A registration, the request, and an invalidation for each chunk.
         send_depth: 3 * depth + 1,
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
-        recv_depth: 2 * depth,
+        recv_depth: answers(wire),
         context: PollContext::SoftIrq,
         vector: u32::from(cid) - 1,
     }
@@ -558,7 +586,11 @@ fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num:
 
 /// Tells the server the session's name, and learns where its chunks are; makes
 /// the requests that will use them.
-fn exchange_info(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
+fn exchange_info(
+    attempt: &Arc<Attempt>,
+    dev: &Arc<Device>,
+    wire: &Wire,
+) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
     attempt.setup.lock().info = info;
@@ -622,14 +654,14 @@ fn start(
     let mut qps = KVec::with_capacity(cons.qps.len(), GFP_KERNEL)?;
     for (cid, qp) in cons.qps.iter().enumerate() {
         qp.set_slots(slots.clone())?;
-        let depth = match cid {
-            0 => SERVICE_QUEUE_DEPTH,
-            _ => wire.rsp.queue_depth,
+        let count = match cid {
+            0 => 2 * u32::from(SERVICE_QUEUE_DEPTH),
+            _ => answers(&wire),
         };
         qp.add_recvs(
             RECV_ANSWERS,
             RecvClass {
-                count: 2 * u32::from(depth),
+                count,
                 bytes: bytes as u32,
             },
         )?;

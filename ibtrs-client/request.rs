@@ -110,6 +110,8 @@ pub(crate) struct Wire {
     mr_pages: u32,
     /// Scatter elements of one message, the header's among them.
     max_sges: u32,
+    /// The device has no immediates, and the server takes them in messages.
+    pub(crate) imm_in_messages: bool,
 }
 
 impl Wire {
@@ -131,6 +133,7 @@ impl Wire {
             max_io_bytes: max_io_bytes.min(rsp.max_io_size),
             mr_pages,
             max_sges: dev.max_send_sge().min(MAX_SGES),
+            imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
         })
     }
 }

@@ -264,6 +264,9 @@ fn find_path(
 fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
     let config = path.session.server.config;
     let depth = u32::from(config.queue_depth);
+    // One is being handled while its chunk may be in use again already, and iWARP
+    // does not wait for a receive that is late.
+    let requests = depth + 1;
     let con = Con::new(path.clone(), request.cid)?;
     let service = request.cid == 0;
     let qp_config = if service {
@@ -280,13 +283,16 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
             // The longest answer has four requests, an invalidation comes before.
             send_depth: 5 * depth,
             send_sges: 2,
-            recv_depth: depth,
+            recv_depth: requests,
             context: PollContext::WorkQueue,
             vector: u32::from(request.cid) - 1,
         }
     };
     let qp = qp_config.create(id.clone(), &path.dev, con)?;
     qp.set_slots(path.slots.clone())?;
+    if request.ext.is_some_and(|ext| ext.send_imm) {
+        qp.carry_imm_in_messages()?;
+    }
     let receives = if service {
         qp.add_recvs(
             RECV_INFO,
@@ -297,7 +303,7 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
         )?;
         u32::from(SERVICE_QUEUE_DEPTH)
     } else {
-        depth
+        requests
     };
     qp.add_recvs(
         RECV_REQUESTS,

@@ -209,7 +209,7 @@ impl Handler for Con {
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.path.heart.received();
-        let Some(imm) = message.wc.imm() else {
+        let Some(imm) = message.imm else {
             if message.class == RECV_INFO {
                 self.path.info_received(message.bytes);
             } else {

@@ -155,6 +155,15 @@ impl Device {
         self.attrs().max_fast_reg_page_list_len
     }
 
+    /// Tells whether writes and sends can carry an immediate. iWARP has none,
+    /// but for what some adapters added to it.
+    pub fn has_immediates(&self) -> bool {
+        // SAFETY: The device is live by the type invariant; its type does not
+        // change once it is registered.
+        let node_type = unsafe { (*self.ib.as_ptr()).node_type };
+        u32::from(node_type) != bindings::RDMA_NODE_RNIC
+    }
+
     /// Returns the device's name, such as `mlx5_0`.
     pub fn name(&self) -> &CStr {
         // SAFETY: The device is live by the type invariant and its embedded

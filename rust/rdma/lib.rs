@@ -46,6 +46,7 @@ pub mod cm;
 pub mod cq;
 pub mod device;
 pub mod dma;
+pub mod imm;
 pub mod mr;
 pub mod qp;
 pub mod recv;

@@ -165,6 +165,7 @@ impl QpConfig {
             control: Opaque::new(bindings::ib_cqe { done: Some(sendq::control_done::<H>) }),
             recvs: Rings::new(),
             slots: SetOnce::new(),
+            send_depth,
             cq: Some(cq),
             id,
             dev: dev.clone(),
@@ -215,6 +216,7 @@ pub struct QueuePair<H: Handler> {
     cq: Option<Cq>,
     recvs: Rings,
     slots: SetOnce<Arc<Slots<H>>>,
+    send_depth: u32,
     id: Arc<CmId>,
     dev: Arc<Device>,
     #[pin]
@@ -254,6 +256,11 @@ impl<H: Handler> QueuePair<H> {
     #[inline]
     pub(crate) fn send_queue(&self) -> &SpinLockIrq<SendQueue> {
         &self.send_queue
+    }
+
+    /// Returns the number of entries of the send queue.
+    pub(crate) fn send_depth(&self) -> u32 {
+        self.send_depth
     }
 
     #[inline]

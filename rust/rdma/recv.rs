@@ -11,6 +11,7 @@ use crate::{
         Direction,
         DmaBuf, //
     },
+    imm,
     qp::{
         Handler,
         QpRef,
@@ -49,6 +50,8 @@ pub struct Received<'a> {
     pub class: usize,
     /// What arrived in the buffer; nothing for a write with immediate.
     pub bytes: &'a [u8],
+    /// The immediate that came with it, in the order of the host.
+    pub imm: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,
 }
@@ -88,6 +91,8 @@ struct Ring {
 /// Entries never move once their class is set.
 pub(crate) struct Rings {
     rings: [SetOnce<Ring>; MAX_CLASSES],
+    /// Messages begin with an immediate.
+    imm_in_messages: AtomicFlag,
     closed: AtomicFlag,
 }
 
@@ -132,12 +137,18 @@ impl Rings {
     pub(crate) const fn new() -> Self {
         Self {
             rings: [SetOnce::new(), SetOnce::new(), SetOnce::new()],
+            imm_in_messages: AtomicFlag::new(false),
             closed: AtomicFlag::new(false),
         }
     }
 
     fn get(&self, class: usize) -> Option<&Ring> {
         self.rings.get(class).and_then(SetOnce::as_ref)
+    }
+
+    /// See [`QueuePair::carry_imm_in_messages`]; false the second time.
+    pub(crate) fn expect_imm_in_messages(&self) -> bool {
+        !self.imm_in_messages.xchg(true, Relaxed)
     }
 
     /// Lets handlers post nothing again from now on.
@@ -183,6 +194,10 @@ impl<H: Handler> QueuePair<H> {
     /// returns, such as for more buffers than the receive queue has entries.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         let place = self.recvs().rings.get(class).ok_or(EINVAL)?;
+        let mut spec = spec;
+        if self.recvs().imm_in_messages.load(Relaxed) {
+            spec.bytes = spec.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?;
+        }
         if !place.populate(Ring::new::<H>(self.device(), class, spec)?) {
             return Err(EBUSY);
         }
@@ -226,9 +241,16 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
             _ => None,
         }
     });
+    let bytes = bytes.unwrap_or(&[]);
+    let (imm, bytes) = if qp.recvs().imm_in_messages.load(Relaxed) {
+        imm::split(bytes)
+    } else {
+        (wc.imm(), bytes)
+    };
     let message = Received {
         class,
-        bytes: bytes.unwrap_or(&[]),
+        bytes,
+        imm,
         wc,
     };
     let repost = qp.handler().received(QpRef::new(qp), message);

@@ -14,6 +14,7 @@ use core::{
 };
 
 use crate::{
+    imm::ImmRing,
     mr::{
         Access,
         Mr, //
@@ -97,6 +98,8 @@ pub(crate) struct SendQueue {
     signal_every: u32,
     /// For each signalled request in flight, how many entries it frees.
     frees: Ring<u32>,
+    /// Present if immediates travel in messages.
+    imms: Option<ImmRing>,
     closed: bool,
 }
 
@@ -124,8 +127,14 @@ impl SendQueue {
             unsignalled: 0,
             signal_every: (depth / 4).clamp(1, 64),
             frees: Ring::new(depth as usize)?,
+            imms: None,
             closed: false,
         })
+    }
+
+    /// Lets immediates travel in messages from now on.
+    fn set_imms(&mut self, imms: ImmRing) {
+        self.imms = Some(imms);
     }
 
     /// Refuses everything from now on.
@@ -217,12 +226,38 @@ impl<H: Handler> Chain<'_, H> {
         imm: u32,
         signal: Signal<'_, H>,
     ) {
-        self.rdma(to, from, Some(imm), signal);
+        if self.queue.imms.is_none() {
+            return self.rdma(to, from, Some(imm), signal);
+        }
+        let mut from = from.into_iter().peekable();
+        if from.peek().is_some() {
+            self.rdma(to, from, None, Signal::None);
+        }
+        self.send_prefixed([], Some(imm), signal);
     }
 
     /// Sends a message.
     pub fn send(&mut self, from: impl IntoIterator<Item = Sge>, signal: Signal<'_, H>) {
+        if self.queue.imms.is_some() {
+            return self.send_prefixed(from, None, signal);
+        }
         let wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND, from);
+        self.push(Wr { send: wr }, signal);
+    }
+
+    /// Sends a message that begins with `imm`.
+    fn send_prefixed(
+        &mut self,
+        from: impl IntoIterator<Item = Sge>,
+        imm: Option<u32>,
+        signal: Signal<'_, H>,
+    ) {
+        let Some(prefix) = self.queue.imms.as_mut().and_then(|imms| imms.push(imm)) else {
+            self.overflow = true;
+            return;
+        };
+        let pieces = Iterator::chain([prefix].into_iter(), from);
+        let wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND, pieces);
         self.push(Wr { send: wr }, signal);
     }
 
@@ -233,6 +268,9 @@ impl<H: Handler> Chain<'_, H> {
         imm: u32,
         signal: Signal<'_, H>,
     ) {
+        if self.queue.imms.is_some() {
+            return self.send_prefixed(from, Some(imm), signal);
+        }
         let mut wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM, from);
         wr.ex.imm_data = ManuallyDrop::new(imm.to_be());
         self.push(Wr { send: wr }, signal);
@@ -345,6 +383,28 @@ impl<H: Handler> Chain<'_, H> {
 }
 
 impl<H: Handler> QueuePair<H> {
+    /// Lets immediates travel in messages, for devices that cannot send them
+    /// otherwise. The peer must do the same. A message takes one entry of the
+    /// send queue more than without.
+    ///
+    /// To be called before [`QueuePair::add_recvs`] and before anything is sent.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EBUSY` the second time.
+    pub fn carry_imm_in_messages(&self) -> Result {
+        let ring = ImmRing::new(self.device(), self.send_depth())?;
+        if !self.recvs().expect_imm_in_messages() {
+            return Err(EBUSY);
+        }
+        self.send_queue().lock().set_imms(ring);
+        Ok(())
+    }
+
     /// Builds a chain of work requests with `build` and queues it; rings the
     /// doorbell if `doorbell` says so or the queue must make room.
     ///
@@ -372,6 +432,14 @@ impl<H: Handler> QueuePair<H> {
         if queue.closed {
             return Err(ENOTCONN);
         }
+        let room = match &queue.imms {
+            // A chain has one immediate, which is a message of its own then.
+            Some(_) => Room {
+                wrs: room.wrs + 1,
+                sges: room.sges + 1,
+            },
+            None => room,
+        };
         if queue.room < room.wrs {
             return Err(EAGAIN);
         }
@@ -384,6 +452,7 @@ impl<H: Handler> QueuePair<H> {
         }
         let before = (queue.used_wrs, queue.used_sges, queue.unsignalled);
         let signals = queue.frees.len();
+        let imms = queue.imms.as_ref().map(ImmRing::position);
         let mut chain = Chain {
             queue,
             owner: self,
@@ -396,6 +465,9 @@ impl<H: Handler> QueuePair<H> {
         if overflow {
             (queue.used_wrs, queue.used_sges, queue.unsignalled) = before;
             queue.frees.truncate(signals);
+            if let (Some(ring), Some(position)) = (&mut queue.imms, imms) {
+                ring.rewind(position);
+            }
             if let Some(last) = before.0.checked_sub(1).and_then(|at| queue.wrs.get_mut(at)) {
                 last.send.next = ptr::null_mut();
             }

@@ -57,7 +57,7 @@ impl Wc {
     /// Returns the immediate, in the order of the host, if one came with the
     /// message.
     #[inline]
-    pub fn imm(&self) -> Option<u32> {
+    pub(crate) fn imm(&self) -> Option<u32> {
         if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_IMM as i32 == 0 {
             return None;
         }

@@ -39,8 +39,8 @@ impl Turns {
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(kx_turns)]
 mod tests {
-    use super::*;
     use super::super::array::cpus;
+    use super::*;
 
     #[test]
     fn each_cpu_counts() -> Result {

@@ -47,7 +47,10 @@ impl Shares {
 
     /// Shares a queue of `queue_depth` chunks as sessions do.
     pub const fn of_session(queue_depth: u16) -> Self {
-        Self::new(queue_depth, if queue_depth < 16 { 1 } else { Self::MESSAGES })
+        Self::new(
+            queue_depth,
+            if queue_depth < 16 { 1 } else { Self::MESSAGES },
+        )
     }
 
     /// All chunks.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Immediates for devices that have none.
+//!
+//! iWARP writes and sends without immediate. Where both sides agreed on it, each
+//! message of a queue pair begins with the four bytes of an immediate, and a
+//! write with immediate is a write and a message after it, which the transport
+//! delivers in that order.
+
+use crate::{
+    device::Device,
+    dma::{
+        Direction,
+        DmaBuf, //
+    },
+    sge::Sge, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Bytes that each message begins with: the immediate, big-endian as on the wire
+/// of other transports.
+pub const IMM_LEN: u32 = 4;
+
+/// What a message without immediate begins with.
+const NONE: u32 = u32::MAX;
+
+/// The immediates of the messages in flight on one send queue.
+pub(crate) struct ImmRing {
+    buf: DmaBuf,
+    count: usize,
+    next: usize,
+}
+
+impl ImmRing {
+    /// Makes the ring of a send queue of `depth` entries. Each message takes an
+    /// entry of the queue, so no more than that are ever in flight.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(dev: &Arc<Device>, depth: u32) -> Result<Self> {
+        let count = depth.max(1) as usize;
+        let len = count.checked_mul(IMM_LEN as usize).ok_or(EINVAL)?;
+        Ok(Self {
+            buf: DmaBuf::new(dev, len, Direction::ToDevice)?,
+            count,
+            next: 0,
+        })
+    }
+
+    /// Writes the beginning of the next message, and names it.
+    pub(crate) fn push(&mut self, imm: Option<u32>) -> Option<Sge> {
+        let len = IMM_LEN as usize;
+        let at = self.next * len;
+        let bytes = self.buf.bytes_mut().get_mut(at..at + len)?;
+        bytes.copy_from_slice(&imm.unwrap_or(NONE).to_be_bytes());
+        self.next = (self.next + 1) % self.count;
+        self.buf.sge(at, len).ok()
+    }
+
+    /// Returns the place of the next message, for [`ImmRing::rewind`].
+    pub(crate) fn position(&self) -> usize {
+        self.next
+    }
+
+    /// Takes messages back that were not posted.
+    pub(crate) fn rewind(&mut self, position: usize) {
+        self.next = position;
+    }
+}
+
+/// Splits a message into its immediate, if it has one, and the rest.
+pub(crate) fn split(message: &[u8]) -> (Option<u32>, &[u8]) {
+    match message.split_first_chunk() {
+        Some((imm, rest)) => {
+            let imm = u32::from_be_bytes(*imm);
+            ((imm != NONE).then_some(imm), rest)
+        }
+        None => (None, message),
+    }
+}
