@@ -171,13 +171,13 @@ impl Server {
 /// Dropping it closes all sessions, and waits for their requests: may sleep.
 pub struct Listener {
     // Dropped first, so that no request comes in any more.
-    id: Option<CmId>,
+    ids: [Option<CmId>; 2],
     server: Arc<Server>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        drop(self.id.take());
+        self.ids = [None, None];
         // Requests that came before.
         self.server.queue.flush();
         self.server.close();
@@ -198,12 +198,24 @@ impl Drop for Listener {
 pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
     let server = Server::new(service)?;
     let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
-    let id = CmId::new(Net::init(), incoming)?;
-    // The wildcard of IPv6 takes IPv4 as well.
-    id.listen(&SockAddr::v6([0; 16], port, 0), 64)?;
+    // iWARP finds no device for an IPv4 address that came through a wildcard of
+    // IPv6, so each family has its own.
+    let v4 = listen_at(&incoming, &SockAddr::v4([0; 4], port))?;
+    let v6 = match listen_at(&incoming, &SockAddr::v6([0; 16], port, 0)) {
+        Ok(id) => Some(id),
+        Err(error) if error == EAFNOSUPPORT => None,
+        Err(error) => return Err(error),
+    };
     pr_info!("listening on port {port}\n");
     Ok(Listener {
-        id: Some(id),
+        ids: [Some(v4), v6],
         server,
     })
+}
+
+fn listen_at(incoming: &Arc<Incoming>, addr: &SockAddr) -> Result<CmId> {
+    let id = CmId::new(Net::init(), incoming.clone())?;
+    id.set_family_only()?;
+    id.listen(addr, 64)?;
+    Ok(id)
 }

@@ -235,6 +235,17 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_set_reuseaddr(self.as_raw(), 1) })
     }
 
+    /// Takes addresses of the family that it is bound to only: an IPv6 wildcard
+    /// leaves IPv4 to others.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` once the id is bound.
+    pub fn set_family_only(&self) -> Result {
+        // SAFETY: The id is live by the type invariant.
+        kernel::error::to_result(unsafe { bindings::rdma_set_afonly(self.as_raw(), 1) })
+    }
+
     /// Sets how long the devices of both sides wait for an acknowledgement before
     /// they send again: 4.096 us times two to the power of `exponent`, at most
     /// 31. To be called before the route is resolved.
