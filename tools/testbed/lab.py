@@ -17,6 +17,8 @@ from .guest import Guest, Spec
 SERVER_ADDRESS = "10.0.{link}.1"
 CLIENT_ADDRESS = "10.0.{link}.2"
 MTU = 9000
+# Kinds of software RDMA, and the modules that have them.
+RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw"}
 
 # Tests inside modules run when these are loaded: only where asked for.  The
 # watchdogs are patient for the same reason as guest.COMMAND_LINE's.
@@ -155,7 +157,7 @@ class Pair(Lab):
     def network(self, name: str) -> list[str]:
         address = SERVER_ADDRESS if name == "server" else CLIENT_ADDRESS
         side = 1 if name == "server" else 2
-        commands = [f"modprobe rdma_{self.rdma}"]
+        commands = [f"modprobe {RDMA_MODULES[self.rdma]}"]
         peer = (CLIENT_ADDRESS if name == "server" else SERVER_ADDRESS, 3 - side)
         for link in range(1, self.links + 1):
             nic = f"eth{link - 1}"
@@ -183,7 +185,7 @@ class Solo(Lab):
         return self.guests["solo"]
 
     def network(self, name: str) -> list[str]:
-        commands = [f"modprobe rdma_{self.rdma}", "modprobe dummy numdummies=0"]
+        commands = [f"modprobe {RDMA_MODULES[self.rdma]}", "modprobe dummy numdummies=0"]
         for link in range(1, self.links + 1):
             nic = f"dummy{link - 1}"
             commands += [f"ip link add {nic} type dummy",
