@@ -88,9 +88,8 @@ def test_cables_are_pulled_one_after_the_other(pair):
         client.cable(link, plugged=True)
         # It tries by itself after half a minute, and may be refused as long as the
         # server has not noticed.
-        client.wait_until(f"grep -qx connected {path(which)}/state || "
-                          f"! echo 1 > {path(which)}/reconnect || true; "
-                          f"grep -qx connected {path(which)}/state", 120)
+        client.wait_until(f"cd {path(which)} && {{ grep -qx connected state || "
+                          "echo 1 > reconnect; grep -qx connected state; }", 120)
         wait_for_ios(client, 50)
         assert load.running
     load.kill()
