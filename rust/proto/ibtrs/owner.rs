@@ -20,18 +20,24 @@
 //! **A request arrives** by path `me`, which is not closing:
 //!
 //! 1. Load the word (acquire) and ask [`Owner::arrive`].
-//! 2. [`Arrive::Serve`]: compare-exchange (acquire-release), then serve.
-//! 3. [`Arrive::Wait`]: *first* put the request into its parking place, *then* compare-exchange
-//!    (acquire-release): whoever serves finds the request once the word names it. After success
-//!    take the request of `displaced`, if there is one, out of its place and drop it, and close
-//!    the paths `close` and `displaced`.
+//! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If it
+//!    is closing, drop the request instead, see below.
+//! 3. [`Arrive::Wait`]: *first* put the request into its parking place, *then* compare-exchange:
+//!    whoever serves finds the request once the word names it. After success take the request of
+//!    `displaced`, if there is one, out of its place and drop it. Look once more whether `me` is
+//!    closing: if so the others are *not* given up; `me` leaves, see below. If not, close the paths
+//!    `close` and `displaced`.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
 //! 5. If the word was another one by then, start over; the request may leave its place again, as
 //!    nobody else knew of it.
 //!
+//! The compare-exchange is fully ordered, and so is the change that begins the closing of a path. So
+//! a fence may be answered as soon as the path that it is about is closing: whatever is looked at
+//! later finds that out, and neither gets into service nor ends the path that the client uses.
+//!
 //! **The I/O of a request has ended**, or a request that was to be served is dropped: ask
-//! [`Owner::done`] and compare-exchange (acquire-release: the next one's I/O starts after this
-//! one's has ended). Only *after* that post the answer, if the path still lives: the client may use
+//! [`Owner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts after
+//! this one's has ended). Only *after* that post the answer, if the path still lives: the client may use
 //! the number again as soon as it has the answer. With [`Done::Wake`] take the waiter's request
 //! out of its place and serve it, or drop it if its path is closing, which is another
 //! [`Owner::done`], for that path.

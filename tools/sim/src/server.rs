@@ -383,12 +383,17 @@ impl World<'_> {
             self.serve(attempt, io, arrival);
             return;
         }
+        // It was not when the request arrived.
+        let closing = self.server.paths[i].state != State::Connected;
+        let late = closing && self.bug != Some(Bug::HastyFence);
         match word.arrive(me) {
+            Arrive::Serve(_) if late => {}
             Arrive::Serve(next) => {
                 self.server.owners[tag] = next.to_bits();
                 self.server.paths[i].inflight += 1;
                 self.serve(attempt, io, arrival);
             }
+            Arrive::Wait { .. } if late && self.bug != Some(Bug::GhostCloses) => {}
             Arrive::Wait {
                 next,
                 close,
@@ -551,10 +556,11 @@ impl World<'_> {
     fn answer_fences(&mut self) {
         let mut n = 0;
         while let Some(&(via, fence)) = self.server.fences.get(n) {
-            let hasty = self.bug == Some(Bug::HastyFence);
             let drain = fence.drain && self.bug != Some(Bug::NoDrain);
-            let pending = |p: &Path| fence.covers(via, Some(p.attempt)) && (drain || !p.drained);
-            if !hasty && self.server.paths.iter().any(pending) {
+            // What is being closed takes no request any more, see `admit`.
+            let pending =
+                |p: &Path| fence.covers(via, Some(p.attempt)) && (drain || is_open(p.state));
+            if self.server.paths.iter().any(pending) {
                 n += 1;
                 continue;
             }

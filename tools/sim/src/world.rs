@@ -109,8 +109,10 @@ pub enum Violation {
 pub enum Bug {
     /// The client sends requests again without a fence.
     NoFence,
-    /// The server answers a fence before it has drained.
+    /// The server answers a fence though it may still take requests that had arrived.
     HastyFence,
+    /// A request that had arrived by a path that is being closed counts as the client's latest.
+    GhostCloses,
     /// After requests failed, the client lets a path take requests without a fence.
     NoOlder,
     /// The same, if only the epoch of the request that failed is fenced.
@@ -131,9 +133,10 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::NoFence,
         Bug::HastyFence,
+        Bug::GhostCloses,
         Bug::NoOlder,
         Bug::NoOlderIfFenced,
         Bug::NoDrain,
