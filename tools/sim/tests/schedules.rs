@@ -96,40 +96,53 @@ fn mistakes_are_found() {
 /// any more, but its first attempt is still on the disk when a later write is made.
 #[test]
 fn a_request_that_was_fenced_leaves_a_ghost() {
-    let write = |at: Time| Request {
+    let write = |at: Time, sector: u8| Request {
         at,
-        sector: 1,
+        sector,
         write: true,
     };
     let fault = |at: Time, kind: Kind| Fault { at, kind };
     let disk = Kind::SlowDisk {
-        time: 1_302_000,
-        extra: 2_584_000,
+        time: 1_614_000,
+        extra: 2_481_000,
     };
-    let sch = Schedule {
-        seed: 139_330,
+    let mut sch = Schedule {
+        seed: 0,
         mode: Mode::Ext,
-        paths: 2,
-        depth: 2,
-        policy: Policy::RoundRobin,
-        hb: 500_000,
+        paths: 3,
+        depth: 3,
+        policy: Policy::MinInflight,
+        hb: 100_000,
         missed: 2,
         retry: 800_000,
-        reconnect_ms: 500,
-        queue_timeout: 200_000,
-        requests: [490_410, 766_310, 1_642_360, 2_128_367].map(write).into(),
+        reconnect_ms: 20,
+        queue_timeout: 0,
+        requests: vec![
+            write(1_581_655, 0),
+            write(1_987_155, 1),
+            write(2_013_592, 1),
+            write(2_032_696, 0),
+            write(2_042_338, 0),
+        ],
         faults: vec![
-            fault(756_105, disk),
-            fault(766_105, Kind::Full { time: 784_000 }),
-            fault(766_637, Kind::ClientError { path: 1 }),
-            fault(769_082, Kind::ClientError { path: 0 }),
+            fault(1_572_954, Kind::ClientError { path: 2 }),
+            fault(1_976_469, disk),
+            fault(1_986_469, Kind::Full { time: 271_000 }),
+            fault(1_991_245, Kind::ClientError { path: 1 }),
+            fault(1_992_780, Kind::ClientError { path: 0 }),
+            fault(2_004_355, Kind::ClientError { path: 2 }),
         ],
     };
-    let outcome = run(&sch, Some(Bug::NoOlderIfFenced));
-    assert_eq!(outcome.violation, Some(Violation::Overtaken(1)));
-    let outcome = run(&sch, None);
-    assert_eq!(outcome.violation, None);
-    assert!(outcome.older > 0);
+    // The fabric's part is left to chance.
+    let mut found = 0;
+    for seed in 0..2000 {
+        sch.seed = seed;
+        assert_eq!(run(&sch, None).violation, None, "seed {seed}");
+        let violation = run(&sch, Some(Bug::NoOlderIfFenced)).violation;
+        found += u32::from(matches!(violation, Some(Violation::Overtaken(_))));
+    }
+    assert!(found > 0);
+    println!("found {found} times");
 }
 
 #[test]
