@@ -327,7 +327,8 @@ impl Failover {
                 self.connected == 0 && (!same || offer.ext.is_none() || self.held)
             }
         };
-        if offer.ext.is_some() && self.ghosts != 0 {
+        // With a path connected it is too late, and the fence would close that one.
+        if offer.ext.is_some() && self.ghosts != 0 && self.connected == 0 {
             if self.ghosts >= offer.epoch {
                 return Admit::Again;
             }
@@ -357,7 +358,9 @@ impl Failover {
             ext: offer.ext,
             since: self.next_epoch,
         });
-        self.ghosts = 0;
+        if self.connected == 0 {
+            self.ghosts = 0;
+        }
         self.failing = false;
         self.connected = self.connected.saturating_add(1);
         if fresh {
@@ -458,7 +461,8 @@ impl Failover {
         }
     }
 
-    /// A parked request ends as nobody wants it any more. It may come to life again.
+    /// A parked request ends as nobody wants it any more. It may come to life again, as long as
+    /// a path is connected: whoever gives it up has to know that it does no harm.
     pub fn given_up(&mut self, entry: &Entry) {
         self.ghosts = self.ghosts.max(entry.last);
     }

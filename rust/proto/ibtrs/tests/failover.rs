@@ -116,6 +116,22 @@ fn ghosts_are_fenced_off_before_the_next_path() {
     up(&mut f, ext);
 }
 
+/// A fence of everything older would close the paths that are connected.
+#[test]
+fn requests_that_nobody_wants_cost_no_path() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let (a, b) = (up(&mut f, ext), up(&mut f, ext));
+    f.path_lost(&a);
+    f.given_up(&lost(&a));
+    let c = up(&mut f, ext);
+    // But when the next path is the first again, there is nothing to lose.
+    f.path_lost(&b);
+    f.path_lost(&c);
+    let epoch = f.begin().unwrap();
+    assert_eq!(f.offer(&offer(epoch, ext)), Admit::FenceOlder);
+}
+
 #[test]
 fn identity() {
     let mut f = Failover::new();
