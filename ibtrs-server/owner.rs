@@ -142,6 +142,9 @@ impl Path {
                 } => {
                     slot.waiting.put(body)?;
                     if words.replace(buf_id, word, next) {
+                        // What came late by a path that is being closed says nothing about
+                        // the client's wishes; it is dropped with its path.
+                        let close = self.takes_requests().then_some(close);
                         self.session.supersede(buf_id, close, displaced);
                         return Ok(Claim::Later);
                     }
@@ -226,9 +229,9 @@ impl Session {
         }
     }
 
-    /// A request waits for one of the path `close`, in place of one of the path
-    /// `displaced`: the client has given up both.
-    fn supersede(&self, buf_id: u16, close: PathTag, displaced: Option<PathTag>) {
+    /// A request waits for one of the path `close`, which the client has given up,
+    /// in place of one of the path `displaced`, which is not served any more.
+    fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
                 if let Some(body) = slot.waiting.take() {
@@ -237,7 +240,7 @@ impl Session {
             }
             path.given_up();
         }
-        if let Some(path) = self.path(close) {
+        if let Some(path) = close.and_then(|tag| self.path(tag)) {
             path.given_up();
         }
     }

@@ -24,9 +24,9 @@
 //!    is closing, drop the request instead, see below.
 //! 3. [`Arrive::Wait`]: *first* put the request into its parking place, *then* compare-exchange:
 //!    whoever serves finds the request once the word names it. After success take the request of
-//!    `displaced`, if there is one, out of its place and drop it. Look once more whether `me` is
-//!    closing: if so the others are *not* given up; `me` leaves, see below. If not, close the paths
-//!    `close` and `displaced`.
+//!    `displaced`, if there is one, out of its place, drop it, and close that path. Look once more
+//!    whether `me` is closing: if so `close` is *not* given up, and `me` leaves, see below. If not,
+//!    close the path `close`.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
 //! 5. If the word was another one by then, start over; the request may leave its place again, as
 //!    nobody else knew of it.
