@@ -30,16 +30,13 @@ use ibtrs_proto::{
         RKEY_RSP_LEN,
         SERVICE_QUEUE_DEPTH, //
     },
-    errno::Errno,
     failover::{
         Admit,
         Offer, //
     },
     fsm::client_path::Event,
     handshake::{
-        reject_decode,
         ConnReq,
-        ConnRsp,
         ReqExt, //
     },
     imm::{
@@ -54,25 +51,16 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        CondVarTimeoutResult, //
-    },
-    time::msecs_to_jiffies,
+    sync::Arc, //
 };
 use kx::sync::PercpuArc;
 use rdma::{
     cm::{
-        CmEvent,
-        CmHandler,
         CmId,
         ConnParam, //
     },
     cq::PollContext,
-    device::{
-        Device,
-        RemovalHandler, //
-    },
+    device::Device,
     dma::{
         Direction,
         DmaBuf, //
@@ -91,203 +79,14 @@ use rdma::{
     slot::Slots,
 };
 
-/// How far a connection has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Started,
-    AddrResolved,
-    RouteResolved,
-    Established,
-    /// It was, and the connection manager has ended it.
-    Ended,
-}
+mod progress;
 
-/// The progress of a path's connections, and how it is ended early.
-pub(crate) struct Setup {
-    stages: KVec<Stage>,
-    /// Why the first connection to fail did.
-    failed: Option<Error>,
-    /// What the service connection was accepted with.
-    rsp: Option<Result<ConnRsp, Errno>>,
-    /// The session information; empty until it arrives.
-    info: KVVec<u8>,
-    info_len: usize,
-    /// Ends the attempt with this.
-    pub(crate) abort: Option<Error>,
-    /// The answer to the fence of all older attempts is in.
-    pub(crate) fenced: bool,
-    /// The worker has not left.
-    pub(crate) connecting: bool,
-}
-
-impl Setup {
-    pub(crate) fn new(cons: usize) -> Result<Self> {
-        Ok(Self {
-            stages: KVec::from_elem(Stage::Started, cons, GFP_KERNEL)?,
-            failed: None,
-            rsp: None,
-            info: KVVec::new(),
-            info_len: 0,
-            abort: None,
-            fenced: false,
-            connecting: true,
-        })
-    }
-
-    /// Tells whether the first `cons` connections, which were established, have
-    /// ended.
-    pub(crate) fn all_ended(&self, cons: usize) -> bool {
-        let ended = |stage: &Stage| matches!(stage, Stage::Ended);
-        self.stages.iter().take(cons).all(ended)
-    }
-
-    /// Tells how far a connection has come, or why the attempt has failed.
-    fn stage(&self, cid: usize) -> Result<Stage> {
-        // What went wrong first says more than that the attempt was ended for it.
-        match self.failed.or(self.abort) {
-            Some(error) => Err(error),
-            None => self.stages.get(cid).copied().ok_or(EINVAL),
-        }
-    }
-}
-
-/// Gets the events of a connection's id.
-struct Events {
-    attempt: Arc<Attempt>,
-    cid: u16,
-}
-
-impl Events {
-    fn set(&self, stage: Stage) {
-        let mut setup = self.attempt.setup.lock();
-        if let Some(place) = setup.stages.get_mut(usize::from(self.cid)) {
-            *place = stage;
-        }
-        drop(setup);
-        self.attempt.progress.notify_all();
-    }
-
-    fn fail(&self, error: Error) {
-        let mut setup = self.attempt.setup.lock();
-        setup.failed = setup.failed.or(Some(error));
-        drop(setup);
-        self.set(Stage::Ended);
-    }
-
-    fn established(&self, private_data: &[u8]) {
-        if self.cid == 0 {
-            let rsp = ConnRsp::decode(private_data).map_err(|error| {
-                self.attempt.error(fmt!(
-                    "the server's acceptance is invalid: {}",
-                    error.as_str()
-                ));
-                error.errno()
-            });
-            self.attempt.setup.lock().rsp = Some(rsp);
-        }
-        self.set(Stage::Established);
-    }
-
-    /// The connection manager has ended the connection, or never made it.
-    fn ended(&self, error: Error, event: &CmEvent<'_>) {
-        self.attempt
-            .error(fmt!("connection {}: {}", self.cid, event.as_str()));
-        self.fail(error);
-    }
-
-    fn rejected(&self, reason: i32, private_data: &[u8]) {
-        // Without data the refusal is the connection manager's: nobody listens
-        // there, for the most part.
-        let errno = if private_data.is_empty() {
-            Errno::ECONNREFUSED
-        } else {
-            reject_decode(private_data)
-        };
-        self.attempt.error(fmt!(
-            "connection {} was refused: reason {}, {}",
-            self.cid,
-            reason,
-            errno.as_str()
-        ));
-        self.fail(convert::error(errno));
-    }
-}
-
-impl CmHandler for Events {
-    fn event(&self, event: &CmEvent<'_>) {
-        match *event {
-            CmEvent::AddrResolved => self.set(Stage::AddrResolved),
-            CmEvent::RouteResolved => self.set(Stage::RouteResolved),
-            CmEvent::Established(data) => self.established(data),
-            CmEvent::Rejected(reason, data) => self.rejected(reason, data),
-            CmEvent::Failed(error, _) => self.ended(error, event),
-            CmEvent::Disconnected => self.ended(ECONNRESET, event),
-            CmEvent::DeviceRemoval => self.ended(ENODEV, event),
-        }
-    }
-}
-
-/// Tells an attempt that its device goes away.
-struct Removal(Arc<Attempt>);
-
-impl RemovalHandler for Removal {
-    fn device_removed(&self) {
-        self.0.error(fmt!("the RDMA device goes away"));
-    }
-}
-
-impl Attempt {
-    /// Takes the session information; see [`establish`].
-    pub(crate) fn info_received(&self, bytes: &[u8]) {
-        let mut setup = self.setup.lock();
-        if let Some(place) = setup.info.get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
-            setup.info_len = bytes.len();
-        }
-        drop(setup);
-        self.progress.notify_all();
-    }
-
-    /// Waits until `ready` gives something about the progress.
-    ///
-    /// # Errors
-    ///
-    /// `ETIMEDOUT`, those of `ready`.
-    fn wait<T>(&self, ready: impl Fn(&Setup) -> Result<Option<T>>) -> Result<T> {
-        let mut left = msecs_to_jiffies(CONNECT_TIMEOUT_MS);
-        let mut setup = self.setup.lock();
-        loop {
-            if let Some(value) = ready(&setup)? {
-                return Ok(value);
-            }
-            match self.progress.wait_interruptible_timeout(&mut setup, left) {
-                // Workers get no signals.
-                CondVarTimeoutResult::Signal { .. } | CondVarTimeoutResult::Timeout => {
-                    return Err(ETIMEDOUT)
-                }
-                CondVarTimeoutResult::Woken { jiffies } => left = jiffies,
-            }
-        }
-    }
-
-    /// Waits for some milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// Why the attempt has failed meanwhile.
-    fn pause(&self, ms: u32) -> Result {
-        let mut setup = self.setup.lock();
-        setup.stage(0)?;
-        let _ = self
-            .progress
-            .wait_interruptible_timeout(&mut setup, msecs_to_jiffies(ms));
-        setup.stage(0).map(drop)
-    }
-
-    fn wait_stage(&self, cid: usize, stage: Stage) -> Result {
-        self.wait(|setup| Ok((setup.stage(cid)? >= stage).then_some(())))
-    }
-}
+pub(crate) use progress::Setup;
+use progress::{
+    Events,
+    Removal,
+    Stage, //
+};
 
 /// A connection that is not complete.
 struct Start {

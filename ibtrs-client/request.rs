@@ -495,7 +495,7 @@ impl Active {
             }
             Err(error) => error,
         };
-        if !is_surely_unsent(error) {
+        if !is_surely_unsent(qp, error) {
             // The device may have it: it ends, or is sent again, when the path
             // is torn down.
             self.count(req, nents);
@@ -521,7 +521,7 @@ impl Active {
             return;
         };
         if let Err(error) = qp.ring() {
-            if !is_surely_unsent(error) {
+            if !is_surely_unsent(qp, error) {
                 self.attempt.error(fmt!("cannot post ({:?})", error));
             }
         }
@@ -530,8 +530,13 @@ impl Active {
 
 /// Tells whether a request whose post ended with `error` was not handed to the
 /// device, and the path goes on unless somebody else says otherwise.
-fn is_surely_unsent(error: Error) -> bool {
-    error == EAGAIN || error == EINVAL || error == ENOTCONN
+fn is_surely_unsent(qp: &QueuePair<Con>, error: Error) -> bool {
+    match error {
+        ENOTCONN => true,
+        // Of these the driver has some of its own, after which nothing is sent.
+        EAGAIN | EINVAL => !qp.is_closed(),
+        _ => false,
+    }
 }
 
 /// The server answered the request of `slot`, with `errno` unless that is zero.

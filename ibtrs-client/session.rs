@@ -7,37 +7,16 @@
 
 use crate::{
     admin::Admin,
-    attempt::{
-        Active,
-        Attempt, //
-    },
     news::News,
-    park::{
-        Park,
-        Places, //
-    },
+    park::Park,
     path::Path,
-    request::{
-        self,
-        Info,
-        Req, //
-    },
     set::Set,
     settings::Settings,
     sysfs::SessionHook, //
 };
-use ibtrs_core::trace;
 use ibtrs_proto::{
     addr::PathAddr,
-    backoff::Attempts,
     consts::MAX_PATHS,
-    failover::{
-        Admit,
-        Entry,
-        Offer,
-        Published, //
-    },
-    mp::Policy,
     name::SessionName,
     permit::Shares, //
 };
@@ -48,24 +27,15 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
+        atomic::Atomic,
         Arc,
         Mutex,
         SetOnce,
         SpinLockIrq, //
-    },
-    time::Instant, //
+    }, //
 };
 use kx::{
-    io::{
-        IoHandle,
-        SyncIo, //
-    },
+    io::IoHandle,
     net::ns::Net,
     percpu::Turns,
     sync::RcuPtr,
@@ -76,6 +46,12 @@ use kx::{
         Work, //
     }, //
 };
+
+mod members;
+mod submit;
+mod tune;
+
+use members::Members;
 
 pub use ibtrs_proto::msg::Direction as Dir;
 
@@ -158,16 +134,6 @@ pub(crate) struct Limits {
     pub(crate) queue_depth: u16,
     /// Bytes of data in one request.
     pub(crate) max_io_bytes: u32,
-}
-
-/// The paths of a session.
-pub(crate) struct Members {
-    paths: KVec<Arc<Path>>,
-    /// The set that is not published; it has room for one path less than the
-    /// published one, so that a path can be taken out without memory.
-    spare: Option<KBox<Set>>,
-    /// No path is added any more.
-    closing: bool,
 }
 
 /// An association with a server.
@@ -507,416 +473,6 @@ impl Session {
     /// they are numbered from zero.
     pub fn nr_queues(&self) -> u32 {
         nr_queues()
-    }
-}
-
-/// Settings.
-impl Session {
-    /// Returns the settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Sets how paths are chosen.
-    pub fn set_policy(&self, policy: Policy) {
-        self.settings.set_policy(policy);
-    }
-
-    /// Limits the attempts to reconnect; paths that have made as many are closed.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub fn set_max_reconnect_attempts(&self, attempts: Attempts) {
-        self.settings.set_max_reconnect_attempts(attempts);
-        for path in &self.members.lock().paths {
-            path.attempts_limited();
-        }
-    }
-
-    /// Sets the time between two heartbeats, in milliseconds.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` out of range.
-    pub fn set_hb_interval_ms(&self, ms: u32) -> Result {
-        self.settings.hb_interval_ms.set(ms)?;
-        for path in &self.members.lock().paths {
-            path.heartbeat_changed();
-        }
-        Ok(())
-    }
-
-    /// Sets how many heartbeats may be missed.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` out of range.
-    pub fn set_hb_missed_max(&self, missed: u32) -> Result {
-        self.settings.hb_missed_max.set(missed)
-    }
-
-    /// Sets the longest delay before the first attempt to reconnect, in
-    /// milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` out of range.
-    pub fn set_reconnect_delay_ms(&self, ms: u32) -> Result {
-        self.settings.reconnect_delay_ms.set(ms)
-    }
-
-    /// Sets how long requests wait for a path, in seconds; those that wait
-    /// already, too.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` out of range.
-    pub fn set_queue_timeout_s(self: &Arc<Self>, s: u32) -> Result {
-        self.settings.queue_timeout_s.set(s)?;
-        // It looks for itself how much time is left.
-        self.expiry.modify(self.clone(), 0);
-        Ok(())
-    }
-}
-
-/// Requests.
-impl Session {
-    /// Names the present span of the session's life. Another one begins when
-    /// the server turns out to be fresh (see [`LinkEvents::up`]), and again when
-    /// that call returns.
-    ///
-    /// To be asked before anything is looked at that a fresh server changes,
-    /// such as the number of a device.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    #[inline]
-    pub fn life(&self) -> Life {
-        // ORDERING: Pairs with the release in `set_life`: what the users did
-        // before they let I/O go is seen.
-        Life(self.life.load(Acquire))
-    }
-
-    /// Publishes the life that `park` is in.
-    pub(crate) fn set_life(&self, park: &Park) {
-        // ORDERING: See `life`.
-        self.life.store(park.life().0, Release);
-    }
-
-    /// Hands a request to the connection `queue` of a path. When it ends, `io` is
-    /// told. While there is no path it waits for one.
-    ///
-    /// # Context
-    ///
-    /// Any but hardirq.
-    ///
-    /// # Errors
-    ///
-    /// The I/O comes back with
-    /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ESTALE`: it was built for an earlier life, see [`Submit::life`];
-    /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
-    ///   long; before that, requests wait;
-    /// - `ENOTCONN`: the session is closed;
-    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed;
-    /// - `EIO`: its memory could not be mapped.
-    ///
-    /// The I/O itself may end with these, too, and with `ECONNABORTED` when the
-    /// session is closed; else with what the server answers.
-    pub fn submit(
-        self: &Arc<Self>,
-        queue: u32,
-        submit: Submit<'_>,
-    ) -> Result<(), (Error, IoHandle)> {
-        let Submit { life, mut io, .. } = submit;
-        let Some(cid) = queue.checked_add(1).and_then(|cid| u16::try_from(cid).ok()) else {
-            return Err((EINVAL, io));
-        };
-        let req = Req {
-            info: Info {
-                tag: submit.tag,
-                dir: submit.dir,
-                bytes: submit.bytes,
-                entry: Entry::NEW,
-            },
-            user_hdr: submit.user_hdr,
-            last: submit.last,
-            counted: false,
-        };
-        if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
-            return Err((EMSGSIZE, io));
-        }
-        let set = self.set.read();
-        if let Some(set) = set.get().filter(|set| set.open) {
-            if set.life != life {
-                return Err((ESTALE, io));
-            }
-            match set.submit(&self.settings, &self.turns, cid, req, io) {
-                Ok(_) => return Ok(()),
-                Err((ENOTCONN, back)) => io = back,
-                Err(refused) => return Err(refused),
-            }
-        }
-        drop(set);
-        self.park.lock().put(life, cid, &req, io)?;
-        trace::client_park(|| (self.name(), submit.tag, 0));
-        self.pump();
-        Ok(())
-    }
-
-    /// Rings the doorbell of the connection `queue` for the requests that were
-    /// submitted without.
-    ///
-    /// # Context
-    ///
-    /// As [`Session::submit`].
-    pub fn commit(&self, queue: u32) {
-        let Some(cid) = queue.checked_add(1).and_then(|cid| u16::try_from(cid).ok()) else {
-            return;
-        };
-        if let Some(set) = self.set.read().get() {
-            for path in &set.paths {
-                path.commit(cid);
-            }
-        }
-    }
-
-    /// Sends an administrative message and waits for its answer; gives the
-    /// number of bytes that were put into `reply`, all of it. It is sent again
-    /// when its path is lost and another one is connected.
-    ///
-    /// # Context
-    ///
-    /// May sleep; interruptible.
-    ///
-    /// # Errors
-    ///
-    /// - `ENOTCONN`: the session is cut off; messages do not wait for a path.
-    /// - `ECONNABORTED`: its last path was lost.
-    /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; what the server answered.
-    pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<usize> {
-        if user_hdr.len() > request::MAX_USER_HDR {
-            return Err(EMSGSIZE);
-        }
-        let io = SyncIo::new(reply.len())?;
-        let permit = self.admin.get(self)?;
-        let req = Req {
-            info: Info {
-                tag: permit.tag(),
-                dir,
-                bytes: u32::try_from(reply.len())?,
-                entry: Entry::ADMIN,
-            },
-            user_hdr,
-            last: true,
-            counted: false,
-        };
-        let handle = io.handle()?;
-        let set = self.set.read();
-        let sent = match set.get() {
-            Some(set) => set
-                .submit(&self.settings, &self.turns, 0, req, handle)
-                .map(drop),
-            None => Err((ENOTCONN, handle)),
-        };
-        drop(set);
-        sent.map_err(|(error, _io)| error)?;
-        if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
-            if io.result() == Err(EINPROGRESS) {
-                permit.give_up(io);
-            }
-            return Err(if error == ERESTARTSYS { EINTR } else { error });
-        }
-        if !reply.is_empty() {
-            let bytes = io.bytes()?.get(..reply.len()).ok_or(EIO)?;
-            reply.copy_from_slice(bytes);
-        }
-        Ok(reply.len())
-    }
-}
-
-/// Paths that come and go.
-impl Session {
-    /// Returns the number of an attempt that begins.
-    pub(crate) fn next_epoch(&self) -> Result<u32> {
-        self.park.lock().failover.begin().ok_or(EOVERFLOW)
-    }
-
-    /// Takes the turn to ask the server for a session, unless another attempt
-    /// has it.
-    pub(crate) fn take_turn(&self, epoch: u32) -> bool {
-        // ORDERING: Nothing else depends on it.
-        self.turn.cmpxchg(0, epoch, Relaxed).is_ok()
-    }
-
-    /// Gives the turn back.
-    pub(crate) fn give_turn(&self, epoch: u32) {
-        let _ = self.turn.cmpxchg(epoch, 0, Relaxed);
-    }
-
-    /// Calls `f` with the set of connected paths, for what may not sleep.
-    pub(crate) fn with_set<R>(&self, f: impl FnOnce(&Set) -> R) -> Option<R> {
-        self.set.read().get().map(f)
-    }
-
-    /// Replaces the set by one that `change` was applied to; no submitter uses
-    /// what is not in it any more when this returns.
-    fn swap(&self, members: &mut Members, change: impl FnOnce(&mut KVec<Arc<Active>>)) {
-        // It is always there, but to look is easier than to prove it.
-        let Some(mut next) = members.spare.take() else {
-            return;
-        };
-        next.paths.clear();
-        let set = self.set.read();
-        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
-            // There is room, see `Members::spare`.
-            let _ = next.paths.push_within_capacity(path.clone());
-        }
-        drop(set);
-        change(&mut next.paths);
-        let park = self.park.lock();
-        next.life = park.life();
-        next.open = !park.failover.is_held();
-        drop(park);
-        members.spare = self.set.replace(Some(next));
-        if let Some(old) = &mut members.spare {
-            old.paths.clear();
-        }
-    }
-
-    /// Offers a path that is about to come up; if it is taken, submitters find it
-    /// from now on.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn offer(self: &Arc<Self>, offer: &Offer, active: &Arc<Active>) -> Result<Admit> {
-        let depth = offer.queue_depth;
-        if Shares::of_session(depth).reserved() == 0 {
-            active
-                .attempt
-                .error(fmt!("the server's queue depth {} is too short", depth));
-            return Err(EINVAL);
-        }
-        let mut places = match self.limits.as_ref() {
-            None => Some(Places::new(depth)?),
-            Some(_) => None,
-        };
-        let mut members = self.members.lock();
-        self.reserve(&mut members)?;
-        let mut park = self.park.lock();
-        let admit = park.failover.offer(offer);
-        let Admit::Publish(published) = admit else {
-            drop(park);
-            if let Admit::Forgotten = admit {
-                self.forgotten();
-            }
-            return Ok(admit);
-        };
-        if let Some(places) = &mut places {
-            park.set_places(places);
-        }
-        park.outage = None;
-        self.set_life(&park);
-        drop(park);
-        self.limits.populate(Limits {
-            queue_depth: depth,
-            max_io_bytes: offer.max_io_bytes,
-        });
-        active.attempt.published.populate(published);
-        active.attempt.path.set_previous(offer.epoch);
-        self.swap(&mut members, |paths| {
-            // There is room.
-            let _ = paths.push_within_capacity(active.clone());
-        });
-        drop(members);
-        self.fenced(offer.previous);
-        self.expiry.cancel();
-        self.link.enqueue(self.clone());
-        self.news.post();
-        self.pump();
-        Ok(admit)
-    }
-
-    /// Makes room for one more path in the set that will be published.
-    fn reserve(&self, members: &mut Members) -> Result {
-        let count = self.with_set(|set| set.paths.len()).unwrap_or(0);
-        let Some(spare) = &mut members.spare else {
-            return Err(ENOMEM);
-        };
-        // It is empty.
-        spare.paths.reserve(count + 1, GFP_KERNEL)?;
-        Ok(())
-    }
-
-    /// The server has forgotten the paths that are connected.
-    fn forgotten(&self) {
-        let set = self.set.read();
-        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
-            path.attempt
-                .error(fmt!("the server has forgotten this path"));
-        }
-    }
-
-    /// Hides a path; no submitter is in it any more when this returns.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn unpublish(self: &Arc<Self>, attempt: &Attempt) {
-        let Some(published) = attempt.published.copy() else {
-            return;
-        };
-        let mut members = self.members.lock();
-        self.swap(&mut members, |paths| {
-            paths.retain(|path| path.attempt.epoch != attempt.epoch)
-        });
-        let mut park = self.park.lock();
-        let outage = park.failover.path_lost(&published);
-        if let Some(outage) = outage {
-            park.outage = Some((outage, Instant::now()));
-        }
-        let closing = park.closed;
-        drop(park);
-        drop(members);
-        if outage.is_none() {
-            return;
-        }
-        if !closing {
-            pr_warn!("{}: no path to the server is left\n", self.name());
-        }
-        self.expiry.modify(self.clone(), 0);
-        self.link.enqueue(self.clone());
-    }
-
-    /// I/O that was held goes on if there is no reason any more.
-    pub(crate) fn link_returned(&self) {
-        let mut members = self.members.lock();
-        let mut park = self.park.lock();
-        park.failover.returned();
-        self.set_life(&park);
-        drop(park);
-        self.swap(&mut members, |_| ());
-    }
-
-    /// Puts a request aside that a path leaves behind; gives it back if that is
-    /// not possible.
-    pub(crate) fn park_lost(
-        &self,
-        path: &Published,
-        info: Info,
-        user_hdr: &[u8],
-        cid: u16,
-        io: IoHandle,
-    ) -> Option<IoHandle> {
-        let parked = self.park.lock().put_lost(path, info, user_hdr, cid, io);
-        parked.err()
     }
 }
 

@@ -481,6 +481,16 @@ impl<H: Handler> QueuePair<H> {
         Ok(())
     }
 
+    /// Tells whether nothing can be sent any more: the queue pair was closed, or
+    /// the driver has failed to take a chain, in whole or in part.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn is_closed(&self) -> bool {
+        self.send_queue().lock().closed
+    }
+
     /// Rings the doorbell for all chains that wait.
     ///
     /// # Context

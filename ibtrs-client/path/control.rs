@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What users want of a path, and waiting for it.
+
+use super::{
+    Fsm,
+    Path, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::fsm::client_path::{
+    Event,
+    State, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// How often a server may answer a user's wish to reconnect with a reset: it does
+/// as long as it is busy closing the path's former connections.
+const RESETS_FORGIVEN: u32 = 3;
+
+impl Path {
+    /// Waits until `ready` gives something about the state.
+    fn wait<R>(&self, mut ready: impl FnMut(&Fsm) -> Option<R>) -> Result<R> {
+        let mut fsm = self.fsm.lock();
+        loop {
+            if let Some(value) = ready(&fsm) {
+                return Ok(value);
+            }
+            if self.changed.wait_interruptible(&mut fsm) {
+                return Err(EINTR);
+            }
+        }
+    }
+
+    /// What the attempts since the first `outcomes` came to, if there was one.
+    pub(crate) fn outcome_since(&self, outcomes: u64) -> Option<Result> {
+        let fsm = self.fsm.lock();
+        (fsm.outcomes != outcomes).then_some(fsm.outcome)
+    }
+
+    /// Waits for the outcome of an attempt after the first `outcomes`.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`; `ECONNABORTED` when the path is closed instead; why the attempt
+    /// failed.
+    pub(crate) fn wait_outcome(&self, outcomes: u64) -> Result {
+        self.wait(|fsm| {
+            if fsm.outcomes != outcomes {
+                return Some(fsm.outcome);
+            }
+            matches!(fsm.state, State::Closing | State::Closed | State::Dead)
+                .then_some(Err(ECONNABORTED))
+        })?
+    }
+
+    /// Waits until the path is torn down for good.
+    fn wait_closed(&self) -> Result {
+        self.wait(|fsm| matches!(fsm.state, State::Closed | State::Dead).then_some(()))
+    }
+
+    fn is_closing(&self) -> bool {
+        matches!(self.state(), State::Closing | State::Closed | State::Dead)
+    }
+
+    /// Connects the path anew at once, whether it is connected or not, and
+    /// waits for that.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// - `EBUSY`: it is connecting, or being closed.
+    /// - `ENODEV`: it was removed.
+    /// - `EINTR`: a signal came; the attempt goes on.
+    /// - Why the attempt failed; others follow as the settings say.
+    pub fn reconnect(self: &Arc<Self>) -> Result {
+        let (verdict, mut outcomes) = self.step(Event::UserReconnect, None);
+        verdict.result().map_err(convert::error)?;
+        for _ in 0..RESETS_FORGIVEN {
+            match self.wait_outcome(outcomes) {
+                Err(error) if error == ECONNRESET && !self.is_closing() => outcomes += 1,
+                result => return result,
+            }
+        }
+        self.wait_outcome(outcomes)
+    }
+
+    /// Closes the path until a user wants it again, and waits for that.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV`: it was removed.
+    /// - `EINTR`: a signal came; it is closed nevertheless.
+    pub fn disconnect(self: &Arc<Self>) -> Result {
+        match self.ask(Event::UserDisconnect) {
+            Err(error) if error != EALREADY => Err(error),
+            _ => self.wait_closed(),
+        }
+    }
+
+    /// Closes the path, and takes it out of the session. Before it goes `unlink`
+    /// is called, which may refuse.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV`: it was removed.
+    /// - `EINTR`: a signal came; it is closed, but still there.
+    /// - Those of `unlink`.
+    pub fn remove(self: &Arc<Self>, unlink: impl FnOnce() -> Result) -> Result {
+        while self.state() != State::Closed {
+            match self.ask(Event::UserDisconnect) {
+                // Perhaps somebody else is closing it.
+                Ok(()) | Err(EALREADY) => self.wait_closed()?,
+                Err(error) => return Err(error),
+            }
+        }
+        unlink()?;
+        // Somebody may have connected it again.
+        self.ask(Event::UserRemove)?;
+        if self.state() != State::Dead {
+            self.close();
+            return Ok(());
+        }
+        self.forget();
+        Ok(())
+    }
+
+    /// Closes the path and removes it, no matter what.
+    pub(crate) fn close(self: &Arc<Self>) {
+        while self.state() != State::Dead {
+            let _ = self.ask(Event::UserRemove);
+            let mut fsm = self.fsm.lock();
+            while !matches!(fsm.state, State::Closed | State::Dead) {
+                self.changed.wait(&mut fsm);
+            }
+        }
+        self.forget();
+    }
+
+    /// Begins to close the path.
+    pub(crate) fn begin_close(self: &Arc<Self>) {
+        let _ = self.ask(Event::UserDisconnect);
+    }
+
+    /// Takes a dead path out of the session.
+    fn forget(self: &Arc<Self>) {
+        let hook = self.hook.lock().take();
+        if let Some(hook) = hook {
+            hook.removed(self);
+        }
+        self.session.forget(self);
+        self.timer.cancel_sync();
+        self.beat.cancel_sync();
+        self.connect.flush();
+        self.events.flush();
+    }
+
+    fn ask(self: &Arc<Self>, event: Event) -> Result {
+        self.event(event).result().map_err(convert::error)
+    }
+}

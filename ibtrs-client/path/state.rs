@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A path's changes of state: the shell around
+//! [`ibtrs_proto::fsm::client_path`].
+
+use super::Path;
+use crate::{
+    attempt::Attempt,
+    connect,
+    text::Text, //
+};
+use ibtrs_core::{
+    convert,
+    trace, //
+};
+use ibtrs_proto::{
+    fsm::client_path::{
+        self as fsm,
+        Actions,
+        Event,
+        State, //
+    },
+    fsm::Verdict, //
+};
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
+};
+use kx::{
+    mm::NoIo,
+    work::WorkItem, //
+};
+
+impl Path {
+    /// Lets the next attempt begin at once.
+    pub(crate) fn set_hurry(&self) {
+        self.fsm.lock().hurry = true;
+    }
+
+    /// Says what the attempt of that number comes to.
+    pub(crate) fn set_failure(&self, epoch: u32, error: Error) {
+        let mut fsm = self.fsm.lock();
+        if fsm.epoch == epoch {
+            fsm.failure = Some(error);
+        }
+    }
+
+    /// Tells whether another attempt to reconnect may be made.
+    pub(crate) fn may_retry(&self) -> bool {
+        let made = self.fsm.lock().made;
+        self.session.settings().max_reconnect_attempts().allow(made)
+    }
+
+    /// Lets the state machine make a step.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(super) fn event(self: &Arc<Self>, event: Event) -> Verdict {
+        self.step(event, None).0
+    }
+
+    /// As [`Path::event`], if the attempt of that number is the present one;
+    /// tells whether the event was taken.
+    pub(crate) fn attempt_event(self: &Arc<Self>, epoch: u32, event: Event) -> bool {
+        self.step(event, Some(epoch)).0.accepted()
+    }
+
+    /// Also gives the number of outcomes before the step.
+    pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Verdict, u64) {
+        let mut fsm = self.fsm.lock();
+        let outcomes = fsm.outcomes;
+        if epoch.is_some_and(|epoch| epoch != fsm.epoch) {
+            return (Verdict::Ignored, outcomes);
+        }
+        let from = fsm.state;
+        let step = fsm::step(from, event);
+        let moved = from != step.next;
+        fsm.state = step.next;
+        if step.verdict.accepted() {
+            let outcome = match event {
+                Event::Established => Some(Ok(())),
+                Event::ConnectFailed { .. } => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
+                _ => None,
+            };
+            if let Some(outcome) = outcome {
+                fsm.outcomes += 1;
+                fsm.outcome = outcome;
+            }
+            if matches!(event, Event::ReconnectDue) {
+                fsm.made = fsm.made.saturating_add(1);
+            }
+        }
+        if step.actions.contains(Actions::RESET_ATTEMPTS) {
+            fsm.made = 0;
+        }
+        let work = moved || !step.actions.is_empty();
+        if !step.actions.is_empty() {
+            fsm.todo.push(step.actions, Actions::and);
+        }
+        drop(fsm);
+        if moved {
+            let (from, to) = (trace::client_state(from), trace::client_state(step.next));
+            trace::client_path_state(|| (self.session.name(), self.name(), from, to));
+        }
+        if work {
+            self.events.enqueue(self.clone());
+            self.changed.notify_all();
+            self.session.news().post();
+        }
+        (step.verdict, outcomes)
+    }
+
+    /// Something broke in the attempt of that number, which `what` says: the
+    /// path is given up, to be connected again.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
+        let retry = self.may_retry();
+        if !self.attempt_event(epoch, Event::Error { retry }) {
+            return;
+        }
+        let text = Text::new(what);
+        *self.last_error.lock() = text;
+        kx::pr_warn_ratelimited!("{}: {}\n", self.log(), text.as_str());
+    }
+
+    /// Does what a step asked for.
+    fn perform(self: &Arc<Self>, actions: Actions) {
+        let has = |action| actions.contains(action);
+        if has(Actions::ABORT_CONNECT) {
+            if let Some(attempt) = &*self.attempt.lock() {
+                attempt.abort();
+            }
+        }
+        if has(Actions::CANCEL_RECONNECT) {
+            self.timer.cancel();
+        }
+        if has(Actions::STOP_AND_DESTROY) {
+            self.tear_down();
+        }
+        if has(Actions::NOTIFY_UP) {
+            self.stats.connected();
+        }
+        if has(Actions::COUNT_FAILURE) {
+            self.stats.connect_failed();
+        }
+        if has(Actions::SCHEDULE_RECONNECT) {
+            self.timer
+                .enqueue_in(self.clone(), self.reconnect_delay_ms());
+        }
+        if has(Actions::RECONNECT_NOW) {
+            self.event(Event::ReconnectDue);
+        }
+        if has(Actions::START_CONNECT) {
+            if let Err(error) = self.begin() {
+                self.set_failure(0, error);
+                let retry = self.may_retry();
+                self.attempt_event(0, Event::ConnectFailed { retry });
+            }
+        }
+        if has(Actions::START_HEARTBEAT) {
+            let interval = self.session.settings().hb_interval_ms.get();
+            self.beat.enqueue_in(self.clone(), interval);
+        }
+    }
+
+    fn reconnect_delay_ms(&self) -> u32 {
+        let mut fsm = self.fsm.lock();
+        let (made, hurry) = (fsm.made, fsm.hurry);
+        fsm.hurry = false;
+        drop(fsm);
+        if hurry {
+            return 0;
+        }
+        let backoff = self.session.settings().backoff();
+        backoff.delay_ms(made, kx::random::next_u32())
+    }
+
+    /// Begins an attempt.
+    fn begin(self: &Arc<Self>) -> Result {
+        let epoch = self.session.next_epoch()?;
+        let attempt = Attempt::new(self.clone(), epoch)?;
+        self.nr_attempts.fetch_add(1, Relaxed);
+        *self.attempt.lock() = Some(attempt);
+        let mut fsm = self.fsm.lock();
+        fsm.epoch = epoch;
+        fsm.failure = None;
+        drop(fsm);
+        self.connect.enqueue(self.clone());
+        Ok(())
+    }
+
+    /// Lets no new request in, ends the connections, and leaves the requests that
+    /// were in flight to the session.
+    fn tear_down(&self) {
+        let Some(attempt) = self.attempt.lock().clone() else {
+            return;
+        };
+        attempt.wait_ended();
+        // What it reports from now on is what is done to it.
+        self.fsm.lock().epoch = 0;
+        self.beat.cancel();
+        self.session.unpublish(&attempt);
+        attempt.tear_down();
+        self.session.pump();
+        let gone = self.attempt.lock().take();
+        drop(gone);
+    }
+
+    /// A limit of the attempts was set: it holds for a path that waits, too.
+    pub(crate) fn attempts_limited(self: &Arc<Self>) {
+        if !self.may_retry() {
+            self.event(Event::GiveUp);
+        }
+    }
+
+    /// Tells the operator of a new state.
+    fn announce(&self) {
+        let state = self.state();
+        let mut hook = self.hook.lock();
+        if let Some(hook) = &mut *hook {
+            hook.changed(self, state);
+        }
+    }
+
+    /// The time between heartbeats was set.
+    pub(crate) fn heartbeat_changed(self: &Arc<Self>) {
+        if self.state() == State::Connected {
+            let interval = self.session.settings().hb_interval_ms.get();
+            self.beat.modify(self.clone(), interval);
+        }
+    }
+}
+
+/// State changes.
+impl WorkItem<0> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _scope = NoIo::enter();
+        loop {
+            let todo = this.fsm.lock().todo.take();
+            if todo.is_empty() {
+                break;
+            }
+            for actions in todo.iter() {
+                this.perform(actions);
+            }
+        }
+        if this.state() == State::Closing {
+            this.event(Event::CloseDone);
+        }
+        this.announce();
+    }
+}
+
+/// Connecting.
+impl WorkItem<1> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let _scope = NoIo::enter();
+        let attempt = this.attempt.lock().clone();
+        if let Some(attempt) = attempt {
+            connect::run(&attempt);
+        }
+    }
+}
+
+/// The delay before an attempt is over.
+impl WorkItem<2> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.event(Event::ReconnectDue);
+    }
+}
+
+/// Heartbeats.
+impl WorkItem<3> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let attempt = this.attempt.lock().clone();
+        let Some(attempt) = attempt else {
+            return;
+        };
+        match attempt.beat() {
+            Ok(()) => {
+                if this.state() == State::Connected {
+                    let interval = this.session.settings().hb_interval_ms.get();
+                    this.beat.enqueue_in(this.clone(), interval);
+                }
+            }
+            Err(error) => attempt.error(fmt!(
+                "no heartbeat from the server ({})",
+                convert::errno(error).as_str()
+            )),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Paths that come and go.
+
+use super::{
+    Limits,
+    Session, //
+};
+use crate::{
+    attempt::{
+        Active,
+        Attempt, //
+    },
+    park::Places,
+    path::Path,
+    request::Info,
+    set::Set, //
+};
+use ibtrs_proto::{
+    failover::{
+        Admit,
+        Offer,
+        Published, //
+    },
+    permit::Shares, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
+    time::Instant, //
+};
+use kx::io::IoHandle;
+
+/// The paths of a session.
+pub(super) struct Members {
+    pub(super) paths: KVec<Arc<Path>>,
+    /// The set that is not published; it has room for one path less than the
+    /// published one, so that a path can be taken out without memory.
+    pub(super) spare: Option<KBox<Set>>,
+    /// No path is added any more.
+    pub(super) closing: bool,
+}
+
+impl Session {
+    /// Returns the number of an attempt that begins.
+    pub(crate) fn next_epoch(&self) -> Result<u32> {
+        self.park.lock().failover.begin().ok_or(EOVERFLOW)
+    }
+
+    /// Takes the turn to ask the server for a session, unless another attempt
+    /// has it.
+    pub(crate) fn take_turn(&self, epoch: u32) -> bool {
+        // ORDERING: Nothing else depends on it.
+        self.turn.cmpxchg(0, epoch, Relaxed).is_ok()
+    }
+
+    /// Gives the turn back.
+    pub(crate) fn give_turn(&self, epoch: u32) {
+        let _ = self.turn.cmpxchg(epoch, 0, Relaxed);
+    }
+
+    /// Calls `f` with the set of connected paths, for what may not sleep.
+    pub(crate) fn with_set<R>(&self, f: impl FnOnce(&Set) -> R) -> Option<R> {
+        self.set.read().get().map(f)
+    }
+
+    /// Replaces the set by one that `change` was applied to; no submitter uses
+    /// what is not in it any more when this returns.
+    fn swap(&self, members: &mut Members, change: impl FnOnce(&mut KVec<Arc<Active>>)) {
+        // It is always there, but to look is easier than to prove it.
+        let Some(mut next) = members.spare.take() else {
+            return;
+        };
+        next.paths.clear();
+        let set = self.set.read();
+        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
+            // There is room, see `Members::spare`.
+            let _ = next.paths.push_within_capacity(path.clone());
+        }
+        drop(set);
+        change(&mut next.paths);
+        let park = self.park.lock();
+        next.life = park.life();
+        next.open = !park.failover.is_held();
+        drop(park);
+        members.spare = self.set.replace(Some(next));
+        if let Some(old) = &mut members.spare {
+            old.paths.clear();
+        }
+    }
+
+    /// Offers a path that is about to come up; if it is taken, submitters find it
+    /// from now on.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn offer(self: &Arc<Self>, offer: &Offer, active: &Arc<Active>) -> Result<Admit> {
+        let depth = offer.queue_depth;
+        if Shares::of_session(depth).reserved() == 0 {
+            active
+                .attempt
+                .error(fmt!("the server's queue depth {} is too short", depth));
+            return Err(EINVAL);
+        }
+        let mut places = match self.limits.as_ref() {
+            None => Some(Places::new(depth)?),
+            Some(_) => None,
+        };
+        let mut members = self.members.lock();
+        self.reserve(&mut members)?;
+        let mut park = self.park.lock();
+        let admit = park.failover.offer(offer);
+        let Admit::Publish(published) = admit else {
+            drop(park);
+            if let Admit::Forgotten = admit {
+                self.forgotten();
+            }
+            return Ok(admit);
+        };
+        if let Some(places) = &mut places {
+            park.set_places(places);
+        }
+        park.outage = None;
+        self.set_life(&park);
+        drop(park);
+        self.limits.populate(Limits {
+            queue_depth: depth,
+            max_io_bytes: offer.max_io_bytes,
+        });
+        active.attempt.published.populate(published);
+        active.attempt.path.set_previous(offer.epoch);
+        self.swap(&mut members, |paths| {
+            // There is room.
+            let _ = paths.push_within_capacity(active.clone());
+        });
+        drop(members);
+        self.fenced(offer.previous);
+        self.expiry.cancel();
+        self.link.enqueue(self.clone());
+        self.news.post();
+        self.pump();
+        Ok(admit)
+    }
+
+    /// Makes room for one more path in the set that will be published.
+    fn reserve(&self, members: &mut Members) -> Result {
+        let count = self.with_set(|set| set.paths.len()).unwrap_or(0);
+        let Some(spare) = &mut members.spare else {
+            return Err(ENOMEM);
+        };
+        // It is empty.
+        spare.paths.reserve(count + 1, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// The server has forgotten the paths that are connected.
+    fn forgotten(&self) {
+        let set = self.set.read();
+        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
+            path.attempt
+                .error(fmt!("the server has forgotten this path"));
+        }
+    }
+
+    /// Hides a path; no submitter is in it any more when this returns.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn unpublish(self: &Arc<Self>, attempt: &Attempt) {
+        let Some(published) = attempt.published.copy() else {
+            return;
+        };
+        let mut members = self.members.lock();
+        self.swap(&mut members, |paths| {
+            paths.retain(|path| path.attempt.epoch != attempt.epoch)
+        });
+        let mut park = self.park.lock();
+        let outage = park.failover.path_lost(&published);
+        if let Some(outage) = outage {
+            park.outage = Some((outage, Instant::now()));
+        }
+        let closing = park.closed;
+        drop(park);
+        drop(members);
+        if outage.is_none() {
+            return;
+        }
+        if !closing {
+            pr_warn!("{}: no path to the server is left\n", self.name());
+        }
+        self.expiry.modify(self.clone(), 0);
+        self.link.enqueue(self.clone());
+    }
+
+    /// I/O that was held goes on if there is no reason any more.
+    pub(crate) fn link_returned(&self) {
+        let mut members = self.members.lock();
+        let mut park = self.park.lock();
+        park.failover.returned();
+        self.set_life(&park);
+        drop(park);
+        self.swap(&mut members, |_| ());
+    }
+
+    /// Puts a request aside that a path leaves behind; gives it back if that is
+    /// not possible.
+    pub(crate) fn park_lost(
+        &self,
+        path: &Published,
+        info: Info,
+        user_hdr: &[u8],
+        cid: u16,
+        io: IoHandle,
+    ) -> Option<IoHandle> {
+        let parked = self.park.lock().put_lost(path, info, user_hdr, cid, io);
+        parked.err()
+    }
+}

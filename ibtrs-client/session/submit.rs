@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests and messages on their way in.
+
+use super::{
+    Dir,
+    Life,
+    Session,
+    Submit, //
+};
+use crate::{
+    park::Park,
+    request::{
+        self,
+        Info,
+        Req, //
+    }, //
+};
+use ibtrs_core::trace;
+use ibtrs_proto::failover::Entry;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Release, //
+        },
+        Arc, //
+    }, //
+};
+use kx::io::{
+    IoHandle,
+    SyncIo, //
+};
+
+impl Session {
+    /// Names the present span of the session's life. Another one begins when
+    /// the server turns out to be fresh (see [`LinkEvents::up`]), and again when
+    /// that call returns.
+    ///
+    /// To be asked before anything is looked at that a fresh server changes,
+    /// such as the number of a device.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub fn life(&self) -> Life {
+        // ORDERING: Pairs with the release in `set_life`: what the users did
+        // before they let I/O go is seen.
+        Life(self.life.load(Acquire))
+    }
+
+    /// Publishes the life that `park` is in.
+    pub(crate) fn set_life(&self, park: &Park) {
+        // ORDERING: See `life`.
+        self.life.store(park.life().0, Release);
+    }
+
+    /// Hands a request to the connection `queue` of a path. When it ends, `io` is
+    /// told. While there is no path it waits for one.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq.
+    ///
+    /// # Errors
+    ///
+    /// The I/O comes back with
+    /// - `EAGAIN`: the connection's queue is full, try again later;
+    /// - `ESTALE`: it was built for an earlier life, see [`Submit::life`];
+    /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
+    ///   long; before that, requests wait;
+    /// - `ENOTCONN`: the session is closed;
+    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed;
+    /// - `EIO`: its memory could not be mapped.
+    ///
+    /// The I/O itself may end with these, too, and with `ECONNABORTED` when the
+    /// session is closed; else with what the server answers.
+    pub fn submit(
+        self: &Arc<Self>,
+        queue: u32,
+        submit: Submit<'_>,
+    ) -> Result<(), (Error, IoHandle)> {
+        let Submit { life, io, .. } = submit;
+        let Some(cid) = cid_of(queue) else {
+            return Err((EINVAL, io));
+        };
+        let req = Req {
+            info: Info {
+                tag: submit.tag,
+                dir: submit.dir,
+                bytes: submit.bytes,
+                entry: Entry::NEW,
+            },
+            user_hdr: submit.user_hdr,
+            last: submit.last,
+            counted: false,
+        };
+        if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
+            return Err((EMSGSIZE, io));
+        }
+        let alone = self.submit_or_park(life, cid, &req, io)?;
+        if req.last && !alone {
+            // Those before it may have gone by other paths.
+            self.ring(cid);
+        }
+        Ok(())
+    }
+
+    /// Tells whether the session has one path, which took the request.
+    fn submit_or_park(
+        self: &Arc<Self>,
+        life: Life,
+        cid: u16,
+        req: &Req<'_>,
+        mut io: IoHandle,
+    ) -> Result<bool, (Error, IoHandle)> {
+        let set = self.set.read();
+        if let Some(set) = set.get().filter(|set| set.open) {
+            if set.life != life {
+                return Err((ESTALE, io));
+            }
+            match set.submit(&self.settings, &self.turns, cid, *req, io) {
+                Ok(_) => return Ok(set.paths.len() == 1),
+                Err((ENOTCONN, back)) => io = back,
+                Err(refused) => return Err(refused),
+            }
+        }
+        drop(set);
+        self.park.lock().put(life, cid, req, io)?;
+        trace::client_park(|| (self.name(), req.info.tag, 0));
+        self.pump();
+        Ok(false)
+    }
+
+    /// Rings the doorbell of the connection `queue` for the requests that were
+    /// submitted without.
+    ///
+    /// # Context
+    ///
+    /// As [`Session::submit`].
+    pub fn commit(&self, queue: u32) {
+        if let Some(cid) = cid_of(queue) {
+            self.ring(cid);
+        }
+    }
+
+    fn ring(&self, cid: u16) {
+        if let Some(set) = self.set.read().get() {
+            for path in &set.paths {
+                path.commit(cid);
+            }
+        }
+    }
+
+    /// Sends an administrative message and waits for its answer; gives the
+    /// number of bytes that were put into `reply`, all of it. It is sent again
+    /// when its path is lost and another one is connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep; interruptible.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOTCONN`: the session is cut off; messages do not wait for a path.
+    /// - `ECONNABORTED`: its last path was lost.
+    /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; what the server answered.
+    pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<usize> {
+        if user_hdr.len() > request::MAX_USER_HDR {
+            return Err(EMSGSIZE);
+        }
+        let io = SyncIo::new(reply.len())?;
+        let permit = self.admin.get(self)?;
+        let req = Req {
+            info: Info {
+                tag: permit.tag(),
+                dir,
+                bytes: u32::try_from(reply.len())?,
+                entry: Entry::ADMIN,
+            },
+            user_hdr,
+            last: true,
+            counted: false,
+        };
+        let handle = io.handle()?;
+        let set = self.set.read();
+        let sent = match set.get() {
+            Some(set) => set
+                .submit(&self.settings, &self.turns, 0, req, handle)
+                .map(drop),
+            None => Err((ENOTCONN, handle)),
+        };
+        drop(set);
+        sent.map_err(|(error, _io)| error)?;
+        if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
+            if io.result() == Err(EINPROGRESS) {
+                permit.give_up(io);
+            }
+            return Err(if error == ERESTARTSYS { EINTR } else { error });
+        }
+        if !reply.is_empty() {
+            let bytes = io.bytes()?.get(..reply.len()).ok_or(EIO)?;
+            reply.copy_from_slice(bytes);
+        }
+        Ok(reply.len())
+    }
+}
+
+/// Returns the number of the connection that serves a queue.
+fn cid_of(queue: u32) -> Option<u16> {
+    u16::try_from(queue.checked_add(1)?).ok()
+}
