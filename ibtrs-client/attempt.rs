@@ -23,7 +23,6 @@ use ibtrs_core::{
 use ibtrs_proto::{
     failover::Published,
     fsm::client_path::Event,
-    hb::HbAction,
     imm::{
         Fence,
         Imm, //
@@ -193,15 +192,14 @@ impl Attempt {
     pub(crate) fn beat(&self) -> Result {
         let missed_max = self.path.session.settings().hb_missed_max.get();
         self.heart.set_missed_max(missed_max);
-        match self.heart.tick() {
-            HbAction::Send => {
-                let cons = self.cons.lock();
-                let service = cons.qps.first().ok_or(ENOTCONN)?;
-                send_imm(service, Imm::Heartbeat)
+        self.heart.beat(|imm| {
+            let cons = self.cons.lock();
+            match send_imm(cons.qps.first().ok_or(ENOTCONN)?, imm) {
+                // A full queue has messages that the server must acknowledge anyway.
+                Err(EAGAIN) => Ok(()),
+                result => result,
             }
-            HbAction::Nothing => Ok(()),
-            HbAction::Dead => Err(ETIMEDOUT),
-        }
+        })
     }
 
     /// The server has answered a fence.

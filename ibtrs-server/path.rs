@@ -23,7 +23,10 @@ use ibtrs_core::{
     },
     heart::Heart,
     imm::send_imm,
-    steps::Steps,
+    steps::{
+        self,
+        Steps, //
+    },
     trace, //
 };
 use ibtrs_proto::{
@@ -39,7 +42,6 @@ use ibtrs_proto::{
         State, //
     },
     handshake::ConnReq,
-    hb::HbAction,
     imm::Imm,
     join::{
         Attempt,
@@ -472,10 +474,10 @@ impl Path {
         self.session.server.config.hb_interval_ms
     }
 
-    fn send_heartbeat(&self) -> Result {
+    fn send_heartbeat(&self, imm: Imm) -> Result {
         let cons = self.cons.lock();
         match cons.qps.first() {
-            Some(Some(service)) => match send_imm(service, Imm::Heartbeat) {
+            Some(Some(service)) => match send_imm(service, imm) {
                 // A full queue has messages that the client must acknowledge anyway.
                 Err(error) if error == EAGAIN => Ok(()),
                 result => result,
@@ -503,15 +505,10 @@ impl WorkItem<0> for Path {
             let complete = this.state() == State::Connecting && info::check(&this, &info);
             this.event(Event::Info { complete });
         }
-        loop {
-            let todo = this.fsm.lock().todo.take();
-            if todo.is_empty() {
-                break;
-            }
-            for actions in todo.iter() {
-                this.perform(actions);
-            }
-        }
+        steps::carry_out(
+            || this.fsm.lock().todo.take(),
+            |actions| this.perform(actions),
+        );
     }
 }
 
@@ -520,12 +517,7 @@ impl WorkItem<1> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let alive = match this.heart.tick() {
-            HbAction::Send => this.send_heartbeat(),
-            HbAction::Nothing => Ok(()),
-            HbAction::Dead => Err(ETIMEDOUT),
-        };
-        match alive {
+        match this.heart.beat(|imm| this.send_heartbeat(imm)) {
             Ok(()) if this.state() == State::Connected => {
                 this.beat.enqueue_in(this.clone(), this.hb_interval_ms());
             }

@@ -11,6 +11,7 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
+    steps,
     trace, //
 };
 use ibtrs_proto::{
@@ -245,15 +246,10 @@ impl WorkItem<0> for Path {
 
     fn run(this: Arc<Self>) {
         let _scope = NoIo::enter();
-        loop {
-            let todo = this.fsm.lock().todo.take();
-            if todo.is_empty() {
-                break;
-            }
-            for actions in todo.iter() {
-                this.perform(actions);
-            }
-        }
+        steps::carry_out(
+            || this.fsm.lock().todo.take(),
+            |actions| this.perform(actions),
+        );
         if this.state() == State::Closing {
             this.event(Event::CloseDone);
         }

@@ -2,9 +2,12 @@
 
 //! The heartbeat of a path: [`Heartbeat`] on real time.
 
-use ibtrs_proto::hb::{
-    HbAction,
-    Heartbeat, //
+use ibtrs_proto::{
+    hb::{
+        HbAction,
+        Heartbeat, //
+    },
+    imm::Imm, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -56,17 +59,30 @@ impl Heart {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(0)
     }
 
-    /// Says what to do at the end of an interval.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    pub fn tick(&self) -> HbAction {
+    fn tick(&self) -> HbAction {
         let mut state = self.state.lock();
         if self.heard.xchg(false, Relaxed) {
             state.received();
         }
         state.tick(self.now())
+    }
+
+    /// Does what is due at the end of an interval; `send` is called if that is to
+    /// send a heartbeat.
+    ///
+    /// # Context
+    ///
+    /// That of `send`.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` when the peer has been silent for too long; those of `send`.
+    pub fn beat(&self, send: impl FnOnce(Imm) -> Result) -> Result {
+        match self.tick() {
+            HbAction::Send => send(Imm::Heartbeat),
+            HbAction::Nothing => Ok(()),
+            HbAction::Dead => Err(ETIMEDOUT),
+        }
     }
 
     /// Takes note that the peer sent something.

@@ -40,13 +40,20 @@ impl<A: Copy> Steps<A> {
         core::mem::take(self)
     }
 
-    /// Tells whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Goes through the steps in their order.
-    pub fn iter(&self) -> impl Iterator<Item = A> + '_ {
+    fn iter(&self) -> impl Iterator<Item = A> + '_ {
         self.steps.iter().take(self.len).flatten().copied()
+    }
+}
+
+/// Does what remains to be done: `perform` for the actions of each step, until
+/// `take` gives no more.
+pub fn carry_out<A: Copy>(mut take: impl FnMut() -> Steps<A>, mut perform: impl FnMut(A)) {
+    loop {
+        let steps = take();
+        if steps.len == 0 {
+            break;
+        }
+        steps.iter().for_each(&mut perform);
     }
 }
