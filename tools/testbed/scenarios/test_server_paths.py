@@ -120,43 +120,56 @@ def test_paths_are_added_and_removed_under_load(pair):
     assert load.running
 
 
-def slow_disk(server, name: str, seconds: int) -> str:
-    """A disk whose every request takes its time."""
-    folder = f"/sys/kernel/config/nullb/{name}"
-    server.run("modprobe null_blk nr_devices=0 && "
-               f"mkdir {folder} && cd {folder} && echo 16 > size && echo 1 > memory_backed && "
-               f"echo 2 > irqmode && echo {seconds * 10**9} > completion_nsec && echo 1 > power",
-               timeout=300)
-    return f"/dev/{name}"
+def stats(server, which: str) -> list[int]:
+    """Reads, their bytes, writes, their bytes, in flight, as the server counts."""
+    folder = f"/sys/class/ibtrs-server/s/paths/{which}/stats"
+    return [int(number) for number in server.run(f"cat {folder}/rdma").split()]
 
 
 @pytest.mark.parametrize("invalidate", ["Y", "N"])
 def test_a_retry_waits_for_the_first_attempt(pair, invalidate):
-    """A write that is on a slow disk is sent again by the other path: the disk
-    never has both, and nobody else is disturbed."""
+    """A write that a disk is stuck with is sent again by the other path: it is not
+    served before the first attempt is over, and nobody else is disturbed."""
     server, client = pair
-    seconds = 12
-    server.null_blk("nullb1", size_mb=16)
-    start(pair, f"always_invalidate={invalidate}")
+    for number in range(3):
+        server.null_blk(f"nullb{number}", size_mb=16)
+    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
+               "&& [ -b /dev/dm-0 ]")
+    start(pair, f"always_invalidate={invalidate} sess_queue_depth=64")
     map_disk(client, "nullb1", session="other", paths=("10.0.1.1",))
-    slow_disk(server, "nullb0", seconds)
-    # The kernel reads a new disk for partitions, slowly.
-    client.run(f'echo "sessname=s path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=nullb0" > {MAINLINE.map_file}',
-               timeout=300)
-    before = int(server.run("cat /sys/block/nullb0/stat").split()[4])
-    begun = time.monotonic()
-    write = client.start("dd if=/dev/urandom of=/dev/rnbd1 bs=64k count=1 oflag=direct status=none")
-    server.wait_until("[ $(awk '{ print $1 + $2 }' /sys/block/nullb0/inflight) = 1 ]")
-    # Whichever path it took.
-    for which, other in ((ONE, TWO), (TWO, ONE)):
-        client.run(f"echo 1 > {path(which)}/disconnect", timeout=120)
-        if server.run("dmesg | grep -c 's: .*given up by the client' || true") != "0":
-            break
-        client.run(f"echo 1 > {path(which)}/reconnect", timeout=120)
-    assert server.run("awk '{ print $1 + $2 }' /sys/block/nullb0/inflight") == "1"
-    # Others are not disturbed: an old session, and a new one.
-    client.run("dd if=/dev/rnbd0 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=10)
-    assert write.running
+    map_disk(client, "dm-0")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        write = client.start("dd if=/dev/urandom of=/dev/rnbd1 bs=64k count=1 oflag=direct status=none")
+        first, second = (ONE, TWO) if wait_for_path(server) == ONE else (TWO, ONE)
+        client.run(f"echo 1 > {path(first)}/disconnect", timeout=120)
+        server.wait_until(f"[ ! -e /sys/class/ibtrs-server/s/paths/{first} ]")
+        time.sleep(3)
+        assert stats(server, second)[2:] == [0, 0, 0]
+        # The client connects that path again, and is let in when the disk is done with it.
+        assert not client.ok(f"echo 1 > {path(first)}/reconnect", timeout=120)
+        # Others are not disturbed: an old session, and a new one.
+        client.run("dd if=/dev/rnbd0 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
+        map_disk(client, "nullb2", session="new", paths=("10.0.2.1",))
+        client.run("dd if=/dev/rnbd2 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
+        assert write.running
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
     write.wait(60)
-    assert time.monotonic() - begun > 1.9 * seconds
-    assert int(server.run("cat /sys/block/nullb0/stat").split()[4]) == before + 2
+    assert stats(server, second)[2] == 1 and stats(server, second)[4] == 0
+    assert blockdev.checksum(server, "/dev/nullb0", 1) == blockdev.checksum(client, "/dev/rnbd1", 1)
+    client.wait_until(f"cd {path(first)} && {{ grep -qx connected state || "
+                      "echo 1 > reconnect; grep -qx connected state; }", 120)
+    for number in range(3):
+        client.run(MAINLINE.unmap(number))
+    server.wait_until("dmsetup remove --noudevsync stuck")
+
+
+def wait_for_path(server) -> str:
+    """The path that has a write in service."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for which in (ONE, TWO):
+            if stats(server, which)[4]:
+                return which
+    raise AssertionError("no path has a request in service")
