@@ -206,8 +206,8 @@ impl Session {
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of
     ///   the connection manager: there is no way to the server.
     /// - What the server refused with.
-    /// - `EINVAL`: no path or too many, or a server whose queue is too short to
-    ///   use.
+    /// - `EINVAL`: no path, or a server whose queue is too short to use.
+    /// - `ENOSPC`: more than 128 paths.
     /// - `EEXIST`: a path that is given twice.
     /// - `EOPNOTSUPP`: the address is a GID.
     /// - `ENOMEM`.
