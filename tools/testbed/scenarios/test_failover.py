@@ -174,10 +174,10 @@ def test_paths_are_added_and_removed(pair, stack, load):
     client = pair.client
     for link in (2, 1):
         path = f"{SESSION}/paths/*@ip:{SERVER_ADDRESS.format(link=link)}"
-        client.run(f"echo 1 > {path}/disconnect && [ $(cat {path}/state) = disconnected ]")
+        client.run(f"cd {path} && echo 1 > disconnect && [ $(cat state) = disconnected ]")
         load.goes_on()
-        client.run(f"echo 1 > {path}/reconnect && [ $(cat {path}/state) = connected ]")
-        client.run(f"echo 1 > {path}/remove_path")
+        client.run(f"cd {path} && echo 1 > reconnect && [ $(cat state) = connected ]")
+        client.run(f"cd {path} && echo 1 > remove_path")
         assert connected(client) == 1
         load.goes_on()
         client.run(f"echo ip:{SERVER_ADDRESS.format(link=link)} > {SESSION}/add_path")
