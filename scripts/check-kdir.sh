@@ -24,6 +24,14 @@ fi
 
 value() { sed -n "s/^$1=//p" "$config" | tr -d '"'; }
 tool() { printf '%s' "${!1:-$2}"; }
+# The compiler that LLVM= stands for: a suffix, a folder, or just 1.
+clang() {
+	case ${LLVM:-} in
+	-*) printf 'clang%s' "$LLVM" ;;
+	*/) printf '%sclang' "$LLVM" ;;
+	*) printf 'clang' ;;
+	esac
+}
 
 [ "$(value CONFIG_MODULES)" = y ] || missing "CONFIG_MODULES: the kernel takes no modules"
 [ "$(value CONFIG_BLOCK)" = y ] || missing "CONFIG_BLOCK: the kernel has no block devices"
@@ -49,10 +57,26 @@ else
 		missing "rustc ($want); name it with RUSTC="
 	fi
 	bindgen=$(tool BINDGEN bindgen)
-	"$bindgen" --version >/dev/null 2>&1 || missing "bindgen; name it with BINDGEN="
+	want=$(value CONFIG_BINDGEN_VERSION_TEXT)
+	if have=$("$bindgen" --version 2>/dev/null); then
+		[ "$have" = "$want" ] ||
+			missing "bindgen as the kernel's: it was built with '$want', BINDGEN=$bindgen is '$have'"
+	else
+		missing "bindgen ($want); name it with BINDGEN="
+	fi
 	[ -r "$kdir/rust/libkernel.rmeta" ] || missing "$kdir/rust/libkernel.rmeta: build the kernel there first"
 fi
-if [ "$(value CONFIG_CC_IS_CLANG)" = y ]; then
-	[ -n "${LLVM:-}" ] || missing "LLVM=1 (or LLVM=-22, say): the kernel was built with clang"
+want=$(value CONFIG_CC_VERSION_TEXT)
+if [ "$(value CONFIG_CC_IS_CLANG)" != y ]; then
+	missing "a kernel built with clang: the modules' C code becomes part of their Rust code (this one: '$want')"
+elif [ -z "${LLVM:-}" ]; then
+	missing "LLVM=1 (or LLVM=-22, say): the kernel was built with clang ('$want')"
+else
+	have=$("$(clang)" --version 2>/dev/null | head -n 1)
+	[ "$have" = "$want" ] ||
+		missing "clang as the kernel's: it was built with '$want', LLVM=$LLVM is '${have:-not there}'"
 fi
+# Versions of symbols would have to be made of the Rust code's debugging information.
+[ "$(value CONFIG_MODVERSIONS)" != y ] ||
+	missing "a kernel without CONFIG_MODVERSIONS: the modules export Rust symbols, which get no versions"
 exit $bad
