@@ -129,6 +129,14 @@ pub struct QpConfig {
     pub vector: u32,
 }
 
+/// Of no type of the caller's, and never inlined: a lock's class and its name must
+/// be the same in every module, and the name of a generic function's lock is
+/// another one in each.
+#[inline(never)]
+fn new_send_queue(queue: SendQueue) -> impl PinInit<SpinLockIrq<SendQueue>> {
+    new_spinlock_irq!(queue, "QueuePair::send_queue")
+}
+
 impl QpConfig {
     /// A send queue that has to be shorter than this is of no use.
     const MIN_SEND_DEPTH: u32 = 16;
@@ -160,7 +168,7 @@ impl QpConfig {
         let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {
             qp: UnsafeCell::new(ptr::null_mut()),
             handler,
-            send_queue <- new_spinlock_irq!(send_queue, "QueuePair::send_queue"),
+            send_queue <- new_send_queue(send_queue),
             credit: Opaque::new(bindings::ib_cqe { done: Some(sendq::credit_done::<H>) }),
             control: Opaque::new(bindings::ib_cqe { done: Some(sendq::control_done::<H>) }),
             recvs: Rings::new(),

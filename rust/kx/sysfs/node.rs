@@ -98,6 +98,20 @@ struct Removal {
     busy: bool,
 }
 
+/// Not a part of a generic function, whose lock would have the same class but
+/// another name in each module.
+#[inline(never)]
+fn new_removal() -> impl PinInit<SpinLock<Removal>> {
+    new_spinlock!(
+        Removal {
+            closed: false,
+            leaving: false,
+            busy: false,
+        },
+        "sysfs::Node::removal"
+    )
+}
+
 impl Node {
     /// Makes the part of the directory with `kobj`, whose attributes are for `data`.
     ///
@@ -112,10 +126,7 @@ impl Node {
         pin_init!(Self {
             kobj,
             data: data.cast(),
-            removal <- new_spinlock!(
-                Removal { closed: false, leaving: false, busy: false },
-                "sysfs::Node::removal"
-            ),
+            removal <- new_removal(),
             idle <- Completion::new(),
         })
     }

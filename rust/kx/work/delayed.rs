@@ -80,6 +80,13 @@ unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
 // SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
 unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
 
+/// Not a part of a generic function, whose lock would have the same class but
+/// another name in each module.
+#[inline(never)]
+fn new_disabled() -> impl PinInit<SpinLockIrq<u32>> {
+    new_spinlock_irq!(0, "DelayedWork::disabled")
+}
+
 impl<T, const ID: u64> DelayedWork<T, ID>
 where
     T: WorkItem<ID> + HasWork<Self>,
@@ -119,7 +126,7 @@ where
                 }
             }),
             queue,
-            disabled <- new_spinlock_irq!(0, "DelayedWork::disabled"),
+            disabled <- new_disabled(),
             _object: PhantomData,
         })
     }
