@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import initramfs, klog
+from . import initramfs, klog, stubs
 from .accel import QEMU, Accel
 from .channel import Channel, Job, Output
 from .paths import Kernel
@@ -57,9 +57,11 @@ class Guest:
         self.share = folder / "share"
         self.share.mkdir(parents=True, exist_ok=True)
         shutil.copy(SERVER, self.share)
+        shutil.copytree(stubs.build(), self.share / "lib", dirs_exist_ok=True)
         self.console = folder / "console.log"
         self.command_log = folder / "commands.log"
         self.booted_in = 0.0
+        self.unplugged: set[int] = set()
         self._qmp: Qmp | None = None
         self._echo = None
         self.log = klog.Log(self.console)
@@ -182,13 +184,19 @@ class Guest:
     def cable(self, link: int, plugged: bool) -> None:
         """Pulls or plugs in the cable of a link, counted from 1."""
         self.qmp("set_link", name=f"nic{link}", up=plugged)
+        (self.unplugged.discard if plugged else self.unplugged.add)(link)
+
+    def plug_all(self) -> None:
+        """Plugs in what was pulled."""
+        for link in list(self.unplugged):
+            self.cable(link, plugged=True)
 
     # Block devices to export.
 
     def null_blk(self, name: str = "nullb0", size_mb: int = 256, block_size: int = 512) -> str:
         """Makes a disk in the guest's memory and returns its path."""
         folder = f"/sys/kernel/config/nullb/{name}"
-        self.run("modprobe null_blk nr_devices=0 && "
+        self.run("{ [ -e /sys/module/null_blk ] || modprobe null_blk nr_devices=0; } && "
                  f"mkdir {folder} && cd {folder} && echo {size_mb} > size && "
                  f"echo {block_size} > blocksize && echo 1 > memory_backed && echo 1 > power")
         return f"/dev/{name}"

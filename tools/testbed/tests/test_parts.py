@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from testbed import initramfs, tsc
+from testbed import initramfs, stubs, tsc
 from testbed.stack import STACKS
 
 
@@ -19,6 +19,29 @@ def test_the_first_root_is_an_archive_that_others_can_read(tmp_path, monkeypatch
     names = subprocess.run(["cpio", "-it", "--quiet"], input=gzip.decompress(archive.read_bytes()),
                            stdout=subprocess.PIPE, check=True).stdout.decode().split()
     assert {"init", "bin/busybox", "dev/console", "host"} <= set(names)
+
+
+LISTING = """
+DYNAMIC SYMBOL TABLE:
+0000000000000000      DF *UND*	0000000000000000  Base        rbd_open
+0000000000000000      DF *UND*	0000000000000000 (GFAPI_3.4.0) glfs_new
+0000000000000000      DO *UND*	0000000000000000 (GFAPI_6.0)  glfs_fsync
+0000000000000000      DF *UND*	0000000000000000              rados_read
+00000000000d1c40 g    DF .text	0000000000000034  Base        fio_main
+"""
+
+
+def test_symbols_of_libraries_that_are_stood_in_for():
+    wanted = stubs.symbols(LISTING)
+    assert wanted == {"rbd_open": "", "glfs_new": "GFAPI_3.4.0", "glfs_fsync": "GFAPI_6.0", "rados_read": ""}
+    assert stubs.version_script({name: wanted[name] for name in ("glfs_new", "glfs_fsync")}) == (
+        "GFAPI_3.4.0 { glfs_new; };\nGFAPI_6.0 { glfs_fsync; };")
+
+
+def test_fio_starts_with_the_libraries_that_stand_in():
+    answer = subprocess.run(["fio", "--version"], capture_output=True, text=True,
+                            env=os.environ | {"LD_LIBRARY_PATH": str(stubs.build())})
+    assert (answer.returncode, answer.stderr) == (0, "")
 
 
 def test_the_counter_is_measured_the_same_twice():
