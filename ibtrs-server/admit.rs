@@ -167,12 +167,14 @@ impl Waiting {
         let Err(Refusal { error, why }) = result else {
             return;
         };
+        let errno = convert::errno(error);
+        let name = errno.as_str();
         match ends {
-            Ok(ends) => pr_warn_ratelimited!("{}: refused: {} ({:?})\n", ends, why, error),
-            Err(_) => pr_warn_ratelimited!("connection refused: {} ({:?})\n", why, error),
+            Ok(ends) => pr_warn_ratelimited!("{}: refused: {} ({})\n", ends, why, name),
+            Err(_) => pr_warn_ratelimited!("connection refused: {} ({})\n", why, name),
         }
         // If it fails the client learns when the id is dropped.
-        let _ = id.reject(&reject_encode(convert::errno(error)));
+        let _ = id.reject(&reject_encode(errno));
     }
 }
 

@@ -47,7 +47,7 @@ def test_memory_is_limited_and_given_back(pair):
         client.run(OURS.map_device("/dev/nullb0", session="one"))
         assert os.strerror(errno.ENOMEM) in refused(client, "two", "/dev/nullb1")
         client.run(OURS.unmap())
-        server.wait_until("! rdma resource show qp | grep -q 'comm \\[ib'")
+        server.wait_until("! rdma resource show qp | grep -q 'type RC'")
     assert "paths have as much memory as max_chunk_memory_mib says (ENOMEM)" in server.run("dmesg")
 
 
