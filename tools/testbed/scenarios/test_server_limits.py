@@ -69,7 +69,7 @@ def test_a_client_that_dies_is_noticed(pair):
     start(pair, "hb_interval_ms=500 hb_missed_max=4")
     client.run(OURS.map_device("/dev/nullb0", session="one"))
     assert queue_pairs(server)
-    client.freeze()
+    client.kill()
     server.wait_until("dmesg | grep -q 'one: session closed'", 60)
     assert "no heartbeat from the client" in server.run("dmesg")
     assert queue_pairs(server) == 0
@@ -86,7 +86,7 @@ def test_a_client_vanishes_while_it_connects(pair):
     client.run("tc qdisc add dev eth0 root netem delay 1500ms")
     client.start(f'echo "sessname=s path=ip:10.0.1.1 device_path=nullb0" > {MAINLINE.map_file}')
     server.wait_until("rdma resource show qp | grep -q 'type RC'", 60)
-    client.freeze()
+    client.kill()
     server.wait_until("dmesg | grep -q 'a client did not complete its connections'", 60)
     server.wait_until("! rdma resource show qp | grep -q 'type RC'", 60)
     # All of it is gone, and the module can go.
