@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What many scenarios begin with: a disk of the server, mapped on the client."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from .guest import Guest
 from .lab import Pair
 from .stack import Stack
@@ -8,8 +10,9 @@ from .stack import Stack
 
 def load(pair: Pair, stack: Stack) -> None:
     """Both sides are ready to export and to map; safe to call again."""
-    pair.server.run(stack.load_server())
+    loading = pair.server.start(stack.load_server())
     pair.client.run(stack.load_client())
+    loading.wait(120)
 
 
 def map_new(pair: Pair, stack: Stack, name: str = "nullb0", size_mb: int = 128,
@@ -22,12 +25,25 @@ def map_new(pair: Pair, stack: Stack, name: str = "nullb0", size_mb: int = 128,
     return device
 
 
-def checksum(guest: Guest, path: str, size_mb: int) -> str:
-    """Of the first part of a disk, past the page cache of the guest."""
-    return guest.run(f"dd if={path} bs=1M count={size_mb} iflag=direct status=none | sha256sum",
+def checksum(guest: Guest, path: str, size_mb: int, start_mb: int = 0) -> str:
+    """Of a part of a disk, past the page cache of the guest."""
+    return guest.run(f"dd if={path} bs=1M count={size_mb} skip={start_mb} iflag=direct status=none | sha256sum",
                      timeout=600)
+
+
+def same_on_both(pair: Pair, device: str, disk: str, size_mb: int, start_mb: int = 0) -> bool:
+    """Whether the server's disk and the mapped one hold the same bytes there."""
+    with ThreadPoolExecutor() as pool:
+        sums = pool.map(lambda where: checksum(*where, size_mb, start_mb),
+                        ((pair.server, device), (pair.client, disk)))
+    return len(set(sums)) == 1
 
 
 def disks(guest: Guest, stack: Stack) -> list[str]:
     """The mapped disks that the guest has."""
-    return guest.run(f"ls /sys/block | grep '^{stack.family}' || true").split()
+    return guest.run(f"cd /sys/block; for disk in {stack.family}*; do [ ! -e $disk ] || echo $disk; done").split()
+
+
+def wait_for_reads(guest: Guest, stack: Stack, count: int = 20) -> None:
+    """Waits until so many reads of the first disk have ended."""
+    guest.wait_until(f"read -r reads _ < /sys/block/{stack.family}0/stat && [ $reads -gt {count} ]")

@@ -2,7 +2,6 @@
 """One guest: a virtual machine and the line over which it is told what to do."""
 
 import ctypes
-import os
 import shutil
 import signal
 import subprocess

@@ -21,8 +21,11 @@ MTU = 9000
 RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw"}
 
 # Tests inside modules run when these are loaded: only where asked for.  The
-# watchdogs are patient for the same reason as guest.COMMAND_LINE's.
-DEBUG_ARGUMENTS = ("kunit.enable=0 sysctl.kernel.watchdog_thresh=60 workqueue.watchdog_thresh=240 "
+# watchdogs are patient for the same reason as guest.COMMAND_LINE's.  Sessions
+# are small, as setting up what a request needs takes longest where every
+# allocation is watched; scenarios that want the default of 512 say so.
+DEBUG_ARGUMENTS = ("ibtrs_server.sess_queue_depth=64 rtrs_server.sess_queue_depth=64 "
+                   "kunit.enable=0 sysctl.kernel.watchdog_thresh=60 workqueue.watchdog_thresh=240 "
                    "sysctl.kernel.hung_task_timeout_secs=120")
 
 _numbers = itertools.count(1)

@@ -22,6 +22,10 @@ class Stack:
         """What the names of its disks begin with."""
         return self.disk.removeprefix("/dev/").rstrip("0123456789")
 
+    def transport(self, side: str) -> str:
+        """The transport's module of a side, "client" or "server"."""
+        return self.core_module.replace("core", side)
+
     @property
     def map_file(self) -> str:
         return f"/sys/class/{self.sysfs_class}/ctl/map_device"

@@ -19,14 +19,13 @@ VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=4k-128k --size=
 def test_mainline_on_the_other_end(pair, client_stack, server_stack, invalidate):
     server, client = pair
     device = server.null_blk(size_mb=16)
-    transport = server_stack.core_module.replace("core", "server")
-    server.run(f"modprobe {transport} always_invalidate={invalidate}")
+    server.run(f"modprobe {server_stack.transport('server')} always_invalidate={invalidate}")
     server.run(server_stack.load_server())
     client.run(client_stack.load_client())
     # Below /dev for our server; mainline's puts its folder and the name together.
     name = device.removeprefix("/dev/") if server_stack is OURS else device.removeprefix("/")
     client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
     fio.run(client, VERIFY.format(disk=client_stack.disk), timeout=600)
-    assert blockdev.checksum(server, device, 6) == blockdev.checksum(client, client_stack.disk, 6)
+    assert blockdev.same_on_both(pair, device, client_stack.disk, 6)
     client.run(client_stack.unmap())
     client.wait_until(f"[ ! -e {client_stack.disk} ]")
