@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """The fixtures of the scenarios: `pair` (server and client) and `solo`.
 
-Guests are shared by scenarios that ask for the same kind, one kind at a time.
-After each scenario their kernel logs are judged; after the last one of a file
-kmemleak is asked as well.  A scenario that failed leaves no guests behind."""
+Guests are shared by scenarios that ask for the same kind, in whatever file, one
+kind at a time.  After each scenario their kernel logs are judged; after the
+last one on the same guests kmemleak is asked as well.  A scenario that failed
+leaves no guests behind."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,7 +17,9 @@ from testbed.stack import STACKS, Stack
 
 MARKERS = {
     "fast": "runs on the kernel without checks",
-    "links(n)": "asks for so many links between the guests",
+    "links(n)": "asks for so many links between the guests, or more",
+    "kills": "kills guests: its turn is after all others that share these",
+    "leaky": "loses memory on purpose: its guests are given up after it",
     "fresh": "gets guests that no other scenario has used, nor will",
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
@@ -25,6 +30,8 @@ KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo}
 def pytest_addoption(parser):
     parser.addoption("--kernel", choices=("debug", "fast"), default="debug",
                      help="the kernel for scenarios that do not ask for the fast one")
+    parser.addoption("--share", default="1/1", metavar="N/M",
+                     help="runs the Nth of M shares of the files, for several runs at once")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
                      help="mainline tries the scenarios of `stack` with the kernel's own RNBD")
 
@@ -39,27 +46,40 @@ def pytest_unconfigure(config):
     config.bench.clear()
 
 
+def _has(item, name) -> bool:
+    return item.get_closest_marker(name) is not None
+
+
+def _argument(item, name, default):
+    marker = item.get_closest_marker(name)
+    return marker.args[0] if marker else default
+
+
 def wanted(item) -> tuple | None:
-    """What guests a scenario asks for; None for one that needs none."""
+    """What guests a scenario asks for, less the number of links; None for one
+    that needs none."""
     kind = next((name for name in KINDS if name in getattr(item, "fixturenames", ())), None)
     if kind is None:
         return None
-
-    def argument(name, default):
-        marker = item.get_closest_marker(name)
-        return marker.args[0] if marker else default
-
-    flavour = "fast" if item.get_closest_marker("fast") else item.config.getoption("kernel")
-    return (kind, flavour, argument("links", 1), argument("kernel_arguments", ""), argument("cpus", 2))
+    flavour = "fast" if _has(item, "fast") else item.config.getoption("kernel")
+    return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2))
 
 
-def pytest_collection_modifyitems(items):
-    """Within a file, scenarios that can share guests follow one another."""
-    files = {}
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Scenarios that can share guests follow one another, those that kill
+    some last.  Guests have as many links as the most demanding scenario
+    of the selected ones asks for."""
+    number, shares = map(int, config.getoption("--share").split("/"))
+    files = sorted({item.path for item in items})
+    items[:] = [item for item in items if files.index(item.path) % shares == number - 1]
+    links = config.bench.links
     for item in items:
-        files.setdefault(item.path, []).append(item)
-    items[:] = [item for group in files.values()
-                for item in sorted(group, key=lambda item: repr(wanted(item)))]
+        if key := wanted(item):
+            links[key] = max(links.get(key, 1), _argument(item, "links", 1))
+    # Sorting keeps the order of those that are equal.
+    items.sort(key=lambda item: (repr(wanted(item)), _has(item, "fresh"), _has(item, "leaky"),
+                              _has(item, "kills")))
 
 
 class Bench:
@@ -67,12 +87,14 @@ class Bench:
 
     def __init__(self):
         self.lab, self.key = None, None
+        # How many links each kind of guests gets.
+        self.links = {}
 
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
             self.clear()
-            kind, flavour, links, arguments, cpus = key
-            self.lab = KINDS[kind](flavour, links=links, kernel_arguments=arguments, cpus=cpus)
+            kind, flavour, arguments, cpus = key
+            self.lab = KINDS[kind](flavour, links=self.links[key], kernel_arguments=arguments, cpus=cpus)
             self.key = key
             # What a kernel says while it boots is judged with the first scenario.
         return self.lab
@@ -85,7 +107,7 @@ class Bench:
 
 def _lab(request) -> Lab:
     item = request.node
-    return item.config.bench.take(wanted(item), bool(item.get_closest_marker("fresh")))
+    return item.config.bench.take(wanted(item), _has(item, "fresh"))
 
 
 @pytest.fixture
@@ -108,9 +130,8 @@ def stack(request) -> Stack:
 
 def _judge(item, lab: Lab, leaks: bool):
     judge.check(lab)
-    for guest in lab.guests.values():
-        if guest.alive:
-            reset(guest)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(reset, [guest for guest in lab.guests.values() if guest.alive]))
     # What came up while things were unmapped and unloaded.
     judge.check(lab)
     if leaks:
@@ -125,10 +146,10 @@ def pytest_pyfunc_call(pyfuncitem):
         return None
     item, bench = pyfuncitem, pyfuncitem.config.bench
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    lab, fresh = bench.lab, item.get_closest_marker("fresh")
+    lab, fresh, leaky = bench.lab, _has(item, "fresh"), _has(item, "leaky")
     try:
         item.obj(**arguments)
-        _judge(item, lab, leaks=bool(fresh) or _last_of_its_kind(item))
+        _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item)))
     except BaseException as error:
         words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
         if not isinstance(error, judge.Harmed):
@@ -136,17 +157,14 @@ def pytest_pyfunc_call(pyfuncitem):
         item.add_report_section("call", "guests", "\n\n".join(words))
         bench.clear()
         raise
-    if fresh:
+    if fresh or leaky:
         bench.clear()
     return True
 
 
-def _last_of_its_kind(item) -> bool:
-    """Whether the next scenario is in another file or needs other guests."""
-    items = item.session.items
-    following = items.index(item) + 1
-    if following == len(items):
+def _before_a_change(item) -> bool:
+    """Whether the next scenario needs other guests, or harms these."""
+    following = item.session.items[item.session.items.index(item) + 1:]
+    if not following or wanted(following[0]) != wanted(item) or _has(following[0], "fresh"):
         return True
-    other = items[following]
-    return (other.path != item.path or wanted(other) != wanted(item)
-            or bool(other.get_closest_marker("fresh")))
+    return any(_has(following[0], name) and not _has(item, name) for name in ("kills", "leaky"))

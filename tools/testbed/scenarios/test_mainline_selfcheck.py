@@ -4,7 +4,7 @@ testbed first."""
 
 import pytest
 
-from testbed import judge, klog, leaks
+from testbed import judge, klog, leaks, slab
 
 # Whole pages only: mainline RTRS refuses some scatter lists of smaller pieces.
 FIO = ("fio --name=verify --filename={disk} --rw=randrw --bsrange=4k-64k --size=8m --direct=1 "
@@ -42,11 +42,6 @@ def test_kernel_reports_are_seen(pair):
     assert not judge.kernel_reports(pair)
 
 
-def test_no_leak_where_none_is(pair):
-    for guest in pair:
-        assert leaks.find(guest) == []
-
-
 def test_commands_run_beside_each_other(pair):
     client = pair.client
     slow = client.start("sleep 60; echo never")
@@ -69,7 +64,7 @@ def test_a_cable_is_pulled(pair):
 
 
 @pytest.mark.fast
-@pytest.mark.fresh
+@pytest.mark.kills
 @pytest.mark.parametrize("name", ["server", "client"])
 def test_a_guest_is_killed_and_comes_back(pair, name):
     pair.reboot(name)
@@ -78,5 +73,17 @@ def test_a_guest_is_killed_and_comes_back(pair, name):
     client.run(f"dd if={disk} of=/dev/null bs=64k count=16 iflag=direct")
 
 
+@pytest.mark.fast
 def test_boot_is_clean(solo):
     assert not klog.faults(solo.log.lines())
+
+
+@pytest.mark.leaky
+def test_leaks_are_seen(pair):
+    """The kernel's own sample forgets 18 objects or more each time it is loaded,
+    among them two of 4 KiB."""
+    guest = pair.client
+    before = slab.used(guest)
+    guest.run("for i in 1 2 3; do modprobe kmemleak-test && rmmod kmemleak-test || exit 1; done")
+    assert slab.grown(before, slab.used(guest), by=6).keys() >= {"kmalloc-4k"}
+    assert len(leaks.find(guest)) >= 40

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Counts the objects of a guest's kmalloc caches, to see whether doing the same
+again and again keeps more and more of them."""
+
+from .guest import Guest
+
+# Shrinking a cache first gives back what is free but still counted: objects on
+# their way through KASAN's quarantine, and those that processors keep for
+# themselves.
+COUNT = ("for cache in /sys/kernel/slab/kmalloc-*; do echo 1 > $cache/shrink; done; "
+         "awk '/^kmalloc-/ { print $1, $2 }' /proc/slabinfo")
+
+
+def used(guest: Guest) -> dict[str, int]:
+    """Objects in use, for each cache."""
+    lines = guest.run(COUNT).splitlines()
+    return {name: int(count) for name, count in map(str.split, lines)}
+
+
+def grown(before: dict[str, int], after: dict[str, int], by: int) -> dict[str, int]:
+    """The caches that have at least so many objects more than before."""
+    return {name: count - before.get(name, 0) for name, count in after.items()
+            if count - before.get(name, 0) >= by}
