@@ -65,7 +65,7 @@ def total(results: list[Path]) -> Tally:
     everything = Tally()
     for path in results:
         suite = Tally.load(path)
-        print(f"    {path.name:12} {suite}")
+        print(f"    {path.name:14} {suite}")
         everything.passed += suite.passed
         everything.failed += suite.failed
     return everything
