@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from testbed import judge
-from testbed.lab import Lab, Pair, Solo
+from testbed.lab import RDMA_MODULES, Lab, Pair, Solo
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -23,6 +23,7 @@ MARKERS = {
     "fresh": "gets guests that no other scenario has used, nor will",
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
+    "rdma(kind)": "asks for rxe or siw on every link",
 }
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo}
 
@@ -30,6 +31,8 @@ KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo}
 def pytest_addoption(parser):
     parser.addoption("--kernel", choices=("debug", "fast"), default="debug",
                      help="the kernel for scenarios that do not ask for the fast one")
+    parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
+                     help="the software RDMA for scenarios that ask for none")
     parser.addoption("--share", default="1/1", metavar="N/M",
                      help="runs the Nth of M shares of the files, for several runs at once")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
@@ -62,7 +65,8 @@ def wanted(item) -> tuple | None:
     if kind is None:
         return None
     flavour = "fast" if _has(item, "fast") else item.config.getoption("kernel")
-    return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2))
+    return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
+            _argument(item, "rdma", item.config.getoption("--rdma")))
 
 
 @pytest.hookimpl(trylast=True)
@@ -93,8 +97,9 @@ class Bench:
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
             self.clear()
-            kind, flavour, arguments, cpus = key
-            self.lab = KINDS[kind](flavour, links=self.links[key], kernel_arguments=arguments, cpus=cpus)
+            kind, flavour, arguments, cpus, rdma = key
+            self.lab = KINDS[kind](flavour, links=self.links[key], kernel_arguments=arguments, cpus=cpus,
+                                   rdma=rdma)
             self.key = key
             # What a kernel says while it boots is judged with the first scenario.
         return self.lab

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Many sessions from many network namespaces to one server, and paths that come
+and go by the hundred, under I/O."""
+
+import errno
+import os
+
+import pytest
+
+from testbed import blockdev
+
+pytestmark = pytest.mark.fast
+
+# IBTRS_LONG=1 runs the numbers in brackets.
+LONG = bool(os.environ.get("IBTRS_LONG"))
+NAMESPACES = 8
+SESSIONS = 64 if LONG else 24
+PATHS = 300 if LONG else 40
+CHANGES = 1000 if LONG else 60
+
+# Small, as each of so many paths has chunks of its own.
+SERVER_PARAMETERS = "max_chunk_size=16384 sess_queue_depth=16"
+
+
+def load(guest, stack):
+    guest.run(f"modprobe ibtrs_server {SERVER_PARAMETERS} && {stack.load_server()} && {stack.load_client()}")
+
+
+def namespace(guest, number: int) -> None:
+    """A network namespace with a cable to that of the server, 10.1.<number>.0."""
+    near, far = f"near{number}", f"far{number}"
+    # The answer of a neighbour on the same machine comes while the question is
+    # asked, and before the resolver of RDMA addresses begins to wait for it.
+    near_mac, far_mac = f"52:54:00:01:{number:02x}:01", f"52:54:00:01:{number:02x}:02"
+    guest.run(" && ".join([
+        f"ip netns add n{number}",
+        f"ip link add {near} address {near_mac} type veth peer name {far} address {far_mac} netns n{number}",
+        f"ip link set {near} mtu 4200 up",
+        f"ip addr add 10.1.{number}.1/24 dev {near}",
+        f"ip neigh add 10.1.{number}.2 lladdr {far_mac} dev {near} nud permanent",
+        f"rdma link add {near} type rxe netdev {near}",
+        f"ip netns exec n{number} sh -c 'ip link set lo up && ip link set {far} mtu 4200 up"
+        f" && ip addr add 10.1.{number}.2/24 dev {far}"
+        f" && ip neigh add 10.1.{number}.1 lladdr {near_mac} dev {far} nud permanent"
+        f" && rdma link add {far} type rxe netdev {far}'"]))
+
+
+def drop_namespace(guest, number: int) -> None:
+    guest.run(f"rdma link del near{number} && rdma link del far{number}; ip netns del n{number}")
+
+
+def test_sessions_from_many_namespaces(solo, stack):
+    device = solo.null_blk(size_mb=16)
+    solo.run(f"dd if=/dev/urandom of={device} bs=1M count=4 oflag=direct status=none")
+    load(solo, stack)
+    for number in range(1, NAMESPACES + 1):
+        namespace(solo, number)
+    for session in range(SESSIONS):
+        number = 1 + session % NAMESPACES
+        line = f"sessname=s{session} path=ip:10.1.{number}.1 device_path={device} access_mode=ro"
+        solo.run(f"ip netns exec n{number} sh -c 'echo \"{line}\" > {stack.map_file}'")
+    assert len(solo.run("ls /sys/class/ibtrs-server").split()) >= SESSIONS
+    right = blockdev.checksum(solo, device, 4)
+    for disk in sorted(blockdev.disks(solo, stack)):
+        assert blockdev.checksum(solo, f"/dev/{disk}", 4) == right
+
+    # The address is not known in another namespace, whatever session asks.
+    stray = "sessname=stray path=ip:10.1.2.1 device_path=" + device
+    refused = solo.run(f"ip netns exec n1 bash -c 'echo \"{stray}\" > {stack.map_file}'", check=False)
+    assert os.strerror(errno.ENETUNREACH) in refused
+    for module in ("ibtrs_client", "ibtrs_server", "ibtrs_core"):
+        assert not solo.ok(f"rmmod {module}")
+
+    solo.run("for f in /sys/block/ibnbd*/ibnbd/unmap_device; do echo normal > $f || exit 1; done", timeout=300)
+    assert blockdev.disks(solo, stack) == []
+    for number in range(1, NAMESPACES + 1):
+        drop_namespace(solo, number)
+
+
+@pytest.mark.links(2)
+def test_paths_come_and_go_under_load(pair, stack):
+    server, client = pair
+    device = server.null_blk(size_mb=32)
+    server.run(f"modprobe ibtrs_server {SERVER_PARAMETERS}")
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(device))
+    session = "/sys/class/ibtrs-client/demo"
+    fio = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=4 --direct=1 "
+                       "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=3000 --size=16m")
+    client.wait_until(f"[ $(awk '{{ print $1 }}' /sys/block/ibnbd0/stat) -gt 20 ]")
+    path = "ip:10.0.2.2@ip:10.0.2.1"
+    client.run(f"cd {session} && for i in $(seq {CHANGES}); do"
+               f" echo ip:10.0.2.2,ip:10.0.2.1 > add_path && echo 1 > paths/{path}/remove_path || exit 1;"
+               " ! rmmod ibtrs_client 2> /dev/null || exit 2; done", timeout=3000)
+    assert client.ok("pgrep -x fio"), "fio has ended"
+    client.run("pkill -INT -x fio")
+    assert fio.wait(120, check=False).status in (0, 128, 130)
+    assert len(client.run(f"ls {session}/paths").split()) == 1
+
+
+@pytest.mark.links(2)
+def test_hundreds_of_paths(pair, stack):
+    """Each path of a session needs a pair of addresses of its own."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    server.run(f"modprobe ibtrs_server {SERVER_PARAMETERS}")
+    blockdev.load(pair, stack)
+    for guest, side in ((server, 1), (client, 2)):
+        guest.run("for i in $(seq 1 40); do ip addr add 10.2.$i.%d/24 dev eth0 || exit 1; done" % side)
+    client.run(stack.map_device(device))
+    session = "/sys/class/ibtrs-client/demo"
+    made = 0
+    while made < PATHS:
+        client.run(f"cd {session} && for i in $(seq 1 40); do echo ip:10.2.$i.2,ip:10.2.$i.1 > add_path || exit 1; done",
+                   timeout=600)
+        assert len(client.run(f"ls {session}/paths").split()) == 41
+        client.run(f"cd {session} && for i in $(seq 1 40); do echo 1 > paths/ip:10.2.$i.2@ip:10.2.$i.1/remove_path || exit 1; done",
+                   timeout=600)
+        made += 40
+    client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
