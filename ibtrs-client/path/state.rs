@@ -250,7 +250,11 @@ impl WorkItem<0> for Path {
             || this.fsm.lock().todo.take(),
             |actions| this.perform(actions),
         );
-        if this.state() == State::Closing {
+        // A step may have been added since; in this state, none is from then on.
+        let fsm = this.fsm.lock();
+        let closed = fsm.state == State::Closing && fsm.todo.is_empty();
+        drop(fsm);
+        if closed {
             this.event(Event::CloseDone);
         }
         this.announce();

@@ -40,6 +40,11 @@ impl<A: Copy> Steps<A> {
         core::mem::take(self)
     }
 
+    /// Tells whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Goes through the steps in their order.
     fn iter(&self) -> impl Iterator<Item = A> + '_ {
         self.steps.iter().take(self.len).flatten().copied()
@@ -51,7 +56,7 @@ impl<A: Copy> Steps<A> {
 pub fn carry_out<A: Copy>(mut take: impl FnMut() -> Steps<A>, mut perform: impl FnMut(A)) {
     loop {
         let steps = take();
-        if steps.len == 0 {
+        if steps.is_empty() {
             break;
         }
         steps.iter().for_each(&mut perform);
