@@ -232,6 +232,7 @@ impl Session {
         let members = Members {
             paths: KVec::new(),
             spare: Some(KBox::new(Set::new(), GFP_KERNEL)?),
+            room: 0,
             closing: false,
         };
         let park = Park::new();
@@ -299,7 +300,12 @@ impl Session {
             return Err(EEXIST);
         }
         members.paths.push(path.clone(), GFP_KERNEL)?;
+        let room = self.make_room(&mut members);
         drop(members);
+        if let Err(error) = room {
+            path.close();
+            return Err(error);
+        }
         if let Err(error) = path.show() {
             path.close();
             return Err(error);

@@ -37,9 +37,10 @@ use kx::io::IoHandle;
 /// The paths of a session.
 pub(super) struct Members {
     pub(super) paths: KVec<Arc<Path>>,
-    /// The set that is not published; it has room for one path less than the
-    /// published one, so that a path can be taken out without memory.
+    /// The set that is not published, and empty.
     pub(super) spare: Option<KBox<Set>>,
+    /// How many paths both sets have room for, which is all at the least.
+    pub(super) room: usize,
     /// No path is added any more.
     pub(super) closing: bool,
 }
@@ -77,7 +78,7 @@ impl Session {
         next.paths.clear();
         let set = self.set.read();
         for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
-            // There is room, see `Members::spare`.
+            // There is room, see `make_room`.
             let _ = next.paths.push_within_capacity(path.clone());
         }
         drop(set);
@@ -111,7 +112,6 @@ impl Session {
             Some(_) => None,
         };
         let mut members = self.members.lock();
-        self.reserve(&mut members)?;
         let mut park = self.park.lock();
         let admit = park.failover.offer(offer);
         let Admit::Publish(published) = admit else {
@@ -146,14 +146,20 @@ impl Session {
         Ok(admit)
     }
 
-    /// Makes room for one more path in the set that will be published.
-    fn reserve(&self, members: &mut Members) -> Result {
-        let count = self.with_set(|set| set.paths.len()).unwrap_or(0);
-        let Some(spare) = &mut members.spare else {
-            return Err(ENOMEM);
-        };
-        // It is empty.
-        spare.paths.reserve(count + 1, GFP_KERNEL)?;
+    /// Makes room for all paths in both sets, so that later changes need no memory.
+    pub(super) fn make_room(&self, members: &mut Members) -> Result {
+        if members.paths.len() <= members.room {
+            return Ok(());
+        }
+        let room = members.paths.len().next_power_of_two();
+        for _ in 0..2 {
+            if let Some(spare) = &mut members.spare {
+                // It is empty.
+                spare.paths.reserve(room, GFP_KERNEL)?;
+            }
+            self.swap(members, |_| ());
+        }
+        members.room = room;
         Ok(())
     }
 
