@@ -95,8 +95,9 @@ def test_links_fail_one_after_the_other(pair):
                           "echo 1 > reconnect; grep -qx connected state; }", 120)
         wait_for_ios(client, 50)
         assert load.running
-    load.kill()
-    load.wait(20, check=False)
+    # fio's workers are in sessions of their own.
+    client.run("pkill -x fio; while pgrep -x fio > /dev/null; do sleep 0.2; done", timeout=60)
+    load.wait(60, check=False)
     assert blockdev.checksum(server, device, 8) == blockdev.checksum(client, MAINLINE.disk, 8)
 
 
