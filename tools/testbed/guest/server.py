@@ -52,9 +52,10 @@ class Server:
         pid = os.posix_spawn(
             "/bin/bash", ["bash", "-o", "pipefail", "-c", SHELL, "bash", script], ENVIRONMENT, setsid=True,
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-                          (os.POSIX_SPAWN_DUP2, waits, 9),
                           (os.POSIX_SPAWN_DUP2, writer, 1),
-                          (os.POSIX_SPAWN_DUP2, writer, 2)])
+                          (os.POSIX_SPAWN_DUP2, writer, 2),
+                          # Last, as the writer may have been number 9.
+                          (os.POSIX_SPAWN_DUP2, waits, 9)])
         os.close(writer)
         os.close(waits)
         os.set_blocking(reader, False)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The guest's command server and the host's end of its line, without a guest."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.channel import Channel
+
+SERVER = Path(__file__).parents[1] / "guest/server.py"
+# Joins the port, which the server knows as one descriptor, to a socket.
+START = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[2])
+listener.listen()
+line, _ = listener.accept()
+source = open(sys.argv[1]).read()
+source = source.replace('"/run/testbed"', repr(sys.argv[3])).replace("os.open(PORT, os.O_RDWR)", str(line.fileno()))
+exec(compile(source, sys.argv[1], "exec"))
+"""
+
+
+@pytest.fixture
+def channel(tmp_path):
+    server = subprocess.Popen([sys.executable, "-c", START, SERVER, tmp_path / "line", tmp_path / "scripts"])
+    line = Channel("here", tmp_path / "line", lambda: server.poll() is None, 20)
+    assert line.hello.wait(20)
+    yield line
+    line.kill_all()
+    server.kill()
+    server.wait()
+    line.socket.close()
+
+
+def test_output_and_status_of_many_commands_beside_each_other(channel):
+    sleepers = []
+    for number in range(60):
+        if number % 7 == 0:
+            sleepers.append(channel.start("sleep 60; echo never"))
+        said = channel.start(f"/bin/echo out {number}; echo err >&2; exit {number % 5}").wait(20, check=False)
+        assert (said, said.status) == (f"out {number}\nerr", number % 5)
+        if number % 11 == 0:
+            sleeper = sleepers.pop()
+            sleeper.kill()
+            assert sleeper.wait(20, check=False).status == -signal.SIGKILL
+
+
+def test_a_file_is_written(channel, tmp_path):
+    channel.push(str(tmp_path / "deep/er"), b"content\n", 0o700)
+    assert (tmp_path / "deep/er").read_text() == "content\n"
+    assert os.stat(tmp_path / "deep/er").st_mode & 0o777 == 0o700
