@@ -13,6 +13,7 @@ use ibtrs_proto::{
     }, //
 };
 use kernel::{
+    fmt,
     prelude::*,
     sync::{
         Arc,
@@ -104,10 +105,13 @@ impl Events {
         self.attempt.progress.notify_all();
     }
 
-    fn fail(&self, error: Error) {
+    /// Fails the attempt. What went wrong is kept before it is said: whoever hears
+    /// of it ends the attempt, which must not look like the reason.
+    fn fail(&self, error: Error, what: fmt::Arguments<'_>) {
         let mut setup = self.attempt.setup.lock();
         setup.failed = setup.failed.or(Some(error));
         drop(setup);
+        self.attempt.error(what);
         self.set(Stage::Ended);
     }
 
@@ -127,9 +131,7 @@ impl Events {
 
     /// The connection manager has ended the connection, or never made it.
     fn ended(&self, error: Error, event: &CmEvent<'_>) {
-        self.attempt
-            .error(fmt!("connection {}: {}", self.cid, event.as_str()));
-        self.fail(error);
+        self.fail(error, fmt!("connection {}: {}", self.cid, event.as_str()));
     }
 
     fn rejected(&self, reason: i32, private_data: &[u8]) {
@@ -140,13 +142,15 @@ impl Events {
         } else {
             reject_decode(private_data)
         };
-        self.attempt.error(fmt!(
-            "connection {} was refused: reason {}, {}",
-            self.cid,
-            reason,
-            errno.as_str()
-        ));
-        self.fail(convert::error(errno));
+        self.fail(
+            convert::error(errno),
+            fmt!(
+                "connection {} was refused: reason {}, {}",
+                self.cid,
+                reason,
+                errno.as_str()
+            ),
+        );
     }
 }
 
