@@ -84,9 +84,10 @@ CLIENT_PATH = {
     "reconnect": _usage("reconnect"),
     "disconnect": _usage("disconnect"),
     "remove_path": _usage("remove_path"),
-    "hca_name": File(0o444, r"\w+\n"),
+    # Empty before the first connection.
+    "hca_name": File(0o444, r"\w*\n"),
     "hca_port": File(0o444, r"\d+\n"),
-    "src_addr": File(0o444, f"{ADDRESS}\n"),
+    "src_addr": File(0o444, f"{ADDRESS}?\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
     "cur_latency": File(0o444, r"\d+ ns\n"),
     "last_error": File(0o444, r"[^\n]*\n"),
