@@ -6,7 +6,7 @@ import pytest
 from testbed import blockdev
 from testbed.lab import wait_for
 
-pytestmark = [pytest.mark.rdma("siw"), pytest.mark.links(2)]
+pytestmark = [pytest.mark.fast, pytest.mark.rdma("siw"), pytest.mark.links(2)]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-128k --iodepth=16 --direct=1 "
