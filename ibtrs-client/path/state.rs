@@ -124,12 +124,19 @@ impl Path {
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
         let retry = self.may_retry();
+        // Whoever asked for a path waits for its first attempt, learns the error
+        // and says so.
+        let awaited = self.nr_attempts() <= 1 && self.state() != State::Connected;
         if !self.attempt_event(epoch, Event::Error { retry }) {
             return;
         }
         let text = Text::new(what);
         *self.last_error.lock() = text;
-        kx::pr_warn_ratelimited!("{}: {}\n", self.log(), text.as_str());
+        if awaited {
+            kx::pr_info_ratelimited!("{}: {}\n", self.log(), text.as_str());
+        } else {
+            kx::pr_warn_ratelimited!("{}: {}\n", self.log(), text.as_str());
+        }
     }
 
     /// Does what a step asked for.
