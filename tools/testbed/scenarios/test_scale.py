@@ -11,7 +11,7 @@ from testbed import blockdev
 
 pytestmark = pytest.mark.fast
 
-# IBTRS_LONG=1 runs the numbers in brackets.
+# IBTRS_LONG=1 runs the larger numbers.
 LONG = bool(os.environ.get("IBTRS_LONG"))
 NAMESPACES = 8
 SESSIONS = 64 if LONG else 24
