@@ -194,11 +194,7 @@ impl Attempt {
         self.heart.set_missed_max(missed_max);
         self.heart.beat(|imm| {
             let cons = self.cons.lock();
-            match send_imm(cons.qps.first().ok_or(ENOTCONN)?, imm) {
-                // A full queue has messages that the server must acknowledge anyway.
-                Err(EAGAIN) => Ok(()),
-                result => result,
-            }
+            send_imm(cons.qps.first().ok_or(ENOTCONN)?, imm)
         })
     }
 

@@ -424,7 +424,7 @@ impl Path {
         }
         drop(fsm);
         if from != step.next {
-            let (from, to) = (trace::server_state(from), trace::server_state(step.next));
+            let (from, to) = (from.to_u8(), step.next.to_u8());
             trace::server_path_state(|| (self.session.name(), &self.name, from, to));
         }
         if work {
@@ -477,11 +477,7 @@ impl Path {
     fn send_heartbeat(&self, imm: Imm) -> Result {
         let cons = self.cons.lock();
         match cons.qps.first() {
-            Some(Some(service)) => match send_imm(service, imm) {
-                // A full queue has messages that the client must acknowledge anyway.
-                Err(error) if error == EAGAIN => Ok(()),
-                result => result,
-            },
+            Some(Some(service)) => send_imm(service, imm),
             _ => Err(ENOTCONN),
         }
     }

@@ -105,7 +105,7 @@ impl Path {
         }
         drop(fsm);
         if moved {
-            let (from, to) = (trace::client_state(from), trace::client_state(step.next));
+            let (from, to) = (from.to_u8(), step.next.to_u8());
             trace::client_path_state(|| (self.session.name(), self.name(), from, to));
         }
         if work {

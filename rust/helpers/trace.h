@@ -16,7 +16,7 @@
 
 #include <linux/tracepoint.h>
 
-/* The numbers are those of the state machines, see rust/ibtrs-core/trace.rs. */
+/* The numbers are those of the state machines, see State::to_u8 in rust/proto/ibtrs/fsm. */
 #define ibtrs_show_client_state(state)			\
 	__print_symbolic(state,				\
 		{ 0, "connecting" },			\

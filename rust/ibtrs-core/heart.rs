@@ -68,7 +68,7 @@ impl Heart {
     }
 
     /// Does what is due at the end of an interval; `send` is called if that is to
-    /// send a heartbeat.
+    /// send a heartbeat, and may find the send queue full.
     ///
     /// # Context
     ///
@@ -79,7 +79,11 @@ impl Heart {
     /// `ETIMEDOUT` when the peer has been silent for too long; those of `send`.
     pub fn beat(&self, send: impl FnOnce(Imm) -> Result) -> Result {
         match self.tick() {
-            HbAction::Send => send(Imm::Heartbeat),
+            HbAction::Send => match send(Imm::Heartbeat) {
+                // A full queue has messages that the peer must acknowledge anyway.
+                Err(EAGAIN) => Ok(()),
+                result => result,
+            },
             HbAction::Nothing => Ok(()),
             HbAction::Dead => Err(ETIMEDOUT),
         }

@@ -3,14 +3,14 @@
 //! Trace events, in tracefs under `events/ibtrs/`.
 //!
 //! Sessions and paths go by their names, requests by their chunk, attempts to connect by their
-//! epoch. States are the numbers that [`client_state`] and [`server_state`] give.
+//! epoch. States are the numbers that [`client_path::State::to_u8`] and
+//! [`server_path::State::to_u8`] give.
+//!
+//! [`client_path::State::to_u8`]: ibtrs_proto::fsm::client_path::State::to_u8
+//! [`server_path::State::to_u8`]: ibtrs_proto::fsm::server_path::State::to_u8
 //!
 //! Contexts: *any*.
 
-use ibtrs_proto::fsm::{
-    client_path,
-    server_path, //
-};
 use kernel::prelude::*;
 
 kx::trace_events! {
@@ -60,36 +60,17 @@ kx::trace_events! {
     );
 }
 
-/// The number of a state in the events of the client.
-pub const fn client_state(state: client_path::State) -> u8 {
-    match state {
-        client_path::State::Connecting => 0,
-        client_path::State::ConnectingErr => 1,
-        client_path::State::Connected => 2,
-        client_path::State::Reconnecting => 3,
-        client_path::State::Closing => 4,
-        client_path::State::Closed => 5,
-        client_path::State::Dead => 6,
-    }
-}
-
-/// The number of a state in the events of the server.
-pub const fn server_state(state: server_path::State) -> u8 {
-    match state {
-        server_path::State::Connecting => 0,
-        server_path::State::Connected => 1,
-        server_path::State::Closing => 2,
-        server_path::State::Closed => 3,
-    }
-}
-
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(ibtrs_trace)]
 mod tests {
     use super::*;
+    use ibtrs_proto::fsm::{
+        client_path,
+        server_path, //
+    };
 
-    const CLIENT: u8 = client_state(client_path::State::Connected);
-    const SERVER: u8 = server_state(server_path::State::Connected);
+    const CLIENT: u8 = client_path::State::Connected.to_u8();
+    const SERVER: u8 = server_path::State::Connected.to_u8();
 
     /// While nobody traces, they do not even ask for their arguments.
     #[test]
