@@ -93,13 +93,13 @@ module! {
 }
 
 struct ClientModule {
-    _sysfs: sysfs::Registration,
+    _sysfs: kx::sysfs::Registration,
 }
 
 impl kernel::Module for ClientModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            _sysfs: sysfs::Registration::new()?,
+            _sysfs: sysfs::register()?,
         })
     }
 }

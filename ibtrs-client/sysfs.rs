@@ -21,45 +21,29 @@ use kernel::{
     str::CString,
     sync::Arc, //
 };
-use kx::{
-    sync::RcuPtr,
-    sysfs::{
-        Action,
-        Buf,
-        Class,
-        Device,
-        Dir,
-        PlainDir, //
-    }, //
+use kx::sysfs::{
+    Action,
+    Buf,
+    Device,
+    Dir,
+    ModuleClass,
+    PlainDir,
+    Registration, //
 };
 
 mod path;
 mod session;
 mod stats;
 
-/// The class, while the module is loaded.
-static CLASS: RcuPtr<Arc<Class>> = RcuPtr::null();
+static CLASS: ModuleClass = ModuleClass::new();
 
-/// Keeps the class.
-pub(crate) struct Registration;
-
-impl Registration {
-    /// Makes the class.
-    ///
-    /// # Context
-    ///
-    /// May sleep; once.
-    pub(crate) fn new() -> Result<Self> {
-        let class = Class::new(c"ibtrs-client")?;
-        drop(CLASS.replace(Some(KBox::new(class, GFP_KERNEL)?)));
-        Ok(Self)
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        drop(CLASS.replace(None));
-    }
+/// Makes the class, which is kept until what is returned is dropped.
+///
+/// # Context
+///
+/// May sleep; once.
+pub(crate) fn register() -> Result<Registration> {
+    CLASS.register(c"ibtrs-client")
 }
 
 /// The directory of a session.
@@ -90,7 +74,7 @@ impl SessionHook {
     ///
     /// `EEXIST` for a name that there is already; `ENOMEM`.
     pub(crate) fn new(session: &Arc<Session>) -> Result<Self> {
-        let class = CLASS.read().get().cloned().ok_or(ENODEV)?;
+        let class = CLASS.get()?;
         let name = session.name();
         let device = Device::new(&class, fmt!("{name}"), session.clone(), &session::FILES)
             .inspect_err(|error| {

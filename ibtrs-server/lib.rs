@@ -108,14 +108,14 @@ module! {
 }
 
 struct ServerModule {
-    _sysfs: sysfs::Registration,
+    _sysfs: kx::sysfs::Registration,
 }
 
 impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         config::Config::from_params()?;
         Ok(Self {
-            _sysfs: sysfs::Registration::new()?,
+            _sysfs: sysfs::register()?,
         })
     }
 }

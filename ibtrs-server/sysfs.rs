@@ -14,44 +14,28 @@ use kernel::{
     str::CString,
     sync::Arc, //
 };
-use kx::{
-    sync::RcuPtr,
-    sysfs::{
-        Action,
-        Buf,
-        Class,
-        Device,
-        Dir,
-        PlainDir, //
-    }, //
+use kx::sysfs::{
+    Action,
+    Buf,
+    Device,
+    Dir,
+    ModuleClass,
+    PlainDir,
+    Registration, //
 };
 
 mod path;
 mod stats;
 
-/// The class, while the module is loaded.
-static CLASS: RcuPtr<Arc<Class>> = RcuPtr::null();
+static CLASS: ModuleClass = ModuleClass::new();
 
-/// Keeps the class.
-pub(crate) struct Registration;
-
-impl Registration {
-    /// Makes the class.
-    ///
-    /// # Context
-    ///
-    /// May sleep; once.
-    pub(crate) fn new() -> Result<Self> {
-        let class = Class::new(c"ibtrs-server")?;
-        drop(CLASS.replace(Some(KBox::new(class, GFP_KERNEL)?)));
-        Ok(Self)
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        drop(CLASS.replace(None));
-    }
+/// Makes the class, which is kept until what is returned is dropped.
+///
+/// # Context
+///
+/// May sleep; once.
+pub(crate) fn register() -> Result<Registration> {
+    CLASS.register(c"ibtrs-server")
 }
 
 /// The directory of a session.
@@ -68,7 +52,7 @@ impl SessionDir {
     ///
     /// `EEXIST` if there is one of that name; `ENOMEM`.
     pub(crate) fn new(name: &CStr) -> Result<Arc<Self>> {
-        let class = CLASS.read().get().cloned().ok_or(ENODEV)?;
+        let class = CLASS.get()?;
         let device = Device::new(&class, fmt!("{name}"), &(), &[])?;
         let paths = PlainDir::plain(&device, fmt!("paths"))?;
         Ok(Arc::new(Self { paths, device }, GFP_KERNEL)?)

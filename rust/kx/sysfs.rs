@@ -50,6 +50,7 @@ mod class;
 mod device;
 mod dir;
 mod link;
+mod module_class;
 mod name;
 mod node;
 
@@ -70,6 +71,10 @@ pub use dir::{
     PlainDir, //
 };
 pub use link::Link;
+pub use module_class::{
+    ModuleClass,
+    Registration, //
+};
 pub use node::InSysfs;
 
 #[cfg(IBTRS_KUNIT)]
