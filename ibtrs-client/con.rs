@@ -121,7 +121,7 @@ impl Handler for Con {
     }
 
     fn completes(&self, position: u32) {
-        self.attempt.path.stats.completes(position);
+        self.attempt.path.stats.batches.completes(position);
     }
 
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {

@@ -5,6 +5,10 @@
 //! Counters are per CPU: counting is one instruction on memory of the CPU's own.
 
 use crate::session::Dir;
+use ibtrs_core::stats::{
+    Batches,
+    Flow, //
+};
 use ibtrs_proto::stats::{
     latency::{
         self,
@@ -16,9 +20,7 @@ use ibtrs_proto::stats::{
         PerCpu, //
     },
     ClientRdma,
-    Reconnects,
-    Transfers,
-    WcCompletion, //
+    Reconnects, //
 };
 use kernel::{
     cpu::CpuId,
@@ -41,29 +43,20 @@ use kx::percpu::{
 
 // The counters, in the order of the ranges that are reset together.
 
-const READS: usize = 0;
-const READ_BYTES: usize = 1;
-const WRITES: usize = 2;
-const WRITE_BYTES: usize = 3;
 /// Requests that left the path for another one.
-const FAILOVERS: usize = 4;
-/// Requests that have ended, or left.
-const ENDED: usize = 5;
-const RECONNECTED: usize = 6;
-const CONNECT_FAILED: usize = 7;
+const FAILOVERS: usize = 0;
+const RECONNECTED: usize = 1;
+const CONNECT_FAILED: usize = 2;
 /// Answers that were handled on this CPU and not on the connection's.
-const MIGRATED_TO: usize = 8;
-const WC_TOTAL: usize = 9;
-const WC_CALLS: usize = 10;
-const SG: usize = 11;
+const MIGRATED_TO: usize = 3;
+const SG: usize = 4;
 const READ_LATENCY: usize = SG + table::SG_ROWS;
 const WRITE_LATENCY: usize = READ_LATENCY + latency::BUCKETS;
 const COUNTERS: usize = WRITE_LATENCY + latency::BUCKETS;
 
 const READ_NS: usize = 0;
 const WRITE_NS: usize = 1;
-const WC: usize = 2;
-const MAXIMA: usize = 3;
+const MAXIMA: usize = 2;
 
 /// Answers to the connection of a CPU that were handled on others. Only who handles the
 /// connection's answers counts, one at a time.
@@ -88,6 +81,9 @@ impl Strays {
 
 /// The counters of a path.
 pub(crate) struct Stats {
+    /// Requests, until they have ended or left.
+    flow: Flow,
+    pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
     maxima: Maxima<MAXIMA>,
     /// By CPU.
@@ -106,6 +102,8 @@ impl Stats {
             strays.push(Strays::new(), GFP_KERNEL)?;
         }
         Ok(Self {
+            flow: Flow::new()?,
+            batches: Batches::new()?,
             counters: Counters::new()?,
             maxima: Maxima::new()?,
             strays,
@@ -123,12 +121,7 @@ impl Stats {
     /// `nents` are the elements of its scatter list.
     #[inline]
     pub(crate) fn submitted(&self, dir: Dir, bytes: u32, nents: u32) {
-        let (count, sum) = match dir {
-            Dir::Read => (READS, READ_BYTES),
-            Dir::Write => (WRITES, WRITE_BYTES),
-        };
-        self.counters.inc(count);
-        self.counters.add(sum, bytes.into());
+        self.flow.begun(dir, bytes.into());
         if let Some(row) = table::sg_row(nents) {
             self.counters.inc(SG + row);
         }
@@ -137,7 +130,7 @@ impl Stats {
     /// A request has ended whose connection is `cid`; gives the time it took, in nanoseconds.
     #[inline]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
-        self.counters.inc(ENDED);
+        self.flow.ended();
         // Connection 1 belongs to CPU 0; the service connection to nobody.
         if let Some(home) = u32::from(cid).checked_sub(1) {
             if home != CpuId::current().as_u32() {
@@ -164,7 +157,7 @@ impl Stats {
 
     /// A request has left the path without an answer, for another one.
     pub(crate) fn failed_over(&self) {
-        self.counters.inc(ENDED);
+        self.flow.ended();
         self.counters.inc(FAILOVERS);
     }
 
@@ -180,36 +173,19 @@ impl Stats {
         self.counters.inc(CONNECT_FAILED);
     }
 
-    /// A completion is handled, at `position` of those taken at once.
-    #[inline]
-    pub(crate) fn completes(&self, position: u32) {
-        self.counters.inc(WC_TOTAL);
-        if position == 0 {
-            self.counters.inc(WC_CALLS);
-        }
-        self.maxima.raise(WC, u64::from(position) + 1);
-    }
-
     /// The file `rdma`.
     pub(crate) fn rdma(&self) -> ClientRdma {
-        let transfers = |count, bytes| Transfers {
-            count: self.counters.sum(count),
-            bytes: self.counters.sum(bytes),
-        };
-        // What has ended is looked at first: what begins meanwhile makes the difference larger,
-        // and not negative.
-        let ended = self.counters.total(ENDED);
-        let begun = self.counters.total(READS) + self.counters.total(WRITES);
         ClientRdma {
-            reads: transfers(READS, READ_BYTES),
-            writes: transfers(WRITES, WRITE_BYTES),
-            in_flight: begun.saturating_sub(ended),
+            reads: self.flow.reads(),
+            writes: self.flow.writes(),
+            in_flight: self.flow.in_flight(),
             failovers: self.counters.sum(FAILOVERS),
         }
     }
 
     pub(crate) fn reset_rdma(&self) {
-        self.counters.reset_some(READS..FAILOVERS + 1);
+        self.flow.reset();
+        self.counters.reset_some(FAILOVERS..FAILOVERS + 1);
     }
 
     /// The file `reconnects`.
@@ -222,20 +198,6 @@ impl Stats {
 
     pub(crate) fn reset_reconnects(&self) {
         self.counters.reset_some(RECONNECTED..CONNECT_FAILED + 1);
-    }
-
-    /// The file `wc_completion`.
-    pub(crate) fn wc_completion(&self) -> WcCompletion {
-        WcCompletion {
-            max: self.maxima.max(WC),
-            total: self.counters.sum(WC_TOTAL),
-            calls: self.counters.sum(WC_CALLS),
-        }
-    }
-
-    pub(crate) fn reset_wc_completion(&self) {
-        self.counters.reset_some(WC_TOTAL..WC_CALLS + 1);
-        self.maxima.reset_some(WC..WC + 1);
     }
 
     /// The latencies of one direction; large, so not on the stack.
@@ -285,6 +247,8 @@ impl Stats {
 
     /// Lets everything begin at zero again, but for the requests in flight.
     pub(crate) fn reset(&self) {
+        self.flow.reset();
+        self.batches.reset();
         self.counters.reset();
         self.maxima.reset();
         self.reset_migrations();

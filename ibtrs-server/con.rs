@@ -162,7 +162,8 @@ pub(crate) fn proceed(
 fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut body: KBox<Body>) {
     let path = qp.handler().path.clone();
     path.stats
-        .served(body.request.direction, body.request_bytes());
+        .flow
+        .begun(body.request.direction, body.request_bytes());
     body.counted = true;
     trace::server_request(|| {
         let write = body.request.direction == crate::Dir::Write;
@@ -264,7 +265,7 @@ impl Handler for Con {
     }
 
     fn completes(&self, position: u32) {
-        self.path.stats.completes(position);
+        self.path.stats.batches.completes(position);
     }
 
     fn room(&self, qp: QpRef<'_, Self>) {

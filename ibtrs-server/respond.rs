@@ -75,7 +75,7 @@ impl Parked {
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, result: Result) {
     let path = &qp.handler().path;
     if take(&mut body.counted) {
-        path.stats.ended();
+        path.stats.flow.ended();
         trace::server_response(|| {
             let error = result.err().map_or(0, Error::to_errno);
             // CAST: A table has no more slots than numbers.

@@ -86,8 +86,8 @@ pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
     ),
     Attr::rw(
         c"wc_completion",
-        |path: &Path, buf| show(buf, path.stats().wc_completion().client()),
-        |path, input| reset(path, input, Stats::reset_wc_completion),
+        |path: &Path, buf| show(buf, path.stats().batches.wc_completion().client()),
+        |path, input| reset(path, input, |stats| stats.batches.reset()),
     ),
     Attr::rw(
         c"rdma",

@@ -32,12 +32,12 @@ pub(super) static FILES: [Attr<Arc<Path>>; 3] = [
     Attr::rw(
         c"rdma",
         |path: &Path, buf| show(buf, path.stats().rdma()),
-        |path, input| reset(path, input, Stats::reset_rdma),
+        |path, input| reset(path, input, |stats| stats.flow.reset()),
     ),
     Attr::rw(
         c"wc_completion",
-        |path: &Path, buf| show(buf, path.stats().wc_completion().server()),
-        |path, input| reset(path, input, Stats::reset_wc_completion),
+        |path: &Path, buf| show(buf, path.stats().batches.wc_completion().server()),
+        |path, input| reset(path, input, |stats| stats.batches.reset()),
     ),
 ];
 

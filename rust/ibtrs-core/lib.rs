@@ -18,6 +18,7 @@ use rdma::device::Client;
 pub mod convert;
 pub mod heart;
 pub mod imm;
+pub mod stats;
 pub mod steps;
 pub mod trace;
 
