@@ -141,13 +141,8 @@ impl Start {
         Ok(qp)
     }
 
-    /// Tells whether the device has immediates; the address is resolved.
-    fn has_immediates(&self) -> Result<bool> {
-        Ok(self.id.device()?.has_immediates())
-    }
-
     /// Asks the server for the connection once the route is resolved.
-    fn connect(&self, attempt: &Attempt, cid_num: u16, first_conn: bool) -> Result {
+    fn connect(&self, attempt: &Attempt, dev: &Device, cid_num: u16, first_conn: bool) -> Result {
         let path = &attempt.path;
         let request = ConnReq {
             cid: self.cid,
@@ -159,7 +154,7 @@ impl Start {
             first_conn,
             ext: Some(ReqExt {
                 epoch: attempt.epoch,
-                send_imm: !self.has_immediates()?,
+                send_imm: !dev.has_immediates(),
             }),
         };
         self.id.connect(ConnParam {
@@ -212,7 +207,7 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
-    service.connect(attempt, cid_num, first.is_first())?;
+    service.connect(attempt, &dev, cid_num, first.is_first())?;
     attempt.wait_stage(0, Stage::Established)?;
     drop(first);
     let rsp = attempt.wait(|setup| Ok(setup.rsp))?;
@@ -375,7 +370,7 @@ fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num:
     }
     for start in &starts {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
-        start.connect(attempt, cid_num, true)?;
+        start.connect(attempt, dev, cid_num, true)?;
     }
     for start in &starts {
         attempt.wait_stage(usize::from(start.cid), Stage::Established)?;

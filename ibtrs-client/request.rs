@@ -212,6 +212,13 @@ impl Carried {
 }
 
 impl Flight {
+    /// Counts it no more as one in flight.
+    fn uncount(&self, attempt: &Attempt) {
+        if self.counted {
+            attempt.inflight.fetch_sub(1, Relaxed);
+        }
+    }
+
     fn is_over(&self) -> bool {
         !self.unanswered && !self.unsent && !self.registered
     }
@@ -379,9 +386,7 @@ impl Inner {
         let flight = self.flight.take()?;
         let result = flight.result.map_err(convert::error);
         let attempt = &qp.handler().attempt;
-        if flight.counted {
-            attempt.inflight.fetch_sub(1, Relaxed);
-        }
+        flight.uncount(attempt);
         let stats = &attempt.path.stats;
         let ns = stats.ended(flight.info.dir, &flight.timer, flight.cid);
         trace::client_complete(|| {
@@ -505,11 +510,11 @@ impl Active {
         }
         let flight = inner.flight.take();
         drop(guard);
-        if req.counted {
-            self.attempt.inflight.fetch_sub(1, Relaxed);
-        }
         match flight {
-            Some(flight) => Err((error, flight.io.release(&self.dev))),
+            Some(flight) => {
+                flight.uncount(&self.attempt);
+                Err((error, flight.io.release(&self.dev)))
+            }
             // It was put there above, under the lock.
             None => Ok(()),
         }
@@ -588,20 +593,19 @@ pub(crate) fn answered(
 
 /// The message of `slot` was acknowledged.
 pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
-    let mut inner = slot.inner.lock();
-    if let Some(flight) = &mut inner.flight {
-        flight.unsent = false;
-    }
-    let over = inner.finish(qp);
-    drop(inner);
-    end(over);
+    advance(qp, slot, |flight| flight.unsent = false);
 }
 
 /// The key of `slot` was invalidated.
 pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
+    advance(qp, slot, |flight| flight.registered = false);
+}
+
+/// Notes what a completion says of the request of `slot`, which may be over then.
+fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut Flight)) {
     let mut inner = slot.inner.lock();
     if let Some(flight) = &mut inner.flight {
-        flight.registered = false;
+        note(flight);
     }
     let over = inner.finish(qp);
     drop(inner);
@@ -620,9 +624,7 @@ pub(crate) fn take(
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let flight = inner.flight.take()?;
-    if flight.counted {
-        attempt.inflight.fetch_sub(1, Relaxed);
-    }
+    flight.uncount(attempt);
     let io = flight.io.release(dev);
     if !flight.unanswered {
         let stats = &attempt.path.stats;

@@ -8,10 +8,7 @@ use crate::{
         Body,
         BodySlot, //
     },
-    con::{
-        self,
-        Con, //
-    },
+    con,
     path::Path,
     session::Session, //
 };
@@ -40,7 +37,6 @@ use kx::{
     ring::Ring,
     work::WorkItem, //
 };
-use rdma::qp::QueuePair;
 
 /// A word for each number, as [`Owner::to_bits`].
 struct Words(KVVec<Atomic<u32>>);
@@ -282,10 +278,7 @@ impl Session {
             }
         };
         drop(cons);
-        let qp_ref: &QueuePair<Con> = &qp;
-        let Some(slot) = qp_ref.slots().and_then(|slots| slots.get(buf_id.into())) else {
-            return self.drop_request(path, &slot, buf_id, body);
-        };
+        // The queue pair has the same table of slots.
         con::proceed(&qp, slot, body);
     }
 }
