@@ -4,7 +4,7 @@
 import json
 from dataclasses import dataclass
 
-from .channel import CommandFailed
+from .channel import CommandFailed, Job
 from .guest import Guest
 
 
@@ -45,3 +45,11 @@ def run(guest: Guest, arguments: str, timeout: float = 600) -> Figures:
         raise CommandFailed(f"{guest.name}: `fio {arguments}` ended with status {output.status}\n{words}")
     jobs = json.loads("{" + figures)["jobs"]
     return Figures(_side(jobs, "read"), _side(jobs, "write"))
+
+
+def end(guest: Guest, job: Job) -> None:
+    """Has a fio that was started with guest.start() end as it does by itself,
+    which reads the rest back; it must not have met an error."""
+    assert guest.ok("pgrep -x fio"), "fio has ended"
+    guest.run("pkill -INT -x fio")
+    assert job.wait(120, check=False).status in (0, 128, 130), "fio met an error"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, fio
 from testbed.lab import MTU, SERVER_ADDRESS, wait_for
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -63,9 +63,7 @@ class Load:
 
     def end(self) -> None:
         """Ends fio as it ends by itself, which reads the rest back."""
-        assert self.client.ok("pgrep -x fio"), "fio has ended"
-        self.client.run("pkill -INT -x fio")
-        assert self.fio.wait(120, check=False).status in (0, 128, 130), "fio met an error"
+        fio.end(self.client, self.fio)
         self.watch.kill()
         self.watch.wait(20, check=False)
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, fio
 from testbed.lab import wait_for
 
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("siw"), pytest.mark.links(2)]
@@ -32,6 +32,4 @@ def test_a_path_fails_and_comes_back(pair, stack):
     wait_for(lambda: client.run(f"cat {state}") != "connected", 30, "the path is lost")
     client.run("rdma link add siw1 type siw netdev eth1")
     wait_for(lambda: client.run(f"cat {state}") == "connected", 60, "the path is back")
-    assert client.ok("pgrep -x fio"), "fio has ended"
-    client.run("pkill -INT -x fio")
-    assert load.wait(120, check=False).status in (0, 128, 130)
+    fio.end(client, load)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, fio
 
 pytestmark = pytest.mark.fast
 
@@ -85,16 +85,14 @@ def test_paths_come_and_go_under_load(pair, stack):
     blockdev.load(pair, stack)
     client.run(stack.map_device(device))
     session = "/sys/class/ibtrs-client/demo"
-    fio = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=4 --direct=1 "
+    job = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=4 --direct=1 "
                        "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=3000 --size=16m")
     client.wait_until(f"[ $(awk '{{ print $1 }}' /sys/block/ibnbd0/stat) -gt 20 ]")
     path = "ip:10.0.2.2@ip:10.0.2.1"
     client.run(f"cd {session} && for i in $(seq {CHANGES}); do"
                f" echo ip:10.0.2.2,ip:10.0.2.1 > add_path && echo 1 > paths/{path}/remove_path || exit 1;"
                " ! rmmod ibtrs_client 2> /dev/null || exit 2; done", timeout=3000)
-    assert client.ok("pgrep -x fio"), "fio has ended"
-    client.run("pkill -INT -x fio")
-    assert fio.wait(120, check=False).status in (0, 128, 130)
+    fio.end(client, job)
     assert len(client.run(f"ls {session}/paths").split()) == 1
 
 
