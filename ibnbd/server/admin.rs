@@ -9,10 +9,12 @@ use crate::{
         OpenDevice,
         Session, //
     },
+    sysfs::View, //
 };
 use ibnbd_proto::{
     msg::{
         Close,
+        MsgError,
         Open,
         OpenRsp,
         UserMsg,
@@ -29,8 +31,10 @@ use ibtrs_core::convert;
 use ibtrs_proto::name::SessionName;
 use ibtrs_server::Op;
 use kernel::{
+    alloc::AllocError,
     prelude::*,
-    str::CString, //
+    str::CString,
+    sync::Arc, //
 };
 use kx::{
     pr_err_ratelimited,
@@ -59,7 +63,7 @@ impl Reply {
 /// # Context
 ///
 /// May sleep.
-pub(crate) fn serve(session: &Session, mut op: Op) {
+pub(crate) fn serve(session: &Arc<Session>, mut op: Op) {
     let reply = match UserMsg::parse(op.user_hdr()) {
         Ok(UserMsg::SessInfo(info)) => {
             let answer = info.answer();
@@ -79,22 +83,74 @@ pub(crate) fn serve(session: &Session, mut op: Op) {
     op.respond(result);
 }
 
+/// Why a device is not opened.
+struct Refusal {
+    error: Error,
+    /// What is wrong, where the error does not say it.
+    why: &'static str,
+}
+
+impl Refusal {
+    const fn new(error: Error, why: &'static str) -> Self {
+        Self { error, why }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let why = match error {
+            ENOENT | ENOTDIR => "there is none",
+            EXDEV => "a symbolic link leads out of dev_search_path",
+            ENOTBLK => "it is no block device",
+            EPERM => "as many sessions as may write to it do",
+            EBUSY => "it is in use on this machine",
+            _ => "it cannot be opened",
+        };
+        Self { error, why }
+    }
+}
+
+impl From<AllocError> for Refusal {
+    fn from(error: AllocError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl From<PathError> for Refusal {
+    fn from(error: PathError) -> Self {
+        Self {
+            error: convert::error(error.errno()),
+            why: error.as_str(),
+        }
+    }
+}
+
+impl From<MsgError> for Refusal {
+    fn from(error: MsgError) -> Self {
+        Self {
+            error: convert::error(error.errno()),
+            why: error.as_str(),
+        }
+    }
+}
+
 /// Opens a device, or finds it open: a client that has lost the answer asks again.
-fn open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
-    let name = message.dev_name;
-    try_open(session, message).inspect_err(|error| {
+fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
+    try_open(session, message).map_err(|Refusal { error, why }| {
         pr_err_ratelimited!(
-            "{}: cannot open {}, {}: {} ({})\n",
+            "{}: cannot open {}, {}: {}: {} ({})\n",
             session.name(),
-            name.as_str(),
+            message.dev_name.as_str(),
             message.access_mode.as_str(),
-            convert::errno(*error).as_str(),
+            why,
+            convert::errno(error).as_str(),
             error.to_errno()
         );
+        error
     })
 }
 
-fn try_open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
+fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN], Refusal> {
     let name = message.dev_name;
     let mut open = session.open.lock();
     let known = open
@@ -103,33 +159,44 @@ fn try_open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]>
         .find(|device| device.name.to_bytes() == name.as_bytes());
     if let Some(known) = known {
         if known.device.mode() != message.access_mode {
-            pr_err_ratelimited!(
-                "{}: {} is open already, {}\n",
-                session.name(),
-                name.as_str(),
-                known.device.mode().as_str()
-            );
-            return Err(EPERM);
+            let why = "the session has it open in another mode";
+            return Err(Refusal::new(EPERM, why));
         }
         return answer(session, known.id, &known.device);
     }
     let device = open_below(session, message)?;
     let id = open.new_id()?;
     let rsp = answer(session, id, &device)?;
+    let view = Arc::new(
+        View {
+            session: session.clone(),
+            id,
+            name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
+            mode: message.access_mode,
+        },
+        GFP_KERNEL,
+    )?;
+    let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+    open.list.reserve(1, GFP_KERNEL)?;
+    let device = PercpuOwner::new(device)?;
     let device = OpenDevice {
         id,
-        name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
-        device: PercpuOwner::new(device)?,
+        name,
+        dir: device.user().show(&view),
+        device,
     };
     open.list.push(device, GFP_KERNEL)?;
     if let Err(error) = session.publish(&open) {
-        open.list.pop();
-        return Err(error);
+        let device = open.list.pop();
+        drop(open);
+        // Its files take the lock.
+        drop(device);
+        return Err(error.into());
     }
     pr_info!(
         "{}: opened {} as device {}, {}\n",
         session.name(),
-        name.as_str(),
+        *view.name,
         id,
         message.access_mode.as_str()
     );
@@ -137,27 +204,26 @@ fn try_open(session: &Session, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]>
 }
 
 /// Finds the device below the search path.
-fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened> {
-    let refuse = |error: PathError| convert::error(error.errno());
+fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> {
     if crate::param::dev_search_path.get().is_empty() {
-        pr_err_ratelimited!("dev_search_path is not set: no device can be opened\n");
-        return Err(EACCES);
+        return Err(Refusal::new(EACCES, "dev_search_path is not set"));
     }
     let name = SessionName::new(session.name().to_bytes())
-        .map_err(|error| convert::error(error.errno()))?;
+        .map_err(|error| Refusal::new(convert::error(error.errno()), error.as_str()))?;
     let mut root = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let mut place = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
-    let search = session::search_path().map_err(refuse)?;
-    let root = path::root(&mut root, search, name).map_err(refuse)?;
-    let place = path::below(&mut place, root, message.dev_name).map_err(refuse)?;
-    Opened::open(&session.exports, root, place, message.access_mode)
+    let root = path::root(&mut root, session::search_path()?, name)?;
+    let place = path::below(&mut place, root, message.dev_name)?;
+    Ok(Opened::open(
+        &session.exports,
+        root,
+        place,
+        message.access_mode,
+    )?)
 }
 
-fn answer(session: &Session, id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN]> {
-    let mut rsp = OpenRsp::new(id, &device.limits()).map_err(|error| {
-        pr_err_ratelimited!("{}: {}\n", device.bdev().name(), error.as_str());
-        convert::error(error.errno())
-    })?;
+fn answer(session: &Session, id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN], Refusal> {
+    let mut rsp = OpenRsp::new(id, &device.limits())?;
     if session.has_extensions() {
         rsp.identity = device.identity();
     }
@@ -166,22 +232,9 @@ fn answer(session: &Session, id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_L
 
 /// Closes a device; one that is not open counts as closed.
 fn close(session: &Session, message: Close) -> Result {
-    let mut open = session.open.lock();
-    let at = open
-        .list
-        .iter()
-        .position(|device| device.id == message.device_id);
-    let Some(at) = at else {
-        return Ok(());
-    };
-    let device = open.list.remove(at).map_err(|_| EINVAL)?;
-    if let Err(error) = session.publish(&open) {
-        // It is still found by I/O; the client may try again.
-        let _ = open.list.push(device, GFP_KERNEL);
-        return Err(error);
+    if let Some(device) = session.withdraw(message.device_id)? {
+        pr_info!("{}: closed {}\n", session.name(), *device.name);
+        device.close();
     }
-    drop(open);
-    pr_info!("{}: closed {}\n", session.name(), *device.name);
-    device.device.kill_and_wait();
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) struct Opened {
     /// Does not change while the device is open.
     logical_block_size: u32,
     mode: AccessMode,
-    _user: User,
+    user: User,
 }
 
 impl Opened {
@@ -64,12 +64,12 @@ impl Opened {
             holder: mode.writes().then_some(&HOLDER),
         };
         let bdev = BlockDevice::open(root, path, spec)?;
-        let user = exports.enter(bdev.dev(), mode)?;
+        let user = exports.enter(&bdev, mode)?;
         Ok(Self {
             logical_block_size: bdev.limits().logical_block_bytes,
             bdev,
             mode,
-            _user: user,
+            user,
         })
     }
 
@@ -79,6 +79,11 @@ impl Opened {
 
     pub(crate) fn mode(&self) -> AccessMode {
         self.mode
+    }
+
+    /// Returns its part in the export.
+    pub(crate) fn user(&self) -> &User {
+        &self.user
     }
 
     /// Returns what tells this disk from any other that may get its name.

@@ -2,6 +2,11 @@
 
 //! Exports: block devices that clients have open, and how many may write.
 
+use crate::sysfs::{
+    self,
+    ExportDir,
+    View, //
+};
 use ibnbd_proto::access::AccessMode;
 use ibtrs_core::convert;
 use kernel::{
@@ -12,6 +17,13 @@ use kernel::{
         Mutex, //
     },
 };
+use kx::{
+    blk::BlockDevice,
+    sysfs::{
+        Dir,
+        PlainDir, //
+    }, //
+};
 
 /// A block device that at least one client has open.
 struct Export {
@@ -19,45 +31,97 @@ struct Export {
     dev: u32,
     users: u32,
     writers: u32,
+    /// What the operator sees of it.
+    dir: Option<ExportDir>,
 }
 
 /// All exports.
 #[pin_data]
 pub(crate) struct Exports {
     #[pin]
-    list: Mutex<KVec<Export>>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    list: KVec<Export>,
+    /// Where they are shown.
+    folder: Option<Arc<PlainDir>>,
+}
+
+impl Inner {
+    fn find(&mut self, dev: u32) -> Option<&mut Export> {
+        self.list.iter_mut().find(|export| export.dev == dev)
+    }
 }
 
 impl Exports {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
-                list <- new_mutex!(KVec::new(), "Exports::list"),
+                inner <- new_mutex!(
+                    Inner { list: KVec::new(), folder: None },
+                    "Exports::inner"
+                ),
             }? Error),
             GFP_KERNEL,
         )
     }
 
-    /// Takes in one more user of the device `dev`.
+    /// Says where exports are shown.
+    pub(crate) fn set_folder(&self, folder: Option<Arc<PlainDir>>) {
+        let old = core::mem::replace(&mut self.inner.lock().folder, folder);
+        drop(old);
+    }
+
+    /// Takes in one more user of a device.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     ///
     /// # Errors
     ///
     /// `EPERM` when there are as many writers as the mode tolerates; `ENOMEM`.
-    pub(crate) fn enter(self: &Arc<Self>, dev: u32, mode: AccessMode) -> Result<User> {
-        let mut list = self.list.lock();
-        let at = match list.iter().position(|export| export.dev == dev) {
-            Some(at) => at,
-            None => {
-                let export = Export {
-                    dev,
-                    users: 0,
-                    writers: 0,
-                };
-                list.push(export, GFP_KERNEL)?;
-                list.len() - 1
+    pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, mode: AccessMode) -> Result<User> {
+        let user = self.count(bdev, mode)?;
+        let unlinked = self
+            .inner
+            .lock()
+            .find(user.dev)
+            .and_then(|export| export.dir.as_ref()?.unlinked());
+        // Not under the lock: it waits for who opens the device, and the device may be slow.
+        let link = unlinked.and_then(|dir| sysfs::link(dir, bdev).ok());
+        if let Some(link) = link {
+            let mut inner = self.inner.lock();
+            if let Some(dir) = inner.find(user.dev).and_then(|e| e.dir.as_mut()) {
+                dir.set_link(link);
             }
-        };
-        let export = list.get_mut(at).ok_or(EINVAL)?;
+        }
+        Ok(user)
+    }
+
+    fn count(self: &Arc<Self>, bdev: &BlockDevice, mode: AccessMode) -> Result<User> {
+        let dev = bdev.dev();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if inner.find(dev).is_none() {
+            let folder = inner.folder.as_ref();
+            let dir = folder.and_then(|folder| {
+                ExportDir::new(folder, bdev.name())
+                    .inspect_err(|error| {
+                        pr_warn!("{}: cannot be shown: {:?}\n", bdev.name(), error)
+                    })
+                    .ok()
+            });
+            let export = Export {
+                dev,
+                users: 0,
+                writers: 0,
+                dir,
+            };
+            inner.list.push(export, GFP_KERNEL)?;
+        }
+        let export = inner.find(dev).ok_or(EINVAL)?;
         // A new export tolerates any mode.
         mode.admit(export.writers).map_err(convert::error)?;
         export.users += 1;
@@ -77,13 +141,32 @@ pub(crate) struct User {
     writes: bool,
 }
 
+impl User {
+    /// Shows the user's session below the export, if that is shown.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Who drops the directory must not hold a lock that its files take.
+    pub(crate) fn show(&self, view: &Arc<View>) -> Option<Dir<Arc<View>>> {
+        let mut inner = self.exports.inner.lock();
+        let dir = inner.find(self.dev)?.dir.as_ref()?;
+        dir.add(view)
+            .inspect_err(|error| {
+                let (session, name) = (view.session.name(), &view.name);
+                pr_warn!("{}: {} cannot be shown: {:?}\n", session, **name, error);
+            })
+            .ok()
+    }
+}
+
 impl Drop for User {
     fn drop(&mut self) {
-        let mut list = self.exports.list.lock();
-        for export in list.iter_mut().filter(|export| export.dev == self.dev) {
+        let mut inner = self.exports.inner.lock();
+        if let Some(export) = inner.find(self.dev) {
             export.users -= 1;
             export.writers -= u32::from(self.writes);
         }
-        list.retain(|export| export.users > 0);
+        // Under the lock, so that whoever comes next finds the name free.
+        inner.list.retain(|export| export.users > 0);
     }
 }

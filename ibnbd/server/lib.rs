@@ -10,7 +10,7 @@
 //!
 //! # Lock order
 //!
-//! `Session::open`, then `Exports::list`.
+//! `Session::open`, then `Exports::inner`, then a disk's open mutex.
 
 #![deny(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod device;
 mod export;
 mod io;
 mod session;
+mod sysfs;
 
 #[allow(unsafe_code)]
 mod param {
@@ -55,7 +56,9 @@ module! {
 }
 
 struct ServerModule {
+    // Sessions go before what they are shown in.
     _listener: ibtrs_server::Listener,
+    _control: sysfs::Control,
 }
 
 impl kernel::Module for ServerModule {
@@ -72,8 +75,11 @@ impl kernel::Module for ServerModule {
             return Err(ibtrs_core::convert::error(error.errno()));
         }
         let port = u16::try_from(param::port_nr.get())?;
-        let service = Arc::new(session::Service::new()?, GFP_KERNEL)?;
+        let exports = export::Exports::new()?;
+        let control = sysfs::Control::new(&exports)?;
+        let service = Arc::new(session::Service::new(exports)?, GFP_KERNEL)?;
         Ok(Self {
+            _control: control,
             _listener: ibtrs_server::listen(service, port).inspect_err(|error| {
                 pr_err!("cannot listen on port {}: {:?}\n", port, error);
             })?,

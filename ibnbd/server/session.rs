@@ -10,7 +10,8 @@ use crate::{
         self,
         IoOp, //
     },
-    param, //
+    param,
+    sysfs::View, //
 };
 use ibnbd_proto::{
     msg::UserMsg,
@@ -50,6 +51,7 @@ use kx::{
         PercpuOwner,
         RcuPtr, //
     },
+    sysfs::Dir,
     work::{
         Options,
         Queue, //
@@ -70,9 +72,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(exports: Arc<Exports>) -> Result<Self> {
         Ok(Self {
-            exports: Exports::new()?,
+            exports,
             queue: Queue::new(Options::unbound(), fmt!("ibnbd-server"))?,
         })
     }
@@ -110,7 +112,23 @@ pub(crate) struct OpenDevice {
     pub(crate) id: u32,
     /// As the client named it.
     pub(crate) name: CString,
+    /// What the operator sees of it.
+    pub(crate) dir: Option<Dir<Arc<View>>>,
     pub(crate) device: PercpuOwner<Opened>,
+}
+
+impl OpenDevice {
+    /// Closes the device, which the session has forgotten.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until its I/O has ended. Not under the lock of the session's devices,
+    /// which the files of the device take.
+    pub(crate) fn close(self) {
+        // Before what it is in.
+        drop(self.dir);
+        self.device.kill_and_wait();
+    }
 }
 
 /// The devices that a session has open.
@@ -201,6 +219,31 @@ impl Session {
         Ok(())
     }
 
+    /// Takes the device `id` out of the session, if it is in there. It is to be
+    /// [closed](OpenDevice::close) then.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; the device stays.
+    pub(crate) fn withdraw(&self, id: u32) -> Result<Option<OpenDevice>> {
+        let mut open = self.open.lock();
+        let at = open.list.iter().position(|device| device.id == id);
+        let Some(at) = at else {
+            return Ok(None);
+        };
+        let device = open.list.remove(at).map_err(|_| EINVAL)?;
+        if let Err(error) = self.publish(&open) {
+            // There is room for it. I/O has never ceased to find it.
+            let _ = open.list.push(device, GFP_KERNEL);
+            return Err(error);
+        }
+        Ok(Some(device))
+    }
+
     /// Closes all devices.
     ///
     /// # Context
@@ -211,7 +254,7 @@ impl Session {
         let list = core::mem::take(&mut self.open.lock().list);
         for device in list {
             pr_info!("{}: closed {}\n", *self.name, *device.name);
-            device.device.kill_and_wait();
+            device.close();
         }
     }
 }

@@ -89,8 +89,8 @@ unsafe impl Send for BlockDevice {}
 unsafe impl Sync for BlockDevice {}
 
 impl BlockDevice {
-    /// Opens the device at `path` as seen from the directory `root`, which is
-    /// taken for the root: neither `..` nor an absolute link leads out of it.
+    /// Opens the device at `path` below the directory `root`. Symbolic links are
+    /// followed as long as they stay below it; with `/` as the root, all are.
     ///
     /// `root` itself starts at the root of the first process.
     ///
@@ -100,6 +100,8 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
+    /// - `EXDEV` for a `..` that leads out of the root, and for a link with an
+    ///   absolute path, unless the root is `/`.
     /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs.
     /// - `ENOTBLK` if it is no block device, `EACCES` if it is on a file system
     ///   that holds none, or is read-only and `write` is wanted.
@@ -107,12 +109,7 @@ impl BlockDevice {
     /// - `ENXIO` if there is no such device.
     pub fn open(root: &CStr, path: &CStr, spec: OpenSpec) -> Result<Self> {
         might_sleep();
-        let dev = {
-            let _fs = InitFs::enter();
-            let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
-            root.lookup_below(path, ours::LOOKUP_FOLLOW | ours::LOOKUP_NO_MAGICLINKS)?
-                .block_device_number()?
-        };
+        let dev = Self::find(root, path)?;
         let mut mode = ours::BLK_OPEN_READ;
         if spec.write {
             mode |= ours::BLK_OPEN_WRITE;
@@ -134,6 +131,27 @@ impl BlockDevice {
             return Err(EACCES);
         }
         Ok(this)
+    }
+
+    /// Finds the number of the device at `path` below `root`.
+    fn find(root: &CStr, path: &CStr) -> Result<bindings::dev_t> {
+        /// How often names may have changed during a look-up.
+        const TRIES: u32 = 100;
+
+        let mut flags = ours::LOOKUP_FOLLOW | ours::LOOKUP_NO_MAGICLINKS;
+        if root.to_bytes() != b"/" {
+            flags |= ours::LOOKUP_BENEATH;
+        }
+        let _fs = InitFs::enter();
+        let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
+        for _ in 1..TRIES {
+            match root.lookup_below(path, flags) {
+                // Something was renamed or mounted while a `..` was followed.
+                Err(error) if error == EAGAIN => {}
+                found => return found?.block_device_number(),
+            }
+        }
+        Err(EAGAIN)
     }
 
     #[inline]

@@ -4,6 +4,7 @@
 
 use crate::{
     blk::{
+        BlockDevice,
         Disk,
         Driver, //
     },
@@ -12,6 +13,7 @@ use crate::{
 use core::ptr;
 use kernel::{
     bindings,
+    device::Device,
     error::to_result,
     new_spinlock,
     prelude::*,
@@ -46,6 +48,34 @@ pub unsafe trait InSysfs {
         F: FnOnce(*mut bindings::kobject) -> Result<R>;
 }
 
+/// Calls a function with the kobject of a disk, or of a partition of it.
+///
+/// # Errors
+///
+/// - [`ENODEV`] if the disk was deleted,
+/// - what the function returns.
+///
+/// # Safety
+///
+/// `device` must be valid, a disk's or a partition's.
+unsafe fn with_block_kobject<R>(
+    device: &Device,
+    func: impl FnOnce(*mut bindings::kobject) -> Result<R>,
+) -> Result<R> {
+    // CAST: `Device` is transparent.
+    let device = ptr::from_ref(device).cast::<bindings::device>().cast_mut();
+    // SAFETY: By the function's requirement.
+    if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
+        return Err(ENODEV);
+    }
+    let _release = ScopeGuard::new(move || {
+        // SAFETY: The disk was held above.
+        unsafe { ibtrs_bindings::kx_release_disk(device) }
+    });
+    // SAFETY: The device is valid, so the field is in bounds.
+    func(unsafe { &raw mut (*device).kobj })
+}
+
 // SAFETY: Deleting a disk takes its open mutex, after which it is not live, before it deletes the
 // disk's device.
 unsafe impl<D: Driver> InSysfs for Disk<D> {
@@ -53,20 +83,19 @@ unsafe impl<D: Driver> InSysfs for Disk<D> {
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>,
     {
-        // CAST: `Device` is transparent.
-        let device = ptr::from_ref(self.device())
-            .cast::<bindings::device>()
-            .cast_mut();
         // SAFETY: The disk is valid while it is borrowed, and this is its device.
-        if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
-            return Err(ENODEV);
-        }
-        let _release = ScopeGuard::new(move || {
-            // SAFETY: The disk was held above.
-            unsafe { ibtrs_bindings::kx_release_disk(device) }
-        });
-        // SAFETY: The device is valid, so the field is in bounds.
-        func(unsafe { &raw mut (*device).kobj })
+        unsafe { with_block_kobject(self.device(), func) }
+    }
+}
+
+// SAFETY: As above; a partition is deleted with its disk, or under the same mutex.
+unsafe impl InSysfs for BlockDevice {
+    fn with_kobject<R, F>(&self, func: F) -> Result<R>
+    where
+        F: FnOnce(*mut bindings::kobject) -> Result<R>,
+    {
+        // SAFETY: The device is valid while it is open.
+        unsafe { with_block_kobject(self.device(), func) }
     }
 }
 

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the operator sees of exports: `/sys/class/ibnbd-server/ctl/devices/`.
+//!
+//! Nothing here is needed to serve clients: what cannot be shown is said in the log.
+//!
+//! Contexts: *may sleep*; of the files, *sysfs*.
+
+use crate::{
+    export::Exports,
+    session::Session, //
+};
+use ibnbd_proto::access::AccessMode;
+use ibtrs_core::convert;
+use ibtrs_proto::text;
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+use kx::{
+    blk::BlockDevice,
+    module::ModuleRef,
+    sysfs::{
+        Attr,
+        Class,
+        Device,
+        Dir,
+        Link,
+        PlainDir,
+        StoreCtx, //
+    }, //
+};
+
+/// The device `ctl`, and the folder of exports below it, as long as this lives.
+pub(crate) struct Control {
+    exports: Arc<Exports>,
+    ctl: Option<Device<&'static ()>>,
+}
+
+impl Control {
+    /// Shows the exports.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(exports: &Arc<Exports>) -> Result<Self> {
+        let class = Class::new(c"ibnbd-server")?;
+        let ctl = Device::new(&class, fmt!("ctl"), &(), &[])?;
+        let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
+        exports.set_folder(Some(folder));
+        Ok(Self {
+            exports: exports.clone(),
+            ctl: Some(ctl),
+        })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // The folder goes before what it is in.
+        self.exports.set_folder(None);
+        drop(self.ctl.take());
+    }
+}
+
+/// The directory of an export.
+pub(crate) struct ExportDir {
+    // In the order in which they go.
+    sessions: PlainDir,
+    block_dev: Option<Link<Arc<PlainDir>>>,
+    dir: Arc<PlainDir>,
+}
+
+impl ExportDir {
+    /// Makes the directory of a device in the folder.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one of that name; `ENOMEM`.
+    pub(crate) fn new(folder: &PlainDir, name: &CStr) -> Result<Self> {
+        let dir = Arc::new(PlainDir::plain(folder, fmt!("{name}"))?, GFP_KERNEL)?;
+        Ok(Self {
+            sessions: PlainDir::plain(&*dir, fmt!("sessions"))?,
+            block_dev: None,
+            dir,
+        })
+    }
+
+    /// Returns the directory for [`link`], if it has no link yet.
+    pub(crate) fn unlinked(&self) -> Option<Arc<PlainDir>> {
+        self.block_dev.is_none().then(|| self.dir.clone())
+    }
+
+    /// Keeps what [`link`] has made.
+    pub(crate) fn set_link(&mut self, link: Link<Arc<PlainDir>>) {
+        self.block_dev = Some(link);
+    }
+
+    /// Makes the directory of a session that has the device open. Should it be open
+    /// under two names, the second has the device's number in its name: a session's
+    /// name has no dot.
+    ///
+    /// # Errors
+    ///
+    /// `ENAMETOOLONG`; `ENOMEM`.
+    pub(crate) fn add(&self, view: &Arc<View>) -> Result<Dir<Arc<View>>> {
+        let name = view.session.name();
+        match Dir::new(&self.sessions, fmt!("{name}"), view.clone(), &FILES) {
+            Err(error) if error == EEXIST => {
+                let name = fmt!("{name}.{}", view.id);
+                Dir::new(&self.sessions, name, view.clone(), &FILES)
+            }
+            result => result,
+        }
+    }
+}
+
+/// Makes the link to the device in its export's directory.
+///
+/// # Context
+///
+/// May sleep, as long as somebody opens the device.
+///
+/// # Errors
+///
+/// `EEXIST` if it is there; `ENODEV` if the device is gone; `ENOMEM`.
+pub(crate) fn link(dir: Arc<PlainDir>, bdev: &BlockDevice) -> Result<Link<Arc<PlainDir>>> {
+    Link::new(dir, bdev, fmt!("block_dev"))
+}
+
+/// A device of a session, for its files.
+pub(crate) struct View {
+    pub(crate) session: Arc<Session>,
+    /// The device's number in the session.
+    pub(crate) id: u32,
+    /// As the client named it.
+    pub(crate) name: CString,
+    pub(crate) mode: AccessMode,
+}
+
+/// The files: `.../devices/<device>/sessions/<session>/`.
+static FILES: [Attr<Arc<View>>; 4] = [
+    Attr::ro(c"read_only", |view: &View, buf| {
+        buf.line(fmt!("{}", u8::from(!view.mode.writes())))
+    }),
+    Attr::ro(c"access_mode", |view: &View, buf| {
+        buf.line(fmt!("{}", view.mode.as_str()))
+    }),
+    Attr::ro(c"mapping_path", |view: &View, buf| {
+        buf.bytes(view.name.to_bytes())?;
+        buf.bytes(b"\n")
+    }),
+    Attr::rw(
+        c"force_close",
+        |_view: &View, buf| buf.line(fmt!("Usage: echo 1 > force_close")),
+        store_force_close,
+    ),
+];
+
+/// Closes the device, which takes the directory away.
+fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
+    // The code stays while the files go under which it was called.
+    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    text::one(input).map_err(|error| convert::error(error.errno()))?;
+    let view = ctx.data().clone();
+    let Some(device) = view.session.withdraw(view.id)? else {
+        // Somebody else closes it.
+        return Err(ENODEV);
+    };
+    // Only who has withdrawn the device drops its directory.
+    let _ = ctx.remove_self();
+    pr_info!(
+        "{}: closed {} by force\n",
+        view.session.name(),
+        *device.name
+    );
+    device.close();
+    Ok(())
+}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the server's operator sees of exports, and how he closes them."""
+
+import errno
+import os
+
+import pytest
+
+from testbed import blockdev
+
+pytestmark = pytest.mark.fast
+
+DEVICES = "/sys/class/ibnbd-server/ctl/devices"
+MAP = 'echo "sessname={} path=ip:10.0.1.1 device_path={} access_mode={}" > /sys/class/ibnbd-client/ctl/map_device'
+
+
+def show(guest, folder: str) -> dict[str, str]:
+    """The files of a folder, with what is in them."""
+    text = guest.run(f"cd '{folder}' && for f in *; do [ ! -f $f ] || echo $f=$(cat $f); done")
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def names(guest, folder: str) -> list[str]:
+    return sorted(guest.run(f"ls {folder}").split())
+
+
+def test_exports_are_shown(pair, stack):
+    server, client = pair
+    device = blockdev.map_new(pair, stack)
+    client.run(MAP.format("second", "nullb0", "ro"))
+    client.run(MAP.format("second", device, "ro"))
+    assert names(server, DEVICES) == ["nullb0"]
+    assert names(server, f"{DEVICES}/nullb0") == ["block_dev", "sessions"]
+    # The link leads to the disk.
+    assert server.run(f"cat {DEVICES}/nullb0/block_dev/dev") == server.run("cat /sys/block/nullb0/dev")
+    assert server.run(f"readlink -f {DEVICES}/nullb0/block_dev").strip() == "/sys/devices/virtual/block/nullb0"
+    sessions = f"{DEVICES}/nullb0/sessions"
+    first, second, third = names(server, sessions)
+    assert (first, second) == ("demo", "second") and third.startswith("second.")
+    usage = "Usage: echo 1 > force_close"
+    assert show(server, f"{sessions}/demo") == {
+        "read_only": "0", "access_mode": "rw", "mapping_path": device, "force_close": usage}
+    assert show(server, f"{sessions}/second") == {
+        "read_only": "1", "access_mode": "ro", "mapping_path": "nullb0", "force_close": usage}
+    assert show(server, f"{sessions}/{third}")["mapping_path"] == device
+    modes = server.run(f"stat -c %a {sessions}/demo/force_close {sessions}/demo/read_only").split()
+    assert modes == ["644", "444"]
+    # What is unmapped is gone at once.
+    client.run(stack.unmap(0))
+    assert names(server, sessions) == [second, third]
+    client.run(f"{stack.unmap(1)} && {stack.unmap(2)}")
+    assert names(server, DEVICES) == []
+    server.run(f"modprobe -r {stack.server_module}")
+    assert not server.ok("[ -e /sys/class/ibnbd-server ]")
+
+
+def test_a_device_is_closed_by_force(pair, stack):
+    server, client = pair
+    device = blockdev.map_new(pair, stack)
+    other = server.null_blk("nullb1", size_mb=16)
+    client.run(stack.map_device(other))
+    close = f"{DEVICES}/nullb0/sessions/demo/force_close"
+    for wrong in ("0", "2", "", "yes"):
+        refused = server.run(f"echo '{wrong}' > {close}", check=False)
+        assert os.strerror(errno.EINVAL) in refused, wrong
+    load = client.start(f"fio --name=x --filename={stack.disk} --rw=randrw --bs=4k --iodepth=16 --direct=1 "
+                        "--ioengine=io_uring --time_based --runtime=600 --size=32m")
+    blockdev.wait_for_reads(client, stack)
+    # Whoever comes first closes it, the other is told.
+    server.run(f"for i in 1 2; do ( echo 1 > {close} ) 2>> /tmp/said & done; wait")
+    assert names(server, DEVICES) == ["nullb1"]
+    # The disk is free for others at once, and no request of the client reaches it.
+    server.run(f"exec 3<>{device}; echo x >&3")
+    assert not load.wait(60, check=False).ok
+    assert not client.ok(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct")
+    # The session's other device does not notice.
+    client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none")
+    client.run(f"{stack.unmap(0)} && {stack.map_device(device)}")
+    client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
+
+
+def test_no_name_leads_out_of_the_search_path(pair, stack):
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    place = "/mnt/e/a-demo-z/demo/in"
+    # Where the kernel looks, that is below /host.
+    seen = f"/host{place}"
+    server.run(f"mkdir -p {place}/by-id {place}/sub && cp -a {device} {place}/disk && touch {place}/file && "
+               f"cd {place} && ln -s ../disk by-id/good && ln -s /dev/nullb0 absolute && ln -s {seen}/disk inside && "
+               "ln -s ../../../../../dev/nullb0 up && ln -s ../../../../../dev dev && ln -s by-id/good twice && "
+               f"cp -a {device} ../outside && ln -s ../outside beside && ln -s loop loop")
+    server.run("modprobe ibnbd_server dev_search_path=/host/mnt/e/a-%SESSNAME%-z/%SESSNAME%/in")
+    client.run(stack.load_client())
+    refusals = {
+        "absolute": errno.EXDEV,
+        # It leads nowhere else, but what it says is about the server's files.
+        "inside": errno.EXDEV,
+        "up": errno.EXDEV,
+        "beside": errno.EXDEV,
+        "dev/nullb0": errno.EXDEV,
+        "../outside": errno.EINVAL,
+        "sub/../disk": errno.EINVAL,
+        "/": errno.EINVAL,
+        "/dev/nullb0": errno.EXDEV,
+        "/nullb0": errno.ENOENT,
+        "/host/mnt/e/a-demo-z/demo/outside": errno.ENOENT,
+        "disk/x": errno.ENOTDIR,
+        "loop": errno.ELOOP,
+        "file": errno.ENOTBLK,
+        "sub": errno.ENOTBLK,
+        "n" * 254: errno.ENOENT,
+    }
+    for name, number in refusals.items():
+        before = int(server.run("dmesg | grep -c 'demo: cannot open ' || true"))
+        refused = client.run(stack.map_device(name), check=False)
+        assert os.strerror(number) in refused, (name, refused)
+        assert int(server.run("dmesg | grep -c 'demo: cannot open ' || true")) == before + 1, name
+    refused = client.run(stack.map_device("n" * 255), check=False)
+    assert os.strerror(errno.ENAMETOOLONG) in refused
+    # A session has nothing of another's.
+    refused = client.run(stack.map_device("disk", session="two"), check=False)
+    assert os.strerror(errno.ENOENT) in refused
+
+    for name in ("disk", "by-id/good", "twice", f"{seen}/disk", "//by-id/./good"):
+        client.run(f"{stack.map_device(name)} && {stack.unmap()}")
+    server.run("modprobe -r ibnbd_server")
+
+    # Where all may be opened, a link may lead anywhere, but for those of procfs.
+    server.run("modprobe ibnbd_server dev_search_path=/")
+    client.run(f"{stack.map_device(seen + '/absolute')} && {stack.unmap()}")
+    refused = client.run(stack.map_device("/proc/1/root/dev/nullb0"), check=False)
+    assert os.strerror(errno.ELOOP) in refused
+    server.run("rm -r /mnt/e")
