@@ -43,18 +43,13 @@ run_kunit() {
 		--tally "$results/kunit" || true
 }
 
-# Guests.  They wait for one another much of the time, so two pairs at once are
-# done sooner.  Not so the scenarios on the fast kernel: the kernel's own
-# transport is in some of them, and loses patience with guests that are slow.
+# Guests.  They wait for one another much of the time, so more of them than
+# there are processors are done sooner.  Not so those that the kernel's own
+# transport is in, which loses patience with guests that are slow.
 run_scenarios() {
-	local folder=$TOP/tools/testbed/scenarios log=$results/scenarios-2.log other
-	(pytest scenarios-2 "$folder" -m "not fast" --share 2/2) >"$log" 2>&1 &
-	other=$!
-	pytest scenarios-1 "$folder" -m "not fast" --share 1/2
-	wait "$other" || true
-	cat "$log"
-	counts+=("$results/scenarios-2")
-	pytest scenarios-fast "$folder" -m fast
+	local folder=$TOP/tools/testbed/scenarios
+	pytest scenarios "$folder" -m "not quiet" -n $(($(nproc) + 1)) --dist loadgroup
+	pytest scenarios-quiet "$folder" -m quiet
 }
 
 case " ${SUITES[*]} " in

@@ -4,7 +4,11 @@
 Guests are shared by scenarios that ask for the same kind, in whatever file, one
 kind at a time.  After each scenario their kernel logs are judged; after the
 last one on the same guests kmemleak is asked as well.  A scenario that failed
-leaves no guests behind."""
+leaves no guests behind.
+
+With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batch
+of scenarios as they get done with one: a batch is what a file has for one kind
+of guests, or a scenario that takes long."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +28,8 @@ MARKERS = {
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
+    "long": "takes a minute or so: goes first, and alone where several workers share the rest",
+    "quiet": "has no patience with slow guests: is run when no others are",
 }
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo}
 
@@ -33,8 +39,6 @@ def pytest_addoption(parser):
                      help="the kernel for scenarios that do not ask for the fast one")
     parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
                      help="the software RDMA for scenarios that ask for none")
-    parser.addoption("--share", default="1/1", metavar="N/M",
-                     help="runs the Nth of M shares of the files, for several runs at once")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
                      help="mainline tries the scenarios of `stack` with the kernel's own RNBD")
 
@@ -69,21 +73,31 @@ def wanted(item) -> tuple | None:
             _argument(item, "rdma", item.config.getoption("--rdma")))
 
 
+def _batch(item) -> str:
+    """The name of the batch that a scenario belongs to."""
+    if _has(item, "long"):
+        return item.nodeid
+    return f"{item.path.stem}-{'-'.join(map(str, wanted(item) or ()))}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item):
+    """Tells pytest-xdist what stays together."""
+    item.add_marker(pytest.mark.xdist_group(_batch(item)))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Scenarios that can share guests follow one another, those that kill
-    some last.  Guests have as many links as the most demanding scenario
-    of the selected ones asks for."""
-    number, shares = map(int, config.getoption("--share").split("/"))
-    files = sorted({item.path for item in items})
-    items[:] = [item for item in items if files.index(item.path) % shares == number - 1]
+    """The longest go first.  Scenarios that can share guests follow one another,
+    those that kill some last.  Guests have as many links as the most demanding
+    scenario of the selected ones asks for."""
     links = config.bench.links
     for item in items:
         if key := wanted(item):
             links[key] = max(links.get(key, 1), _argument(item, "links", 1))
     # Sorting keeps the order of those that are equal.
-    items.sort(key=lambda item: (repr(wanted(item)), _has(item, "fresh"), _has(item, "leaky"),
-                              _has(item, "kills")))
+    items.sort(key=lambda item: (not _has(item, "long"), repr(wanted(item)), _has(item, "fresh"),
+                                 _has(item, "leaky"), _has(item, "kills")))
 
 
 class Bench:
@@ -93,6 +107,8 @@ class Bench:
         self.lab, self.key = None, None
         # How many links each kind of guests gets.
         self.links = {}
+        # The scenario that is run next.
+        self.following = None
 
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
@@ -143,6 +159,13 @@ def _judge(item, lab: Lab, leaks: bool):
         judge.check_leaks(lab)
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """What comes after a scenario decides whether its guests are given up."""
+    item.config.bench.following = nextitem
+    yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Runs a scenario and judges the guests as a part of it, so that what a
@@ -154,7 +177,7 @@ def pytest_pyfunc_call(pyfuncitem):
     lab, fresh, leaky = bench.lab, _has(item, "fresh"), _has(item, "leaky")
     try:
         item.obj(**arguments)
-        _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item)))
+        _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
     except BaseException as error:
         words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
         if not isinstance(error, judge.Harmed):
@@ -167,9 +190,8 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
-def _before_a_change(item) -> bool:
+def _before_a_change(item, following) -> bool:
     """Whether the next scenario needs other guests, or harms these."""
-    following = item.session.items[item.session.items.index(item) + 1:]
-    if not following or wanted(following[0]) != wanted(item) or _has(following[0], "fresh"):
+    if following is None or wanted(following) != wanted(item) or _has(following, "fresh"):
         return True
-    return any(_has(following[0], name) and not _has(item, name) for name in ("kills", "leaky"))
+    return any(_has(following, name) and not _has(item, name) for name in ("kills", "leaky"))

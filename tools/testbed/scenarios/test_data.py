@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is written is what is read, on the mapped disk and on the server's own."""
 
+import pytest
+
 from testbed import blockdev, fio
 
 # 64 MiB, sizes from one block to the largest request and beyond it; two jobs of
@@ -10,6 +12,7 @@ VERIFY = ("--filename={disk} --rw=randrw --bsrange=512-1m --size=16m --offset_in
           "--name=uring --ioengine=io_uring --name=libaio --ioengine=libaio --offset=32m")
 
 
+@pytest.mark.long
 def test_every_byte_is_right(pair, stack):
     # As many requests at once as there are by default.
     pair.server.run(f"modprobe {stack.transport('server')} sess_queue_depth=512")
@@ -23,11 +26,11 @@ def test_every_byte_is_right(pair, stack):
 
 def test_a_file_system_lives_on(pair, stack):
     server, client = pair
-    device = blockdev.map_new(pair, stack)
+    device = blockdev.map_new(pair, stack, size_mb=32)
     sums = "cd /mnt/disk && find . -type f | sort | xargs sha256sum"
     client.run(f"mkfs.ext4 -q {stack.disk} && mkdir -p /mnt/disk && mount {stack.disk} /mnt/disk")
     client.run("mkdir /mnt/disk/etc && cp -r /etc/default /etc/security /mnt/disk/etc/ && "
-               "dd if=/dev/urandom of=/mnt/disk/random bs=64k count=128 status=none", timeout=600)
+               "dd if=/dev/urandom of=/mnt/disk/random bs=64k count=64 status=none", timeout=600)
     before = client.run(sums)
     client.run("umount /mnt/disk")
     client.run(stack.unmap())

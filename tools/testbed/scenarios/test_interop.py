@@ -11,8 +11,9 @@ OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=4k-128k --size=6m --iodepth=4 "
           "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
 
+pytestmark = [pytest.mark.fast, pytest.mark.quiet]
 
-@pytest.mark.fast
+
 @pytest.mark.parametrize("invalidate", ["Y", "N"])
 @pytest.mark.parametrize("client_stack, server_stack", [(OURS, MAINLINE), (MAINLINE, OURS)],
                          ids=["to-mainline", "from-mainline"])

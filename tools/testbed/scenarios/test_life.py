@@ -13,6 +13,7 @@ LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --d
         "--ioengine=io_uring --time_based --runtime=600 --size=32m")
 
 
+@pytest.mark.long
 def test_mapped_and_unmapped_a_hundred_times(pair, stack):
     client = pair.client
     device = pair.server.null_blk(size_mb=16)
@@ -27,6 +28,7 @@ def test_mapped_and_unmapped_a_hundred_times(pair, stack):
         assert slab.grown(objects, slab.used(guest), by=98) == {}
 
 
+@pytest.mark.long
 def test_loaded_and_unloaded_twenty_times_under_load(pair, stack):
     server, client = pair
     device = server.null_blk(size_mb=64)
@@ -74,6 +76,7 @@ def test_the_server_is_killed_under_load(pair, stack):
     blockdev.map_new(pair, stack)
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
+    blockdev.impatient(client)
     pair.server.kill()
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)

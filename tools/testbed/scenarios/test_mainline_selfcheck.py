@@ -22,6 +22,7 @@ def map_disk(server, client, device="nullb0"):
 
 # On the fast kernel: mainline cannot be told to be patient with emulated guests.
 @pytest.mark.fast
+@pytest.mark.quiet
 def test_map_and_verify(pair):
     server, client = pair
     disk = map_disk(server, client)
@@ -64,6 +65,7 @@ def test_a_cable_is_pulled(pair):
 
 
 @pytest.mark.fast
+@pytest.mark.quiet
 @pytest.mark.kills
 @pytest.mark.parametrize("name", ["server", "client"])
 def test_a_guest_is_killed_and_comes_back(pair, name):

@@ -39,6 +39,7 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
     device = blockdev.map_new(pair, stack)
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
+    blockdev.impatient(client)
     guest.run("rdma link del rxe0", timeout=120)
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)

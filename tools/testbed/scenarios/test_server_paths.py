@@ -13,7 +13,7 @@ from testbed import blockdev, fio
 from testbed.stack import STACKS
 
 # On the fast kernel: mainline cannot be told to be patient with emulated guests.
-pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
+pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2)]
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=4k-64k --size=6m --iodepth=4 "
