@@ -36,6 +36,12 @@ class Stack:
     def load_client(self) -> str:
         return f"modprobe {self.client_module}"
 
+    def unload(self, side: str) -> str:
+        """Removes all its modules of a side, without modprobe, which takes longer
+        to start than they to go."""
+        upper = self.client_module if side == "client" else self.server_module
+        return f"busybox rmmod {upper} {self.transport(side)} {self.core_module}"
+
     def map_device(self, device: str, address: str = "10.0.1.1", session: str = "demo") -> str:
         # Mainline puts the folder and the device together as they are.
         path = device.removeprefix("/") if self.search_path == "/" else device

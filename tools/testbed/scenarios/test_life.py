@@ -9,6 +9,9 @@ import pytest
 from testbed import blockdev, slab
 from testbed.lab import wait_for
 
+# Three that read and write at the same place, and last until something fails.
+COPIES = ("copy() {{ dd if={disk} of={disk} bs=16k iflag=direct oflag=direct skip=$1 seek=$1 status=none; }}; "
+          "copy 0 & copy 512 & copy 1024; first=$?; wait; exit $first")
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 "
         "--ioengine=io_uring --time_based --runtime=600 --size=32m")
 
@@ -35,12 +38,12 @@ def test_loaded_and_unloaded_twenty_times_under_load(pair, stack):
     for _ in range(20):
         blockdev.load(pair, stack)
         client.run(stack.map_device(device))
-        load = client.start(LOAD.format(disk=stack.disk))
+        load = client.start(COPIES.format(disk=stack.disk))
         blockdev.wait_for_reads(client, stack)
         client.run(stack.unmap(how="force"))
         assert not load.wait(60, check=False).ok
-        unloading = server.start(f"modprobe -r {stack.server_module} {stack.core_module}")
-        client.run(f"modprobe -r {stack.client_module} {stack.core_module}")
+        unloading = server.start(stack.unload("server"))
+        client.run(stack.unload("client"))
         unloading.wait(60)
         for guest in pair:
             # The others cannot be there without it.
