@@ -166,6 +166,12 @@ def pytest_runtest_protocol(item, nextitem):
     yield
 
 
+def pytest_exception_interact(node, report):
+    """Guests that a fixture could not make ready are of no use to others."""
+    if report.when == "setup":
+        node.config.bench.clear()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Runs a scenario and judges the guests as a part of it, so that what a
