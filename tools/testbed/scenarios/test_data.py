@@ -24,6 +24,7 @@ def test_every_byte_is_right(pair, stack):
         assert blockdev.same_on_both(pair, device, stack.disk, 8, start_mb)
 
 
+@pytest.mark.fast
 def test_a_file_system_lives_on(pair, stack):
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=32)
@@ -47,6 +48,7 @@ def test_a_file_system_lives_on(pair, stack):
     assert server.run(sums) == before
 
 
+@pytest.mark.fast
 def test_several_disks_share_a_session(pair, stack):
     server, client = pair
     for number in range(3):
@@ -60,12 +62,14 @@ def test_several_disks_share_a_session(pair, stack):
         assert server.run(f"head -c 1 /dev/nullb{number}") == str(number)
 
 
+@pytest.mark.fast
 def test_size_and_block_size_are_the_servers(pair, stack):
     client = pair.client
     blockdev.map_new(pair, stack, size_mb=24, block_size=4096)
     assert client.run(f"blockdev --getsize64 --getss {stack.disk}").split() == [str(24 << 20), "4096"]
 
 
+@pytest.mark.fast
 def test_partitions(pair, stack):
     server, client = pair
     device = blockdev.map_new(pair, stack)
@@ -76,6 +80,7 @@ def test_partitions(pair, stack):
                       "| head -c 16") == "in the partition"
 
 
+@pytest.mark.fast
 def test_flush_and_fua(pair, stack):
     client = pair.client
     blockdev.map_new(pair, stack)

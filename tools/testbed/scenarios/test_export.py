@@ -4,7 +4,11 @@
 import errno
 import os
 
+import pytest
+
 from testbed import blockdev
+
+pytestmark = pytest.mark.fast
 
 MAP = 'echo "sessname={} path=ip:10.0.1.1 device_path={} access_mode={}" > /sys/class/ibnbd-client/ctl/map_device'
 MOUNT = "mkdir -p /mnt/disk && mount {} /mnt/disk"

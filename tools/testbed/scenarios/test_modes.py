@@ -13,8 +13,8 @@ LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --d
 
 @pytest.mark.parametrize("parameters", [
     "always_invalidate=N",
-    "always_invalidate=N max_chunk_size=16384 sess_queue_depth=20",
-    "max_chunk_size=8192 sess_queue_depth=500",
+    pytest.param("always_invalidate=N max_chunk_size=16384 sess_queue_depth=20", marks=pytest.mark.fast),
+    pytest.param("max_chunk_size=8192 sess_queue_depth=500", marks=pytest.mark.fast),
     "max_chunk_size=524288 sess_queue_depth=3",
 ])
 def test_modes_and_sizes(pair, stack, parameters):
