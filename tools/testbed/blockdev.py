@@ -4,7 +4,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from .guest import Guest
-from .lab import Pair
+from .lab import SERVER_ADDRESS, Pair
 from .stack import Stack
 
 
@@ -31,6 +31,15 @@ def impatient(client: Guest) -> None:
     client.run("for session in /sys/class/ibtrs-client/*/hb_interval_ms; do "
                "[ ! -e $session ] || { cd ${session%/*} && echo 1000 > hb_interval_ms && "
                "echo 3 > hb_missed_max && echo 2 > queue_timeout_s; } || exit 1; done")
+
+
+def map_two_paths(pair: Pair, stack: Stack, size_mb: int = 32, session: str = "demo") -> str:
+    """Maps a new disk by both links; returns the server's path of it."""
+    device = pair.server.null_blk(size_mb=size_mb)
+    load(pair, stack)
+    paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
+    pair.client.run(f'echo "sessname={session} {paths} device_path={device}" > {stack.map_file}')
+    return device
 
 
 def checksum(guest: Guest, path: str, size_mb: int, start_mb: int = 0) -> str:

@@ -157,23 +157,30 @@ class Pair(Lab):
                             f"mrg_rxbuf=off,mac={_mac(link, side)}"]
                 for link in range(1, self.links + 1)]
 
+    def wire(self, name: str, link: int) -> list[str]:
+        """The commands that set one end of a link up, also again after its
+        interface was down, which forgets neighbours and IPv6 addresses."""
+        addresses = (SERVER_ADDRESS, CLIENT_ADDRESS)
+        mine, side = (0, 1) if name == "server" else (1, 2)
+        nic, other = f"eth{link - 1}", 3 - side
+        # rxe gives a queue pair up, without a word, when the network stack
+        # refuses one packet.  So the peer's address is not asked for again
+        # and again, and there is room for everything that waits.
+        neighbour = f"lladdr {_mac(link, other)} dev {nic} nud permanent"
+        return [f"ip link set {nic} mtu {MTU} txqueuelen 20000 up",
+                f"ip addr replace {addresses[mine].format(link=link)}/24 dev {nic}",
+                f"ip addr replace fd00:0:0:{link}::{side}/64 dev {nic} nodad",
+                f"ip neigh replace {addresses[1 - mine].format(link=link)} {neighbour}",
+                f"ip neigh replace fd00:0:0:{link}::{other} {neighbour}"]
+
+    def add_device(self, link: int) -> str:
+        """The command that makes the RDMA device of a link."""
+        return f"rdma link add {self.rdma}{link - 1} type {self.rdma} netdev eth{link - 1}"
+
     def network(self, name: str) -> list[str]:
-        address = SERVER_ADDRESS if name == "server" else CLIENT_ADDRESS
-        side = 1 if name == "server" else 2
         commands = [f"modprobe {RDMA_MODULES[self.rdma]}"]
-        peer = (CLIENT_ADDRESS if name == "server" else SERVER_ADDRESS, 3 - side)
         for link in range(1, self.links + 1):
-            nic = f"eth{link - 1}"
-            # rxe gives a queue pair up, without a word, when the network stack
-            # refuses one packet.  So the peer's address is not asked for again
-            # and again, and there is room for everything that waits.
-            neighbour = f"lladdr {_mac(link, peer[1])} dev {nic} nud permanent"
-            commands += [f"ip link set {nic} mtu {MTU} txqueuelen 20000 up",
-                         f"ip addr add {address.format(link=link)}/24 dev {nic}",
-                         f"ip addr add fd00:0:0:{link}::{side}/64 dev {nic} nodad",
-                         f"ip neigh replace {peer[0].format(link=link)} {neighbour}",
-                         f"ip neigh replace fd00:0:0:{link}::{peer[1]} {neighbour}",
-                         f"rdma link add {self.rdma}{link - 1} type {self.rdma} netdev {nic}"]
+            commands += [*self.wire(name, link), self.add_device(link)]
         return commands
 
 
