@@ -26,6 +26,10 @@ class Stack:
         """The transport's module of a side, "client" or "server"."""
         return self.core_module.replace("core", side)
 
+    def sessions(self, side: str) -> str:
+        """Where the sessions of a side are in sysfs."""
+        return f"/sys/class/{self.transport(side).replace('_', '-')}"
+
     @property
     def map_file(self) -> str:
         return f"/sys/class/{self.sysfs_class}/ctl/map_device"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The overtaking write: the server's disk keeps one write while its path is lost.
+The client sends it again by the other path.  If that one is answered first, the next
+write to the place can be followed by the old one, which nobody waits for any more."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.lab import Pair, wait_for
+from testbed.stack import STACKS
+
+LONG = bool(os.environ.get("IBTRS_LONG"))
+# Its guests get a disk by a reboot.
+pytestmark = [pytest.mark.fast, pytest.mark.links(2), pytest.mark.kills]
+
+OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
+BLOCK = 4096
+WRITE = "dd if=/tmp/{what} of={disk} bs=4k count=1 seek={block} oflag=direct conv=notrunc status=none"
+
+
+class Disk:
+    """A disk of the server whose next write can be kept, while others go on; its
+    bytes are seen from the host."""
+
+    def __init__(self, pair: Pair):
+        self.pair, self.image = pair, pair.folder / "kept.img"
+        if not self.image.exists():
+            with open(self.image, "wb") as file:
+                file.truncate(16 << 20)
+            pair.reboot("server", [Path(f"blkdebug::{self.image}")])
+
+    def _debug(self, command: str) -> None:
+        self.pair.server.qmp("human-monitor-command", **{"command-line": f'qemu-io disk0 "{command}"'})
+
+    def keep_the_next_write(self) -> None:
+        self._debug("break pwritev kept")
+
+    def let_go(self) -> None:
+        self._debug("resume kept")
+
+    def block(self, number: int) -> bytes:
+        with open(self.image, "rb") as file:
+            file.seek(number * BLOCK)
+            return file.read(BLOCK)
+
+
+class Client:
+    """A client with two paths to that disk, and what it writes."""
+
+    def __init__(self, pair: Pair, client_stack, server_stack):
+        self.guest, self.stack = pair.client, client_stack
+        self.data = {what: os.urandom(BLOCK) for what in ("old", "new", "other")}
+        for what, data in self.data.items():
+            self.guest.push(f"/tmp/{what}", data)
+        pair.server.run(server_stack.load_server())
+        self.guest.run(client_stack.load_client())
+        device = "dev/vda" if server_stack is MAINLINE else "/dev/vda"
+        self.guest.run(f'echo "sessname=s path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={device}"'
+                       f" > {client_stack.map_file}")
+        self.paths = f"{client_stack.sessions('client')}/s/paths"
+        # A path is called by both addresses once it knows them.
+        wait_for(lambda: self.guest.run(f"cat {self.paths}/*@*/state", check=False).split() == ["connected"] * 2,
+                 60, "both paths are connected")
+
+    def write(self, what: str, block: int = 0):
+        return self.guest.start(WRITE.format(what=what, disk=self.stack.disk, block=block))
+
+    def busy_path(self) -> str | None:
+        """The path that has a request in flight."""
+        for path in self.guest.run(f"ls {self.paths}").split():
+            if int(self.guest.run(f"cat {self.paths}/{path}/stats/rdma").split()[4]):
+                return path
+        return None
+
+    def name(self, data: bytes) -> str:
+        return next((what for what, right in self.data.items() if right == data), "nothing that was written")
+
+
+def keep_the_old_write(disk: Disk, client: Client):
+    """The old data is on its way to the disk, and its path is lost."""
+    disk.keep_the_next_write()
+    old = client.write("old")
+    wait_for(lambda: client.busy_path() is not None, 30, "the write is in service")
+    # In service is not yet on the disk.
+    time.sleep(1)
+    client.guest.run(f"echo 1 > {client.paths}/{client.busy_path()}/disconnect")
+    return old
+
+
+@pytest.mark.parametrize("client_stack", [
+    pytest.param(OURS, id="our-client"),
+    # Soft-iWARP has no immediates, which mainline cannot do without.
+    pytest.param(MAINLINE, id="mainline-client", marks=[pytest.mark.rdma("rxe"), pytest.mark.quiet])])
+def test_our_server_lets_none_overtake(pair, client_stack):
+    disk = Disk(pair)
+    client = Client(pair, client_stack, OURS)
+    old = keep_the_old_write(disk, client)
+    # The retry is not answered as long as the first attempt is on the disk.
+    time.sleep(3)
+    assert old.running
+    disk.let_go()
+    old.wait(60)
+    assert client.name(disk.block(0)) == "old"
+    client.write("new").wait(60)
+    client.write("other", block=1).wait(60)
+    time.sleep(2)
+    assert client.name(disk.block(0)) == "new"
+    assert client.name(disk.block(1)) == "other"
+
+
+@pytest.mark.rdma("rxe")
+@pytest.mark.quiet
+@pytest.mark.skipif(not LONG, reason="tells about mainline only: IBTRS_LONG=1")
+@pytest.mark.parametrize("client_stack", [OURS, MAINLINE], ids=["our-client", "mainline-client"])
+def test_what_mainlines_server_does(pair, client_stack):
+    disk = Disk(pair)
+    client = Client(pair, client_stack, MAINLINE)
+    old = keep_the_old_write(disk, client)
+    try:
+        old.wait(60)
+        # Answered, so the client may write to that place and to others.
+        client.write("new").wait(60)
+        before = client.name(disk.block(0))
+        client.write("other", block=1).wait(60)
+    finally:
+        disk.let_go()
+    time.sleep(2)
+    after = client.name(disk.block(0))
+    print(f"\nmainline's server, {client_stack.name}'s client: \"new\" was answered, and there was {before!r}; "
+          f"when the first attempt of \"old\" had ended there was {after!r}")
+    assert before == "new"
+    assert client.name(disk.block(1)) == "other"
