@@ -8,7 +8,15 @@ use crate::device::Device;
 use ibtrs_bindings as bindings;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    }, //
 };
 
 /// Where completions are handled.
@@ -19,15 +27,23 @@ pub enum PollContext {
     /// On a bound, high-priority work queue: handlers may sleep, at the cost
     /// of the completions behind them.
     WorkQueue,
+    /// In the context of whoever calls [`QueuePair::poll`], and only then: the device
+    /// does not interrupt anybody for them. Handlers must not sleep.
+    ///
+    /// [`QueuePair::poll`]: crate::qp::QueuePair::poll
+    Direct,
 }
 
 /// A completion queue of one queue pair.
 ///
 /// # Invariants
 ///
-/// `ptr` is a live completion queue of `_dev`.
+/// `ptr` is a live completion queue of `_dev`, polled as `context` says.
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
+    context: PollContext,
+    /// Somebody polls it, if it is polled directly.
+    polled: AtomicFlag,
     _dev: Arc<Device>,
 }
 
@@ -49,9 +65,10 @@ impl Cq {
         vector: u32,
         context: PollContext,
     ) -> Result<Self> {
-        let context = match context {
+        let poll_ctx = match context {
             PollContext::SoftIrq => bindings::ib_poll_context_IB_POLL_SOFTIRQ,
             PollContext::WorkQueue => bindings::ib_poll_context_IB_POLL_WORKQUEUE,
+            PollContext::Direct => bindings::ib_poll_context_IB_POLL_DIRECT,
         };
         let vector = vector % dev.num_comp_vectors();
         // SAFETY: The device is live as `dev` holds it; the other arguments are
@@ -62,19 +79,45 @@ impl Cq {
                 core::ptr::null_mut(),
                 i32::try_from(entries)?,
                 i32::try_from(vector)?,
-                context,
+                poll_ctx,
                 crate::caller(),
             )
         })?;
-        // INVARIANT: Just allocated on `dev`.
+        // INVARIANT: Just allocated on `dev`, with that context.
         Ok(Self {
             ptr,
+            context,
+            polled: AtomicFlag::new(false),
             _dev: dev.clone(),
         })
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.ptr.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.context == PollContext::Direct
+    }
+
+    /// Handles completions of a queue that is polled directly, `budget` at most,
+    /// unless somebody else does; gives their number.
+    #[inline]
+    pub(crate) fn poll(&self, budget: u16) -> u32 {
+        if !self.is_direct() || self.polled.load(Relaxed) {
+            return 0;
+        }
+        // ORDERING: What one has done in handlers is seen by the next.
+        if self.polled.xchg(true, Full) {
+            return 0;
+        }
+        // SAFETY: The queue is live, and for direct polling, by the type invariant;
+        // handlers are called as their contracts say.
+        let done = unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget.into()) };
+        // ORDERING: See above.
+        self.polled.store(false, Release);
+        u32::try_from(done).unwrap_or(0)
     }
 }
 

@@ -40,6 +40,10 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc,
         SetOnce,
         SpinLockIrq, //
@@ -56,7 +60,8 @@ use kx::sync::{
 /// # Context
 ///
 /// All functions run where [`QpConfig::context`] says, one at a time for each
-/// queue pair, but for [`Handler::failed`], which may run anywhere.
+/// queue pair, but for [`Handler::failed`], which may run anywhere. While a queue
+/// pair that is polled directly is being closed, they may run several at a time.
 pub trait Handler: Send + Sync + Sized + 'static {
     /// The driver's part of each slot.
     type Slot: Send + Sync;
@@ -77,7 +82,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     fn room(&self, _qp: QpRef<'_, Self>) {}
 
     /// A completion is about to be handled, by one of the functions here: it is the one at
-    /// `position` of those that were taken off the completion queue together, from 0 on.
+    /// `position` of those that were taken off the completion queue together, from 0 on;
+    /// always 0 if that is polled directly.
     fn completes(&self, _position: u32) {}
 
     /// A work request failed, or was flushed because an earlier one did, or
@@ -174,6 +180,7 @@ impl QpConfig {
             recvs: Rings::new(),
             slots: SetOnce::new(),
             send_depth,
+            drained: AtomicFlag::new(false),
             cq: Some(cq),
             id,
             dev: dev.clone(),
@@ -225,6 +232,7 @@ pub struct QueuePair<H: Handler> {
     recvs: Rings,
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
+    drained: AtomicFlag,
     id: Arc<CmId>,
     dev: Arc<Device>,
     #[pin]
@@ -237,6 +245,9 @@ unsafe impl<H: Handler> Send for QueuePair<H> {}
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
+    /// Completions that one call of [`QueuePair::poll`] handles.
+    const POLL_BUDGET: u16 = 32;
+
     /// Recovers the queue pair of a completion, and tells its handler.
     ///
     /// # Safety
@@ -330,28 +341,64 @@ impl<H: Handler> QueuePair<H> {
     /// May sleep; not from a handler.
     pub fn disconnect(&self) {
         self.send_queue.lock().close();
+        if self.is_direct() {
+            // Pollers do not post their buffers behind the drain's marker: nobody
+            // comes to take them from there.
+            self.recvs.close();
+        }
         // An error means that there is no connection to end.
         let _ = self.id.disconnect();
     }
 
+    /// Returns whether completions are handled by [`QueuePair::poll`] only.
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.cq.as_ref().is_some_and(Cq::is_direct)
+    }
+
+    /// Handles completions of a queue pair with [`PollContext::Direct`], a few at
+    /// most; gives their number. If somebody else does so at this moment, or with
+    /// another context, it is none.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq; not from a handler, nor with a lock that handlers take.
+    #[inline]
+    pub fn poll(&self) -> u32 {
+        self.cq.as_ref().map_or(0, |cq| cq.poll(Self::POLL_BUDGET))
+    }
+
     /// Disconnects, refuses to send from now on, and waits until every posted
-    /// request has completed and its handler has run.
+    /// request has completed and its handler has run. May be called again.
+    ///
+    /// With [`PollContext::Direct`], nobody may have begun to [`poll`] before
+    /// [`QueuePair::disconnect`] was called who has not returned. It polls itself, but
+    /// ten times a second only: to have it done soon, somebody else is to poll
+    /// until this returns.
+    ///
+    /// [`poll`]: QueuePair::poll
     ///
     /// # Context
     ///
     /// May sleep; not from a handler.
     pub fn close(&self) {
+        if self.drained.load(Relaxed) {
+            return;
+        }
         self.disconnect();
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
             // SAFETY: The queue pair is live by the type invariant.
             unsafe { bindings::ib_drain_qp(qp) };
-            // A handler that was running meanwhile may have posted its buffer
-            // again behind the drain's marker; none can do so any more.
-            // SAFETY: As above.
-            unsafe { bindings::ib_drain_rq(qp) };
+            if !self.is_direct() {
+                // A handler that was running meanwhile may have posted its buffer
+                // again behind the drain's marker; none can do so any more.
+                // SAFETY: As above.
+                unsafe { bindings::ib_drain_rq(qp) };
+            }
         }
+        self.drained.store(true, Relaxed);
     }
 
     /// Asynchronous events of the queue pair.

@@ -84,15 +84,19 @@ impl kernel::fmt::Display for Wc {
 
 /// Says where a completion is among those that were taken off its queue
 /// together: the core takes them into an array of the queue's, and calls their
-/// functions one after the other.
+/// functions one after the other. If the queue is polled directly this is not
+/// known, and each is the first.
 ///
 /// # Safety
 ///
 /// `cq` must be the live completion queue that `wc` was found on.
 pub(crate) unsafe fn position(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) -> u32 {
     // SAFETY: By this function's contract.
-    let first = unsafe { (*cq).wc };
+    let (first, context) = unsafe { ((*cq).wc, (*cq).poll_ctx) };
+    if context == bindings::ib_poll_context_IB_POLL_DIRECT {
+        // The array is the poller's own.
+        return 0;
+    }
     let bytes = wc.addr().wrapping_sub(first.addr());
-    // Somewhere else if it was polled for directly.
     u32::try_from(bytes / size_of::<bindings::ib_wc>()).unwrap_or(0)
 }
