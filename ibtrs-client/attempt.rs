@@ -10,6 +10,7 @@ use crate::{
     con::Con,
     connect::Setup,
     path::Path,
+    reap::Reaping,
     request::{
         self,
         Wire, //
@@ -106,6 +107,13 @@ impl Active {
         }
         send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
     }
+
+    /// Handles completions of the connection `cid`, if it is polled; gives their
+    /// number.
+    #[inline]
+    pub(crate) fn poll(&self, cid: u16) -> u32 {
+        self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
+    }
 }
 
 /// One attempt to connect a path.
@@ -136,8 +144,7 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// Makes an attempt that has not begun.
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
-        let cons = crate::session::nr_queues() as usize + 1;
-        let setup = Setup::new(cons)?;
+        let setup = Setup::new(path.session.nr_cons() as usize)?;
         let missed_max = path.session.settings().hb_missed_max.get();
         Arc::pin_init(
             try_pin_init!(Self {
@@ -246,9 +253,11 @@ impl Attempt {
         for qp in &resources.qps {
             qp.disconnect();
         }
+        let reaping = Reaping::begin(&self.path.session.events_queue(), &resources.qps);
         for qp in &resources.qps {
             qp.close();
         }
+        drop(reaping);
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
             &resources.slots,

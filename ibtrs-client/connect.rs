@@ -196,7 +196,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
 
 /// Connects all connections: gives what submitters need.
 fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
-    let cid_num = u16::try_from(crate::session::nr_queues() + 1)?;
+    let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let service = Start::resolve(attempt, 0)?;
     attempt.wait_stage(0, Stage::AddrResolved)?;
     let dev = service.id.device()?;
@@ -345,14 +345,18 @@ fn answers(wire: &Wire) -> u32 {
     2 * u32::from(wire.rsp.queue_depth) + 1
 }
 
-fn io_config(dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
+fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
     let depth = u32::from(wire.rsp.queue_depth);
     QpConfig {
         // A registration, the request, and an invalidation for each chunk.
         send_depth: 3 * depth + 1,
         send_sges: dev.max_send_sge().min(request::MAX_SGES),
         recv_depth: answers(wire),
-        context: PollContext::SoftIrq,
+        context: if u32::from(cid) > attempt.path.session.nr_queues() {
+            PollContext::Direct
+        } else {
+            PollContext::SoftIrq
+        },
         vector: u32::from(cid) - 1,
     }
 }
@@ -365,7 +369,7 @@ fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num:
     }
     for start in &starts {
         attempt.wait_stage(usize::from(start.cid), Stage::AddrResolved)?;
-        let qp = start.route(attempt, io_config(dev, wire, start.cid), dev)?;
+        let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), dev)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
     for start in &starts {

@@ -18,6 +18,7 @@
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
 //! | [`park`], [`pump`] | requests that wait for a path, failover |
+//! | [`reap`] | connections that are polled |
 //! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
 //! # Work queues
@@ -47,6 +48,7 @@ mod news;
 mod park;
 mod path;
 mod pump;
+mod reap;
 mod request;
 mod session;
 mod set;

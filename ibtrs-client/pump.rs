@@ -110,6 +110,7 @@ impl Session {
             full |= self.pump_tag(tag, &mut header);
         }
         if full {
+            self.sweep_now();
             self.pump_later.enqueue_in(self.clone(), FULL_PAUSE_MS);
         }
     }

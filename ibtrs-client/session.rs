@@ -16,7 +16,10 @@ use crate::{
 };
 use ibtrs_proto::{
     addr::PathAddr,
-    consts::MAX_PATHS,
+    consts::{
+        MAX_CONNECTIONS,
+        MAX_PATHS, //
+    },
     name::SessionName,
     permit::Shares, //
 };
@@ -52,6 +55,7 @@ mod submit;
 mod tune;
 
 use members::Members;
+pub(crate) use submit::cid_of;
 
 pub use ibtrs_proto::msg::Direction as Dir;
 
@@ -71,6 +75,9 @@ pub struct SessionConfig<'a> {
     /// The paths, at least one. All are tried at once, and those that cannot be
     /// connected go on trying once one of them is.
     pub paths: &'a [PathSpec],
+    /// How many connections each path has beside those for ordinary I/O, whose
+    /// requests end when somebody calls [`Session::poll`].
+    pub nr_poll_queues: u16,
     /// Who is told when the session is cut off and comes back.
     pub link: Arc<dyn LinkEvents>,
 }
@@ -156,6 +163,7 @@ pub struct Session {
     life: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
+    nr_poll_queues: u16,
     /// The server's port, for paths that the operator adds.
     port: u16,
     /// Whose turn it is with round-robin.
@@ -179,6 +187,8 @@ pub struct Session {
     pub(crate) expiry: DelayedWork<Self, 2>,
     #[pin]
     pub(crate) link: Work<Self, 3>,
+    #[pin]
+    pub(crate) sweep: DelayedWork<Self, 4>,
 }
 
 kx::impl_has_work! {
@@ -186,6 +196,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 1>> for Session { self.pump_later }
     impl HasWork<DelayedWork<Self, 2>> for Session { self.expiry }
     impl HasWork<Work<Self, 3>> for Session { self.link }
+    impl HasWork<DelayedWork<Self, 4>> for Session { self.sweep }
 }
 
 /// Making and ending.
@@ -206,7 +217,8 @@ impl Session {
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of
     ///   the connection manager: there is no way to the server.
     /// - What the server refused with.
-    /// - `EINVAL`: no path, or a server whose queue is too short to use.
+    /// - `EINVAL`: no path, more connections than a path can have, or a server whose
+    ///   queue is too short to use.
     /// - `ENOSPC`: more than 128 paths.
     /// - `EEXIST`: a path that is given twice.
     /// - `EOPNOTSUPP`: the address is a GID.
@@ -216,6 +228,10 @@ impl Session {
             return Err(EINVAL);
         }
         let this = Self::new(config)?;
+        if this.nr_cons() > MAX_CONNECTIONS.into() {
+            return Err(EINVAL);
+        }
+        this.sweep_later();
         if let Err(error) = this.connect_first(config.paths) {
             this.close();
             return Err(error);
@@ -247,6 +263,7 @@ impl Session {
                 park <- new_spinlock_irq!(park, "Session::park"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),
+                nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,
                 turns: Turns::new()?,
                 admin <- Admin::new(),
@@ -257,7 +274,8 @@ impl Session {
                 events_queue,
                 pump <- kx::new_work!(pump_queue.clone(), "Session::pump"),
                 pump_later <- kx::new_delayed_work!(pump_queue.clone(), "Session::pump_later"),
-                expiry <- kx::new_delayed_work!(pump_queue, "Session::expiry"),
+                expiry <- kx::new_delayed_work!(pump_queue.clone(), "Session::expiry"),
+                sweep <- kx::new_delayed_work!(pump_queue, "Session::sweep"),
                 link <- kx::new_work!(slow_queue.clone(), "Session::link"),
                 slow_queue,
             }? Error),
@@ -371,6 +389,7 @@ impl Session {
         self.pump_later.disable_sync();
         self.link.disable_sync();
         self.pump.disable_sync();
+        self.sweep.disable_sync();
         let hook = self.hook.lock().take();
         drop(hook);
     }
@@ -475,14 +494,21 @@ impl Session {
         ibtrs_proto::consts::MAX_SEGMENTS as u16
     }
 
-    /// Returns the number of connections for I/O, one for each possible CPU;
+    /// Returns the number of connections for ordinary I/O, one for each possible CPU;
     /// they are numbered from zero.
     pub fn nr_queues(&self) -> u32 {
-        nr_queues()
+        kernel::cpu::nr_cpu_ids()
     }
-}
 
-/// Returns the number of I/O connections of a path.
-pub(crate) fn nr_queues() -> u32 {
-    kernel::cpu::nr_cpu_ids()
+    /// Returns the number of connections for I/O that is polled, see
+    /// [`Session::poll`]; they are numbered behind the others.
+    pub fn nr_poll_queues(&self) -> u32 {
+        self.nr_poll_queues.into()
+    }
+
+    /// Returns the number of connections of a path, the service connection
+    /// included.
+    pub(crate) fn nr_cons(&self) -> u32 {
+        1 + self.nr_queues() + self.nr_poll_queues()
+    }
 }

@@ -101,6 +101,12 @@ impl Set {
         }
     }
 
+    /// Handles completions of the connection `cid` of each path, if it is polled;
+    /// gives their number.
+    pub(crate) fn poll(&self, cid: u16) -> u32 {
+        self.paths.iter().map(|path| path.poll(cid)).sum()
+    }
+
     fn choose(&self, policy: Policy, turns: &Turns, tried: &Tried) -> Option<usize> {
         let count = self.paths.len();
         if count <= 1 {

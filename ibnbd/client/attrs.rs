@@ -22,7 +22,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 7] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 8] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -30,6 +30,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 7] = [
     Attr::ro(c"session", show_session),
     Attr::ro(c"mapping_path", show_mapping_path),
     Attr::ro(c"access_mode", show_access_mode),
+    Attr::ro(c"nr_poll_queues", show_nr_poll_queues),
 ];
 
 fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -104,4 +105,8 @@ fn show_mapping_path(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 
 fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!("{}", this.device().mode().as_str()))
+}
+
+fn show_nr_poll_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.nr_poll_queues()))
 }

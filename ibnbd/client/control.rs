@@ -65,7 +65,7 @@ impl Drop for Control {
 fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
-         [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [nr_poll_queues=<n>]\" > map_device"
+         [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [nr_poll_queues=<-1..CPUs>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;

@@ -5,7 +5,10 @@
 use crate::{
     device::Opened,
     mapping::Mapping,
-    registry::Registry, //
+    registry::{
+        NoSession,
+        Registry, //
+    }, //
 };
 use ibnbd_proto::map_opts::MapOptions;
 use ibtrs_core::convert;
@@ -31,7 +34,8 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// # Errors
 ///
-/// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense.
+/// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense, or asks for poll queues where
+///   there can be none.
 /// - `EEXIST`: the device is mapped on this session.
 /// - `ENXIO`: the session does not exist, and no path is given.
 /// - Those of connecting; the server's.
@@ -54,18 +58,19 @@ pub(crate) fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
 }
 
 fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failure> {
-    if opts.nr_poll_queues != 0 {
-        return Err(Failure("there are no poll queues", EOPNOTSUPP));
-    }
+    let nr_poll_queues = opts
+        .poll_queues(kernel::cpu::nr_cpu_ids())
+        .and_then(|nr| u16::try_from(nr).ok())
+        .ok_or(Failure("there are not as many CPUs as poll queues", EINVAL))?;
     let place = registry.place(opts).map_err(|error| match error {
         EEXIST => Failure("the device is mapped", error),
         _ => Failure("no place for a disk", error),
     })?;
-    let session = registry.session(opts).map_err(|error| match error {
-        ENXIO if opts.path_count() == 0 => {
-            Failure("the session does not exist, and no path is given", error)
-        }
-        _ => Failure("the session cannot be opened", error),
+    let session = registry.session(opts, nr_poll_queues);
+    let session = session.map_err(|reason| match reason {
+        NoSession::NoPath => Failure("the session does not exist, and no path is given", ENXIO),
+        NoSession::Polled => Failure("a disk with poll queues has a session of its own", EINVAL),
+        NoSession::Failed(error) => Failure("the session cannot be opened", error),
     })?;
     let opened = Opened::open(session, place, opts.device_path, opts.access_mode)
         .map_err(at("the server does not open the device"))?;

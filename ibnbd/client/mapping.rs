@@ -128,6 +128,11 @@ impl Mapping {
         self.opened.session().name()
     }
 
+    /// Returns the number of queues for I/O that is polled.
+    pub(crate) fn nr_poll_queues(&self) -> u32 {
+        self.opened.session().nr_poll_queues()
+    }
+
     /// Opens the device again, as a user wants it.
     ///
     /// # Context

@@ -4,7 +4,10 @@
 //!
 //! The tags of a session are one set over all its disks and hardware queues, as
 //! many as the server has chunks for I/O: a request's tag is its chunk. Hardware
-//! queue `i` submits to connection `i`, whose doorbell is rung for a batch.
+//! queue `i` submits to connection `i`, whose doorbell is rung for a batch. The last
+//! ones may be for I/O that is polled, see [`Session::poll`].
+//!
+//! [`Session::poll`]: ibtrs_client::Session::poll
 
 use crate::disk_io::{
     DiskIo,
@@ -132,10 +135,18 @@ impl Driver for Queue {
         disk.transport().commit(hctx.index());
     }
 
+    fn poll(hctx: Hctx<'_>, disk: &Arc<DiskIo>) -> u32 {
+        disk.transport().poll(hctx.index())
+    }
+
     fn map_queues(maps: &mut QueueMaps<'_>) {
-        // There is a connection for each possible CPU.
-        let nr = maps.nr_hw_queues();
-        let _ = maps.one_to_one(HctxType::Default, 0, nr);
+        // There is a connection for each possible CPU, and those that are polled behind
+        // them. Without these there is one map only.
+        let all = maps.nr_hw_queues();
+        let ordinary = kernel::cpu::nr_cpu_ids().min(all);
+        let _ = maps.one_to_one(HctxType::Default, 0, ordinary);
+        let _ = maps.one_to_one(HctxType::Read, 0, ordinary);
+        let _ = maps.one_to_one(HctxType::Poll, ordinary, all - ordinary);
     }
 
     fn open(disk: &Arc<DiskIo>, mode: OpenMode) -> Result {

@@ -82,6 +82,25 @@ pub(crate) struct SessionRef {
     session: Arc<Session>,
 }
 
+/// Why there is no session.
+pub(crate) enum NoSession {
+    /// It does not exist, and there is no path to make one.
+    NoPath,
+    /// It exists, and has queues for I/O that is polled, or is to have some.
+    Polled,
+    /// A signal came (`EINTR`); those of [`Session::open`].
+    Failed(Error),
+}
+
+impl<E> From<E> for NoSession
+where
+    Error: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl SessionRef {
     /// Returns the registry that it is part of.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
@@ -197,7 +216,11 @@ impl Registry {
     }
 
     /// Takes part in the session that the options name, and opens it if there is
-    /// none.
+    /// none, with `nr_poll_queues` queues for I/O that is polled.
+    ///
+    /// As in the C driver, a disk with such queues has its session for itself: their
+    /// number is that of the session's connections, and cannot be another one for the
+    /// next disk.
     ///
     /// # Context
     ///
@@ -205,10 +228,12 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// - `EINTR`: a signal came.
-    /// - `ENXIO`: there is no such session, and no path to make one.
-    /// - Those of [`Session::open`].
-    pub(crate) fn session(self: &Arc<Self>, opts: &MapOptions<'_>) -> Result<SessionRef> {
+    /// See [`NoSession`].
+    pub(crate) fn session(
+        self: &Arc<Self>,
+        opts: &MapOptions<'_>,
+        nr_poll_queues: u16,
+    ) -> Result<SessionRef, NoSession> {
         let name = opts.session.as_bytes();
         let mut inner = self.inner.lock();
         loop {
@@ -223,6 +248,9 @@ impl Registry {
                     state: State::Ready(session),
                     ..
                 }) => {
+                    if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
+                        return Err(NoSession::Polled);
+                    }
                     *users += 1;
                     return Ok(SessionRef {
                         registry: self.clone(),
@@ -231,13 +259,13 @@ impl Registry {
                 }
                 Some(_) => {
                     if self.changed.wait_interruptible(&mut inner) {
-                        return Err(EINTR);
+                        return Err(EINTR.into());
                     }
                 }
             }
         }
         if opts.path_count() == 0 {
-            return Err(ENXIO);
+            return Err(NoSession::NoPath);
         }
         let entry = Entry {
             name: CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?,
@@ -247,7 +275,7 @@ impl Registry {
         inner.sessions.push(entry, GFP_KERNEL)?;
         drop(inner);
 
-        let opened = Session::open(opts).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let opened = Session::open(opts, nr_poll_queues).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
         let mut inner = self.inner.lock();
         if let Ok(session) = &opened {
             let mut entries = inner.sessions.iter_mut();

@@ -50,8 +50,12 @@ pub(crate) struct Session {
     tags: Arc<TagSet<Queue>>,
 }
 
+/// The maps of a tag set with poll queues: ordinary, reads, polled.
+const MAPS_WITH_POLL: u32 = 3;
+
 impl Session {
-    /// Opens the session that the options name.
+    /// Opens the session that the options name, with that many queues for I/O that is
+    /// polled.
     ///
     /// # Context
     ///
@@ -61,7 +65,7 @@ impl Session {
     ///
     /// Those of the transport; `EPROTO` if the server's answer makes no sense;
     /// `ENOMEM`.
-    pub(crate) fn open(opts: &MapOptions<'_>) -> Result<Self> {
+    pub(crate) fn open(opts: &MapOptions<'_>, nr_poll_queues: u16) -> Result<Self> {
         let mut paths = KVec::with_capacity(opts.path_count(), GFP_KERNEL)?;
         for addr in opts.paths() {
             let path = PathSpec {
@@ -74,6 +78,7 @@ impl Session {
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.session,
             paths: &paths,
+            nr_poll_queues,
             link: link.clone(),
         })?;
         link.set_transport(Some(transport.clone()));
@@ -113,6 +118,11 @@ impl Session {
         &self.link
     }
 
+    /// Returns the number of queues for I/O that is polled.
+    pub(crate) fn nr_poll_queues(&self) -> u32 {
+        self.transport.nr_poll_queues()
+    }
+
     /// Returns whether the server looks at the priority of requests.
     pub(crate) fn wants_prio(&self) -> bool {
         self.version >= PRIO_VERSION
@@ -146,7 +156,12 @@ fn nonsense(name: &CStr, error: MsgError) -> Error {
 fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
     Arc::pin_init(
         TagSet::new(TagSetSpec {
-            nr_hw_queues: transport.nr_queues(),
+            nr_hw_queues: transport.nr_queues() + transport.nr_poll_queues(),
+            nr_maps: if transport.nr_poll_queues() > 0 {
+                MAPS_WITH_POLL
+            } else {
+                1
+            },
             depth: u32::from(transport.io_depth()),
             shared_tags: true,
             no_scheduler: true,

@@ -100,7 +100,13 @@ impl Session {
         if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = self.submit_or_park(life, cid, &req, io)?;
+        let alone = match self.submit_or_park(life, cid, &req, io) {
+            // Perhaps it is full of what only has to be looked at.
+            Err((EAGAIN, io)) if self.poll(queue) > 0 => {
+                self.submit_or_park(life, cid, &req, io)?
+            }
+            result => result?,
+        };
         if req.last && !alone {
             // Those before it may have gone by other paths.
             self.ring(cid);
@@ -209,6 +215,6 @@ impl Session {
 }
 
 /// Returns the number of the connection that serves a queue.
-fn cid_of(queue: u32) -> Option<u16> {
+pub(crate) fn cid_of(queue: u32) -> Option<u16> {
     u16::try_from(queue.checked_add(1)?).ok()
 }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections that are polled.
+//!
+//! Their completions interrupt nobody: they are handled by whoever waits for a
+//! request, in his own context. There is not always somebody who does. A task may
+//! be stopped while its requests are in flight; a flush belongs to no task that
+//! would poll for it; and a request that is sent again by another path may be
+//! all that is left of one that has gone. So the session itself looks at these
+//! connections too, a few times a second. What is found there by a path's end is
+//! reaped while the path is torn down.
+//!
+//! Nothing else depends on them: heartbeats, fences and administrative messages go
+//! by the service connection, and so does the news that the other side has left.
+
+use crate::{
+    con::Con,
+    session::{
+        cid_of,
+        Session, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+use kx::{
+    sync::{
+        Completion,
+        PercpuArc,
+        TakeCell, //
+    },
+    work::{
+        Queue,
+        WorkItem, //
+    }, //
+};
+use rdma::qp::{
+    Qp,
+    QueuePair, //
+};
+
+/// How often the session looks at connections that nobody may be polling.
+const SWEEP_MS: u32 = 250;
+/// How often a connection is looked at in a row, as long as something is found.
+const SWEEP_ROUNDS: u32 = 64;
+/// How often connections are looked at while they are closed.
+const REAP_MS: i64 = 1;
+
+impl Session {
+    /// Handles completions of the connection `queue` of all paths; gives their
+    /// number. It is none if the connection is not one of those that are polled, or
+    /// if others poll it at this moment.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq. I/Os end during this call; no lock may be held that they
+    /// need.
+    #[inline]
+    pub fn poll(&self, queue: u32) -> u32 {
+        match cid_of(queue) {
+            Some(cid) => self.with_set(|set| set.poll(cid)).unwrap_or(0),
+            None => 0,
+        }
+    }
+
+    /// Looks at all connections that are polled. Whoever keeps one of them busy
+    /// polls it himself, so that there is an end to it.
+    pub(crate) fn sweep_now(&self) {
+        let first = self.nr_queues();
+        for queue in first..first + self.nr_poll_queues() {
+            for _ in 0..SWEEP_ROUNDS {
+                if self.poll(queue) == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Looks at them a little later, and again and again.
+    pub(crate) fn sweep_later(self: &Arc<Self>) {
+        if self.nr_poll_queues() > 0 {
+            self.sweep.enqueue_in(self.clone(), SWEEP_MS);
+        }
+    }
+}
+
+/// Connections that nobody may be polling.
+impl WorkItem<4> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.sweep_now();
+        this.sweep_later();
+    }
+}
+
+type Polled = KVec<PercpuArc<QueuePair<Con>>>;
+
+#[pin_data]
+struct Shared {
+    /// Until the worker takes them.
+    polled: TakeCell<Polled>,
+    over: AtomicFlag,
+    #[pin]
+    done: Completion,
+}
+
+/// Somebody polls connections, until this is dropped.
+pub(crate) struct Reaping(Option<Arc<Shared>>);
+
+impl Reaping {
+    /// Has a worker of `queue` poll those of `qps` that have to be. It is only
+    /// quicker so: if there is no memory, they poll themselves when they are closed.
+    pub(crate) fn begin(queue: &Queue, qps: &[Qp<Con>]) -> Self {
+        if qps.iter().any(|qp| qp.is_direct()) {
+            Self(Self::start(queue, qps).ok())
+        } else {
+            Self(None)
+        }
+    }
+
+    fn start(queue: &Queue, qps: &[Qp<Con>]) -> Result<Arc<Shared>> {
+        let mut polled = KVec::with_capacity(qps.len(), GFP_KERNEL)?;
+        for qp in qps.iter().filter(|qp| qp.is_direct()) {
+            polled.push(qp.get(), GFP_KERNEL)?;
+        }
+        let shared = Arc::pin_init(
+            pin_init!(Shared {
+                polled: TakeCell::empty(),
+                over: AtomicFlag::new(false),
+                done <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        // It is empty.
+        let _ = shared.polled.put(polled);
+        let worker = shared.clone();
+        queue.spawn(GFP_KERNEL, move || worker.run())?;
+        Ok(shared)
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let Some(polled) = self.polled.take() else {
+            return;
+        };
+        while !self.over.load(Relaxed) {
+            for qp in &polled {
+                while qp.poll() > 0 {}
+            }
+            fsleep(Delta::from_millis(REAP_MS));
+        }
+        drop(polled);
+        self.done.complete_all();
+    }
+}
+
+impl Drop for Reaping {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.take() else { return };
+        shared.over.store(true, Relaxed);
+        // Without memory, the caller may be the only worker: then nobody has begun.
+        if shared.polled.take().is_none() {
+            shared.done.wait();
+        }
+    }
+}
