@@ -33,6 +33,8 @@ pub struct Heart {
     /// Something was received since the last tick. Apart from the state so
     /// that a path under load only reads a shared cache line.
     heard: AtomicFlag,
+    /// Nothing was received since somebody began to listen.
+    silent: AtomicFlag,
     epoch: Instant<Monotonic>,
 }
 
@@ -42,6 +44,7 @@ impl Heart {
         pin_init!(Self {
             state <- new_spinlock_irq!(Heartbeat::new(missed_max), "Heart::state"),
             heard: AtomicFlag::new(false),
+            silent: AtomicFlag::new(false),
             epoch: Instant::now(),
         })
     }
@@ -99,6 +102,28 @@ impl Heart {
         if !self.heard.load(Relaxed) {
             self.heard.store(true, Relaxed);
         }
+        if self.silent.load(Relaxed) {
+            self.silent.store(false, Relaxed);
+        }
+    }
+
+    /// Begins to listen for the peer: [`Heart::is_silent`] is about the time from
+    /// now on. Whoever wants an answer sends an [`Imm::Heartbeat`] then.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn listen(&self) {
+        self.silent.store(true, Relaxed);
+    }
+
+    /// Tells whether the peer has sent nothing since [`Heart::listen`].
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Relaxed)
     }
 
     /// Takes note of the answer to a heartbeat; gives the round trip in

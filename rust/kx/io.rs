@@ -74,6 +74,32 @@ pub unsafe trait Io: Send + Sized + 'static {
         true
     }
 
+    /// Returns whether those who wait for the I/O are to be told that it has failed,
+    /// see [`Self::abandon`].
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::sg`].
+    unsafe fn is_given_up(_raw: NonNull<c_void>) -> bool {
+        false
+    }
+
+    /// Tells those who wait for the I/O that it has failed. It has no memory any
+    /// more then, and [`Self::done`] still follows.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::sg`]; nobody uses the I/O's memory any more.
+    unsafe fn abandon(_raw: NonNull<c_void>, _error: Error) {}
+
     /// Ends the I/O.
     ///
     /// # Context
@@ -99,6 +125,8 @@ pub struct IoHandle {
 struct IoVtable {
     sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
     is_wanted: unsafe fn(NonNull<c_void>) -> bool,
+    is_given_up: unsafe fn(NonNull<c_void>) -> bool,
+    abandon: unsafe fn(NonNull<c_void>, Error),
     done: unsafe fn(NonNull<c_void>, Result),
     type_id: fn() -> TypeId,
 }
@@ -109,6 +137,8 @@ impl<T: Io> VtableOf<T> {
     const TABLE: &'static IoVtable = &IoVtable {
         sg: T::sg,
         is_wanted: T::is_wanted,
+        is_given_up: T::is_given_up,
+        abandon: T::abandon,
         done: Self::done,
         type_id: TypeId::of::<T>,
     };
@@ -155,6 +185,29 @@ impl IoHandle {
     pub fn is_wanted(&self) -> bool {
         // SAFETY: `raw` is not taken back, by the type invariant.
         unsafe { (self.vtable.is_wanted)(self.raw) }
+    }
+
+    /// Returns whether those who wait for the I/O are to be told that it has failed,
+    /// see [`Self::abandon`].
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn is_given_up(&self) -> bool {
+        // SAFETY: `raw` is not taken back, by the type invariant.
+        unsafe { (self.vtable.is_given_up)(self.raw) }
+    }
+
+    /// Tells those who wait for the I/O that it has failed, before it ends: from
+    /// now on it carries no data. For the same I/O this may be called again.
+    ///
+    /// # Context
+    ///
+    /// *any*, without locks that users of the I/O need.
+    pub fn abandon(&mut self, error: Error) {
+        // SAFETY: `raw` is not taken back, by the type invariant. Its memory is reached
+        // through `self` only, which is borrowed exclusively.
+        unsafe { (self.vtable.abandon)(self.raw, error) }
     }
 
     /// Returns the I/O with its type again.
@@ -355,7 +408,7 @@ mod tests {
         assert_eq!(io.result(), Err(EINPROGRESS));
         let mut handle = io.handle()?;
         assert!(matches!(io.handle(), Err(EBUSY)));
-        assert!(handle.is_wanted());
+        assert!(handle.is_wanted() && !handle.is_given_up());
         assert_eq!(handle.sg().map(|sg| sg.bytes()), Some(8));
         assert_eq!(io.wait_interruptible_timeout(1), Err(ETIMEDOUT));
         assert!(matches!(io.bytes(), Err(EINPROGRESS)));

@@ -167,6 +167,17 @@ pub trait IoDriver: Driver {
         true
     }
 
+    /// Returns whether those who wait for the request with this tag are to be told
+    /// that it has failed, although it has not ended: see
+    /// [`IoHandle::abandon`](crate::io::IoHandle::abandon).
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn is_given_up(_disk: &Self::QueueData, _tag: u32) -> bool {
+        false
+    }
+
     /// The I/O of a request is over.
     ///
     /// # Context

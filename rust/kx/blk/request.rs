@@ -265,6 +265,32 @@ unsafe impl<D: IoDriver> Io for Request<D> {
         D::is_wanted(unsafe { DiskData::<D>::of_queue((*rq.as_ptr()).q) }.queue_data())
     }
 
+    unsafe fn is_given_up(raw: NonNull<c_void>) -> bool {
+        let rq: NonNull<bindings::request> = raw.cast();
+        // SAFETY: As in `is_wanted`. CAST: A started request has a tag, which is not
+        // negative.
+        let (disk, tag) = unsafe {
+            let disk = DiskData::<D>::of_queue((*rq.as_ptr()).q);
+            (disk, (*rq.as_ptr()).tag as u32)
+        };
+        D::is_given_up(disk.queue_data(), tag)
+    }
+
+    unsafe fn abandon(raw: NonNull<c_void>, error: Error) {
+        let rq: NonNull<bindings::request> = raw.cast();
+        let status = Status::from(error);
+        // SAFETY: The caller owns the request, so it is live.
+        let bytes = unsafe { (*rq.as_ptr()).__data_len };
+        // SAFETY: The caller owns the request, and nobody uses its memory any more. It
+        // stays started, without bios. That nothing is left is known, as that was all.
+        let _ = unsafe { bindings::blk_update_request(rq.as_ptr(), status.as_raw(), bytes) };
+        // SAFETY: As for `sg`.
+        if let Some(mut table) = unsafe { Self::sg(raw) } {
+            // SAFETY: As for `sg`: reachable through `raw` only, which the caller owns.
+            unsafe { table.as_mut() }.clear();
+        }
+    }
+
     fn done(self, result: Result) {
         D::io_done(self, result);
     }
