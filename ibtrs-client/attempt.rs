@@ -38,6 +38,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Relaxed, //
         },
         Arc,
@@ -137,6 +138,8 @@ pub(crate) struct Attempt {
     pub(crate) heart: Heart,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
+    /// The server was asked for a sign of life, see [`crate::overdue`].
+    pub(crate) asked: AtomicFlag,
     /// Requests in flight that are counted.
     pub(crate) inflight: Atomic<i32>,
 }
@@ -157,6 +160,7 @@ impl Attempt {
                 cons <- new_mutex!(Resources::new(), "Attempt::cons"),
                 heart <- Heart::new(missed_max),
                 latency_ns: Atomic::new(0),
+                asked: AtomicFlag::new(false),
                 inflight: Atomic::new(0),
             }? Error),
             GFP_KERNEL,

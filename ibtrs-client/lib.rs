@@ -18,6 +18,7 @@
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
 //! | [`park`], [`pump`] | requests that wait for a path, failover |
+//! | [`overdue`] | requests that take too long |
 //! | [`reap`] | connections that are polled |
 //! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
@@ -45,6 +46,7 @@ mod attempt;
 mod con;
 mod connect;
 mod news;
+mod overdue;
 mod park;
 mod path;
 mod pump;

@@ -12,7 +12,10 @@ use crate::{
         Req,
         MAX_USER_HDR, //
     },
-    session::Life, //
+    session::{
+        Dir,
+        Life, //
+    }, //
 };
 use ibtrs_proto::failover::{
     Failover,
@@ -34,6 +37,20 @@ pub(crate) struct Parked {
     pub(crate) usr_len: usize,
     pub(crate) cid: u16,
     pub(crate) io: IoHandle,
+}
+
+impl Parked {
+    /// Tells the user of a request that was given up that it has failed, and makes a
+    /// message of it that means nothing. What it was may still be going on at the
+    /// server, with the chunk that it names: the server answers the message when that
+    /// is over.
+    pub(crate) fn hollow(&mut self, header: &mut Header) {
+        self.io.abandon(ETIMEDOUT);
+        self.info.dir = Dir::Read;
+        self.info.bytes = 0;
+        self.usr_len = 0;
+        header.len = 0;
+    }
 }
 
 /// The memory for requests that wait.

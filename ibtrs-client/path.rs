@@ -120,6 +120,8 @@ pub struct Path {
     timer: DelayedWork<Self, 2>,
     #[pin]
     beat: DelayedWork<Self, 3>,
+    #[pin]
+    pub(crate) overdue: DelayedWork<Self, 4>,
 }
 
 kx::impl_has_work! {
@@ -127,6 +129,7 @@ kx::impl_has_work! {
     impl HasWork<Work<Self, 1>> for Path { self.connect }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.timer }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.beat }
+    impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
 }
 
 impl Path {
@@ -169,7 +172,8 @@ impl Path {
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 connect <- kx::new_work!(slow, "Path::connect"),
                 timer <- kx::new_delayed_work!(queue.clone(), "Path::timer"),
-                beat <- kx::new_delayed_work!(queue, "Path::beat"),
+                beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
+                overdue <- kx::new_delayed_work!(queue, "Path::overdue"),
             }? Error),
             GFP_KERNEL,
         )
@@ -271,6 +275,15 @@ impl Path {
     pub fn inflight(&self) -> i32 {
         let attempt = self.attempt.lock();
         attempt.as_ref().map_or(0, |a| a.inflight.load(Relaxed))
+    }
+
+    /// Returns the present attempt, if there is one.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn attempt(&self) -> Option<Arc<Attempt>> {
+        self.attempt.lock().clone()
     }
 
     /// Returns why the path was lost, or could not be connected, the last time.

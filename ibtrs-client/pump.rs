@@ -138,8 +138,20 @@ impl Session {
                 Next::Wait => false,
                 Next::Submit => {
                     let parked = park.take(tag, header);
+                    let ext = park.failover.has_ext();
                     drop(park);
-                    parked.is_some_and(|parked| self.submit_again(set, parked, header))
+                    let Some(mut parked) = parked else {
+                        return false;
+                    };
+                    if parked.io.is_given_up() {
+                        if !ext {
+                            // Such a server takes it for something else.
+                            parked.io.done(Err(ETIMEDOUT));
+                            return false;
+                        }
+                        parked.hollow(header);
+                    }
+                    self.submit_again(set, parked, header)
                 }
                 Next::End(errno) => {
                     let parked = park.take(tag, header);

@@ -11,6 +11,9 @@
 //! - a write of more pieces than a message can have, through a registration,
 //!   when the server has answered and the registration was invalidated.
 //!
+//! A request whose users have given it up before the server has answered has no memory
+//! any more: see [`give_up`].
+//!
 //! Whatever ends a request takes it out of the slot under the slot's lock, so it
 //! ends once. When the path goes, requests without an answer are taken out with
 //! what it takes to send them again: see [`take`].
@@ -169,6 +172,8 @@ struct Flight {
     unsent: bool,
     /// The keys of the region are valid.
     registered: bool,
+    /// The request was given up; without an answer, its keys are being made invalid.
+    given_up: bool,
     result: Result<(), Errno>,
 }
 
@@ -176,6 +181,8 @@ enum Carried {
     Mapped(MappedIo),
     /// No data.
     Plain(IoHandle),
+    /// Its users are just being told that it has failed.
+    Away,
 }
 
 impl Carried {
@@ -199,14 +206,15 @@ impl Carried {
     fn nents(&self) -> u32 {
         match self {
             Self::Mapped(io) => io.nents(),
-            Self::Plain(_) => 0,
+            Self::Plain(_) | Self::Away => 0,
         }
     }
 
-    fn release(self, dev: &Device) -> IoHandle {
+    fn release(self, dev: &Device) -> Option<IoHandle> {
         match self {
-            Self::Mapped(io) => io.unmap(dev),
-            Self::Plain(io) => io,
+            Self::Mapped(io) => Some(io.unmap(dev)),
+            Self::Plain(io) => Some(io),
+            Self::Away => None,
         }
     }
 }
@@ -220,11 +228,21 @@ impl Flight {
     }
 
     fn is_over(&self) -> bool {
-        !self.unanswered && !self.unsent && !self.registered
+        !self.unanswered && self.is_released() && !matches!(self.io, Carried::Away)
+    }
+
+    /// Tells whether nobody but us needs its memory any more.
+    fn is_released(&self) -> bool {
+        !self.unsent && !self.registered
     }
 }
 
 impl Request {
+    /// Tells whether a request is in flight.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.inner.lock().flight.is_some()
+    }
+
     /// Makes the slot of `chunk`.
     pub(crate) fn new<'a>(
         dev: &'a Arc<Device>,
@@ -379,7 +397,7 @@ impl Inner {
     }
 
     /// Ends the request if nobody needs its memory any more.
-    fn finish(&mut self, qp: &QpRef<'_, Con>) -> Option<(IoHandle, Result)> {
+    fn finish(&mut self, qp: &QueuePair<Con>) -> Option<(IoHandle, Result)> {
         if !self.flight.as_ref()?.is_over() {
             return None;
         }
@@ -394,7 +412,7 @@ impl Inner {
             let error = result.err().map_or(0, Error::to_errno);
             (path.session.name(), path.name(), flight.info.tag, error, ns)
         });
-        Some((flight.io.release(qp.device()), result))
+        Some((flight.io.release(qp.device())?, result))
     }
 }
 
@@ -475,7 +493,8 @@ impl Active {
             .and_then(|transfer| Ok((inner.write_header(&self.wire, req)?, transfer)));
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err((error, io.release(&self.dev))),
+            // What was mapped comes back.
+            Err(error) => return io.release(&self.dev).map_or(Ok(()), |io| Err((error, io))),
         };
         inner.flight = Some(Flight {
             io,
@@ -487,6 +506,7 @@ impl Active {
             unanswered: true,
             unsent: transfer == Transfer::Direct,
             registered: transfer == Transfer::Region,
+            given_up: false,
             result: Ok(()),
         });
         if req.counted {
@@ -510,12 +530,11 @@ impl Active {
         }
         let flight = inner.flight.take();
         drop(guard);
-        match flight {
-            Some(flight) => {
-                flight.uncount(&self.attempt);
-                Err((error, flight.io.release(&self.dev)))
-            }
-            // It was put there above, under the lock.
+        // It was put there above, under the lock.
+        let Some(flight) = flight else { return Ok(()) };
+        flight.uncount(&self.attempt);
+        match flight.io.release(&self.dev) {
+            Some(io) => Err((error, io)),
             None => Ok(()),
         }
     }
@@ -571,7 +590,7 @@ pub(crate) fn answered(
     if flight.registered {
         if invalidated {
             flight.registered = false;
-        } else {
+        } else if !flight.given_up {
             let rkey = inner.mr.rkey();
             lost = qp
                 .send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
@@ -604,8 +623,80 @@ pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
 /// Notes what a completion says of the request of `slot`, which may be over then.
 fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut Flight)) {
     let mut inner = slot.inner.lock();
+    let mut revoked = false;
     if let Some(flight) = &mut inner.flight {
         note(flight);
+        revoked = flight.given_up;
+    }
+    let over = inner.finish(qp);
+    drop(inner);
+    end(over);
+    if revoked {
+        abandon(qp, slot);
+    }
+}
+
+/// Gives the request of `slot` up, which the server does not answer: its users are told
+/// that it has failed as soon as nobody else needs its memory. It stays in its slot, and
+/// ends when it is answered, or is left to the session with the path.
+///
+/// # Context
+///
+/// Any but hardirq; the path cannot be torn down meanwhile.
+pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
+    let mut guard = slot.inner.lock();
+    let inner = &mut *guard;
+    let rkey = inner.mr.rkey();
+    let Some(flight) = inner.flight.as_mut().filter(|flight| flight.unanswered) else {
+        return;
+    };
+    let Some(qp) = active.qps.get(usize::from(flight.cid)) else {
+        return;
+    };
+    // What is not acknowledged yet is looked at later.
+    if flight.given_up || flight.unsent {
+        return;
+    }
+    flight.given_up = true;
+    let mut lost = None;
+    if flight.registered {
+        lost = qp
+            .send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+                chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
+            })
+            .err();
+    }
+    drop(guard);
+    match lost {
+        None => abandon(qp, slot),
+        // It is sent again by another path then.
+        Some(error) => active
+            .attempt
+            .error(fmt!("cannot invalidate a key ({:?})", error)),
+    }
+}
+
+/// Tells the users of a request that was given up that it has failed, if it is to be
+/// done now.
+fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
+    let mut inner = slot.inner.lock();
+    let flight = inner.flight.as_mut();
+    let Some(flight) = flight.filter(|f| f.unanswered && f.is_released()) else {
+        return;
+    };
+    if matches!(flight.io, Carried::Away) {
+        return;
+    }
+    let carried = core::mem::replace(&mut flight.io, Carried::Away);
+    drop(inner);
+    let Some(mut io) = carried.release(qp.device()) else {
+        return;
+    };
+    io.abandon(ETIMEDOUT);
+    let mut inner = slot.inner.lock();
+    // It does not leave its slot in this state.
+    if let Some(flight) = &mut inner.flight {
+        flight.io = Carried::Plain(io);
     }
     let over = inner.finish(qp);
     drop(inner);
@@ -625,7 +716,7 @@ pub(crate) fn take(
     let inner = &mut *guard;
     let flight = inner.flight.take()?;
     flight.uncount(attempt);
-    let io = flight.io.release(dev);
+    let io = flight.io.release(dev)?;
     if !flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(flight.info.dir, &flight.timer, flight.cid);

@@ -22,7 +22,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 8] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 9] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -31,6 +31,11 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 8] = [
     Attr::ro(c"mapping_path", show_mapping_path),
     Attr::ro(c"access_mode", show_access_mode),
     Attr::ro(c"nr_poll_queues", show_nr_poll_queues),
+    Attr::rw(
+        c"io_timeout_limit",
+        show_io_timeout_limit,
+        store_io_timeout_limit, //
+    ),
 ];
 
 fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -109,4 +114,22 @@ fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 
 fn show_nr_poll_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!("{}", this.nr_poll_queues()))
+}
+
+fn show_io_timeout_limit(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.device().io().patience().limit()))
+}
+
+fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    let limit = text::number(input).map_err(|error| {
+        kx::pr_err_ratelimited!("io_timeout_limit: {}\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let this = ctx.data();
+    this.device()
+        .io()
+        .patience()
+        .set_limit(limit)
+        .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
 }

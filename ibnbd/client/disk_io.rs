@@ -8,7 +8,10 @@
 //!
 //! Contexts: *any*, where nothing else is said.
 
-use crate::queue::Queue;
+use crate::{
+    patience::Patience,
+    queue::Queue, //
+};
 use ibnbd_proto::state::Gate;
 use ibtrs_client::Session;
 use kernel::{
@@ -57,6 +60,7 @@ pub(crate) struct DiskIo {
     gone: AtomicFlag,
     /// The server's disk caches writes, and the block layer does not know.
     write_through: AtomicFlag,
+    patience: Patience,
     /// Requests that wait, by tag.
     held: KVVec<TakeCell<Request<Queue>>>,
 }
@@ -91,6 +95,7 @@ impl DiskIo {
             gate: Atomic::new(PASS),
             gone: AtomicFlag::new(false),
             write_through: AtomicFlag::new(false),
+            patience: Patience::new(tags)?,
             held,
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
@@ -100,6 +105,12 @@ impl DiskIo {
     #[inline]
     pub(crate) fn transport(&self) -> &Arc<Session> {
         &self.transport
+    }
+
+    /// Returns what is known of requests that take too long.
+    #[inline]
+    pub(crate) fn patience(&self) -> &Patience {
+        &self.patience
     }
 
     /// Returns whether nobody may write.

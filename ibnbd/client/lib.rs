@@ -18,6 +18,7 @@
 //! | [`background`] | work that goes on when the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
+//! | [`patience`] | requests that take too long |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;
@@ -48,6 +49,7 @@ mod limits;
 mod link;
 mod map;
 mod mapping;
+mod patience;
 mod queue;
 mod registry;
 mod session;

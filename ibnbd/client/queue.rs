@@ -36,7 +36,8 @@ use kx::{
         OpenMode,
         QueueMaps,
         Request,
-        Status, //
+        Status,
+        TimeoutAction, //
     },
     io::IoHandle,
     sg::{
@@ -97,6 +98,12 @@ impl Driver for Queue {
         mut rq: Request<Self>,
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
+        if disk.patience().is_stuck() {
+            // It may have been given up itself, while it waited here.
+            disk.patience().ends(rq.tag());
+            return Err((rq, Status::TIMEOUT));
+        }
+        disk.patience().begins(rq.tag());
         // Before the device's number is looked at.
         let life = disk.transport().life();
         let device_id = match disk.verdict() {
@@ -139,6 +146,18 @@ impl Driver for Queue {
         disk.transport().poll(hctx.index())
     }
 
+    fn timeout(disk: &Arc<DiskIo>, tag: u32) -> TimeoutAction {
+        let given_up = disk.patience().exceeded(tag);
+        if let Ok(tag) = u16::try_from(tag) {
+            disk.transport().overdue(tag);
+            if given_up {
+                disk.transport().give_up(tag);
+            }
+        }
+        // Whatever becomes of it, it ends as any other.
+        TimeoutAction::Restart
+    }
+
     fn map_queues(maps: &mut QueueMaps<'_>) {
         // There is a connection for each possible CPU, and those that are polled behind
         // them. Without these there is one map only.
@@ -166,8 +185,15 @@ impl IoDriver for Queue {
         !disk.is_gone()
     }
 
+    fn is_given_up(disk: &Arc<DiskIo>, tag: u32) -> bool {
+        disk.patience().is_given_up(tag)
+    }
+
     fn io_done(rq: Request<Self>, result: Result) {
+        let given_up = rq.queue_data().patience().ends(rq.tag());
         match result {
+            // Nobody waits for it any more.
+            Err(_) if given_up => rq.end(Status::TIMEOUT),
             // The server has forgotten the device that it names.
             Err(ESTALE) => rq.requeue(),
             result => rq.end(Status::from(result)),

@@ -164,6 +164,7 @@ impl Path {
         self.session.forget(self);
         self.timer.cancel_sync();
         self.beat.cancel_sync();
+        self.overdue.cancel_sync();
         self.connect.flush();
         self.events.flush();
     }

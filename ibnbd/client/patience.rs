@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How often the requests of a disk may take too long.
+//!
+//! A request that has taken too long so many times is given up: its users are told that
+//! it has failed, as soon as the transport can. What it was may still be carried out by
+//! the server. So the disk counts as stuck until the last such request has ended, and
+//! everything else fails meanwhile: nothing that is asked for later can be overtaken by
+//! it.
+//!
+//! Contexts: *any*, where nothing else is said.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        AtomicFlag,
+        Full,
+        Relaxed, //
+    }, //
+};
+
+/// The request has ended.
+const ENDED: u32 = u32::MAX;
+/// It was given up, and has not ended.
+const GIVEN_UP: u32 = u32::MAX - 1;
+
+/// The requests of a disk that take too long.
+pub(crate) struct Patience {
+    /// How often a request may take too long; 0 for ever and ever.
+    limit: Atomic<u32>,
+    /// There was a limit once.
+    counting: AtomicFlag,
+    /// Requests that were given up, and have not ended.
+    stuck: Atomic<u32>,
+    /// By tag, how often the request has taken too long, or one of the above.
+    places: KVVec<Atomic<u32>>,
+}
+
+impl Patience {
+    /// The largest limit.
+    pub(crate) const MAX: u32 = 1000;
+
+    /// Has all patience with requests of that many tags.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(tags: usize) -> Result<Self> {
+        let mut places = KVVec::with_capacity(tags, GFP_KERNEL)?;
+        for _ in 0..tags {
+            // If there is a limit before such a request has ended, it counts.
+            places.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            limit: Atomic::new(0),
+            counting: AtomicFlag::new(false),
+            stuck: Atomic::new(0),
+            places,
+        })
+    }
+
+    /// Returns how often a request may take too long; 0 if there is no limit.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets the limit.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` above [`Patience::MAX`].
+    pub(crate) fn set_limit(&self, limit: u32) -> Result {
+        if limit > Self::MAX {
+            return Err(EINVAL);
+        }
+        if limit > 0 {
+            self.counting.store(true, Relaxed);
+        }
+        self.limit.store(limit, Relaxed);
+        Ok(())
+    }
+
+    fn place(&self, tag: u32) -> Option<&Atomic<u32>> {
+        self.places.get(usize::try_from(tag).ok()?)
+    }
+
+    /// A request with that tag begins.
+    #[inline]
+    pub(crate) fn begins(&self, tag: u32) {
+        if !self.counting.load(Relaxed) {
+            return;
+        }
+        if let Some(place) = self.place(tag) {
+            // One that is made anew may have been given up just now.
+            if place.xchg(0, Full) == GIVEN_UP {
+                self.stuck.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    /// The request with that tag has taken too long, once more; tells whether it is
+    /// given up.
+    pub(crate) fn exceeded(&self, tag: u32) -> bool {
+        let limit = self.limit();
+        let Some(place) = self.place(tag).filter(|_| limit > 0) else {
+            return false;
+        };
+        let times = place.load(Relaxed);
+        match times {
+            ENDED => false,
+            GIVEN_UP => true,
+            times if times + 1 < limit => {
+                // If that fails, it has ended.
+                let _ = place.cmpxchg(times, times + 1, Relaxed);
+                false
+            }
+            times => {
+                // ORDERING: It counts as stuck before it can end.
+                self.stuck.fetch_add(1, Full);
+                let given_up = place.cmpxchg(times, GIVEN_UP, Full).is_ok();
+                if !given_up {
+                    self.stuck.fetch_sub(1, Relaxed);
+                }
+                given_up
+            }
+        }
+    }
+
+    /// Returns whether the request with that tag was given up.
+    pub(crate) fn is_given_up(&self, tag: u32) -> bool {
+        let place = self.place(tag);
+        place.is_some_and(|place| place.load(Relaxed) == GIVEN_UP)
+    }
+
+    /// The request with that tag ends; tells whether it was given up.
+    #[inline]
+    pub(crate) fn ends(&self, tag: u32) -> bool {
+        if !self.counting.load(Relaxed) {
+            return false;
+        }
+        // ORDERING: See `exceeded`.
+        let before = self.place(tag).map(|place| place.xchg(ENDED, Full));
+        if before != Some(GIVEN_UP) {
+            return false;
+        }
+        self.stuck.fetch_sub(1, Relaxed);
+        true
+    }
+
+    /// Returns whether a request that was given up has not ended.
+    #[inline]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Relaxed) > 0
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that take longer than their users want.
+//!
+//! There are two reasons: the path has gone without a sign, or the server's disk
+//! is slow. In the first case the request goes by another path, as soon as this
+//! one is given up. In the second, nothing is gained by that: the server would keep
+//! the second attempt until the first has ended, and the path would be lost for all
+//! other disks. So the server is asked for a sign of life, and the path is given up
+//! if none comes. Heartbeats would find that out, too, but they may be far
+//! apart.
+
+use crate::{
+    attempt::Active,
+    path::Path,
+    request,
+    session::Session, //
+};
+use ibtrs_core::imm::send_imm;
+use ibtrs_proto::imm::Imm;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
+};
+use kx::work::WorkItem;
+
+/// How long the server has to answer.
+const ANSWER_MS: u32 = 5000;
+
+impl Session {
+    /// The request with the chunk `tag` takes too long: the paths that have it are
+    /// looked at. One whose server is silent is given up, and the request is sent
+    /// again by another one, or when this one is back. It goes on in any case.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq.
+    pub fn overdue(&self, tag: u16) {
+        self.with_set(|set| {
+            for path in &set.paths {
+                let slot = path.slots.get(tag.into());
+                if slot.is_some_and(|slot| slot.is_busy()) {
+                    path.ask();
+                }
+            }
+        });
+    }
+
+    /// As [`Session::overdue`], of a request whose users have waited long enough, so that
+    /// [`IoHandle::is_given_up`](kx::io::IoHandle::is_given_up) says so. They are told that it has failed. The request
+    /// itself ends when the server has answered, or is sent again as a message that means
+    /// nothing, should its path be lost: before that, what it was may still be going
+    /// on at the server, in the chunk that it names.
+    ///
+    /// The memory of a read is taken from the server for that. Should it have an answer
+    /// later on, that costs the path, which is connected again.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq. I/Os end during this call; no lock may be held that they need.
+    pub fn give_up(&self, tag: u16) {
+        self.with_set(|set| {
+            for path in &set.paths {
+                if let Some(slot) = path.slots.get(tag.into()) {
+                    request::give_up(path, slot);
+                }
+            }
+        });
+    }
+}
+
+impl Active {
+    /// Asks the server for a sign of life, unless that is being done.
+    fn ask(&self) {
+        let attempt = &self.attempt;
+        if attempt.asked.xchg(true, Relaxed) {
+            return;
+        }
+        attempt.heart.listen();
+        // A full queue has messages that the server must acknowledge anyway. If there is
+        // another error, the path is about to go.
+        let asked = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
+        if let Some(Ok(()) | Err(EAGAIN)) = asked {
+            let path = &attempt.path;
+            // Also if it still waits for an attempt before this one.
+            path.overdue.modify(path.clone(), ANSWER_MS);
+        }
+    }
+}
+
+/// The server has had its time to answer.
+impl WorkItem<4> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let Some(attempt) = this.attempt() else {
+            return;
+        };
+        // If not, it was another attempt that is gone.
+        if !attempt.asked.xchg(false, Relaxed) {
+            return;
+        }
+        if attempt.heart.is_silent() {
+            attempt.error(fmt!("a request is overdue, and the server is silent"));
+        } else {
+            kx::pr_warn_ratelimited!(
+                "{}: a request is overdue, but the server is there: its disk is slow\n",
+                attempt.log()
+            );
+        }
+    }
+}

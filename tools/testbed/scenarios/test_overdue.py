@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Requests that take longer than the disk's io_timeout."""
+
+import errno
+import os
+import time
+
+import pytest
+
+from testbed import blockdev, fio
+from testbed.lab import SERVER_ADDRESS, wait_for
+
+pytestmark = [pytest.mark.links(2), pytest.mark.fast]
+
+SESSION = "/sys/class/ibtrs-client/demo"
+LIMIT = "/sys/block/ibnbd0/ibnbd/io_timeout_limit"
+TIMEOUT = "/sys/block/ibnbd{}/queue/io_timeout"
+
+
+def map_disks(pair, stack, *devices: str, size_mb: int = 16) -> None:
+    paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
+    for device in devices:
+        pair.client.run(f'echo "sessname=demo {paths} device_path={device}" > {stack.map_file}')
+    wait_for(lambda: connected(pair.client) == 2, 60, "both paths are connected")
+    # Nobody else is to notice anything.
+    pair.client.run(f"cd {SESSION} && echo 60000 > hb_interval_ms && echo 100 > hb_missed_max &&"
+                    " echo round-robin > mp_policy")
+
+
+def connected(guest) -> int:
+    return int(guest.run(f"cat {SESSION}/paths/*/state 2> /dev/null | grep -c '^connected' || true"))
+
+
+def reconnects(guest) -> int:
+    return sum(int(line.split()[0]) for line in guest.run(f"cat {SESSION}/paths/*/stats/reconnects").splitlines())
+
+
+def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
+    server, client = pair
+    for number in range(2):
+        server.null_blk(f"nullb{number}", size_mb=16)
+    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
+               "&& [ -b /dev/dm-0 ]")
+    blockdev.load(pair, stack)
+    map_disks(pair, stack, "/dev/dm-0", "/dev/nullb1")
+    client.run(f"[ $(cat {TIMEOUT.format(0)}) = 30000 ] && echo 1000 > {TIMEOUT.format(0)}")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        write = client.start("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=1 oflag=direct status=none")
+        # Several times the time-out, and the time to answer.
+        client.wait_until("[ $(dmesg | grep -c 'its disk is slow') -ge 2 ]", 60)
+        client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
+        assert write.running and connected(client) == 2 and reconnects(client) == 0
+        assert client.run(f"cat {LIMIT}") == "0" and not client.ok(f"bash -c 'echo 1001 > {LIMIT}'")
+
+        # With a limit it ends with an error.
+        client.run(f"echo 2 > {LIMIT}")
+        read = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none")
+        for job in (write, read):
+            assert os.strerror(errno.ETIMEDOUT) in job.wait(60, check=False)
+        # Nothing gets to that disk before it has answered.
+        begin = time.monotonic()
+        said = client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none", check=False)
+        assert os.strerror(errno.ETIMEDOUT) in said and time.monotonic() - begin < 5
+        client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
+        assert connected(client) == 2 and reconnects(client) == 0
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
+    # The read's answer is not welcome any more.
+    wait_for(lambda: reconnects(client) == 1 and connected(client) == 2, 60, "the path is back")
+    client.wait_until("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
+    client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=16 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, "/dev/nullb0", "/dev/ibnbd0", 1)
+    for number in range(2):
+        client.run(stack.unmap(number))
+    server.wait_until("dmsetup remove --noudevsync stuck")
+
+
+def test_a_path_that_is_silent_is_found_out(pair, stack):
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    # Packets are sent again for minutes before the connection breaks.
+    client.run("modprobe ibtrs_client ack_timeout=25")
+    blockdev.load(pair, stack)
+    map_disks(pair, stack, device)
+    client.run(f"echo 2000 > {TIMEOUT.format(0)}")
+    job = client.start("fio --name=x --filename=/dev/ibnbd0 --rw=randwrite --bsrange=4k-32k --iodepth=8 --direct=1"
+                       " --ioengine=io_uring --time_based --runtime=900 --size=12m --verify=crc32c --verify_fatal=1"
+                       " --verify_backlog=32")
+    blockdev.wait_for_reads(client, stack)
+    server.run("modprobe sch_netem && tc qdisc replace dev eth1 root netem loss 100%")
+    begin = time.monotonic()
+    wait_for(lambda: connected(client) == 1, 40, "the path is given up")
+    print(f"\ngiven up after {time.monotonic() - begin:.1f} s")
+    assert "a request is overdue, and the server is silent" in client.run("dmesg")
+    before = int(client.run("awk '{ print $5 }' /sys/block/ibnbd0/stat"))
+    client.wait_until(f"[ $(awk '{{ print $5 }}' /sys/block/ibnbd0/stat) -gt {before + 50} ]", 60)
+    server.run("tc qdisc del dev eth1 root")
+    fio.end(client, job)
+    assert blockdev.same_on_both(pair, device, "/dev/ibnbd0", 12)
