@@ -115,6 +115,8 @@ impl Device {
         (life, rsp): (u32, OpenRsp),
     ) -> Result<Arc<Self>> {
         let traits = Traits {
+            number,
+            neighbours: session.neighbours().clone(),
             device_id: rsp.device_id,
             read_only: !mode.writes(),
             prio: session.wants_prio(),

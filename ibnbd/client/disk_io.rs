@@ -10,7 +10,11 @@
 
 use crate::{
     patience::Patience,
-    queue::Queue, //
+    queue::Queue,
+    share::{
+        Neighbours,
+        Share, //
+    }, //
 };
 use ibnbd_proto::state::Gate;
 use ibtrs_client::Session;
@@ -41,6 +45,10 @@ const FAIL: u32 = 2;
 
 /// What a disk of some device is like for requests.
 pub(crate) struct Traits {
+    /// The number of the disk.
+    pub(crate) number: u32,
+    /// The other disks of the session.
+    pub(crate) neighbours: Arc<Neighbours>,
     /// The server's number of the device.
     pub(crate) device_id: u32,
     /// Nobody may write.
@@ -50,6 +58,7 @@ pub(crate) struct Traits {
 }
 
 /// The driver's part of a disk.
+#[pin_data]
 pub(crate) struct DiskIo {
     transport: Arc<Session>,
     read_only: bool,
@@ -61,6 +70,8 @@ pub(crate) struct DiskIo {
     /// The server's disk caches writes, and the block layer does not know.
     write_through: AtomicFlag,
     patience: Patience,
+    #[pin]
+    share: Share,
     /// Requests that wait, by tag.
     held: KVVec<TakeCell<Request<Queue>>>,
 }
@@ -87,7 +98,8 @@ impl DiskIo {
         for _ in 0..tags {
             held.push(TakeCell::empty(), GFP_KERNEL)?;
         }
-        let this = Self {
+        let (number, neighbours) = (traits.number, traits.neighbours.clone());
+        let init = try_pin_init!(Self {
             transport,
             read_only: traits.read_only,
             prio: traits.prio,
@@ -96,9 +108,10 @@ impl DiskIo {
             gone: AtomicFlag::new(false),
             write_through: AtomicFlag::new(false),
             patience: Patience::new(tags)?,
+            share <- Share::new(neighbours, number, tags),
             held,
-        };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        }? Error);
+        Arc::pin_init(init, GFP_KERNEL)
     }
 
     /// Returns the session.
@@ -111,6 +124,12 @@ impl DiskIo {
     #[inline]
     pub(crate) fn patience(&self) -> &Patience {
         &self.patience
+    }
+
+    /// Returns the disk's part of the session.
+    #[inline]
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
     }
 
     /// Returns whether nobody may write.

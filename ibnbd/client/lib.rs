@@ -19,6 +19,7 @@
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
 //! | [`patience`] | requests that take too long |
+//! | [`share`] | what each disk gets of a session that several use |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;
@@ -53,6 +54,7 @@ mod patience;
 mod queue;
 mod registry;
 mod session;
+mod share;
 
 module! {
     type: ClientModule,

@@ -9,9 +9,15 @@
 //!
 //! [`Session::poll`]: ibtrs_client::Session::poll
 
-use crate::disk_io::{
-    DiskIo,
-    Verdict, //
+use crate::{
+    disk_io::{
+        DiskIo,
+        Verdict, //
+    },
+    share::{
+        Entry,
+        Turn, //
+    }, //
 };
 use ibnbd_proto::msg::{
     IoFlags,
@@ -54,6 +60,8 @@ pub(crate) struct Queue;
 
 /// The driver's part of a request.
 pub(crate) struct Pdu {
+    /// Since when it is one of those that its disk may have under way.
+    pub(crate) turn: Turn,
     sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
 
@@ -88,6 +96,7 @@ impl Driver for Queue {
 
     fn init_pdu() -> impl PinInit<Pdu, Error> {
         try_init!(Pdu {
+            turn: Turn::default(),
             sg <- SgList::new(),
         }? Error)
     }
@@ -95,7 +104,7 @@ impl Driver for Queue {
     fn queue_rq(
         hctx: Hctx<'_>,
         disk: &Arc<DiskIo>,
-        mut rq: Request<Self>,
+        rq: Request<Self>,
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.patience().is_stuck() {
@@ -104,38 +113,26 @@ impl Driver for Queue {
             return Err((rq, Status::TIMEOUT));
         }
         disk.patience().begins(rq.tag());
-        // Before the device's number is looked at.
-        let life = disk.transport().life();
-        let device_id = match disk.verdict() {
-            Verdict::Send(device_id) => device_id,
-            Verdict::Hold => return disk.hold(rq),
-            Verdict::Fail => return Err((rq, Status::IO_ERROR)),
-        };
-        let (Some(op), Ok(tag)) = (rq.op().map(wire_op), u16::try_from(rq.tag())) else {
-            return Err((rq, Status::NOT_SUPPORTED));
-        };
-        if !can_do(disk, op) {
-            return Err((rq, Status::NOT_SUPPORTED));
-        }
-        if rq.map_sg().is_err() {
-            return Err((rq, Status::IO_ERROR));
-        }
-        let submit = Submit {
-            life,
-            tag,
-            dir: if op.is_transport_write() {
-                Dir::Write
-            } else {
-                Dir::Read
+        match disk.share().enter(rq, hctx.index()) {
+            Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
+                Outcome::Sent => Ok(()),
+                Outcome::Elsewhere => {
+                    pump(disk);
+                    Ok(())
+                }
+                Outcome::Refused(rq, status) => {
+                    pump(disk);
+                    Err((rq, status))
+                }
             },
-            user_hdr: &header(disk, device_id, &rq, op).encode(),
-            bytes: if op.has_data() { rq.bytes() } else { 0 },
-            last,
-            io: IoHandle::new(rq),
-        };
-        disk.transport()
-            .submit(hctx.index(), submit)
-            .or_else(refused)
+            Entry::Waits => {
+                if last {
+                    // Those before it do not wait for it.
+                    disk.transport().commit(hctx.index());
+                }
+                Ok(())
+            }
+        }
     }
 
     fn commit_rqs(hctx: Hctx<'_>, disk: &Arc<DiskIo>) {
@@ -152,6 +149,8 @@ impl Driver for Queue {
             disk.transport().overdue(tag);
             if given_up {
                 disk.transport().give_up(tag);
+                // What waits for its turn fails now.
+                pump(disk);
             }
         }
         // Whatever becomes of it, it ends as any other.
@@ -189,36 +188,118 @@ impl IoDriver for Queue {
         disk.patience().is_given_up(tag)
     }
 
-    fn io_done(rq: Request<Self>, result: Result) {
-        let given_up = rq.queue_data().patience().ends(rq.tag());
-        match result {
-            // Nobody waits for it any more.
-            Err(_) if given_up => rq.end(Status::TIMEOUT),
-            // The server has forgotten the device that it names.
-            Err(ESTALE) => rq.requeue(),
-            result => rq.end(Status::from(result)),
+    fn io_done(mut rq: Request<Self>, result: Result) {
+        let turn = Turn::take(&mut rq);
+        if turn.is_counted() {
+            // Before the request ends, as it may be the last that keeps the disk.
+            let disk = rq.queue_data();
+            disk.share().leave(turn, true);
+            pump(disk);
         }
+        end(rq, result);
     }
 }
 
-/// Hands a request back that the transport did not take.
-fn refused((error, io): (Error, IoHandle)) -> Result<(), (Request<Queue>, Status)> {
-    let rq = match io.downcast::<Request<Queue>>() {
+fn end(rq: Request<Queue>, result: Result) {
+    let given_up = rq.queue_data().patience().ends(rq.tag());
+    match result {
+        // Nobody waits for it any more.
+        Err(_) if given_up => rq.end(Status::TIMEOUT),
+        // The server has forgotten the device that it names.
+        Err(ESTALE) => rq.requeue(),
+        result => rq.end(Status::from(result)),
+    }
+}
+
+/// What has become of a request that was to be submitted.
+enum Outcome {
+    /// It is under way.
+    Sent,
+    /// It is kept until later, or with the block layer again.
+    Elsewhere,
+    /// It ends, or is tried again, as the status says.
+    Refused(Request<Queue>, Status),
+}
+
+/// Submits a request whose turn it is.
+fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
+    // Before the device's number is looked at.
+    let life = disk.transport().life();
+    let device_id = match disk.verdict() {
+        Verdict::Send(device_id) => device_id,
+        Verdict::Hold => {
+            disk.share().leave(Turn::take(&mut rq), false);
+            return match disk.hold(rq) {
+                Ok(()) => Outcome::Elsewhere,
+                Err((rq, status)) => Outcome::Refused(rq, status),
+            };
+        }
+        Verdict::Fail => return refused(disk, rq, Status::IO_ERROR),
+    };
+    let (Some(op), Ok(tag)) = (rq.op().map(wire_op), u16::try_from(rq.tag())) else {
+        return refused(disk, rq, Status::NOT_SUPPORTED);
+    };
+    if !can_do(disk, op) {
+        return refused(disk, rq, Status::NOT_SUPPORTED);
+    }
+    if rq.map_sg().is_err() {
+        return refused(disk, rq, Status::IO_ERROR);
+    }
+    let submit = Submit {
+        life,
+        tag,
+        dir: if op.is_transport_write() {
+            Dir::Write
+        } else {
+            Dir::Read
+        },
+        user_hdr: &header(disk, device_id, &rq, op).encode(),
+        bytes: if op.has_data() { rq.bytes() } else { 0 },
+        last,
+        io: IoHandle::new(rq),
+    };
+    let Err((error, io)) = disk.transport().submit(queue, submit) else {
+        return Outcome::Sent;
+    };
+    let mut rq = match io.downcast::<Request<Queue>>() {
         Ok(rq) => rq,
         // It is what was submitted, but to end it is right in any case.
         Err(io) => {
             io.done(Err(error));
-            return Ok(());
+            return Outcome::Elsewhere;
         }
     };
     match error {
-        EAGAIN | ENOMEM => Err((rq, Status::RESOURCE)),
+        EAGAIN | ENOMEM => refused(disk, rq, Status::RESOURCE),
         ESTALE => {
+            disk.share().leave(Turn::take(&mut rq), false);
             rq.requeue();
-            Ok(())
+            Outcome::Elsewhere
         }
-        ETIMEDOUT => Err((rq, Status::TIMEOUT)),
-        _ => Err((rq, Status::IO_ERROR)),
+        ETIMEDOUT => refused(disk, rq, Status::TIMEOUT),
+        _ => refused(disk, rq, Status::IO_ERROR),
+    }
+}
+
+fn refused(disk: &DiskIo, mut rq: Request<Queue>, status: Status) -> Outcome {
+    disk.share().leave(Turn::take(&mut rq), false);
+    Outcome::Refused(rq, status)
+}
+
+/// Submits requests that have waited for their turn, as long as it comes.
+fn pump(disk: &Arc<DiskIo>) {
+    while let Some((rq, queue)) = disk.share().next(disk.patience().is_stuck()) {
+        let outcome = if disk.patience().is_stuck() {
+            disk.patience().ends(rq.tag());
+            refused(disk, rq, Status::TIMEOUT)
+        } else {
+            start(disk, rq, queue, true)
+        };
+        match outcome {
+            Outcome::Sent | Outcome::Elsewhere => (),
+            Outcome::Refused(rq, status) if status == Status::RESOURCE => rq.requeue(),
+            Outcome::Refused(rq, status) => rq.end(status),
+        }
     }
 }
 

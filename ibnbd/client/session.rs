@@ -4,7 +4,8 @@
 
 use crate::{
     link::Link,
-    queue::Queue, //
+    queue::Queue,
+    share::Neighbours, //
 };
 use ibnbd_proto::{
     identity::Identity,
@@ -48,6 +49,7 @@ pub(crate) struct Session {
     /// The version that both sides speak.
     version: u8,
     tags: Arc<TagSet<Queue>>,
+    neighbours: Arc<Neighbours>,
 }
 
 /// The maps of a tag set with poll queues: ordinary, reads, polled.
@@ -75,6 +77,7 @@ impl Session {
             paths.push(path, GFP_KERNEL)?;
         }
         let link = Link::new(opts.session.as_str())?;
+        let neighbours = Neighbours::new()?;
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.session,
             paths: &paths,
@@ -89,6 +92,7 @@ impl Session {
                 link,
                 version,
                 tags,
+                neighbours,
             }),
             Err(error) => {
                 link.set_transport(None);
@@ -111,6 +115,11 @@ impl Session {
     /// Returns the tags of the disks.
     pub(crate) fn tags(&self) -> &Arc<TagSet<Queue>> {
         &self.tags
+    }
+
+    /// Returns what the disks know of each other.
+    pub(crate) fn neighbours(&self) -> &Arc<Neighbours> {
+        &self.neighbours
     }
 
     /// Returns what happens to the session, and to whom.

@@ -15,6 +15,7 @@
 //! | [`path`] | which device a name stands for on the server |
 //! | [`map_opts`] | what users write to map and unmap |
 //! | [`state`] | states of a client's device |
+//! | [`window`] | how many requests of a disk are under way at once |
 //!
 //! Sectors are 512 bytes everywhere.
 
@@ -36,5 +37,6 @@ pub mod map_opts;
 pub mod msg;
 pub mod path;
 pub mod state;
+pub mod window;
 
 pub use access::AccessMode;

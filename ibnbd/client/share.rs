@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What each disk gets of a session that several disks use.
+//!
+//! A disk that is alone with its session submits what it has. While another one is in
+//! use as well, it keeps no more requests under way than [`Window`] says, and the rest
+//! waits here, in the order in which it came, instead of before all others in the
+//! queues of connections, links and the server. Requests that wait have their tags, of
+//! which the block layer gives each disk its part.
+//!
+//! Contexts: *any* but hardirq, where nothing else is said.
+
+use crate::queue::Queue;
+use ibnbd_proto::window::Window;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLockIrq, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::{
+    blk::Request,
+    ring::Ring,
+    sync::TakeCell, //
+};
+
+/// How long a disk counts as in use after a request has come or ended, in
+/// milliseconds.
+const IN_USE_MS: u64 = 1000;
+
+/// What the disks of a session know of each other.
+pub(crate) struct Neighbours {
+    start: Instant<Monotonic>,
+    /// Disks of the session.
+    disks: Atomic<u32>,
+    /// The disk that had a request last.
+    last: Atomic<u32>,
+    /// Until when several are in use.
+    until_ms: Atomic<u64>,
+}
+
+impl Neighbours {
+    /// No disk yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let this = Self {
+            start: Instant::now(),
+            disks: Atomic::new(0),
+            last: Atomic::new(u32::MAX),
+            until_ms: Atomic::new(0),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(0)
+    }
+}
+
+/// One of the disks of a session.
+struct Member(Arc<Neighbours>);
+
+impl Member {
+    fn new(neighbours: Arc<Neighbours>) -> Self {
+        neighbours.disks.fetch_add(1, Relaxed);
+        Self(neighbours)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.disks.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A request that waits, and the hardware queue that it came by.
+pub(crate) type Waiting = (Request<Queue>, u32);
+
+/// The part of one disk.
+#[pin_data]
+pub(crate) struct Share {
+    member: Member,
+    number: u32,
+    /// The last millisecond in which this disk was seen to be in use.
+    seen_ms: Atomic<u64>,
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+    /// By tag.
+    places: KVVec<TakeCell<Waiting>>,
+}
+
+struct Inner {
+    window: Window,
+    /// Requests that are counted, see [`Turn`].
+    under_way: u32,
+    /// Tags of those that wait.
+    waiting: Ring<u32>,
+}
+
+/// When a request that is counted was submitted; none if it is not.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turn(Option<u64>);
+
+impl Turn {
+    /// Takes it from its request.
+    #[inline]
+    pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
+        core::mem::take(&mut rq.pdu_mut().get_mut().turn)
+    }
+
+    /// Returns whether the request is counted.
+    #[inline]
+    pub(crate) fn is_counted(self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// What becomes of a request.
+pub(crate) enum Entry {
+    /// It is to be submitted now.
+    Go(Request<Queue>),
+    /// It waits, see [`Share::next`].
+    Waits,
+}
+
+impl Share {
+    /// Makes the part of the disk of that number, which has so many tags.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new(
+        neighbours: Arc<Neighbours>,
+        number: u32,
+        tags: usize,
+    ) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            seen_ms: Atomic::new(0),
+            inner <- new_spinlock_irq!(
+                Inner {
+                    window: Window::new(),
+                    under_way: 0,
+                    waiting: Ring::new(tags)?,
+                },
+                "Share::inner"
+            ),
+            places: {
+                let mut places = KVVec::with_capacity(tags, GFP_KERNEL)?;
+                for _ in 0..tags {
+                    places.push(TakeCell::empty(), GFP_KERNEL)?;
+                }
+                places
+            },
+            number,
+            member: Member::new(neighbours),
+        }? Error)
+    }
+
+    /// Notes that the disk is in use; tells whether another one is as well.
+    fn is_contended(&self, now_ns: u64) -> bool {
+        let now_ms = now_ns / 1_000_000;
+        let neighbours = &*self.member.0;
+        // What others look at, too, is written once in a millisecond.
+        if self.seen_ms.load(Relaxed) != now_ms {
+            self.seen_ms.store(now_ms, Relaxed);
+            if neighbours.last.load(Relaxed) != self.number {
+                neighbours.last.store(self.number, Relaxed);
+                neighbours.until_ms.store(now_ms + IN_USE_MS, Relaxed);
+            }
+        }
+        now_ms < neighbours.until_ms.load(Relaxed)
+    }
+
+    /// A request comes by the hardware queue `queue`.
+    #[inline]
+    pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
+        rq.pdu_mut().get_mut().turn = Turn(None);
+        if self.member.0.disks.load(Relaxed) < 2 {
+            return Entry::Go(rq);
+        }
+        let now_ns = self.member.0.now_ns();
+        if !self.is_contended(now_ns) {
+            return Entry::Go(rq);
+        }
+        let mut inner = self.inner.lock();
+        if inner.under_way < inner.window.limit() {
+            inner.under_way += 1;
+            drop(inner);
+            rq.pdu_mut().get_mut().turn = Turn(Some(now_ns));
+            return Entry::Go(rq);
+        }
+        let tag = rq.tag();
+        let place = usize::try_from(tag)
+            .ok()
+            .and_then(|tag| self.places.get(tag));
+        let Some(place) = place else {
+            return Entry::Go(rq);
+        };
+        // Under the lock, so that who finds the tag finds the request.
+        match place.put((rq, queue)) {
+            Ok(()) if inner.waiting.push(tag) => Entry::Waits,
+            Ok(()) => match place.take() {
+                Some((rq, _)) => Entry::Go(rq),
+                None => Entry::Waits,
+            },
+            Err((rq, _)) => Entry::Go(rq),
+        }
+    }
+
+    /// A request that was let go has ended, or else is not under way any more: it was
+    /// not submitted, for one. If it was counted, [`Share::next`] is to be called.
+    #[inline]
+    pub(crate) fn leave(&self, Turn(since_ns): Turn, ended: bool) {
+        let Some(since_ns) = since_ns else { return };
+        let now_ns = self.member.0.now_ns();
+        self.is_contended(now_ns);
+        let mut inner = self.inner.lock();
+        inner.under_way = inner.under_way.saturating_sub(1);
+        if ended {
+            inner.window.ended(now_ns.saturating_sub(since_ns), now_ns);
+        }
+    }
+
+    /// Returns a request that has waited and is to be submitted now, if there is one;
+    /// with `all` set the window does not count. To be called after [`Share::leave`],
+    /// until there is none: as long as one waits, one that is counted is under way.
+    pub(crate) fn next(&self, all: bool) -> Option<Waiting> {
+        let now_ns = self.member.0.now_ns();
+        let all = all || now_ns / 1_000_000 >= self.member.0.until_ms.load(Relaxed);
+        let mut inner = self.inner.lock();
+        if !all && inner.under_way >= inner.window.limit() {
+            return None;
+        }
+        let tag = inner.waiting.pop()?;
+        inner.under_way += 1;
+        drop(inner);
+        let place = self.places.get(usize::try_from(tag).ok()?)?;
+        let (mut rq, queue) = place.take()?;
+        rq.pdu_mut().get_mut().turn = Turn(Some(now_ns));
+        Some((rq, queue))
+    }
+}

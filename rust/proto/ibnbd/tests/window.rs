@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The window against places that queue.
+
+use ibnbd_proto::window::Window;
+
+/// A line of requests: each spends `travel` on its way, and one after the other `service` in one
+/// of `lanes` places. Gives how many were under way on average over the second half of the time, and how many ended.
+fn run(
+    window: &mut Window,
+    offered: u32,
+    travel: u64,
+    service: u64,
+    lanes: usize,
+    until: u64,
+) -> (f64, u64) {
+    let mut free = vec![0u64; lanes];
+    let mut flying: Vec<(u64, u64)> = Vec::new();
+    let (mut now, mut ends, mut sum, mut looks) = (0u64, 0u64, 0u64, 0u64);
+    while now < until {
+        while flying.len() < window.limit().min(offered) as usize {
+            let lane = free.iter_mut().min().unwrap();
+            *lane = (*lane).max(now + travel) + service;
+            flying.push((*lane, now));
+        }
+        let (at, &(end, begun)) = flying.iter().enumerate().min_by_key(|(_, f)| f.0).unwrap();
+        flying.swap_remove(at);
+        now = end;
+        window.ended(end - begun, now);
+        if now > until / 2 {
+            ends += 1;
+            sum += flying.len() as u64 + 1;
+            looks += 1;
+        }
+    }
+    (sum as f64 / looks as f64, ends)
+}
+
+#[test]
+fn a_single_place_is_kept_busy_and_no_more() {
+    // As emulated guests are: two thirds of the time on the way, one at the place that queues.
+    let (travel, service) = (2_000_000, 1_000_000);
+    let mut window = Window::new();
+    let (mean, ends) = run(&mut window, 255, travel, service, 1, 20_000_000_000);
+    assert!((3.0..9.0).contains(&mean), "{mean}");
+    // Of 10,000 that are possible.
+    assert!(ends > 8_500, "{ends}");
+}
+
+#[test]
+fn many_places_are_kept_busy() {
+    let mut window = Window::new();
+    let (mean, ends) = run(&mut window, 255, 200_000, 800_000, 64, 4_000_000_000);
+    assert!((64.0..200.0).contains(&mean), "{mean}");
+    // Of 160,000 that are possible.
+    assert!(ends > 140_000, "{ends}");
+}
+
+#[test]
+fn one_at_a_time_is_never_held_back() {
+    let mut window = Window::new();
+    let (mean, _) = run(&mut window, 1, 100_000, 900_000, 1, 4_000_000_000);
+    assert!(mean < 1.01 && window.limit() >= Window::MIN);
+}
+
+#[test]
+fn a_backlog_from_before_is_forgotten() {
+    let mut window = Window::new();
+    // Behind 255 of others.
+    for n in 0..20 {
+        window.ended(250_000_000, n * 125_000_000);
+    }
+    let (mean, _) = run(&mut window, 255, 2_000_000, 1_000_000, 1, 20_000_000_000);
+    assert!(mean < 9.0, "{mean}");
+}
+
+#[test]
+fn no_numbers_break_it() {
+    let mut window = Window::new();
+    for n in 0..100_000u64 {
+        window.ended(
+            n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            n.wrapping_mul(0xbf58_476d_1ce4_e5b9),
+        );
+        assert!(window.limit() >= Window::MIN);
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many requests of a disk are under way while other disks of its session are in use.
+//!
+//! Requests of all disks of a session pass the same places: connections, links, the server's
+//! processors. Where they queue, they do so in the order in which they came. A disk with hundreds
+//! of requests keeps that queue as long as that, and another one that has a single request at a
+//! time waits behind all of them. More than it takes to keep all places busy is of no use, as it
+//! only waits there.
+//!
+//! How much that is shows in the time that requests take. With few under way there is no queue:
+//! that is the *base*, which is measured anew from time to time, with as few again. When they
+//! take twice as long, half of the time is spent in queues, and it is enough.
+
+/// The window of one disk.
+///
+/// All times are of one monotonic clock, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Window {
+    limit: u32,
+    base_ns: u64,
+    /// Ends since the limit was looked at last, and how many of them were late.
+    ended: u32,
+    late: u32,
+    /// When the base is measured again.
+    measure_at_ns: u64,
+    measuring: bool,
+}
+
+impl Window {
+    /// The least that is allowed, and what is under way when the base is measured.
+    pub const MIN: u32 = 2;
+    /// A request is late that takes so many times the base.
+    pub const LATE: u64 = 2;
+    /// Time between two measurements of the base.
+    pub const PERIOD_NS: u64 = 1_000_000_000;
+    /// Requests that the base is the least of.
+    const SAMPLES: u32 = 4;
+
+    /// A window that measures the base first.
+    pub const fn new() -> Self {
+        Self {
+            limit: Self::MIN,
+            base_ns: u64::MAX,
+            ended: 0,
+            late: 0,
+            measure_at_ns: 0,
+            measuring: false,
+        }
+    }
+
+    /// How many requests may be under way.
+    pub const fn limit(&self) -> u32 {
+        if self.measuring {
+            Self::MIN
+        } else {
+            self.limit
+        }
+    }
+
+    /// A request has ended that took `took_ns`.
+    pub fn ended(&mut self, took_ns: u64, now_ns: u64) {
+        self.ended = self.ended.saturating_add(1);
+        if self.measuring {
+            self.measure(took_ns);
+            return;
+        }
+        if now_ns >= self.measure_at_ns {
+            self.measure_at_ns = now_ns.saturating_add(Self::PERIOD_NS);
+            self.measuring = true;
+            self.ended = 0;
+            return;
+        }
+        self.base_ns = self.base_ns.min(took_ns);
+        if took_ns > self.base_ns.saturating_mul(Self::LATE) {
+            self.late = self.late.saturating_add(1);
+        }
+        if self.ended >= self.limit {
+            self.adjust();
+        }
+    }
+
+    /// What was under way before the measurement says nothing; of what follows the least counts.
+    fn measure(&mut self, took_ns: u64) {
+        let before = self.limit;
+        if self.ended <= before {
+            self.base_ns = u64::MAX;
+            return;
+        }
+        self.base_ns = self.base_ns.min(took_ns);
+        if self.ended >= before.saturating_add(Self::SAMPLES) {
+            self.measuring = false;
+            (self.ended, self.late) = (0, 0);
+        }
+    }
+
+    /// All that was under way has ended once.
+    fn adjust(&mut self) {
+        if self.late.saturating_mul(2) > self.ended {
+            let less = (self.limit / 4).max(1);
+            self.limit = self.limit.saturating_sub(less).max(Self::MIN);
+        } else if self.late.saturating_mul(4) <= self.ended {
+            let more = (self.limit / 8).max(1);
+            self.limit = self.limit.saturating_add(more).min(u32::from(u16::MAX));
+        }
+        (self.ended, self.late) = (0, 0);
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self::new()
+    }
+}
