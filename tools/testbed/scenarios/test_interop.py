@@ -1,32 +1,152 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Our client with the kernel's own server, and the other way round."""
+"""Our client with the kernel's own server, and the other way round: with one path and
+with two, with and without invalidation of the server's keys.
+
+All of them with IBTRS_LONG=1, else each pair of choices once.  Both ends of
+mainline are tried by test_mainline_selfcheck.py."""
+
+import errno
+import os
+from contextlib import contextmanager
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, mishaps
+from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.stack import STACKS
 
+# On the fast kernel: mainline cannot be told to be patient with emulated guests.
+# Nor can it do without immediates, which soft-iWARP has none of.
+pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2), pytest.mark.rdma("rxe")]
+
+LONG = bool(os.environ.get("IBTRS_LONG"))
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
-# Little at a time: mainline cannot be told to be patient with emulated guests.
 VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=4k-128k --size=6m --iodepth=4 "
           "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
+# Little at a time, for the same reason.
+LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=8k --iodepth=4 --direct=1 "
+        "--ioengine=io_uring --time_based --runtime=600 --size=6m --rate_iops=100 "
+        "--verify=crc32c --verify_fatal=1")
 
-pytestmark = [pytest.mark.fast, pytest.mark.quiet]
+MATRIX = [pytest.param(ours, theirs, invalidate, links, id=f"{name}-{invalidate}-{links}",
+                       marks=pytest.mark.skipif(not (LONG or often), reason="IBTRS_LONG=1 has it"))
+          for name, ours, theirs, turn in (("to-mainline", OURS, MAINLINE, 0), ("from-mainline", MAINLINE, OURS, 1),
+                                           ("ours", OURS, OURS, None))
+          for invalidate in "YN" for links in (1, 2)
+          for often in [turn is not None and ("YN".index(invalidate) + links + turn) % 2 == 0]]
 
 
-@pytest.mark.parametrize("invalidate", ["Y", "N"])
-@pytest.mark.parametrize("client_stack, server_stack", [(OURS, MAINLINE), (MAINLINE, OURS)],
-                         ids=["to-mainline", "from-mainline"])
-def test_mainline_on_the_other_end(pair, client_stack, server_stack, invalidate):
-    server, client = pair
-    device = server.null_blk(size_mb=16)
-    server.run(f"modprobe {server_stack.transport('server')} always_invalidate={invalidate}")
-    server.run(server_stack.load_server())
-    client.run(client_stack.load_client())
-    # Below /dev for our server; mainline's puts its folder and the name together.
-    name = device.removeprefix("/dev/") if server_stack is OURS else device.removeprefix("/")
-    client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
-    fio.run(client, VERIFY.format(disk=client_stack.disk), timeout=600)
-    assert blockdev.same_on_both(pair, device, client_stack.disk, 6)
-    client.run(client_stack.unmap())
-    client.wait_until(f"[ ! -e {client_stack.disk} ]")
+class Session:
+    """A session of the client, with a disk."""
+
+    def __init__(self, pair, client_stack, server_stack, invalidate: str, links: int):
+        self.server, self.client = self.pair = pair
+        self.client_stack, self.server_stack = client_stack, server_stack
+        self.folder = f"{client_stack.sessions('client')}/s"
+        self.disk = client_stack.disk
+        mishaps.make_ready(pair)
+        self.device = self.server.null_blk(size_mb=16)
+        # Four seconds until silence is noticed, where that can be set.
+        beats = "hb_interval_ms=1000 hb_missed_max=3" if server_stack is OURS else ""
+        self.server.run(f"dmesg -C; modprobe {server_stack.transport('server')} always_invalidate={invalidate} {beats}")
+        self.server.run(server_stack.load_server())
+        self.client.run(client_stack.load_client())
+        # Below /dev for our server; mainline's puts its folder and the name together.
+        name = self.device.removeprefix("/dev/" if server_stack is OURS else "/")
+        paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in range(1, links + 1))
+        self.client.run(f'echo "sessname=s {paths} device_path={name}" > {client_stack.map_file}')
+        if client_stack is OURS:
+            self.client.run(f"cd {self.folder} && echo 1000 > hb_interval_ms && echo 3 > hb_missed_max")
+        for link in range(1, links + 1):
+            self.connect(link)
+
+    def path(self, link: int) -> str:
+        return f"{self.folder}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1"
+
+    def connect(self, link: int) -> None:
+        """It is tried again by itself, after half a minute with mainline, and may
+        be refused as long as the server has not noticed that it was lost."""
+        state = f"grep -qx connected {self.path(link)}/state"
+        self.client.wait_until(f"{state} || {{ echo 1 > {self.path(link)}/reconnect; {state}; }}", 120)
+
+    def add(self, link: int) -> None:
+        # Mainline's server may not be done with the one before.
+        self.client.wait_until(f"echo ip:{SERVER_ADDRESS.format(link=link)} > {self.folder}/add_path", 60)
+        assert self.client.run(f"cat {self.path(link)}/state") == "connected"
+
+    def remove(self, link: int) -> None:
+        self.client.run(f"echo 1 > {self.path(link)}/remove_path")
+
+    def refuses_a_path_twice(self) -> None:
+        """Addresses are taken as long as their path lives."""
+        refused = self.client.run(f"echo ip:10.0.1.1 > {self.folder}/add_path", check=False)
+        assert os.strerror(errno.EEXIST) in refused
+        if self.client_stack is MAINLINE:
+            assert "another path of the session has the same addresses" in self.server.run("dmesg")
+
+    def verify(self) -> None:
+        fio.run(self.client, VERIFY.format(disk=self.disk), timeout=600)
+        assert blockdev.same_on_both(self.pair, self.device, self.disk, 6)
+
+    def ios(self) -> int:
+        fields = self.client.run(f"cat /sys/block/{self.disk.removeprefix('/dev/')}/stat").split()
+        return int(fields[0]) + int(fields[4])
+
+    def goes_on(self, load) -> None:
+        wanted = self.ios() + 30
+        wait_for(lambda: self.ios() >= wanted, 60, "I/O goes on")
+        assert load.running, load.text
+
+    @contextmanager
+    def lost(self, link: int):
+        """A link loses all that the client sends, which loses the path; after that
+        the path is back."""
+        with mishaps.losing(self.client, link, 100):
+            self.client.wait_until(f"grep -qx disconnected {self.path(link)}/state", 120)
+            yield
+        self.connect(link)
+
+    def unmap(self) -> None:
+        self.client.run(self.client_stack.unmap())
+        self.client.wait_until(f"[ ! -e {self.disk} ]")
+        if self.server_stack is OURS:
+            self.server.wait_until("dmesg | grep -q 's: session closed'")
+            assert self.server.run("dmesg | grep -c 's: session closed'") == "1"
+
+
+@pytest.mark.parametrize("client_stack, server_stack, invalidate, links", MATRIX)
+def test_each_with_each(pair, client_stack, server_stack, invalidate, links):
+    session = Session(pair, client_stack, server_stack, invalidate, links)
+    session.verify()
+    for link in range(1, links + 1):
+        reads, _, writes, *_ = pair.client.run(f"cat {session.path(link)}/stats/rdma").split()
+        assert int(reads) and int(writes)
+
+    load = pair.client.start(LOAD.format(disk=session.disk))
+    session.goes_on(load)
+    if links == 2:
+        session.remove(2)
+        session.goes_on(load)
+    for _ in range(2):
+        session.add(2)
+        session.goes_on(load)
+        session.remove(2)
+        session.goes_on(load)
+    session.refuses_a_path_twice()
+    if links == 2:
+        session.add(2)
+        for link in (2, 1):
+            with session.lost(link):
+                session.goes_on(load)
+            session.goes_on(load)
+    fio.end(pair.client, load)
+
+    if links == 1 and LONG:
+        # Without another one mainline's client fails what comes meanwhile, so nothing does.
+        with session.lost(1):
+            pass
+        # With its only path our server closes the session, and the client opens it again.
+        pair.server.run("dmesg -C")
+        pair.client.wait_until(f"dd if={session.disk} of=/dev/null bs=64k count=1 iflag=direct status=none", 60)
+    session.verify()
+    session.unmap()

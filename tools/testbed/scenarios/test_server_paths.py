@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Several paths of a session on our server, with the kernel's own client: it knows
-nothing of our extensions, so that the server has to see for itself which path the
-client has given up."""
+"""A disk of our server is stuck while a path is lost, with the kernel's own client:
+it knows nothing of our extensions, so that the server has to see for itself which
+path the client has given up."""
 
-import errno
 import hashlib
 import os
 import time
 
 import pytest
 
-from testbed import blockdev, fio
 from testbed.stack import STACKS
 
 # On the fast kernel: mainline cannot be told to be patient with emulated guests.
-pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2)]
+# Nor can it do without immediates, which soft-iWARP has none of.
+pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2), pytest.mark.rdma("rxe")]
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
-VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=4k-64k --size=6m --iodepth=4 "
-          "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=8k --iodepth=4 --direct=1 "
-        "--ioengine=io_uring --time_based --runtime=600 --size=8m --rate_iops=100 "
-        "--verify=crc32c --verify_fatal=1")
 PATHS = "/sys/class/rtrs-client/{session}/paths"
 ONE, TWO = "ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1"
 
@@ -41,85 +35,6 @@ def map_disk(client, name: str = "nullb0", session: str = "s",
 
 def path(which: str, session: str = "s") -> str:
     return f"{PATHS.format(session=session)}/{which}"
-
-
-def state(client, which: str) -> str:
-    return client.run(f"cat {path(which)}/state")
-
-
-def ios(client, disk: str = "rnbd0") -> int:
-    """Requests that have ended."""
-    fields = client.run(f"cat /sys/block/{disk}/stat").split()
-    return int(fields[0]) + int(fields[4])
-
-
-def wait_for_ios(client, more: int, timeout: float = 60) -> None:
-    wanted = ios(client) + more
-    client.wait_until(f"[ $(awk '{{ print $1 + $5 }}' /sys/block/rnbd0/stat) -ge {wanted} ]", timeout)
-
-
-@pytest.mark.parametrize("invalidate", ["Y", "N"])
-def test_two_paths_carry_a_session(pair, invalidate):
-    server, client = pair
-    device = server.null_blk(size_mb=16)
-    start(pair, f"always_invalidate={invalidate}")
-    map_disk(client)
-    fio.run(client, VERIFY.format(disk=MAINLINE.disk), timeout=600)
-    assert blockdev.checksum(server, device, 6) == blockdev.checksum(client, MAINLINE.disk, 6)
-    for which in (ONE, TWO):
-        reads, _, writes, *_ = client.run(f"cat {path(which)}/stats/rdma").split()
-        assert int(reads) and int(writes)
-    assert server.run("dmesg | grep -c 'path connected'") == "2"
-    client.run(MAINLINE.unmap())
-    server.wait_until("dmesg | grep -q 's: session closed'")
-    assert server.run("dmesg | grep -c 's: session closed'") == "1"
-
-
-def test_links_fail_one_after_the_other(pair):
-    server, client = pair
-    device = server.null_blk(size_mb=16)
-    start(pair)
-    map_disk(client)
-    load = client.start(LOAD.format(disk=MAINLINE.disk))
-    wait_for_ios(client, 50)
-    client.run("modprobe sch_netem")
-    for nic, which in (("eth1", TWO), ("eth0", ONE)):
-        # Not by pulling the cable: soft-RoCE's queue pair for the messages of the connection
-        # manager stays broken when one of them could not be handed to the network.
-        client.run(f"tc qdisc replace dev {nic} root netem loss 100%")
-        client.wait_until(f"grep -q disconnected {path(which)}/state", 60)
-        wait_for_ios(client, 50)
-        client.run(f"tc qdisc del dev {nic} root")
-        # It tries by itself after half a minute, and may be refused as long as the
-        # server has not noticed.
-        client.wait_until(f"cd {path(which)} && {{ grep -qx connected state || "
-                          "echo 1 > reconnect; grep -qx connected state; }", 120)
-        wait_for_ios(client, 50)
-        assert load.running
-    # fio's workers are in sessions of their own.
-    client.run("pkill -x fio; while pgrep -x fio > /dev/null; do sleep 0.2; done", timeout=60)
-    load.wait(60, check=False)
-    assert blockdev.checksum(server, device, 8) == blockdev.checksum(client, MAINLINE.disk, 8)
-
-
-def test_paths_are_added_and_removed_under_load(pair):
-    server, client = pair
-    server.null_blk(size_mb=16)
-    start(pair)
-    map_disk(client, paths=("10.0.1.1",))
-    load = client.start(LOAD.format(disk=MAINLINE.disk))
-    wait_for_ios(client, 50)
-    for _ in range(5):
-        client.run("echo ip:10.0.2.1 > /sys/class/rtrs-client/s/add_path")
-        assert state(client, TWO) == "connected"
-        wait_for_ios(client, 30)
-        client.run(f"echo 1 > {path(TWO)}/remove_path")
-        wait_for_ios(client, 30)
-    # Its addresses are taken as long as it lives.
-    refused = client.run("echo ip:10.0.1.1 > /sys/class/rtrs-client/s/add_path", check=False)
-    assert os.strerror(errno.EEXIST) in refused
-    assert "another path of the session has the same addresses" in server.run("dmesg")
-    assert load.running
 
 
 def stats(server, which: str) -> list[int]:
