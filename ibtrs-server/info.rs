@@ -9,6 +9,7 @@ use crate::{
         Path, //
     },
 };
+use ibtrs_core::convert;
 use ibtrs_proto::{
     consts::info_rsp_len,
     msg::{
@@ -57,11 +58,20 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     }
     if let Err(error) = path.session.path_up(request.name, path.epoch.is_some()) {
         let (name, ends) = (request.name.as_str(), path.ends);
-        pr_err!("{}: {}: session refused ({:?})\n", name, ends, error);
+        pr_err!(
+            "{}: {}: session refused ({})\n",
+            name,
+            ends,
+            convert::errno(error).as_str()
+        );
         return false;
     }
     if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {
-        pr_err!("{}: cannot be shown ({:?})\n", **path, error);
+        pr_err!(
+            "{}: cannot be shown ({})\n",
+            **path,
+            convert::errno(error).as_str()
+        );
         return false;
     }
     true

@@ -461,7 +461,10 @@ impl Path {
         }
         if actions.contains(Actions::SEND_INFO_RSP) {
             if let Err(error) = info::answer(self) {
-                self.error(fmt!("cannot send the session information ({:?})", error));
+                self.error(fmt!(
+                    "cannot send the session information ({})",
+                    convert::errno(error).as_str()
+                ));
             }
         }
         if actions.contains(Actions::DISCONNECT_AND_DRAIN) || actions.contains(Actions::RELEASE) {
@@ -518,7 +521,10 @@ impl WorkItem<1> for Path {
                 this.beat.enqueue_in(this.clone(), this.hb_interval_ms());
             }
             Ok(()) => {}
-            Err(error) => this.error(fmt!("no heartbeat from the client ({:?})", error)),
+            Err(error) => this.error(fmt!(
+                "no heartbeat from the client ({})",
+                convert::errno(error).as_str()
+            )),
         }
     }
 }

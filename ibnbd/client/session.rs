@@ -235,10 +235,10 @@ pub(crate) fn close_device(transport: &ibtrs_client::Session, device_id: u32) {
     let closed = transport.admin(Dir::Write, &msg.encode(), &mut []);
     if let Err(error) = closed {
         pr_warn!(
-            "{}: closing device {} on the server failed: {:?}\n",
+            "{}: closing device {} on the server failed: {}\n",
             transport.name(),
             device_id,
-            error
+            convert::errno(error).as_str()
         );
     }
 }
