@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the files of sessions and paths look like, and what they take.
+"""What our files in sysfs look like, and what they take.
 
-Also runs in a guest, as a program: `sysfs_walk.py FOLDER SECONDS KIND` reads and
-writes the files of a session all the time, and ends with 0 if each one looked
-as it has to."""
+Also runs in a guest, as a program: `sysfs_walk.py SECONDS PROCESSES KIND=FOLDER...`
+reads and writes the files of folders, so long and from so many processes, and
+ends with 0 if each one looked as it has to.  With 0 processes it looks at each
+file once, and for files that are not known."""
 
 import errno
 import os
@@ -114,16 +115,89 @@ SERVER_PATH = {
     "stats/wc_completion": _stats(r"\d+ \d+ \d+\n"),
 }
 
-KINDS = {"client": (CLIENT, CLIENT_PATH), "server": ({}, SERVER_PATH)}
+# The line of a mapping that is there.
+MAPPING = "sessname=demo device_path=/dev/nullb0"
+CONTROL = {
+    "map_device": File(0o644, r'Usage: echo "sessname=[^\n]*\n\n(.+\n)+', (), tuple(
+        (text, errno.EINVAL) for text in (
+            "x", "sessname=demo", "device_path=/dev/nullb0", f"{MAPPING} sessname=t", f"{MAPPING} colour=blue",
+            f"{MAPPING} path=10.0.1.1", f"{MAPPING} dest_port=0", f"{MAPPING} access_mode=RW",
+            "sessname=a/b device_path=x", "sessname= device_path=x", "\x01", "\xff\xfe", "x" * 4000)) + (
+        (f"sessname={'x' * 255} device_path=x", errno.ENAMETOOLONG), (MAPPING, errno.EEXIST),
+        ("sessname=unknown device_path=x", errno.ENXIO))),
+}
+
+DISK = {
+    "unmap_device": File(0o644, r"Usage: echo <normal\|force> > unmap_device\n", (), tuple(
+        (text, errno.EINVAL) for text in ("1", "no", "forced", "normal force", "NORMAL", "\xff"))),
+    # The disk is open.
+    "remap_device": File(0o644, "Usage: echo 1 > remap_device\n", (), (*NOT_ONE, ("1", errno.EALREADY))),
+    "resize": File(0o644, r"Usage: echo <new size in sectors> > resize\n", (), (
+        ("x", errno.EINVAL), ("0", errno.EINVAL), ("-1", errno.EINVAL), ("1 2", errno.EINVAL),
+        ("9" * 30, errno.ERANGE))),
+    "io_timeout_limit": File(0o644, r"\d+\n", ("0", " 0\n"), (
+        ("x", errno.EINVAL), ("-1", errno.EINVAL), ("1001", errno.EINVAL), ("9" * 30, errno.ERANGE))),
+    "nr_poll_queues": File(0o444, "0\n"),
+    "state": File(0o444, "open\n"),
+    "session": File(0o444, "demo\n"),
+    "mapping_path": File(0o444, "/dev/nullb0\n"),
+    "access_mode": File(0o444, "rw\n"),
+}
+
+EXPORT = {
+    "read_only": File(0o444, "0\n"),
+    "access_mode": File(0o444, "rw\n"),
+    "mapping_path": File(0o444, "/dev/nullb0\n"),
+    "force_close": _usage("force_close"),
+}
+
+
+def _parameters(**patterns: str) -> dict[str, File]:
+    return {name: File(0o444, pattern + r"\n") for name, pattern in patterns.items()}
+
+
+# For each kind of folder: its files, and those of each path below it.
+KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
+    "client": (CLIENT, CLIENT_PATH),
+    "server": ({}, SERVER_PATH),
+    "control": (CONTROL, {}),
+    "disk": (DISK, {}),
+    "export": (EXPORT, {}),
+    "ibtrs_client": (_parameters(ack_timeout=COUNT), {}),
+    "ibtrs_server": (_parameters(
+        max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
+        max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT), {}),
+    "ibnbd_server": (_parameters(port_nr=COUNT, dev_search_path=r"/[^\n]*"), {}),
+}
+
+# How the documents call the folder of each kind, and those of its paths.
+DOCUMENTED = {
+    "client": ("/sys/class/ibtrs-client/<session>", "paths/<src@dst>"),
+    "server": ("/sys/class/ibtrs-server/<session>", "paths/<client@server>"),
+    "control": ("/sys/class/ibnbd-client/ctl", ""),
+    "disk": ("/sys/block/ibnbd<N>/ibnbd", ""),
+    "export": ("/sys/class/ibnbd-server/ctl/devices/<device>/sessions/<session>", ""),
+    "ibtrs_client": ("/sys/module/ibtrs_client/parameters", ""),
+    "ibtrs_server": ("/sys/module/ibtrs_server/parameters", ""),
+    "ibnbd_server": ("/sys/module/ibnbd_server/parameters", ""),
+}
+
+
+def documented(kind: str) -> dict[str, int]:
+    """The modes of a kind's files, by the names that the documents have to have."""
+    folder, paths = DOCUMENTED[kind]
+    of_folder, of_path = KINDS[kind]
+    return ({f"{folder}/{name}": file.mode for name, file in of_folder.items()}
+            | {f"{folder}/{paths}/{name}": file.mode for name, file in of_path.items()})
 
 
 def files(folder: str, kind: str):
-    """Each file of a session, with what it has to be; directories that go
+    """Each file of a folder, with what it has to be; directories of paths that go
     meanwhile are left out."""
-    of_session, of_path = KINDS[kind]
-    for name, file in of_session.items():
+    of_folder, of_path = KINDS[kind]
+    for name, file in of_folder.items():
         yield f"{folder}/{name}", file
-    for path in os.listdir(f"{folder}/paths"):
+    for path in os.listdir(f"{folder}/paths") if of_path else ():
         for name, file in of_path.items():
             yield f"{folder}/paths/{path}/{name}", file
 
@@ -165,44 +239,68 @@ def faults(path: str, file: File) -> list[str]:
     return found
 
 
-def walk(folder: str, kind: str) -> list[str]:
-    """What is wrong with any file of a session."""
-    found = []
-    for path, file in files(folder, kind):
-        found += faults(path, file)
-    missing = {name for names in KINDS[kind] for name in names}
+def unknown(folder: str, kind: str) -> list[str]:
+    """The files of a folder that nothing is known about."""
+    known, found = {name for names in KINDS[kind] for name in names}, []
     for base, folders, names in os.walk(folder):
         # The device core's.
         folders[:] = [name for name in folders if name not in ("power", "subsystem")]
         for name in names:
             short = os.path.relpath(f"{base}/{name}", folder)
             short = re.sub(r"^paths/[^/]+/", "", short)
-            if short not in missing and short != "uevent":
+            if short not in known and short != "uevent":
                 found.append(f"{base}/{name} is not known")
     return found
 
 
-def _main() -> int:
-    folder, seconds, kind = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+def look(folder: str, kind: str) -> list[str]:
+    """What is wrong with any file of a folder."""
+    return unknown(folder, kind) + [fault for path, file in files(folder, kind) for fault in faults(path, file)]
+
+
+def look_while_paths_go(path: str, file: File) -> list[str]:
+    """The same for one file, which may be that of a path that is removed, and
+    perhaps added again."""
+    try:
+        found = faults(path, file)
+    except OSError as error:
+        if "/paths/" in path and error.errno in GONE:
+            return []
+        raise
+    # If it goes in the middle of it, a write is answered with these.
+    return [line for line in found
+            if "/paths/" not in path or not any(errno.errorcode[gone] in line for gone in GONE)]
+
+
+def walk_on(folders: list[tuple[str, str]], seconds: float) -> int:
+    """What one process does: once around at least, in any order."""
+    random.seed()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        everything = list(files(folder, kind))
+    while True:
+        everything = [each for kind, folder in folders for each in files(folder, kind)]
         random.shuffle(everything)
         for path, file in everything:
-            try:
-                found = faults(path, file)
-            except OSError as error:
-                # The path was removed meanwhile, and perhaps added again.
-                if "/paths/" in path and error.errno in GONE:
-                    continue
-                raise
-            # A path that goes in the middle of it answers with these.
-            found = [line for line in found
-                     if "/paths/" not in path or not any(errno.errorcode[gone] in line for gone in GONE)]
-            if found:
-                print("\n".join(found))
+            if found := look_while_paths_go(path, file):
+                print("\n".join(found), flush=True)
                 return 1
-    return 0
+        if time.monotonic() >= end:
+            return 0
+
+
+def _main() -> int:
+    seconds, processes = float(sys.argv[1]), int(sys.argv[2])
+    folders = [(kind, folder) for kind, _, folder in (word.partition("=") for word in sys.argv[3:])]
+    if not processes:
+        found = [line for kind, folder in folders for line in look(folder, kind)]
+        print("\n".join(found))
+        return 1 if found else 0
+    children = []
+    # Starting an interpreter is what takes longest where the kernel checks itself.
+    for _ in range(processes):
+        if not (child := os.fork()):
+            os._exit(walk_on(folders, seconds))
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
 if __name__ == "__main__":

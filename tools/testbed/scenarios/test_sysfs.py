@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, sysfs_walk
+from testbed import abi, blockdev, sysfs_walk
 
 pytestmark = pytest.mark.links(2)
 
@@ -16,8 +16,19 @@ CLIENT = "/sys/class/ibtrs-client/demo"
 SERVER = "/sys/class/ibtrs-server/demo"
 FIRST = f"{CLIENT}/paths/ip:10.0.1.2@ip:10.0.1.1"
 SECOND = f"{CLIENT}/paths/ip:10.0.2.2@ip:10.0.2.1"
+# How long the files are read and written by several processes.
+SECONDS = 60 if os.environ.get("IBTRS_LONG") else 12
 LOAD = ("fio --name=load --filename=/dev/ibnbd0 --rw=randrw --bsrange=512-128k --iodepth=16 "
         "--direct=1 --ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=32m")
+
+
+DISK = "/sys/block/ibnbd0/ibnbd"
+CONTROL = "/sys/class/ibnbd-client/ctl"
+EXPORT = "/sys/class/ibnbd-server/ctl/devices/nullb0/sessions/demo"
+PARAMETERS = "/sys/module/{0}/parameters"
+# The folders of each side that sysfs_walk.py knows, as it wants them.
+OF_CLIENT = f"client={CLIENT} disk={DISK} control={CONTROL}"
+OF_SERVER = f"server={SERVER} export={EXPORT}"
 
 
 @pytest.fixture
@@ -30,9 +41,10 @@ def mapped(pair, stack):
     return pair
 
 
-def walk(guest, folder: str, kind: str) -> None:
-    program = f"import sys; sys.path.append('/tmp'); import sysfs_walk; print(*sysfs_walk.walk('{folder}', '{kind}'), sep='\\n')"
-    assert guest.run(f'python3 -c "{program}"', timeout=300).strip() == ""
+def look(guest, folders: str, *modules: str) -> None:
+    """At each file once, and at the parameters of modules."""
+    parameters = " ".join(f"{module}={PARAMETERS.format(module)}" for module in modules)
+    guest.run(f"python3 /tmp/sysfs_walk.py 0 0 {folders} {parameters}", timeout=300)
 
 
 def refused(guest, command: str, number: int, timeout: float = 120) -> None:
@@ -41,22 +53,39 @@ def refused(guest, command: str, number: int, timeout: float = 120) -> None:
 
 
 def test_every_file_of_the_client(mapped):
-    walk(mapped.client, CLIENT, "client")
+    look(mapped.client, OF_CLIENT, "ibtrs_client")
 
 
 def test_every_file_of_the_server(mapped):
-    walk(mapped.server, SERVER, "server")
+    look(mapped.server, OF_SERVER, "ibtrs_server", "ibnbd_server")
     names = mapped.server.run(f"ls {SERVER}/paths").split()
     assert sorted(names) == ["ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1"]
+
+
+# All files of ours, wherever they are, less those of the device core.
+FIND = ("for folder in /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/; do "
+        "[ ! -d $folder ] || find $folder -name power -prune -o -type f ! -name uevent -printf '%m %p\\n'; done")
+
+
+def test_files_are_those_that_are_documented(mapped):
+    entries, met = abi.entries(), set()
+    for guest in mapped:
+        for mode, path in (line.split() for line in guest.run(FIND).splitlines()):
+            path = path.replace("//", "/")
+            entry = next((entry for entry in entries if entry.fits(path)), None)
+            assert entry is not None, f"{path} is not documented"
+            assert int(mode, 8) == entry.mode, f"{path} has the mode {mode}"
+            met.add(entry)
+    assert [entry.what for entry in entries if entry.mode is not None and entry not in met] == []
 
 
 def test_values(mapped):
     server, client = mapped
     assert client.run(f"cat {FIRST}/state {FIRST}/src_addr {FIRST}/dst_addr {FIRST}/hca_name {FIRST}/hca_port"
-                      ).split() == ["connected", "ip:10.0.1.2", "ip:10.0.1.1", "rxe0", "1"]
+                      ).split() == ["connected", "ip:10.0.1.2", "ip:10.0.1.1", f"{mapped.rdma}0", "1"]
     path = f"{SERVER}/paths/ip:10.0.2.2@ip:10.0.2.1"
     assert server.run(f"cat {path}/src_addr {path}/dst_addr {path}/hca_name {path}/hca_port"
-                      ).split() == ["ip:10.0.2.2", "ip:10.0.2.1", "rxe1", "1"]
+                      ).split() == ["ip:10.0.2.2", "ip:10.0.2.1", f"{mapped.rdma}1", "1"]
     client.run(f"echo 7 > {CLIENT}/max_reconnect_attempts && echo min-l > {CLIENT}/mp_policy && "
                f"echo 200 > {CLIENT}/hb_interval_ms")
     assert client.run(f"cat {CLIENT}/max_reconnect_attempts {CLIENT}/mpath_policy {CLIENT}/hb_interval_ms"
@@ -143,15 +172,17 @@ def test_unreachable_addresses(mapped):
 def test_eight_processes_while_io_runs(mapped):
     server, client = mapped
     load = client.start(LOAD)
-    walkers = [guest.start(f"python3 /tmp/sysfs_walk.py {folder} 40 {kind}")
-               for guest, folder, kind in ((client, CLIENT, "client"), (server, SERVER, "server"))
-               for _ in range(8)]
-    flaps = client.start(
-        f"end=$(($(date +%s) + 40)); while [ $(date +%s) -lt $end ]; do"
-        f" echo 1 > {SECOND}/disconnect; echo 1 > {SECOND}/reconnect; echo 1 > {SECOND}/remove_path;"
-        f" echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path; done")
+    walkers = [guest.start(f"python3 /tmp/sysfs_walk.py {SECONDS} 8 {folders}")
+               for guest, folders in ((client, OF_CLIENT), (server, OF_SERVER))]
+    client.push("/tmp/flap", f"""
+while [ ! -e /tmp/enough ]; do
+	echo 1 > {SECOND}/disconnect; echo 1 > {SECOND}/reconnect; echo 1 > {SECOND}/remove_path
+	echo ip:10.0.2.2,ip:10.0.2.1 > {CLIENT}/add_path
+done""")
+    flaps = client.start("rm -f /tmp/enough; . /tmp/flap")
     for walker in walkers:
         walker.wait(300)
+    client.run("touch /tmp/enough")
     flaps.wait(120, check=False)
     client.run("kill -INT $(pidof fio | cut -d' ' -f1)")
     load.wait(120)
