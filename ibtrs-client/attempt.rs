@@ -257,7 +257,7 @@ impl Attempt {
         for qp in &resources.qps {
             qp.disconnect();
         }
-        let reaping = Reaping::begin(&self.path.session.events_queue(), &resources.qps);
+        let reaping = Reaping::begin(&self.path, &resources.qps);
         for qp in &resources.qps {
             qp.close();
         }

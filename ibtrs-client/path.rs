@@ -7,6 +7,7 @@
 
 use crate::{
     attempt::Attempt,
+    reap::Closing,
     session::{
         PathSpec,
         Session, //
@@ -44,6 +45,7 @@ use kernel::{
 };
 use kx::{
     net::addr::SockAddr,
+    sync::TakeCell,
     work::{
         DelayedWork,
         Work, //
@@ -122,6 +124,10 @@ pub struct Path {
     beat: DelayedWork<Self, 3>,
     #[pin]
     pub(crate) overdue: DelayedWork<Self, 4>,
+    /// Connections for `reap` to poll.
+    pub(crate) closing: TakeCell<Arc<Closing>>,
+    #[pin]
+    pub(crate) reap: Work<Self, 5>,
 }
 
 kx::impl_has_work! {
@@ -130,6 +136,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 2>> for Path { self.timer }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.beat }
     impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
+    impl HasWork<Work<Self, 5>> for Path { self.reap }
 }
 
 impl Path {
@@ -173,7 +180,9 @@ impl Path {
                 connect <- kx::new_work!(slow, "Path::connect"),
                 timer <- kx::new_delayed_work!(queue.clone(), "Path::timer"),
                 beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
-                overdue <- kx::new_delayed_work!(queue, "Path::overdue"),
+                overdue <- kx::new_delayed_work!(queue.clone(), "Path::overdue"),
+                closing: TakeCell::empty(),
+                reap <- kx::new_work!(queue, "Path::reap"),
             }? Error),
             GFP_KERNEL,
         )

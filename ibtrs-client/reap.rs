@@ -15,6 +15,7 @@
 
 use crate::{
     con::Con,
+    path::Path,
     session::{
         cid_of,
         Session, //
@@ -37,13 +38,9 @@ use kernel::{
 use kx::{
     sync::{
         Completion,
-        PercpuArc,
-        TakeCell, //
+        PercpuArc, //
     },
-    work::{
-        Queue,
-        WorkItem, //
-    }, //
+    work::WorkItem, //
 };
 use rdma::qp::{
     Qp,
@@ -105,75 +102,84 @@ impl WorkItem<4> for Session {
     }
 }
 
-type Polled = KVec<PercpuArc<QueuePair<Con>>>;
-
+/// Connections of a path that somebody polls while they are closed.
 #[pin_data]
-struct Shared {
-    /// Until the worker takes them.
-    polled: TakeCell<Polled>,
+pub(crate) struct Closing {
+    polled: KVec<PercpuArc<QueuePair<Con>>>,
     over: AtomicFlag,
     #[pin]
     done: Completion,
 }
 
-/// Somebody polls connections, until this is dropped.
-pub(crate) struct Reaping(Option<Arc<Shared>>);
+/// A worker polls connections of a path, until this is dropped.
+pub(crate) struct Reaping<'a> {
+    path: &'a Path,
+    closing: Option<Arc<Closing>>,
+}
 
-impl Reaping {
-    /// Has a worker of `queue` poll those of `qps` that have to be. It is only
-    /// quicker so: if there is no memory, they poll themselves when they are closed.
-    pub(crate) fn begin(queue: &Queue, qps: &[Qp<Con>]) -> Self {
-        if qps.iter().any(|qp| qp.is_direct()) {
-            Self(Self::start(queue, qps).ok())
+impl<'a> Reaping<'a> {
+    /// Has a worker poll those of `qps` that have to be. It is only quicker so: if there
+    /// is no memory, they poll themselves when they are closed.
+    pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>]) -> Self {
+        let closing = if qps.iter().any(|qp| qp.is_direct()) {
+            Closing::new(qps).ok()
         } else {
-            Self(None)
+            None
+        };
+        if let Some(closing) = &closing {
+            // It is empty: a path has one attempt at a time.
+            let _ = path.closing.put(closing.clone());
+            path.reap.enqueue(path.clone());
         }
+        Self { path, closing }
     }
+}
 
-    fn start(queue: &Queue, qps: &[Qp<Con>]) -> Result<Arc<Shared>> {
+impl Closing {
+    fn new(qps: &[Qp<Con>]) -> Result<Arc<Self>> {
         let mut polled = KVec::with_capacity(qps.len(), GFP_KERNEL)?;
         for qp in qps.iter().filter(|qp| qp.is_direct()) {
             polled.push(qp.get(), GFP_KERNEL)?;
         }
-        let shared = Arc::pin_init(
-            pin_init!(Shared {
-                polled: TakeCell::empty(),
+        Arc::pin_init(
+            pin_init!(Self {
+                polled,
                 over: AtomicFlag::new(false),
                 done <- Completion::new(),
             }),
             GFP_KERNEL,
-        )?;
-        // It is empty.
-        let _ = shared.polled.put(polled);
-        let worker = shared.clone();
-        queue.spawn(GFP_KERNEL, move || worker.run())?;
-        Ok(shared)
+        )
     }
-}
 
-impl Shared {
-    fn run(&self) {
-        let Some(polled) = self.polled.take() else {
-            return;
-        };
+    fn poll(&self) {
         while !self.over.load(Relaxed) {
-            for qp in &polled {
+            for qp in &self.polled {
                 while qp.poll() > 0 {}
             }
             fsleep(Delta::from_millis(REAP_MS));
         }
-        drop(polled);
         self.done.complete_all();
     }
 }
 
-impl Drop for Reaping {
+impl Drop for Reaping<'_> {
     fn drop(&mut self) {
-        let Some(shared) = self.0.take() else { return };
-        shared.over.store(true, Relaxed);
+        let Some(closing) = &self.closing else { return };
+        closing.over.store(true, Relaxed);
         // Without memory, the caller may be the only worker: then nobody has begun.
-        if shared.polled.take().is_none() {
-            shared.done.wait();
+        if self.path.closing.take().is_none() {
+            closing.done.wait();
+        }
+    }
+}
+
+/// Connections that are being closed.
+impl WorkItem<5> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if let Some(closing) = this.closing.take() {
+            closing.poll();
         }
     }
 }

@@ -165,6 +165,7 @@ impl Path {
         self.timer.cancel_sync();
         self.beat.cancel_sync();
         self.overdue.cancel_sync();
+        self.reap.flush();
         self.connect.flush();
         self.events.flush();
     }
