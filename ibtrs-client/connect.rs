@@ -57,7 +57,8 @@ use kx::sync::PercpuArc;
 use rdma::{
     cm::{
         CmId,
-        ConnParam, //
+        ConnParam,
+        PortSpace, //
     },
     cq::PollContext,
     device::Device,
@@ -104,19 +105,19 @@ impl Start {
             },
             GFP_KERNEL,
         )?;
-        let id = CmId::new(attempt.path.session.net(), events)?;
-        id.set_reuse_addr()?;
-        // In range, as the parameter is.
-        let ack_timeout = crate::param::ack_timeout.get() as u8;
-        if ack_timeout > 0 {
-            id.set_ack_timeout(ack_timeout)?;
-        }
         let spec = &attempt.path.spec;
         let dst = convert::sock_addr(&spec.addr.dst, spec.port)?;
         let src = match &spec.addr.src {
             Some(src) => Some(convert::sock_addr(src, 0)?),
             None => None,
         };
+        let id = CmId::new(attempt.path.session.net(), PortSpace::of(&dst), events)?;
+        id.set_reuse_addr()?;
+        // In range, as the parameter is.
+        let ack_timeout = crate::param::ack_timeout.get() as u8;
+        if ack_timeout > 0 {
+            id.set_ack_timeout(ack_timeout)?;
+        }
         id.resolve_addr(src.as_ref(), &dst, CONNECT_TIMEOUT_MS)?;
         Ok(Self {
             cid,

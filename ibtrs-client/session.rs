@@ -221,7 +221,7 @@ impl Session {
     ///   queue is too short to use.
     /// - `ENOSPC`: more than 128 paths.
     /// - `EEXIST`: a path that is given twice.
-    /// - `EOPNOTSUPP`: the address is a GID.
+    /// - `ENODEV`: no InfiniBand port leads to the GID that was given.
     /// - `ENOMEM`.
     pub fn open(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         if config.paths.is_empty() {

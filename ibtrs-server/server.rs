@@ -14,6 +14,7 @@ use crate::{
     op::Op,
     session::Session, //
 };
+use ibtrs_core::convert;
 use kernel::{
     new_condvar, new_mutex,
     prelude::*,
@@ -35,7 +36,10 @@ use kx::{
         Work, //
     },
 };
-use rdma::cm::CmId;
+use rdma::cm::{
+    CmId,
+    PortSpace, //
+};
 
 /// What serves the requests of sessions.
 pub trait Service: Send + Sync + 'static {
@@ -171,13 +175,13 @@ impl Server {
 /// Dropping it closes all sessions, and waits for their requests: may sleep.
 pub struct Listener {
     // Dropped first, so that no request comes in any more.
-    ids: [Option<CmId>; 2],
+    ids: [Option<CmId>; 3],
     server: Arc<Server>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.ids = [None, None];
+        self.ids = [None, None, None];
         // Requests that came before.
         self.server.queue.flush();
         self.server.close();
@@ -185,7 +189,8 @@ impl Drop for Listener {
 }
 
 /// Listens on all local addresses of the first network namespace at `port`, which
-/// is not 0, for sessions of `service`.
+/// is not 0, for sessions of `service`: on those of IP, and on the GIDs of InfiniBand
+/// ports if that is possible.
 ///
 /// # Context
 ///
@@ -207,14 +212,21 @@ pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
         Err(error) => return Err(error),
     };
     pr_info!("listening on port {port}\n");
+    let gids = listen_at(&incoming, &SockAddr::gid([0; 16], port)).inspect_err(|error| {
+        // Whoever has no InfiniBand misses nothing.
+        pr_info!(
+            "not listening on GIDs: {}\n",
+            convert::errno(*error).as_str()
+        );
+    });
     Ok(Listener {
-        ids: [Some(v4), v6],
+        ids: [Some(v4), v6, gids.ok()],
         server,
     })
 }
 
 fn listen_at(incoming: &Arc<Incoming>, addr: &SockAddr) -> Result<CmId> {
-    let id = CmId::new(Net::init(), incoming.clone())?;
+    let id = CmId::new(Net::init(), PortSpace::of(addr), incoming.clone())?;
     id.set_family_only()?;
     id.listen(addr, 64)?;
     Ok(id)

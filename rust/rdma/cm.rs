@@ -26,7 +26,10 @@ use kernel::{
     }, //
 };
 use kx::net::{
-    addr::SockAddr,
+    addr::{
+        Host,
+        SockAddr, //
+    },
     ns::Net, //
 };
 
@@ -57,6 +60,32 @@ impl ConnParam<'_> {
             rnr_retry_count: self.rnr_retry_count,
             ..bindings::rdma_conn_param::c_zeroed()
         })
+    }
+}
+
+/// What a service is known by to the connection manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortSpace {
+    /// A port of TCP, for IPv4 and IPv6 addresses.
+    Tcp,
+    /// A service id, for GIDs.
+    Ib,
+}
+
+impl PortSpace {
+    /// Returns the one that addresses of the family of `addr` belong to.
+    pub fn of(addr: &SockAddr) -> Self {
+        match addr.host() {
+            Some(Host::Gid(_)) => Self::Ib,
+            _ => Self::Tcp,
+        }
+    }
+
+    const fn raw(self) -> bindings::rdma_ucm_port_space {
+        match self {
+            Self::Tcp => bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+            Self::Ib => bindings::rdma_ucm_port_space_RDMA_PS_IB,
+        }
     }
 }
 
@@ -132,8 +161,8 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Makes an id in the network namespace `net` for reliable connections,
-    /// whose events go to `handler`.
+    /// Makes an id in the network namespace `net` for reliable connections with
+    /// addresses of `space`, whose events go to `handler`.
     ///
     /// # Context
     ///
@@ -142,7 +171,7 @@ impl CmId {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn new(net: &Net, handler: Arc<dyn CmHandler>) -> Result<Self> {
+    pub fn new(net: &Net, space: PortSpace, handler: Arc<dyn CmHandler>) -> Result<Self> {
         let context = Context::new(HandlerSlot::Set(handler))?;
         // SAFETY: The namespace is live, and the context outlives the id as
         // `Drop` destroys the id first.
@@ -151,7 +180,7 @@ impl CmId {
                 net.as_raw(),
                 Some(event::handler),
                 ptr::from_ref::<Context>(&context).cast_mut().cast(),
-                bindings::rdma_ucm_port_space_RDMA_PS_TCP,
+                space.raw(),
                 bindings::ib_qp_type_IB_QPT_RC,
                 crate::caller(),
             )
@@ -263,7 +292,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`.
+    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`;
+    /// `ENODEV` for a GID that no InfiniBand port here has or is in the subnet of.
     pub fn resolve_addr(&self, src: Option<&SockAddr>, dst: &SockAddr, timeout_ms: u32) -> Result {
         let src = src.map_or(ptr::null_mut(), |src| src.as_raw().cast_mut());
         // SAFETY: The id is live by the type invariant, the addresses are valid

@@ -218,6 +218,23 @@ mod tests {
     }
 
     #[test]
+    fn gid_looks_like_in_c() {
+        let host = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 0xc9, 3, 0, 0, 0, 1];
+        let gid = SockAddr::gid(host, 1234);
+        // CAST: A large enough and aligned address of this family.
+        // SAFETY: As above.
+        let c = unsafe { &*gid.as_raw().cast::<sockaddr_ib>() };
+        assert_eq!(c.sib_family, AF_IB);
+        assert_eq!(c.sib_pkey, 0xffffu16.to_be());
+        assert_eq!(c.sib_flowinfo, 0);
+        // SAFETY: Every member of the union is 16 bytes.
+        assert_eq!(unsafe { c.sib_addr.ib_u.uib_addr8 }, host);
+        assert_eq!(c.sib_sid, 0x0000_0000_013f_04d2u64.to_be());
+        assert_eq!(c.sib_sid_mask, u64::MAX);
+        assert_eq!(c.sib_scope_id, 0);
+    }
+
+    #[test]
     fn round_trip() {
         let (v4, v6) = (SockAddr::v4([10, 0, 0, 1], 1), SockAddr::v6([7; 16], 2, 3));
         let gid = SockAddr::gid([9; 16], 65535);
