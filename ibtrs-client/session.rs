@@ -447,6 +447,15 @@ impl Session {
         self.park.lock().failover.has_ext()
     }
 
+    /// Tells whether it belongs to the network namespace of the caller.
+    ///
+    /// # Context
+    ///
+    /// Process context.
+    pub fn is_local(&self) -> bool {
+        *self.net == *Net::current()
+    }
+
     /// Returns the network namespace that it belongs to.
     pub(crate) fn net(&self) -> &Net {
         &self.net

@@ -188,9 +188,11 @@ impl Drop for Listener {
     }
 }
 
-/// Listens on all local addresses of the first network namespace at `port`, which
-/// is not 0, for sessions of `service`: on those of IP, and on the GIDs of InfiniBand
-/// ports if that is possible.
+/// Listens on all local addresses of the caller's network namespace at `port`, which
+/// is not 0, for sessions of `service`. GIDs belong to the first namespace, as the
+/// connection manager has it, so that one listens on them there, if that is possible.
+///
+/// The namespace stays as long as the listener.
 ///
 /// # Context
 ///
@@ -205,28 +207,37 @@ pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
     let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
     // iWARP finds no device for an IPv4 address that came through a wildcard of
     // IPv6, so each family has its own.
-    let v4 = listen_at(&incoming, &SockAddr::v4([0; 4], port))?;
-    let v6 = match listen_at(&incoming, &SockAddr::v6([0; 16], port, 0)) {
+    let net = Net::current();
+    let v4 = listen_at(&incoming, &net, &SockAddr::v4([0; 4], port))?;
+    let v6 = match listen_at(&incoming, &net, &SockAddr::v6([0; 16], port, 0)) {
         Ok(id) => Some(id),
         Err(error) if error == EAFNOSUPPORT => None,
         Err(error) => return Err(error),
     };
     pr_info!("listening on port {port}\n");
-    let gids = listen_at(&incoming, &SockAddr::gid([0; 16], port)).inspect_err(|error| {
-        // Whoever has no InfiniBand misses nothing.
-        pr_info!(
-            "not listening on GIDs: {}\n",
-            convert::errno(*error).as_str()
-        );
-    });
     Ok(Listener {
-        ids: [Some(v4), v6, gids.ok()],
+        ids: [Some(v4), v6, listen_at_gids(&incoming, &net, port)],
         server,
     })
 }
 
-fn listen_at(incoming: &Arc<Incoming>, addr: &SockAddr) -> Result<CmId> {
-    let id = CmId::new(Net::init(), PortSpace::of(addr), incoming.clone())?;
+fn listen_at_gids(incoming: &Arc<Incoming>, net: &Net, port: u16) -> Option<CmId> {
+    if *net != *Net::init() {
+        return None;
+    }
+    match listen_at(incoming, net, &SockAddr::gid([0; 16], port)) {
+        Ok(id) => Some(id),
+        Err(error) => {
+            // Whoever has no InfiniBand misses nothing.
+            let error = convert::errno(error);
+            pr_info!("not listening on GIDs: {}\n", error.as_str());
+            None
+        }
+    }
+}
+
+fn listen_at(incoming: &Arc<Incoming>, net: &Net, addr: &SockAddr) -> Result<CmId> {
+    let id = CmId::new(net, PortSpace::of(addr), incoming.clone())?;
     id.set_family_only()?;
     id.listen(addr, 64)?;
     Ok(id)

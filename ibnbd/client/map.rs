@@ -36,7 +36,8 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense, or asks for poll queues where
 ///   there can be none.
-/// - `EEXIST`: the device is mapped on this session.
+/// - `EEXIST`: the device is mapped on this session; another network namespace has
+///   a session of that name.
 /// - `ENXIO`: the session does not exist, and no path is given.
 /// - Those of connecting; the server's.
 pub(crate) fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
@@ -69,6 +70,10 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     let session = registry.session(opts, nr_poll_queues);
     let session = session.map_err(|reason| match reason {
         NoSession::NoPath => Failure("the session does not exist, and no path is given", ENXIO),
+        NoSession::Foreign => Failure(
+            "another network namespace has a session of that name",
+            EEXIST,
+        ),
         NoSession::Polled => Failure("a disk with poll queues has a session of its own", EINVAL),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
     })?;

@@ -86,6 +86,8 @@ pub(crate) struct SessionRef {
 pub(crate) enum NoSession {
     /// It does not exist, and there is no path to make one.
     NoPath,
+    /// It belongs to another network namespace.
+    Foreign,
     /// It exists, and has queues for I/O that is polled, or is to have some.
     Polled,
     /// A signal came (`EINTR`); those of [`Session::open`].
@@ -248,6 +250,9 @@ impl Registry {
                     state: State::Ready(session),
                     ..
                 }) => {
+                    if !session.is_local() {
+                        return Err(NoSession::Foreign);
+                    }
                     if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
                         return Err(NoSession::Polled);
                     }

@@ -112,6 +112,15 @@ impl Session {
         &self.transport
     }
 
+    /// Tells whether it belongs to the network namespace of the caller.
+    ///
+    /// # Context
+    ///
+    /// Process context.
+    pub(crate) fn is_local(&self) -> bool {
+        self.transport.is_local()
+    }
+
     /// Returns the tags of the disks.
     pub(crate) fn tags(&self) -> &Arc<TagSet<Queue>> {
         &self.tags

@@ -58,6 +58,15 @@ impl Net {
     }
 }
 
+/// Whether it is the same namespace.
+impl PartialEq for Net {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Net {}
+
 // SAFETY: `get_net()` and `put_net()` do what is asked for.
 unsafe impl AlwaysRefCounted for Net {
     fn inc_ref(&self) {

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, netns
 
 pytestmark = pytest.mark.fast
 
@@ -26,39 +26,16 @@ def load(guest, stack):
     guest.run(f"modprobe ibtrs_server {SERVER_PARAMETERS} && {stack.load_server()} && {stack.load_client()}")
 
 
-def namespace(guest, number: int) -> None:
-    """A network namespace with a cable to that of the server, 10.1.<number>.0."""
-    near, far = f"near{number}", f"far{number}"
-    # The answer of a neighbour on the same machine comes while the question is
-    # asked, and before the resolver of RDMA addresses begins to wait for it.
-    near_mac, far_mac = f"52:54:00:01:{number:02x}:01", f"52:54:00:01:{number:02x}:02"
-    guest.run(" && ".join([
-        f"ip netns add n{number}",
-        f"ip link add {near} address {near_mac} type veth peer name {far} address {far_mac} netns n{number}",
-        f"ip link set {near} mtu 4200 up",
-        f"ip addr add 10.1.{number}.1/24 dev {near}",
-        f"ip neigh add 10.1.{number}.2 lladdr {far_mac} dev {near} nud permanent",
-        f"rdma link add {near} type rxe netdev {near}",
-        f"ip netns exec n{number} sh -c 'ip link set lo up && ip link set {far} mtu 4200 up"
-        f" && ip addr add 10.1.{number}.2/24 dev {far}"
-        f" && ip neigh add 10.1.{number}.1 lladdr {near_mac} dev {far} nud permanent"
-        f" && rdma link add {far} type rxe netdev {far}'"]))
-
-
-def drop_namespace(guest, number: int) -> None:
-    guest.run(f"rdma link del near{number} && rdma link del far{number}; ip netns del n{number}")
-
-
 def test_sessions_from_many_namespaces(solo, stack):
     device = solo.null_blk(size_mb=16)
     solo.run(f"dd if=/dev/urandom of={device} bs=1M count=4 oflag=direct status=none")
     load(solo, stack)
     for number in range(1, NAMESPACES + 1):
-        namespace(solo, number)
+        netns.add(solo, number)
     for session in range(SESSIONS):
         number = 1 + session % NAMESPACES
         line = f"sessname=s{session} path=ip:10.1.{number}.1 device_path={device} access_mode=ro"
-        solo.run(f"ip netns exec n{number} sh -c 'echo \"{line}\" > {stack.map_file}'")
+        solo.run(netns.inside(number, f'echo "{line}" > {stack.map_file}'))
     assert len(solo.run("ls /sys/class/ibtrs-server").split()) >= SESSIONS
     right = blockdev.checksum(solo, device, 4)
     for disk in sorted(blockdev.disks(solo, stack)):
@@ -66,7 +43,7 @@ def test_sessions_from_many_namespaces(solo, stack):
 
     # The address is not known in another namespace, whatever session asks.
     stray = "sessname=stray path=ip:10.1.2.1 device_path=" + device
-    refused = solo.run(f"ip netns exec n1 bash -c 'echo \"{stray}\" > {stack.map_file}'", check=False)
+    refused = solo.run(netns.inside(1, f'echo "{stray}" > {stack.map_file}'), check=False)
     assert os.strerror(errno.ENETUNREACH) in refused
     for module in ("ibtrs_client", "ibtrs_server", "ibtrs_core"):
         assert not solo.ok(f"rmmod {module}")
@@ -74,7 +51,7 @@ def test_sessions_from_many_namespaces(solo, stack):
     solo.run("for f in /sys/block/ibnbd*/ibnbd/unmap_device; do echo normal > $f || exit 1; done", timeout=300)
     assert blockdev.disks(solo, stack) == []
     for number in range(1, NAMESPACES + 1):
-        drop_namespace(solo, number)
+        netns.drop(solo, number)
 
 
 @pytest.mark.links(2)
