@@ -41,11 +41,11 @@ pub trait RemovalHandler: Send + Sync {
 /// # Invariants
 ///
 /// `ib` is a registered device whose removal waits for `gone`, `pd` a live
-/// protection domain of it.
+/// protection domain of it; `gone` is completed when this is dropped.
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
     pd: NonNull<bindings::ib_pd>,
-    gone: Arc<Gone>,
+    gone: Arc<Event>,
 }
 
 // SAFETY: Devices and protection domains may be used from any thread.
@@ -53,15 +53,21 @@ unsafe impl Send for Device {}
 // SAFETY: As above; the C functions called on them are thread-safe.
 unsafe impl Sync for Device {}
 
-/// Completed when the last reference to a [`Device`] was dropped.
+/// Something that happens once, and is waited for.
 #[pin_data]
-struct Gone {
+struct Event {
     #[pin]
     done: Completion,
 }
 
+impl Event {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(pin_init!(Self { done <- Completion::new() }), GFP_KERNEL)
+    }
+}
+
 impl Device {
-    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Gone>) -> Result<Arc<Self>> {
+    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Event>) -> Result<Arc<Self>> {
         // SAFETY: The device is being added, so it is live.
         let pd = crate::from_err_ptr(unsafe {
             bindings::__ib_alloc_pd(ib.as_ptr(), 0, crate::caller())
@@ -96,15 +102,22 @@ impl Device {
     ///
     /// `ENODEV` when it is going away already; `ENOMEM`.
     pub fn on_removal(&self, handler: Arc<dyn RemovalHandler>) -> Result<RemovalGuard> {
+        let told = Event::new()?;
+        let user = User {
+            handler: handler.clone(),
+            told: told.clone(),
+        };
         let mut devices = DEVICES.lock();
         let entry = devices
             .iter_mut()
             .find(|entry| entry.dev.ib == self.ib)
             .ok_or(ENODEV)?;
-        let key = entry.next_key;
-        entry.next_key = key.wrapping_add(1);
-        entry.users.push(User { key, handler }, GFP_KERNEL)?;
-        Ok(RemovalGuard { ib: self.ib, key })
+        entry.users.push(user, GFP_KERNEL)?;
+        Ok(RemovalGuard {
+            ib: self.ib,
+            told,
+            _handler: handler,
+        })
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
@@ -186,9 +199,19 @@ impl Drop for Device {
 }
 
 /// Keeps a [`RemovalHandler`] registered.
+///
+/// Dropping it waits for the handler's call, if the device is going away and has not got to
+/// it, or is in it: no code of the handler's module is run afterwards. To be dropped by
+/// nobody whom a handler waits for.
+///
+/// # Context
+///
+/// To drop one *may sleep*.
 pub struct RemovalGuard {
     ib: NonNull<bindings::ib_device>,
-    key: u64,
+    told: Arc<Event>,
+    /// So that nobody else drops the last reference, and runs code of its module.
+    _handler: Arc<dyn RemovalHandler>,
 }
 
 // SAFETY: The pointer is only compared.
@@ -198,27 +221,30 @@ unsafe impl Sync for RemovalGuard {}
 
 impl Drop for RemovalGuard {
     fn drop(&mut self) {
+        let is_it = |user: &User| Arc::ptr_eq(&user.told, &self.told);
         let mut devices = DEVICES.lock();
-        let Some(entry) = devices.iter_mut().find(|entry| entry.dev.ib == self.ib) else {
-            return;
-        };
-        let position = entry.users.iter().position(|user| user.key == self.key);
-        let user = position.and_then(|at| entry.users.remove(at).ok());
-        // The handler may own much: it goes after the lock.
+        let found = devices.iter_mut().find_map(|entry| {
+            let at = (entry.dev.ib == self.ib).then(|| entry.users.iter().position(is_it))??;
+            entry.users.remove(at).ok()
+        });
         drop(devices);
-        drop(user);
+        if found.is_none() {
+            // `Client::remove` has it.
+            self.told.done.wait_for_completion();
+        }
     }
 }
 
+/// Somebody to be told.
 struct User {
-    key: u64,
     handler: Arc<dyn RemovalHandler>,
+    /// He was, and is needed no more.
+    told: Arc<Event>,
 }
 
 struct Entry {
     dev: Arc<Device>,
     users: KVec<User>,
-    next_key: u64,
 }
 
 // SAFETY: Everything in it may be.
@@ -295,12 +321,10 @@ impl Client {
                 // this client of the removal.
                 return Err(EOPNOTSUPP);
             }
-            let gone = Arc::pin_init(pin_init!(Gone { done <- Completion::new() }), GFP_KERNEL)?;
-            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, gone)?;
+            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, Event::new()?)?;
             let entry = Entry {
                 dev,
                 users: KVec::new(),
-                next_key: 0,
             };
             DEVICES.lock().push(entry, GFP_KERNEL)?;
             Ok(0)
@@ -319,10 +343,12 @@ impl Client {
         let Some(Entry { dev, users, .. }) = entry else {
             return;
         };
-        for user in &users {
-            user.handler.device_removed();
+        for User { handler, told } in users {
+            handler.device_removed();
+            // His guard has another reference. It may go after that, and his module too.
+            drop(handler);
+            told.done.complete_all();
         }
-        drop(users);
         let gone = dev.gone.clone();
         drop(dev);
         gone.done.wait_for_completion();
