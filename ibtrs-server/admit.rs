@@ -265,25 +265,20 @@ fn find_path(
 /// Makes the queue pair of a connection and accepts it.
 fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
     let config = path.session.server.config;
-    let depth = u32::from(config.queue_depth);
-    // One is being handled while its chunk may be in use again already, and iWARP
-    // does not wait for a receive that is late.
-    let requests = depth + 1;
+    let requests = config.io_recvs();
     let con = Con::new(path.clone(), request.cid)?;
     let service = request.cid == 0;
     let qp_config = if service {
         QpConfig {
-            // The registration of all chunks and the information about them.
-            send_depth: depth.max(2 * u32::from(SERVICE_QUEUE_DEPTH)) + 2,
+            send_depth: config.service_sends(),
             send_sges: 2,
-            recv_depth: u32::from(SERVICE_QUEUE_DEPTH) + 1,
+            recv_depth: config.service_recvs(),
             context: PollContext::WorkQueue,
             vector: 0,
         }
     } else {
         QpConfig {
-            // The longest answer has four requests, an invalidation comes before.
-            send_depth: 5 * depth,
+            send_depth: config.io_sends(),
             send_sges: 2,
             recv_depth: requests,
             context: PollContext::WorkQueue,

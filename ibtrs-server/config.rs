@@ -7,6 +7,7 @@ use crate::{
     server::Server, //
 };
 use ibtrs_proto::{
+    consts::SERVICE_QUEUE_DEPTH,
     handshake::{
         ConnRsp,
         RspExt, //
@@ -35,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
-    /// Bytes that the chunks of all paths may take together.
+    /// Bytes that all paths may take together.
     pub(crate) max_memory: u64,
 }
 
@@ -77,14 +78,41 @@ impl Config {
         }
     }
 
-    /// Bytes that the chunks of a path take.
-    fn path_bytes(&self) -> u64 {
+    /// Entries of the send queue of a connection for I/O: the longest answer has four
+    /// requests, and an invalidation comes before.
+    pub(crate) fn io_sends(&self) -> u32 {
+        5 * u32::from(self.queue_depth)
+    }
+
+    /// Its receives. A request is being handled while its chunk may be in use again already,
+    /// and iWARP does not wait for a receive that is late.
+    pub(crate) fn io_recvs(&self) -> u32 {
+        u32::from(self.queue_depth) + 1
+    }
+
+    /// Entries of the send queue of the service connection: the registration of all chunks
+    /// and the information about them, later fences and heartbeats.
+    pub(crate) fn service_sends(&self) -> u32 {
+        u32::from(self.queue_depth).max(2 * u32::from(SERVICE_QUEUE_DEPTH)) + 2
+    }
+
+    /// Its receives.
+    pub(crate) fn service_recvs(&self) -> u32 {
+        u32::from(SERVICE_QUEUE_DEPTH) + 1
+    }
+
+    /// Bytes that a path with so many connections takes.
+    fn path_bytes(&self, cons: u16) -> u64 {
         let private = if self.invalidate {
             SMALL_BYTES as u32
         } else {
             0
         };
-        limits::path_bytes(&self.layout, private)
+        let service = limits::connection_bytes(self.service_sends(), self.service_recvs());
+        let each = limits::connection_bytes(self.io_sends(), self.io_recvs());
+        limits::chunks_bytes(&self.layout, private)
+            .saturating_add(service)
+            .saturating_add(each.saturating_mul(u64::from(cons.saturating_sub(1))))
     }
 }
 
@@ -104,13 +132,14 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes a path's share.
+    /// Takes the share of a path with so many connections, which it has to be given before
+    /// the first of them.
     ///
     /// # Errors
     ///
     /// `ENOBUFS` when it would be more than allowed.
-    pub(crate) fn take(server: &Arc<Server>) -> Result<Self> {
-        let bytes = server.config.path_bytes();
+    pub(crate) fn take(server: &Arc<Server>, cons: u16) -> Result<Self> {
+        let bytes = server.config.path_bytes(cons);
         let before = server.memory.0.fetch_add(bytes, Relaxed);
         let this = Self {
             server: server.clone(),

@@ -86,9 +86,9 @@ kx::module_param! {
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
     "Sessions at one time, 1 to 65536 (default: 1024)";
 
-    /// Memory of the chunks of all paths.
+    /// Memory of all paths.
     max_chunk_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),
-    "MiB of memory for the chunks of all paths together; 0 is half of the machine's memory (default: 0)";
+    "MiB of memory for the chunks and queues of all paths together; 0 is half of the machine's memory (default: 0)";
 
     /// Time between heartbeats.
     hb_interval_ms: kx::param::IntParam = kx::param::IntParam::new(5000, 100..=60000),

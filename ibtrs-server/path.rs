@@ -174,7 +174,7 @@ pub(crate) struct Path {
     pub(crate) fences: DelayedWork<Self, 3>,
     #[pin]
     end: Work<Self, 4>,
-    // Given back after the chunks.
+    // Given back after the chunks and the connections.
     _share: Share,
 }
 
@@ -246,7 +246,7 @@ impl Path {
         let server = &session.server;
         let dev = id.device()?;
         let config = server.config;
-        let share = Share::take(server)?;
+        let share = Share::take(server, request.cid_num)?;
         let slots = Slots::new(u32::from(config.queue_depth), |_| {
             let body = Body::new(&dev, &config)?;
             Ok(BodySlot::new(KBox::new(body, GFP_KERNEL)?))

@@ -63,14 +63,36 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
     }
 }
 
-/// Bytes of memory that a path takes for its chunks: the chunks themselves, and `private_bytes`
-/// for each that no client can write to.
-pub fn path_bytes(layout: &ImmLayout, private_bytes: u32) -> u64 {
-    let each = u64::from(layout.chunk_size()).saturating_add(u64::from(private_bytes));
+/// What one page of a chunk costs in the tables of a registration, in bytes.
+const PAGE_TABLE_SHARE: u32 = 4096 / 8;
+/// What the server keeps of a request, and a registration beside its table.
+const REQUEST_BYTES: u64 = 2048;
+/// An entry of a send queue and of its completion queue, as drivers have them, and ours of it.
+const SEND_ENTRY_BYTES: u64 = 320;
+/// The same for receives.
+const RECV_ENTRY_BYTES: u64 = 128;
+/// A connection beside its queues.
+const CONNECTION_BYTES: u64 = 16384;
+
+/// Bytes of memory that a path takes for its chunks: the chunks themselves, `private_bytes`
+/// for each that no client can write to, and about what belongs to a chunk beside that.
+pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32) -> u64 {
+    let tables = u64::from(layout.chunk_size() / PAGE_TABLE_SHARE);
+    let each = u64::from(layout.chunk_size())
+        .saturating_add(u64::from(private_bytes))
+        .saturating_add(tables.saturating_add(REQUEST_BYTES));
     each.saturating_mul(u64::from(layout.queue_depth()))
 }
 
-/// How many bytes the chunks of all paths may take: `limit_mib` if it is not zero, else half of
+/// About how many bytes of memory a connection takes, with queues of so many entries. What a
+/// device's driver takes for an entry differs; this is rather much.
+pub fn connection_bytes(sends: u32, recvs: u32) -> u64 {
+    let sends = u64::from(sends).saturating_mul(SEND_ENTRY_BYTES);
+    let recvs = u64::from(recvs).saturating_mul(RECV_ENTRY_BYTES);
+    CONNECTION_BYTES.saturating_add(sends).saturating_add(recvs)
+}
+
+/// How many bytes all paths may take: `limit_mib` if it is not zero, else half of
 /// the machine's `total` bytes.
 pub const fn memory_limit(limit_mib: u32, total: u64) -> u64 {
     if limit_mib == 0 {

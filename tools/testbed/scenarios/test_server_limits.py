@@ -41,14 +41,21 @@ def test_a_session_too_many_is_refused(pair):
 
 def test_memory_is_limited_and_given_back(pair):
     server, client = pair
-    # 64 chunks of 144 KiB: a path takes 9 MiB.
-    start(pair, "sess_queue_depth=64 max_chunk_memory_mib=10")
+    # 64 chunks of 144 KiB: a path takes 9 MiB, and a little for its queues.
+    start(pair, "sess_queue_depth=64 max_chunk_memory_mib=12")
     for _ in range(3):
         client.run(OURS.map_device("/dev/nullb0", session="one"))
         assert os.strerror(errno.ENOMEM) in refused(client, "two", "/dev/nullb1")
         client.run(OURS.unmap())
         server.wait_until("! rdma resource show qp | grep -q 'type RC'")
     assert "paths have as much memory as max_chunk_memory_mib says (ENOMEM)" in server.run("dmesg")
+
+
+def test_queues_count_as_memory(pair):
+    server, client = pair
+    start(pair, "sess_queue_depth=64 max_chunk_memory_mib=9")
+    assert os.strerror(errno.ENOMEM) in refused(client, "one", "/dev/nullb0")
+    assert "refused: paths have as much memory" in server.run("dmesg")
 
 
 @pytest.mark.parametrize("parameters", [

@@ -8,7 +8,7 @@ use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::server_path::State;
 use ibtrs_proto::imm::Fence;
 use ibtrs_proto::join::{decide, Attempt, Decision, Known, Refusal};
-use ibtrs_proto::limits::{memory_limit, path_bytes, server_layout};
+use ibtrs_proto::limits::{chunks_bytes, connection_bytes, memory_limit, server_layout};
 
 fn attempt(epoch: Option<u32>) -> Attempt {
     Attempt { cid_num: 3, epoch }
@@ -168,8 +168,16 @@ fn fences() {
 #[test]
 fn memory() {
     let layout = server_layout(131_072, 512).unwrap();
-    assert_eq!(path_bytes(&layout, 0), 64 << 20);
-    assert_eq!(path_bytes(&layout, 16_384), 72 << 20);
+    let beside = 512 * (2048 + 256);
+    assert_eq!(chunks_bytes(&layout, 0), (64 << 20) + beside);
+    assert_eq!(chunks_bytes(&layout, 16_384), (72 << 20) + beside);
+    assert_eq!(connection_bytes(0, 0), 16_384);
+    assert_eq!(connection_bytes(5 * 512, 513), 16_384 + 819_200 + 65_664);
+    let (most, least) = (
+        connection_bytes(u32::MAX, u32::MAX),
+        connection_bytes(u32::MAX, 0),
+    );
+    assert!(most > least);
     assert_eq!(memory_limit(0, 1000), 500);
     assert_eq!(memory_limit(3, 1000), 3 << 20);
     assert_eq!(memory_limit(u32::MAX, 0), u64::from(u32::MAX) << 20);
