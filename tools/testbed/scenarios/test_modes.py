@@ -48,3 +48,20 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
     guest.run("rdma link add rxe0 type rxe netdev eth0")
     client.run(stack.map_device(device), timeout=120)
     client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_module_goes_with_the_rdma_device(pair, stack, side):
+    """The transport is unloaded while the device tells its users that it goes away."""
+    client, guest = pair.client, getattr(pair, side)
+    device = blockdev.map_new(pair, stack, size_mb=16)
+    unload = {"client": "echo force > /sys/block/ibnbd0/ibnbd/unmap_device; rmmod ibnbd_client ibtrs_client",
+              "server": "rmmod ibnbd_server ibtrs_server"}[side]
+    for pause in ("0", "0.05", "0.2"):
+        guest.run(f"rdma link del rxe0 & sleep {pause}; {unload}; wait", timeout=120)
+        if side == "server":
+            client.run(stack.unmap(how="force"), timeout=120)
+        guest.run("rdma link add rxe0 type rxe netdev eth0")
+        blockdev.load(pair, stack)
+        client.run(stack.map_device(device), timeout=120)
