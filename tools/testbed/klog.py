@@ -46,6 +46,9 @@ ALLOWED = [
             "said by DMA_API_DEBUG when it starts"),
     Allowed(r"DMA-API: .*dma_debug_entry pool",
             "said by DMA_API_DEBUG when it grows its own tables"),
+    Allowed(r"(?s)rxe_pool\.c:\d+ at __rxe_cleanup.*\brxe_destroy_qp\b",
+            "soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
+            "goes on; seen once in 200 when an interface was set down under load"),
 ]
 
 

@@ -95,3 +95,9 @@ def test_the_mark_moves(tmp_path):
     path.open("ab").write(b"three\r\n")
     assert log.new_lines() == ["three"]
     assert log.lines() == ["one", "two", "three"]
+
+
+def test_soft_roces_wait_for_a_queue_pair_is_let_through_and_nothing_like_it():
+    line = "[  1.0] WARNING: drivers/infiniband/sw/rxe/rxe_pool.c:212 at __rxe_cleanup+0x84/0x110 [rdma_rxe]"
+    assert not klog.faults([line, "[  1.0]  rxe_destroy_qp+0x5b/0xb0 [rdma_rxe]"])
+    assert klog.faults([line, "[  1.0]  rxe_dereg_mr+0x5b/0xb0 [rdma_rxe]"])
