@@ -71,8 +71,8 @@ pub use ibtrs_proto::msg::Direction as Dir;
 
 kx::module_param! {
     /// Bytes of a chunk, headers included.
-    max_chunk_size: kx::param::IntParam = kx::param::IntParam::new(131072, 8192..=1048576),
-    "Bytes of a chunk, a power of two from 8192 to 1048576; all chunks of a path together at most 2^28 (default: 131072)";
+    max_chunk_size: kx::param::IntParam = kx::param::IntParam::new(135168, 8192..=1052672),
+    "Bytes of a chunk, 4096 of them for headers: a multiple of 4096 from 8192 to 1052672; depth and chunk, each rounded up to a power of two, at most 2^28 together (default: 135168)";
 
     /// Chunks of a path.
     sess_queue_depth: kx::param::IntParam = kx::param::IntParam::new(512, 2..=65535),

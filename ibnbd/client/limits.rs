@@ -55,21 +55,31 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         sectors - sectors % (block >> 9)
     };
     let max_discard_sectors = whole_blocks(rsp.max_discard_sectors);
-    let granularity = if rsp.discard_granularity.is_power_of_two() {
+    // No power of two where the disk works in stripes of several.
+    let granularity = if rsp.discard_granularity % block == 0 {
         rsp.discard_granularity.max(physical)
     } else {
         physical
     };
-    let max_secure_erase_sectors = if rsp.secure_discard == 0 {
-        0
+    let max_secure_erase_sectors = match rsp.details {
+        Some(details) => whole_blocks(details.max_secure_erase_sectors),
+        None if rsp.secure_discard == 0 => 0,
+        // C servers cut the limit to 16 bits; that of discards is a safe one.
+        None => max_discard_sectors.max(whole_blocks(u32::from(rsp.secure_discard))),
+    };
+    let details = rsp.details.unwrap_or_default();
+    let io_min = if details.io_min % physical == 0 {
+        details.io_min.max(physical)
     } else {
-        // The message has no room for the limit; that of discards is a safe one.
-        max_discard_sectors.max(whole_blocks(u32::from(rsp.secure_discard)))
+        physical
     };
     Ok(Limits {
         logical_block_bytes: block,
         physical_block_bytes: physical,
-        io_min_bytes: physical,
+        io_min_bytes: io_min,
+        io_opt_bytes: details.io_opt - details.io_opt % physical,
+        // The server's kernel splits what is too large for its disk, which costs less than
+        // more messages.
         max_hw_sectors: carrier.max_io_bytes >> 9,
         max_segments: carrier.max_segments.min(MAX_SEGMENTS),
         virt_boundary_mask: PAGE_SIZE - 1,
@@ -80,8 +90,12 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         discard_alignment_bytes: rsp.discard_alignment % granularity,
         max_secure_erase_sectors,
         max_write_zeroes_sectors: whole_blocks(rsp.max_write_zeroes_sectors),
+        write_zeroes_unmaps: details.zeroes_unmap,
         write_cache: rsp.cache.writeback,
         fua: rsp.cache.writeback && rsp.cache.fua,
+        rotational: details.rotational,
+        // That the server's disk may want pages that do not change while they are written
+        // makes no difference: it gets the server's copy.
         ..Limits::default()
     })
 }
@@ -90,7 +104,10 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
 #[kernel::macros::kunit_tests(ibnbd_client_limits)]
 mod tests {
     use super::*;
-    use ibnbd_proto::msg::CachePolicy;
+    use ibnbd_proto::msg::{
+        CachePolicy,
+        Details, //
+    };
 
     const CARRIER: Carrier = Carrier {
         max_io_bytes: 126976,
@@ -124,6 +141,49 @@ mod tests {
         assert_eq!(limits.max_write_zeroes_sectors, 1000);
         assert_eq!(limits.discard_alignment_bytes, 512);
         assert!(limits.write_cache && limits.fua);
+        assert_eq!((limits.io_min_bytes, limits.io_opt_bytes), (4096, 0));
+        assert!(!limits.rotational && !limits.write_zeroes_unmaps);
+        Ok(())
+    }
+
+    #[test]
+    fn details() -> Result {
+        let said = Details {
+            physical_block_size: 65536,
+            io_min: 131072,
+            io_opt: 3 * 131072,
+            max_secure_erase_sectors: 77,
+            rotational: true,
+            zeroes_unmap: true,
+        };
+        let rsp = OpenRsp {
+            discard_granularity: 3 * 65536,
+            discard_alignment: 65536,
+            details: Some(said),
+            ..rsp()
+        };
+        let limits = of_disk(&rsp, CARRIER)?;
+        assert_eq!(limits.physical_block_bytes, 65536);
+        assert_eq!(limits.io_min_bytes, 131072);
+        assert_eq!(limits.io_opt_bytes, 3 * 131072);
+        assert_eq!(limits.max_secure_erase_sectors, 77);
+        assert_eq!(limits.discard_granularity_bytes, 3 * 65536);
+        assert_eq!(limits.discard_alignment_bytes, 65536);
+        assert!(limits.rotational && limits.write_zeroes_unmaps);
+        let odd = Details {
+            physical_block_size: 3,
+            io_min: 5000,
+            io_opt: 5000,
+            ..said
+        };
+        let limits = of_disk(
+            &OpenRsp {
+                details: Some(odd),
+                ..rsp
+            },
+            CARRIER,
+        )?;
+        assert_eq!((limits.io_min_bytes, limits.io_opt_bytes), (512, 4608));
         Ok(())
     }
 

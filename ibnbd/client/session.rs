@@ -12,12 +12,14 @@ use ibnbd_proto::{
     map_opts::MapOptions,
     msg::{
         Close,
+        Details,
         MsgError,
         Open,
         OpenRsp,
         SessInfo,
         SessInfoRsp,
         OPEN_RSP_LEN,
+        OPEN_RSP_LONG_LEN,
         SESS_INFO_LEN,
         VERSION_MAJOR, //
     },
@@ -224,10 +226,20 @@ pub(crate) fn open_device(
         access_mode: mode,
         dev_name: name,
     };
-    let mut reply = [0; OPEN_RSP_LEN];
-    transport.admin(Dir::Read, &msg.encode(), &mut reply)?;
+    let mut reply = [0; OPEN_RSP_LONG_LEN];
+    let extensions = transport.has_extensions();
+    // A C server sends as much of its memory as it is asked for.
+    let wanted = if extensions {
+        OPEN_RSP_LONG_LEN
+    } else {
+        OPEN_RSP_LEN
+    };
+    let (asked, _) = reply.split_at_mut(wanted);
+    transport.admin(Dir::Read, &msg.encode(), asked)?;
     let mut rsp = OpenRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
-    if !transport.has_extensions() {
+    if extensions {
+        rsp.details = Details::decode(&reply);
+    } else {
         // Whatever a C server left there.
         rsp.identity = Identity::UNKNOWN;
     }

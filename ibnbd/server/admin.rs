@@ -18,7 +18,9 @@ use ibnbd_proto::{
         Open,
         OpenRsp,
         UserMsg,
+        DETAILS_LEN,
         OPEN_RSP_LEN,
+        OPEN_RSP_LONG_LEN,
         SESS_INFO_LEN, //
     },
     path::{
@@ -45,15 +47,21 @@ use kx::{
 enum Reply {
     None,
     SessInfo([u8; SESS_INFO_LEN]),
-    Open([u8; OPEN_RSP_LEN]),
+    Open(OpenAnswer),
 }
 
+/// The answer to OPEN, the details behind it.
+type OpenAnswer = [u8; OPEN_RSP_LONG_LEN];
+
 impl Reply {
-    fn bytes(&self) -> &[u8] {
+    /// Returns the bytes for a client that wants so many.
+    fn bytes(&self, wanted: usize) -> &[u8] {
         match self {
             Self::None => &[],
             Self::SessInfo(bytes) => bytes,
-            Self::Open(bytes) => bytes,
+            Self::Open(bytes) => bytes
+                .get(..wanted.clamp(OPEN_RSP_LEN, OPEN_RSP_LONG_LEN))
+                .unwrap_or(bytes),
         }
     }
 }
@@ -77,7 +85,7 @@ pub(crate) fn serve(session: &Arc<Session>, mut op: Op) {
     };
     let result = match &reply {
         Ok(Reply::None) => Ok(()),
-        Ok(reply) => op.reply_bytes(reply.bytes()),
+        Ok(reply) => op.reply_bytes(reply.bytes(op.data_len())),
         Err(error) => Err(*error),
     };
     op.respond(result);
@@ -104,6 +112,7 @@ impl From<Error> for Refusal {
             ENOTBLK => "it is no block device",
             EPERM => "as many sessions as may write to it do",
             EBUSY => "it is in use on this machine",
+            EOPNOTSUPP => "it is zoned, and the protocol knows no zones",
             _ => "it cannot be opened",
         };
         Self { error, why }
@@ -135,7 +144,7 @@ impl From<MsgError> for Refusal {
 }
 
 /// Opens a device, or finds it open: a client that has lost the answer asks again.
-fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]> {
+fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer> {
     try_open(session, message).map_err(|Refusal { error, why }| {
         pr_err_ratelimited!(
             "{}: cannot open {}, {}: {}: {} ({})\n",
@@ -150,7 +159,7 @@ fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN]
     })
 }
 
-fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<[u8; OPEN_RSP_LEN], Refusal> {
+fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Refusal> {
     let name = message.dev_name;
     let mut open = session.open.lock();
     let known = open
@@ -222,12 +231,19 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> 
     )?)
 }
 
-fn answer(session: &Session, id: u32, device: &Opened) -> Result<[u8; OPEN_RSP_LEN], Refusal> {
-    let mut rsp = OpenRsp::new(id, &device.limits())?;
+fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Refusal> {
+    let limits = device.limits();
+    let mut rsp = OpenRsp::new(id, &limits)?;
+    let mut details = [0; DETAILS_LEN];
     if session.has_extensions() {
         rsp.identity = device.identity();
+        details = limits.details().encode();
     }
-    Ok(rsp.encode())
+    let mut answer = [0; OPEN_RSP_LONG_LEN];
+    let (head, tail) = answer.split_at_mut(OPEN_RSP_LEN);
+    head.copy_from_slice(&rsp.encode());
+    tail.copy_from_slice(&details);
+    Ok(answer)
 }
 
 /// Closes a device; one that is not open counts as closed.

@@ -50,8 +50,8 @@ impl Opened {
     /// # Errors
     ///
     /// Those of [`BlockDevice::open`], `EBUSY` among them if someone else on this
-    /// machine uses the device that is to be written to; `EPERM` when other clients
-    /// have it open for writing already.
+    /// machine uses the device that is to be written to; `EOPNOTSUPP` for a zoned
+    /// disk; `EPERM` when other clients have it open for writing already.
     pub(crate) fn open(
         exports: &Arc<Exports>,
         root: &CStr,
@@ -64,6 +64,9 @@ impl Opened {
             holder: mode.writes().then_some(&HOLDER),
         };
         let bdev = BlockDevice::open(root, path, spec)?;
+        if bdev.is_zoned() {
+            return Err(EOPNOTSUPP);
+        }
         let user = exports.enter(&bdev, mode)?;
         Ok(Self {
             logical_block_size: bdev.limits().logical_block_bytes,
@@ -130,6 +133,10 @@ impl Opened {
                 writeback: limits.write_cache,
                 fua: limits.fua,
             },
+            io_min: limits.io_min_bytes,
+            io_opt: limits.io_opt_bytes,
+            rotational: limits.rotational,
+            zeroes_unmap: limits.write_zeroes_unmaps,
         }
     }
 }

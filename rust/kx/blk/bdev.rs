@@ -276,10 +276,16 @@ impl BlockDevice {
             discard_alignment_bytes,
             max_secure_erase_sectors: raw.max_secure_erase_sectors,
             max_write_zeroes_sectors: raw.max_write_zeroes_sectors,
+            write_zeroes_unmaps: raw.max_wzeroes_unmap_sectors != 0,
             write_cache,
             fua,
             rotational: raw.features & ours::BLK_FEAT_ROTATIONAL != 0,
         }
+    }
+
+    /// Returns whether the device has zones that must be written from their start on.
+    pub fn is_zoned(&self) -> bool {
+        self.raw_limits().features & ours::BLK_FEAT_ZONED != 0
     }
 
     /// Returns the device in the device model.

@@ -40,6 +40,8 @@ pub struct Limits {
     pub max_secure_erase_sectors: u32,
     /// Largest write of zeroes.
     pub max_write_zeroes_sectors: u32,
+    /// Zeroes take no space afterwards, unless they are written without unmapping.
+    pub write_zeroes_unmaps: bool,
     /// The device has a volatile cache and needs flushes.
     pub write_cache: bool,
     /// The device knows forced unit access; counts only with a cache.
@@ -65,6 +67,12 @@ impl Limits {
         raw.discard_alignment = self.discard_alignment_bytes;
         raw.max_secure_erase_sectors = self.max_secure_erase_sectors;
         raw.max_write_zeroes_sectors = self.max_write_zeroes_sectors;
+        // All or nothing: the block layer takes no other limit.
+        raw.max_hw_wzeroes_unmap_sectors = if self.write_zeroes_unmaps {
+            self.max_write_zeroes_sectors
+        } else {
+            0
+        };
         for (on, feature) in [
             (self.write_cache, ours::BLK_FEAT_WRITE_CACHE),
             (self.fua && self.write_cache, ours::BLK_FEAT_FUA),

@@ -41,13 +41,13 @@ impl Node {
 ///
 /// # Invariants
 ///
-/// - `page` is the first of `PAGE_SIZE << order` bytes of pages, mapped at `addr`, that this value
-///   owns and that were initialised.
-/// - `order <= MAX_PAGE_ORDER`.
+/// - `page` is the first of `pages` pages, mapped at `addr`, that this value owns and that were
+///   initialised; they are not zero, and together no more than the largest allocation.
+/// - They are one compound page if `pages` is a power of two, and split otherwise.
 pub struct PageBlock {
     page: NonNull<bindings::page>,
     addr: NonNull<u8>,
-    order: u32,
+    pages: usize,
 }
 
 // SAFETY: Pages belong to no task.
@@ -67,26 +67,17 @@ impl PageBlock {
     ///
     /// [`ENOMEM`], silently.
     pub fn new(order: u32, node: Node) -> Result<Self> {
-        might_sleep();
-        if order > bindings::MAX_PAGE_ORDER {
-            return Err(ENOMEM);
-        }
-        let gfp = bindings::GFP_KERNEL
-            | bindings::__GFP_ZERO
-            | bindings::__GFP_NOWARN
-            | ibtrs_bindings::__GFP_COMP;
-        // SAFETY: The node is online or none, the order in range, and this may sleep.
-        let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
-        let page = NonNull::new(page).ok_or(ENOMEM)?;
-        // SAFETY: The page was just allocated.
-        let addr = unsafe { ibtrs_bindings::page_address(page.as_ptr()) };
-        // Low memory, as no flag asked for anything else, has an address.
-        let addr = NonNull::new(addr.cast()).ok_or(ENOMEM)?;
-        // INVARIANT: The pages were just allocated with that order, and zeroed.
-        Ok(Self { page, addr, order })
+        let (page, addr) = Self::allocate(order, node, ibtrs_bindings::__GFP_COMP)?;
+        // INVARIANT: The pages were just allocated with that order as one, and zeroed.
+        Ok(Self {
+            page,
+            addr,
+            pages: 1 << order,
+        })
     }
 
-    /// Allocates the smallest block that has room for `len` bytes, preferably on `node`.
+    /// Allocates the smallest block of whole pages that has room for `len` bytes, and at least
+    /// for one, preferably on `node`.
     ///
     /// # Context
     ///
@@ -96,16 +87,49 @@ impl PageBlock {
     ///
     /// [`ENOMEM`], silently.
     pub fn with_len(len: usize, node: Node) -> Result<Self> {
-        let pages = len.div_ceil(PAGE_SIZE);
+        let pages = len.div_ceil(PAGE_SIZE).max(1);
         let order = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
-        Self::new(order.trailing_zeros(), node)
+        let order = order.trailing_zeros();
+        if pages.is_power_of_two() {
+            return Self::new(order, node);
+        }
+        let (page, addr) = Self::allocate(order, node, 0)?;
+        // SAFETY: The pages were just allocated with that order, not as a compound one.
+        unsafe { bindings::split_page(page.as_ptr(), order) };
+        let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
+        // SAFETY: The rest of the pages, which are single ones by now, and nobody's.
+        unsafe {
+            bindings::free_pages_exact(unused.cast(), ((1 << order) - pages) * PAGE_SIZE);
+        }
+        // INVARIANT: What is left of what was just allocated and zeroed.
+        Ok(Self { page, addr, pages })
+    }
+
+    /// Allocates `2^order` pages of zeros, with the flags `how` beside the usual ones.
+    fn allocate(
+        order: u32,
+        node: Node,
+        how: bindings::gfp_t,
+    ) -> Result<(NonNull<bindings::page>, NonNull<u8>)> {
+        might_sleep();
+        if order > bindings::MAX_PAGE_ORDER {
+            return Err(ENOMEM);
+        }
+        let gfp = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
+        // SAFETY: The node is online or none, the order in range, and this may sleep.
+        let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
+        // SAFETY: The page was just allocated.
+        let addr = unsafe { ibtrs_bindings::page_address(page.as_ptr()) };
+        // Low memory, as no flag asked for anything else, has an address.
+        Ok((page, NonNull::new(addr.cast()).ok_or(ENOMEM)?))
     }
 
     /// The size in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        PAGE_SIZE << self.order
+        self.pages * PAGE_SIZE
     }
 
     /// The address, for device drivers and DMA mapping.
@@ -114,7 +138,8 @@ impl PageBlock {
         self.addr.as_ptr()
     }
 
-    /// The first page, for scatter lists. The pages are compound.
+    /// The first page, for scatter lists. The pages are compound if their number is a power of
+    /// two.
     #[inline]
     pub fn page(&self) -> *mut bindings::page {
         self.page.as_ptr()
@@ -211,8 +236,13 @@ impl PageBlock {
 
 impl Drop for PageBlock {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the pages belong to this value.
-        unsafe { bindings::__free_pages(self.page.as_ptr(), self.order) }
+        if self.pages.is_power_of_two() {
+            // SAFETY: By the type invariant the pages belong to this value, and are one.
+            unsafe { bindings::__free_pages(self.page.as_ptr(), self.pages.trailing_zeros()) }
+        } else {
+            // SAFETY: By the type invariant the pages belong to this value, and are split.
+            unsafe { bindings::free_pages_exact(self.addr.as_ptr().cast(), self.len()) }
+        }
     }
 }
 
@@ -240,7 +270,8 @@ impl PrivateBlock {
         Ok(Self(PageBlock::new(order, node)?))
     }
 
-    /// Allocates the smallest block that has room for `len` bytes, preferably on `node`.
+    /// Allocates the smallest block of whole pages that has room for `len` bytes, and at least
+    /// for one, preferably on `node`.
     ///
     /// # Context
     ///
@@ -269,7 +300,8 @@ impl PrivateBlock {
         self.0.as_ptr()
     }
 
-    /// The first page, for scatter lists. The pages are compound.
+    /// The first page, for scatter lists. The pages are compound if their number is a power of
+    /// two.
     #[inline]
     pub fn page(&self) -> *mut bindings::page {
         self.0.page()
@@ -317,6 +349,23 @@ mod tests {
         Ok(())
     }
 
+    /// Nothing more than was asked for, and all of that.
+    #[test]
+    fn any_number_of_pages() -> Result {
+        for pages in 1..=33 {
+            let block = PageBlock::with_len(pages * PAGE_SIZE - 1, Node::ANY)?;
+            assert_eq!(block.len(), pages * PAGE_SIZE);
+            let mut byte = [1];
+            for page in 0..pages {
+                block.copy_out(page * PAGE_SIZE, &mut byte)?;
+                assert_eq!(byte, [0]);
+                block.copy_in((page + 1) * PAGE_SIZE - 1, &[1])?;
+            }
+            assert_eq!(block.copy_in(block.len(), &byte), Err(EINVAL));
+        }
+        Ok(())
+    }
+
     #[test]
     fn copies_between_blocks() -> Result {
         let (from, to) = (
@@ -338,12 +387,12 @@ mod tests {
     }
 
     #[test]
-    fn rounds_up() -> Result {
+    fn rounds_up_to_pages() -> Result {
         assert_eq!(PageBlock::with_len(0, Node::ANY)?.len(), PAGE_SIZE);
         assert_eq!(PageBlock::with_len(1, Node::ANY)?.len(), PAGE_SIZE);
         assert_eq!(
             PageBlock::with_len(2 * PAGE_SIZE + 1, Node::ANY)?.len(),
-            4 * PAGE_SIZE
+            3 * PAGE_SIZE
         );
         assert!(matches!(PageBlock::with_len(usize::MAX, Node::ANY), Err(e) if e == ENOMEM));
         assert!(matches!(PageBlock::new(64, Node::ANY), Err(e) if e == ENOMEM));

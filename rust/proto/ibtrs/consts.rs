@@ -24,7 +24,7 @@ pub const MAX_CONNECTIONS: u16 = 4096;
 /// Smallest chunk a server may be configured to, in bytes.
 pub const MIN_CHUNK_SIZE: u32 = 8192;
 /// Chunk size of a server unless told otherwise, in bytes.
-pub const DEFAULT_CHUNK_SIZE: u32 = 131_072;
+pub const DEFAULT_CHUNK_SIZE: u32 = 135_168;
 /// Chunks of one session unless told otherwise.
 pub const DEFAULT_QUEUE_DEPTH: u16 = 512;
 /// Bytes our server sets aside in each chunk for headers; announced as `max_hdr_size`.

@@ -10,7 +10,7 @@ use crate::imm::ImmLayout;
 /// Why a server configuration is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitError {
-    /// Chunks too small, or no power of two.
+    /// Chunks too small, or no whole pages of 4096 bytes.
     ChunkSize(u32),
     /// Queue depth not 1..=65535.
     QueueDepth(u32),
@@ -22,7 +22,7 @@ impl LimitError {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::ChunkSize(_) => "max_chunk_size is no power of two from 8192 on",
+            Self::ChunkSize(_) => "max_chunk_size is no multiple of 4096 from 8192 on",
             Self::QueueDepth(_) => "sess_queue_depth is not 1 to 65535",
             Self::Both => "max_chunk_size and sess_queue_depth need more than 28 bits together",
         }
@@ -34,13 +34,19 @@ impl LimitError {
     }
 }
 
+/// What the chunks of a server are multiples of, in bytes.
+const CHUNK_UNIT: u32 = 4096;
+
 /// Checks the parameters `max_chunk_size` (bytes) and `sess_queue_depth` of a server.
+///
+/// A chunk need not be a power of two as that of a C server, whose headers take a part of the last
+/// request's room: with 4096 bytes more than one, requests of that size go unsplit.
 ///
 /// # Errors
 ///
 /// When a value is out of its range, or no immediate could address the chunks.
 pub fn server_layout(max_chunk_size: u32, queue_depth: u32) -> Result<ImmLayout, LimitError> {
-    if max_chunk_size < MIN_CHUNK_SIZE || !max_chunk_size.is_power_of_two() {
+    if max_chunk_size < MIN_CHUNK_SIZE || max_chunk_size % CHUNK_UNIT != 0 {
         return Err(LimitError::ChunkSize(max_chunk_size));
     }
     let depth = match u16::try_from(queue_depth) {

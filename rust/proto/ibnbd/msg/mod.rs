@@ -8,10 +8,12 @@
 //! was on their stack.
 
 mod admin;
+mod details;
 mod io;
 mod open_rsp;
 
 pub use admin::{Close, Open, SessInfo, SessInfoRsp};
+pub use details::{Details, DETAILS_LEN, OPEN_RSP_LONG_LEN};
 pub use io::{IoFlags, IoHdr, Op};
 pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 

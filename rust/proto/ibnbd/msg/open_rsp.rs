@@ -53,6 +53,28 @@ pub struct DeviceLimits {
     pub max_secure_erase_sectors: u32,
     /// Caching of writes.
     pub cache: CachePolicy,
+    /// Smallest efficient I/O in bytes.
+    pub io_min: u32,
+    /// Best I/O size in bytes, 0 if there is none.
+    pub io_opt: u32,
+    /// Distance matters.
+    pub rotational: bool,
+    /// Zeroes that may be unmapped take no space afterwards.
+    pub zeroes_unmap: bool,
+}
+
+impl DeviceLimits {
+    /// What the answer to OPEN itself has no room for.
+    pub const fn details(&self) -> Details {
+        Details {
+            physical_block_size: self.physical_block_size,
+            io_min: self.io_min,
+            io_opt: self.io_opt,
+            max_secure_erase_sectors: self.max_secure_erase_sectors,
+            rotational: self.rotational,
+            zeroes_unmap: self.zeroes_unmap,
+        }
+    }
 }
 
 /// The answer to OPEN.
@@ -86,10 +108,12 @@ pub struct OpenRsp {
     /// Names the disk itself; see [`crate::identity`]. Extension: what C servers have there is
     /// no identity, so it counts only if the session has extensions.
     pub identity: Identity,
+    /// What stands behind the answer, if the server says it; see [`Details`].
+    pub details: Option<Details>,
 }
 
 impl OpenRsp {
-    /// The answer for a device with `limits`, of unknown identity.
+    /// The answer for a device with `limits`, of unknown identity, and without details.
     ///
     /// What does not fit its 16 bits is never cut off bit by bit, which would make 65536 a 0:
     /// `max_segments` and `secure_discard` become at most 65535, and the physical block size,
@@ -122,10 +146,11 @@ impl OpenRsp {
             secure_discard: saturate(limits.max_secure_erase_sectors),
             cache: limits.cache,
             identity: Identity::UNKNOWN,
+            details: None,
         })
     }
 
-    /// The 56 bytes of the message.
+    /// The 56 bytes of the message; the details are encoded by themselves.
     pub fn encode(&self) -> [u8; OPEN_RSP_LEN] {
         let fua = if self.cache.fua { CACHE_FUA } else { 0 };
         let writeback = if self.cache.writeback {
@@ -152,7 +177,7 @@ impl OpenRsp {
         })
     }
 
-    /// Reads and checks the message.
+    /// Reads and checks the message, without details.
     ///
     /// # Errors
     ///
@@ -189,6 +214,7 @@ impl OpenRsp {
             secure_discard: r.u16()?,
             cache: CachePolicy::default(),
             identity: Identity::UNKNOWN,
+            details: None,
         };
         r.skip(1)?;
         let cache = r.u8()?;
@@ -200,10 +226,13 @@ impl OpenRsp {
 
     /// The physical block size to use, in bytes.
     ///
-    /// C servers cut it to 16 bits; one that is no power of two, or less than the logical block
+    /// The answer has 16 bits for it, which C servers cut it to; the details have more. One that is no power of two, or less than the logical block
     /// size, counts as the latter.
     pub fn physical_block_size_bytes(&self) -> u32 {
-        let physical = u32::from(self.physical_block_size);
+        let physical = match &self.details {
+            Some(details) => details.physical_block_size,
+            None => u32::from(self.physical_block_size),
+        };
         if physical.is_power_of_two() {
             physical.max(u32::from(self.logical_block_size))
         } else {

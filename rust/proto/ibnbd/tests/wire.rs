@@ -114,6 +114,7 @@ fn open_rsp_golden() {
             fua: false,
         },
         identity: Identity::from_wire(0x5857_5655_5453_5251),
+        details: None,
     };
     let b = rsp.encode();
     let want = [
@@ -130,6 +131,60 @@ fn open_rsp_golden() {
     fua[46..].fill(0xFF);
     let cache = OpenRsp::decode(&fua).unwrap().cache;
     assert_eq!((cache.writeback, cache.fua), (false, true));
+}
+
+#[test]
+fn details_golden() {
+    let details = Details {
+        physical_block_size: 0x0403_0201,
+        io_min: 0x0807_0605,
+        io_opt: 0x0C0B_0A09,
+        max_secure_erase_sectors: 0x1413_1211,
+        rotational: true,
+        zeroes_unmap: true,
+    };
+    let mut answer = [0xEE; OPEN_RSP_LONG_LEN];
+    answer[OPEN_RSP_LEN..].copy_from_slice(&details.encode());
+    let want = [
+        1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(answer[OPEN_RSP_LEN..], want);
+    assert_eq!(Details::decode(&answer), Some(details));
+    // Those of a later version are these, with more behind them.
+    answer[OPEN_RSP_LEN] = 9;
+    answer[76..].fill(0xFF);
+    assert_eq!(Details::decode(&answer), Some(details));
+    let none = Details::default().encode();
+    answer[OPEN_RSP_LEN..].copy_from_slice(&none);
+    assert_eq!(Details::decode(&answer), Some(Details::default()));
+    // A server that knows none fills what it is asked for with zeroes.
+    answer[OPEN_RSP_LEN..].fill(0);
+    assert_eq!(Details::decode(&answer), None);
+    for len in 0..OPEN_RSP_LONG_LEN {
+        assert_eq!(Details::decode(&answer[..len]), None);
+    }
+}
+
+#[test]
+fn details_have_room_for_everything() {
+    let limits = DeviceLimits {
+        logical_block_size: 4096,
+        physical_block_size: 65_536,
+        io_min: 1 << 20,
+        io_opt: 3 << 20,
+        max_secure_erase_sectors: 65_536,
+        rotational: true,
+        ..DeviceLimits::default()
+    };
+    let mut rsp = OpenRsp::new(7, &limits).unwrap();
+    assert_eq!(rsp.physical_block_size_bytes(), 32_768);
+    rsp.details = Some(limits.details());
+    assert_eq!(rsp.physical_block_size_bytes(), 65_536);
+    let details = limits.details();
+    assert_eq!((details.io_min, details.io_opt), (1 << 20, 3 << 20));
+    assert_eq!(details.max_secure_erase_sectors, 65_536);
+    assert!(details.rotational && !details.zeroes_unmap);
 }
 
 #[test]
@@ -378,6 +433,7 @@ proptest! {
             max_segments: a[6],
             max_secure_erase_sectors: a[7],
             cache: CachePolicy { writeback, fua },
+            ..DeviceLimits::default()
         };
         let rsp = OpenRsp::new(a[0], &l).unwrap();
         prop_assert_eq!(OpenRsp::decode(&rsp.encode()), Ok(rsp));

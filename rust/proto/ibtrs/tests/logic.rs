@@ -92,7 +92,11 @@ fn server_parameters() {
     assert_eq!(server_layout(131_072, 2049), Err(LimitError::Both));
     assert!(server_layout(8192, 32_768).is_ok());
     assert_eq!(server_layout(8192, 32_769), Err(LimitError::Both));
-    for size in [0, 4096, 8191, 8193, 12_288, u32::MAX] {
+    // What 128 KiB and their headers take, and no immediate has more bits for.
+    assert!(server_layout(135_168, 1024).is_ok());
+    assert_eq!(server_layout(135_168, 1025), Err(LimitError::Both));
+    assert!(server_layout(12_288, 1).is_ok());
+    for size in [0, 4096, 8191, 8193, 10_000, u32::MAX] {
         assert_eq!(server_layout(size, 1), Err(LimitError::ChunkSize(size)));
     }
     for depth in [0, 65_536, u32::MAX] {

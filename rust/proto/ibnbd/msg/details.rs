@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the answer to OPEN has no room for: an extension, behind its 56 bytes.
+//!
+//! A client that knows it asks for the longer answer, in a session with extensions only. A server
+//! that does not know it fills the rest of what is asked for with zeroes, which is "not said".
+
+use ibtrs_proto::bytes::message;
+
+use super::*;
+
+/// Length of the details, in bytes.
+pub const DETAILS_LEN: usize = 32;
+/// Length of the answer to OPEN with its details, in bytes.
+pub const OPEN_RSP_LONG_LEN: usize = OPEN_RSP_LEN + DETAILS_LEN;
+
+const VERSION: u8 = 1;
+const ROTATIONAL: u8 = 1;
+const ZEROES_UNMAP: u8 = 2;
+
+/// More about the device, as the server's kernel says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Details {
+    /// Block size the device works with internally, in bytes, however large.
+    pub physical_block_size: u32,
+    /// Smallest efficient I/O, in bytes.
+    pub io_min: u32,
+    /// Best I/O size, in bytes; 0 if there is none.
+    pub io_opt: u32,
+    /// Largest secure erase in sectors, 0 if not supported.
+    pub max_secure_erase_sectors: u32,
+    /// Distance matters.
+    pub rotational: bool,
+    /// Zeroes that may be unmapped take no space afterwards.
+    pub zeroes_unmap: bool,
+}
+
+impl Details {
+    /// The 32 bytes.
+    pub fn encode(&self) -> [u8; DETAILS_LEN] {
+        let rotational = if self.rotational { ROTATIONAL } else { 0 };
+        let zeroes_unmap = if self.zeroes_unmap { ZEROES_UNMAP } else { 0 };
+        message(|w| {
+            w.u8(VERSION);
+            w.u8(rotational | zeroes_unmap);
+            w.zeros(2);
+            w.u32(self.physical_block_size);
+            w.u32(self.io_min);
+            w.u32(self.io_opt);
+            w.u32(self.max_secure_erase_sectors);
+        })
+    }
+
+    /// Takes the details out of a long answer to OPEN; none if it has none.
+    pub fn decode(answer: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(answer.get(OPEN_RSP_LEN..OPEN_RSP_LONG_LEN)?);
+        // Later versions add to it.
+        if r.u8()? == 0 {
+            return None;
+        }
+        let flags = r.u8()?;
+        r.skip(2)?;
+        Some(Self {
+            physical_block_size: r.u32()?,
+            io_min: r.u32()?,
+            io_opt: r.u32()?,
+            max_secure_erase_sectors: r.u32()?,
+            rotational: flags & ROTATIONAL != 0,
+            zeroes_unmap: flags & ZEROES_UNMAP != 0,
+        })
+    }
+}
