@@ -22,7 +22,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 9] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 10] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -30,6 +30,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 9] = [
     Attr::ro(c"session", show_session),
     Attr::ro(c"mapping_path", show_mapping_path),
     Attr::ro(c"access_mode", show_access_mode),
+    Attr::ro(c"exclusive", show_exclusive),
     Attr::ro(c"nr_poll_queues", show_nr_poll_queues),
     Attr::rw(
         c"io_timeout_limit",
@@ -109,7 +110,11 @@ fn show_mapping_path(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 }
 
 fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", this.device().mode().as_str()))
+    buf.line(fmt!("{}", this.device().access().mode.as_str()))
+}
+
+fn show_exclusive(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", u8::from(this.device().access().exclusive)))
 }
 
 fn show_nr_poll_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {

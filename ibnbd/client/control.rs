@@ -65,7 +65,8 @@ impl Drop for Control {
 fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
-         [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [nr_poll_queues=<-1..CPUs>]\" > map_device"
+         [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
+         [nr_poll_queues=<-1..CPUs>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -73,7 +74,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
         "path: up to {MAX_PATHS} times; may be left out for a session that exists"
     ))?;
     buf.line(fmt!(
-        "defaults: dest_port={DEFAULT_PORT} access_mode=rw nr_poll_queues=0"
+        "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_poll_queues=0"
     ))
 }
 

@@ -28,7 +28,7 @@ use ibnbd_proto::{
         DevState,
         Standing, //
     },
-    AccessMode, //
+    Access, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -71,7 +71,7 @@ pub(crate) struct Device {
     number: u32,
     /// Its name on the server.
     name: CString,
-    mode: AccessMode,
+    access: Access,
     link: Arc<Link>,
     io: Arc<DiskIo>,
     /// Held while the server is asked.
@@ -111,14 +111,14 @@ impl Device {
         session: &SessionRef,
         number: u32,
         name: DevicePath<'_>,
-        mode: AccessMode,
+        access: Access,
         (life, rsp): (u32, OpenRsp),
     ) -> Result<Arc<Self>> {
         let traits = Traits {
             number,
             neighbours: session.neighbours().clone(),
             device_id: rsp.device_id,
-            read_only: !mode.writes(),
+            read_only: !access.writes(),
             prio: session.wants_prio(),
         };
         let inner = Inner {
@@ -137,7 +137,7 @@ impl Device {
             try_pin_init!(Self {
                 number,
                 name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
-                mode,
+                access,
                 link: session.link().clone(),
                 io: DiskIo::new(session.transport().clone(), &traits)?,
                 asking <- new_mutex!((), "Device::asking"),
@@ -154,8 +154,8 @@ impl Device {
     }
 
     /// Returns how the device is used.
-    pub(crate) fn mode(&self) -> AccessMode {
-        self.mode
+    pub(crate) fn access(&self) -> Access {
+        self.access
     }
 
     /// Returns what requests need to know.
@@ -263,7 +263,7 @@ impl Device {
         };
         let name =
             DevicePath::new(self.name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
-        let answer = session::open_device(self.io.transport(), name, self.mode);
+        let answer = session::open_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
         if inner.life != life {
             // That was another server, so to say; somebody has seen to it that the
@@ -460,26 +460,23 @@ impl Opened {
         session: SessionRef,
         place: PlaceRef,
         name: DevicePath<'_>,
-        mode: AccessMode,
+        access: Access,
     ) -> Result<Self> {
         let queue = session.registry().jobs().clone();
         let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-        background::attempt(&queue, move || Self::open_now(session, place, &name, mode))?
+        background::attempt(&queue, move || {
+            Self::open_now(session, place, &name, access)
+        })?
     }
 
-    fn open_now(
-        session: SessionRef,
-        place: PlaceRef,
-        name: &CStr,
-        mode: AccessMode,
-    ) -> Result<Self> {
+    fn open_now(session: SessionRef, place: PlaceRef, name: &CStr, access: Access) -> Result<Self> {
         let name =
             DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
         let life = session.link().life();
         let transport = session.transport().clone();
-        let rsp = session::open_device(&transport, name, mode)?;
+        let rsp = session::open_device(&transport, name, access)?;
         let opened = (life, rsp);
-        let device = Device::new(&session, place.number(), name, mode, opened)
+        let device = Device::new(&session, place.number(), name, access, opened)
             .and_then(|device| session.link().add(&device, life).map(|()| device));
         match device {
             Ok(device) => Ok(Self {

@@ -77,7 +77,7 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
         NoSession::Polled => Failure("a disk with poll queues has a session of its own", EINVAL),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
     })?;
-    let opened = Opened::open(session, place, opts.device_path, opts.access_mode)
+    let opened = Opened::open(session, place, opts.device_path, opts.access)
         .map_err(at("the server does not open the device"))?;
     Mapping::create(registry, opened).map_err(at("the disk cannot be made"))
 }

@@ -76,7 +76,7 @@ impl Mapping {
             this.device().name(),
             this.session_name(),
             disk.capacity_sectors(),
-            this.device().mode().as_str()
+            this.device().access().as_str()
         );
         // From here on it can be unmapped.
         *this.parts.lock() = Some(Parts { link, dir, disk });
@@ -90,7 +90,7 @@ impl Mapping {
             name: fmt!("ibnbd{}", self.number()),
             capacity_sectors: rsp.nsectors,
             limits: limits::of_disk(&rsp, Carrier::of(session.transport()))?,
-            read_only: !self.device().mode().writes(),
+            read_only: !self.device().access().writes(),
         };
         let io = self.device().io().clone();
         Disk::add(spec, session.tags().clone(), io, registry.disks())

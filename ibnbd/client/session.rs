@@ -23,7 +23,7 @@ use ibnbd_proto::{
         SESS_INFO_LEN,
         VERSION_MAJOR, //
     },
-    AccessMode, //
+    Access, //
 };
 use ibtrs_client::{
     Dir,
@@ -220,10 +220,14 @@ pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
 pub(crate) fn open_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
-    mode: AccessMode,
+    access: Access,
 ) -> Result<OpenRsp> {
+    if access.exclusive && !transport.has_extensions() {
+        return Err(EOPNOTSUPP);
+    }
     let msg = Open {
-        access_mode: mode,
+        access_mode: access.mode,
+        exclusive: access.exclusive,
         dev_name: name,
     };
     let mut reply = [0; OPEN_RSP_LONG_LEN];

@@ -111,7 +111,7 @@ impl From<Error> for Refusal {
             EXDEV => "a symbolic link leads out of dev_search_path",
             ENOTBLK => "it is no block device",
             EPERM => "as many sessions as may write to it do",
-            EBUSY => "it is in use on this machine",
+            EBUSY => "it is in use, here or by a client, and one wants it for itself",
             EOPNOTSUPP => "it is zoned, and the protocol knows no zones",
             _ => "it cannot be opened",
         };
@@ -161,13 +161,14 @@ fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer> {
 
 fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Refusal> {
     let name = message.dev_name;
+    let access = message.access(session.has_extensions());
     let mut open = session.open.lock();
     let known = open
         .list
         .iter()
         .find(|device| device.name.to_bytes() == name.as_bytes());
     if let Some(known) = known {
-        if known.device.mode() != message.access_mode {
+        if known.device.access() != access {
             let why = "the session has it open in another mode";
             return Err(Refusal::new(EPERM, why));
         }
@@ -181,7 +182,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
             session: session.clone(),
             id,
             name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
-            mode: message.access_mode,
+            access,
         },
         GFP_KERNEL,
     )?;
@@ -207,7 +208,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         session.name(),
         *view.name,
         id,
-        message.access_mode.as_str()
+        access.as_str()
     );
     Ok(rsp)
 }
@@ -227,7 +228,7 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> 
         &session.exports,
         root,
         place,
-        message.access_mode,
+        message.access(session.has_extensions()),
     )?)
 }
 

@@ -7,7 +7,7 @@ use crate::export::{
     User, //
 };
 use ibnbd_proto::{
-    access::AccessMode,
+    access::Access,
     identity::Identity,
     io_check::Device,
     msg::{
@@ -36,7 +36,7 @@ pub(crate) struct Opened {
     bdev: BlockDevice,
     /// Does not change while the device is open.
     logical_block_size: u32,
-    mode: AccessMode,
+    access: Access,
     user: User,
 }
 
@@ -50,28 +50,28 @@ impl Opened {
     /// # Errors
     ///
     /// Those of [`BlockDevice::open`], `EBUSY` among them if someone else on this
-    /// machine uses the device that is to be written to; `EOPNOTSUPP` for a zoned
+    /// machine uses the device that is to be written to or had for oneself; `EOPNOTSUPP` for a zoned
     /// disk; `EPERM` when other clients have it open for writing already.
     pub(crate) fn open(
         exports: &Arc<Exports>,
         root: &CStr,
         path: &CStr,
-        mode: AccessMode,
+        access: Access,
     ) -> Result<Self> {
         let spec = OpenSpec {
-            write: mode.writes(),
+            write: access.writes(),
             // Shared by all that clients write to, and by nobody else.
-            holder: mode.writes().then_some(&HOLDER),
+            holder: access.claims().then_some(&HOLDER),
         };
         let bdev = BlockDevice::open(root, path, spec)?;
         if bdev.is_zoned() {
             return Err(EOPNOTSUPP);
         }
-        let user = exports.enter(&bdev, mode)?;
+        let user = exports.enter(&bdev, access)?;
         Ok(Self {
             logical_block_size: bdev.limits().logical_block_bytes,
             bdev,
-            mode,
+            access,
             user,
         })
     }
@@ -80,8 +80,8 @@ impl Opened {
         &self.bdev
     }
 
-    pub(crate) fn mode(&self) -> AccessMode {
-        self.mode
+    pub(crate) fn access(&self) -> Access {
+        self.access
     }
 
     /// Returns its part in the export.
@@ -111,7 +111,7 @@ impl Opened {
         Device {
             nsectors: self.bdev.capacity_sectors(),
             logical_block_size: self.logical_block_size,
-            read_only: !self.mode.writes() || self.bdev.is_read_only(),
+            read_only: !self.access.writes() || self.bdev.is_read_only(),
         }
     }
 

@@ -7,7 +7,10 @@ use crate::sysfs::{
     ExportDir,
     View, //
 };
-use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::access::{
+    Access,
+    Users, //
+};
 use ibtrs_core::convert;
 use kernel::{
     new_mutex,
@@ -29,8 +32,7 @@ use kx::{
 struct Export {
     /// Its number in this kernel.
     dev: u32,
-    users: u32,
-    writers: u32,
+    users: Users,
     /// What the operator sees of it.
     dir: Option<ExportDir>,
 }
@@ -81,9 +83,10 @@ impl Exports {
     ///
     /// # Errors
     ///
-    /// `EPERM` when there are as many writers as the mode tolerates; `ENOMEM`.
-    pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, mode: AccessMode) -> Result<User> {
-        let user = self.count(bdev, mode)?;
+    /// `EBUSY` when someone wants the device for itself, and is not alone; `EPERM` when
+    /// there are as many writers as the mode tolerates; `ENOMEM`.
+    pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, access: Access) -> Result<User> {
+        let user = self.count(bdev, access)?;
         let unlinked = self
             .inner
             .lock()
@@ -100,7 +103,7 @@ impl Exports {
         Ok(user)
     }
 
-    fn count(self: &Arc<Self>, bdev: &BlockDevice, mode: AccessMode) -> Result<User> {
+    fn count(self: &Arc<Self>, bdev: &BlockDevice, access: Access) -> Result<User> {
         let dev = bdev.dev();
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -115,21 +118,18 @@ impl Exports {
             });
             let export = Export {
                 dev,
-                users: 0,
-                writers: 0,
+                users: Users::default(),
                 dir,
             };
             inner.list.push(export, GFP_KERNEL)?;
         }
         let export = inner.find(dev).ok_or(EINVAL)?;
-        // A new export tolerates any mode.
-        mode.admit(export.writers).map_err(convert::error)?;
-        export.users += 1;
-        export.writers += u32::from(mode.writes());
+        // A new export tolerates anyone.
+        export.users.enter(access).map_err(convert::error)?;
         Ok(User {
             exports: self.clone(),
             dev,
-            writes: mode.writes(),
+            access,
         })
     }
 }
@@ -138,7 +138,7 @@ impl Exports {
 pub(crate) struct User {
     exports: Arc<Exports>,
     dev: u32,
-    writes: bool,
+    access: Access,
 }
 
 impl User {
@@ -163,10 +163,9 @@ impl Drop for User {
     fn drop(&mut self) {
         let mut inner = self.exports.inner.lock();
         if let Some(export) = inner.find(self.dev) {
-            export.users -= 1;
-            export.writers -= u32::from(self.writes);
+            export.users.leave(self.access);
         }
         // Under the lock, so that whoever comes next finds the name free.
-        inner.list.retain(|export| export.users > 0);
+        inner.list.retain(|export| !export.users.is_empty());
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     export::Exports,
     session::Session, //
 };
-use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::access::Access;
 use ibtrs_core::convert;
 use ibtrs_proto::text;
 use kernel::{
@@ -136,16 +136,16 @@ pub(crate) struct View {
     pub(crate) id: u32,
     /// As the client named it.
     pub(crate) name: CString,
-    pub(crate) mode: AccessMode,
+    pub(crate) access: Access,
 }
 
 /// The files: `.../devices/<device>/sessions/<session>/`.
 static FILES: [Attr<Arc<View>>; 4] = [
     Attr::ro(c"read_only", |view: &View, buf| {
-        buf.line(fmt!("{}", u8::from(!view.mode.writes())))
+        buf.line(fmt!("{}", u8::from(!view.access.writes())))
     }),
     Attr::ro(c"access_mode", |view: &View, buf| {
-        buf.line(fmt!("{}", view.mode.as_str()))
+        buf.line(fmt!("{}", view.access.mode.as_str()))
     }),
     Attr::ro(c"mapping_path", |view: &View, buf| {
         buf.bytes(view.name.to_bytes())?;

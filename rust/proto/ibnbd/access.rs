@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Access modes, and who may open an export how (protocol 6.2).
+//! Access modes, exclusive use, and who may open an export how (protocol 6.2).
 
 use core::fmt;
 
@@ -80,7 +80,7 @@ impl AccessMode {
     /// # Errors
     ///
     /// EPERM when there are as many writers as the mode tolerates.
-    pub const fn admit(&self, writers: u32) -> Result<(), Errno> {
+    const fn admit(&self, writers: u32) -> Result<(), Errno> {
         let allowed = match self {
             AccessMode::Ro => true,
             AccessMode::Rw => writers == 0,
@@ -91,6 +91,78 @@ impl AccessMode {
         } else {
             Err(Errno::EPERM)
         }
+    }
+}
+
+/// What a client wants a device for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Access {
+    /// How it uses the device.
+    pub mode: AccessMode,
+    /// Nobody else may use it, in whatever mode.
+    pub exclusive: bool,
+}
+
+impl Access {
+    /// Whether the device is opened for writing.
+    pub const fn writes(&self) -> bool {
+        self.mode.writes()
+    }
+
+    /// Whether others on the server's machine that want the device for themselves are kept away.
+    pub const fn claims(&self) -> bool {
+        self.writes() || self.exclusive
+    }
+
+    /// The text for logs.
+    pub const fn as_str(&self) -> &'static str {
+        match (self.mode, self.exclusive) {
+            (mode, false) => mode.as_str(),
+            (AccessMode::Ro, true) => "ro, exclusive",
+            (AccessMode::Rw, true) => "rw, exclusive",
+            (AccessMode::Migration, true) => "migration, exclusive",
+        }
+    }
+}
+
+/// Who uses an export at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Users {
+    all: u32,
+    writers: u32,
+    /// The one that there is wants no other.
+    exclusive: bool,
+}
+
+impl Users {
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.all == 0
+    }
+
+    /// Takes in one more.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY when one wants no other, or this one does and there are some; EPERM when there are
+    /// as many writers as the mode tolerates.
+    pub fn enter(&mut self, access: Access) -> Result<(), Errno> {
+        if self.exclusive || access.exclusive && !self.is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        access.mode.admit(self.writers)?;
+        self.all = self.all.saturating_add(1);
+        self.writers = self.writers.saturating_add(u32::from(access.writes()));
+        self.exclusive = access.exclusive;
+        Ok(())
+    }
+
+    /// Lets one go that was taken in with the same `access`.
+    pub fn leave(&mut self, access: Access) {
+        self.all = self.all.saturating_sub(1);
+        self.writers = self.writers.saturating_sub(u32::from(access.writes()));
+        // It was alone.
+        self.exclusive = false;
     }
 }
 

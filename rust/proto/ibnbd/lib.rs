@@ -39,4 +39,4 @@ pub mod path;
 pub mod state;
 pub mod window;
 
-pub use access::AccessMode;
+pub use access::{Access, AccessMode};

@@ -11,22 +11,24 @@ use ibtrs_proto::opts::{Key, OptError, Options, Values};
 use ibtrs_proto::text;
 use ibtrs_proto::Errno;
 
-use crate::access::AccessMode;
+use crate::access::{Access, AccessMode};
 
 const SESSNAME: &str = "sessname";
 const DEVICE_PATH: &str = "device_path";
 const PATH: &str = "path";
 const DEST_PORT: &str = "dest_port";
 const ACCESS_MODE: &str = "access_mode";
+const EXCLUSIVE: &str = "exclusive";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
 
-const TABLE: [Key; 6] = [
+const TABLE: [Key; 7] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     // The cast loses nothing: 128.
     Key::repeatable(PATH, MAX_PATHS as u16),
     Key::optional(DEST_PORT),
     Key::optional(ACCESS_MODE),
+    Key::optional(EXCLUSIVE),
     Key::optional(NR_POLL_QUEUES),
 ];
 
@@ -45,6 +47,8 @@ pub enum MapError<'a> {
     Port(&'a str),
     /// The access mode is none of ours.
     AccessMode(&'a str),
+    /// Exclusive use is neither wanted nor not.
+    Exclusive(&'a str),
     /// The number of poll queues is no number from -1 on.
     PollQueues(&'a str),
 }
@@ -58,6 +62,7 @@ impl MapError<'_> {
             Self::Path(e, _) => e.as_str(),
             Self::Port(_) => "port is not 1 to 65535",
             Self::AccessMode(_) => "access mode is not ro, rw or migration",
+            Self::Exclusive(_) => "exclusive is not 0 or 1",
             Self::PollQueues(_) => "number of poll queues is not -1 or more",
         }
     }
@@ -68,7 +73,9 @@ impl MapError<'_> {
             Self::Option(e) => e.errno(),
             Self::Session(e) | Self::Device(e) => e.errno(),
             Self::Path(e, _) => e.errno(),
-            Self::Port(_) | Self::AccessMode(_) | Self::PollQueues(_) => Errno::EINVAL,
+            Self::Port(_) | Self::AccessMode(_) | Self::Exclusive(_) | Self::PollQueues(_) => {
+                Errno::EINVAL
+            }
         }
     }
 }
@@ -82,6 +89,7 @@ impl fmt::Display for MapError<'_> {
             Self::Path(e, text) => write!(f, "{PATH}={text}: {}", e.as_str()),
             Self::Port(text) => write!(f, "{DEST_PORT}={text}: {}", self.as_str()),
             Self::AccessMode(text) => write!(f, "{ACCESS_MODE}={text}: {}", self.as_str()),
+            Self::Exclusive(text) => write!(f, "{EXCLUSIVE}={text}: {}", self.as_str()),
             Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
         }
     }
@@ -97,8 +105,8 @@ pub struct MapOptions<'a> {
     pub session: SessionName<'a>,
     /// Name of the device, for the server to interpret.
     pub device_path: DevicePath<'a>,
-    /// How to use it; read and write unless given.
-    pub access_mode: AccessMode,
+    /// How to use it; read and write, and not exclusively, unless given.
+    pub access: Access,
     /// Port of the server, for all paths.
     pub dest_port: u16,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
@@ -128,6 +136,11 @@ impl<'a> MapOptions<'a> {
             Some(text) => AccessMode::parse(text).map_err(|_| MapError::AccessMode(text))?,
             None => AccessMode::default(),
         };
+        let exclusive = match options.get(EXCLUSIVE) {
+            Some("1") => true,
+            Some("0") | None => false,
+            Some(text) => return Err(MapError::Exclusive(text)),
+        };
         let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
             Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
             None => 0,
@@ -136,7 +149,10 @@ impl<'a> MapOptions<'a> {
             options,
             session,
             device_path,
-            access_mode,
+            access: Access {
+                mode: access_mode,
+                exclusive,
+            },
             dest_port,
             nr_poll_queues,
         })

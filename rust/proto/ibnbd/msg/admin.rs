@@ -6,7 +6,10 @@ use ibtrs_proto::bytes::{message, Writer};
 use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};
 
 use super::*;
-use crate::access::AccessMode;
+use crate::access::{Access, AccessMode};
+
+/// Nobody else may use the device. C servers do not look at the byte.
+const EXCLUSIVE: u8 = 1;
 
 /// The client's version; once per session, before the first OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +84,9 @@ fn decode_version(bytes: &[u8], kind: u16) -> Result<u8, MsgError> {
 pub struct Open<'a> {
     /// How the client wants to use it.
     pub access_mode: AccessMode,
+    /// Whether nobody else may use it. Extension: C clients have anything there, so it counts only
+    /// if the session has extensions; see [`Open::access`].
+    pub exclusive: bool,
     /// Its name; the server decides what that stands for.
     pub dev_name: DevicePath<'a>,
 }
@@ -91,9 +97,17 @@ impl<'a> Open<'a> {
         message(|w| {
             put_type(w, TYPE_OPEN);
             w.u8(self.access_mode.to_wire());
-            w.zeros(1);
+            w.u8(if self.exclusive { EXCLUSIVE } else { 0 });
             w.put(self.dev_name.as_bytes());
         })
+    }
+
+    /// What the client wants, in a session with `extensions` or without.
+    pub const fn access(&self, extensions: bool) -> Access {
+        Access {
+            mode: self.access_mode,
+            exclusive: extensions && self.exclusive,
+        }
     }
 
     /// Reads and checks the message.
@@ -108,7 +122,7 @@ impl<'a> Open<'a> {
         }
         let mode = r.u8().ok_or(MsgError::Short)?;
         let access_mode = AccessMode::try_from(mode).map_err(|_| MsgError::AccessMode(mode))?;
-        r.skip(1).ok_or(MsgError::Short)?;
+        let flags = r.u8().ok_or(MsgError::Short)?;
         let field = r.take(MAX_DEVICE_NAME).ok_or(MsgError::Short)?;
         let len = field
             .iter()
@@ -118,6 +132,7 @@ impl<'a> Open<'a> {
         let dev_name = DevicePath::new(name).map_err(MsgError::Name)?;
         Ok(Self {
             access_mode,
+            exclusive: flags & EXCLUSIVE != 0,
             dev_name,
         })
     }

@@ -13,11 +13,12 @@ use proptest::prelude::*;
 #[test]
 fn a_whole_line() {
     let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 path=gid:fe80::1@gid:fe80::2 \
-        device_path=/dev/ram0 access_mode=migration dest_port=4321 nr_poll_queues=-1\n";
+        device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1\n";
     let m = MapOptions::parse(line).unwrap();
     assert_eq!(m.session.as_str(), "blya");
     assert_eq!(m.device_path.as_str(), "/dev/ram0");
-    assert_eq!(m.access_mode, AccessMode::Migration);
+    assert_eq!(m.access.mode, AccessMode::Migration);
+    assert!(m.access.exclusive);
     assert_eq!((m.dest_port, m.nr_poll_queues), (4321, -1));
     let paths: Vec<_> = m.paths().map(|p| p.to_string()).collect();
     assert_eq!(paths.len(), m.path_count());
@@ -29,7 +30,8 @@ fn a_whole_line() {
 #[test]
 fn defaults() {
     let m = MapOptions::parse(b"device_path=d sessname=s").unwrap();
-    assert_eq!(m.access_mode, AccessMode::Rw);
+    assert_eq!(m.access.mode, AccessMode::Rw);
+    assert!(!m.access.exclusive);
     assert_eq!((m.dest_port, m.nr_poll_queues), (1234, 0));
     assert_eq!((m.path_count(), m.paths().count()), (0, 0));
     assert_eq!(m.poll_queues(4), Some(0));
@@ -93,6 +95,11 @@ fn errors_name_the_option() {
             "sessname=s device_path=d access_mode=RW",
             MapError::AccessMode("RW"),
             "access_mode=RW: access mode is not ro, rw or migration",
+        ),
+        (
+            "sessname=s device_path=d exclusive=yes",
+            MapError::Exclusive("yes"),
+            "exclusive=yes: exclusive is not 0 or 1",
         ),
         (
             "sessname=s device_path=d nr_poll_queues=-2",

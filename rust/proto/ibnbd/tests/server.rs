@@ -2,7 +2,7 @@
 
 //! What the server decides: paths, access, I/O checks; and the client's device states.
 
-use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::access::{Access, AccessMode, Users};
 use ibnbd_proto::identity::Difference;
 use ibnbd_proto::io_check::*;
 use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
@@ -110,13 +110,60 @@ fn bad_paths() {
 
 #[test]
 fn who_may_open() {
-    for n in 0..4 {
-        assert_eq!(AccessMode::Ro.admit(n), Ok(()));
-        assert_eq!(AccessMode::Rw.admit(n).is_ok(), n == 0);
-        assert_eq!(AccessMode::Migration.admit(n).is_ok(), n < 2);
+    let [ro, rw, migration] = AccessMode::ALL.map(|mode| Access {
+        mode,
+        exclusive: false,
+    });
+    let mut users = Users::default();
+    for writers in 0..3 {
+        assert_eq!(users.enter(ro), Ok(()));
+        let mut more = users;
+        let rw_ok = more.enter(rw);
+        assert_eq!(rw_ok.is_ok(), writers == 0);
+        let entered = users.enter(migration);
+        assert_eq!(entered.is_ok(), writers < 2);
+        if writers == 2 {
+            assert_eq!((rw_ok, entered), (Err(Errno::EPERM), Err(Errno::EPERM)));
+        }
     }
-    assert_eq!(AccessMode::Rw.admit(1), Err(Errno::EPERM));
+    users.leave(migration);
+    assert_eq!(users.enter(rw), Err(Errno::EPERM));
+    users.leave(migration);
+    assert_eq!(users.enter(rw), Ok(()));
     assert!(!AccessMode::Ro.writes() && AccessMode::Migration.writes());
+}
+
+/// Whoever is alone stays alone, and whoever wants to be waits for the others to go.
+#[test]
+fn who_may_be_alone() {
+    for mode in AccessMode::ALL {
+        let alone = Access {
+            mode,
+            exclusive: true,
+        };
+        assert!(alone.claims());
+        let mut users = Users::default();
+        assert_eq!(users.enter(alone), Ok(()));
+        for other in AccessMode::ALL {
+            for exclusive in [false, true] {
+                let other = Access {
+                    mode: other,
+                    exclusive,
+                };
+                assert_eq!(users.enter(other), Err(Errno::EBUSY));
+            }
+        }
+        users.leave(alone);
+        assert!(users.is_empty());
+        let ro = Access {
+            mode: AccessMode::Ro,
+            exclusive: false,
+        };
+        assert_eq!(users.enter(ro), Ok(()));
+        assert_eq!(users.enter(alone), Err(Errno::EBUSY));
+        users.leave(ro);
+        assert_eq!(users.enter(alone), Ok(()));
+    }
 }
 
 #[test]

@@ -54,8 +54,16 @@ fn sess_info_golden() {
 fn open_golden() {
     let open = Open {
         access_mode: AccessMode::Migration,
+        exclusive: false,
         dev_name: dev("ram0"),
     };
+    let alone = Open {
+        exclusive: true,
+        ..open
+    };
+    assert_eq!(alone.encode()[..7], *b"\x02\0\0\0\x02\x01r");
+    assert_eq!(Open::decode(&alone.encode()), Ok(alone));
+    assert!(alone.access(true).exclusive && !alone.access(false).exclusive);
     let b = open.encode();
     assert_eq!(b.len(), 264);
     assert_eq!(b[..11], *b"\x02\0\0\0\x02\0ram0\0");
@@ -349,6 +357,7 @@ fn user_messages_by_type() {
     let name = dev("d");
     let open = Open {
         access_mode: AccessMode::Ro,
+        exclusive: false,
         dev_name: name,
     };
     assert_eq!(UserMsg::parse(&open.encode()), Ok(UserMsg::Open(open)));
@@ -411,6 +420,7 @@ proptest! {
     fn open_round_trip(name in "[!-~]{1,254}", mode in 0u8..3) {
         let open = Open {
             access_mode: AccessMode::try_from(mode).unwrap(),
+            exclusive: mode == 1,
             dev_name: dev(&name),
         };
         let b = open.encode();
