@@ -9,12 +9,25 @@ from .guest import Guest
 # start takes its time.  null_blk stays, as it is not what is tested.
 SCRIPT = r"""
 set -u
+# Disks made of others.  What somebody still uses stays, unless --force is given.
+unstack() {
+	for array in /sys/block/md*/md/array_state; do
+		[ ! -e "$array" ] || echo clear 2>/dev/null >"$array" || [ -z "$*" ] || exit 1
+	done
+	for disk in /sys/block/dm-*; do
+		[ ! -e "$disk" ] || { dmsetup remove_all "$@" &>/dev/null || [ -z "$*" ] || exit 1; break; }
+	done
+	for disk in /sys/block/loop*/loop/backing_file; do
+		[ ! -e "$disk" ] || { losetup -D || [ -z "$*" ] || exit 1; break; }
+	done
+}
 while read -r _ mount _; do
 	case $mount in
 	/mnt/share) ;;
 	/mnt/*) busybox umount "$mount" || exit 1 ;;
 	esac
 done </proc/mounts
+unstack
 for unmap in /sys/block/ibnbd*/ibnbd/unmap_device /sys/block/rnbd*/rnbd/unmap_device; do
 	[ ! -e "$unmap" ] || echo force >"$unmap" || exit 1
 done
@@ -24,6 +37,7 @@ for module in ibnbd_client rnbd_client ibnbd_server rnbd_server \
 	[ ! -e "/sys/module/$module" ] || loaded+=("$module")
 done
 [ -z "${loaded[*]}" ] || busybox rmmod "${loaded[@]}" || exit 1
+unstack --force
 disks=()
 for disk in /sys/kernel/config/nullb/*/power; do
 	[ ! -e "$disk" ] || disks+=("${disk%/power}")
