@@ -148,13 +148,16 @@ impl Errno {
     }
 
     /// From the 9-bit magnitude of a response immediate; `None` means success.
+    ///
+    /// `ESTALE` of a server is `EIO`: only a client says it, to itself, of a request that is to be
+    /// made anew. A server that answers so again and again would keep it for ever.
     #[inline]
     pub const fn from_imm(magnitude: u16) -> Option<Self> {
-        if magnitude == 0 {
-            None
-        } else {
-            // Lossless: u16 to i32.
-            Some(Self((magnitude & Self::MAX_IMM) as i32))
+        // Lossless: u16 to i32.
+        match Self((magnitude & Self::MAX_IMM) as i32) {
+            Self(0) => None,
+            Self::ESTALE => Some(Self::EIO),
+            errno => Some(errno),
         }
     }
 }
