@@ -305,6 +305,7 @@ const LIMITS: Limits = Limits {
     discard_alignment_bytes: 0,
     max_secure_erase_sectors: 0,
     max_write_zeroes_sectors: 32,
+    write_zeroes_unmaps: false,
     write_cache: true,
     fua: true,
     rotational: false,

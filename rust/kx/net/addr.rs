@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(c.sib_pkey, 0xffffu16.to_be());
         assert_eq!(c.sib_flowinfo, 0);
         // SAFETY: Every member of the union is 16 bytes.
-        assert_eq!(unsafe { c.sib_addr.ib_u.uib_addr8 }, host);
+        assert_eq!(unsafe { *c.sib_addr.ib_u.uib_addr8 }, host);
         assert_eq!(c.sib_sid, 0x0000_0000_013f_04d2u64.to_be());
         assert_eq!(c.sib_sid_mask, u64::MAX);
         assert_eq!(c.sib_scope_id, 0);
