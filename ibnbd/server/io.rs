@@ -112,3 +112,23 @@ fn spec(io: &CheckedIo, has_prio: bool) -> BioSpec {
         prio: if has_prio { io.prio } else { 0 },
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibnbd_server_io)]
+mod tests {
+    use super::*;
+    use ibtrs_proto::errno::Errno;
+
+    /// What a disk of the server ends a request with is what the client's disk ends
+    /// it with: there and back by the nine bits that an answer has for it.
+    #[test]
+    fn every_status_travels() {
+        assert_eq!(Status::OK.to_result(), Ok(()));
+        for status in Status::failures() {
+            let sent = status.to_result().err().map(convert::errno);
+            let received = sent.and_then(|errno| Errno::from_imm(errno.to_imm()));
+            let there = received.map(convert::error);
+            assert_eq!(there.map(Status::from), Some(status));
+        }
+    }
+}

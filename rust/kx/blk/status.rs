@@ -86,6 +86,11 @@ impl Status {
         Err(known.map_or(EIO, |(_, error, _)| *error))
     }
 
+    /// Returns every status but success.
+    pub fn failures() -> impl Iterator<Item = Self> {
+        Self::TABLE.iter().map(|(status, ..)| *status)
+    }
+
     /// Returns the name of this status, for messages.
     pub fn name(self) -> &'static str {
         let known = Self::TABLE.iter().find(|(status, ..)| *status == self);
