@@ -54,6 +54,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         let sectors = sectors.min(MAX_DATALESS_SECTORS);
         sectors - sectors % (block >> 9)
     };
+    let whole_bytes = |bytes: u32| bytes - bytes % block;
     let max_discard_sectors = whole_blocks(rsp.max_discard_sectors);
     // No power of two where the disk works in stripes of several.
     let granularity = if rsp.discard_granularity % block == 0 {
@@ -76,6 +77,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     Ok(Limits {
         logical_block_bytes: block,
         physical_block_bytes: physical,
+        alignment_offset_bytes: whole_bytes(details.alignment_offset % physical),
         io_min_bytes: io_min,
         io_opt_bytes: details.io_opt - details.io_opt % physical,
         // The server's kernel splits what is too large for its disk, which costs less than
@@ -153,6 +155,7 @@ mod tests {
             io_min: 131072,
             io_opt: 3 * 131072,
             max_secure_erase_sectors: 77,
+            alignment_offset: 3 * 512,
             rotational: true,
             zeroes_unmap: true,
         };
@@ -164,6 +167,7 @@ mod tests {
         };
         let limits = of_disk(&rsp, CARRIER)?;
         assert_eq!(limits.physical_block_bytes, 65536);
+        assert_eq!(limits.alignment_offset_bytes, 3 * 512);
         assert_eq!(limits.io_min_bytes, 131072);
         assert_eq!(limits.io_opt_bytes, 3 * 131072);
         assert_eq!(limits.max_secure_erase_sectors, 77);
@@ -174,6 +178,7 @@ mod tests {
             physical_block_size: 3,
             io_min: 5000,
             io_opt: 5000,
+            alignment_offset: 700,
             ..said
         };
         let limits = of_disk(
@@ -184,6 +189,7 @@ mod tests {
             CARRIER,
         )?;
         assert_eq!((limits.io_min_bytes, limits.io_opt_bytes), (512, 4608));
+        assert_eq!(limits.alignment_offset_bytes, 0);
         Ok(())
     }
 

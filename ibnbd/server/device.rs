@@ -133,6 +133,7 @@ impl Opened {
                 writeback: limits.write_cache,
                 fua: limits.fua,
             },
+            alignment_offset: limits.alignment_offset_bytes,
             io_min: limits.io_min_bytes,
             io_opt: limits.io_opt_bytes,
             rotational: limits.rotational,

@@ -255,6 +255,8 @@ impl BlockDevice {
         // SAFETY: The device is open by the type invariant.
         let discard_alignment_bytes = unsafe { bindings::bdev_discard_alignment(self.as_raw()) };
         // SAFETY: As above.
+        let alignment = unsafe { bindings::bdev_alignment_offset(self.as_raw()) };
+        // SAFETY: As above.
         let (write_cache, fua) = unsafe {
             (
                 ours::bdev_write_cache(self.as_raw()),
@@ -264,6 +266,8 @@ impl BlockDevice {
         Limits {
             logical_block_bytes: raw.logical_block_size,
             physical_block_bytes: raw.physical_block_size,
+            // Negative if no offset fits: then none is better than another.
+            alignment_offset_bytes: alignment.try_into().unwrap_or(0),
             io_min_bytes: raw.io_min,
             io_opt_bytes: raw.io_opt,
             max_hw_sectors: raw.max_hw_sectors,

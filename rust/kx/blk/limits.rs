@@ -16,6 +16,8 @@ pub struct Limits {
     pub logical_block_bytes: u32,
     /// Smallest unit that is written at once, a power of two.
     pub physical_block_bytes: u32,
+    /// Where the first such unit starts.
+    pub alignment_offset_bytes: u32,
     /// Smallest efficient I/O.
     pub io_min_bytes: u32,
     /// Best I/O size.
@@ -55,6 +57,7 @@ impl Limits {
     pub(crate) fn apply_to(&self, raw: &mut bindings::queue_limits) {
         raw.logical_block_size = self.logical_block_bytes;
         raw.physical_block_size = self.physical_block_bytes;
+        raw.alignment_offset = self.alignment_offset_bytes;
         raw.io_min = self.io_min_bytes;
         raw.io_opt = self.io_opt_bytes;
         raw.max_hw_sectors = self.max_hw_sectors;

@@ -293,6 +293,7 @@ fn spec(name: &'static str, limits: Limits, f: impl FnOnce(DiskSpec<'_>) -> Resu
 const LIMITS: Limits = Limits {
     logical_block_bytes: 512,
     physical_block_bytes: 4096,
+    alignment_offset_bytes: 0,
     io_min_bytes: 4096,
     io_opt_bytes: 0,
     max_hw_sectors: 16,

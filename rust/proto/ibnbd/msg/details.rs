@@ -29,6 +29,8 @@ pub struct Details {
     pub io_opt: u32,
     /// Largest secure erase in sectors, 0 if not supported.
     pub max_secure_erase_sectors: u32,
+    /// Where the first physical block starts, in bytes.
+    pub alignment_offset: u32,
     /// Distance matters.
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
@@ -48,6 +50,7 @@ impl Details {
             w.u32(self.io_min);
             w.u32(self.io_opt);
             w.u32(self.max_secure_erase_sectors);
+            w.u32(self.alignment_offset);
         })
     }
 
@@ -65,6 +68,7 @@ impl Details {
             io_min: r.u32()?,
             io_opt: r.u32()?,
             max_secure_erase_sectors: r.u32()?,
+            alignment_offset: r.u32()?,
             rotational: flags & ROTATIONAL != 0,
             zeroes_unmap: flags & ZEROES_UNMAP != 0,
         })

@@ -57,6 +57,8 @@ pub struct DeviceLimits {
     pub io_min: u32,
     /// Best I/O size in bytes, 0 if there is none.
     pub io_opt: u32,
+    /// Where the first physical block starts, in bytes.
+    pub alignment_offset: u32,
     /// Distance matters.
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
@@ -71,6 +73,7 @@ impl DeviceLimits {
             io_min: self.io_min,
             io_opt: self.io_opt,
             max_secure_erase_sectors: self.max_secure_erase_sectors,
+            alignment_offset: self.alignment_offset,
             rotational: self.rotational,
             zeroes_unmap: self.zeroes_unmap,
         }

@@ -148,20 +148,21 @@ fn details_golden() {
         io_min: 0x0807_0605,
         io_opt: 0x0C0B_0A09,
         max_secure_erase_sectors: 0x1413_1211,
+        alignment_offset: 0x1817_1615,
         rotational: true,
         zeroes_unmap: true,
     };
     let mut answer = [0xEE; OPEN_RSP_LONG_LEN];
     answer[OPEN_RSP_LEN..].copy_from_slice(&details.encode());
     let want = [
-        1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0x15,
+        0x16, 0x17, 0x18, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(answer[OPEN_RSP_LEN..], want);
     assert_eq!(Details::decode(&answer), Some(details));
     // Those of a later version are these, with more behind them.
     answer[OPEN_RSP_LEN] = 9;
-    answer[76..].fill(0xFF);
+    answer[80..].fill(0xFF);
     assert_eq!(Details::decode(&answer), Some(details));
     let none = Details::default().encode();
     answer[OPEN_RSP_LEN..].copy_from_slice(&none);
@@ -182,6 +183,7 @@ fn details_have_room_for_everything() {
         io_min: 1 << 20,
         io_opt: 3 << 20,
         max_secure_erase_sectors: 65_536,
+        alignment_offset: 512,
         rotational: true,
         ..DeviceLimits::default()
     };
@@ -192,6 +194,7 @@ fn details_have_room_for_everything() {
     let details = limits.details();
     assert_eq!((details.io_min, details.io_opt), (1 << 20, 3 << 20));
     assert_eq!(details.max_secure_erase_sectors, 65_536);
+    assert_eq!(details.alignment_offset, 512);
     assert!(details.rotational && !details.zeroes_unmap);
 }
 
