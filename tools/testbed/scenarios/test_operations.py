@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Every operation of a block device, from the client's program to the server's
+disk, over disks of several kinds and with the kernel's own peers."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from testbed import blockdev
+from testbed.blocktrace import Bio, BlockTrace
+from testbed.stack import STACKS
+
+pytestmark = pytest.mark.fast
+
+OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
+SIZE_MB = 32
+# What a disk of the client has from that of the server; the first also if one of
+# them is the kernel's own.
+LIMITS = ("logical_block_size", "physical_block_size", "discard_granularity", "discard_max_bytes",
+          "write_zeroes_max_bytes", "write_cache", "zoned")
+OUR_LIMITS = (*LIMITS, "fua", "minimum_io_size", "optimal_io_size", "write_zeroes_unmap_max_bytes", "rotational")
+# The largest that a message can say, in bytes.
+MOST = (2**32 - 1) >> 9 << 9
+
+# On the client: each operation on the disk, and what it should make of it on a
+# file.  Offsets are 4096 x the number.
+OPERATIONS = """
+set -e
+part() {{ dd if=/tmp/part of={disk} bs=4k conv=notrunc oflag=direct status=none "$@"; }}
+model() {{ dd of=/tmp/model bs=4k conv=notrunc status=none "$@"; }}
+dd if=/tmp/part of={disk} bs=128k count=1 seek=1 oflag=direct status=none
+model if=/tmp/part seek=32
+dd if={disk} of=/tmp/read bs=128k count=1 skip=1 iflag=direct status=none
+cmp /tmp/part /tmp/read
+part count=1 seek=100 oflag=direct,dsync
+model if=/tmp/part count=1 seek=100
+dd if=/dev/null of={disk} conv=notrunc,fsync status=none
+# By force: else it looks for signatures first, which are reads.
+blkdiscard -f -o 1M -l 1M {disk}
+model if=/dev/zero count=256 seek=256
+blkdiscard -f -z -o 2M -l 64k {disk}
+model if=/dev/zero count=16 seek=512
+# Only where the disk can: it is not done by writing.
+if [ $(< /sys/block/{disk.name}/queue/write_zeroes_max_bytes) != 0 ]; then
+    fallocate --punch-hole -o 3M -l 64k {disk}
+    model if=/dev/zero count=16 seek=768
+fi
+fallocate --zero-range -o 4M -l 64k {disk}
+model if=/dev/zero count=16 seek=1024
+! blkdiscard -f -s -o 5M -l 64k {disk} 2>/tmp/refused
+ionice -c 1 -n 2 dd if=/tmp/part of={disk} bs=4k count=1 seek=1500 conv=notrunc oflag=direct status=none
+model if=/tmp/part count=1 seek=1500
+cat /tmp/refused
+"""
+
+
+def null_blk(server, name: str = "nullb0", **features) -> str:
+    """A disk with features of the driver's, named as its files in configfs."""
+    server.null_blk(name, SIZE_MB)
+    # They are read when the disk is switched on.
+    writes = [f"echo {value} > {key}" for key, value in features.items()]
+    server.run(" && ".join([f"cd /sys/kernel/config/nullb/{name}", "echo 0 > power", *writes, "echo 1 > power"]))
+    return f"/dev/{name}"
+
+
+def linear(server) -> str:
+    """Two disks, the second not from its start on."""
+    first, second = null_blk(server, "nullb4", discard=1), null_blk(server, "nullb5", discard=1)
+    # In the midst of a discard.
+    at = (1 << 11) + 1024
+    table = f"0 {at} linear {first} 0\\n{at} {SIZE_MB << 10} linear {second} 2048\\n"
+    server.run(f"modprobe dm-mod && printf '{table}' | dmsetup --noudevrules --noudevsync create joined")
+    return "/dev/" + server.run("cd /sys/block && echo dm-*").strip()
+
+
+def unaligned(server) -> str:
+    """A disk whose physical blocks begin in the midst of its own."""
+    server.run("modprobe brd rd_nr=1 rd_size=1024 && echo 0 2047 linear /dev/ram0 1 | "
+               "dmsetup --noudevrules --noudevsync create unaligned")
+    return "/dev/dm-1"
+
+
+# All are there at once, so each has a name of its own.
+DISKS = {
+    "null_blk": lambda server: null_blk(server, discard=1),
+    "cache": lambda server: null_blk(server, "nullb1", discard=1, cache_size=16, fua=0, rotational=1),
+    "cache-fua": lambda server: null_blk(server, "nullb2", discard=1, cache_size=16, fua=1),
+    "4096": lambda server: null_blk(server, "nullb3", discard=1, blocksize=4096),
+    "dm": linear,
+}
+
+
+def limits(guest, disk: str, names) -> dict[str, str]:
+    name = disk.removeprefix("/dev/")
+    values = guest.run(f"cd /sys/block/{name}/queue && cat {' '.join(names)}").splitlines()
+    return dict(zip(names, values))
+
+
+def expected(server, device: str, names) -> dict[str, str]:
+    """The limits of the server's disk, as far as the client's can have them."""
+    wanted = limits(server, device, names)
+    block = int(wanted["logical_block_size"])
+    for name in names:
+        if name.endswith("_max_bytes"):
+            wanted[name] = str(min(int(wanted[name]), MOST) // block * block)
+    return wanted
+
+
+def check_operations(client, server, device: str, disk: str) -> BlockTrace:
+    client.run("dd if=/dev/urandom of=/tmp/model bs=1M count=8 status=none && "
+               "dd if=/dev/urandom of=/tmp/part bs=128k count=1 status=none && "
+               f"dd if=/tmp/model of={disk} bs=1M oflag=direct status=none")
+    trace = BlockTrace(server, device)
+    said = client.run(OPERATIONS.format(disk=Path(disk)))
+    trace.stop()
+    assert os.strerror(errno.EOPNOTSUPP) in said
+    # The server's own disk, past the page cache of its kernel.
+    assert blockdev.checksum(server, device, 8) == client.run("sha256sum < /tmp/model")
+    return trace
+
+
+def check_bios(server, device: str, trace: BlockTrace, prio: bool) -> None:
+    """What the server's disk was asked for, in the order of the operations."""
+    has = limits(server, device, OUR_LIMITS)
+    bios = trace.bios()
+
+    def at(sector: int) -> list[Bio]:
+        return [bio for bio in bios if bio.sector == sector and bio.sectors]
+
+    # One request each, and as large as they were.
+    assert len(at(256)) == 2, bios
+    write, read = at(256)
+    assert (write.what[0], write.sectors, read.what[0], read.sectors) == ("W", 256, "R", 256)
+    assert len(at(800)) == 1, bios
+    (durable,) = at(800)
+    flushes = [bio for bio in bios if bio.what.startswith("F") and not bio.sectors]
+    cached = has["write_cache"] == "write back"
+    assert ("F" in durable.what[1:]) == (cached and has["fua"] == "1"), durable
+    # That of fsync, and for a durable write on a disk that does not know these.
+    assert len(flushes) >= (0 if not cached else 1 if has["fua"] == "1" else 2), bios
+    assert cached or not flushes
+    if int(has["discard_max_bytes"]):
+        assert [(bio.what[0], bio.sectors) for bio in at(2048)] == [("D", 2048)]
+    if int(has["write_zeroes_max_bytes"]):
+        for sector in (4096, 6144):
+            assert at(sector)[0].what.startswith("WZ") and at(sector)[0].sectors == 128
+    if prio:
+        assert "rt/2" in trace.priorities()
+
+
+def test_operations_and_limits(pair, stack):
+    server, client = pair
+    blockdev.load(pair, stack)
+    for number, (kind, make) in enumerate(DISKS.items()):
+        device, disk = make(server), f"/dev/{stack.family}{number}"
+        client.run(stack.map_device(device))
+        assert (kind, limits(client, disk, OUR_LIMITS)) == (kind, expected(server, device, OUR_LIMITS))
+        # A disk of device-mapper has no requests of its own to look at.
+        check_bios(server, device, check_operations(client, server, device, disk), prio=kind != "dm")
+    device, disk = unaligned(server), f"/dev/{stack.family}{len(DISKS)}"
+    client.run(stack.map_device(device))
+    assert limits(client, disk, OUR_LIMITS) == expected(server, device, OUR_LIMITS)
+    offset = "cat /sys/block/{}/alignment_offset"
+    assert client.run(offset.format(Path(disk).name)) == server.run(offset.format("dm-1")) == "3584"
+
+
+@pytest.mark.parametrize("client_stack, server_stack", [(OURS, MAINLINE), (MAINLINE, OURS)],
+                         ids=["to-mainline", "from-mainline"])
+def test_operations_with_mainline(pair, client_stack, server_stack):
+    server, client = pair
+    device = DISKS["cache-fua"](server)
+    server.run(server_stack.load_server())
+    client.run(client_stack.load_client())
+    name = device.removeprefix("/dev/") if server_stack is OURS else device.removeprefix("/")
+    client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
+    disk = client_stack.disk
+    assert limits(client, disk, LIMITS) == expected(server, device, LIMITS)
+    trace = check_operations(client, server, device, disk)
+    assert "rt/2" in trace.priorities()
+    # As large as the server lets them be, headers taken from 128 KiB in C.
+    largest = max(bio.sectors for bio in trace.bios() if bio.what[0] == "W")
+    assert largest == (256 if server_stack is OURS else 248)
+    assert limits(client, disk, ["max_hw_sectors_kb"]) == {"max_hw_sectors_kb": str(largest // 2)}
+
+
+def test_a_zoned_disk_is_refused(pair, stack):
+    server, client = pair
+    device = null_blk(server, zoned=1, zone_size=4)
+    blockdev.load(pair, stack)
+    for mode in ("rw", "ro"):
+        line = stack.map_device(device).replace(f"path={device}", f"path={device} access_mode={mode}")
+        refused = client.run(line, check=False)
+        assert os.strerror(errno.EOPNOTSUPP) in refused
+    assert "the protocol knows no zones" in server.run("dmesg | tail -n 5")
+    # Nobody holds it.
+    server.remove_null_blk()
+
+
+def test_what_went_wrong_is_what_a_program_is_told(pair, stack):
+    """No room is no medium error, and no I/O error."""
+    server, client = pair
+    server.run("modprobe loop && mkdir -p /mnt/small && mount -t tmpfs -o size=2m none /mnt/small && "
+               "truncate -s 8M /mnt/small/img && losetup /dev/loop0 /mnt/small/img")
+    blockdev.load(pair, stack)
+    client.run(stack.map_device("/dev/loop0"))
+    full = client.run(f"dd if=/dev/zero of={stack.disk} bs=128k count=32 oflag=direct", check=False)
+    assert os.strerror(errno.ENOSPC) in full
+    client.run(stack.unmap())
+    server.run("losetup -d /dev/loop0")
+
+
+def test_limits_of_control_groups(pair, stack):
+    client = pair.client
+    blockdev.map_new(pair, stack)
+    client.run("mkdir -p /tmp/groups && mount -t cgroup2 none /tmp/groups && cd /tmp/groups && "
+               "echo +io > cgroup.subtree_control && mkdir slow && "
+               f"echo $(< /sys/block/{stack.family}0/dev) rbps=2097152 > slow/io.max")
+    try:
+        read = f"dd if={stack.disk} of=/dev/null bs=64k count=96 iflag=direct status=none"
+        tenths = int(client.run(f"read a b < /proc/uptime; (echo $BASHPID > /tmp/groups/slow/cgroup.procs; {read}); "
+                                "read c d < /proc/uptime; echo $(( (${c/./} - ${a/./}) / 10 ))"))
+        # 6 MiB at 2 MiB a second.
+        assert 20 <= tenths < 100
+    finally:
+        client.run("rmdir /tmp/groups/slow && umount /tmp/groups")
+
+
+def test_it_looks_like_any_disk(pair, stack):
+    server, client = pair
+    device = null_blk(server, discard=1, cache_size=16, rotational=1)
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(device))
+    disk = stack.disk
+    columns = "SIZE,RO,TYPE,ROTA,RM,LOG-SEC,PHY-SEC,MIN-IO,OPT-IO,ALIGNMENT,DISC-GRAN,DISC-MAX,DISC-ALN,DISC-ZERO,ZONED"
+    see = "lsblk --bytes --nodeps --noheadings --output " + columns
+    assert client.run(f"{see} {disk}").split() == server.run(f"{see} {device}").split()
+    # Tables, signatures and their end, as the server sees them.
+    client.run(f"printf 'label: gpt\\n2048,4096\\n,\\n' | sfdisk --quiet {disk} && mkfs.ext4 -q {disk}p1")
+    client.wait_until(f"[ -b {disk}p2 ]")
+    assert "gpt" in server.run(f"blockdev --flushbufs {device}; wipefs --noheadings {device}")
+    client.run(f"wipefs --all --quiet {disk}p1 && wipefs --all --quiet {disk} && "
+               f"blockdev --rereadpt {disk}")
+    client.wait_until(f"[ ! -e {disk}p1 ]")
+    assert server.run(f"blockdev --flushbufs {device}; wipefs --noheadings {device}") == ""
+    client.run(f"blkdiscard -f {disk}")
+    assert server.run(f"blockdev --flushbufs {device}; tr -d '\\0' < {device} | head -c 1") == ""
