@@ -419,7 +419,7 @@ mod suite {
         );
         assert_eq!(
             BlockDevice::open(c"/proc", c"../dev/kxtest0", plain).err(),
-            Some(ENOENT)
+            Some(EXDEV)
         );
         assert_eq!(open(claim).err(), Some(EPERM));
 
