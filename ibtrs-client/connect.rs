@@ -53,7 +53,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::sync::PercpuArc;
+use kx::{
+    net::addr::SockAddr,
+    sync::PercpuArc, //
+};
 use rdma::{
     cm::{
         CmId,
@@ -89,10 +92,16 @@ use progress::{
     Stage, //
 };
 
+/// How often the address is asked for. The kernel's resolver sleeps through an
+/// answer that comes while it is asking, and finds it at the end of its time.
+const ADDR_TRIES: u32 = 15;
+
 /// A connection that is not complete.
 struct Start {
     cid: u16,
     id: Arc<CmId>,
+    src: Option<SockAddr>,
+    dst: SockAddr,
 }
 
 impl Start {
@@ -118,11 +127,37 @@ impl Start {
         if ack_timeout > 0 {
             id.set_ack_timeout(ack_timeout)?;
         }
-        id.resolve_addr(src.as_ref(), &dst, CONNECT_TIMEOUT_MS)?;
-        Ok(Self {
+        let start = Self {
             cid,
             id: Arc::new(id, GFP_KERNEL)?,
-        })
+            src,
+            dst,
+        };
+        start.ask()?;
+        Ok(start)
+    }
+
+    fn ask(&self) -> Result {
+        let timeout_ms = CONNECT_TIMEOUT_MS / ADDR_TRIES;
+        self.id
+            .resolve_addr(self.src.as_ref(), &self.dst, timeout_ms)
+    }
+
+    /// Waits until the address is resolved.
+    fn resolved(&self, attempt: &Attempt) -> Result {
+        let cid = usize::from(self.cid);
+        for _ in 1..ADDR_TRIES {
+            if attempt.wait_addr(cid)? {
+                return Ok(());
+            }
+            attempt.asks_again(cid);
+            self.ask()?;
+        }
+        if attempt.wait_addr(cid)? {
+            return Ok(());
+        }
+        attempt.error(fmt!("connection {}: no answer about the address", cid));
+        Err(ETIMEDOUT)
     }
 
     /// Makes the queue pair once the address is resolved, and starts to resolve
@@ -199,7 +234,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
 fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let service = Start::resolve(attempt, 0)?;
-    attempt.wait_stage(0, Stage::AddrResolved)?;
+    service.resolved(attempt)?;
     let dev = service.id.device()?;
     let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
     attempt.cons.lock().removal = Some(removal);
@@ -369,7 +404,7 @@ fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num:
         starts.push(Start::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
     for start in &starts {
-        attempt.wait_stage(usize::from(start.cid), Stage::AddrResolved)?;
+        start.resolved(attempt)?;
         let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), dev)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }

@@ -32,6 +32,8 @@ use rdma::{
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
+    /// Nobody has said yet who has the address; one may ask again.
+    Unanswered,
     Started,
     AddrResolved,
     RouteResolved,
@@ -158,6 +160,7 @@ impl CmHandler for Events {
     fn event(&self, event: &CmEvent<'_>) {
         match *event {
             CmEvent::AddrResolved => self.set(Stage::AddrResolved),
+            CmEvent::AddrUnanswered => self.set(Stage::Unanswered),
             CmEvent::RouteResolved => self.set(Stage::RouteResolved),
             CmEvent::Established(data) => self.established(data),
             CmEvent::Rejected(reason, data) => self.rejected(reason, data),
@@ -178,6 +181,13 @@ impl RemovalHandler for Removal {
 }
 
 impl Attempt {
+    /// Notes that connection `cid` asks for its address again.
+    pub(super) fn asks_again(&self, cid: usize) {
+        if let Some(place) = self.setup.lock().stages.get_mut(cid) {
+            *place = Stage::Started;
+        }
+    }
+
     /// Takes the session information; see [`establish`].
     pub(crate) fn info_received(&self, bytes: &[u8]) {
         let mut setup = self.setup.lock();
@@ -223,6 +233,17 @@ impl Attempt {
             .progress
             .wait_interruptible_timeout(&mut setup, msecs_to_jiffies(ms));
         setup.stage(0).map(drop)
+    }
+
+    /// Waits until the address of connection `cid` is resolved; gives false when nobody has
+    /// answered.
+    pub(super) fn wait_addr(&self, cid: usize) -> Result<bool> {
+        self.wait(|setup| {
+            Ok(match setup.stage(cid)? {
+                Stage::Started => None,
+                stage => Some(stage >= Stage::AddrResolved),
+            })
+        })
     }
 
     pub(super) fn wait_stage(&self, cid: usize, stage: Stage) -> Result {

@@ -288,7 +288,8 @@ impl CmId {
     }
 
     /// Starts to resolve the address `dst`, from `src` if given;
-    /// [`CmEvent::AddrResolved`] or [`CmEvent::Failed`] follows.
+    /// [`CmEvent::AddrResolved`], [`CmEvent::AddrUnanswered`] or [`CmEvent::Failed`]
+    /// follows.
     ///
     /// # Errors
     ///

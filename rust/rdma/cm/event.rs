@@ -40,6 +40,8 @@ pub trait CmHandler: Send + Sync {
 pub enum CmEvent<'a> {
     /// The address was resolved: the id is bound to a device.
     AddrResolved,
+    /// It was not, within the time that was given; one may ask again.
+    AddrUnanswered,
     /// The route was resolved.
     RouteResolved,
     /// The connection is there, with the peer's private data (padded).
@@ -61,6 +63,7 @@ impl CmEvent<'_> {
     pub fn as_str(&self) -> &'static CStr {
         match self {
             Self::AddrResolved => c"address resolved",
+            Self::AddrUnanswered => c"no answer about the address",
             Self::RouteResolved => c"route resolved",
             Self::Established(_) => c"established",
             Self::Rejected(..) => c"rejected",
@@ -92,6 +95,9 @@ unsafe fn translate<'a>(
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match kind {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddrResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR if status == ETIMEDOUT.to_errno() => {
+            CmEvent::AddrUnanswered
+        }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
             // SAFETY: By this function's contract.

@@ -4,6 +4,7 @@ and a server of that of the process that loaded it."""
 
 import errno
 import os
+import time
 
 import pytest
 
@@ -56,3 +57,16 @@ def test_whose_network_it_is(solo, stack):
     netns.drop(solo, 1)
     # Nothing keeps the namespace.
     solo.wait_until("[ -z \"$(ip -o link show type veth)\" ]", 30)
+
+
+def test_a_neighbour_that_answers_while_it_is_asked(solo, stack):
+    """The kernel's resolver of RDMA addresses sleeps through that answer until its time is over."""
+    device = solo.null_blk("nullb0", size_mb=16)
+    solo.run(f"modprobe ibtrs_server {SMALL} && {stack.load_server()} && {stack.load_client()}")
+    netns.add(solo, 1)
+    solo.run(netns.inside(1, "ip neigh flush nud all dev far1"))
+    started = time.monotonic()
+    solo.run(netns.inside(1, f'echo "{line(device, "10.1.1.1")}" > {stack.map_file}'))
+    assert time.monotonic() - started < 20
+    solo.run(netns.inside(1, stack.unmap()))
+    netns.drop(solo, 1)
