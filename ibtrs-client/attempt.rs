@@ -216,8 +216,8 @@ impl Attempt {
             (path.session.name(), path.name(), fence.epoch, fence.drain)
         });
         let mut setup = self.setup.lock();
-        if setup.connecting && fence.epoch == Fence::OLDER {
-            setup.fenced = true;
+        if setup.connecting && fence.drain {
+            setup.fenced = setup.fenced.max(fence.epoch);
             drop(setup);
             self.progress.notify_all();
             return;

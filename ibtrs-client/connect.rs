@@ -319,7 +319,7 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
         ext: made.wire.rsp.ext,
         queue_depth: made.wire.rsp.queue_depth,
         max_io_bytes: made.wire.max_io_bytes,
-        fenced: false,
+        fenced: 0,
     };
     let active = Arc::new(
         Active {
@@ -336,9 +336,9 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
     loop {
         match session.offer(&offer, &active)? {
             Admit::Publish(_) => return Ok(()),
-            Admit::FenceOlder => {
-                fence_older(attempt, &active)?;
-                offer.fenced = true;
+            Admit::Fence(epoch) => {
+                fence_ghosts(attempt, &active, epoch)?;
+                offer.fenced = epoch;
             }
             Admit::Again | Admit::Forgotten => {
                 attempt.path.set_hurry();
@@ -352,15 +352,12 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
     }
 }
 
-/// Has the server end what earlier paths of the session may have left there.
-fn fence_older(attempt: &Attempt, active: &Active) -> Result {
-    active.send_imm(Imm::Fence(Fence {
-        epoch: Fence::OLDER,
-        drain: true,
-    }))?;
+/// Has the server end what attempts up to `epoch` may have left there.
+fn fence_ghosts(attempt: &Attempt, active: &Active, epoch: u32) -> Result {
+    active.send_imm(Imm::Fence(Fence { epoch, drain: true }))?;
     attempt.wait(|setup| {
         setup.stage(0)?;
-        Ok(setup.fenced.then_some(()))
+        Ok((setup.fenced >= epoch).then_some(()))
     })
 }
 

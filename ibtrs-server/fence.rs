@@ -169,11 +169,10 @@ impl Path {
     /// Closes the paths that a fence is about; notes it as done when that is
     /// enough.
     fn put_up(self: &Arc<Self>, fence: Fence) -> Result {
-        let carrier = self.epoch.ok_or(EINVAL)?;
         let mut left = KVec::new();
         let mut list = self.session.fences.list.lock();
         for path in self.session.paths.lock().iter() {
-            if Arc::ptr_eq(path, self) || !fence.covers(carrier, path.epoch) {
+            if Arc::ptr_eq(path, self) || !fence.covers(path.epoch) {
                 continue;
             }
             path.given_up();

@@ -54,8 +54,8 @@ pub(crate) struct Setup {
     pub(super) info_len: usize,
     /// Ends the attempt with this.
     pub(crate) abort: Option<Error>,
-    /// The answer to the fence of all older attempts is in.
-    pub(crate) fenced: bool,
+    /// The greatest epoch of a fence of ghosts whose answer is in; 0 for none.
+    pub(crate) fenced: u32,
     /// The worker has not left.
     pub(crate) connecting: bool,
 }
@@ -69,7 +69,7 @@ impl Setup {
             info: KVVec::new(),
             info_len: 0,
             abort: None,
-            fenced: false,
+            fenced: 0,
             connecting: true,
         })
     }

@@ -10,8 +10,10 @@
 //!   epoch any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before
 //!   the new one's starts is the server's concern ([`crate::owner`]), as both have one chunk number;
 //! - after a request ended with an error though it had been sent, lets no path take requests
-//!   before the server has confirmed that all older epochs are closed and their I/O has ended
-//!   ([`Admit::FenceOlder`]): the number may belong to another request by then.
+//!   before the server has confirmed that its epoch and all before are closed and their I/O has
+//!   ended ([`Admit::Fence`]): the number may belong to another request by then. As no attempt of
+//!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
+//!   nothing that is of use, such as the path of another attempt that asked at the same time.
 //!
 //! What a request of an earlier *life* of the server meant is not known to the present one, which
 //! may have other devices under the same numbers: it ends with ESTALE, to be made anew.
@@ -104,8 +106,9 @@ pub struct Offer {
     pub queue_depth: u16,
     /// Largest I/O, in bytes.
     pub max_io_bytes: u32,
-    /// The answer to this attempt's fence of [`Admit::FenceOlder`] is in.
-    pub fenced: bool,
+    /// The greatest epoch of this attempt's fences ([`Admit::Fence`]) whose answers are in; 0 for
+    /// none.
+    pub fenced: u32,
 }
 
 /// Why a path is refused. It tries again after its back-off.
@@ -150,9 +153,9 @@ pub enum Admit {
     /// each parked request, put the path into the set, see [`Failover::call`], pump. Should it fail
     /// before it is in the set, call [`Failover::path_lost`] as if it failed later.
     Publish(Published),
-    /// Send FENCE with [`Fence::OLDER`](crate::imm::Fence::OLDER) and `drain` by this path, wait
-    /// for its answer as part of the set-up, and offer the path again with `fenced`.
-    FenceOlder,
+    /// Send FENCE with this epoch and `drain` by this path, wait for its answer as part of the
+    /// set-up, and offer the path again with `fenced`.
+    Fence(u32),
     /// What this attempt has learnt is out of date. It has failed; another one may begin at once.
     Again,
     /// The server has forgotten the paths that are connected: they are to get
@@ -221,6 +224,8 @@ pub struct Failover {
     known: Option<Known>,
     /// The greatest epoch of a request that ended with an error after it was sent; 0 for none.
     ghosts: u32,
+    /// Attempts up to this one may be closed by a fence at any time.
+    barred: u32,
     fence: Option<Fence>,
     life: u32,
     /// How often the last path was lost.
@@ -247,6 +252,7 @@ impl Failover {
             max_io_bytes: 0,
             known: None,
             ghosts: 0,
+            barred: 0,
             fence: None,
             life: 1,
             outages: 0,
@@ -327,16 +333,26 @@ impl Failover {
                 self.connected == 0 && (!same || offer.ext.is_none() || self.held)
             }
         };
-        // With a path connected it is too late, and the fence would close that one.
-        if offer.ext.is_some() && self.ghosts != 0 && self.connected == 0 {
-            if self.ghosts >= offer.epoch {
-                return Admit::Again;
-            }
-            if !offer.fenced {
-                return Admit::FenceOlder;
+        if offer.ext.is_some() {
+            if let Some(admit) = self.bar(offer) {
+                return admit;
             }
         }
         Admit::Publish(self.publish(offer, fresh))
+    }
+
+    /// What is to be done about ghosts before a path takes requests.
+    fn bar(&mut self, offer: &Offer) -> Option<Admit> {
+        // With a path connected it is too late.
+        let ghosts = if self.connected == 0 { self.ghosts } else { 0 };
+        if offer.epoch <= self.barred.max(ghosts) {
+            return Some(Admit::Again);
+        }
+        if ghosts <= offer.fenced {
+            return None;
+        }
+        self.barred = self.barred.max(ghosts);
+        Some(Admit::Fence(ghosts))
     }
 
     fn misfit(&self, offer: &Offer) -> Option<Refusal> {

@@ -24,32 +24,29 @@ const FENCE_DRAIN: u32 = 1 << 27;
 /// Which attempt of a session is fenced off (extension; Documentation/protocol.md).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// The attempt's number (27 bits), or [`Fence::OLDER`].
+    /// The attempt's number (27 bits).
     pub epoch: u32,
-    /// The answer is to wait until all I/O of the attempt has ended, too.
+    /// It is about all attempts before that one, too, and those without a number, and the answer is
+    /// to wait until all their I/O has ended.
     pub drain: bool,
 }
 
 impl Fence {
-    /// In place of a number: every attempt before the one that carries the fence.
-    pub const OLDER: u32 = 0;
-
     /// Whether a server may follow a fence that came on connection `cid` of attempt `carrier`,
     /// which is none without extensions. Otherwise the client breaks the protocol.
     pub const fn is_valid(&self, cid: u16, carrier: Option<u32>) -> bool {
         match carrier {
-            Some(carrier) => cid == 0 && self.epoch != carrier,
+            Some(carrier) => cid == 0 && !self.covers(Some(carrier)),
             None => false,
         }
     }
 
-    /// Whether a fence that attempt `carrier` carries is about the path of attempt `epoch`, which
-    /// is none without extensions.
-    pub const fn covers(&self, carrier: u32, epoch: Option<u32>) -> bool {
+    /// Whether a fence is about the path of attempt `epoch`, which is none without extensions.
+    pub const fn covers(&self, epoch: Option<u32>) -> bool {
         match epoch {
-            Some(epoch) if self.epoch == Self::OLDER => epoch < carrier,
+            Some(epoch) if self.drain => epoch <= self.epoch,
             Some(epoch) => epoch == self.epoch,
-            None => self.epoch == Self::OLDER,
+            None => self.drain,
         }
     }
 

@@ -29,7 +29,7 @@ enum Stage {
     First,
     /// The other connections, and INFO.
     Others,
-    /// Waiting for the answer to a fence of everything older.
+    /// Waiting for the answer to a fence of ghosts.
     Fencing,
     /// Admitted; the worker is about to say so.
     Done,
@@ -44,7 +44,7 @@ pub(crate) struct Path {
     stage: Stage,
     cons: u8,
     ext: Option<RspExt>,
-    fenced: bool,
+    fenced: u32,
     /// This attempt failed for a reason that another one does not have.
     again: bool,
     published: Option<Published>,
@@ -101,7 +101,7 @@ impl Client {
             stage: Stage::None,
             cons: 0,
             ext: None,
-            fenced: false,
+            fenced: 0,
             again: false,
             published: None,
             previous: 0,
@@ -140,6 +140,12 @@ impl Client {
             older: 0,
             fresh: 0,
         }
+    }
+
+    /// Whether a path takes requests by that attempt.
+    pub(crate) fn takes_requests(&self, attempt: u32) -> bool {
+        let takes = |p: &Path| p.attempt == attempt && p.in_set;
+        self.paths.iter().any(takes)
     }
 
     /// A path that does not take requests and was not removed.
@@ -379,7 +385,7 @@ impl World<'_> {
         p.stage = Stage::First;
         p.cons = 0;
         p.ext = None;
-        p.fenced = false;
+        p.fenced = 0;
         p.again = false;
         p.published = None;
         p.inflight = 0;
@@ -440,17 +446,20 @@ impl World<'_> {
             ext: p.ext,
             queue_depth: 512,
             max_io_bytes: 1 << 20,
-            fenced: p.fenced || self.bug == Some(Bug::NoOlder),
+            fenced: match self.bug {
+                Some(Bug::NoOlder) => u32::MAX,
+                _ => p.fenced,
+            },
         };
         let admit = self.client.fo.offer(&offer);
         self.note(format_args!("  path {i}: {offer:?} {admit:?}"));
         let p = &mut self.client.paths[i];
         match admit {
             Admit::Publish(published) => self.publish(i, published),
-            Admit::FenceOlder => {
+            Admit::Fence(epoch) => {
                 p.stage = Stage::Fencing;
                 self.client.older += 1;
-                self.send_fence(attempt, Fence::OLDER, true);
+                self.send_fence(attempt, epoch, true);
             }
             Admit::Again => {
                 p.again = true;
@@ -541,9 +550,9 @@ impl World<'_> {
                     self.send(Side::Client, attempt, 0, Msg::Imm(ack));
                 }
                 Imm::HeartbeatAck => p.latency = p.hb.ack(now).or(p.latency),
-                Imm::FenceDone(fence) if fence.epoch == Fence::OLDER => {
+                Imm::FenceDone(fence) if fence.drain => {
                     if p.stage == Stage::Fencing {
-                        p.fenced = true;
+                        p.fenced = fence.epoch;
                         self.offer(i);
                     }
                 }

@@ -73,7 +73,7 @@ impl Sum {
     fn print(&self, runs: u64, since: Instant) {
         println!(
             "{runs} schedules in {:.1} s: {} h simulated, {} events, {} requests failed, \
-             {} sent again, {} waited in the server, {} fences, {} of everything older, \
+             {} sent again, {} waited in the server, {} fences, {} of ghosts, \
              {} times opened anew",
             since.elapsed().as_secs_f64(),
             self.time / 3_600_000_000,

@@ -544,13 +544,23 @@ impl World<'_> {
             .server
             .paths
             .iter()
-            .find(|p| fence.covers(via, Some(p.attempt)) && is_open(p.state))
+            .find(|p| self.covers(fence, via, p.attempt) && is_open(p.state))
         {
             let attempt = p.attempt;
+            if self.client.takes_requests(attempt) {
+                self.violate(Violation::Fenced(attempt));
+            }
             self.server_event(attempt, Event::GivenUp);
         }
         self.server.fences.push((via, fence));
         self.answer_fences();
+    }
+
+    fn covers(&self, fence: Fence, via: u32, attempt: u32) -> bool {
+        match self.bug {
+            Some(Bug::WideFence) if fence.drain => attempt < via,
+            _ => fence.covers(Some(attempt)),
+        }
     }
 
     fn answer_fences(&mut self) {
@@ -558,8 +568,7 @@ impl World<'_> {
         while let Some(&(via, fence)) = self.server.fences.get(n) {
             let drain = fence.drain && self.bug != Some(Bug::NoDrain);
             // What is being closed takes no request any more, see `admit`.
-            let pending =
-                |p: &Path| fence.covers(via, Some(p.attempt)) && (drain || is_open(p.state));
+            let pending = |p: &Path| fence.covers(Some(p.attempt)) && (drain || is_open(p.state));
             if self.server.paths.iter().any(pending) {
                 n += 1;
                 continue;

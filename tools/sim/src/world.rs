@@ -90,6 +90,8 @@ pub enum Violation {
     Failed(u16),
     /// A path was lost to which nothing had happened.
     Lost(u8),
+    /// The server closed, for a fence, the path of an attempt that takes requests.
+    Fenced(u32),
     /// No single disk could have answered like that.
     NotLinearizable(u8),
     /// A chunk number is not free though nobody uses it.
@@ -129,11 +131,13 @@ pub enum Bug {
     OldLife,
     /// The client forgets to pump when a fence is answered.
     NoPump,
+    /// The server closes all attempts before the one that carries a fence of ghosts.
+    WideFence,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 12] = [
         Bug::NoFence,
         Bug::HastyFence,
         Bug::GhostCloses,
@@ -145,6 +149,7 @@ impl Bug {
         Bug::LateAnswer,
         Bug::OldLife,
         Bug::NoPump,
+        Bug::WideFence,
     ];
 }
 
@@ -211,7 +216,7 @@ pub struct Outcome {
     pub waited: u32,
     /// Fences.
     pub fences: u32,
-    /// Fences of everything older.
+    /// Fences of ghosts.
     pub older: u32,
     /// Times that the disk was opened anew.
     pub fresh: u32,

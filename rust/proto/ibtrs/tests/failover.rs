@@ -21,7 +21,7 @@ fn offer(epoch: u32, ext: Option<RspExt>) -> Offer {
         ext,
         queue_depth: 512,
         max_io_bytes: 1 << 20,
-        fenced: false,
+        fenced: 0,
     }
 }
 
@@ -106,17 +106,49 @@ fn ghosts_are_fenced_off_before_the_next_path() {
     e.fenced(a.epoch);
     f.queue_timeout(outage);
     assert_eq!(f.next(&e, None), Next::End(Errno::ETIMEDOUT));
-    // "Older" than this one does not cover the ghost.
+    // What this one carries cannot be about later ones.
     assert_eq!(f.offer(&offer(early, ext)), Admit::Again);
     let epoch = f.begin().unwrap();
     let mut o = offer(epoch, ext);
-    assert_eq!(f.offer(&o), Admit::FenceOlder);
-    o.fenced = true;
+    assert_eq!(f.offer(&o), Admit::Fence(a.epoch));
+    o.fenced = a.epoch;
     assert!(matches!(f.offer(&o), Admit::Publish(_)));
     up(&mut f, ext);
 }
 
-/// A fence of everything older would close the paths that are connected.
+/// Two attempts fence the same ghosts: neither minds the other, and what the first one leaves behind
+/// when it is lost again is not what the second one's fence was about.
+#[test]
+fn attempts_that_fence_at_the_same_time() {
+    let mut f = Failover::new();
+    let ext = server(1, 1);
+    let early = f.begin().unwrap();
+    let a = up(&mut f, ext);
+    let (b, c) = (f.begin().unwrap(), f.begin().unwrap());
+    let fail = |f: &mut Failover, path: &Published| {
+        let outage = f.path_lost(path).unwrap();
+        f.queue_timeout(outage);
+        assert_eq!(f.next(&lost(path), None), Next::End(Errno::ETIMEDOUT));
+    };
+    fail(&mut f, &a);
+    let (mut first, mut second) = (offer(b, ext), offer(c, ext));
+    assert_eq!(f.offer(&first), Admit::Fence(a.epoch));
+    assert_eq!(f.offer(&second), Admit::Fence(a.epoch));
+    first.fenced = a.epoch;
+    let Admit::Publish(b) = f.offer(&first) else {
+        panic!();
+    };
+    // The second fence may close this one yet, so that it takes no requests.
+    assert_eq!(f.offer(&offer(early, ext)), Admit::Again);
+    fail(&mut f, &b);
+    second.fenced = a.epoch;
+    assert_eq!(f.offer(&second), Admit::Fence(b.epoch));
+    second.fenced = b.epoch;
+    assert!(matches!(f.offer(&second), Admit::Publish(_)));
+    up(&mut f, ext);
+}
+
+/// As long as a path is connected nothing is fenced for them.
 #[test]
 fn requests_that_nobody_wants_cost_no_path() {
     let mut f = Failover::new();
@@ -129,7 +161,7 @@ fn requests_that_nobody_wants_cost_no_path() {
     f.path_lost(&b);
     f.path_lost(&c);
     let epoch = f.begin().unwrap();
-    assert_eq!(f.offer(&offer(epoch, ext)), Admit::FenceOlder);
+    assert_eq!(f.offer(&offer(epoch, ext)), Admit::Fence(a.epoch));
 }
 
 #[test]
@@ -273,9 +305,9 @@ proptest! {
                     let mut o = offer(epoch, server(run, 1));
                     o.previous = before[i];
                     let mut got = f.offer(&o);
-                    if got == Admit::FenceOlder {
-                        prop_assert!(ghosts != 0 && ghosts < epoch);
-                        o.fenced = true;
+                    if let Admit::Fence(upto) = got {
+                        prop_assert!(upto == ghosts && ghosts < epoch);
+                        o.fenced = upto;
                         got = f.offer(&o);
                     } else if matches!(got, Admit::Publish(_)) && !f.is_held() {
                         prop_assert_eq!(ghosts, 0);

@@ -256,10 +256,10 @@ fn fences_golden() {
     };
     assert_eq!(Imm::Fence(fence).encode(), 0x3123_4567);
     let drain = Fence {
-        epoch: Fence::OLDER,
+        epoch: 5,
         drain: true,
     };
-    assert_eq!(Imm::FenceDone(drain).encode(), 0x4800_0000);
+    assert_eq!(Imm::FenceDone(drain).encode(), 0x4800_0005);
     for imm in [Imm::Fence(fence), Imm::FenceDone(drain)] {
         assert_eq!(Imm::decode(imm.encode()), imm);
     }
