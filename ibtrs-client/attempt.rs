@@ -247,7 +247,7 @@ impl Attempt {
     }
 
     /// Ends the connections. Requests that were in flight are parked, to be
-    /// sent by another path; the session is not pumped.
+    /// sent by another path; the session is to be pumped afterwards.
     ///
     /// # Context
     ///

@@ -193,6 +193,9 @@ impl Session {
         let closing = park.closed;
         drop(park);
         drop(members);
+        // A fence that this path carried goes by another one; nothing waits for that until this
+        // one is drained.
+        self.pump();
         if outage.is_none() {
             return;
         }
