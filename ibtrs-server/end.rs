@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The end of a path.
+//!
+//! A disk may keep requests in service for as long as it likes. No thread waits
+//! for that: it is looked at now and then, so that any number of paths can wait.
 
 use crate::path::Path;
 use ibtrs_proto::fsm::server_path::{
@@ -10,11 +13,14 @@ use ibtrs_proto::fsm::server_path::{
 use kernel::sync::Arc;
 use kx::work::WorkItem;
 
+/// The time between two looks grows up to two to the power of this, in milliseconds.
+const LONGEST_PAUSE: u32 = 8;
+
 impl Path {
-    /// Ends the connections and waits for the requests in service.
+    /// Ends the connections; the requests in service go on.
     ///
     /// Nobody else waits for this: other paths, other sessions and admissions go
-    /// on if a disk takes for ever.
+    /// on.
     fn tear_down(self: &Arc<Self>) {
         self.beat.disable_sync();
         self.zombie.disable_sync();
@@ -22,6 +28,7 @@ impl Path {
         self.hide();
         let mut cons = self.cons.lock();
         let qps = core::mem::take(&mut cons.qps);
+        let mut closed = core::mem::take(&mut cons.closed);
         let removal = cons.removal.take();
         drop(cons);
         drop(removal);
@@ -34,9 +41,30 @@ impl Path {
         }
         // Nothing comes in any more.
         self.drop_waiting();
-        // Waits for the requests that are with the service.
-        drop(qps);
-        self.cons.lock().info_rsp = None;
+        for qp in qps.into_iter().flatten() {
+            // There is room. If not, it would wait here.
+            let _ = closed.push_within_capacity(qp.end());
+        }
+        let mut cons = self.cons.lock();
+        cons.closed = closed;
+        cons.looks = Some(0);
+    }
+
+    /// Gives the memory of the connections back, unless requests are in service yet;
+    /// in how many milliseconds to look again then.
+    fn finish(&self) -> Result<(), u32> {
+        let mut cons = self.cons.lock();
+        if !cons.closed.iter().all(|qp| qp.is_over()) {
+            let looks = cons.looks.unwrap_or(0);
+            cons.looks = Some(looks.saturating_add(1));
+            return Err(1 << looks.min(LONGEST_PAUSE));
+        }
+        let closed = core::mem::take(&mut cons.closed);
+        let info_rsp = cons.info_rsp.take();
+        drop(cons);
+        drop(closed);
+        drop(info_rsp);
+        Ok(())
     }
 }
 
@@ -45,11 +73,18 @@ impl WorkItem<4> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        match this.state() {
-            State::Closed => this.session.path_gone(&this),
-            _ => {
-                this.tear_down();
+        if this.state() == State::Closed {
+            return this.session.path_gone(&this);
+        }
+        if this.cons.lock().looks.is_none() {
+            this.tear_down();
+        }
+        match this.finish() {
+            Ok(()) => {
                 this.event(Event::CloseDone);
+            }
+            Err(ms) => {
+                this.end.enqueue_in(this.clone(), ms);
             }
         }
     }

@@ -28,9 +28,10 @@
 //!
 //! # Who waits for whom
 //!
-//! Nothing that waits for I/O to end, or for a full queue of a disk, is on
-//! `Server::queue`; that is what `Server::slow` and `Server::wakes` are for, where
-//! each path and each session waits in a work of its own.
+//! Nothing that waits for a full queue of a disk, or for a session's devices to be
+//! closed, is on `Server::queue`; that is what `Server::slow` and `Server::wakes`
+//! are for, where each path and each session waits in a work of its own. Nobody
+//! waits for I/O to end: that is looked at now and then ([`end`]).
 //!
 //! # Lock order
 //!

@@ -77,7 +77,10 @@ use rdma::{
         RemovalHandler, //
     },
     dma::DmaBuf,
-    qp::Qp,
+    qp::{
+        Qp,
+        QpEnd, //
+    },
     slot::Slots, //
 };
 
@@ -101,6 +104,11 @@ pub(crate) struct Resources {
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
+    /// Connections that were closed, and that requests in service refer to still. As long as
+    /// all, it has room for `qps`.
+    pub(crate) closed: KVec<QpEnd<Con>>,
+    /// How often it was looked whether these are over; none before they were closed.
+    pub(crate) looks: Option<u32>,
 }
 
 /// The addresses of a path.
@@ -173,7 +181,7 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) fences: DelayedWork<Self, 3>,
     #[pin]
-    end: Work<Self, 4>,
+    pub(crate) end: DelayedWork<Self, 4>,
     // Given back after the chunks and the connections.
     _share: Share,
 }
@@ -183,7 +191,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 1>> for Path { self.beat }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.fences }
-    impl HasWork<Work<Self, 4>> for Path { self.end }
+    impl HasWork<DelayedWork<Self, 4>> for Path { self.end }
 }
 
 /// What users may see and do.
@@ -255,6 +263,7 @@ impl Path {
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
         }
+        let closed = KVec::with_capacity(qps.len(), GFP_KERNEL)?;
         let (queue, slow) = (&server.queue, &server.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
@@ -280,7 +289,7 @@ impl Path {
                     "Path::fsm"
                 ),
                 cons <- new_mutex!(
-                    Resources { qps, info_rsp: None, removal: None },
+                    Resources { qps, info_rsp: None, removal: None, closed, looks: None },
                     "Path::cons"
                 ),
                 heart <- Heart::new(config.hb_missed_max),
@@ -289,7 +298,7 @@ impl Path {
                 beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
-                end <- kx::new_work!(slow.clone(), "Path::end"),
+                end <- kx::new_delayed_work!(slow.clone(), "Path::end"),
                 _share: share,
             }? Error),
             GFP_KERNEL,

@@ -18,6 +18,7 @@ pub use completion::Completion;
 pub use percpu_arc::{
     PercpuArc,
     PercpuArcBorrow,
+    PercpuEnd,
     PercpuOwner, //
 };
 pub use rcu_ptr::RcuPtr;

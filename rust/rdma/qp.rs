@@ -52,6 +52,7 @@ use kernel::{
 };
 use kx::sync::{
     PercpuArc,
+    PercpuEnd,
     PercpuOwner, //
 };
 
@@ -439,6 +440,37 @@ impl<H: Handler> Qp<H> {
     /// Takes a reference, unless the owner is being dropped.
     pub fn get(&self) -> PercpuArc<QueuePair<H>> {
         self.owner.get()
+    }
+
+    /// Closes the queue pair (see [`QueuePair::close`]) and does not wait for references.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from a handler.
+    pub fn end(self) -> QpEnd<H> {
+        self.owner.close();
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is neither used again nor dropped.
+        let owner = unsafe { ptr::read(&this.owner) };
+        QpEnd { end: owner.end() }
+    }
+}
+
+/// A queue pair that was closed, and may be referred to still.
+///
+/// Dropping it waits for that, and destroys it.
+pub struct QpEnd<H: Handler> {
+    end: PercpuEnd<QueuePair<H>>,
+}
+
+impl<H: Handler> QpEnd<H> {
+    /// Tells whether nobody refers to it any more, so that dropping it waits for nobody.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn is_over(&self) -> bool {
+        self.end.is_over()
     }
 }
 

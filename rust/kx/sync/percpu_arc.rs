@@ -9,6 +9,7 @@
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
+use super::Completion;
 use core::{
     convert::Infallible,
     ffi::c_void,
@@ -25,12 +26,9 @@ use kernel::{
     bindings,
     error::to_result,
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        Completion, //
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
     },
     task::might_sleep,
     types::{
@@ -251,6 +249,25 @@ impl<T> PercpuOwner<T> {
         self.gate().killed.load(Relaxed)
     }
 
+    /// Kills the object and does not wait: what is returned tells when it is over, and then
+    /// drops the object.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn end(self) -> PercpuEnd<T> {
+        let this = ManuallyDrop::new(self);
+        this.kill();
+        // SAFETY: The reference belongs to `this`, which does not use it again.
+        unsafe { ibtrs_bindings::percpu_ref_put(this.gate().count.get()) };
+        // INVARIANT: The box was `this`'s, which is not dropped; it has been killed, and its
+        // owner's reference given back.
+        PercpuEnd {
+            ptr: this.ptr,
+            _owns: PhantomData,
+        }
+    }
+
     /// Kills the object, waits for all references to be dropped, and drops the object.
     ///
     /// A caller that holds a reference itself waits forever.
@@ -275,12 +292,59 @@ impl<T> Deref for PercpuOwner<T> {
 
 impl<T> Drop for PercpuOwner<T> {
     fn drop(&mut self) {
+        // INVARIANT: This is the value that is being dropped: nobody uses it any more.
+        drop(
+            Self {
+                ptr: self.ptr,
+                _owns: PhantomData,
+            }
+            .end(),
+        );
+    }
+}
+
+/// An object that was killed, and may have references still.
+///
+/// Dropping it waits for them, and then drops the object.
+///
+/// # Context
+///
+/// To drop one *may sleep*.
+///
+/// # Invariants
+///
+/// - `ptr` comes from a pinned [`KBox`] that this value owns.
+/// - The object was killed, and the reference of its owner is given back.
+pub struct PercpuEnd<T> {
+    ptr: NonNull<Inner<T>>,
+    _owns: PhantomData<Inner<T>>,
+}
+
+// SAFETY: It gives no access to `T`, which it drops where it is itself dropped; `Sync` is asked
+// for as there may be references on other tasks.
+unsafe impl<T: Send + Sync> Send for PercpuEnd<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for PercpuEnd<T> {}
+
+impl<T> PercpuEnd<T> {
+    /// Says whether no reference is left: dropping this does not wait then. That takes an RCU
+    /// grace period, even if there was none to begin with.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    pub fn is_over(&self) -> bool {
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { self.ptr.as_ref() }.gate.empty.is_done()
+    }
+}
+
+impl<T> Drop for PercpuEnd<T> {
+    fn drop(&mut self) {
         might_sleep();
-        self.kill();
-        // SAFETY: The reference belongs to `self`, which does not use it again: below, the object
-        // is kept valid by the box.
-        unsafe { ibtrs_bindings::percpu_ref_put(self.gate().count.get()) };
-        self.gate().empty.wait_for_completion();
+        // SAFETY: By the type invariant the object is valid while `self` is.
+        unsafe { self.ptr.as_ref() }.gate.empty.wait();
         // SAFETY: By the type invariant this is the pinned box that `pin_init` took apart, and
         // `empty` says that no reference is left.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(self.ptr.as_ptr())) });
@@ -493,12 +557,9 @@ unsafe impl<T: 'static> ForeignOwnable for PercpuArc<T> {
 #[kernel::macros::kunit_tests(kx_percpu_arc)]
 mod tests {
     use super::*;
-    use crate::{
-        sync::Completion,
-        work::{
-            Options,
-            Queue, //
-        }, //
+    use crate::work::{
+        Options,
+        Queue, //
     };
     use kernel::{
         sync::{
@@ -587,6 +648,29 @@ mod tests {
         assert_eq!(drops.count(), 0);
         drop(user);
         assert_eq!(done.wait_timeout(10_000), Ok(()));
+        assert_eq!(drops.count(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn an_end_tells_when_it_is_over() -> Result {
+        let drops = Drops::new()?;
+        let owner = PercpuOwner::new(Probe(drops.clone()))?;
+        let user = owner.get();
+        let end = owner.end();
+        fsleep(Delta::from_millis(100));
+        assert!(user.is_dead() && !end.is_over());
+        drop(user);
+        // Nobody knows how long a grace period takes.
+        for _ in 0..1000 {
+            if end.is_over() {
+                break;
+            }
+            fsleep(Delta::from_millis(10));
+        }
+        assert!(end.is_over());
+        assert_eq!(drops.count(), 0);
+        drop(end);
         assert_eq!(drops.count(), 1);
         Ok(())
     }
