@@ -102,6 +102,7 @@ impl Handler for Con {
             }
             Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
             Imm::FenceDone(fence) => self.attempt.fence_done(fence),
+            Imm::Notice(number) => self.attempt.path.session.noticed(number),
             Imm::IoReq { .. } | Imm::Fence(_) | Imm::Unknown(_) => pr_warn_ratelimited!(
                 "{}: connection {}: unknown immediate {:#x}\n",
                 self.attempt.log(),

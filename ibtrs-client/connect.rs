@@ -191,6 +191,7 @@ impl Start {
             ext: Some(ReqExt {
                 epoch: attempt.epoch,
                 send_imm: !dev.has_immediates(),
+                notices: true,
             }),
         };
         self.id.connect(ConnParam {

@@ -51,10 +51,12 @@ use kx::{
 };
 
 mod members;
+mod notices;
 mod submit;
 mod tune;
 
 use members::Members;
+use notices::Notices;
 pub(crate) use submit::cid_of;
 
 pub use ibtrs_proto::msg::Direction as Dir;
@@ -105,6 +107,14 @@ pub trait LinkEvents: Send + Sync {
     /// built and submitted again. Should the session be lost meanwhile,
     /// the requests stay where they are, and the next time is fresh as well.
     fn up(&self, fresh: bool);
+
+    /// The server's upper layer tells something about what a number stands for; only
+    /// the lower 28 bits of that arrive.
+    ///
+    /// It is a hint: it may come twice, late, or not at all if a path is lost, and
+    /// at the same time as the others. Whoever tells it says so again until it was
+    /// acted on.
+    fn notice(&self, number: u32);
 }
 
 /// A span of a session's life during which the server knows the same devices.
@@ -176,6 +186,8 @@ pub struct Session {
     news: News,
     pub(crate) link_events: Arc<dyn LinkEvents>,
     #[pin]
+    notices: Notices,
+    #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
     events_queue: Arc<Queue>,
     slow_queue: Arc<Queue>,
@@ -189,6 +201,8 @@ pub struct Session {
     pub(crate) link: Work<Self, 3>,
     #[pin]
     pub(crate) sweep: DelayedWork<Self, 4>,
+    #[pin]
+    pub(crate) notice: Work<Self, 5>,
 }
 
 kx::impl_has_work! {
@@ -197,6 +211,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 2>> for Session { self.expiry }
     impl HasWork<Work<Self, 3>> for Session { self.link }
     impl HasWork<DelayedWork<Self, 4>> for Session { self.sweep }
+    impl HasWork<Work<Self, 5>> for Session { self.notice }
 }
 
 /// Making and ending.
@@ -270,6 +285,7 @@ impl Session {
                 turn: Atomic::new(0),
                 news <- News::new(),
                 link_events: config.link.clone(),
+                notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
                 events_queue,
                 pump <- kx::new_work!(pump_queue.clone(), "Session::pump"),
@@ -277,6 +293,7 @@ impl Session {
                 expiry <- kx::new_delayed_work!(pump_queue.clone(), "Session::expiry"),
                 sweep <- kx::new_delayed_work!(pump_queue, "Session::sweep"),
                 link <- kx::new_work!(slow_queue.clone(), "Session::link"),
+                notice <- kx::new_work!(slow_queue.clone(), "Session::notice"),
                 slow_queue,
             }? Error),
             GFP_KERNEL,
@@ -388,6 +405,7 @@ impl Session {
         self.expiry.disable_sync();
         self.pump_later.disable_sync();
         self.link.disable_sync();
+        self.notice.disable_sync();
         self.pump.disable_sync();
         self.sweep.disable_sync();
         let hook = self.hook.lock().take();

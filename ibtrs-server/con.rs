@@ -238,7 +238,11 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heart.answered();
             }
-            Imm::IoRsp { .. } | Imm::IoRspInv { .. } | Imm::FenceDone(_) | Imm::Unknown(_) => {
+            Imm::IoRsp { .. }
+            | Imm::IoRspInv { .. }
+            | Imm::FenceDone(_)
+            | Imm::Notice(_)
+            | Imm::Unknown(_) => {
                 pr_warn_ratelimited!(
                     "{}: connection {}: unknown immediate {:#x}\n",
                     *self.path,

@@ -56,7 +56,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         pr_err!("{}: not all connections are there\n", **path);
         return false;
     }
-    if let Err(error) = path.session.path_up(request.name, path.epoch.is_some()) {
+    if let Err(error) = path.session.path_up(request.name, path) {
         let (name, ends) = (request.name.as_str(), path.ends);
         pr_err!(
             "{}: {}: session refused ({})\n",

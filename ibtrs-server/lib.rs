@@ -50,6 +50,7 @@ mod config;
 mod end;
 mod fence;
 mod info;
+mod notices;
 mod op;
 mod owner;
 mod path;
@@ -59,6 +60,7 @@ mod session;
 mod stats;
 mod sysfs;
 
+pub use notices::Notices;
 pub use op::Op;
 pub use server::{
     listen,

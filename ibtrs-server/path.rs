@@ -151,6 +151,8 @@ pub(crate) struct Path {
     pub(crate) tag: PathTag,
     /// The number of the client's attempt, if it knows the extensions.
     pub(crate) epoch: Option<u32>,
+    /// The client takes notices.
+    pub(crate) notices: bool,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -271,6 +273,7 @@ impl Path {
                 uuid: request.path_uuid,
                 tag: session.next_tag().ok_or(ENOSPC)?,
                 epoch: request.ext.map(|ext| ext.epoch),
+                notices: request.ext.is_some_and(|ext| ext.notices),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 dev,
@@ -358,6 +361,11 @@ impl Path {
     /// other.
     pub(crate) fn takes_requests(&self) -> bool {
         self.admits.load(Relaxed)
+    }
+
+    /// Tells whether the client can be sent a notice by this path.
+    pub(crate) fn takes_notices(&self) -> bool {
+        self.notices && self.takes_requests()
     }
 
     /// Shows the path to users: it is connected.

@@ -11,6 +11,7 @@ use crate::{
         Config,
         Memory, //
     },
+    notices::Notices,
     op::Op,
     session::Session, //
 };
@@ -52,7 +53,7 @@ pub trait Service: Send + Sync + 'static {
     /// # Errors
     ///
     /// Any; the session is then refused.
-    fn session_up(&self, info: &SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>>;
+    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>>;
 }
 
 /// The service of one session.
@@ -85,6 +86,8 @@ pub struct SessionInfo<'a> {
     pub extensions: bool,
     /// Bytes of a chunk, headers included.
     pub chunk_bytes: u32,
+    /// For a client that takes notices.
+    pub notices: Option<Notices>,
 }
 
 /// All sessions of a service.

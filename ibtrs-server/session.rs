@@ -4,6 +4,7 @@
 
 use crate::{
     fence::Fences,
+    notices::Notices,
     owner::Owners,
     path::{
         Ends,
@@ -123,13 +124,13 @@ impl Session {
     }
 
     /// Gives the session its name and its service when its first path comes up;
-    /// says whether the client knows the extensions.
+    /// that says what the client knows of the extensions.
     ///
     /// # Errors
     ///
     /// `EPERM` when another session has the name, `EINVAL` when this one has
     /// another; what the service refused with.
-    pub(crate) fn path_up(&self, name: SessionName<'_>, extensions: bool) -> Result {
+    pub(crate) fn path_up(self: &Arc<Self>, name: SessionName<'_>, path: &Path) -> Result {
         let _up = self.up.lock();
         match self.name.as_ref() {
             None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?,
@@ -143,9 +144,11 @@ impl Session {
             return Ok(());
         }
         let dir = SessionDir::new(self.name())?;
-        let upper = self.server.service.session_up(&SessionInfo {
+        let notices = path.notices.then(|| Notices::new(self.clone()));
+        let upper = self.server.service.session_up(SessionInfo {
             name: self.name(),
-            extensions,
+            extensions: path.epoch.is_some(),
+            notices,
             queue_depth: self.server.config.queue_depth,
             chunk_bytes: self.server.config.chunk_bytes,
         })?;

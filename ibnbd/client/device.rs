@@ -33,6 +33,7 @@ use ibnbd_proto::{
 use ibtrs_core::convert;
 use ibtrs_proto::{
     backoff::Backoff,
+    imm::notice_number,
     name::DevicePath, //
 };
 use kernel::{
@@ -80,11 +81,14 @@ pub(crate) struct Device {
     #[pin]
     inner: Mutex<Inner>,
     #[pin]
-    reopen: DelayedWork<Self>,
+    reopen: DelayedWork<Self, 0>,
+    #[pin]
+    look: DelayedWork<Self, 1>,
 }
 
 kx::impl_has_work! {
-    impl HasWork<DelayedWork<Self>> for Device { self.reopen }
+    impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
+    impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
 }
 
 struct Inner {
@@ -142,7 +146,8 @@ impl Device {
                 io: DiskIo::new(session.transport().clone(), &traits)?,
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
-                reopen <- kx::new_delayed_work!(queue, "Device::reopen"),
+                reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
+                look <- kx::new_delayed_work!(queue, "Device::look"),
             }? Error),
             GFP_KERNEL,
         )
@@ -401,6 +406,7 @@ impl Device {
     /// Closes the device on the server.
     fn close(self: &Arc<Self>, queue: &kx::work::Queue) {
         self.reopen.disable_sync();
+        self.look.disable_sync();
         self.close_asking(queue);
         // Not before: it has to know when the server has forgotten the number.
         self.link.remove(self);
@@ -429,7 +435,87 @@ impl Device {
     }
 }
 
-impl WorkItem for Device {
+/// The server says that something about the device has changed.
+impl Device {
+    /// Has a worker ask what it is, if the number is that of this device.
+    pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
+        let device_id = self.inner.lock().rsp.device_id;
+        if notice_number(device_id) == number {
+            self.look.enqueue(self.clone());
+        }
+    }
+
+    /// Asks the server about the device. If there is no answer, the server tells us
+    /// again that there is something to ask.
+    fn look(&self) -> Result {
+        let _no_io = NoIo::enter();
+        let _asking = self.asking.lock();
+        let (life, device_id) = {
+            let inner = self.inner.lock();
+            if inner.closed || inner.standing != Standing::Open {
+                return Ok(());
+            }
+            (inner.life, inner.rsp.device_id)
+        };
+        let name =
+            DevicePath::new(self.name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let answer = session::ask_device(self.io.transport(), name, self.access);
+        let mut inner = self.inner.lock();
+        if inner.life != life {
+            return Ok(());
+        }
+        match answer {
+            Ok(rsp) if rsp.device_id == device_id => self.resized(&mut inner, rsp.nsectors),
+            Ok(_) => self.taken(&mut inner),
+            Err(error) if error == ENOENT => self.taken(&mut inner),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The server's disk has another size.
+    fn resized(&self, inner: &mut Inner, sectors: u64) {
+        if inner.rsp.nsectors == sectors {
+            return;
+        }
+        pr_info!(
+            "ibnbd{}: {} has {} sectors now, it had {}\n",
+            self.number,
+            *self.name,
+            sectors,
+            inner.rsp.nsectors
+        );
+        inner.rsp.nsectors = sectors;
+        if let Some(disk) = &inner.disk {
+            disk.set_capacity_and_notify(sectors);
+        }
+    }
+
+    /// The server's operator has closed the device.
+    fn taken(&self, inner: &mut Inner) {
+        pr_err!(
+            "ibnbd{}: {} was closed on the server; write 1 to remap_device to have it opened again\n",
+            self.number,
+            *self.name
+        );
+        inner.standing = Standing::Taken;
+        self.io.set_gate(inner.standing.gate());
+        self.show_locked(inner);
+    }
+}
+
+/// A notice.
+impl WorkItem<1> for Device {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // Told again, if there was no answer.
+        let _ = this.look();
+    }
+}
+
+/// Being opened again.
+impl WorkItem<0> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -104,6 +104,11 @@ impl Link {
 }
 
 impl LinkEvents for Link {
+    fn notice(&self, number: u32) {
+        let _no_io = NoIo::enter();
+        self.for_each(|device| device.noticed(number));
+    }
+
     fn down(&self) {
         let _no_io = NoIo::enter();
         pr_info!("{}: disconnected\n", *self.name);

@@ -208,6 +208,23 @@ pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
     Ok(rsp.ver)
 }
 
+/// Asks the server about a device that it has open for us.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// `ENOENT` if it does not have it open any more; those of [`open_device`].
+pub(crate) fn ask_device(
+    transport: &ibtrs_client::Session,
+    name: DevicePath<'_>,
+    access: Access,
+) -> Result<OpenRsp> {
+    ask(transport, name, access, true)
+}
+
 /// Has the server open a device.
 ///
 /// # Context
@@ -225,10 +242,20 @@ pub(crate) fn open_device(
     if access.exclusive && !transport.has_extensions() {
         return Err(EOPNOTSUPP);
     }
+    ask(transport, name, access, false)
+}
+
+fn ask(
+    transport: &ibtrs_client::Session,
+    name: DevicePath<'_>,
+    access: Access,
+    only_known: bool,
+) -> Result<OpenRsp> {
     let msg = Open {
         access_mode: access.mode,
         exclusive: access.exclusive,
         dev_name: name,
+        only_known,
     };
     let mut reply = [0; OPEN_RSP_LONG_LEN];
     let extensions = transport.has_extensions();

@@ -174,6 +174,9 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         }
         return answer(session, known.id, &known.device);
     }
+    if message.only_known && session.has_extensions() {
+        return Err(Refusal::new(ENOENT, "the session does not have it open"));
+    }
     let device = open_below(session, message)?;
     let id = open.new_id()?;
     let rsp = answer(session, id, &device)?;
@@ -203,6 +206,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         drop(device);
         return Err(error.into());
     }
+    session.watch_sizes();
     pr_info!(
         "{}: opened {} as device {}, {}\n",
         session.name(),
@@ -233,7 +237,7 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> 
 }
 
 fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Refusal> {
-    let limits = device.limits();
+    let limits = device.tell_limits();
     let mut rsp = OpenRsp::new(id, &limits)?;
     let mut details = [0; DETAILS_LEN];
     if session.has_extensions() {

@@ -18,7 +18,13 @@ use ibnbd_proto::{
 use kernel::{
     prelude::*,
     str::CStr,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 use kx::blk::{
     BlockDevice,
@@ -37,6 +43,8 @@ pub(crate) struct Opened {
     /// Does not change while the device is open.
     logical_block_size: u32,
     access: Access,
+    /// The size that the client was told last, in sectors.
+    told: Atomic<u64>,
     user: User,
 }
 
@@ -72,6 +80,7 @@ impl Opened {
             logical_block_size: bdev.limits().logical_block_bytes,
             bdev,
             access,
+            told: Atomic::new(0),
             user,
         })
     }
@@ -115,11 +124,20 @@ impl Opened {
         }
     }
 
-    /// Returns what the client is told about the device.
-    pub(crate) fn limits(&self) -> DeviceLimits {
+    /// Returns whether the size is another one than the client was told.
+    pub(crate) fn has_new_size(&self) -> bool {
+        // ORDERING: Whoever sees an old value tells the client once more than needed.
+        self.told.load(Relaxed) != self.bdev.capacity_sectors()
+    }
+
+    /// Returns what the client is told about the device, now.
+    pub(crate) fn tell_limits(&self) -> DeviceLimits {
         let limits = self.bdev.limits();
+        let nsectors = self.bdev.capacity_sectors();
+        // ORDERING: As in `has_new_size`.
+        self.told.store(nsectors, Relaxed);
         DeviceLimits {
-            nsectors: self.bdev.capacity_sectors(),
+            nsectors,
             max_hw_sectors: limits.max_hw_sectors,
             max_write_zeroes_sectors: limits.max_write_zeroes_sectors,
             max_discard_sectors: limits.max_discard_sectors,

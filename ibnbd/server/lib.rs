@@ -26,6 +26,7 @@ mod export;
 mod io;
 mod session;
 mod sysfs;
+mod watch;
 
 #[allow(unsafe_code)]
 mod param {

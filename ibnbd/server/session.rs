@@ -22,6 +22,7 @@ use ibnbd_proto::{
 };
 use ibtrs_core::convert;
 use ibtrs_server::{
+    Notices,
     Op,
     ServiceSession,
     SessionInfo, //
@@ -53,6 +54,7 @@ use kx::{
     },
     sysfs::Dir,
     work::{
+        DelayedWork,
         Options,
         Queue, //
     },
@@ -81,7 +83,8 @@ impl Service {
 }
 
 impl ibtrs_server::Service for Service {
-    fn session_up(&self, info: &SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
+    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
+        let queue = self.queue.clone();
         let session = Arc::pin_init(
             try_pin_init!(Session {
                 name: CString::try_from(info.name)?,
@@ -94,6 +97,8 @@ impl ibtrs_server::Service for Service {
                     "Session::open"
                 ),
                 bios: BioTable::new(usize::from(info.queue_depth))?,
+                notices <- new_mutex!(info.notices, "Session::notices"),
+                watch <- kx::new_delayed_work!(queue, "Session::watch"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -175,6 +180,16 @@ pub(crate) struct Session {
     pub(crate) open: Mutex<OpenDevices>,
     /// A bio for each chunk.
     pub(crate) bios: BioTable<IoOp>,
+    /// Until the session has gone, if the client takes notices.
+    #[pin]
+    pub(crate) notices: Mutex<Option<Notices>>,
+    /// Looks for devices that have changed.
+    #[pin]
+    pub(crate) watch: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Session { self.watch }
 }
 
 impl Session {
@@ -203,6 +218,18 @@ impl Session {
         let table = self.devices.read();
         let found = table.get()?.iter().find(|(other, _)| *other == id)?;
         Some(found.1.clone())
+    }
+
+    /// Calls a function for each device that I/O finds.
+    ///
+    /// # Context
+    ///
+    /// Any; the function must not sleep.
+    pub(crate) fn for_each_device(&self, mut func: impl FnMut(u32, &Opened)) {
+        let table = self.devices.read();
+        for (id, device) in table.get().into_iter().flatten() {
+            func(*id, device);
+        }
     }
 
     /// Lets I/O find the devices of `open`, and no others.
@@ -291,6 +318,9 @@ impl ServiceSession for Handle {
     }
 
     fn down(&self) {
+        self.session.watch.disable_sync();
+        let notices = self.session.notices.lock().take();
+        drop(notices);
         // No message of the session is on the queue any more: each is answered. Those of others
         // may wait there for their disks.
         self.session.close_all();

@@ -176,5 +176,6 @@ fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
         *device.name
     );
     device.close();
+    view.session.notify(view.id);
     Ok(())
 }

@@ -96,7 +96,7 @@ pub enum Difference {
     Identity,
     /// The size of its logical or physical blocks.
     BlockSize,
-    /// It is smaller; disks only grow.
+    /// It is smaller, and nothing tells that it is the same nevertheless.
     Smaller,
 }
 

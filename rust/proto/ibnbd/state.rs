@@ -88,15 +88,19 @@ pub enum Standing {
     /// The server has another disk under the name. Only a user can say when to look again, or a
     /// server that was restarted once more.
     Refused,
+    /// The server's operator has taken it away. Only a user can say when to look again, or a
+    /// server that was restarted.
+    Taken,
 }
 
 impl Standing {
     /// All of them.
-    pub const ALL: [Standing; 4] = [
+    pub const ALL: [Standing; 5] = [
         Standing::Open,
         Standing::Forgotten,
         Standing::Overdue,
         Standing::Refused,
+        Standing::Taken,
     ];
 
     /// What becomes of requests.
@@ -104,7 +108,7 @@ impl Standing {
         match self {
             Self::Open => Gate::Pass,
             Self::Forgotten => Gate::Hold,
-            Self::Overdue | Self::Refused => Gate::Fail,
+            Self::Overdue | Self::Refused | Self::Taken => Gate::Fail,
         }
     }
 

@@ -68,6 +68,8 @@ pub struct ReqExt {
     pub epoch: u32,
     /// Immediates travel in the body of sends, for devices that cannot write with immediate.
     pub send_imm: bool,
+    /// The client takes notices.
+    pub notices: bool,
 }
 
 /// What a server that knows the extensions adds to its acceptance, in reserved bytes; only for
@@ -83,6 +85,7 @@ pub struct RspExt {
 /// Greatest number of an attempt: 27 bits, as in [`Fence`](crate::imm::Fence).
 pub const MAX_EPOCH: u32 = (1 << 27) - 1;
 const EXT_SEND_IMM: u8 = 1;
+const EXT_NOTICES: u8 = 2;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +121,9 @@ impl ConnReq {
             w.u8(u8::from(self.first_conn));
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
-                w.u8(if ext.send_imm { EXT_SEND_IMM } else { 0 });
+                let send_imm = if ext.send_imm { EXT_SEND_IMM } else { 0 };
+                let notices = if ext.notices { EXT_NOTICES } else { 0 };
+                w.u8(send_imm | notices);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -180,6 +185,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
     Some(valid.then_some(ReqExt {
         epoch,
         send_imm: flags & EXT_SEND_IMM != 0,
+        notices: flags & EXT_NOTICES != 0,
     }))
 }
 

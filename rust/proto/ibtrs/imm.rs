@@ -16,6 +16,7 @@ const IO_RSP: u32 = 1;
 const IO_RSP_INV: u32 = 2;
 const FENCE: u32 = 3;
 const FENCE_DONE: u32 = 4;
+const NOTICE: u32 = 5;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
 
@@ -90,6 +91,9 @@ pub enum Imm {
     Fence(Fence),
     /// The answer to [`Imm::Fence`], with the same payload.
     FenceDone(Fence),
+    /// Server to client, connection 0: something about what the number stands for (28 bits) has
+    /// changed; the layers above know what. Extension.
+    Notice(u32),
     /// "Are you there?", both directions, connection 0.
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
@@ -111,6 +115,7 @@ impl Imm {
             Imm::IoRspInv { id, errno } => (IO_RSP_INV << TYPE_SHIFT) | response(id, errno),
             Imm::Fence(fence) => (FENCE << TYPE_SHIFT) | fence.encode(),
             Imm::FenceDone(fence) => (FENCE_DONE << TYPE_SHIFT) | fence.encode(),
+            Imm::Notice(number) => (NOTICE << TYPE_SHIFT) | notice_number(number),
             Imm::Heartbeat => HB_MSG << TYPE_SHIFT,
             Imm::HeartbeatAck => HB_ACK << TYPE_SHIFT,
             Imm::Unknown(raw) => raw,
@@ -130,11 +135,18 @@ impl Imm {
             IO_RSP_INV => Imm::IoRspInv { id, errno },
             FENCE => Imm::Fence(Fence::decode(payload)),
             FENCE_DONE => Imm::FenceDone(Fence::decode(payload)),
+            NOTICE => Imm::Notice(payload),
             HB_MSG => Imm::Heartbeat,
             HB_ACK => Imm::HeartbeatAck,
             _ => Imm::Unknown(raw),
         }
     }
+}
+
+/// What a notice tells of a number: its lower 28 bits.
+#[inline]
+pub const fn notice_number(number: u32) -> u32 {
+    number & PAYLOAD_MASK
 }
 
 #[inline]

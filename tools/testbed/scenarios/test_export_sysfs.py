@@ -75,6 +75,11 @@ def test_a_device_is_closed_by_force(pair, stack):
     assert not client.ok(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct")
     # The session's other device does not notice.
     client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none")
+    # The client was told, and waits for someone to say when to ask again.
+    client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = closed ]")
+    assert client.run("cat /sys/block/ibnbd1/ibnbd/state").strip() == "open"
+    client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device && cat /sys/block/ibnbd0/ibnbd/state | grep open")
+    client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
     client.run(f"{stack.unmap(0)} && {stack.map_device(device)}")
     client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, uevents
 from testbed.lab import Pair, wait_for
 from testbed.stack import Stack
 
@@ -20,15 +20,6 @@ STATE = "/sys/block/ibnbd0/ibnbd/state"
 WRITER = ("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
           "--ioengine=io_uring --size=16m --verify=crc32c --verify_fatal=1 --do_verify=1 "
           "--rate_iops=100 --output-format=terse")
-
-# Prints the kernel's events: udevadm wants more of a system than the guests are.
-LISTENER = """
-import socket
-line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)
-line.bind((0, 1))
-while True:
-    print(line.recv(8192).replace(bytes(1), b" ").decode())
-"""
 
 
 def new_disk(pair: Pair, name: str) -> Path:
@@ -71,7 +62,7 @@ def test_io_goes_on_when_the_server_was_restarted(pair, stack):
     start_server(pair, stack, [disk])
     map_partition(pair, stack)
     assert state(pair) == "open"
-    events = pair.client.start(f"exec python3 -uc '{LISTENER}'")
+    events = uevents.listen(pair.client)
     load = pair.client.start(WRITER)
     pair.client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
 

@@ -10,6 +10,8 @@ use crate::access::{Access, AccessMode};
 
 /// Nobody else may use the device. C servers do not look at the byte.
 const EXCLUSIVE: u8 = 1;
+/// Nothing is opened for the message.
+const ONLY_KNOWN: u8 = 2;
 
 /// The client's version; once per session, before the first OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +91,9 @@ pub struct Open<'a> {
     pub exclusive: bool,
     /// Its name; the server decides what that stands for.
     pub dev_name: DevicePath<'a>,
+    /// Only if the session has it open: nothing is opened for this message. Extension: what C
+    /// clients have there means nothing, so it counts only if the session has extensions.
+    pub only_known: bool,
 }
 
 impl<'a> Open<'a> {
@@ -97,7 +102,9 @@ impl<'a> Open<'a> {
         message(|w| {
             put_type(w, TYPE_OPEN);
             w.u8(self.access_mode.to_wire());
-            w.u8(if self.exclusive { EXCLUSIVE } else { 0 });
+            let exclusive = if self.exclusive { EXCLUSIVE } else { 0 };
+            let known = if self.only_known { ONLY_KNOWN } else { 0 };
+            w.u8(exclusive | known);
             w.put(self.dev_name.as_bytes());
         })
     }
@@ -134,6 +141,7 @@ impl<'a> Open<'a> {
             access_mode,
             exclusive: flags & EXCLUSIVE != 0,
             dev_name,
+            only_known: flags & ONLY_KNOWN != 0,
         })
     }
 }

@@ -55,7 +55,12 @@ fn same_disk() {
         ..before
     };
     assert_eq!(grown.same_disk(&before), Ok(()));
-    assert_eq!(before.same_disk(&grown), Err(Difference::Smaller));
+    assert_eq!(before.same_disk(&grown), Ok(()), "it was made smaller");
+    let unknown = OpenRsp {
+        identity: Identity::UNKNOWN,
+        ..grown
+    };
+    assert_eq!(before.same_disk(&unknown), Err(Difference::Smaller));
     assert_eq!(
         rsp(&[b"disk 2"]).same_disk(&before),
         Err(Difference::Identity)

@@ -56,6 +56,7 @@ fn open_golden() {
         access_mode: AccessMode::Migration,
         exclusive: false,
         dev_name: dev("ram0"),
+        only_known: false,
     };
     let alone = Open {
         exclusive: true,
@@ -64,6 +65,11 @@ fn open_golden() {
     assert_eq!(alone.encode()[..7], *b"\x02\0\0\0\x02\x01r");
     assert_eq!(Open::decode(&alone.encode()), Ok(alone));
     assert!(alone.access(true).exclusive && !alone.access(false).exclusive);
+    let asked = Open {
+        only_known: true,
+        ..open
+    };
+    assert_eq!(asked.encode()[..11], *b"\x02\0\0\0\x02\x02ram0\0");
     let b = open.encode();
     assert_eq!(b.len(), 264);
     assert_eq!(b[..11], *b"\x02\0\0\0\x02\0ram0\0");
@@ -362,6 +368,7 @@ fn user_messages_by_type() {
         access_mode: AccessMode::Ro,
         exclusive: false,
         dev_name: name,
+        only_known: true,
     };
     assert_eq!(UserMsg::parse(&open.encode()), Ok(UserMsg::Open(open)));
     let info = SessInfo { ver: 2 };
@@ -420,11 +427,12 @@ proptest! {
     }
 
     #[test]
-    fn open_round_trip(name in "[!-~]{1,254}", mode in 0u8..3) {
+    fn open_round_trip(name in "[!-~]{1,254}", mode in 0u8..3, only_known: bool) {
         let open = Open {
             access_mode: AccessMode::try_from(mode).unwrap(),
             exclusive: mode == 1,
             dev_name: dev(&name),
+            only_known,
         };
         let b = open.encode();
         prop_assert_eq!(UserMsg::parse(&b), Ok(UserMsg::Open(open)));

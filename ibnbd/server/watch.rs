@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Telling clients that something about a device has changed.
+//!
+//! Nobody tells the opener of a block device that its size has changed. So the sizes
+//! are looked at once a second, which costs a read for each device. A client that takes
+//! notices gets one, and then asks for the device's properties as if it opened it
+//! again. It is told once a second until it has asked: so no notice needs to arrive.
+
+use crate::session::Session;
+use kernel::sync::Arc;
+use kx::work::WorkItem;
+
+/// How often sizes are looked at.
+const PERIOD_MS: u32 = 1000;
+/// Devices of a session that its client is told of at a time. The others' turn is next.
+const BATCH: usize = 32;
+
+impl Session {
+    /// Looks after the sizes of the devices from now on, as long as there are some.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn watch_sizes(self: &Arc<Self>) {
+        self.watch.enqueue_in(self.clone(), PERIOD_MS);
+    }
+
+    /// Has the client look at a device, if it takes notices. It may not get this one.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn notify(&self, id: u32) {
+        if let Some(notices) = &*self.notices.lock() {
+            // Without a path there is nobody to be told.
+            let _ = notices.send(id);
+        }
+    }
+}
+
+/// A look at the devices.
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.notices.lock().is_none() {
+            return;
+        }
+        let mut any = false;
+        let mut changed = [0; BATCH];
+        let mut count = 0;
+        this.for_each_device(|id, device| {
+            any = true;
+            if !device.has_new_size() {
+                return;
+            }
+            if let Some(place) = changed.get_mut(count) {
+                *place = id;
+                count += 1;
+            }
+        });
+        for id in changed.iter().take(count) {
+            this.notify(*id);
+        }
+        if any {
+            this.watch_sizes();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Notices: the service tells a client that something has changed.
+
+use crate::{
+    path::Path,
+    session::Session, //
+};
+use ibtrs_core::imm::send_imm;
+use ibtrs_proto::imm::Imm;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+/// Sends notices to a client that takes them.
+///
+/// It keeps the session, so that the service has to drop it when the session has gone
+/// ([`ServiceSession::down`](crate::ServiceSession::down)).
+pub struct Notices {
+    session: Arc<Session>,
+    /// Whose turn it is to carry one.
+    turn: Atomic<u32>,
+}
+
+impl Notices {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self {
+            session,
+            turn: Atomic::new(0),
+        }
+    }
+
+    /// Tells the client of a number, of which the lower 28 bits arrive. It may be lost
+    /// with the path that carries it, which is another one each time.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` when no path is connected, `EAGAIN` when all are busy.
+    pub fn send(&self, number: u32) -> Result {
+        let paths = self.session.paths.lock();
+        let Some(count) = u32::try_from(paths.len()).ok().filter(|count| *count > 0) else {
+            return Err(ENOTCONN);
+        };
+        // CAST: There are few of them.
+        let first = (self.turn.fetch_add(1, Relaxed) % count) as usize;
+        let in_turn = paths.iter().cycle().skip(first).take(paths.len());
+        let mut result = Err(ENOTCONN);
+        for path in in_turn.filter(|path| path.takes_notices()) {
+            result = path.notify(number);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+impl Path {
+    fn notify(&self, number: u32) -> Result {
+        let cons = self.cons.lock();
+        match cons.qps.first() {
+            Some(Some(service)) => send_imm(service, Imm::Notice(number)),
+            _ => Err(ENOTCONN),
+        }
+    }
+}
