@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # make                 builds the modules for the kernel in KDIR
-# make install         installs them there (root)
+# make install         installs them there, and rules for udev (root)
 # make demo            from a bare machine to a mapped disk, in two guests
 # make test            all tests
 #
@@ -12,6 +12,8 @@ FLAVOUR ?= debug
 
 # Out of the source tree, so that several kernels can be built for.
 OUT ?= $(CURDIR)/build
+# Where `make install` puts the names of disks.
+UDEV_RULES ?= /usr/lib/udev/rules.d
 kernel-make = $(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(OUT)
 
 .PHONY: all
@@ -26,6 +28,7 @@ check-kdir:
 .PHONY: install
 install:
 	$(kernel-make) modules_install
+	install -D -m 644 tools/udev/60-ibnbd.rules $(INSTALL_MOD_PATH)$(UDEV_RULES)/60-ibnbd.rules
 	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(KDIR)/include/config/kernel.release)
 
 .PHONY: clean

@@ -5,7 +5,10 @@
 //! Contexts: *sysfs*.
 
 use crate::mapping::Mapping;
-use ibnbd_proto::map_opts::UnmapMode;
+use ibnbd_proto::{
+    identity::Wwid,
+    map_opts::UnmapMode, //
+};
 use ibtrs_core::convert;
 use ibtrs_proto::text;
 use kernel::{
@@ -37,6 +40,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 10] = [
         show_io_timeout_limit,
         store_io_timeout_limit, //
     ),
+    Attr::ro(c"wwid", show_wwid),
 ];
 
 fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -137,4 +141,13 @@ fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Resu
         .patience()
         .set_limit(limit)
         .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
+}
+
+fn show_wwid(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    let wwid = Wwid {
+        identity: this.device().rsp().identity,
+        session: this.session_name().to_str()?,
+        device: this.device().name().to_str()?,
+    };
+    buf.line(fmt!("{}", convert::Shown(wwid)))
 }

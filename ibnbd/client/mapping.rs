@@ -68,6 +68,8 @@ impl Mapping {
         let disk = Arc::new(this.add_disk(registry)?, GFP_KERNEL)?;
         let dir = Dir::new(&*disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
         let link = this.link(registry, &disk);
+        // The event of the disk itself came before its files.
+        disk.announce();
         this.opened.place().set_mapping(Some(this.clone()));
         this.device().set_disk(Some(disk.clone()));
         pr_info!(

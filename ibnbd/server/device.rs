@@ -8,7 +8,10 @@ use crate::export::{
 };
 use ibnbd_proto::{
     access::Access,
-    identity::Identity,
+    identity::{
+        self,
+        Identity, //
+    },
     io_check::Device,
     msg::{
         CachePolicy,
@@ -29,8 +32,7 @@ use kernel::{
 use kx::blk::{
     BlockDevice,
     Holder,
-    OpenSpec,
-    UniqueId, //
+    OpenSpec, //
 };
 
 /// Who claims the devices that clients write to.
@@ -43,6 +45,9 @@ pub(crate) struct Opened {
     /// Does not change while the device is open.
     logical_block_size: u32,
     access: Access,
+    /// As it was when the device was opened: some of it may change, such as the name of
+    /// the file behind a loop device.
+    identity: Identity,
     /// The size that the client was told last, in sectors.
     told: Atomic<u64>,
     user: User,
@@ -78,8 +83,9 @@ impl Opened {
         let user = exports.enter(&bdev, access)?;
         Ok(Self {
             logical_block_size: bdev.limits().logical_block_bytes,
-            bdev,
             access,
+            identity: identity(&bdev)?,
+            bdev,
             told: Atomic::new(0),
             user,
         })
@@ -99,20 +105,8 @@ impl Opened {
     }
 
     /// Returns what tells this disk from any other that may get its name.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
     pub(crate) fn identity(&self) -> Identity {
-        let id = self.bdev.unique_id();
-        let id = id.as_ref().map_or(&[][..], UniqueId::as_bytes);
-        match (self.bdev.partition(), self.bdev.partition_uuid()) {
-            (0, _) => Identity::of(&[id]),
-            (_, Some(uuid)) => Identity::of(&[id, uuid]),
-            // Its number tells it from the others of a disk that is known.
-            (number, None) if !id.is_empty() => Identity::of(&[id, &[number]]),
-            _ => Identity::UNKNOWN,
-        }
+        self.identity
     }
 
     /// Returns what I/O is checked against.
@@ -157,5 +151,46 @@ impl Opened {
             rotational: limits.rotational,
             zeroes_unmap: limits.write_zeroes_unmaps,
         }
+    }
+}
+
+/// Longest value of an attribute that counts; what follows is left out.
+const MAX_VALUE: usize = 512;
+
+/// Returns what tells a device from any other that may get its name.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn identity(bdev: &BlockDevice) -> Result<Identity> {
+    let id = bdev.unique_id();
+    if let Some(id) = &id {
+        return Ok(part_of(bdev, &[], id.as_bytes()));
+    }
+    let mut buf = KVec::from_elem(0u8, MAX_VALUE, GFP_KERNEL)?;
+    for name in identity::ATTRIBUTES {
+        // One that cannot be read says nothing.
+        let len = bdev.attribute(name, &mut buf).unwrap_or(0);
+        if let Some(value) = identity::value(buf.get(..len).unwrap_or_default()) {
+            return Ok(part_of(bdev, name.to_bytes(), value));
+        }
+    }
+    Ok(part_of(bdev, &[], &[]))
+}
+
+/// Returns the identity of a device on a disk with this name, if it is not empty; `kind`
+/// says whose name it is.
+fn part_of(bdev: &BlockDevice, kind: &[u8], id: &[u8]) -> Identity {
+    let of = |part: &[u8]| match (kind, part) {
+        ([], []) => Identity::of(&[id]),
+        ([], part) => Identity::of(&[id, part]),
+        (kind, part) => Identity::of(&[kind, id, part]),
+    };
+    match (bdev.partition(), bdev.partition_uuid()) {
+        (0, _) => of(&[]),
+        (_, Some(uuid)) => of(uuid),
+        // Its number tells it from the others of a disk that is known.
+        (number, None) if !id.is_empty() => of(&[number]),
+        _ => Identity::UNKNOWN,
     }
 }

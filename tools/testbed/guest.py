@@ -99,7 +99,7 @@ class Guest:
             command += nic
         for number, disk in enumerate(spec.disks):
             command += ["-drive", f"file={disk},format=raw,if=none,id=disk{number},discard=unmap",
-                        "-device", f"virtio-blk-pci,drive=disk{number},serial=disk{number}"]
+                        "-device", f"virtio-blk-pci,drive=disk{number},serial={disk.stem[:20]}"]
         return command
 
     # Life and death.

@@ -6,7 +6,6 @@
 
 use crate::blk::limits::Limits;
 use core::{
-    fmt,
     mem::MaybeUninit,
     ptr::NonNull, //
 };
@@ -18,7 +17,9 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    fmt,
     prelude::*,
+    str::CString,
     task::might_sleep,
     types::NotThreadSafe, //
 };
@@ -228,6 +229,43 @@ impl BlockDevice {
             let len = len.min(UniqueId::MAX);
             Some(UniqueId { bytes, len })
         })
+    }
+
+    /// Reads an attribute of the whole disk in sysfs, as user space does, for drivers
+    /// that tell their disks' names by that only. Returns how many bytes of `buf` it
+    /// has; what does not fit is cut.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the disk has none of that name, or sysfs is not mounted for the first
+    /// process; others of reading a file; `ENOMEM`.
+    pub fn attribute(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        might_sleep();
+        // SAFETY: The disk is live, and with it its first block device.
+        let dev = unsafe { (*(*self.raw_disk()).part0).bd_dev };
+        let (major, minor) = (
+            dev >> bindings::MINORBITS,
+            dev & ((1 << bindings::MINORBITS) - 1),
+        );
+        let path = CString::try_from_fmt(fmt!("/sys/dev/block/{major}:{minor}/{name}"))?;
+        let _fs = InitFs::enter();
+        // CAST: A small number.
+        let flags = bindings::O_RDONLY as c_int;
+        // SAFETY: The path is a C string.
+        let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
+        let mut pos = 0;
+        // SAFETY: The file is open for reading, and the buffer valid for writing.
+        let len =
+            unsafe { bindings::kernel_read(file, buf.as_mut_ptr().cast(), buf.len(), &mut pos) };
+        // SAFETY: The reference is ours.
+        unsafe { bindings::__fput_sync(file) };
+        to_result(c_int::try_from(len).unwrap_or(0).min(0))?;
+        // CAST: It is not negative.
+        Ok((len as usize).min(buf.len()))
     }
 
     /// Returns the number of the partition, zero for a whole disk.

@@ -358,6 +358,17 @@ impl<D: Driver> Disk<D> {
         }
     }
 
+    /// Tells user space that something about the disk and each of its partitions has
+    /// changed, such as attributes that a driver has added.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, but not for I/O. Not while the disk is deleted.
+    pub fn announce(&self) {
+        // SAFETY: The disk is live by the type invariant.
+        unsafe { bindings::disk_uevent(self.disk.as_ptr(), bindings::kobject_action_KOBJ_CHANGE) };
+    }
+
     /// Returns how often the disk and its partitions are open.
     pub fn openers(&self) -> u32 {
         // SAFETY: The disk is live by the type invariant.

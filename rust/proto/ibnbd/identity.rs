@@ -7,7 +7,26 @@
 //! to OPEN carries 64 bits that belong to the disk itself, from whatever the server has to tell
 //! its disks from each other.
 
+use core::ffi::CStr;
 use core::fmt;
+
+/// Attributes of a disk in sysfs that name it, the best first: the UUIDs of device-mapper and md,
+/// what NVMe and SCSI know, the serial number of virtio, and the file behind a loop device.
+pub const ATTRIBUTES: [&CStr; 6] = [
+    c"dm/uuid",
+    c"md/uuid",
+    c"wwid",
+    c"device/wwid",
+    c"serial",
+    c"loop/backing_file",
+];
+
+/// What the text of an attribute says; nothing for one that is empty, or only zeros.
+pub fn value(text: &[u8]) -> Option<&[u8]> {
+    let text = text.trim_ascii();
+    let says = |byte: &u8| !matches!(byte, b'0' | b'-' | b':' | b' ');
+    text.iter().any(says).then_some(text)
+}
 
 /// 64 bits that two disks do not share but by chance; zero if nothing is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -63,6 +82,31 @@ impl Identity {
         } else {
             other
         }
+    }
+}
+
+/// What user space calls a disk for good: it begins with `ibnbd-`, and goes on with the identity,
+/// or, if that is unknown, with the names of session and device.
+#[derive(Clone, Copy, Debug)]
+pub struct Wwid<'a> {
+    /// Of the disk.
+    pub identity: Identity,
+    /// The session's name.
+    pub session: &'a str,
+    /// The device's name on the server.
+    pub device: &'a str,
+}
+
+impl fmt::Display for Wwid<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.identity.is_known() {
+            return write!(f, "ibnbd-{:016x}", self.identity.to_wire());
+        }
+        write!(f, "ibnbd-{}", self.session)?;
+        for part in self.device.split('/').filter(|part| !part.is_empty()) {
+            write!(f, "-{part}")?;
+        }
+        Ok(())
     }
 }
 

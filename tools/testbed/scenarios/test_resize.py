@@ -3,7 +3,7 @@
 
 import pytest
 
-from testbed import blockdev, uevents
+from testbed import blockdev, fio, uevents
 
 pytestmark = pytest.mark.fast
 
@@ -65,7 +65,7 @@ def test_a_disk_grows_and_shrinks(pair, stack):
         f"change@/devices/virtual/block/ibnbd{number}" for number in (0, 0, 1)]
     # What ran meanwhile was not disturbed.
     assert load.running
-    load.kill()
+    fio.end(client, load)
     # The client asks once for each change.
     assert client.run("dmesg | grep -c 'sectors now, it had'").strip() == "3"
     client.wait_until(stack.unmap(0))

@@ -2,7 +2,7 @@
 
 //! Telling disks from each other.
 
-use ibnbd_proto::identity::{Difference, Identity};
+use ibnbd_proto::identity::{value, Difference, Identity, Wwid};
 use ibnbd_proto::msg::OpenRsp;
 use proptest::prelude::*;
 
@@ -25,6 +25,39 @@ fn golden() {
     let of = |names: &[&[u8]]| Identity::of(names).to_wire();
     assert_eq!(of(&[b"a"]), 0x529A_4DDC_8FF5_6BBF);
     assert_eq!(of(&[b"", b"2f2c3a8e-01"]), 0x96D5_2ABB_443F_B79A);
+}
+
+#[test]
+fn attributes() {
+    assert_eq!(value(b"LVM-x0\n"), Some(&b"LVM-x0"[..]));
+    assert_eq!(value(b" 0a "), Some(&b"0a"[..]));
+    for nothing in [
+        "",
+        "\n",
+        "0",
+        "00000000-0000-0000-0000-000000000000\n",
+        "0 0",
+        "  ",
+    ] {
+        assert_eq!(value(nothing.as_bytes()), None, "{nothing:?}");
+    }
+}
+
+#[test]
+fn wwids() {
+    let text = |identity: u64, device: &str| {
+        let identity = Identity::from_wire(identity);
+        let session = "host1";
+        Wwid {
+            identity,
+            session,
+            device,
+        }
+        .to_string()
+    };
+    assert_eq!(text(0xABC, "/dev/sda"), "ibnbd-0000000000000abc");
+    assert_eq!(text(0, "/dev/vg/lv"), "ibnbd-host1-dev-vg-lv");
+    assert_eq!(text(0, "sda"), "ibnbd-host1-sda");
 }
 
 #[test]

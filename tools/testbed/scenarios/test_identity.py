@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a disk is called for good, and the names that udev makes of that."""
+
+import pytest
+
+from testbed import blockdev
+from testbed.paths import TOP
+
+pytestmark = pytest.mark.fast
+
+IMAGE = "/tmp/disk.img"
+PATHS = "/sys/class/ibtrs-client/demo/paths"
+WWID = "/sys/block/ibnbd0/ibnbd/wwid"
+
+
+def wwid(pair, stack, device: str, session: str = "demo") -> str:
+    """Of a device of the server, as the client shows it."""
+    pair.client.run(stack.map_device(device, session=session))
+    name = pair.client.run(f"cat {WWID}").strip()
+    pair.client.run(stack.unmap())
+    return name
+
+
+def is_known(name: str) -> bool:
+    return name.startswith("ibnbd-") and len(name) == 22 and set(name[6:]) <= set("0123456789abcdef")
+
+
+def test_disks_are_known_by_what_they_are(pair, stack):
+    server, client = pair
+    blockdev.load(pair, stack)
+    server.run("modprobe loop && modprobe dm_mod; for n in a b; do truncate -s 32M /tmp/$n; done; "
+               "losetup /dev/loop0 /tmp/a && losetup /dev/loop1 /tmp/b")
+    first, second = wwid(pair, stack, "/dev/loop0"), wwid(pair, stack, "/dev/loop1")
+    assert is_known(first) and is_known(second) and first != second
+    # Another number, or another session, and it is the same disk.
+    server.run("losetup -d /dev/loop0 && losetup -d /dev/loop1 && losetup /dev/loop1 /tmp/a && "
+               "losetup /dev/loop0 /tmp/b")
+    assert wwid(pair, stack, "/dev/loop1") == first
+    assert wwid(pair, stack, "/dev/loop0", session="other") == second
+
+    server.run("dmsetup create --noudevsync -u ours-1 one --table '0 32768 linear /dev/loop0 0' && "
+               "dmsetup create --noudevsync two --table '0 32768 linear /dev/loop0 32768'")
+    minor = server.run("dmsetup info -c --noheadings -o minor one").strip()
+    mapped = wwid(pair, stack, f"/dev/dm-{minor}")
+    assert is_known(mapped) and mapped not in (first, second)
+    # One without a UUID is called by its name, and so is a disk in memory.
+    minor = server.run("dmsetup info -c --noheadings -o minor two").strip()
+    assert wwid(pair, stack, f"/dev/dm-{minor}") == f"ibnbd-demo-dev-dm-{minor}"
+    assert wwid(pair, stack, server.null_blk(size_mb=16)) == "ibnbd-demo-dev-nullb0"
+    server.run("dmsetup remove --noudevsync one; dmsetup remove --noudevsync two; "
+               "losetup -d /dev/loop0; losetup -d /dev/loop1; rm /tmp/a /tmp/b")
+
+
+def test_udev_makes_links(pair, stack):
+    server, client = pair
+    server.run(f"modprobe loop && truncate -s 64M {IMAGE} && echo ',,L' | sfdisk -q -X gpt {IMAGE} && "
+               f"losetup -P /dev/loop0 {IMAGE} && mkfs.ext4 -q -L ours /dev/loop0p1")
+    blockdev.load(pair, stack)
+    client.run("mkdir -p /run/udev/rules.d")
+    client.push("/run/udev/rules.d/60-ibnbd.rules", (TOP / "tools/udev/60-ibnbd.rules").read_text())
+    daemon = client.start("exec /usr/lib/systemd/systemd-udevd 2>&1")
+    client.wait_until("[ -S /run/udev/control ]")
+    client.run(stack.map_device("/dev/loop0"))
+    name = client.run(f"cat {WWID}").strip()
+    uuid = server.run("blkid -s UUID -o value /dev/loop0p1").strip()
+    part = server.run("blkid -s PARTUUID -o value /dev/loop0p1").strip()
+    links = {
+        "by-ibnbd/demo/dev/loop0": "ibnbd0",
+        "by-ibnbd/demo/dev/loop0-part1": "ibnbd0p1",
+        f"by-id/{name}": "ibnbd0",
+        f"by-id/{name}-part1": "ibnbd0p1",
+        f"by-uuid/{uuid}": "ibnbd0p1",
+        "by-label/ours": "ibnbd0p1",
+        f"by-partuuid/{part}": "ibnbd0p1",
+    }
+    good = " && ".join(f"[ $(readlink -f /dev/disk/{link}) = /dev/{disk} ]" for link, disk in links.items())
+    try:
+        client.wait_until(good, 60)
+    except Exception:
+        print(client.run("find /dev/disk; udevadm info --query=property /dev/ibnbd0p1", check=False), daemon.text)
+        raise
+    assert f"ID_SERIAL={name}" in client.run("udevadm info --query=property /dev/ibnbd0")
+
+    # They stay when the server is out of reach, and nobody reads the disk for them.
+    client.run(f"for f in {PATHS}/*/disconnect; do echo 1 > $f; done")
+    client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = closed ]")
+    client.run(f"SYSTEMD_IGNORE_CHROOT=1 udevadm settle -t 30; {good}")
+    client.run(f"for f in {PATHS}/*/reconnect; do echo 1 > $f; done")
+    client.wait_until("[ $(cat /sys/block/ibnbd0/ibnbd/state) = open ]")
+    client.run(f"SYSTEMD_IGNORE_CHROOT=1 udevadm settle -t 30; {good}")
+
+    client.run(stack.unmap())
+    client.wait_until("[ -z \"$(find /dev/disk -type l)\" ]", 60)
+    daemon.kill()
+    daemon.wait(20, check=False)
+    client.run("rm -rf /run/udev /dev/disk")
+    server.run(f"losetup -d /dev/loop0; rm {IMAGE}")
