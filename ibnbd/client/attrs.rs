@@ -25,7 +25,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 10] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 11] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),

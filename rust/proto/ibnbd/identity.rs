@@ -85,8 +85,10 @@ impl Identity {
     }
 }
 
-/// What user space calls a disk for good: it begins with `ibnbd-`, and goes on with the identity,
-/// or, if that is unknown, with the names of session and device.
+/// What user space calls a disk for good: `ibnbd-`, the names of session and device, and the
+/// identity, if it is known. The identity alone would not do: some of what it is made of, such as
+/// the serial number of a virtual disk, means something on one server only, and whoever takes two
+/// disks for one loses what is on them.
 #[derive(Clone, Copy, Debug)]
 pub struct Wwid<'a> {
     /// Of the disk.
@@ -99,12 +101,12 @@ pub struct Wwid<'a> {
 
 impl fmt::Display for Wwid<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.identity.is_known() {
-            return write!(f, "ibnbd-{:016x}", self.identity.to_wire());
-        }
         write!(f, "ibnbd-{}", self.session)?;
         for part in self.device.split('/').filter(|part| !part.is_empty()) {
             write!(f, "-{part}")?;
+        }
+        if self.identity.is_known() {
+            write!(f, "-{:016x}", self.identity.to_wire())?;
         }
         Ok(())
     }

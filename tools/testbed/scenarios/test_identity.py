@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a disk is called for good, and the names that udev makes of that."""
 
+import re
+
 import pytest
 
 from testbed import blockdev
@@ -21,8 +23,10 @@ def wwid(pair, stack, device: str, session: str = "demo") -> str:
     return name
 
 
-def is_known(name: str) -> bool:
-    return name.startswith("ibnbd-") and len(name) == 22 and set(name[6:]) <= set("0123456789abcdef")
+def identity(name: str, begin: str) -> str:
+    """What the name of a disk whose identity is known ends with."""
+    assert re.fullmatch(begin + "-[0-9a-f]{16}", name), name
+    return name[-16:]
 
 
 def test_disks_are_known_by_what_they_are(pair, stack):
@@ -30,19 +34,20 @@ def test_disks_are_known_by_what_they_are(pair, stack):
     blockdev.load(pair, stack)
     server.run("modprobe loop && modprobe dm_mod; for n in a b; do truncate -s 32M /tmp/$n; done; "
                "losetup /dev/loop0 /tmp/a && losetup /dev/loop1 /tmp/b")
-    first, second = wwid(pair, stack, "/dev/loop0"), wwid(pair, stack, "/dev/loop1")
-    assert is_known(first) and is_known(second) and first != second
+    first = identity(wwid(pair, stack, "/dev/loop0"), "ibnbd-demo-dev-loop0")
+    second = identity(wwid(pair, stack, "/dev/loop1"), "ibnbd-demo-dev-loop1")
+    assert first != second
     # Another number, or another session, and it is the same disk.
     server.run("losetup -d /dev/loop0 && losetup -d /dev/loop1 && losetup /dev/loop1 /tmp/a && "
                "losetup /dev/loop0 /tmp/b")
-    assert wwid(pair, stack, "/dev/loop1") == first
-    assert wwid(pair, stack, "/dev/loop0", session="other") == second
+    assert identity(wwid(pair, stack, "/dev/loop1"), "ibnbd-demo-dev-loop1") == first
+    assert identity(wwid(pair, stack, "/dev/loop0", session="other"), "ibnbd-other-dev-loop0") == second
 
     server.run("dmsetup create --noudevsync -u ours-1 one --table '0 32768 linear /dev/loop0 0' && "
                "dmsetup create --noudevsync two --table '0 32768 linear /dev/loop0 32768'")
     minor = server.run("dmsetup info -c --noheadings -o minor one").strip()
     mapped = wwid(pair, stack, f"/dev/dm-{minor}")
-    assert is_known(mapped) and mapped not in (first, second)
+    assert identity(mapped, f"ibnbd-demo-dev-dm-{minor}") not in (first, second)
     # One without a UUID is called by its name, and so is a disk in memory.
     minor = server.run("dmsetup info -c --noheadings -o minor two").strip()
     assert wwid(pair, stack, f"/dev/dm-{minor}") == f"ibnbd-demo-dev-dm-{minor}"

@@ -3,7 +3,7 @@
 
 import pytest
 
-from testbed import blockdev, fio, uevents
+from testbed import blockdev, fio, mishaps, uevents
 
 pytestmark = pytest.mark.fast
 
@@ -84,11 +84,10 @@ def test_it_is_told_whatever_happens_to_paths(pair, stack):
     client.run("echo 300 > /sys/class/ibtrs-client/demo/hb_interval_ms")
     size = 32
     for cut in (1, 2):
-        pair.server.cable(cut, plugged=False)
-        size += 16
-        set_size(server, size)
-        wait_for_size(client, size)
-        pair.server.cable(cut, plugged=True)
+        with mishaps.cable_out(pair, server, cut):
+            size += 16
+            set_size(server, size)
+            wait_for_size(client, size)
         client.wait_until(f"[ $(cat {PATHS}/*/state | grep -c ^connected) = 2 ]", 120)
     # Nobody can be told, and it is told later.
     client.run(f"for f in {PATHS}/*/disconnect; do echo 1 > $f; done")

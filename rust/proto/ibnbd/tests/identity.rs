@@ -55,7 +55,10 @@ fn wwids() {
         }
         .to_string()
     };
-    assert_eq!(text(0xABC, "/dev/sda"), "ibnbd-0000000000000abc");
+    assert_eq!(
+        text(0xABC, "/dev/sda"),
+        "ibnbd-host1-dev-sda-0000000000000abc"
+    );
     assert_eq!(text(0, "/dev/vg/lv"), "ibnbd-host1-dev-vg-lv");
     assert_eq!(text(0, "sda"), "ibnbd-host1-sda");
 }

@@ -81,7 +81,7 @@ fn open_golden() {
     // C clients send their stack as padding and behind the name's NUL.
     let mut junk = b;
     junk[2..4].fill(0xAA);
-    junk[5] = 0xAA;
+    junk[5] = 0xAC;
     junk[11..].fill(0xAA);
     assert_eq!(Open::decode(&junk), Ok(open));
     let mut bad = b;
