@@ -142,6 +142,9 @@ DISK = {
     "session": File(0o444, "demo\n"),
     "mapping_path": File(0o444, "/dev/nullb0\n"),
     "access_mode": File(0o444, "rw\n"),
+    "exclusive": File(0o444, "0\n"),
+    # A disk in memory is known by its names only.
+    "wwid": File(0o444, "ibnbd-demo-dev-nullb0\n"),
 }
 
 EXPORT = {
