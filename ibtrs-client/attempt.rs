@@ -247,12 +247,15 @@ impl Attempt {
     }
 
     /// Ends the connections. Requests that were in flight are parked, to be
-    /// sent by another path; the session is to be pumped afterwards.
+    /// sent by another path; the session is to be pumped afterwards. What is left of the
+    /// connections does no harm any more, and is to be dropped after that: a device
+    /// may be slow to give queue pairs up.
     ///
     /// # Context
     ///
     /// May sleep. No submitter has the path any more.
-    pub(crate) fn tear_down(&self) {
+    #[must_use]
+    pub(crate) fn tear_down(&self) -> Resources {
         let resources = core::mem::replace(&mut *self.cons.lock(), Resources::new());
         for qp in &resources.qps {
             qp.disconnect();
@@ -267,7 +270,7 @@ impl Attempt {
             &resources.slots,
             resources.qps.first(),
         ) else {
-            return;
+            return resources;
         };
         if !published.ext {
             // The best that can be done: with its answer the server takes
@@ -283,6 +286,7 @@ impl Attempt {
             });
             request::end(over);
         }
+        resources
     }
 
     /// Waits a while for the server to answer the disconnects.

@@ -216,8 +216,9 @@ impl Path {
         self.fsm.lock().epoch = 0;
         self.beat.cancel();
         self.session.unpublish(&attempt);
-        attempt.tear_down();
+        let left = attempt.tear_down();
         self.session.pump();
+        drop(left);
         let gone = self.attempt.lock().take();
         drop(gone);
     }
