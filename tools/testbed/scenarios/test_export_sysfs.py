@@ -115,6 +115,7 @@ def test_no_name_leads_out_of_the_search_path(pair, stack):
         "sub": errno.ENOTBLK,
         "n" * 254: errno.ENOENT,
     }
+    server.run("dmesg --clear")
     for name, number in refusals.items():
         refused = client.run(stack.map_device(name), check=False)
         assert os.strerror(number) in refused, (name, refused)
@@ -146,6 +147,7 @@ def test_the_clients_files(pair, stack):
     folder = "/sys/block/ibnbd0/ibnbd"
     assert show(client, folder) == {
         "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",
+        "exclusive": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",
         "remap_device": "Usage: echo 1 > remap_device",
