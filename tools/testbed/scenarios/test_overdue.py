@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -79,6 +79,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
 def test_a_path_that_is_silent_is_found_out(pair, stack):
     server, client = pair
     device = server.null_blk(size_mb=16)
+    mishaps.make_ready(pair)
     # Packets are sent again for minutes before the connection breaks.
     client.run("modprobe ibtrs_client ack_timeout=25")
     blockdev.load(pair, stack)
@@ -88,13 +89,12 @@ def test_a_path_that_is_silent_is_found_out(pair, stack):
                        " --ioengine=io_uring --time_based --runtime=900 --size=12m --verify=crc32c --verify_fatal=1"
                        " --verify_backlog=32")
     blockdev.wait_for_reads(client, stack)
-    server.run("modprobe sch_netem && tc qdisc replace dev eth1 root netem loss 100%")
     begin = time.monotonic()
-    wait_for(lambda: connected(client) == 1, 40, "the path is given up")
-    print(f"\ngiven up after {time.monotonic() - begin:.1f} s")
-    assert "a request is overdue, and the server is silent" in client.run("dmesg")
-    before = int(client.run("awk '{ print $5 }' /sys/block/ibnbd0/stat"))
-    client.wait_until(f"[ $(awk '{{ print $5 }}' /sys/block/ibnbd0/stat) -gt {before + 50} ]", 60)
-    server.run("tc qdisc del dev eth1 root")
+    with mishaps.losing(server, 2, 100):
+        wait_for(lambda: connected(client) == 1, 40, "the path is given up")
+        print(f"\ngiven up after {time.monotonic() - begin:.1f} s")
+        assert "a request is overdue, and the server is silent" in client.run("dmesg")
+        before = int(client.run("awk '{ print $5 }' /sys/block/ibnbd0/stat"))
+        client.wait_until(f"[ $(awk '{{ print $5 }}' /sys/block/ibnbd0/stat) -gt {before + 50} ]", 60)
     fio.end(client, job)
     assert blockdev.same_on_both(pair, device, "/dev/ibnbd0", 12)

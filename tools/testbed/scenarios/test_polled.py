@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.stack import STACKS
 
@@ -69,6 +69,7 @@ def test_polled_io_completes_without_softirq(pair, stack):
 
 def test_paths_fail_while_they_are_polled(pair, stack):
     client = pair.client
+    mishaps.make_ready(pair)
     device = map_polled(pair, stack, 2, links=2)
     client.run(f"cd {SESSION} && echo round-robin > mp_policy && echo 1000 > hb_interval_ms &&"
                " echo 3 > hb_missed_max && echo 100 > reconnect_delay_ms")
@@ -86,10 +87,9 @@ def test_paths_fail_while_they_are_polled(pair, stack):
     for link in (2, 1) if LONG else (2,):
         path = f"{SESSION}/paths/*ip:{SERVER_ADDRESS.format(link=link)}"
         # The server's side goes away without a word.
-        pair.server.run(f"modprobe sch_netem && tc qdisc replace dev eth{link - 1} root netem loss 100%")
-        wait_for(lambda: connected(client) == 1, 60, "the path is given up")
-        goes_on()
-        pair.server.run(f"tc qdisc del dev eth{link - 1} root")
+        with mishaps.losing(pair.server, link, 100):
+            wait_for(lambda: connected(client) == 1, 60, "the path is given up")
+            goes_on()
         wait_for(lambda: connected(client) == 2, 120, "the path is back")
         begin = time.monotonic()
         client.run(f"cd {path} && echo 1 > disconnect")
