@@ -34,7 +34,9 @@ install_missing() {
 	done
 	[ "${#missing[@]}" -gt 0 ] || return 0
 	refresh_lists
-	with_progress "Installing ${missing[*]}" $((${#missing[@]} * 12)) \
+	say "Missing: ${missing[*]}"
+	# The title names the log: a bare machine misses more than fits there.
+	with_progress "Installing ${#missing[@]} packages" $((${#missing[@]} * 12)) \
 		apt_install -y --no-install-recommends install "${missing[@]}"
 }
 
