@@ -146,15 +146,14 @@ impl Start {
     /// Waits until the address is resolved.
     fn resolved(&self, attempt: &Attempt) -> Result {
         let cid = usize::from(self.cid);
-        for _ in 1..ADDR_TRIES {
+        for left in (0..ADDR_TRIES).rev() {
             if attempt.wait_addr(cid)? {
                 return Ok(());
             }
-            attempt.asks_again(cid);
-            self.ask()?;
-        }
-        if attempt.wait_addr(cid)? {
-            return Ok(());
+            if left > 0 {
+                attempt.asks_again(cid);
+                self.ask()?;
+            }
         }
         attempt.error(fmt!("connection {}: no answer about the address", cid));
         Err(ETIMEDOUT)
