@@ -157,7 +157,8 @@ struct Inner {
 
 /// A request in flight.
 struct Flight {
-    io: Carried,
+    /// None while its users are being told that it has failed.
+    io: Option<Carried>,
     /// What it takes to send it again, but for the user header, which is at the
     /// beginning of the slot's own.
     info: Info,
@@ -181,8 +182,6 @@ enum Carried {
     Mapped(MappedIo),
     /// No data.
     Plain(IoHandle),
-    /// Its users are just being told that it has failed.
-    Away,
 }
 
 impl Carried {
@@ -206,15 +205,14 @@ impl Carried {
     fn nents(&self) -> u32 {
         match self {
             Self::Mapped(io) => io.nents(),
-            Self::Plain(_) | Self::Away => 0,
+            Self::Plain(_) => 0,
         }
     }
 
-    fn release(self, dev: &Device) -> Option<IoHandle> {
+    fn release(self, dev: &Device) -> IoHandle {
         match self {
-            Self::Mapped(io) => Some(io.unmap(dev)),
-            Self::Plain(io) => Some(io),
-            Self::Away => None,
+            Self::Mapped(io) => io.unmap(dev),
+            Self::Plain(io) => io,
         }
     }
 }
@@ -228,7 +226,7 @@ impl Flight {
     }
 
     fn is_over(&self) -> bool {
-        !self.unanswered && self.is_released() && !matches!(self.io, Carried::Away)
+        !self.unanswered && self.is_released() && self.io.is_some()
     }
 
     /// Tells whether nobody but us needs its memory any more.
@@ -365,7 +363,7 @@ impl Inner {
             Doorbell::Later
         };
         match (transfer, &flight.io) {
-            (Transfer::Direct, Carried::Mapped(io)) => {
+            (Transfer::Direct, Some(Carried::Mapped(io))) => {
                 let room = Room {
                     wrs: 1,
                     sges: io.nents() + 1,
@@ -412,7 +410,7 @@ impl Inner {
             let error = result.err().map_or(0, Error::to_errno);
             (path.session.name(), path.name(), flight.info.tag, error, ns)
         });
-        Some((flight.io.release(qp.device())?, result))
+        Some((flight.io?.release(qp.device()), result))
     }
 }
 
@@ -493,11 +491,10 @@ impl Active {
             .and_then(|transfer| Ok((inner.write_header(&self.wire, req)?, transfer)));
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
-            // What was mapped comes back.
-            Err(error) => return io.release(&self.dev).map_or(Ok(()), |io| Err((error, io))),
+            Err(error) => return Err((error, io.release(&self.dev))),
         };
         inner.flight = Some(Flight {
-            io,
+            io: Some(io),
             info: *info,
             usr_len: req.user_hdr.len(),
             cid,
@@ -533,8 +530,8 @@ impl Active {
         // It was put there above, under the lock.
         let Some(flight) = flight else { return Ok(()) };
         flight.uncount(&self.attempt);
-        match flight.io.release(&self.dev) {
-            Some(io) => Err((error, io)),
+        match flight.io {
+            Some(io) => Err((error, io.release(&self.dev))),
             None => Ok(()),
         }
     }
@@ -684,19 +681,16 @@ fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let Some(flight) = flight.filter(|f| f.unanswered && f.is_released()) else {
         return;
     };
-    if matches!(flight.io, Carried::Away) {
-        return;
-    }
-    let carried = core::mem::replace(&mut flight.io, Carried::Away);
-    drop(inner);
-    let Some(mut io) = carried.release(qp.device()) else {
+    let Some(carried) = flight.io.take() else {
         return;
     };
+    drop(inner);
+    let mut io = carried.release(qp.device());
     io.abandon(ETIMEDOUT);
     let mut inner = slot.inner.lock();
     // It does not leave its slot in this state.
     if let Some(flight) = &mut inner.flight {
-        flight.io = Carried::Plain(io);
+        flight.io = Some(Carried::Plain(io));
     }
     let over = inner.finish(qp);
     drop(inner);
@@ -716,7 +710,7 @@ pub(crate) fn take(
     let inner = &mut *guard;
     let flight = inner.flight.take()?;
     flight.uncount(attempt);
-    let io = flight.io.release(dev)?;
+    let io = flight.io?.release(dev);
     if !flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(flight.info.dir, &flight.timer, flight.cid);
