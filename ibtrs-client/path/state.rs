@@ -208,7 +208,7 @@ impl Path {
     /// Lets no new request in, ends the connections, and leaves the requests that
     /// were in flight to the session.
     fn tear_down(&self) {
-        let Some(attempt) = self.attempt.lock().clone() else {
+        let Some(attempt) = self.attempt() else {
             return;
         };
         attempt.wait_ended();
@@ -275,7 +275,7 @@ impl WorkItem<1> for Path {
 
     fn run(this: Arc<Self>) {
         let _scope = NoIo::enter();
-        let attempt = this.attempt.lock().clone();
+        let attempt = this.attempt();
         if let Some(attempt) = attempt {
             connect::run(&attempt);
         }
@@ -296,7 +296,7 @@ impl WorkItem<3> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let attempt = this.attempt.lock().clone();
+        let attempt = this.attempt();
         let Some(attempt) = attempt else {
             return;
         };
