@@ -16,11 +16,11 @@ use kernel::{
             AtomicFlag,
             Full, //
         },
-        Arc,
-        Completion, //
+        Arc, //
     },
     types::Opaque, //
 };
+use kx::sync::Completion;
 
 /// Told when a device that it uses goes away.
 pub trait RemovalHandler: Send + Sync {
@@ -45,7 +45,7 @@ pub trait RemovalHandler: Send + Sync {
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
     pd: NonNull<bindings::ib_pd>,
-    gone: Arc<Event>,
+    gone: Arc<Completion>,
 }
 
 // SAFETY: Devices and protection domains may be used from any thread.
@@ -53,21 +53,12 @@ unsafe impl Send for Device {}
 // SAFETY: As above; the C functions called on them are thread-safe.
 unsafe impl Sync for Device {}
 
-/// Something that happens once, and is waited for.
-#[pin_data]
-struct Event {
-    #[pin]
-    done: Completion,
-}
-
-impl Event {
-    fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(pin_init!(Self { done <- Completion::new() }), GFP_KERNEL)
-    }
+fn new_event() -> Result<Arc<Completion>> {
+    Arc::pin_init(Completion::new(), GFP_KERNEL)
 }
 
 impl Device {
-    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Event>) -> Result<Arc<Self>> {
+    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
         // SAFETY: The device is being added, so it is live.
         let pd = crate::from_err_ptr(unsafe {
             bindings::__ib_alloc_pd(ib.as_ptr(), 0, crate::caller())
@@ -102,7 +93,7 @@ impl Device {
     ///
     /// `ENODEV` when it is going away already; `ENOMEM`.
     pub fn on_removal(&self, handler: Arc<dyn RemovalHandler>) -> Result<RemovalGuard> {
-        let told = Event::new()?;
+        let told = new_event()?;
         let user = User {
             handler: handler.clone(),
             told: told.clone(),
@@ -194,7 +185,7 @@ impl Drop for Device {
         // SAFETY: By the type invariant; everything that was allocated in the
         // domain held a reference to `self`, so it is gone.
         unsafe { bindings::ib_dealloc_pd_user(self.pd.as_ptr(), core::ptr::null_mut()) };
-        self.gone.done.complete_all();
+        self.gone.complete_all();
     }
 }
 
@@ -209,7 +200,7 @@ impl Drop for Device {
 /// To drop one *may sleep*.
 pub struct RemovalGuard {
     ib: NonNull<bindings::ib_device>,
-    told: Arc<Event>,
+    told: Arc<Completion>,
     /// So that nobody else drops the last reference, and runs code of its module.
     _handler: Arc<dyn RemovalHandler>,
 }
@@ -230,7 +221,7 @@ impl Drop for RemovalGuard {
         drop(devices);
         if found.is_none() {
             // `Client::remove` has it.
-            self.told.done.wait_for_completion();
+            self.told.wait();
         }
     }
 }
@@ -239,7 +230,7 @@ impl Drop for RemovalGuard {
 struct User {
     handler: Arc<dyn RemovalHandler>,
     /// He was, and is needed no more.
-    told: Arc<Event>,
+    told: Arc<Completion>,
 }
 
 struct Entry {
@@ -321,7 +312,7 @@ impl Client {
                 // this client of the removal.
                 return Err(EOPNOTSUPP);
             }
-            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, Event::new()?)?;
+            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, new_event()?)?;
             let entry = Entry {
                 dev,
                 users: KVec::new(),
@@ -347,11 +338,11 @@ impl Client {
             handler.device_removed();
             // His guard has another reference. It may go after that, and his module too.
             drop(handler);
-            told.done.complete_all();
+            told.complete_all();
         }
         let gone = dev.gone.clone();
         drop(dev);
-        gone.done.wait_for_completion();
+        gone.wait();
     }
 }
 
