@@ -103,7 +103,7 @@ struct ClientModule {
 impl kernel::Module for ClientModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            _sysfs: sysfs::register()?,
+            _sysfs: sysfs::CLASS.register()?,
         })
     }
 }

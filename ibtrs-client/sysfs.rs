@@ -27,24 +27,14 @@ use kx::sysfs::{
     Device,
     Dir,
     ModuleClass,
-    PlainDir,
-    Registration, //
+    PlainDir, //
 };
 
 mod path;
 mod session;
 mod stats;
 
-static CLASS: ModuleClass = ModuleClass::new();
-
-/// Makes the class, which is kept until what is returned is dropped.
-///
-/// # Context
-///
-/// May sleep; once.
-pub(crate) fn register() -> Result<Registration> {
-    CLASS.register(c"ibtrs-client")
-}
+pub(crate) static CLASS: ModuleClass = ModuleClass::new(c"ibtrs-client");
 
 /// The directory of a session.
 struct Place {

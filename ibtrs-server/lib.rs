@@ -118,7 +118,7 @@ impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         config::Config::from_params()?;
         Ok(Self {
-            _sysfs: sysfs::register()?,
+            _sysfs: sysfs::CLASS.register()?,
         })
     }
 }

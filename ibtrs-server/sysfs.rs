@@ -20,23 +20,13 @@ use kx::sysfs::{
     Device,
     Dir,
     ModuleClass,
-    PlainDir,
-    Registration, //
+    PlainDir, //
 };
 
 mod path;
 mod stats;
 
-static CLASS: ModuleClass = ModuleClass::new();
-
-/// Makes the class, which is kept until what is returned is dropped.
-///
-/// # Context
-///
-/// May sleep; once.
-pub(crate) fn register() -> Result<Registration> {
-    CLASS.register(c"ibtrs-server")
-}
+pub(crate) static CLASS: ModuleClass = ModuleClass::new(c"ibtrs-server");
 
 /// The directory of a session.
 pub(crate) struct SessionDir {

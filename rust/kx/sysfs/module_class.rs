@@ -10,12 +10,18 @@ use kernel::{
 };
 
 /// Where a module keeps its class, in a `static`, so that whatever is to be shown finds it.
-pub struct ModuleClass(RcuPtr<Arc<Class>>);
+pub struct ModuleClass {
+    name: &'static CStr,
+    class: RcuPtr<Arc<Class>>,
+}
 
 impl ModuleClass {
-    /// Makes a place without a class.
-    pub const fn new() -> Self {
-        Self(RcuPtr::null())
+    /// Makes a place for the class `name`.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            class: RcuPtr::null(),
+        }
     }
 
     /// Makes the class, which is kept until the registration is dropped.
@@ -27,9 +33,9 @@ impl ModuleClass {
     /// # Errors
     ///
     /// Those of [`Class::new`].
-    pub fn register(&'static self, name: &'static CStr) -> Result<Registration> {
-        let class = Class::new(name)?;
-        drop(self.0.replace(Some(KBox::new(class, GFP_KERNEL)?)));
+    pub fn register(&'static self) -> Result<Registration> {
+        let class = Class::new(self.name)?;
+        drop(self.class.replace(Some(KBox::new(class, GFP_KERNEL)?)));
         Ok(Registration(self))
     }
 
@@ -43,13 +49,7 @@ impl ModuleClass {
     ///
     /// [`ENODEV`] if there is none.
     pub fn get(&self) -> Result<Arc<Class>> {
-        self.0.read().get().cloned().ok_or(ENODEV)
-    }
-}
-
-impl Default for ModuleClass {
-    fn default() -> Self {
-        Self::new()
+        self.class.read().get().cloned().ok_or(ENODEV)
     }
 }
 
@@ -58,6 +58,6 @@ pub struct Registration(&'static ModuleClass);
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        drop(self.0 .0.replace(None));
+        drop(self.0.class.replace(None));
     }
 }
