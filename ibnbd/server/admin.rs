@@ -28,9 +28,13 @@ use ibnbd_proto::{
         PathError,
         PATH_MAX, //
     },
+    Access, //
 };
 use ibtrs_core::convert;
-use ibtrs_proto::name::SessionName;
+use ibtrs_proto::name::{
+    DevicePath,
+    SessionName, //
+};
 use ibtrs_server::Op;
 use kernel::{
     alloc::AllocError,
@@ -177,7 +181,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
-    let device = open_below(session, message)?;
+    let device = open_below(session, name, access)?;
     let id = open.new_id()?;
     let rsp = answer(session, id, &device)?;
     let view = Arc::new(
@@ -218,7 +222,11 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
 }
 
 /// Finds the device below the search path.
-fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> {
+fn open_below(
+    session: &Session,
+    device: DevicePath<'_>,
+    access: Access,
+) -> Result<Opened, Refusal> {
     if crate::param::dev_search_path.get().is_empty() {
         return Err(Refusal::new(EACCES, "dev_search_path is not set"));
     }
@@ -227,13 +235,8 @@ fn open_below(session: &Session, message: &Open<'_>) -> Result<Opened, Refusal> 
     let mut root = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let mut place = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let root = path::root(&mut root, session::search_path()?, name)?;
-    let place = path::below(&mut place, root, message.dev_name)?;
-    Ok(Opened::open(
-        &session.exports,
-        root,
-        place,
-        message.access(session.has_extensions()),
-    )?)
+    let place = path::below(&mut place, root, device)?;
+    Ok(Opened::open(&session.exports, root, place, access)?)
 }
 
 fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Refusal> {
