@@ -55,6 +55,7 @@ use kx::{
     sysfs::Action,
     work::{
         DelayedWork,
+        Work,
         WorkItem, //
     }, //
 };
@@ -64,6 +65,10 @@ const RETRY: Backoff = Backoff {
     base_ms: 500,
     max_ms: 30_000,
 };
+
+fn device_path(name: &CStr) -> Result<DevicePath<'_>> {
+    DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))
+}
 
 /// A device on the server.
 #[pin_data]
@@ -83,12 +88,12 @@ pub(crate) struct Device {
     #[pin]
     reopen: DelayedWork<Self, 0>,
     #[pin]
-    look: DelayedWork<Self, 1>,
+    look: Work<Self, 1>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
-    impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
+    impl HasWork<Work<Self, 1>> for Device { self.look }
 }
 
 struct Inner {
@@ -147,7 +152,7 @@ impl Device {
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
-                look <- kx::new_delayed_work!(queue, "Device::look"),
+                look <- kx::new_work!(queue, "Device::look"),
             }? Error),
             GFP_KERNEL,
         )
@@ -266,8 +271,7 @@ impl Device {
             }
             inner.life
         };
-        let name =
-            DevicePath::new(self.name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let name = device_path(&self.name)?;
         let answer = session::open_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
         if inner.life != life {
@@ -457,8 +461,7 @@ impl Device {
             }
             (inner.life, inner.rsp.device_id)
         };
-        let name =
-            DevicePath::new(self.name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let name = device_path(&self.name)?;
         let answer = session::ask_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
         if inner.life != life {
@@ -556,8 +559,7 @@ impl Opened {
     }
 
     fn open_now(session: SessionRef, place: PlaceRef, name: &CStr, access: Access) -> Result<Self> {
-        let name =
-            DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))?;
+        let name = device_path(name)?;
         let life = session.link().life();
         let transport = session.transport().clone();
         let rsp = session::open_device(&transport, name, access)?;

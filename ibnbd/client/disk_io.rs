@@ -9,6 +9,7 @@
 //! Contexts: *any*, where nothing else is said.
 
 use crate::{
+    by_tag::ByTag,
     patience::Patience,
     queue::Queue,
     share::{
@@ -73,7 +74,7 @@ pub(crate) struct DiskIo {
     #[pin]
     share: Share,
     /// Requests that wait, by tag.
-    held: KVVec<TakeCell<Request<Queue>>>,
+    held: ByTag<TakeCell<Request<Queue>>>,
 }
 
 /// What to do with a request.
@@ -94,10 +95,6 @@ impl DiskIo {
     /// May sleep.
     pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
         let tags = usize::from(transport.io_depth());
-        let mut held = KVVec::with_capacity(tags, GFP_KERNEL)?;
-        for _ in 0..tags {
-            held.push(TakeCell::empty(), GFP_KERNEL)?;
-        }
         let (number, neighbours) = (traits.number, traits.neighbours.clone());
         let init = try_pin_init!(Self {
             transport,
@@ -109,7 +106,7 @@ impl DiskIo {
             write_through: AtomicFlag::new(false),
             patience: Patience::new(tags)?,
             share <- Share::new(neighbours, number, tags),
-            held,
+            held: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
         Arc::pin_init(init, GFP_KERNEL)
     }
@@ -169,8 +166,7 @@ impl DiskIo {
     ///
     /// The request comes back if there is no place for it.
     pub(crate) fn hold(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
-        let slot = usize::try_from(rq.tag()).ok();
-        let Some(slot) = slot.and_then(|tag| self.held.get(tag)) else {
+        let Some(slot) = self.held.get(rq.tag()) else {
             return Err((rq, Status::TARGET));
         };
         slot.put(rq).map_err(|rq| (rq, Status::RESOURCE))?;
@@ -218,7 +214,7 @@ impl DiskIo {
     }
 
     fn release(&self) {
-        for slot in &self.held {
+        for slot in self.held.iter() {
             requeue(slot);
         }
     }

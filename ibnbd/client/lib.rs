@@ -18,6 +18,7 @@
 //! | [`background`] | work that goes on when the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
+//! | [`by_tag`] | a place for each request |
 //! | [`patience`] | requests that take too long |
 //! | [`share`] | what each disk gets of a session that several use |
 //! | [`limits`] | the disk's properties |
@@ -43,6 +44,7 @@ use kernel::{
 
 mod attrs;
 mod background;
+mod by_tag;
 mod control;
 mod device;
 mod disk_io;

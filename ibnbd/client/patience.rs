@@ -10,6 +10,7 @@
 //!
 //! Contexts: *any*, where nothing else is said.
 
+use crate::by_tag::ByTag;
 use kernel::{
     prelude::*,
     sync::atomic::{
@@ -33,8 +34,8 @@ pub(crate) struct Patience {
     counting: AtomicFlag,
     /// Requests that were given up, and have not ended.
     stuck: Atomic<u32>,
-    /// By tag, how often the request has taken too long, or one of the above.
-    places: KVVec<Atomic<u32>>,
+    /// How often the request has taken too long, or one of the above.
+    places: ByTag<Atomic<u32>>,
 }
 
 impl Patience {
@@ -47,16 +48,12 @@ impl Patience {
     ///
     /// May sleep.
     pub(crate) fn new(tags: usize) -> Result<Self> {
-        let mut places = KVVec::with_capacity(tags, GFP_KERNEL)?;
-        for _ in 0..tags {
-            // If there is a limit before such a request has ended, it counts.
-            places.push(Atomic::new(0), GFP_KERNEL)?;
-        }
         Ok(Self {
             limit: Atomic::new(0),
             counting: AtomicFlag::new(false),
             stuck: Atomic::new(0),
-            places,
+            // If there is a limit before such a request has ended, it counts.
+            places: ByTag::new(tags, || Atomic::new(0))?,
         })
     }
 
@@ -81,17 +78,13 @@ impl Patience {
         Ok(())
     }
 
-    fn place(&self, tag: u32) -> Option<&Atomic<u32>> {
-        self.places.get(usize::try_from(tag).ok()?)
-    }
-
     /// A request with that tag begins.
     #[inline]
     pub(crate) fn begins(&self, tag: u32) {
         if !self.counting.load(Relaxed) {
             return;
         }
-        if let Some(place) = self.place(tag) {
+        if let Some(place) = self.places.get(tag) {
             // One that is made anew may have been given up just now.
             if place.xchg(0, Full) == GIVEN_UP {
                 self.stuck.fetch_sub(1, Relaxed);
@@ -103,7 +96,7 @@ impl Patience {
     /// given up.
     pub(crate) fn exceeded(&self, tag: u32) -> bool {
         let limit = self.limit();
-        let Some(place) = self.place(tag).filter(|_| limit > 0) else {
+        let Some(place) = self.places.get(tag).filter(|_| limit > 0) else {
             return false;
         };
         let times = place.load(Relaxed);
@@ -129,7 +122,7 @@ impl Patience {
 
     /// Returns whether the request with that tag was given up.
     pub(crate) fn is_given_up(&self, tag: u32) -> bool {
-        let place = self.place(tag);
+        let place = self.places.get(tag);
         place.is_some_and(|place| place.load(Relaxed) == GIVEN_UP)
     }
 
@@ -140,7 +133,7 @@ impl Patience {
             return false;
         }
         // ORDERING: See `exceeded`.
-        let before = self.place(tag).map(|place| place.xchg(ENDED, Full));
+        let before = self.places.get(tag).map(|place| place.xchg(ENDED, Full));
         if before != Some(GIVEN_UP) {
             return false;
         }

@@ -10,7 +10,10 @@
 //!
 //! Contexts: *any* but hardirq, where nothing else is said.
 
-use crate::queue::Queue;
+use crate::{
+    by_tag::ByTag,
+    queue::Queue, //
+};
 use ibnbd_proto::window::Window;
 use kernel::{
     new_spinlock_irq,
@@ -94,8 +97,7 @@ pub(crate) struct Share {
     seen_ms: Atomic<u64>,
     #[pin]
     inner: SpinLockIrq<Inner>,
-    /// By tag.
-    places: KVVec<TakeCell<Waiting>>,
+    places: ByTag<TakeCell<Waiting>>,
 }
 
 struct Inner {
@@ -153,13 +155,7 @@ impl Share {
                 },
                 "Share::inner"
             ),
-            places: {
-                let mut places = KVVec::with_capacity(tags, GFP_KERNEL)?;
-                for _ in 0..tags {
-                    places.push(TakeCell::empty(), GFP_KERNEL)?;
-                }
-                places
-            },
+            places: ByTag::new(tags, TakeCell::empty)?,
             number,
             member: Member::new(neighbours),
         }? Error)
@@ -199,10 +195,7 @@ impl Share {
             return Entry::Go(rq);
         }
         let tag = rq.tag();
-        let place = usize::try_from(tag)
-            .ok()
-            .and_then(|tag| self.places.get(tag));
-        let Some(place) = place else {
+        let Some(place) = self.places.get(tag) else {
             return Entry::Go(rq);
         };
         // Under the lock, so that who finds the tag finds the request.
@@ -243,7 +236,7 @@ impl Share {
         let tag = inner.waiting.pop()?;
         inner.under_way += 1;
         drop(inner);
-        let place = self.places.get(usize::try_from(tag).ok()?)?;
+        let place = self.places.get(tag)?;
         let (mut rq, queue) = place.take()?;
         rq.pdu_mut().get_mut().turn = Turn(Some(now_ns));
         Some((rq, queue))
