@@ -42,6 +42,13 @@ def map_two_paths(pair: Pair, stack: Stack, size_mb: int = 32, session: str = "d
     return device
 
 
+def connected(client: Guest, session: str = "demo") -> int:
+    """How many paths of a session of ours are connected.  A path that is about to be
+    may change its name meanwhile."""
+    return int(client.run(f"cat /sys/class/ibtrs-client/{session}/paths/*/state 2> /dev/null | "
+                          "grep -c '^connected' || true"))
+
+
 def checksum(guest: Guest, path: str, size_mb: int, start_mb: int = 0) -> str:
     """Of a part of a disk, past the page cache of the guest."""
     return guest.run(f"dd if={path} bs=1M count={size_mb} skip={start_mb} iflag=direct status=none | sha256sum",

@@ -25,13 +25,8 @@ def load(pair, stack):
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
     pair.client.run(SETTINGS)
-    wait_for(lambda: connected(pair.client) == 2, 60, "both paths are connected")
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
     return Load(pair.client, stack)
-
-
-def connected(client) -> int:
-    """How many paths are connected."""
-    return int(client.run(f"cat {SESSION}/paths/*/state 2>/dev/null | grep -c '^connected' || true"))
 
 
 def test_paths_are_added_and_removed(pair, stack, load):
@@ -42,10 +37,10 @@ def test_paths_are_added_and_removed(pair, stack, load):
         load.goes_on()
         client.run(f"cd {path} && echo 1 > reconnect && [ $(cat state) = connected ]")
         client.run(f"cd {path} && echo 1 > remove_path")
-        assert connected(client) == 1
+        assert blockdev.connected(client) == 1
         load.goes_on()
         client.run(f"echo ip:{SERVER_ADDRESS.format(link=link)} > {SESSION}/add_path")
-        assert connected(client) == 2
+        assert blockdev.connected(client) == 2
         load.goes_on()
     load.end()
 
@@ -55,7 +50,7 @@ def test_no_path_for_45_seconds(pair, stack, load):
     start = load.clock()
     with losing(client, 1, 100), losing(client, 2, 100):
         time.sleep(45)
-        assert connected(client) == 0
+        assert blockdev.connected(client) == 0
     load.goes_on(timeout=120)
     print(f"\nno path for 45 s: longest time without I/O {load.gap(start):.1f} s")
     load.end()
@@ -69,7 +64,7 @@ def test_no_path_for_too_long(pair, stack):
     client.run(f"{SETTINGS} && echo 5 > queue_timeout_s")
     client.run(read)
     with losing(client, 1, 100), losing(client, 2, 100):
-        wait_for(lambda: connected(client) == 0, 60, "both paths are given up")
+        wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths are given up")
         started = time.monotonic()
         assert not client.ok(read)
         assert time.monotonic() - started < 30
@@ -86,7 +81,7 @@ def test_the_server_is_killed_and_comes_back(pair, stack):
     reader = client.start(f"dd if={stack.disk} of=/dev/null bs=64k count=4000 iflag=direct status=none; "
                           f"dd if={stack.disk} of=/dev/null bs=64k iflag=direct status=none")
     pair.server.kill()
-    wait_for(lambda: connected(client) == 0, 60, "both paths are given up")
+    wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths are given up")
     pair.reboot("server")
     # The same disk again, for who looks at the server's size and name.
     assert pair.server.null_blk(size_mb=32) == device

@@ -21,14 +21,10 @@ def map_disks(pair, stack, *devices: str, size_mb: int = 16) -> None:
     paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
     for device in devices:
         pair.client.run(f'echo "sessname=demo {paths} device_path={device}" > {stack.map_file}')
-    wait_for(lambda: connected(pair.client) == 2, 60, "both paths are connected")
+    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
     # Nobody else is to notice anything.
     pair.client.run(f"cd {SESSION} && echo 60000 > hb_interval_ms && echo 100 > hb_missed_max &&"
                     " echo round-robin > mp_policy")
-
-
-def connected(guest) -> int:
-    return int(guest.run(f"cat {SESSION}/paths/*/state 2> /dev/null | grep -c '^connected' || true"))
 
 
 def reconnects(guest) -> int:
@@ -50,7 +46,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         # Several times the time-out, and the time to answer.
         client.wait_until("[ $(dmesg | grep -c 'its disk is slow') -ge 2 ]", 60)
         client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
-        assert write.running and connected(client) == 2 and reconnects(client) == 0
+        assert write.running and blockdev.connected(client) == 2 and reconnects(client) == 0
         assert client.run(f"cat {LIMIT}") == "0" and not client.ok(f"bash -c 'echo 1001 > {LIMIT}'")
 
         # With a limit it ends with an error.
@@ -63,11 +59,11 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         said = client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none", check=False)
         assert os.strerror(errno.ETIMEDOUT) in said and time.monotonic() - begin < 5
         client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
-        assert connected(client) == 2 and reconnects(client) == 0
+        assert blockdev.connected(client) == 2 and reconnects(client) == 0
     finally:
         server.run("dmsetup resume --noudevsync stuck")
     # The read's answer is not welcome any more.
-    wait_for(lambda: reconnects(client) == 1 and connected(client) == 2, 60, "the path is back")
+    wait_for(lambda: reconnects(client) == 1 and blockdev.connected(client) == 2, 60, "the path is back")
     client.wait_until("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
     client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=16 oflag=direct status=none")
     assert blockdev.same_on_both(pair, "/dev/nullb0", "/dev/ibnbd0", 1)
@@ -91,7 +87,7 @@ def test_a_path_that_is_silent_is_found_out(pair, stack):
     blockdev.wait_for_reads(client, stack)
     begin = time.monotonic()
     with mishaps.losing(server, 2, 100):
-        wait_for(lambda: connected(client) == 1, 40, "the path is given up")
+        wait_for(lambda: blockdev.connected(client) == 1, 40, "the path is given up")
         print(f"\ngiven up after {time.monotonic() - begin:.1f} s")
         assert "a request is overdue, and the server is silent" in client.run("dmesg")
         before = int(client.run("awk '{ print $5 }' /sys/block/ibnbd0/stat"))

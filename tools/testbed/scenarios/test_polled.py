@@ -37,10 +37,6 @@ def in_flight(guest) -> int:
     return sum(map(int, guest.run("cat /sys/block/ibnbd0/inflight").split()))
 
 
-def connected(guest) -> int:
-    return int(guest.run(f"cat {SESSION}/paths/*/state 2> /dev/null | grep -c '^connected' || true"))
-
-
 def test_polled_io_completes_without_softirq(pair, stack):
     client = pair.client
     device = map_polled(pair, stack, -1)
@@ -73,7 +69,7 @@ def test_paths_fail_while_they_are_polled(pair, stack):
     device = map_polled(pair, stack, 2, links=2)
     client.run(f"cd {SESSION} && echo round-robin > mp_policy && echo 1000 > hb_interval_ms &&"
                " echo 3 > hb_missed_max && echo 100 > reconnect_delay_ms")
-    wait_for(lambda: connected(client) == 2, 60, "both paths are connected")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     job = client.start(f"fio --name=x --filename=/dev/ibnbd0 {POLLED} --rw=randwrite --bsrange=4k-64k --size=24m"
                        f" --iodepth=16 --numjobs=1 --time_based --runtime=900 {VERIFY}")
     done = "awk '{ print $1 + $5 }' /sys/block/ibnbd0/stat"
@@ -88,9 +84,9 @@ def test_paths_fail_while_they_are_polled(pair, stack):
         path = f"{SESSION}/paths/*ip:{SERVER_ADDRESS.format(link=link)}"
         # The server's side goes away without a word.
         with mishaps.losing(pair.server, link, 100):
-            wait_for(lambda: connected(client) == 1, 60, "the path is given up")
+            wait_for(lambda: blockdev.connected(client) == 1, 60, "the path is given up")
             goes_on()
-        wait_for(lambda: connected(client) == 2, 120, "the path is back")
+        wait_for(lambda: blockdev.connected(client) == 2, 120, "the path is back")
         begin = time.monotonic()
         client.run(f"cd {path} && echo 1 > disconnect")
         print(f"\ndisconnected in {time.monotonic() - begin:.1f} s")
