@@ -28,6 +28,8 @@ class Target:
     stack: Stack | None
     # For the server's transport module.
     parameters: str = ""
+    # Paths of the session, each with an interface of its own.
+    paths: int = 1
 
 
 TARGETS = [
@@ -36,6 +38,7 @@ TARGETS = [
     Target("mainline RNBD, always_invalidate=N", STACKS["mainline"], "always_invalidate=N"),
     Target("ibnbd, always_invalidate=Y", STACKS["ibtrs"], "always_invalidate=Y"),
     Target("ibnbd, always_invalidate=N", STACKS["ibtrs"], "always_invalidate=N"),
+    Target("ibnbd, N, two paths", STACKS["ibtrs"], "always_invalidate=N", paths=2),
 ]
 
 
@@ -50,12 +53,14 @@ def prepare(guest: Guest, target: Target) -> str:
     guest.run(stack.load_server())
     guest.run(stack.load_client())
     guest.run(stack.map_device("/dev/nullb0"))
+    for link in range(2, target.paths + 1):
+        guest.run(f"echo ip:10.0.{link}.1 > /sys/class/{stack.transport('client').replace('_', '-')}/demo/add_path")
     return stack.disk
 
 
 def measure(target: Target, scale: float) -> list[float]:
     """Microseconds of an I/O at depth 1, I/Os a second at depth 32."""
-    with Solo("fast", how=accel.counting()) as lab:
+    with Solo("fast", links=target.paths, how=accel.counting()) as lab:
         disk = prepare(lab.guest, target)
         row = []
         for pattern, depth, count in JOBS:
