@@ -4,7 +4,10 @@
 
 use core::ptr::NonNull;
 
-use crate::device::Device;
+use crate::{
+    device::Device,
+    plug, //
+};
 use ibtrs_bindings as bindings;
 use kernel::{
     prelude::*,
@@ -25,7 +28,8 @@ pub enum PollContext {
     /// In softirq context: handlers must not sleep.
     SoftIrq,
     /// On a bound, high-priority work queue: handlers may sleep, at the cost
-    /// of the completions behind them.
+    /// of the completions behind them. What they ask of disks is handed over for
+    /// all completions that are there.
     WorkQueue,
     /// In the context of whoever calls [`QueuePair::poll`], and only then: the device
     /// does not interrupt anybody for them. Handlers must not sleep.
@@ -83,6 +87,10 @@ impl Cq {
                 crate::caller(),
             )
         })?;
+        if context == PollContext::WorkQueue {
+            // SAFETY: It was just allocated for a work queue, and no queue pair has it.
+            unsafe { plug::install(ptr.as_ptr()) };
+        }
         // INVARIANT: Just allocated on `dev`, with that context.
         Ok(Self {
             ptr,

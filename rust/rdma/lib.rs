@@ -48,6 +48,7 @@ pub mod device;
 pub mod dma;
 pub mod imm;
 pub mod mr;
+mod plug;
 pub mod qp;
 pub mod recv;
 pub mod sendq;

@@ -8,6 +8,7 @@ from .guest import Guest
 
 TRACING = "/sys/kernel/tracing"
 BIO = re.compile(r"block_bio_queue: \S+ (\S+) (\d+) \+ (\d+) \[")
+UNPLUG = re.compile(r"block_unplug: \[\S+\] (\d+)$", re.M)
 REQUEST = re.compile(r"block_rq_issue: \S+ (\S+) \d+ \(\S*\) (\d+) \+ (\d+) (\w+),\d+,(\d+) ")
 
 
@@ -44,3 +45,13 @@ class BlockTrace:
     def priorities(self) -> set[str]:
         """Classes and levels of the requests that the driver got, as in be/4."""
         return {f"{match[3]}/{match[4]}" for match in REQUEST.findall(self.text)}
+
+
+def batches(guest: Guest, during) -> list[int]:
+    """How many requests at a time threads handed to the drivers of all the guest's disks, while
+    during() ran, of those that they had collected."""
+    event = f"{TRACING}/events/block/block_unplug/enable"
+    guest.run(f"echo > {TRACING}/trace; echo 1 > {event}")
+    during()
+    text = guest.run(f"echo 0 > {event}; cat {TRACING}/trace; echo > {TRACING}/trace")
+    return [int(count) for count in UNPLUG.findall(text)]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, blocktrace, fio
 from testbed.lab import SERVER_ADDRESS, wait_for
 
 pytestmark = pytest.mark.fast
@@ -46,6 +46,14 @@ def test_a_busy_disk_does_not_starve_another(pair, stack):
     print(f"\ndepth 1 alone: {alone.iops:.0f} IOPS, {alone.mean_us:.0f} us; beside depth 512 ({others:.0f} IOPS):"
           f" {beside.iops:.0f} IOPS, {beside.mean_us:.0f} us")
     assert beside.iops > alone.iops / 4
+
+
+def test_requests_reach_the_servers_disk_in_batches(pair, stack):
+    blockdev.map_new(pair, stack, size_mb=16)
+    read = f"--name=x --filename={stack.disk} --rw=randread --bs=4k --iodepth=64 --direct=1 --ioengine=io_uring --size=8m"
+    sizes = blocktrace.batches(pair.server, lambda: fio.run(pair.client, read))
+    print(f"\n{sum(sizes)} of 2,048 requests went in {len(sizes)} batches of up to {max(sizes, default=0)}")
+    assert max(sizes, default=0) > 1
 
 
 def test_disks_are_unmapped_while_others_are_busy(pair, stack):

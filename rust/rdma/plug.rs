@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completions that a work queue handles: what their handlers ask of disks is handed
+//! to the disks' drivers in one go.
+//!
+//! The core has no hook around a batch of completions. It polls in a function of its own,
+//! which is the same for all queues: that is called by one of ours, which the queue's work
+//! is made to run.
+
+use ibtrs_bindings as bindings;
+use kernel::{
+    bindings::{
+        work_func_t,
+        work_struct, //
+    },
+    sync::SetOnce, //
+};
+
+/// The core's function.
+static POLL: SetOnce<work_func_t> = SetOnce::new();
+
+/// Has the handlers of a queue called under a plug.
+///
+/// # Safety
+///
+/// `cq` must be a live completion queue whose completions a work queue handles, and
+/// which can have none yet.
+pub(crate) unsafe fn install(cq: *mut bindings::ib_cq) {
+    // SAFETY: The queue is live by this function's contract.
+    let work = unsafe { &raw mut (*cq).__bindgen_anon_1.work };
+    // CAST: What wraps the work in a union is transparent.
+    let work = work.cast::<work_struct>();
+    // SAFETY: The work is the active member, as a work queue handles completions. It is
+    // initialised, and nobody queues it yet.
+    let func = unsafe { &mut (*work).func };
+    // Once is enough, as it is always the same one.
+    POLL.populate(*func);
+    *func = Some(poll);
+}
+
+/// # Safety
+///
+/// `work` must be that of a completion queue that [`install`] was called for.
+unsafe extern "C" fn poll(work: *mut work_struct) {
+    // It was put there before any queue could come here.
+    if let Some(poll) = POLL.copy().flatten() {
+        // SAFETY: The core's function for the work of its completion queues, which is
+        // what `work` is by this function's contract.
+        kx::blk::plugged(|| unsafe { poll(work) });
+    }
+}
