@@ -43,6 +43,13 @@ class Spec:
     kernel_arguments: str = ""
 
 
+def pause(asked: float, least: float) -> None:
+    """Between two questions of whether something has come about: as long as the
+    one that was asked at that time took, a second at most, so that guests have
+    time for what is waited for."""
+    time.sleep(max(least, min(time.monotonic() - asked, 1)))
+
+
 def _die_with_parent() -> None:
     """No guest outlives the program that started it."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -160,10 +167,13 @@ class Guest:
     def wait_until(self, command: str, timeout: float = 60) -> None:
         """Waits until a command succeeds."""
         deadline = time.monotonic() + timeout
-        while not self.ok(command):
+        while True:
+            asked = time.monotonic()
+            if self.ok(command):
+                return
             if time.monotonic() > deadline:
                 raise AssertionError(f"{self.name}: not within {timeout:.0f} s: {command}")
-            time.sleep(0.2)
+            pause(asked, 0.2)
 
     # What happens to machines.
 

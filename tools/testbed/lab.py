@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import accel, modules, paths
 from .accel import Accel
-from .guest import Guest, Spec
+from .guest import Guest, Spec, pause
 
 SERVER_ADDRESS = "10.0.{link}.1"
 CLIENT_ADDRESS = "10.0.{link}.2"
@@ -93,8 +93,7 @@ class Lab:
 
     def _ready(self, guest: Guest) -> None:
         guest.wait_booted()
-        # As one command: each takes its second where kernels check themselves.
-        guest.run(" && ".join(self.network(guest.name)) or "true")
+        guest.run(together(self.network(guest.name)))
 
     def network(self, name: str) -> list[str]:
         """The commands that set a guest's links up."""
@@ -205,10 +204,27 @@ class Solo(Lab):
         return commands
 
 
+def together(commands: list[str]) -> str:
+    """The commands as one, each only if those before went well.  Those for `ip`
+    that follow one another are given to one: where the kernel checks itself
+    most of the time goes into starting programs."""
+    parts = []
+    for is_ip, group in itertools.groupby(commands, lambda command: command.startswith("ip ")):
+        if is_ip:
+            lines = " ".join(f"'{command.removeprefix('ip ')}'" for command in group)
+            parts.append(f"printf '%s\\n' {lines} | ip -batch -")
+        else:
+            parts += group
+    return " && ".join(parts) or "true"
+
+
 def wait_for(condition, timeout: float, what: str) -> None:
     """Waits until condition() holds."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:.0f} s: {what}")
-        time.sleep(0.1)
+        pause(asked, 0.1)

@@ -5,7 +5,7 @@ as it should be; afterwards it is again."""
 from contextlib import contextmanager
 
 from .guest import Guest
-from .lab import Pair
+from .lab import Pair, together
 
 # With room for everything that waits, see Pair.wire().
 ALL_WELL = "netem limit 20000"
@@ -23,7 +23,7 @@ def device_anew(pair: Pair, guest: Guest, link: int) -> None:
 def interface_down(pair: Pair, guest: Guest, link: int):
     guest.run(f"ip link set eth{link - 1} down")
     yield
-    guest.run(" && ".join(pair.wire(guest.name, link)))
+    guest.run(together(pair.wire(guest.name, link)))
     device_anew(pair, guest, link)
 
 

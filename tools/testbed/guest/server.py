@@ -8,6 +8,8 @@ To the host:   hello, out (output of a job), exit (its status).
 It imports as little as it can: every import costs boot time in a guest
 that is emulated.  For the same reason a shell waits for each command: where
 the kernel checks itself, a shell takes longer to start than most commands run.
+The shell, and the small programs that commands use most, are linked statically:
+they start twice as fast there.
 """
 
 import os
@@ -15,10 +17,14 @@ import select
 
 PORT = "/dev/vport0p1"
 FOLDER = "/run/testbed"
+PROGRAMS = FOLDER + "/bin"
+SHELL_PROGRAM = "/bin/bash-static"
+# What busybox does as the programs do that it stands in for.
+BUSYBOX = "cat cut grep head ln ls mkdir rm rmdir seq sleep tail tr wc"
 # The file named by $1 is complete when descriptor 9 can be read.
 SHELL = 'read -r _ <&9; exec 9<&-; . "$1"'
 ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": PROGRAMS + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp", "TERM": "linux", "LC_ALL": "C", "LD_LIBRARY_PATH": "/run/testbed/lib",
 }
 
@@ -34,10 +40,18 @@ class Server:
         self.pipes = {}  # job -> descriptor of its output
         self.scripts = {}  # job -> file of its command
         os.chdir("/tmp")
-        os.makedirs(FOLDER, exist_ok=True)
+        self.link_programs()
         self.number = 0
         self.shell = self.prepare()
         self.send("0", "hello")
+
+    @staticmethod
+    def link_programs():
+        os.makedirs(PROGRAMS, exist_ok=True)
+        for name in ["bash", *BUSYBOX.split()]:
+            target = SHELL_PROGRAM if name == "bash" else "/bin/busybox"
+            if not os.path.lexists(PROGRAMS + "/" + name):
+                os.symlink(target, PROGRAMS + "/" + name)
 
     def send(self, job, verb, data=b""):
         frame = b"%s %s %d\n" % (job.encode(), verb.encode(), len(data)) + data
@@ -50,7 +64,7 @@ class Server:
         script = "%s/%d" % (FOLDER, self.number)
         (reader, writer), (waits, go) = os.pipe(), os.pipe()
         pid = os.posix_spawn(
-            "/bin/bash", ["bash", "-o", "pipefail", "-c", SHELL, "bash", script], ENVIRONMENT, setsid=True,
+            SHELL_PROGRAM, ["bash", "-o", "pipefail", "-c", SHELL, "bash", script], ENVIRONMENT, setsid=True,
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                           (os.POSIX_SPAWN_DUP2, writer, 1),
                           (os.POSIX_SPAWN_DUP2, writer, 2),

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from testbed import initramfs, stubs, tsc
+from testbed.lab import together
 from testbed.stack import STACKS
 
 
@@ -48,6 +49,13 @@ def test_the_counter_is_measured_the_same_twice():
     first, second = tsc.khz(0.05), tsc.khz(0.05)
     assert first > 100_000
     assert abs(first - second) < first / 100
+
+
+def test_commands_that_are_given_to_one_program():
+    commands = ["modprobe a", "ip link set x up", "ip addr add 1 dev x", "rdma link add", "ip link show"]
+    assert together(commands) == (r"modprobe a && printf '%s\n' 'link set x up' 'addr add 1 dev x' | ip -batch - && "
+                                  r"rdma link add && printf '%s\n' 'link show' | ip -batch -")
+    assert together([]) == "true"
 
 
 def test_what_an_operator_types():
