@@ -20,7 +20,7 @@ SERVER = Path(__file__).parent / "guest/server.py"
 # What every kernel gets.  The guests are often emulated on a machine that is
 # busy, so the watchdogs for things that stand still are patient.
 COMMAND_LINE = (
-    "console=ttyS0 loglevel=7 pty.legacy_count=0 8250.nr_uarts=1 log_buf_len=4M panic=-1 reboot=t no_timer_check "
+    "console=ttyS0 loglevel=7 pty.legacy_count=0 8250.nr_uarts=1 log_buf_len=1M panic=-1 reboot=t no_timer_check "
     "rcupdate.rcu_cpu_stall_timeout=240 "
     # rxe fails a queue pair that has to send a registration again, and after
     # half a second without an answer it does; emulated guests are that slow.
@@ -37,6 +37,7 @@ class Spec:
     accel: Accel
     modules: Path
     cpus: int = 2
+    # Booting and kmemleak's scans take their time for each page.
     memory_mb: int = 1024
     nics: list[list[str]] = field(default_factory=list)
     disks: list[Path] = field(default_factory=list)

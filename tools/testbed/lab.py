@@ -86,7 +86,6 @@ class Lab:
     def _launch(self, name: str) -> None:
         folder = self.folder / f"{name}-{next(self.generation)}"
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
-                    memory_mb=2048 if self.kernel.slow else 1024,
                     nics=self._nics(name), disks=self.disks.get(name, []),
                     kernel_arguments=self.kernel_arguments)
         self.guests[name] = Guest(spec, folder)
