@@ -19,8 +19,8 @@ PORT = "/dev/vport0p1"
 FOLDER = "/run/testbed"
 PROGRAMS = FOLDER + "/bin"
 SHELL_PROGRAM = "/bin/bash-static"
-# What busybox does as the programs do that it stands in for.
-BUSYBOX = "cat cut grep head ln ls mkdir rm rmdir seq sleep tail tr wc"
+# Where busybox does what the programs do that it stands in for (not so head: `-c 1M`).
+BUSYBOX = "cat cut grep ln ls mkdir rm rmdir seq sleep tail tr wc"
 # The file named by $1 is complete when descriptor 9 can be read.
 SHELL = 'read -r _ <&9; exec 9<&-; . "$1"'
 ENVIRONMENT = {
