@@ -70,6 +70,7 @@ class Guest:
         self.booted_in = 0.0
         self.unplugged: set[int] = set()
         self._qmp: Qmp | None = None
+        self._hot = 0
         self._echo = None
         self.log = klog.Log(self.console)
         errors = open(folder / "qemu.log", "wb")
@@ -202,6 +203,23 @@ class Guest:
             self.cable(link, plugged=True)
 
     # Block devices to export.
+
+    def add_disk(self, image: Path) -> str:
+        """Plugs a disk in, an image on the host, as /dev/vd<letter>, and returns its
+        path.  A guest that boots anew has it no more."""
+        name = f"hot{self._hot}"
+        self._hot += 1
+        before = set(self._disks())
+        self.qmp("blockdev-add", **{"driver": "raw", "node-name": name, "discard": "unmap",
+                                    "file": {"driver": "file", "filename": str(image), "discard": "unmap"}})
+        self.qmp("device_add", driver="virtio-blk-pci", id=name, drive=name, serial=image.stem[:20])
+        # Without ACPI it is told to look.
+        self.run("echo 1 > /sys/bus/pci/rescan")
+        (new,) = set(self._disks()) - before
+        return f"/dev/{new}"
+
+    def _disks(self) -> list[str]:
+        return self.run("cd /sys/block && ls -d vd* 2> /dev/null || true").split()
 
     def null_blk(self, name: str = "nullb0", size_mb: int = 256, block_size: int = 512) -> str:
         """Makes a disk in the guest's memory and returns its path."""

@@ -149,37 +149,73 @@ class Pair(Lab):
         # Without mrg_rxbuf, virtio_net takes its buffers from no page pool: rxe
         # frees packets of a failed queue pair with interrupts off, which page
         # pools do not allow.
-        role, side = ("server=on", 1) if name == "server" else ("server=off,reconnect-ms=100", 2)
+        side = self._side(name)
+        role = "server=on" if side == 1 else "server=off,reconnect-ms=100"
         return [["-netdev", f"stream,id=link{link},{role},addr.type=unix,addr.path={self.folder}/link{link}",
                  "-device", f"virtio-net-pci,id=nic{link},netdev=link{link},host_mtu={MTU},romfile=,"
                             f"mrg_rxbuf=off,mac={_mac(link, side)}"]
-                for link in range(1, self.links + 1)]
+                for link in self._links(name)]
+
+    def _links(self, name: str) -> range:
+        """The links that the guest is at an end of."""
+        return range(1, self.links + 1)
+
+    def _side(self, name: str) -> int:
+        """What the guest's addresses end with: 1 for servers, 2 for clients."""
+        return 2 if name == "client" else 1
+
+    def _end(self, name: str, link: int) -> tuple[str, str]:
+        """The interface and the RDMA device at the guest's end of a link."""
+        number = self._links(name).index(link)
+        return f"eth{number}", f"{self.rdma}{number}"
 
     def wire(self, name: str, link: int) -> list[str]:
         """The commands that set one end of a link up, also again after its
         interface was down, which forgets neighbours and IPv6 addresses."""
         addresses = (SERVER_ADDRESS, CLIENT_ADDRESS)
-        mine, side = (0, 1) if name == "server" else (1, 2)
-        nic, other = f"eth{link - 1}", 3 - side
+        side = self._side(name)
+        nic, other = self._end(name, link)[0], 3 - side
         # rxe gives a queue pair up, without a word, when the network stack
         # refuses one packet.  So the peer's address is not asked for again
         # and again, and there is room for everything that waits.
         neighbour = f"lladdr {_mac(link, other)} dev {nic} nud permanent"
         return [f"ip link set {nic} mtu {MTU} txqueuelen 20000 up",
-                f"ip addr replace {addresses[mine].format(link=link)}/24 dev {nic}",
+                f"ip addr replace {addresses[side - 1].format(link=link)}/24 dev {nic}",
                 f"ip addr replace fd00:0:0:{link}::{side}/64 dev {nic} nodad",
-                f"ip neigh replace {addresses[1 - mine].format(link=link)} {neighbour}",
+                f"ip neigh replace {addresses[other - 1].format(link=link)} {neighbour}",
                 f"ip neigh replace fd00:0:0:{link}::{other} {neighbour}"]
 
-    def add_device(self, link: int) -> str:
-        """The command that makes the RDMA device of a link."""
-        return f"rdma link add {self.rdma}{link - 1} type {self.rdma} netdev eth{link - 1}"
+    def add_device(self, name: str, link: int) -> str:
+        """The command that makes the RDMA device of one end of a link."""
+        nic, device = self._end(name, link)
+        return f"rdma link add {device} type {self.rdma} netdev {nic}"
+
+    def remove_device(self, name: str, link: int) -> str:
+        """The command that takes it away again."""
+        return f"rdma link del {self._end(name, link)[1]}"
 
     def network(self, name: str) -> list[str]:
         commands = [f"modprobe {RDMA_MODULES[self.rdma]}"]
-        for link in range(1, self.links + 1):
-            commands += [*self.wire(name, link), self.add_device(link)]
+        for link in self._links(name):
+            commands += [*self.wire(name, link), self.add_device(name, link)]
         return commands
+
+
+class Trio(Pair):
+    """Two storage servers and a client, which is joined to the first by link 1 and
+    to the second by link 2."""
+
+    names = ("server", "second", "client")
+
+    @property
+    def second(self) -> Guest:
+        return self.guests["second"]
+
+    def __iter__(self):
+        return iter((self.server, self.second, self.client))
+
+    def _links(self, name: str) -> range:
+        return {"server": range(1, 2), "second": range(2, 3)}.get(name, range(1, 3))
 
 
 class Solo(Lab):

@@ -16,7 +16,7 @@ def device_anew(pair: Pair, guest: Guest, link: int) -> None:
     of the connection manager stays broken when one of them could not be
     handed to the network."""
     if pair.rdma == "rxe":
-        guest.run(f"rdma link del rxe{link - 1} && {pair.add_device(link)}")
+        guest.run(f"{pair.remove_device(guest.name, link)} && {pair.add_device(guest.name, link)}")
 
 
 @contextmanager
@@ -37,9 +37,9 @@ def cable_out(pair: Pair, guest: Guest, link: int):
 
 @contextmanager
 def device_gone(pair: Pair, guest: Guest, link: int):
-    guest.run(f"rdma link del {pair.rdma}{link - 1}")
+    guest.run(pair.remove_device(guest.name, link))
     yield
-    guest.run(pair.add_device(link))
+    guest.run(pair.add_device(guest.name, link))
 
 
 def make_ready(pair: Pair) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The fixtures of the scenarios: `pair` (server and client) and `solo`.
+"""The fixtures of the scenarios: `pair` (server and client), `trio` (two servers
+and a client) and `solo`.
 
 Guests are shared by scenarios that ask for the same kind, in whatever file, one
 kind at a time.  After each scenario their kernel logs are judged; after the
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from testbed import judge
-from testbed.lab import RDMA_MODULES, Lab, Pair, Solo
+from testbed.lab import RDMA_MODULES, Lab, Pair, Solo, Trio
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -31,7 +32,7 @@ MARKERS = {
     "long": "takes a minute or so: goes first, and alone where several workers share the rest",
     "quiet": "has no patience with slow guests: is run when no others are",
 }
-KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo}
+KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 
 
 def pytest_addoption(parser):
@@ -134,6 +135,12 @@ def _lab(request) -> Lab:
 @pytest.fixture
 def pair(request) -> Pair:
     """Two guests: `server, client = pair`."""
+    return _lab(request)
+
+
+@pytest.fixture
+def trio(request) -> Trio:
+    """Three guests: `server, second, client = trio`."""
     return _lab(request)
 
 
