@@ -10,6 +10,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/bio.h>
+#include <linux/hdreg.h>
 #include <linux/inet.h>
 #include <linux/namei.h>
 #include <linux/ratelimit.h>

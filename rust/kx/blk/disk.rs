@@ -453,6 +453,7 @@ impl<D: Driver> Disk<D> {
         } else {
             None
         },
+        getgeo: Some(geometry),
         free_disk: Some(free_disk),
         ..pin_init::zeroed()
     };
@@ -497,6 +498,31 @@ impl<D: Driver> Drop for Disk<D> {
         // SAFETY: The reference is ours by the type invariant, and not used again.
         unsafe { bindings::put_disk(self.disk.as_ptr()) };
     }
+}
+
+/// Sectors of a track, tracks of a cylinder: what disks without any say that they have.
+const GEOMETRY: (u8, u8) = (32, 64);
+
+/// Tells programs that still ask for cylinders, heads and sectors, such as `hdparm`,
+/// what a disk of this size might have.
+///
+/// # Safety
+///
+/// `disk` must be a live disk, and `geometry` exclusively the caller's.
+unsafe extern "C" fn geometry(
+    disk: *mut bindings::gendisk,
+    geometry: *mut bindings::hd_geometry,
+) -> c_int {
+    // CAST: The kernel crate knows the type by its name only.
+    // SAFETY: By this function's contract.
+    let geometry = unsafe { &mut *geometry.cast::<ours::hd_geometry>() };
+    // SAFETY: The same.
+    let sectors = unsafe { ours::get_capacity(disk) };
+    (geometry.sectors, geometry.heads) = GEOMETRY;
+    let cylinders = sectors / (u64::from(GEOMETRY.0) * u64::from(GEOMETRY.1));
+    // Today's disks have more than fit there; nobody relies on it.
+    geometry.cylinders = u16::try_from(cylinders).unwrap_or(u16::MAX);
+    0
 }
 
 /// The last reference to an added disk is gone.

@@ -4,6 +4,8 @@ disk, over disks of several kinds and with the kernel's own peers."""
 
 import errno
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,23 @@ def null_blk(server, name: str = "nullb0", **features) -> str:
     return f"/dev/{name}"
 
 
+def virtio(server, system: bool = False) -> str:
+    """A disk of its own each time; what is plugged in stays."""
+    handle, image = tempfile.mkstemp(".img", "virtio-", server.folder)
+    os.truncate(handle, SIZE_MB << 20)
+    os.close(handle)
+    if system:
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    return server.add_disk(Path(image))
+
+
+def loop(server) -> str:
+    """A file in a file system, as tmpfs cannot write zeroes."""
+    server.run(f"modprobe loop && mkdir -p /mnt/loop && mount {virtio(server, system=True)} /mnt/loop && "
+               f"truncate -s {SIZE_MB}M /mnt/loop/img && losetup /dev/loop0 /mnt/loop/img")
+    return "/dev/loop0"
+
+
 def linear(server) -> str:
     """Two disks, the second not from its start on."""
     first, second = null_blk(server, "nullb4", discard=1), null_blk(server, "nullb5", discard=1)
@@ -88,6 +107,8 @@ DISKS = {
     "cache": lambda server: null_blk(server, "nullb1", discard=1, cache_size=16, fua=0, rotational=1),
     "cache-fua": lambda server: null_blk(server, "nullb2", discard=1, cache_size=16, fua=1),
     "4096": lambda server: null_blk(server, "nullb3", discard=1, blocksize=4096),
+    "loop": loop,
+    "virtio": virtio,
     "dm": linear,
 }
 
@@ -164,25 +185,27 @@ def test_operations_and_limits(pair, stack):
     assert limits(client, disk, OUR_LIMITS) == expected(server, device, OUR_LIMITS)
     offset = "cat /sys/block/{}/alignment_offset"
     assert client.run(offset.format(Path(disk).name)) == server.run(offset.format("dm-1")) == "3584"
+    client.run(stack.unmap(list(DISKS).index("loop")))
+    server.run("losetup -d /dev/loop0 && umount /mnt/loop")
 
 
 @pytest.mark.parametrize("client_stack, server_stack", [(OURS, MAINLINE), (MAINLINE, OURS)],
                          ids=["to-mainline", "from-mainline"])
 def test_operations_with_mainline(pair, client_stack, server_stack):
     server, client = pair
-    device = DISKS["cache-fua"](server)
     server.run(server_stack.load_server())
     client.run(client_stack.load_client())
-    name = device.removeprefix("/dev/") if server_stack is OURS else device.removeprefix("/")
-    client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
-    disk = client_stack.disk
-    assert limits(client, disk, LIMITS) == expected(server, device, LIMITS)
-    trace = check_operations(client, server, device, disk)
-    assert "rt/2" in trace.priorities()
     # As large as the server lets them be, headers taken from 128 KiB in C.
-    largest = max(bio.sectors for bio in trace.bios() if bio.what[0] == "W")
-    assert largest == (256 if server_stack is OURS else 248)
-    assert limits(client, disk, ["max_hw_sectors_kb"]) == {"max_hw_sectors_kb": str(largest // 2)}
+    most = 256 if server_stack is OURS else 248
+    for number, kind in enumerate(("cache-fua", "virtio")):
+        device, disk = DISKS[kind](server), f"/dev/{client_stack.family}{number}"
+        name = device.removeprefix("/dev/") if server_stack is OURS else device.removeprefix("/")
+        client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
+        assert limits(client, disk, LIMITS) == expected(server, device, LIMITS)
+        trace = check_operations(client, server, device, disk)
+        assert "rt/2" in trace.priorities()
+        assert max(bio.sectors for bio in trace.bios() if bio.what[0] == "W") == most
+        assert limits(client, disk, ["max_hw_sectors_kb"]) == {"max_hw_sectors_kb": str(most // 2)}
 
 
 def test_a_zoned_disk_is_refused(pair, stack):
@@ -236,9 +259,20 @@ def test_it_looks_like_any_disk(pair, stack):
     columns = "SIZE,RO,TYPE,ROTA,RM,LOG-SEC,PHY-SEC,MIN-IO,OPT-IO,ALIGNMENT,DISC-GRAN,DISC-MAX,DISC-ALN,DISC-ZERO,ZONED"
     see = "lsblk --bytes --nodeps --noheadings --output " + columns
     assert client.run(f"{see} {disk}").split() == server.run(f"{see} {device}").split()
+    keys = "udevadm info --query=property {} | cut -d= -f1"
+    assert client.run(keys.format(disk)) == server.run(keys.format(device))
     # Tables, signatures and their end, as the server sees them.
     client.run(f"printf 'label: gpt\\n2048,4096\\n,\\n' | sfdisk --quiet {disk} && mkfs.ext4 -q {disk}p1")
     client.wait_until(f"[ -b {disk}p2 ]")
+    dump = "sfdisk --dump {0} | sed 's|{0}|disk|'"
+    assert client.run(dump.format(disk)) == server.run(f"blockdev --flushbufs {device}; {dump.format(device)}")
+    # All but read-ahead, which follows the largest request, and the names.
+    report = "blockdev --report {0} | while read -r ro _ rest; do echo $ro ${{rest%%/dev/*}}; done"
+    assert client.run(report.format(disk)) == server.run(report.format(device))
+    said = client.run(f"hdparm {disk} && hdparm -g {disk}p1 && hdparm -t --direct {disk}")
+    geometry = f"geometry      = {SIZE_MB}/64/32, sectors = "
+    assert f"{geometry}{SIZE_MB << 11}, start = 0" in said and f"{geometry}4096, start = 2048" in said, said
+    assert "readonly      =  0 (off)" in said and "O_DIRECT disk reads" in said, said
     assert "gpt" in server.run(f"blockdev --flushbufs {device}; wipefs --noheadings {device}")
     client.run(f"wipefs --all --quiet {disk}p1 && wipefs --all --quiet {disk} && "
                f"blockdev --rereadpt {disk}")
