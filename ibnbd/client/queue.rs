@@ -207,6 +207,8 @@ fn end(rq: Request<Queue>, result: Result) {
         Err(_) if given_up => rq.end(Status::TIMEOUT),
         // The server has forgotten the device that it names.
         Err(ESTALE) => rq.requeue(),
+        // Some disks find out only when they are asked, and so do we.
+        Err(EOPNOTSUPP) => rq.end_unsupported(),
         result => rq.end(Status::from(result)),
     }
 }

@@ -29,6 +29,21 @@ __rust_helper struct queue_limits rust_helper_queue_limits_start_update(struct r
 	return queue_limits_start_update(q);
 }
 
+__rust_helper void rust_helper_blk_queue_disable_discard(struct request_queue *q)
+{
+	blk_queue_disable_discard(q);
+}
+
+__rust_helper void rust_helper_blk_queue_disable_secure_erase(struct request_queue *q)
+{
+	blk_queue_disable_secure_erase(q);
+}
+
+__rust_helper void rust_helper_blk_queue_disable_write_zeroes(struct request_queue *q)
+{
+	blk_queue_disable_write_zeroes(q);
+}
+
 __rust_helper bool rust_helper_bdev_fua(struct block_device *bdev)
 {
 	return bdev_fua(bdev);

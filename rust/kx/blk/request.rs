@@ -201,6 +201,26 @@ impl<D: Driver> Request<D> {
         unsafe { bindings::blk_mq_end_request(rq.as_ptr(), status.as_raw()) };
     }
 
+    /// Ends the request with [`Status::NOT_SUPPORTED`]. What a disk may lack - discards,
+    /// secure erase, write zeroes - it is not asked for any more.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn end_unsupported(self) {
+        let queue = self.raw().q;
+        match self.op() {
+            // SAFETY: The queue of an owned request is live.
+            Some(Op::Discard) => unsafe { ours::blk_queue_disable_discard(queue) },
+            // SAFETY: As above.
+            Some(Op::SecureErase) => unsafe { ours::blk_queue_disable_secure_erase(queue) },
+            // SAFETY: As above.
+            Some(Op::WriteZeroes) => unsafe { ours::blk_queue_disable_write_zeroes(queue) },
+            _ => (),
+        }
+        self.end(Status::NOT_SUPPORTED);
+    }
+
     /// Has [`Driver::complete`] called on a CPU near the submitter's.
     ///
     /// # Context

@@ -222,12 +222,18 @@ def test_a_zoned_disk_is_refused(pair, stack):
 
 
 def test_what_went_wrong_is_what_a_program_is_told(pair, stack):
-    """No room is no medium error, and no I/O error."""
+    """No room is no medium error, and no I/O error; what the disk turns out not to
+    do, it is not asked for again."""
     server, client = pair
     server.run("modprobe loop && mkdir -p /mnt/small && mount -t tmpfs -o size=2m none /mnt/small && "
                "truncate -s 8M /mnt/small/img && losetup /dev/loop0 /mnt/small/img")
     blockdev.load(pair, stack)
     client.run(stack.map_device("/dev/loop0"))
+    # A tmpfs cannot, as loop does not know before it has tried; then zeroes are written.
+    zeroes = f"cat /sys/block/{stack.family}0/queue/write_zeroes_max_bytes"
+    assert int(client.run(zeroes)) > 0
+    client.run(f"blkdiscard -f -z -l 64k {stack.disk}")
+    assert int(client.run(zeroes)) == int(limits(server, "loop0", ["write_zeroes_max_bytes"]).popitem()[1]) == 0
     full = client.run(f"dd if=/dev/zero of={stack.disk} bs=128k count=32 oflag=direct", check=False)
     assert os.strerror(errno.ENOSPC) in full
     client.run(stack.unmap())
