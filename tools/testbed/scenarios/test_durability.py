@@ -96,13 +96,14 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     with open(image, "wb") as file:
         file.truncate(32 << 20)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    export = ("modprobe loop && mkdir -p /mnt/disk && mount /dev/vda /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
+    export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
               "losetup /dev/loop1 /mnt/disk/1")
     # Of zeroes that are there already, so that the journal has nothing to do with it.
-    files = (f"mkdir -p /mnt/disk && mount {pair.server.add_disk(image)} /mnt/disk && cd /mnt/disk && "
-             f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
-             f"dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && {export}")
-    pair.server.run(files)
+    device = pair.server.add_disk(image)
+    pair.server.run(f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
+                    f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
+                    "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
+                    + export.format(device))
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
@@ -114,7 +115,7 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     pair.server.kill()
 
     pair.reboot("server", [image])
-    pair.server.run(export)
+    pair.server.run(export.format("/dev/vda"))
     there = there_on(pair.server)
     assert writer.running
     assert durable.known(writer.text).missing(there) == []
