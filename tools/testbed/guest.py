@@ -44,6 +44,10 @@ class Spec:
     kernel_arguments: str = ""
 
 
+class EmulatorAborted(RuntimeError):
+    """An assertion of the emulator's own failed while the guest booted."""
+
+
 def pause(asked: float, least: float) -> None:
     """Between two questions of whether something has come about: as long as the
     one that was asked at that time took, a second at most, so that guests have
@@ -127,9 +131,11 @@ class Guest:
         except OSError as error:
             state = "still runs" if self.alive else f"ended ({self.process.returncode})"
             self.kill()
-            raise RuntimeError(
+            words = (self.folder / "qemu.log").read_text()
+            kind = EmulatorAborted if "Assertion `" in words else RuntimeError
+            raise kind(
                 f"guest {self.name} did not come up ({error}); it {state}; "
-                f"see {self.folder}\n{(self.folder / 'qemu.log').read_text()}\n"
+                f"see {self.folder}\n{words}\n"
                 + "\n".join(self.log.lines()[-30:])) from error
         self.booted_in = time.monotonic() - self.started
 

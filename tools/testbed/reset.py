@@ -31,6 +31,12 @@ unstack
 for unmap in /sys/block/ibnbd*/ibnbd/unmap_device /sys/block/rnbd*/rnbd/unmap_device; do
 	[ ! -e "$unmap" ] || echo force >"$unmap" || exit 1
 done
+# The kernel's own client complains when it is unloaded before its sessions are closed.
+for _ in {1..300}; do
+	sessions=(/sys/class/rtrs-client/*/paths)
+	[ -e "${sessions[0]}" ] || break
+	sleep 0.1
+done
 loaded=()
 for module in ibnbd_client rnbd_client ibnbd_server rnbd_server \
 	ibtrs_client rtrs_client ibtrs_server rtrs_server ibtrs_core rtrs_core; do

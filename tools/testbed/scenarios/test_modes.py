@@ -15,8 +15,8 @@ LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --d
     "always_invalidate=N",
     pytest.param("always_invalidate=N max_chunk_size=16384 sess_queue_depth=20", marks=pytest.mark.fast),
     pytest.param("max_chunk_size=8192 sess_queue_depth=500", marks=pytest.mark.fast),
-    "max_chunk_size=524288 sess_queue_depth=3",
-    "max_chunk_size=126976 sess_queue_depth=20",
+    pytest.param("max_chunk_size=524288 sess_queue_depth=3", marks=pytest.mark.fast),
+    pytest.param("max_chunk_size=126976 sess_queue_depth=20", marks=pytest.mark.fast),
 ])
 def test_modes_and_sizes(pair, stack, parameters):
     server, client = pair

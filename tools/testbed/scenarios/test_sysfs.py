@@ -98,6 +98,7 @@ def test_values(mapped):
             assert client.run(f"cat {CLIENT}/{file}") == str(value)
 
 
+@pytest.mark.fast
 def test_statistics_count_and_begin_anew(mapped):
     server, client = mapped
     client.run(f"echo 1 > {SECOND}/disconnect && echo 1 > {FIRST}/stats/reset_all")
@@ -159,6 +160,7 @@ def test_paths_come_and_go(mapped):
     load.wait(60)
 
 
+@pytest.mark.fast
 def test_unreachable_addresses(mapped):
     client = mapped.client
     before = client.run(f"ls {CLIENT}/paths")
@@ -227,6 +229,7 @@ def test_events(mapped):
     assert second + "disconnected" in said and second + "connected" in said, said
 
 
+@pytest.mark.fast
 def test_traces(mapped):
     server, client = mapped
     for guest in mapped:
@@ -243,6 +246,7 @@ def test_traces(mapped):
     assert "from=connected to=closing" in client.run("cat /sys/kernel/tracing/trace")
 
 
+@pytest.mark.fast
 def test_names_are_unique_on_a_machine(mapped, stack):
     client = mapped.client
     client.run("ip netns add other")

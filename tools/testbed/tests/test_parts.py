@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from testbed import initramfs, stubs, tsc
-from testbed.lab import together
+from testbed.guest import EmulatorAborted
+from testbed.lab import Lab, together
 from testbed.stack import STACKS
 
 
@@ -56,6 +57,37 @@ def test_commands_that_are_given_to_one_program():
     assert together(commands) == (r"modprobe a && printf '%s\n' 'link set x up' 'addr add 1 dev x' | ip -batch - && "
                                   r"rdma link add && printf '%s\n' 'link show' | ip -batch -")
     assert together([]) == "true"
+
+
+class Boots(Lab):
+    """A lab whose guests are replaced by what their boots end with."""
+
+    def __init__(self, *outcomes):
+        self.outcomes, self.guests = iter(outcomes), {}
+        self._launch("solo")
+
+    def _launch(self, name):
+        self.name, self.guests[name], self.outcome = name, self, next(self.outcomes)
+
+    def wait_booted(self):
+        if self.outcome:
+            raise self.outcome
+
+    def run(self, command):
+        self.ran = command
+
+    def network(self, name):
+        return ["true"]
+
+
+def test_an_emulator_that_aborts_is_started_again_once():
+    lab = Boots(EmulatorAborted(), None)
+    lab._ready(lab)
+    assert lab.ran == "true"
+    for outcomes in ((EmulatorAborted(), EmulatorAborted()), (RuntimeError(), None)):
+        lab = Boots(*outcomes)
+        with pytest.raises(RuntimeError):
+            lab._ready(lab)
 
 
 def test_what_an_operator_types():
