@@ -12,6 +12,8 @@ from testbed import blockdev
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fast
+# Raw messages, and mainline, need immediates, which soft-iWARP does not have.
+needs_immediates = pytest.mark.rdma("rxe")
 
 RAW = Path(__file__).with_name("rawclient.py")
 
@@ -28,6 +30,7 @@ def raw(client, program: str) -> list[str]:
     return start_raw(client, program).wait(120).splitlines()
 
 
+@needs_immediates
 def test_a_mode_that_the_client_ignores(pair, stack):
     server, client = pair
     device = server.null_blk(size_mb=16)
@@ -61,6 +64,7 @@ def test_a_device_that_becomes_read_only(pair, stack):
     client.run(write)
 
 
+@needs_immediates
 def test_requests_for_a_device_that_was_closed(pair, stack):
     server, client = pair
     first, second = server.null_blk("nullb0", size_mb=16), server.null_blk("nullb1", size_mb=16)
@@ -81,6 +85,7 @@ print(client.submit(12345, READ))
     assert server.run(f"tr -d '\\0' < {second} | wc -c").strip() == "0"
 
 
+@needs_immediates
 def test_requests_for_a_device_that_was_closed_by_force(pair, stack):
     server, client = pair
     first, second = server.null_blk("nullb0", size_mb=16), server.null_blk("nullb1", size_mb=16)
@@ -102,6 +107,7 @@ print(client.submit(old, WRITE, 64), client.submit(new, READ), client.open("{fir
     assert server.run(f"tr -d '\\0' < {second} | wc -c").strip() == "0"
 
 
+@needs_immediates
 def test_requests_that_make_no_sense(pair, stack):
     server, client = pair
     server.null_blk(size_mb=1, block_size=4096)
@@ -151,6 +157,7 @@ def test_exclusive_use(pair, stack):
     assert "rw, exclusive" in server.run("dmesg | tail -n 3")
 
 
+@needs_immediates
 def test_mainline_knows_no_exclusive_use(pair, stack):
     server, client = pair
     server.null_blk(size_mb=16)
