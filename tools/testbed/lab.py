@@ -204,6 +204,9 @@ class Pair(Lab):
 
     def network(self, name: str) -> list[str]:
         commands = [f"modprobe {RDMA_MODULES[self.rdma]}"]
+        if self.rdma == "siw":
+            # It connects as programs do, and nobody can stop it: two minutes if nobody answers.
+            commands.append("echo 1 > /proc/sys/net/ipv4/tcp_syn_retries")
         for link in self._links(name):
             commands += [*self.wire(name, link), self.add_device(name, link)]
         return commands

@@ -104,14 +104,9 @@ unsafe fn translate<'a>(
             CmEvent::Established(unsafe { private_data(event) })
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
-            let mut len = 0u8;
             // SAFETY: By this function's contract; the data lives as long as
             // the event.
-            let data = unsafe {
-                let data = bindings::rdma_consumer_reject_data(id, event, &mut len);
-                slice(data.cast(), len)
-            };
-            CmEvent::Rejected(status, data)
+            CmEvent::Rejected(status, unsafe { reject_data(id, event) })
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
         | bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT => CmEvent::Disconnected,
@@ -146,6 +141,30 @@ unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
     unsafe {
         let conn = &*(*event).param.conn;
         slice(conn.private_data.cast(), conn.private_data_len)
+    }
+}
+
+/// Returns what the peer said when it refused; nothing if it was not the peer.
+///
+/// # Safety
+///
+/// As [`translate`], for a rejection.
+unsafe fn reject_data<'a>(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> &'a [u8] {
+    // SAFETY: By this function's contract.
+    if unsafe { (*event).status } < 0 {
+        // iWARP: InfiniBand's reasons are positive. The connection manager knows a peer's
+        // refusal by ECONNREFUSED; siw says ECONNRESET, with the peer's data.
+        // SAFETY: As above.
+        return unsafe { private_data(event) };
+    }
+    let mut len = 0u8;
+    // SAFETY: As above.
+    unsafe {
+        let data = bindings::rdma_consumer_reject_data(id, event, &mut len);
+        slice(data.cast(), len)
     }
 }
 

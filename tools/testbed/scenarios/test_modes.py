@@ -41,12 +41,12 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     blockdev.impatient(client)
-    guest.run("rdma link del rxe0", timeout=120)
+    guest.run(f"rdma link del {pair.rdma}0", timeout=120)
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)
     assert blockdev.disks(client, stack) == []
 
-    guest.run("rdma link add rxe0 type rxe netdev eth0")
+    guest.run(pair.add_device(side, 1))
     client.run(stack.map_device(device), timeout=120)
     client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
 
@@ -60,9 +60,9 @@ def test_a_module_goes_with_the_rdma_device(pair, stack, side):
     unload = {"client": "echo force > /sys/block/ibnbd0/ibnbd/unmap_device; rmmod ibnbd_client ibtrs_client",
               "server": "rmmod ibnbd_server ibtrs_server"}[side]
     for pause in ("0", "0.05", "0.2"):
-        guest.run(f"rdma link del rxe0 & sleep {pause}; {unload}; wait", timeout=120)
+        guest.run(f"rdma link del {pair.rdma}0 & sleep {pause}; {unload}; wait", timeout=120)
         if side == "server":
             client.run(stack.unmap(how="force"), timeout=120)
-        guest.run("rdma link add rxe0 type rxe netdev eth0")
+        guest.run(pair.add_device(side, 1))
         blockdev.load(pair, stack)
         client.run(stack.map_device(device), timeout=120)
