@@ -41,7 +41,7 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     blockdev.impatient(client)
-    guest.run(f"rdma link del {pair.rdma}0", timeout=120)
+    guest.run(pair.remove_device(side, 1), timeout=120)
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)
     assert blockdev.disks(client, stack) == []
@@ -60,7 +60,7 @@ def test_a_module_goes_with_the_rdma_device(pair, stack, side):
     unload = {"client": "echo force > /sys/block/ibnbd0/ibnbd/unmap_device; rmmod ibnbd_client ibtrs_client",
               "server": "rmmod ibnbd_server ibtrs_server"}[side]
     for pause in ("0", "0.05", "0.2"):
-        guest.run(f"rdma link del {pair.rdma}0 & sleep {pause}; {unload}; wait", timeout=120)
+        guest.run(f"{pair.remove_device(side, 1)} & sleep {pause}; {unload}; wait", timeout=120)
         if side == "server":
             client.run(stack.unmap(how="force"), timeout=120)
         guest.run(pair.add_device(side, 1))
