@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Writes numbered blocks to a disk or a file, by several threads at once, some with FUA, at
 times with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.  Says how many
-blocks each thread has written, and what is to survive a power cut from then on,
-and notes in each block what was known to when it was written.  With FIFO it waits after each while without flushes until
-somebody has written to that.
+blocks each thread has written, and what is to survive a power cut from then on; notes
+in each block what was known to when it was written.  With FIFO it waits after each while
+without flushes until somebody has written to that.
 
 Also what scenarios need to know of such blocks, on the host."""
 
