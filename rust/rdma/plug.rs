@@ -33,16 +33,18 @@ pub(crate) unsafe fn install(cq: *mut bindings::ib_cq) {
     // SAFETY: The work is the active member, as a work queue handles completions. It is
     // initialised, and nobody queues it yet.
     let func = unsafe { &mut (*work).func };
-    // Once is enough, as it is always the same one.
-    POLL.populate(*func);
-    *func = Some(poll);
+    // Once is enough, as it is always the same one. While another thread is putting it
+    // there, this queue does without.
+    if POLL.populate(*func) || POLL.as_ref().is_some() {
+        *func = Some(poll);
+    }
 }
 
 /// # Safety
 ///
 /// `work` must be that of a completion queue that [`install`] was called for.
 unsafe extern "C" fn poll(work: *mut work_struct) {
-    // It was put there before any queue could come here.
+    // It was there before any queue was made to come here.
     if let Some(poll) = POLL.copy().flatten() {
         // SAFETY: The core's function for the work of its completion queues, which is
         // what `work` is by this function's contract.
