@@ -48,11 +48,17 @@ class EmulatorAborted(RuntimeError):
     """An assertion of the emulator's own failed while the guest booted."""
 
 
-def pause(asked: float, least: float) -> None:
-    """Between two questions of whether something has come about: as long as the
-    one that was asked at that time took, a second at most, so that guests have
-    time for what is waited for."""
-    time.sleep(max(least, min(time.monotonic() - asked, 1)))
+def wait_for(condition, timeout: float, what: str, pause: float = 0.1) -> None:
+    """Waits until condition() holds.  It is not asked again for as long as it took, a
+    second at most, so that guests have time for what is waited for."""
+    deadline = time.monotonic() + timeout
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+        time.sleep(max(pause, min(time.monotonic() - asked, 1)))
 
 
 def _die_with_parent() -> None:
@@ -174,14 +180,7 @@ class Guest:
 
     def wait_until(self, command: str, timeout: float = 60) -> None:
         """Waits until a command succeeds."""
-        deadline = time.monotonic() + timeout
-        while True:
-            asked = time.monotonic()
-            if self.ok(command):
-                return
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{self.name}: not within {timeout:.0f} s: {command}")
-            pause(asked, 0.2)
+        wait_for(lambda: self.ok(command), timeout, f"{self.name}: {command}", pause=0.2)
 
     # What happens to machines.
 
