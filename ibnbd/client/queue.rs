@@ -115,24 +115,20 @@ impl Driver for Queue {
         disk.patience().begins(rq.tag());
         match disk.share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
-                Outcome::Sent => Ok(()),
-                Outcome::Elsewhere => {
-                    pump(disk);
-                    Ok(())
-                }
+                Outcome::Sent => return Ok(()),
+                Outcome::Elsewhere => pump(disk),
                 Outcome::Refused(rq, status) => {
                     pump(disk);
-                    Err((rq, status))
+                    return Err((rq, status));
                 }
             },
-            Entry::Waits => {
-                if last {
-                    // Those before it do not wait for it.
-                    disk.transport().commit(hctx.index());
-                }
-                Ok(())
-            }
+            Entry::Waits => (),
         }
+        if last {
+            // Those before it do not wait for it.
+            disk.transport().commit(hctx.index());
+        }
+        Ok(())
     }
 
     fn commit_rqs(hctx: Hctx<'_>, disk: &Arc<DiskIo>) {
