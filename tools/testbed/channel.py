@@ -5,6 +5,7 @@ import itertools
 import socket
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 
@@ -68,7 +69,9 @@ class Channel:
 
     def __init__(self, name: str, path: Path, alive, timeout: float):
         self.name = name
+        # Those that run, and the last ones that failed.
         self.jobs: dict[str, Job] = {}
+        self.failed: deque[Job] = deque(maxlen=10)
         self.numbers = itertools.count(1)
         self.lock = threading.Lock()
         self.hello = threading.Event()
@@ -107,6 +110,12 @@ class Channel:
             job.kill()
             job.done.wait(10)
 
+    def report(self) -> str:
+        """What the commands said that run, and those that failed lately."""
+        jobs = [*self.failed, *self.jobs.values()]
+        return "".join(f"--- `{job.command}` {'runs' if job.running else f'ended with status {job.status}'}\n"
+                       f"{job.text[-4000:]}\n" for job in jobs)
+
     def _job(self, command: str, verb: str, payload: bytes) -> Job:
         job = Job(self, str(next(self.numbers)), command)
         self.jobs[job.name] = job
@@ -132,6 +141,12 @@ class Channel:
         for job in list(self.jobs.values()):
             job.done.set()
 
+    def _note_failed(self, job: Job) -> None:
+        # One that is tried until it succeeds is noted once.
+        if self.failed and self.failed[-1].command == job.command:
+            self.failed.pop()
+        self.failed.append(job)
+
     def _frame(self, name: str, verb: str, payload: bytes) -> None:
         if verb == "hello":
             self.hello.set()
@@ -144,4 +159,6 @@ class Channel:
         elif verb == "exit":
             job.status = int(payload)
             del self.jobs[name]
+            if job.status != 0:
+                self._note_failed(job)
             job.done.set()

@@ -13,9 +13,13 @@ from . import klog, leaks, paths
 from .channel import CommandFailed
 from .lab import Lab
 
-# What else tells why: counters of the links and of soft-RoCE, tasks that wait.
+# What else tells why: counters of the links and of soft-RoCE; what the disks wait for,
+# and the sessions; tasks that run or wait for a disk; whether each processor still does
+# its work.
 STATE = ("rdma statistic show; rdma resource show qp; ip -s -s link; ip neigh; tc -s qdisc; "
-         "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'")
+         "grep -s . /sys/block/*/stat /sys/block/*/inflight /sys/class/ibtrs-*/*/paths/*/stats/rdma; "
+         "ps -eo pid,psr,stat,wchan:32,args | awk '$3 !~ /^[SI]/ || /fio/'; "
+         "cat /proc/interrupts /proc/softirqs; sleep 1; cat /proc/interrupts /proc/softirqs")
 
 
 class Harmed(AssertionError):
@@ -62,8 +66,9 @@ def keep(lab: Lab, what: str) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     for guest in lab.guests.values():
-        if guest.alive and not guest.channel.closed:
-            with contextlib.suppress(CommandFailed, OSError):
+        with contextlib.suppress(CommandFailed, OSError):
+            (folder / f"{guest.name}-commands.txt").write_text(guest.channel.report())
+            if guest.alive and not guest.channel.closed:
                 (folder / f"{guest.name}-state.txt").write_text(guest.run(STATE, timeout=60, check=False))
     return folder
 

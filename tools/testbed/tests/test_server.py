@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_output_and_status_of_many_commands_beside_each_other(channel):
             sleeper = sleepers.pop()
             sleeper.kill()
             assert sleeper.wait(20, check=False).status == -signal.SIGKILL
+
+
+def test_commands_that_failed_or_run_are_reported(channel):
+    for command in ("echo well", "echo again; false", "echo again; false", "echo badly; exit 3"):
+        channel.start(command).wait(20, check=False)
+    runs = channel.start("echo so far; sleep 60")
+    while not runs.text:
+        time.sleep(0.01)
+    assert channel.report() == ("--- `echo again; false` ended with status 1\nagain\n\n"
+                                "--- `echo badly; exit 3` ended with status 3\nbadly\n\n"
+                                "--- `echo so far; sleep 60` runs\nso far\n\n")
 
 
 def test_a_file_is_written(channel, tmp_path):
