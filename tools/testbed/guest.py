@@ -2,6 +2,7 @@
 """One guest: a virtual machine and the line over which it is told what to do."""
 
 import ctypes
+import os
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,15 @@ class Guest:
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What the guest has cost the host, if it is alive."""
+        try:
+            words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            return 0
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_booted(self, timeout: float | None = None) -> None:
         timeout = timeout or (420 if self.spec.kernel.slow else 180)

@@ -11,6 +11,7 @@ With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batc
 of scenarios as they get done with one: a batch is what a file has for one kind
 of guests, or a scenario that takes long."""
 
+import resource
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,6 +33,8 @@ MARKERS = {
     "long": "takes a minute or so: goes first, and alone where several workers share the rest",
     "quiet": "has no patience with slow guests: is run when no others are",
 }
+# What each scenario has cost.
+COSTS: dict[str, float] = {}
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 
 
@@ -110,6 +113,8 @@ class Bench:
         self.links = {}
         # The scenario that is run next.
         self.following = None
+        # What guests had cost before the present scenario.
+        self.spent = 0.0
 
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
@@ -120,6 +125,12 @@ class Bench:
             self.key = key
             # What a kernel says while it boots is judged with the first scenario.
         return self.lab
+
+    def cost(self) -> float:
+        """What guests have cost so far, in seconds of a processor."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        alive = sum(guest.cpu_seconds for guest in self.lab.guests.values()) if self.lab else 0
+        return ended.ru_utime + ended.ru_stime + alive
 
     def clear(self):
         if self.lab is not None:
@@ -170,7 +181,25 @@ def _judge(item, lab: Lab, leaks: bool):
 def pytest_runtest_protocol(item, nextitem):
     """What comes after a scenario decides whether its guests are given up."""
     item.config.bench.following = nextitem
+    item.config.bench.spent = item.config.bench.cost()
     yield
+
+
+def pytest_runtest_teardown(item):
+    """How long a scenario takes depends on what else the machine does; what it costs, less."""
+    bench = item.config.bench
+    item.user_properties.append(("cpu_s", round(bench.cost() - bench.spent, 1)))
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "teardown":
+        COSTS.update({report.nodeid: seconds for name, seconds in report.user_properties if name == "cpu_s"})
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.section(f"seconds of a processor: {sum(COSTS.values()):.0f}, the most for")
+    for name in sorted(COSTS, key=COSTS.get, reverse=True)[:10]:
+        terminalreporter.line(f"{COSTS[name]:.0f} {name}")
 
 
 def pytest_exception_interact(node, report):
