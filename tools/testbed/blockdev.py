@@ -69,5 +69,8 @@ def disks(guest: Guest, stack: Stack) -> list[str]:
 
 
 def wait_for_reads(guest: Guest, stack: Stack, count: int = 20) -> None:
-    """Waits until so many reads of the first disk have ended."""
-    guest.wait_until(f"read -r reads _ < /sys/block/{stack.family}0/stat && [ $reads -gt {count} ]")
+    """Waits until so many more reads of the first disk have ended.  Who unmaps a disk
+    before a program has opened it may find a file in its place."""
+    reads = f"read -r reads _ < /sys/block/{stack.family}0/stat"
+    before = int(guest.run(f"{reads} && echo $reads"))
+    guest.wait_until(f"{reads} && [ $reads -gt {before + count} ]")

@@ -64,7 +64,7 @@ def test_paths_come_and_go_under_load(pair, stack):
     session = "/sys/class/ibtrs-client/demo"
     job = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=4 --direct=1 "
                        "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=3000 --size=16m")
-    client.wait_until(f"[ $(awk '{{ print $1 }}' /sys/block/ibnbd0/stat) -gt 20 ]")
+    blockdev.wait_for_reads(client, stack)
     path = "ip:10.0.2.2@ip:10.0.2.1"
     client.run(f"cd {session} && for i in $(seq {CHANGES}); do"
                f" echo ip:10.0.2.2,ip:10.0.2.1 > add_path && echo 1 > paths/{path}/remove_path || exit 1;"
