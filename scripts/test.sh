@@ -43,12 +43,12 @@ run_kunit() {
 		--tally "$results/kunit" || true
 }
 
-# Guests.  One worker for each processor: a pair of guests alone does not keep two busy,
-# and with more of them each costs half as much again.  No others beside those that
-# the kernel's own transport is in, which loses patience with guests that are slow.
+# Guests.  They wait for one another much of the time, so more of them than
+# there are processors are done sooner.  Not so those that the kernel's own
+# transport is in, which loses patience with guests that are slow.
 run_scenarios() {
 	local folder=$TOP/tools/testbed/scenarios
-	pytest scenarios "$folder" -m "not quiet" -n "$(nproc)" --dist loadgroup
+	pytest scenarios "$folder" -m "not quiet" -n $(($(nproc) + 1)) --dist loadgroup
 	pytest scenarios-quiet "$folder" -m quiet
 }
 

@@ -21,7 +21,7 @@ def test_every_byte_is_right(pair, stack):
     assert figures.read.bytes >= 64 << 20
     # Where jobs of both engines wrote.
     for start_mb in (0, 32):
-        assert blockdev.same_on_both(pair, device, stack.disk, 8, start_mb)
+        assert blockdev.same_on_both(pair, device, stack.disk, 2, start_mb)
 
 
 @pytest.mark.fast

@@ -13,7 +13,7 @@ from testbed import blockdev, uevents
 from testbed.lab import Pair, wait_for
 from testbed.stack import Stack
 
-pytestmark = [pytest.mark.fast, pytest.mark.fresh, pytest.mark.long]
+pytestmark = [pytest.mark.fast, pytest.mark.kills, pytest.mark.long]
 
 SIZE_MB = 64
 STATE = "/sys/block/ibnbd0/ibnbd/state"

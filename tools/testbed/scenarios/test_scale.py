@@ -16,7 +16,7 @@ LONG = bool(os.environ.get("IBTRS_LONG"))
 NAMESPACES = 8
 SESSIONS = 64 if LONG else 24
 PATHS = 300 if LONG else 40
-CHANGES = 1000 if LONG else 60
+CHANGES = 1000 if LONG else 40
 
 # Small, as each of so many paths has chunks of its own.
 SERVER_PARAMETERS = "max_chunk_size=16384 sess_queue_depth=16"

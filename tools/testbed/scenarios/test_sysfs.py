@@ -17,7 +17,7 @@ SERVER = "/sys/class/ibtrs-server/demo"
 FIRST = f"{CLIENT}/paths/ip:10.0.1.2@ip:10.0.1.1"
 SECOND = f"{CLIENT}/paths/ip:10.0.2.2@ip:10.0.2.1"
 # How long the files are read and written by several processes.
-SECONDS = 60 if os.environ.get("IBTRS_LONG") else 12
+SECONDS = 60 if os.environ.get("IBTRS_LONG") else 6
 LOAD = ("fio --name=load --filename=/dev/ibnbd0 --rw=randrw --bsrange=512-128k --iodepth=16 "
         "--direct=1 --ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=32m")
 
@@ -67,6 +67,7 @@ FIND = ("for folder in /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/mod
         "[ ! -d $folder ] || find $folder -name power -prune -o -type f ! -name uevent -printf '%m %p\\n'; done")
 
 
+@pytest.mark.fast
 def test_files_are_those_that_are_documented(mapped):
     entries, met = abi.entries(), set()
     for guest in mapped:
@@ -79,6 +80,7 @@ def test_files_are_those_that_are_documented(mapped):
     assert [entry.what for entry in entries if entry.mode is not None and entry not in met] == []
 
 
+@pytest.mark.fast
 def test_values(mapped):
     server, client = mapped
     assert client.run(f"cat {FIRST}/state {FIRST}/src_addr {FIRST}/dst_addr {FIRST}/hca_name {FIRST}/hca_port"
@@ -207,6 +209,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.fast
 def test_events(mapped):
     server, client = mapped
     for guest in mapped:
