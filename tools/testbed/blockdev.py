@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What many scenarios begin with: a disk of the server, mapped on the client."""
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 from .guest import Guest
@@ -61,6 +63,13 @@ def same_on_both(pair: Pair, device: str, disk: str, size_mb: int, start_mb: int
         sums = pool.map(lambda where: checksum(*where, size_mb, start_mb),
                         ((pair.server, device), (pair.client, disk)))
     return len(set(sums)) == 1
+
+
+def is_taken(guest: Guest, device: str) -> bool:
+    """Whether nobody else can have the disk for himself, as one who mounts it has to.
+    What mount says then depends on its version."""
+    answer = guest.run(f"python3 -c 'import os; os.open(\"{device}\", os.O_RDWR | os.O_EXCL)'", check=False)
+    return os.strerror(errno.EBUSY) in answer
 
 
 def disks(guest: Guest, stack: Stack) -> list[str]:

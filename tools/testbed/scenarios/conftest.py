@@ -12,6 +12,7 @@ of scenarios as they get done with one: a batch is what a file has for one kind
 of guests, or a scenario that takes long."""
 
 import resource
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -88,6 +89,23 @@ def _batch(item) -> str:
 def pytest_itemcollected(item):
     """Tells pytest-xdist what stays together."""
     item.add_marker(pytest.mark.xdist_group(_batch(item)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Batches go in the order of the scenarios.  Some versions of pytest-xdist begin with
+    those that have most scenarios, and so end with the longest ones."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class InOrder(LoadGroupScheduling):
+        def _assign_work_unit(self, node):
+            self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda batch: self._place(batch[1])))
+            super()._assign_work_unit(node)
+
+        def _place(self, nodeids) -> int:
+            return self.collection.index(next(iter(nodeids)))
+
+    return InOrder(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -24,7 +24,7 @@ def test_what_clients_write_to_is_kept_from_the_server(pair, stack):
     server, client = pair
     device = blockdev.map_new(pair, stack)
     client.run(f"mkfs.ext4 -q {stack.disk}")
-    assert "busy" in server.run(MOUNT.format(device), check=False)
+    assert blockdev.is_taken(server, device) and not server.ok(MOUNT.format(device))
     # Other clients share it as far as the modes allow.
     assert os.strerror(errno.EPERM) in refused(client, "other", device, "rw")
     client.run(MAP.format("other", device, "migration"))
