@@ -19,7 +19,7 @@ GUESTS=(qemu-system-x86 busybox-static bash-static python3 python3-pytest python
 	ibverbs-providers perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk e2fsprogs xfsprogs shellcheck)
 
 [ "$(uname -m)" = x86_64 ] || die "the guests are x86-64 only, and so must this machine be"
-command -v apt-get >/dev/null || die "this set-up knows Debian's apt only; Documentation/testing.md lists what is needed"
+command -v apt-get >/dev/null || die "this set-up knows apt of Debian only; the lists of packages in this script say what is needed"
 
 installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
 at_least() { dpkg --compare-versions "$1" ge "$2"; }
