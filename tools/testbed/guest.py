@@ -80,6 +80,8 @@ class Guest:
         self.command_log = folder / "commands.log"
         self.booted_in = 0.0
         self.unplugged: set[int] = set()
+        # None until its line is there.
+        self.channel: Channel | None = None
         self._qmp: Qmp | None = None
         self._hot = 0
         self._echo = None

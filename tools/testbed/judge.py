@@ -66,6 +66,8 @@ def keep(lab: Lab, what: str) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     for guest in lab.guests.values():
+        if guest.channel is None:
+            continue
         with contextlib.suppress(CommandFailed, OSError):
             (folder / f"{guest.name}-commands.txt").write_text(guest.channel.report())
             if guest.alive and not guest.channel.closed:

@@ -5,10 +5,11 @@ import gzip
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
-from testbed import initramfs, stubs, tsc
+from testbed import initramfs, judge, stubs, tsc
 from testbed.guest import EmulatorAborted
 from testbed.lab import Lab, together
 from testbed.stack import STACKS
@@ -146,3 +147,13 @@ def test_an_open_door_is_found(house, room, line):
     done = doors(house)
     assert done.returncode == 1
     assert f"{room}/other.rs:1:" in done.stdout
+
+
+def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):
+    monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
+    console = tmp_path / "lab/client-1/console.log"
+    console.parent.mkdir(parents=True)
+    console.write_text("booting")
+    guest = SimpleNamespace(name="client", alive=False, channel=None)
+    kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "a scenario")
+    assert (kept / "client-1/console.log").read_text() == "booting"
