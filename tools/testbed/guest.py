@@ -194,6 +194,10 @@ class Guest:
         """Waits until a command succeeds."""
         wait_for(lambda: self.ok(command), timeout, f"{self.name}: {command}", pause=0.2)
 
+    def uptime(self) -> float:
+        """Seconds since it booted, by its own clock, as in its log."""
+        return float(self.run("read -r now _ < /proc/uptime; echo $now"))
+
     # What happens to machines.
 
     @property

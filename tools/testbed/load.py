@@ -35,10 +35,6 @@ class Load:
         wait_for(lambda: self.done() > before + more, timeout, "I/O goes on")
         assert self.fio.running, f"fio has ended: {self.fio.text}"
 
-    def clock(self) -> float:
-        """What the guest's clock shows, for gap()."""
-        return float(self.client.run("cat /proc/uptime").split()[0])
-
     def progress(self) -> list[tuple[float, int]]:
         """Times of the guest's clock, and how many requests had ended then."""
         lines = [line.split() for line in self.client.run("cat /tmp/progress").splitlines()]
@@ -46,7 +42,7 @@ class Load:
         return [(float(line[0]), int(line[1])) for line in lines if len(line) == 2]
 
     def gap(self, since: float) -> float:
-        """The longest time without any I/O from then on."""
+        """The longest time without any I/O from then on, by the client's uptime()."""
         return longest_gap(self.progress(), since)
 
     def end(self) -> None:

@@ -291,6 +291,7 @@ def walk_on(folders: list[tuple[str, str]], part: list[tuple[str, File]], second
         if time.monotonic() >= end:
             return 0
         everything = all_files(folders)
+        # A few, as others remove paths and add them again.
         part = random.sample(everything, min(5, len(everything)))
 
 

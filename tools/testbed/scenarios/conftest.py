@@ -34,8 +34,6 @@ MARKERS = {
     "long": "takes a minute or so: goes first, and alone where several workers share the rest",
     "quiet": "has no patience with slow guests: is run when no others are",
 }
-# What each scenario has cost.
-COSTS: dict[str, float] = {}
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 
 
@@ -209,15 +207,13 @@ def pytest_runtest_teardown(item):
     item.user_properties.append(("cpu_s", round(bench.cost() - bench.spent, 1)))
 
 
-def pytest_runtest_logreport(report):
-    if report.when == "teardown":
-        COSTS.update({report.nodeid: seconds for name, seconds in report.user_properties if name == "cpu_s"})
-
-
 def pytest_terminal_summary(terminalreporter):
-    terminalreporter.section(f"seconds of a processor: {sum(COSTS.values()):.0f}, the most for")
-    for name in sorted(COSTS, key=COSTS.get, reverse=True)[:10]:
-        terminalreporter.line(f"{COSTS[name]:.0f} {name}")
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    costs = {report.nodeid: seconds for report in reports if getattr(report, "when", None) == "teardown"
+             for name, seconds in report.user_properties if name == "cpu_s"}
+    terminalreporter.section(f"seconds of a processor: {sum(costs.values()):.0f}, the most for")
+    for name in sorted(costs, key=costs.get, reverse=True)[:10]:
+        terminalreporter.line(f"{costs[name]:.0f} {name}")
 
 
 def pytest_exception_interact(node, report):

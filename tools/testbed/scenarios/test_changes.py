@@ -72,8 +72,8 @@ class Run:
             self.mend(other)
             wait_for(lambda: self.connected(other), 120, f"the path of link {other} is back")
         guest = self.dice.choice((self.pair.client, self.pair.server))
-        print(f"{self.load.clock():.1f} link {link}, {guest.name}: {cause}", flush=True)
-        change = Change(cause, link, self.load.clock())
+        change = Change(cause, link, self.pair.client.uptime())
+        print(f"{change.begin:.1f} link {link}, {guest.name}: {cause}", flush=True)
         change.undo.enter_context(CAUSES[cause](self.pair, guest, link, self.dice))
         self.now[link] = change
         self.done.append(change)
@@ -81,7 +81,7 @@ class Run:
     def mend(self, link: int) -> None:
         if change := self.now.pop(link, None):
             change.undo.close()
-            change.end = self.load.clock()
+            change.end = self.pair.client.uptime()
             print(f"{change.end:.1f} link {link} mended", flush=True)
 
     def linger(self, link: int) -> None:

@@ -49,10 +49,6 @@ WORDS = {"client": r"demo: ip:10\.0\.1\.1: no heartbeat from the server",
          "server": r"demo: ip:10\.0\.1\.2\S*: no heartbeat from the client"}
 
 
-def uptime(guest) -> float:
-    return float(guest.run("read -r now _ < /proc/uptime; echo $now"))
-
-
 def noticed(guest, words: str) -> float | None:
     """When the log said so for the first time since it was cleared, by the guest's own clock."""
     found = re.search(rf"\[\s*(\d+\.\d+)\].*{words}", guest.run("dmesg"))
@@ -72,7 +68,7 @@ def test_whatever_is_lost_is_noticed_in_time(pair, stack):
         before = {}
         for side, guest in watched.items():
             guest.run("dmesg --clear")
-            before[side] = uptime(guest)
+            before[side] = guest.uptime()
         with cause(pair):
             # Either side may notice first, and tells the other one where it still can.
             wait_for(lambda: any(noticed(guest, WORDS[side]) for side, guest in watched.items()),

@@ -58,9 +58,11 @@ def test_queues_count_as_memory(pair):
     assert "refused: paths have as much memory" in server.run("dmesg")
 
 
-def test_limits_out_of_range(pair):
+def test_parameters_that_make_no_session_are_refused(pair):
     for parameters in ("max_sessions=0", "max_sessions=65537", "hb_interval_ms=99", "hb_interval_ms=60001",
-                       "hb_missed_max=0", "hb_missed_max=101", "max_chunk_memory_mib=-1"):
+                       "hb_missed_max=0", "hb_missed_max=101", "max_chunk_memory_mib=-1",
+                       "max_chunk_size=10000", "max_chunk_size=4096", "sess_queue_depth=1",
+                       "max_chunk_size=1048576 sess_queue_depth=65535"):
         assert not pair.server.ok(f"modprobe ibtrs_server {parameters}"), parameters
 
 

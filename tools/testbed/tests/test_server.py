@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from testbed.channel import Channel
+from testbed.guest import wait_for
 
 SERVER = Path(__file__).parents[1] / "guest/server.py"
 # Joins the port, which the server knows as one descriptor, to a socket.
@@ -55,8 +55,7 @@ def test_commands_that_failed_or_run_are_reported(channel):
     for command in ("echo well", "echo again; false", "echo again; false", "echo badly; exit 3"):
         channel.start(command).wait(20, check=False)
     runs = channel.start("echo so far; sleep 60")
-    while not runs.text:
-        time.sleep(0.01)
+    wait_for(lambda: runs.text, 20, "it has said something")
     assert channel.report() == ("--- `echo again; false` ended with status 1\nagain\n\n"
                                 "--- `echo badly; exit 3` ended with status 3\nbadly\n\n"
                                 "--- `echo so far; sleep 60` runs\nso far\n\n")
