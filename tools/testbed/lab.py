@@ -12,7 +12,7 @@ from pathlib import Path
 from . import accel, modules, paths
 from .accel import Accel
 # The last one for those who have a lab.
-from .guest import EmulatorAborted, Guest, Spec, wait_for  # noqa: F401
+from .guest import EmulatorFailed, Guest, Spec, wait_for  # noqa: F401
 
 SERVER_ADDRESS = "10.0.{link}.1"
 CLIENT_ADDRESS = "10.0.{link}.2"
@@ -93,9 +93,7 @@ class Lab:
     def _ready(self, guest: Guest) -> None:
         try:
             guest.wait_booted()
-        except EmulatorAborted as error:
-            # Seen once in several hundred boots: QEMU 10.0 meets a mapping that another
-            # processor of the guest has just changed (iotlb_to_section).
+        except EmulatorFailed as error:
             print(f"{guest.name} is booted again: {error}")
             self._launch(guest.name)
             guest = self.guests[guest.name]

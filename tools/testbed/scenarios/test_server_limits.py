@@ -90,7 +90,7 @@ def test_a_client_vanishes_while_it_connects(pair):
     server, client = pair
     start(pair, "")
     client.run(MAINLINE.load_client())
-    client.run("tc qdisc add dev eth0 root netem delay 1500ms")
+    client.run("tc qdisc replace dev eth0 root netem delay 1500ms")
     client.start(f'echo "sessname=s path=ip:10.0.1.1 device_path=nullb0" > {MAINLINE.map_file}')
     server.wait_until("rdma resource show qp | grep -q 'type RC'", 60)
     client.kill()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from testbed import initramfs, judge, stubs, tsc
-from testbed.guest import EmulatorAborted
+from testbed.guest import EmulatorFailed
 from testbed.lab import Lab, together
 from testbed.stack import STACKS
 
@@ -81,14 +81,17 @@ class Boots(Lab):
         return ["true"]
 
 
-def test_an_emulator_that_aborts_is_started_again_once():
-    lab = Boots(EmulatorAborted(), None)
+def test_an_emulator_that_fails_is_started_again_once():
+    lab = Boots(EmulatorFailed(), None)
     lab._ready(lab)
     assert lab.ran == "true"
-    for outcomes in ((EmulatorAborted(), EmulatorAborted()), (RuntimeError(), None)):
+    for outcomes in ((EmulatorFailed(), EmulatorFailed()), (RuntimeError(), None)):
         lab = Boots(*outcomes)
         with pytest.raises(RuntimeError):
             lab._ready(lab)
+    boots = ["[    8.8] Oops: int3: 0000 [#1] SMP KASAN", "[    8.9] Kernel panic - not syncing: Fatal exception"]
+    assert EmulatorFailed.did("", boots) and EmulatorFailed.did("qemu: Assertion `r' failed", [])
+    assert not EmulatorFailed.did("", ["[    8.8] Oops: general protection fault: 0000 [#1]"])
 
 
 def test_what_an_operator_types():
