@@ -63,6 +63,8 @@ mod state;
 struct Fsm {
     state: State,
     todo: Steps<Actions>,
+    /// States that the operator has not been told of.
+    untold: Steps<State>,
     /// The number of the attempt whose errors count; 0 for none.
     epoch: u32,
     /// Attempts to reconnect since the last success, or since a user asked.
@@ -146,6 +148,7 @@ impl Path {
         let fsm = Fsm {
             state: fsm::initial().next,
             todo: Steps::default(),
+            untold: Steps::default(),
             epoch: 0,
             made: 0,
             hurry: false,
@@ -200,10 +203,11 @@ impl Path {
 
     /// Begins the first attempt.
     pub(crate) fn start(self: &Arc<Self>) {
-        self.fsm
-            .lock()
-            .todo
-            .push(fsm::initial().actions, Actions::and);
+        let mut fsm = self.fsm.lock();
+        let state = fsm.state;
+        fsm.untold.push(state, |_, last| last);
+        fsm.todo.push(fsm::initial().actions, Actions::and);
+        drop(fsm);
         self.events.enqueue(self.clone());
     }
 

@@ -111,7 +111,6 @@ impl SessionHook {
             _stats: stats,
             dir,
             place,
-            last: None,
             is_whole: path.spec().addr.src.is_some(),
         };
         hook.tell(path, "added");
@@ -125,17 +124,13 @@ pub(crate) struct PathHook {
     _stats: Dir<Arc<Path>>,
     dir: Dir<Arc<Path>>,
     place: Arc<Place>,
-    last: Option<State>,
     /// The directory's name has both addresses.
     is_whole: bool,
 }
 
 impl PathHook {
-    /// The path may be in another state than before. One call at a time.
+    /// The path has come into another state. One call at a time.
     pub(crate) fn changed(&mut self, path: &Path, state: State) {
-        if self.last.replace(state) == Some(state) {
-            return;
-        }
         if state == State::Connected && !self.is_whole {
             self.complete_name(path);
         }

@@ -157,6 +157,8 @@ impl Path {
 
     /// Takes a dead path out of the session.
     fn forget(self: &Arc<Self>) {
+        // Should the worker not have come to it.
+        self.announce();
         let hook = self.hook.lock().take();
         if let Some(hook) = hook {
             hook.removed(self);

@@ -103,6 +103,9 @@ impl Path {
         if !step.actions.is_empty() {
             fsm.todo.push(step.actions, Actions::and);
         }
+        if moved {
+            fsm.untold.push(step.next, |_, last| last);
+        }
         drop(fsm);
         if moved {
             let (from, to) = (from.to_u8(), step.next.to_u8());
@@ -230,13 +233,17 @@ impl Path {
         }
     }
 
-    /// Tells the operator of a new state.
-    fn announce(&self) {
-        let state = self.state();
+    /// Tells the operator of new states, of each by itself, however soon the next has come.
+    pub(super) fn announce(&self) {
         let mut hook = self.hook.lock();
-        if let Some(hook) = &mut *hook {
-            hook.changed(self, state);
-        }
+        steps::carry_out(
+            || self.fsm.lock().untold.take(),
+            |state| {
+                if let Some(hook) = &mut *hook {
+                    hook.changed(self, state);
+                }
+            },
+        );
     }
 
     /// The time between heartbeats was set.

@@ -5,10 +5,11 @@
 /// Steps that can wait.
 const ROOM: usize = 8;
 
-/// The actions of several steps of a state machine, in the order of the steps.
+/// What several steps of a state machine ask for, in the order of the steps: actions, or
+/// to tell of a new state.
 ///
-/// A state change is decided under a spin lock, and its actions are done later
-/// by a work item, which takes them all.
+/// A state change is decided under a spin lock, and what it asks for is done later
+/// by a work item, which takes all.
 pub struct Steps<A> {
     steps: [Option<A>; ROOM],
     len: usize,
