@@ -8,6 +8,7 @@
 //! | Module | What for |
 //! |---|---|
 //! | [`blk`] | drivers of disks with per-request data, I/O to block devices |
+//! | [`fs`] | files of procfs and sysfs |
 //! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist |
 //! | [`log`] | rate-limited printing |
 //! | [`mm`] | blocks of pages, allocation scopes |
@@ -26,6 +27,7 @@
 //! needs process context without spinlocks and RCU read sections.
 
 pub mod blk;
+pub mod fs;
 pub mod io;
 pub mod log;
 pub mod mm;

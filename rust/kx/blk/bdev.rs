@@ -4,7 +4,13 @@
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
-use crate::blk::limits::Limits;
+use crate::{
+    blk::limits::Limits,
+    fs::{
+        self,
+        InitFs, //
+    }, //
+};
 use core::{
     mem::MaybeUninit,
     ptr::NonNull, //
@@ -20,8 +26,7 @@ use kernel::{
     fmt,
     prelude::*,
     str::CString,
-    task::might_sleep,
-    types::NotThreadSafe, //
+    task::might_sleep, //
 };
 
 /// What a block device is claimed with: openers with the same holder share it,
@@ -252,20 +257,14 @@ impl BlockDevice {
             dev & ((1 << bindings::MINORBITS) - 1),
         );
         let path = CString::try_from_fmt(fmt!("/sys/dev/block/{major}:{minor}/{name}"))?;
-        let _fs = InitFs::enter();
-        // CAST: A small number.
-        let flags = bindings::O_RDONLY as c_int;
-        // SAFETY: The path is a C string.
-        let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
-        let mut pos = 0;
-        // SAFETY: The file is open for reading, and the buffer valid for writing.
-        let len =
-            unsafe { bindings::kernel_read(file, buf.as_mut_ptr().cast(), buf.len(), &mut pos) };
-        // SAFETY: The reference is ours.
-        unsafe { bindings::__fput_sync(file) };
-        to_result(c_int::try_from(len).unwrap_or(0).min(0))?;
-        // CAST: It is not negative.
-        Ok((len as usize).min(buf.len()))
+        fs::read_once(&path, buf)
+    }
+
+    /// Returns the number that the disk has had since it was found: another one after it was
+    /// away, or its medium was changed.
+    pub fn diskseq(&self) -> u64 {
+        // SAFETY: The disk is live.
+        unsafe { (*self.raw_disk()).diskseq }
     }
 
     /// Returns the number of the partition, zero for a whole disk.
@@ -356,31 +355,6 @@ impl Drop for BlockDevice {
         // whoever is waiting for it to be free would still find it claimed.
         // SAFETY: The reference is ours by the type invariant, and given back.
         unsafe { bindings::__fput_sync(self.file.as_ptr()) };
-    }
-}
-
-/// The thread looks up paths as the first process does, while this lives.
-///
-/// Kernel threads have an empty file system otherwise.
-struct InitFs {
-    former: *mut bindings::fs_struct,
-    _thread: NotThreadSafe,
-}
-
-impl InitFs {
-    fn enter() -> Self {
-        Self {
-            // SAFETY: Undone by this thread, on drop.
-            former: unsafe { ours::__override_init_fs() },
-            _thread: NotThreadSafe,
-        }
-    }
-}
-
-impl Drop for InitFs {
-    fn drop(&mut self) {
-        // SAFETY: The result of the override in `enter`, by this thread.
-        unsafe { ours::__revert_init_fs(self.former) };
     }
 }
 

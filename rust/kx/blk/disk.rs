@@ -487,8 +487,9 @@ impl<D: Driver> Disk<D> {
     ///
     /// As [`Self::fop_open`].
     unsafe extern "C" fn fop_release(disk: *mut bindings::gendisk) {
-        // SAFETY: By this function's contract.
-        D::release(unsafe { &DiskData::<D>::of_disk(disk).queue_data });
+        // SAFETY: By this function's contract. Whoever closes it is not counted any more.
+        let (data, last) = unsafe { (DiskData::<D>::of_disk(disk), ours::disk_openers(disk) == 0) };
+        D::release(&data.queue_data, last);
     }
 }
 

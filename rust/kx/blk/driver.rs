@@ -139,12 +139,13 @@ pub trait Driver: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Undoes an [`Self::open`].
+    /// Undoes an [`Self::open`]; with `last` nobody has the disk or a partition open any
+    /// more.
     ///
     /// # Context
     ///
     /// *may sleep*, with the disk's open mutex held.
-    fn release(_disk: &Self::QueueData) {
+    fn release(_disk: &Self::QueueData, _last: bool) {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 

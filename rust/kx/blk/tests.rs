@@ -71,6 +71,8 @@ struct Counts {
     held: TakeCell<Request<NullDriver>>,
     commits: Atomic<u32>,
     opens: Atomic<i32>,
+    /// Closings that were the last, or not, and were said not to be.
+    miscounts: Atomic<u32>,
 }
 
 impl Counts {
@@ -86,6 +88,7 @@ impl Counts {
             held: TakeCell::empty(),
             commits: Atomic::new(0),
             opens: Atomic::new(0),
+            miscounts: Atomic::new(0),
         }
     }
 }
@@ -187,8 +190,11 @@ impl Driver for NullDriver {
         Ok(())
     }
 
-    fn release(disk: &Arc<Counts>) {
-        disk.opens.fetch_add(-1, Relaxed);
+    fn release(disk: &Arc<Counts>, last: bool) {
+        let others = disk.opens.fetch_add(-1, Relaxed) - 1;
+        if last != (others == 0) {
+            disk.miscounts.fetch_add(1, Relaxed);
+        }
     }
 
     fn sg(pdu: Pin<&mut NullPdu>) -> &mut SgTable {
@@ -436,6 +442,7 @@ mod suite {
         assert!(limits.write_cache && limits.fua && !limits.rotational);
         assert_eq!(rig.dev.unique_id(), None);
         assert_eq!((rig.dev.partition(), rig.dev.partition_uuid()), (0, None));
+        drop(open(plain)?);
         transfers(&rig, counts)?;
         again(&rig, counts)?;
         disk.uevent(Action::Offline, &[c"TEST=1"])?;
@@ -464,6 +471,7 @@ mod suite {
         assert!(rig.io(PLAIN).is_err());
         drop(rig);
         assert_eq!(counts.opens.load(Relaxed), 0);
+        assert_eq!(counts.miscounts.load(Relaxed), 0);
         Ok(())
     }
 

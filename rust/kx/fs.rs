@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files of procfs and sysfs, for what the kernel tells in no other way.
+//!
+//! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
+
+use ibtrs_bindings as ours;
+use kernel::{
+    bindings,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    task::might_sleep,
+    types::NotThreadSafe, //
+};
+
+/// The thread looks up paths as the first process does, while this lives.
+///
+/// Kernel threads have an empty file system otherwise.
+pub(crate) struct InitFs {
+    former: *mut bindings::fs_struct,
+    _thread: NotThreadSafe,
+}
+
+impl InitFs {
+    pub(crate) fn enter() -> Self {
+        Self {
+            // SAFETY: Undone by this thread, on drop.
+            former: unsafe { ours::__override_init_fs() },
+            _thread: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for InitFs {
+    fn drop(&mut self) {
+        // SAFETY: The result of the override in `enter`, by this thread.
+        unsafe { ours::__revert_init_fs(self.former) };
+    }
+}
+
+/// Reads once from the beginning of a file, as the first process sees it. Returns how many
+/// bytes of `buf` that gave: fewer than the file has if it is longer than `buf`, or if its file
+/// system gives so many at a time.
+///
+/// # Context
+///
+/// *may sleep*.
+///
+/// # Errors
+///
+/// `ENOENT` if there is none of that name; others of reading a file.
+pub fn read_once(path: &CStr, buf: &mut [u8]) -> Result<usize> {
+    might_sleep();
+    let _fs = InitFs::enter();
+    // CAST: A small number.
+    let flags = bindings::O_RDONLY as c_int;
+    // SAFETY: The path is a C string.
+    let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
+    let mut pos = 0;
+    // SAFETY: The file is open for reading, and the buffer valid for writing.
+    let len = unsafe { bindings::kernel_read(file, buf.as_mut_ptr().cast(), buf.len(), &mut pos) };
+    // SAFETY: The reference is ours.
+    unsafe { bindings::__fput_sync(file) };
+    to_result(c_int::try_from(len).unwrap_or(0).min(0))?;
+    // CAST: It is not negative.
+    Ok((len as usize).min(buf.len()))
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_fs)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_there() -> Result {
+        let mut buf = [0; 64];
+        let len = read_once(c"/proc/sys/kernel/random/boot_id", &mut buf)?;
+        // A UUID and the end of the line, each time the same.
+        assert_eq!(len, 37);
+        let mut again = [0; 8];
+        assert_eq!(
+            read_once(c"/proc/sys/kernel/random/boot_id", &mut again)?,
+            8
+        );
+        assert_eq!(buf.get(..8), Some(&again[..]));
+        assert_eq!(read_once(c"/proc/sys/kernel/none", &mut buf), Err(ENOENT));
+        Ok(())
+    }
+}
