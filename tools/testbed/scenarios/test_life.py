@@ -27,7 +27,7 @@ def times(full: int, checked: int):
         pytest.param(full if LONG else checked, id="checked")])
 
 
-@times(full=100, checked=10)
+@times(full=100, checked=6)
 def test_mapped_and_unmapped_again_and_again(pair, stack, times):
     client = pair.client
     device = pair.server.null_blk(size_mb=16)
@@ -88,6 +88,7 @@ def test_force_ends_io_with_errors(pair, stack):
     wait_for(lambda: blockdev.disks(client, stack) == [], 30, "the disk is gone")
 
 
+@pytest.mark.fast
 @pytest.mark.kills
 def test_the_server_is_killed_under_load(pair, stack):
     client = pair.client

@@ -18,7 +18,8 @@ FIRST = f"{CLIENT}/paths/ip:10.0.1.2@ip:10.0.1.1"
 SECOND = f"{CLIENT}/paths/ip:10.0.2.2@ip:10.0.2.1"
 # How long the files are read and written by several processes.
 SECONDS = 60 if os.environ.get("IBTRS_LONG") else 6
-LOAD = ("fio --name=load --filename=/dev/ibnbd0 --rw=randrw --bsrange=512-128k --iodepth=16 "
+# I/O all the time that leaves processors for those who use the files.
+LOAD = ("fio --name=load --filename=/dev/ibnbd0 --rw=randrw --bsrange=512-128k --iodepth=16 --rate_iops=15 "
         "--direct=1 --ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=32m")
 
 
