@@ -25,7 +25,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 11] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 12] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -40,6 +40,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 11] = [
         show_io_timeout_limit,
         store_io_timeout_limit, //
     ),
+    Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
 ];
 
@@ -141,6 +142,20 @@ fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Resu
         .patience()
         .set_limit(limit)
         .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
+}
+
+fn show_cache_lost(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    let lost = this.device().io().cache().has_lost();
+    buf.line(fmt!("{}", u8::from(lost)))
+}
+
+fn store_cache_lost(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    if text::number(input) != Ok(0) {
+        kx::pr_err_ratelimited!("cache_lost: write 0 when all know\n");
+        return Err(EINVAL);
+    }
+    ctx.data().device().accept_loss();
+    Ok(())
 }
 
 fn show_wwid(this: &Mapping, buf: &mut Buf<'_>) -> Result {

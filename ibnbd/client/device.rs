@@ -28,6 +28,7 @@ use ibnbd_proto::{
         DevState,
         Standing, //
     },
+    unflushed::CacheRun,
     Access, //
 };
 use ibtrs_core::convert;
@@ -101,6 +102,8 @@ struct Inner {
     standing: Standing,
     /// What the server said of the device, the last time that it was this one.
     rsp: OpenRsp,
+    /// What its cache has lived through, as far as that is known.
+    cache_run: CacheRun,
     /// The life of the server that `standing` is about.
     life: u32,
     /// Present from when user space can see the disk until it is unmapped.
@@ -130,10 +133,12 @@ impl Device {
             device_id: rsp.device_id,
             read_only: !access.writes(),
             prio: session.wants_prio(),
+            safe: !rsp.cache.writeback,
         };
         let inner = Inner {
             standing: Standing::Open,
             rsp,
+            cache_run: rsp.cache_run(),
             life,
             disk: None,
             shown: DevState::Init,
@@ -330,6 +335,12 @@ impl Device {
     }
 
     fn opened(&self, inner: &mut Inner, rsp: OpenRsp) {
+        let cache_run = rsp.cache_run();
+        if cache_run.has_lost(inner.cache_run) {
+            self.cache_lost(inner);
+        }
+        inner.cache_run = cache_run.or(inner.cache_run);
+        self.io.cache().set_safe(!rsp.cache.writeback);
         let known = inner.rsp.identity;
         let cache = inner.rsp.cache;
         inner.rsp = rsp;

@@ -10,6 +10,7 @@
 
 use crate::{
     by_tag::ByTag,
+    cache::Cache,
     patience::Patience,
     queue::Queue,
     share::{
@@ -56,11 +57,14 @@ pub(crate) struct Traits {
     pub(crate) read_only: bool,
     /// The server wants priorities.
     pub(crate) prio: bool,
+    /// The server's disk keeps everything that it answers.
+    pub(crate) safe: bool,
 }
 
 /// The driver's part of a disk.
 #[pin_data]
 pub(crate) struct DiskIo {
+    number: u32,
     transport: Arc<Session>,
     read_only: bool,
     prio: bool,
@@ -70,6 +74,7 @@ pub(crate) struct DiskIo {
     gone: AtomicFlag,
     /// The server's disk caches writes, and the block layer does not know.
     write_through: AtomicFlag,
+    cache: Cache,
     patience: Patience,
     #[pin]
     share: Share,
@@ -95,8 +100,9 @@ impl DiskIo {
     /// May sleep.
     pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
         let tags = usize::from(transport.io_depth());
-        let (number, neighbours) = (traits.number, traits.neighbours.clone());
+        let (disk, neighbours) = (traits.number, traits.neighbours.clone());
         let init = try_pin_init!(Self {
+            number: disk,
             transport,
             read_only: traits.read_only,
             prio: traits.prio,
@@ -104,17 +110,29 @@ impl DiskIo {
             gate: Atomic::new(PASS),
             gone: AtomicFlag::new(false),
             write_through: AtomicFlag::new(false),
+            cache: Cache::new(traits.safe),
             patience: Patience::new(tags)?,
-            share <- Share::new(neighbours, number, tags),
+            share <- Share::new(neighbours, disk, tags),
             held: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
         Arc::pin_init(init, GFP_KERNEL)
+    }
+
+    /// Returns the number of the disk.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Returns the session.
     #[inline]
     pub(crate) fn transport(&self) -> &Arc<Session> {
         &self.transport
+    }
+
+    /// Returns what is known of the server's cache.
+    #[inline]
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     /// Returns what is known of requests that take too long.

@@ -45,6 +45,7 @@ use kernel::{
 mod attrs;
 mod background;
 mod by_tag;
+mod cache;
 mod control;
 mod device;
 mod disk_io;

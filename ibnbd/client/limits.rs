@@ -158,6 +158,7 @@ mod tests {
             alignment_offset: 3 * 512,
             rotational: true,
             zeroes_unmap: true,
+            ..Details::default()
         };
         let rsp = OpenRsp {
             discard_granularity: 3 * 65536,

@@ -19,10 +19,13 @@ use crate::{
         Turn, //
     }, //
 };
-use ibnbd_proto::msg::{
-    IoFlags,
-    IoHdr,
-    Op as WireOp, //
+use ibnbd_proto::{
+    msg::{
+        IoFlags,
+        IoHdr,
+        Op as WireOp, //
+    },
+    unflushed::Late, //
 };
 use ibtrs_client::{
     Dir,
@@ -62,7 +65,14 @@ pub(crate) struct Queue;
 pub(crate) struct Pdu {
     /// Since when it is one of those that its disk may have under way.
     pub(crate) turn: Turn,
+    /// What the server's cache had lived through when it was sent.
+    run: u32,
     sg: SgList<{ MAX_SEGMENTS as usize }>,
+}
+
+/// Whether a write does not end before it is durable.
+fn is_durable(disk: &DiskIo, rq: &Request<Queue>) -> bool {
+    disk.is_write_through() || rq.is_fua()
 }
 
 fn header(disk: &DiskIo, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
@@ -97,6 +107,7 @@ impl Driver for Queue {
     fn init_pdu() -> impl PinInit<Pdu, Error> {
         try_init!(Pdu {
             turn: Turn::default(),
+            run: 0,
             sg <- SgList::new(),
         }? Error)
     }
@@ -170,6 +181,12 @@ impl Driver for Queue {
         Ok(())
     }
 
+    fn release(disk: &Arc<DiskIo>, last: bool) {
+        if last && disk.cache().closed() {
+            pr_info!("ibnbd{}: flushes succeed again\n", disk.number());
+        }
+    }
+
     fn sg(pdu: Pin<&mut Pdu>) -> &mut SgTable {
         pdu.get_mut().sg.as_table()
     }
@@ -185,6 +202,7 @@ impl IoDriver for Queue {
     }
 
     fn io_done(mut rq: Request<Self>, result: Result) {
+        let result = result.and_then(|()| answered(&rq));
         let turn = Turn::take(&mut rq);
         if turn.is_counted() {
             // Before the request ends, as it may be the last that keeps the disk.
@@ -196,12 +214,34 @@ impl IoDriver for Queue {
     }
 }
 
+/// Notes what a request that the server has carried out means for what is durable.
+///
+/// # Errors
+///
+/// `ESTALE` if that was lost since.
+fn answered(rq: &Request<Queue>) -> Result {
+    let disk = rq.queue_data();
+    let run = rq.pdu().run;
+    match rq.op() {
+        Some(Op::Flush) => {
+            disk.cache().flushed(run, u16::try_from(rq.tag())?);
+            Ok(())
+        }
+        // What was discarded may be there or not.
+        None | Some(Op::Read | Op::Discard) => Ok(()),
+        Some(Op::Write | Op::WriteZeroes | Op::SecureErase) if is_durable(disk, rq) => Ok(()),
+        Some(Op::Write | Op::WriteZeroes | Op::SecureErase) => {
+            disk.cache().written(run).map_err(|Late| ESTALE)
+        }
+    }
+}
+
 fn end(rq: Request<Queue>, result: Result) {
     let given_up = rq.queue_data().patience().ends(rq.tag());
     match result {
         // Nobody waits for it any more.
         Err(_) if given_up => rq.end(Status::TIMEOUT),
-        // The server has forgotten the device that it names.
+        // The server has forgotten the device that it names, or lost what it had written.
         Err(ESTALE) => rq.requeue(),
         // Some disks find out only when they are asked, and so do we.
         Err(EOPNOTSUPP) => rq.end_unsupported(),
@@ -239,6 +279,13 @@ fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> 
     };
     if !can_do(disk, op) {
         return refused(disk, rq, Status::NOT_SUPPORTED);
+    }
+    rq.pdu_mut().get_mut().run = disk.cache().run();
+    if op == WireOp::Flush {
+        if disk.cache().fails_flush() {
+            return refused(disk, rq, Status::IO_ERROR);
+        }
+        disk.cache().flushing(tag);
     }
     if rq.map_sg().is_err() {
         return refused(disk, rq, Status::IO_ERROR);

@@ -17,6 +17,7 @@ use ibnbd_proto::{
         CachePolicy,
         DeviceLimits, //
     },
+    unflushed::CacheRun,
 };
 use kernel::{
     prelude::*,
@@ -48,6 +49,8 @@ pub(crate) struct Opened {
     /// As it was when the device was opened: some of it may change, such as the name of
     /// the file behind a loop device.
     identity: Identity,
+    /// It is another one after this machine was booted, and after the disk was away.
+    cache_run: CacheRun,
     /// The size that the client was told last, in sectors.
     told: Atomic<u64>,
     user: User,
@@ -85,6 +88,7 @@ impl Opened {
             logical_block_size: bdev.limits().logical_block_bytes,
             access,
             identity: identity(&bdev)?,
+            cache_run: CacheRun::of(exports.boot(), bdev.diskseq()),
             bdev,
             told: Atomic::new(0),
             user,
@@ -150,6 +154,7 @@ impl Opened {
             io_opt: limits.io_opt_bytes,
             rotational: limits.rotational,
             zeroes_unmap: limits.write_zeroes_unmaps,
+            cache_run: self.cache_run,
         }
     }
 }

@@ -22,6 +22,7 @@ use kernel::{
 };
 use kx::{
     blk::BlockDevice,
+    fs,
     sysfs::{
         Dir,
         PlainDir, //
@@ -40,6 +41,8 @@ struct Export {
 /// All exports.
 #[pin_data]
 pub(crate) struct Exports {
+    /// Names this boot of the machine; empty if it cannot be known.
+    boot: KVec<u8>,
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -60,6 +63,7 @@ impl Exports {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             try_pin_init!(Self {
+                boot: boot_id()?,
                 inner <- new_mutex!(
                     Inner { list: KVec::new(), folder: None },
                     "Exports::inner"
@@ -67,6 +71,11 @@ impl Exports {
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns what names this boot of the machine; nothing if it cannot be known.
+    pub(crate) fn boot(&self) -> &[u8] {
+        &self.boot
     }
 
     /// Says where exports are shown.
@@ -132,6 +141,25 @@ impl Exports {
             access,
         })
     }
+}
+
+/// Reads what names this boot of the machine.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn boot_id() -> Result<KVec<u8>> {
+    let mut text = [0; 48];
+    let len = fs::read_once(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or_else(|error| {
+        pr_warn!(
+            "boot_id cannot be read: {:?}: clients will not know when this machine was without power\n",
+            error
+        );
+        0
+    });
+    let mut id = KVec::new();
+    id.extend_from_slice(text.get(..len).unwrap_or_default().trim_ascii(), GFP_KERNEL)?;
+    Ok(id)
 }
 
 /// A user of an export, who leaves it when this is dropped.

@@ -16,6 +16,7 @@ use kernel::{
 };
 use kx::{
     mm::NoIo,
+    sysfs::Action,
     work::WorkItem, //
 };
 
@@ -83,6 +84,31 @@ impl Device {
         inner.standing = Standing::Taken;
         self.io.set_gate(inner.standing.gate());
         self.show_locked(inner);
+    }
+
+    /// The server's cache is empty. Nobody who has written, and not flushed, shall believe that it
+    /// is on the disk.
+    pub(super) fn cache_lost(&self, inner: &Inner) {
+        if !self.io.cache().lose() {
+            return;
+        }
+        pr_err!(
+            "ibnbd{}: the server has lost its cache: what was written to {} and not flushed may be gone, and flushes fail until all know\n",
+            self.number,
+            *self.name
+        );
+        if let Some(disk) = &inner.disk {
+            // That nobody hears of it is no reason to do anything else.
+            let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
+        }
+    }
+
+    /// A user says that all know what was lost.
+    pub(crate) fn accept_loss(&self) {
+        if self.io.cache().has_lost() {
+            pr_info!("ibnbd{}: flushes succeed again\n", self.number);
+            self.io.cache().accept_loss();
+        }
     }
 }
 

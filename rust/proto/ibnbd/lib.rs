@@ -37,6 +37,7 @@ pub mod map_opts;
 pub mod msg;
 pub mod path;
 pub mod state;
+pub mod unflushed;
 pub mod window;
 
 pub use access::{Access, AccessMode};

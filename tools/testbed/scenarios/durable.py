@@ -3,7 +3,8 @@
 times with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.  Says how many
 blocks each thread has written, and what is to survive a power cut from then on; notes
 in each block what was known to when it was written.  With FIFO it waits after each while
-without flushes until somebody has written to that.
+without flushes until somebody has written to that.  It ends with the first error, as
+whoever cannot trust a disk has to.
 
 Also what scenarios need to know of such blocks, on the host."""
 
@@ -88,6 +89,15 @@ class Writer:
             open(self.fifo).read()
 
     def work(self, thread: int) -> None:
+        try:
+            self.write(thread)
+        except OSError as error:
+            with self.telling:
+                print(error.strerror, flush=True)
+            # The others may wait for this one.
+            os._exit(1)
+
+    def write(self, thread: int) -> None:
         block = mmap.mmap(-1, SIZE)
         for number in range(self.count):
             BLOCK.pack_into(block, 0, MAGIC, thread, number, *self.known.flushed, *self.known.single)

@@ -2,13 +2,15 @@
 """What was flushed, or written with FUA, is there when a server has lost its power:
 as its disk saw it, and after a power cut."""
 
+import errno
+import os
 import subprocess
 from pathlib import Path
 
 import durable
 import pytest
 
-from testbed import blockdev, logwrites
+from testbed import blockdev, logwrites, uevents
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fast
@@ -112,24 +114,42 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     pair.client.run(f"cd {SESSION} && echo 600 > queue_timeout_s && echo 1000 > hb_interval_ms && "
                     "echo 2 > hb_missed_max && "
                     f"dd if=/dev/urandom of=/dev/{stack.family}1 bs=64k count=16 oflag=direct status=none")
+    lost = f"{stack.family}1"
+    holder = pair.client.start(f"{{ echo open; sleep 3000; }} < /dev/{lost}")
+    wait_for(lambda: "open" in holder.text, 30, "the disk is open")
+    events = uevents.listen(pair.client)
     writer = start_writer(pair.client, stack.disk)
     wait_for(lambda: min(durable.known(writer.text).flushed) > BLOCKS // 2, 300, "half is written")
     pair.server.kill()
 
     pair.reboot("server", [image])
     pair.server.run(export.format("/dev/vda"))
-    there = there_on(pair.server)
     assert writer.running
-    assert durable.known(writer.text).missing(there) == []
-    done = durable.said(writer.text, "done")
+    assert durable.known(writer.text).missing(there_on(pair.server)) == []
     # Nobody had flushed these: it was a power cut indeed.
     assert pair.server.run("tr -d '\\0' < /dev/loop1 | head -c 1") == ""
-    # The writer goes on where it was, on disks that are the same, and nothing that
-    # was under way is lost.
+    # No flush that comes now may say that they are there, until all know.
     pair.server.run(stack.load_server())
+    pair.client.wait_until(f"dmesg | grep -q '{lost}: the server has lost its cache: what was written to /dev/loop1 "
+                           "and not flushed may be gone'", 240)
+    said = f"/sys/block/{lost}/{stack.family}/cache_lost"
+    flush = f"dd if=/dev/zero of=/dev/{lost} bs=4k count=1 oflag=direct conv=notrunc,fsync"
+    assert pair.client.run(f"cat {said}") == "1"
+    for _ in range(2):
+        assert os.strerror(errno.EIO) in pair.client.run(flush, check=False)
+    pair.client.run(f"echo 0 > {said} && {flush} && cat {said} | grep -qx 0")
+    holder.kill()
+    events.kill()
+    assert "IBNBD_CACHE_LOST=1" in events.wait(20, check=False)
+
+    # The writer was told, if it had lost anything; whatever it takes to be safe is there.
+    assert writer.wait(300, check=False).ok or os.strerror(errno.EIO) in writer.text
+    assert durable.known(writer.text).missing(there_on(pair.server)) == []
+    # Who opens the disk anew has lost nothing, and can write as before.
+    writer = start_writer(pair.client, stack.disk)
     writer.wait(300)
     assert all_flushed(writer)
-    assert there_on(pair.server) == [had.union(range(wrote, BLOCKS)) for had, wrote in zip(there, done)]
+    assert there_on(pair.server) == [set(range(BLOCKS))] * durable.THREADS
     for number in (0, 1):
         pair.client.run(stack.unmap(number))
     pair.server.run("rmmod ibnbd_server && losetup -D && umount /mnt/disk")

@@ -149,11 +149,12 @@ def test_the_clients_files(pair, stack):
         "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",
         "exclusive": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
+        "cache_lost": "0",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",
         "remap_device": "Usage: echo 1 > remap_device",
         "resize": "Usage: echo <new size in sectors> > resize"}
     modes = client.run(f"cd {folder} && stat -c '%n %a' *").splitlines()
-    written = {"unmap_device", "remap_device", "resize", "io_timeout_limit"}
+    written = {"unmap_device", "remap_device", "resize", "io_timeout_limit", "cache_lost"}
     assert all(line.split()[1] == ("644" if line.split()[0] in written else "444") for line in modes), modes
     link = "/sys/class/ibnbd-client/ctl/devices/!dev!nullb0@demo"
     assert client.run(f"readlink -f '{link}'").strip() == "/sys/devices/virtual/block/ibnbd0"
@@ -169,6 +170,9 @@ def test_the_clients_files(pair, stack):
     refuses("resize", str(1 << 60), errno.EFBIG)
     refuses("remap_device", "0", errno.EINVAL)
     refuses("remap_device", "1", errno.EALREADY)
+    for text in ("", "1", "x"):
+        refuses("cache_lost", text, errno.EINVAL)
+    client.run(f"echo 0 > {folder}/cache_lost")
     client.run("for f in /sys/class/ibtrs-client/demo/paths/*/disconnect; do echo 1 > $f; done")
     client.wait_until(f"[ $(cat {folder}/state) = closed ]")
     refuses("resize", "1024", errno.ENOENT)

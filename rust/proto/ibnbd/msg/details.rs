@@ -8,6 +8,7 @@
 use ibtrs_proto::bytes::message;
 
 use super::*;
+use crate::unflushed::CacheRun;
 
 /// Length of the details, in bytes.
 pub const DETAILS_LEN: usize = 32;
@@ -35,6 +36,8 @@ pub struct Details {
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
+    /// Tells whether the device's write cache may have lost what was in it.
+    pub cache_run: CacheRun,
 }
 
 impl Details {
@@ -51,6 +54,7 @@ impl Details {
             w.u32(self.io_opt);
             w.u32(self.max_secure_erase_sectors);
             w.u32(self.alignment_offset);
+            w.u64(self.cache_run.to_wire());
         })
     }
 
@@ -71,6 +75,7 @@ impl Details {
             alignment_offset: r.u32()?,
             rotational: flags & ROTATIONAL != 0,
             zeroes_unmap: flags & ZEROES_UNMAP != 0,
+            cache_run: CacheRun::from_wire(r.u64()?),
         })
     }
 }

@@ -6,6 +6,7 @@ use ibtrs_proto::bytes::message;
 
 use super::*;
 use crate::identity::{Difference, Identity};
+use crate::unflushed::CacheRun;
 
 /// Largest power of two that a block size's 16 bits can hold.
 const MAX_BLOCK_SIZE: u32 = 32_768;
@@ -63,6 +64,8 @@ pub struct DeviceLimits {
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
+    /// Tells whether the write cache may have lost what was in it.
+    pub cache_run: CacheRun,
 }
 
 impl DeviceLimits {
@@ -76,6 +79,7 @@ impl DeviceLimits {
             alignment_offset: self.alignment_offset,
             rotational: self.rotational,
             zeroes_unmap: self.zeroes_unmap,
+            cache_run: self.cache_run,
         }
     }
 }
@@ -264,6 +268,12 @@ impl OpenRsp {
             return Err(Difference::Smaller);
         }
         Ok(())
+    }
+
+    /// What the write cache has lived through, if the server says it.
+    pub fn cache_run(&self) -> CacheRun {
+        self.details
+            .map_or(CacheRun::UNKNOWN, |details| details.cache_run)
     }
 }
 

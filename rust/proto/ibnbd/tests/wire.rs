@@ -5,6 +5,7 @@
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::identity::Identity;
 use ibnbd_proto::msg::*;
+use ibnbd_proto::unflushed::CacheRun;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::name::{DevicePath, NameError};
 use proptest::prelude::*;
@@ -157,19 +158,22 @@ fn details_golden() {
         alignment_offset: 0x1817_1615,
         rotational: true,
         zeroes_unmap: true,
+        cache_run: CacheRun::from_wire(0x2827_2625_2423_2221),
     };
     let mut answer = [0xEE; OPEN_RSP_LONG_LEN];
     answer[OPEN_RSP_LEN..].copy_from_slice(&details.encode());
     let want = [
         1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0x15,
-        0x16, 0x17, 0x18, 0, 0, 0, 0, 0, 0, 0, 0,
+        0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
     ];
     assert_eq!(answer[OPEN_RSP_LEN..], want);
     assert_eq!(Details::decode(&answer), Some(details));
     // Those of a later version are these, with more behind them.
     answer[OPEN_RSP_LEN] = 9;
-    answer[80..].fill(0xFF);
-    assert_eq!(Details::decode(&answer), Some(details));
+    assert_eq!(
+        Details::decode(&[&answer[..], &[0xEE; 8]].concat()),
+        Some(details)
+    );
     let none = Details::default().encode();
     answer[OPEN_RSP_LEN..].copy_from_slice(&none);
     assert_eq!(Details::decode(&answer), Some(Details::default()));
@@ -191,12 +195,15 @@ fn details_have_room_for_everything() {
         max_secure_erase_sectors: 65_536,
         alignment_offset: 512,
         rotational: true,
+        cache_run: CacheRun::from_wire(5),
         ..DeviceLimits::default()
     };
     let mut rsp = OpenRsp::new(7, &limits).unwrap();
     assert_eq!(rsp.physical_block_size_bytes(), 32_768);
+    assert_eq!(rsp.cache_run(), CacheRun::UNKNOWN);
     rsp.details = Some(limits.details());
     assert_eq!(rsp.physical_block_size_bytes(), 65_536);
+    assert_eq!(rsp.cache_run(), limits.cache_run);
     let details = limits.details();
     assert_eq!((details.io_min, details.io_opt), (1 << 20, 3 << 20));
     assert_eq!(details.max_secure_erase_sectors, 65_536);

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the server's cache holds of a disk, and could lose.
+//!
+//! A server that loses its power loses what was written and not flushed, while those who
+//! have written it are still there. A flush that they ask for then has to fail; see
+//! [`ibnbd_proto::unflushed`].
+//!
+//! Contexts: *any*.
+
+use ibnbd_proto::unflushed::{
+    Late,
+    Record,
+    Unflushed, //
+};
+use kernel::sync::atomic::{
+    Atomic,
+    AtomicFlag,
+    Full,
+    Relaxed, //
+};
+
+/// Nothing was lost, or all know.
+const WHOLE: u32 = 0;
+/// Something may be lost, and nobody was told.
+const LOST: u32 = 1;
+/// Something may be lost, and some were told.
+const TOLD: u32 = 2;
+
+/// The writes of a disk that the server has answered, as far as it could lose them.
+///
+/// It has a cache line for itself, as what all requests look at else does not change.
+#[repr(align(64))]
+pub(crate) struct Cache {
+    /// A [`Record`].
+    record: Atomic<u64>,
+    /// One of the above.
+    loss: Atomic<u32>,
+    /// The server's disk keeps everything that it answers.
+    safe: AtomicFlag,
+}
+
+impl Cache {
+    /// Knows of no writes; `safe` as in [`Cache::set_safe`].
+    pub(crate) fn new(safe: bool) -> Self {
+        Self {
+            record: Atomic::new(Record::NEW.to_bits()),
+            loss: Atomic::new(WHOLE),
+            safe: AtomicFlag::new(safe),
+        }
+    }
+
+    /// Says whether the server's disk keeps everything that it answers, as one without a
+    /// volatile cache does.
+    pub(crate) fn set_safe(&self, safe: bool) {
+        // ORDERING: Nothing is under way.
+        self.safe.store(safe, Relaxed);
+    }
+
+    fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<(), E> {
+        // ORDERING: What this is about has happened: an answer has come, or those who want a
+        // flush have seen their writes end.
+        let mut bits = self.record.load(Relaxed);
+        loop {
+            let next = next(Record::from_bits(bits))?.to_bits();
+            if next == bits {
+                return Ok(());
+            }
+            // ORDERING: It is there before a flush is sent, or a write ends.
+            match self.record.cmpxchg(bits, next, Full) {
+                Ok(_) => return Ok(()),
+                Err(now) => bits = now,
+            }
+        }
+    }
+
+    /// Returns what a request is sent with. Asked for after the gate has let it pass.
+    #[inline]
+    pub(crate) fn run(&self) -> u32 {
+        Record::from_bits(self.record.load(Relaxed)).run()
+    }
+
+    /// A write that need not be durable was answered.
+    ///
+    /// # Errors
+    ///
+    /// When it was lost since; it is to be sent again.
+    #[inline]
+    pub(crate) fn written(&self, run: u32) -> Result<(), Late> {
+        if self.safe.load(Relaxed) {
+            return Ok(());
+        }
+        // For most of them this changes nothing.
+        self.update(|record| record.written(run))
+    }
+
+    /// A flush is about to be sent.
+    pub(crate) fn flushing(&self, tag: u16) {
+        let _ = self.update(|record| Ok::<_, Late>(record.flushing(tag)));
+    }
+
+    /// A flush was answered.
+    pub(crate) fn flushed(&self, run: u32, tag: u16) {
+        let _ = self.update(|record| Ok::<_, Late>(record.flushed(run, tag)));
+    }
+
+    /// The server's cache has lost what it had; no request passes the gate. Tells whether that
+    /// matters: flushes fail from now on.
+    pub(crate) fn lose(&self) -> bool {
+        let mut bits = self.record.load(Relaxed);
+        let before = loop {
+            let record = Record::from_bits(bits);
+            match self.record.cmpxchg(bits, record.lost().to_bits(), Full) {
+                Ok(_) => break record,
+                Err(now) => bits = now,
+            }
+        };
+        let matters = before.unflushed() != Unflushed::Nothing;
+        if matters {
+            self.loss.xchg(LOST, Full);
+        }
+        matters
+    }
+
+    /// Tells whether a flush has to fail, as it would vouch for what may be lost; then it does.
+    pub(crate) fn fails_flush(&self) -> bool {
+        if self.loss.load(Relaxed) == WHOLE {
+            return false;
+        }
+        // If it is no more, somebody was told before.
+        let _ = self.loss.cmpxchg(LOST, TOLD, Full);
+        true
+    }
+
+    /// Returns whether flushes fail.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.loss.load(Relaxed) != WHOLE
+    }
+
+    /// Nobody has the disk open any more. If somebody was told, flushes succeed again; tells
+    /// whether they do because of this.
+    pub(crate) fn closed(&self) -> bool {
+        self.loss.cmpxchg(TOLD, WHOLE, Full).is_ok()
+    }
+
+    /// Lets flushes succeed again: all know.
+    pub(crate) fn accept_loss(&self) {
+        self.loss.xchg(WHOLE, Full);
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a power cut of the server may take although it was answered.
+//!
+//! A disk with a volatile cache answers writes before they are durable, and a flush makes durable
+//! what was answered before it. A machine that loses its power forgets both, what is in the cache
+//! and who waits for a flush. Here the client outlives the server: were a flush that comes after
+//! the power cut to succeed, it would vouch for writes that are gone. So the client remembers
+//! whether there is something that no flush has made durable, and the server says, by a
+//! [`CacheRun`], whether its cache is the one that it was.
+
+use crate::identity;
+
+/// What has been answered, and is not known to be durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unflushed {
+    /// Nothing.
+    Nothing,
+    /// Something; no flush that is under way is known to be for all of it.
+    Something,
+    /// Something, and the flush of that tag is for all of it.
+    Before(u16),
+}
+
+/// What a client remembers of the writes of a disk.
+///
+/// # What the shell keeps
+///
+/// One value for each disk, in an atomic `u64` ([`Record::to_bits`]), and for each request the
+/// [`Record::run`] when it was sent. The value changes
+///
+/// - by [`Record::written`] after the server has answered a write, before that ends;
+/// - by [`Record::flushing`] before a flush is sent;
+/// - by [`Record::flushed`] after the server has answered it well, before it ends. A flush that
+///   fails changes nothing;
+/// - by [`Record::lost`] when the server's cache is found to be another one, while nothing is sent.
+///   What was sent before and not answered is sent again afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    run: u32,
+    unflushed: Unflushed,
+}
+
+/// A write was answered by a server that has lost it since: it is to be sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Late;
+
+const SOMETHING: u32 = 1;
+const BEFORE: u32 = 1 << 16;
+
+impl Record {
+    /// Of a disk that nothing was written to.
+    pub const NEW: Self = Self {
+        run: 0,
+        unflushed: Unflushed::Nothing,
+    };
+
+    /// As a number for an atomic word; the inverse of [`Record::from_bits`].
+    pub const fn to_bits(self) -> u64 {
+        let unflushed = match self.unflushed {
+            Unflushed::Nothing => 0,
+            Unflushed::Something => SOMETHING,
+            // Lossless: u16 to u32.
+            Unflushed::Before(tag) => BEFORE | tag as u32,
+        };
+        // Lossless: u32 to u64.
+        (self.run as u64) << 32 | unflushed as u64
+    }
+
+    /// The value of a number from [`Record::to_bits`].
+    pub const fn from_bits(bits: u64) -> Self {
+        // The casts keep the bits they are meant to keep.
+        let unflushed = match bits as u32 {
+            0 => Unflushed::Nothing,
+            SOMETHING => Unflushed::Something,
+            before => Unflushed::Before(before as u16),
+        };
+        Self {
+            run: (bits >> 32) as u32,
+            unflushed,
+        }
+    }
+
+    /// How often the server's cache was found to be another one.
+    pub const fn run(self) -> u32 {
+        self.run
+    }
+
+    /// What could be lost.
+    pub const fn unflushed(self) -> Unflushed {
+        self.unflushed
+    }
+
+    const fn with(self, unflushed: Unflushed) -> Self {
+        Self {
+            run: self.run,
+            unflushed,
+        }
+    }
+
+    /// A write that need not be durable, and was sent in `run`, was answered.
+    ///
+    /// # Errors
+    ///
+    /// When the server has lost its cache since.
+    pub const fn written(self, run: u32) -> Result<Self, Late> {
+        if run != self.run {
+            return Err(Late);
+        }
+        Ok(self.with(Unflushed::Something))
+    }
+
+    /// The flush of that tag is about to be sent. It is for all that was answered before, also for
+    /// what other flushes are for that are under way.
+    #[must_use]
+    pub const fn flushing(self, tag: u16) -> Self {
+        match self.unflushed {
+            Unflushed::Nothing => self,
+            Unflushed::Something | Unflushed::Before(_) => self.with(Unflushed::Before(tag)),
+        }
+    }
+
+    /// The flush of that tag, sent in `run`, was answered.
+    #[must_use]
+    pub const fn flushed(self, run: u32, tag: u16) -> Self {
+        match self.unflushed {
+            Unflushed::Before(last) if last == tag && run == self.run => {
+                self.with(Unflushed::Nothing)
+            }
+            _ => self,
+        }
+    }
+
+    /// The server's cache has lost what it had.
+    #[must_use]
+    pub const fn lost(self) -> Self {
+        Self {
+            run: self.run.wrapping_add(1),
+            unflushed: Unflushed::Nothing,
+        }
+    }
+}
+
+/// Names what a write cache has lived through: another one, as soon as what was in it may be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct CacheRun(u64);
+
+impl CacheRun {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// That of a device: from what names this boot of its machine, and the number that the disk has
+    /// had since it was found. Unknown if the boot has no name.
+    pub fn of(boot: &[u8], disk: u64) -> Self {
+        if boot.is_empty() {
+            return Self::UNKNOWN;
+        }
+        Self(identity::hash(&[boot, &disk.to_le_bytes()]))
+    }
+
+    /// As it is sent.
+    pub const fn to_wire(self) -> u64 {
+        self.0
+    }
+
+    /// As it was received.
+    pub const fn from_wire(wire: u64) -> Self {
+        Self(wire)
+    }
+
+    /// This one, or the other if this is unknown.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        if self.0 == 0 {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Whether what was in the cache `before` may be lost. As long as one of them is unknown,
+    /// nobody can tell, and it counts as kept.
+    pub const fn has_lost(self, before: Self) -> bool {
+        self.0 != 0 && before.0 != 0 && self.0 != before.0
+    }
+}
