@@ -53,7 +53,7 @@ impl Cache {
     /// Says whether the server's disk keeps everything that it answers, as one without a
     /// volatile cache does.
     pub(crate) fn set_safe(&self, safe: bool) {
-        // ORDERING: Nothing is under way.
+        // ORDERING: The gate is still to be moved.
         self.safe.store(safe, Relaxed);
     }
 
@@ -87,11 +87,13 @@ impl Cache {
     /// When it was lost since; it is to be sent again.
     #[inline]
     pub(crate) fn written(&self, run: u32) -> Result<(), Late> {
-        if self.safe.load(Relaxed) {
-            return Ok(());
-        }
+        // ORDERING: An answer of before it changed is known by its run.
+        let safe = self.safe.load(Relaxed);
         // For most of them this changes nothing.
-        self.update(|record| record.written(run))
+        self.update(|record| {
+            let next = record.written(run)?;
+            Ok(if safe { record } else { next })
+        })
     }
 
     /// A flush is about to be sent.
