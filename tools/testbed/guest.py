@@ -38,11 +38,14 @@ class Spec:
     accel: Accel
     modules: Path
     cpus: int = 2
-    # Booting and kmemleak's scans take their time for each page.
-    memory_mb: int = 1024
     nics: list[list[str]] = field(default_factory=list)
     disks: list[Path] = field(default_factory=list)
     kernel_arguments: str = ""
+
+    @property
+    def memory_mb(self) -> int:
+        """What there has to be: booting and kmemleak's scans take their time for each page."""
+        return 768 if self.kernel.slow else 1024
 
 
 class EmulatorFailed(RuntimeError):

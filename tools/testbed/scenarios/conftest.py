@@ -32,7 +32,7 @@ MARKERS = {
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
     "long": "takes a minute or so: goes first, and alone where several workers share the rest",
-    "quiet": "has no patience with slow guests: is run when no others are",
+    "quiet": "has no patience with slow guests, or keeps all processors busy: is run when no others are",
 }
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 

@@ -18,7 +18,7 @@ from testbed.load import Load, longest_gap
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast, pytest.mark.long]
 
-CHANGES = 200 if os.environ.get("IBTRS_LONG") else 7
+CHANGES = 200 if os.environ.get("IBTRS_LONG") else 6
 SESSION = "/sys/class/ibtrs-client/demo"
 # Silence is noticed after a second and a half.
 SETTINGS = {"hb_interval_ms": 500, "hb_missed_max": 2, "reconnect_delay_ms": 100}

@@ -12,6 +12,7 @@ VERIFY = ("--filename={disk} --rw=randrw --bsrange=512-1m --size=16m --offset_in
           "--name=uring --ioengine=io_uring --name=libaio --ioengine=libaio --offset=32m")
 
 
+@pytest.mark.quiet
 @pytest.mark.long
 def test_every_byte_is_right(pair, stack):
     # As many requests at once as there are by default.

@@ -86,7 +86,7 @@ def test_leaks_are_seen(pair):
     among them two of 1 KiB."""
     guest = pair.client
     before = slab.used(guest)
-    guest.run("for i in $(seq 24); do modprobe kmemleak-test && rmmod kmemleak-test || exit 1; done")
-    # 48, less what others have given back meanwhile.
+    guest.run("for i in $(seq 14); do modprobe kmemleak-test && rmmod kmemleak-test || exit 1; done")
+    # 28, less what others have given back meanwhile.
     assert slab.grown(before, slab.used(guest), by=10).keys() >= {"kmalloc-1k"}
     assert len(leaks.find(guest)) >= 40

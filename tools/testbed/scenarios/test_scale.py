@@ -63,7 +63,8 @@ def test_paths_come_and_go_under_load(pair, stack):
     client.run(stack.map_device(device))
     session = "/sys/class/ibtrs-client/demo"
     job = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=4 --direct=1 "
-                       "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=3000 --size=16m")
+                       "--rate_iops=50 --ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based "
+                       "--runtime=3000 --size=16m")
     blockdev.wait_for_reads(client, stack)
     path = "ip:10.0.2.2@ip:10.0.2.1"
     client.run(f"cd {session} && for i in $(seq {CHANGES}); do"

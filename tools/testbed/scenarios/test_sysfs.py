@@ -173,6 +173,7 @@ def test_unreachable_addresses(mapped):
     assert client.run(f"ls {CLIENT}/paths") == before
 
 
+@pytest.mark.quiet
 @pytest.mark.long
 def test_eight_processes_while_io_runs(mapped):
     server, client = mapped
