@@ -27,7 +27,7 @@ def times(full: int, checked: int):
         pytest.param(full if LONG else checked, id="checked")])
 
 
-@times(full=100, checked=6)
+@times(full=100, checked=4)
 def test_mapped_and_unmapped_again_and_again(pair, stack, times):
     client = pair.client
     device = pair.server.null_blk(size_mb=16)
@@ -45,7 +45,7 @@ def test_mapped_and_unmapped_again_and_again(pair, stack, times):
         wait_for(lambda: slab.grown(objects, slab.used(guest), by=98) == {}, 90, "all memory is given back")
 
 
-@times(full=20, checked=3)
+@times(full=20, checked=2)
 def test_loaded_and_unloaded_under_load(pair, stack, times):
     server, client = pair
     device = server.null_blk(size_mb=64)
