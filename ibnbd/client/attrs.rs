@@ -154,7 +154,7 @@ fn store_cache_lost(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
         kx::pr_err_ratelimited!("cache_lost: write 0 when all know\n");
         return Err(EINVAL);
     }
-    ctx.data().device().accept_loss();
+    ctx.data().device().io().accept_loss();
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Contexts: *any*.
 
+use core::convert::Infallible;
 use ibnbd_proto::unflushed::{
     Late,
     Record,
@@ -57,21 +58,29 @@ impl Cache {
         self.safe.store(safe, Relaxed);
     }
 
-    fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<(), E> {
+    /// Returns what it was before.
+    fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<Record, E> {
         // ORDERING: What this is about has happened: an answer has come, or those who want a
         // flush have seen their writes end.
         let mut bits = self.record.load(Relaxed);
         loop {
-            let next = next(Record::from_bits(bits))?.to_bits();
+            let before = Record::from_bits(bits);
+            let next = next(before)?.to_bits();
             if next == bits {
-                return Ok(());
+                return Ok(before);
             }
             // ORDERING: It is there before a flush is sent, or a write ends.
             match self.record.cmpxchg(bits, next, Full) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(before),
                 Err(now) => bits = now,
             }
         }
+    }
+
+    /// As [`Cache::update`], with what cannot fail.
+    fn change(&self, next: impl Fn(Record) -> Record) -> Record {
+        let Ok(before) = self.update(|record| Ok::<_, Infallible>(next(record)));
+        before
     }
 
     /// Returns what a request is sent with. Asked for after the gate has let it pass.
@@ -93,30 +102,24 @@ impl Cache {
         self.update(|record| {
             let next = record.written(run)?;
             Ok(if safe { record } else { next })
-        })
+        })?;
+        Ok(())
     }
 
     /// A flush is about to be sent.
     pub(crate) fn flushing(&self, tag: u16) {
-        let _ = self.update(|record| Ok::<_, Late>(record.flushing(tag)));
+        self.change(|record| record.flushing(tag));
     }
 
     /// A flush was answered.
     pub(crate) fn flushed(&self, run: u32, tag: u16) {
-        let _ = self.update(|record| Ok::<_, Late>(record.flushed(run, tag)));
+        self.change(|record| record.flushed(run, tag));
     }
 
     /// The server's cache has lost what it had; no request passes the gate. Tells whether that
     /// matters: flushes fail from now on.
     pub(crate) fn lose(&self) -> bool {
-        let mut bits = self.record.load(Relaxed);
-        let before = loop {
-            let record = Record::from_bits(bits);
-            match self.record.cmpxchg(bits, record.lost().to_bits(), Full) {
-                Ok(_) => break record,
-                Err(now) => bits = now,
-            }
-        };
+        let before = self.change(Record::lost);
         let matters = before.unflushed() != Unflushed::Nothing;
         if matters {
             self.loss.xchg(LOST, Full);
@@ -145,8 +148,8 @@ impl Cache {
         self.loss.cmpxchg(TOLD, WHOLE, Full).is_ok()
     }
 
-    /// Lets flushes succeed again: all know.
-    pub(crate) fn accept_loss(&self) {
-        self.loss.xchg(WHOLE, Full);
+    /// Lets flushes succeed again: all know. Tells whether they do because of this.
+    pub(crate) fn accept_loss(&self) -> bool {
+        self.loss.xchg(WHOLE, Full) != WHOLE
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     session, //
 };
 use ibnbd_proto::{
+    identity::Identity,
     msg::{
         OpenRsp,
         MAX_SECTORS, //
@@ -28,7 +29,6 @@ use ibnbd_proto::{
         DevState,
         Standing, //
     },
-    unflushed::CacheRun,
     Access, //
 };
 use ibtrs_core::convert;
@@ -103,7 +103,7 @@ struct Inner {
     /// What the server said of the device, the last time that it was this one.
     rsp: OpenRsp,
     /// What its cache has lived through, as far as that is known.
-    cache_run: CacheRun,
+    cache_run: Identity,
     /// The life of the server that `standing` is about.
     life: u32,
     /// Present from when user space can see the disk until it is unmapped.
@@ -336,7 +336,7 @@ impl Device {
 
     fn opened(&self, inner: &mut Inner, rsp: OpenRsp) {
         let cache_run = rsp.cache_run();
-        if cache_run.has_lost(inner.cache_run) {
+        if !cache_run.may_be(inner.cache_run) {
             self.cache_lost(inner);
         }
         inner.cache_run = cache_run.or(inner.cache_run);

@@ -64,7 +64,6 @@ pub(crate) struct Traits {
 /// The driver's part of a disk.
 #[pin_data]
 pub(crate) struct DiskIo {
-    number: u32,
     transport: Arc<Session>,
     read_only: bool,
     prio: bool,
@@ -100,9 +99,8 @@ impl DiskIo {
     /// May sleep.
     pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
         let tags = usize::from(transport.io_depth());
-        let (disk, neighbours) = (traits.number, traits.neighbours.clone());
+        let (number, neighbours) = (traits.number, traits.neighbours.clone());
         let init = try_pin_init!(Self {
-            number: disk,
             transport,
             read_only: traits.read_only,
             prio: traits.prio,
@@ -112,15 +110,10 @@ impl DiskIo {
             write_through: AtomicFlag::new(false),
             cache: Cache::new(traits.safe),
             patience: Patience::new(tags)?,
-            share <- Share::new(neighbours, disk, tags),
+            share <- Share::new(neighbours, number, tags),
             held: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
         Arc::pin_init(init, GFP_KERNEL)
-    }
-
-    /// Returns the number of the disk.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
     }
 
     /// Returns the session.
@@ -234,6 +227,25 @@ impl DiskIo {
     fn release(&self) {
         for slot in self.held.iter() {
             requeue(slot);
+        }
+    }
+}
+
+/// After the server has lost writes that were not flushed.
+impl DiskIo {
+    /// Nobody has the disk open any more.
+    pub(crate) fn closed(&self) {
+        self.say_whole(self.cache.closed());
+    }
+
+    /// Those who have the disk open know what was lost.
+    pub(crate) fn accept_loss(&self) {
+        self.say_whole(self.cache.accept_loss());
+    }
+
+    fn say_whole(&self, whole_now: bool) {
+        if whole_now {
+            pr_info!("ibnbd{}: flushes succeed again\n", self.share.number());
         }
     }
 }

@@ -182,8 +182,8 @@ impl Driver for Queue {
     }
 
     fn release(disk: &Arc<DiskIo>, last: bool) {
-        if last && disk.cache().closed() {
-            pr_info!("ibnbd{}: flushes succeed again\n", disk.number());
+        if last {
+            disk.closed();
         }
     }
 
@@ -229,8 +229,10 @@ fn answered(rq: &Request<Queue>) -> Result {
         }
         // What was discarded may be there or not.
         None | Some(Op::Read | Op::Discard) => Ok(()),
-        Some(Op::Write | Op::WriteZeroes | Op::SecureErase) if is_durable(disk, rq) => Ok(()),
         Some(Op::Write | Op::WriteZeroes | Op::SecureErase) => {
+            if is_durable(disk, rq) {
+                return Ok(());
+            }
             disk.cache().written(run).map_err(|Late| ESTALE)
         }
     }

@@ -135,6 +135,11 @@ pub(crate) enum Entry {
 }
 
 impl Share {
+    /// Returns the number of the disk.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Makes the part of the disk of that number, which has so many tags.
     ///
     /// # Context

@@ -17,7 +17,7 @@ use ibnbd_proto::{
         CachePolicy,
         DeviceLimits, //
     },
-    unflushed::CacheRun,
+    unflushed,
 };
 use kernel::{
     prelude::*,
@@ -50,7 +50,7 @@ pub(crate) struct Opened {
     /// the file behind a loop device.
     identity: Identity,
     /// It is another one after this machine was booted, and after the disk was away.
-    cache_run: CacheRun,
+    cache_run: Identity,
     /// The size that the client was told last, in sectors.
     told: Atomic<u64>,
     user: User,
@@ -88,7 +88,7 @@ impl Opened {
             logical_block_size: bdev.limits().logical_block_bytes,
             access,
             identity: identity(&bdev)?,
-            cache_run: CacheRun::of(exports.boot(), bdev.diskseq()),
+            cache_run: unflushed::cache_run(exports.boot(), bdev.diskseq()),
             bdev,
             told: Atomic::new(0),
             user,

@@ -102,14 +102,6 @@ impl Device {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
         }
     }
-
-    /// A user says that all know what was lost.
-    pub(crate) fn accept_loss(&self) {
-        if self.io.cache().has_lost() {
-            pr_info!("ibnbd{}: flushes succeed again\n", self.number);
-            self.io.cache().accept_loss();
-        }
-    }
 }
 
 /// A notice.

@@ -28,7 +28,8 @@ pub fn value(text: &[u8]) -> Option<&[u8]> {
     text.iter().any(says).then_some(text)
 }
 
-/// 64 bits that two disks do not share but by chance; zero if nothing is known.
+/// 64 bits that two disks, or two of whatever else they name, do not share but by chance; zero if
+/// nothing is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Identity(u64);
 
@@ -44,7 +45,14 @@ impl Identity {
         if names.iter().all(|name| name.is_empty()) {
             return Self::UNKNOWN;
         }
-        Self(hash(names))
+        let mut hash = Fnv::new();
+        for name in names {
+            // Lossless: no slice is longer than 64 bits can say.
+            hash.add(&(name.len() as u64).to_le_bytes());
+            hash.add(name);
+        }
+        // Zero has a meaning of its own.
+        Self(hash.0.max(1))
     }
 
     /// As it is sent.
@@ -113,18 +121,6 @@ impl fmt::Debug for Identity {
 
 /// The hash of Fowler, Noll and Vo, variant 1a, 64 bits.
 struct Fnv(u64);
-
-/// FNV-1a over the parts, each with its length in front; never zero.
-pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
-    let mut hash = Fnv::new();
-    for part in parts {
-        // Lossless: no slice is longer than 64 bits can say.
-        hash.add(&(part.len() as u64).to_le_bytes());
-        hash.add(part);
-    }
-    // Zero has a meaning of its own.
-    hash.0.max(1)
-}
 
 impl Fnv {
     const PRIME: u64 = 0x0000_0100_0000_01B3;

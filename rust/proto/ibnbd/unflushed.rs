@@ -7,9 +7,9 @@
 //! and who waits for a flush. Here the client outlives the server: were a flush that comes after
 //! the power cut to succeed, it would vouch for writes that are gone. So the client remembers
 //! whether there is something that no flush has made durable, and the server says, by a
-//! [`CacheRun`], whether its cache is the one that it was.
+//! [`cache_run`], whether its cache is the one that it was.
 
-use crate::identity;
+use crate::identity::Identity;
 
 /// What has been answered, and is not known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,46 +141,12 @@ impl Record {
     }
 }
 
-/// Names what a write cache has lived through: another one, as soon as what was in it may be lost.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct CacheRun(u64);
-
-impl CacheRun {
-    /// Nothing is known.
-    pub const UNKNOWN: Self = Self(0);
-
-    /// That of a device: from what names this boot of its machine, and the number that the disk has
-    /// had since it was found. Unknown if the boot has no name.
-    pub fn of(boot: &[u8], disk: u64) -> Self {
-        if boot.is_empty() {
-            return Self::UNKNOWN;
-        }
-        Self(identity::hash(&[boot, &disk.to_le_bytes()]))
+/// Names what a device's write cache has lived through: another one, as soon as what was in it may
+/// be lost. It is made of what names this boot of the machine, and of the number that the disk has
+/// had since it was found; unknown if the boot has no name.
+pub fn cache_run(boot: &[u8], disk: u64) -> Identity {
+    if boot.is_empty() {
+        return Identity::UNKNOWN;
     }
-
-    /// As it is sent.
-    pub const fn to_wire(self) -> u64 {
-        self.0
-    }
-
-    /// As it was received.
-    pub const fn from_wire(wire: u64) -> Self {
-        Self(wire)
-    }
-
-    /// This one, or the other if this is unknown.
-    #[must_use]
-    pub const fn or(self, other: Self) -> Self {
-        if self.0 == 0 {
-            other
-        } else {
-            self
-        }
-    }
-
-    /// Whether what was in the cache `before` may be lost. As long as one of them is unknown,
-    /// nobody can tell, and it counts as kept.
-    pub const fn has_lost(self, before: Self) -> bool {
-        self.0 != 0 && before.0 != 0 && self.0 != before.0
-    }
+    Identity::of(&[boot, &disk.to_le_bytes()])
 }

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Writes numbered blocks to a disk or a file, by several threads at once, some with FUA, at
-times with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.  Says how many
-blocks each thread has written, and what is to survive a power cut from then on; notes
-in each block what was known to when it was written.  With FIFO it waits after each while
-without flushes until somebody has written to that.  It ends with the first error, as
-whoever cannot trust a disk has to.
+times with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.  Says what is to
+survive a power cut from then on; notes in each block what was known to when it was written.
+With FIFO it waits after each while without flushes until somebody has written to that.  It
+ends with the first error, as whoever cannot trust a disk has to.
 
 Also what scenarios need to know of such blocks, on the host."""
 
@@ -39,16 +38,11 @@ class Known:
         return [(thread, number) for thread, number in wanted if number not in there[thread]]
 
 
-def said(text: str, word: str) -> list[int]:
-    """The numbers of the last line with this word that the writer has said."""
-    # What comes last is unfinished.
-    lines = [line for line in text.split("\n")[:-1] if line.startswith(f"{word} ")]
-    return list(map(int, lines[-1].split()[1:])) if lines else [0] * 2 * THREADS
-
-
 def known(text: str) -> Known:
     """What will survive, as the writer has said last."""
-    numbers = said(text, "known")
+    # What comes last is unfinished.
+    lines = [line for line in text.split("\n")[:-1] if line.startswith("known ")]
+    numbers = list(map(int, lines[-1].split()[1:])) if lines else [0] * 2 * THREADS
     return Known(numbers[:THREADS], numbers[THREADS:])
 
 
@@ -80,7 +74,6 @@ class Writer:
 
     def tell(self) -> None:
         with self.telling:
-            print("done", *self.done)
             print("known", *self.known.flushed, *self.known.single, flush=True)
 
     def pause(self) -> None:

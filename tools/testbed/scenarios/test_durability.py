@@ -111,10 +111,10 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
+    lost = f"{stack.family}1"
     pair.client.run(f"cd {SESSION} && echo 600 > queue_timeout_s && echo 1000 > hb_interval_ms && "
                     "echo 2 > hb_missed_max && "
-                    f"dd if=/dev/urandom of=/dev/{stack.family}1 bs=64k count=16 oflag=direct status=none")
-    lost = f"{stack.family}1"
+                    f"dd if=/dev/urandom of=/dev/{lost} bs=64k count=16 oflag=direct status=none")
     holder = pair.client.start(f"{{ echo open; sleep 3000; }} < /dev/{lost}")
     wait_for(lambda: "open" in holder.text, 30, "the disk is open")
     events = uevents.listen(pair.client)

@@ -8,7 +8,7 @@
 use ibtrs_proto::bytes::message;
 
 use super::*;
-use crate::unflushed::CacheRun;
+use crate::identity::Identity;
 
 /// Length of the details, in bytes.
 pub const DETAILS_LEN: usize = 32;
@@ -37,7 +37,7 @@ pub struct Details {
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
     /// Tells whether the device's write cache may have lost what was in it.
-    pub cache_run: CacheRun,
+    pub cache_run: Identity,
 }
 
 impl Details {
@@ -75,7 +75,7 @@ impl Details {
             alignment_offset: r.u32()?,
             rotational: flags & ROTATIONAL != 0,
             zeroes_unmap: flags & ZEROES_UNMAP != 0,
-            cache_run: CacheRun::from_wire(r.u64()?),
+            cache_run: Identity::from_wire(r.u64()?),
         })
     }
 }

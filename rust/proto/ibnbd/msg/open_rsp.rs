@@ -6,7 +6,6 @@ use ibtrs_proto::bytes::message;
 
 use super::*;
 use crate::identity::{Difference, Identity};
-use crate::unflushed::CacheRun;
 
 /// Largest power of two that a block size's 16 bits can hold.
 const MAX_BLOCK_SIZE: u32 = 32_768;
@@ -65,7 +64,7 @@ pub struct DeviceLimits {
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
     /// Tells whether the write cache may have lost what was in it.
-    pub cache_run: CacheRun,
+    pub cache_run: Identity,
 }
 
 impl DeviceLimits {
@@ -271,9 +270,9 @@ impl OpenRsp {
     }
 
     /// What the write cache has lived through, if the server says it.
-    pub fn cache_run(&self) -> CacheRun {
+    pub fn cache_run(&self) -> Identity {
         self.details
-            .map_or(CacheRun::UNKNOWN, |details| details.cache_run)
+            .map_or(Identity::UNKNOWN, |details| details.cache_run)
     }
 }
 

@@ -2,7 +2,8 @@
 
 //! What is remembered of writes, against a server that loses its power at any time.
 
-use ibnbd_proto::unflushed::{CacheRun, Late, Record, Unflushed};
+use ibnbd_proto::identity::Identity;
+use ibnbd_proto::unflushed::{cache_run, Late, Record, Unflushed};
 use std::collections::BTreeSet;
 
 /// A small generator of numbers, so that a failure can be had again.
@@ -267,17 +268,17 @@ fn all_is_flushed_in_the_end() {
 
 #[test]
 fn runs_of_a_cache() {
-    let run = CacheRun::of(b"one boot", 1);
-    assert!(!run.has_lost(CacheRun::of(b"one boot", 1)));
-    for other in [CacheRun::of(b"one boot", 2), CacheRun::of(b"another", 1)] {
-        assert!(run.has_lost(other) && other.has_lost(run));
+    let run = cache_run(b"one boot", 1);
+    assert!(run.may_be(cache_run(b"one boot", 1)));
+    for other in [cache_run(b"one boot", 2), cache_run(b"another", 1)] {
+        assert!(!run.may_be(other) && !other.may_be(run));
     }
-    let unknown = CacheRun::of(b"", 1);
-    assert_eq!(unknown, CacheRun::UNKNOWN);
-    assert!(!unknown.has_lost(run) && !run.has_lost(unknown));
+    let unknown = cache_run(b"", 1);
+    assert_eq!(unknown, Identity::UNKNOWN);
+    assert!(unknown.may_be(run) && run.may_be(unknown));
     assert_eq!(
-        (unknown.or(run), run.or(CacheRun::of(b"another", 1))),
+        (unknown.or(run), run.or(cache_run(b"another", 1))),
         (run, run)
     );
-    assert_eq!(CacheRun::from_wire(run.to_wire()), run);
+    assert_eq!(Identity::from_wire(run.to_wire()), run);
 }

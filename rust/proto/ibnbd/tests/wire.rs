@@ -5,7 +5,6 @@
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::identity::Identity;
 use ibnbd_proto::msg::*;
-use ibnbd_proto::unflushed::CacheRun;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::name::{DevicePath, NameError};
 use proptest::prelude::*;
@@ -158,7 +157,7 @@ fn details_golden() {
         alignment_offset: 0x1817_1615,
         rotational: true,
         zeroes_unmap: true,
-        cache_run: CacheRun::from_wire(0x2827_2625_2423_2221),
+        cache_run: Identity::from_wire(0x2827_2625_2423_2221),
     };
     let mut answer = [0xEE; OPEN_RSP_LONG_LEN];
     answer[OPEN_RSP_LEN..].copy_from_slice(&details.encode());
@@ -195,12 +194,12 @@ fn details_have_room_for_everything() {
         max_secure_erase_sectors: 65_536,
         alignment_offset: 512,
         rotational: true,
-        cache_run: CacheRun::from_wire(5),
+        cache_run: Identity::from_wire(5),
         ..DeviceLimits::default()
     };
     let mut rsp = OpenRsp::new(7, &limits).unwrap();
     assert_eq!(rsp.physical_block_size_bytes(), 32_768);
-    assert_eq!(rsp.cache_run(), CacheRun::UNKNOWN);
+    assert_eq!(rsp.cache_run(), Identity::UNKNOWN);
     rsp.details = Some(limits.details());
     assert_eq!(rsp.physical_block_size_bytes(), 65_536);
     assert_eq!(rsp.cache_run(), limits.cache_run);
