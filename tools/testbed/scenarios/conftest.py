@@ -8,8 +8,8 @@ last one on the same guests kmemleak is asked as well.  A scenario that failed
 leaves no guests behind.
 
 With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batch
-of scenarios as they get done with one: a batch is what a file has for one kind
-of guests, or a scenario that takes long."""
+of scenarios as they get done with one: a batch is what some files have for one
+kind of guests, or a scenario that takes long."""
 
 import resource
 from collections import OrderedDict
@@ -34,6 +34,9 @@ MARKERS = {
     "long": "takes a minute or so: goes first, and alone where several workers share the rest",
     "quiet": "has no patience with slow guests, or keeps all processors busy: is run when no others are",
 }
+# How many batches the files that want the same guests are dealt to.  Guests take
+# their time to boot; those that check themselves also to be asked for leaks.
+BATCHES = {"debug": 2, "fast": 8}
 KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 
 
@@ -76,17 +79,20 @@ def wanted(item) -> tuple | None:
             _argument(item, "rdma", item.config.getoption("--rdma")))
 
 
-def _batch(item) -> str:
-    """The name of the batch that a scenario belongs to."""
-    if _has(item, "long"):
-        return item.nodeid
-    return f"{item.path.stem}-{'-'.join(map(str, wanted(item) or ()))}"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item):
-    """Tells pytest-xdist what stays together."""
-    item.add_marker(pytest.mark.xdist_group(_batch(item)))
+def _deal(items) -> None:
+    """Tells pytest-xdist what stays together: the scenarios of a batch, or one that takes long."""
+    batches = {}
+    for item in items:
+        if _has(item, "long"):
+            name = item.nodeid
+        else:
+            # The files with scenarios for these guests, dealt one after another.
+            files = batches.setdefault(key := wanted(item), [])
+            if item.path not in files:
+                files.append(item.path)
+            number = files.index(item.path) % BATCHES.get(key and key[1], 1)
+            name = "-".join(map(str, [*(key or ()), number]))
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -106,11 +112,14 @@ def pytest_xdist_make_scheduler(config, log):
     return InOrder(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """The longest go first.  Scenarios that can share guests follow one another,
     those that kill some last.  Guests have as many links as the most demanding
     scenario of the selected ones asks for."""
+    _deal(items)
+    # pytest-xdist takes the batches in, and what is not selected goes.
+    yield
     links = config.bench.links
     for item in items:
         if key := wanted(item):

@@ -58,6 +58,7 @@ def test_queues_count_as_memory(pair):
     assert "refused: paths have as much memory" in server.run("dmesg")
 
 
+@pytest.mark.fast
 def test_parameters_that_make_no_session_are_refused(pair):
     for parameters in ("max_sessions=0", "max_sessions=65537", "hb_interval_ms=99", "hb_interval_ms=60001",
                        "hb_missed_max=0", "hb_missed_max=101", "max_chunk_memory_mib=-1",
