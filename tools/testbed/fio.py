@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from .channel import CommandFailed, Job
 from .guest import Guest
 
+# For I/O that is to be there while something else happens: as many requests at once as
+# the depth says, and time in between for the rest of an emulated machine.
+IN_BURSTS = "--thinktime=100ms --thinktime_blocks=64"
+
 
 @dataclass(frozen=True)
 class Side:

@@ -9,10 +9,13 @@ from .stack import Stack
 # Written, and read back soon after that, for as long as the scenario goes on.
 FIO = ("fio --name=load --filename={disk} --rw=randwrite --bsrange=4k-64k --size={size_mb}m "
        "--iodepth={depth} --direct=1 --ioengine=io_uring --time_based --runtime=3600 --verify=crc32c "
-       "--verify_fatal=1 --verify_backlog=64 --verify_backlog_batch=64")
-# How many requests have ended, ten times a second.
-WATCH = ("while :; do read up rest < /proc/uptime; read r a b c w rest < /sys/block/{name}/stat; "
-         "echo $up $((r + w)); sleep 0.1; done > /tmp/progress")
+       "--verify_fatal=1 --verify_backlog=64 --verify_backlog_batch=64 "
+       + fio.IN_BURSTS)
+# How many requests have ended, ten times a second.  Nothing comes from the pipe, and no
+# program is started to wait.
+WATCH = ("rm -f /tmp/never && mkfifo /tmp/never && exec 8<> /tmp/never && "
+         "while :; do read up rest < /proc/uptime; read r a b c w rest < /sys/block/{name}/stat; "
+         "echo $up $((r + w)); read -t 0.1 -u 8; done > /tmp/progress")
 
 
 class Load:

@@ -9,7 +9,7 @@ leaves no guests behind.
 
 With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batch
 of scenarios as they get done with one: a batch is what some files have for one
-kind of guests, or a scenario that takes long."""
+kind of guests, or the scenarios of a file that take long."""
 
 import resource
 from collections import OrderedDict
@@ -31,7 +31,7 @@ MARKERS = {
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
-    "long": "takes a minute or so: goes first, and alone where several workers share the rest",
+    "long": "takes a minute or so: goes first, with others of its file",
     "quiet": "has no patience with slow guests, or keeps all processors busy: is run when no others are",
 }
 # How many batches the files that want the same guests are dealt to.  Guests take
@@ -80,19 +80,19 @@ def wanted(item) -> tuple | None:
 
 
 def _deal(items) -> None:
-    """Tells pytest-xdist what stays together: the scenarios of a batch, or one that takes long."""
+    """Tells pytest-xdist what stays together."""
     batches = {}
     for item in items:
+        key = wanted(item)
         if _has(item, "long"):
-            name = item.nodeid
+            batch = item.path.stem
         else:
             # The files with scenarios for these guests, dealt one after another.
-            files = batches.setdefault(key := wanted(item), [])
+            files = batches.setdefault(key, [])
             if item.path not in files:
                 files.append(item.path)
-            number = files.index(item.path) % BATCHES.get(key and key[1], 1)
-            name = "-".join(map(str, [*(key or ()), number]))
-        item.add_marker(pytest.mark.xdist_group(name))
+            batch = files.index(item.path) % BATCHES.get(key and key[1], 1)
+        item.add_marker(pytest.mark.xdist_group("-".join(map(str, [*(key or ()), batch]))))
 
 
 @pytest.hookimpl(optionalhook=True)

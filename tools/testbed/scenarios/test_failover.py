@@ -12,7 +12,7 @@ from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.load import Load
 from testbed.mishaps import losing
 
-pytestmark = [pytest.mark.links(2), pytest.mark.fast]
+pytestmark = [pytest.mark.links(2), pytest.mark.fast, pytest.mark.long]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 # Four seconds, and not thirty, until silence is noticed.

@@ -8,7 +8,7 @@ from testbed import blockdev, fio
 VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=512-256k --size=4m --iodepth=16 "
           "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 "
-        "--ioengine=io_uring --time_based --runtime=600 --size=32m")
+        "--ioengine=io_uring --time_based --runtime=600 --size=32m " + fio.IN_BURSTS)
 
 
 @pytest.mark.parametrize("parameters", [

@@ -65,7 +65,7 @@ def test_disks_are_unmapped_while_others_are_busy(pair, stack):
     def busy(half):
         names = ":".join(f"/dev/ibnbd{number}" for number in half)
         return client.start(f"fio --name=x --filename={names} --rw=randrw --bs=4k --iodepth=32 --direct=1 {VERIFY}"
-                            " --ioengine=io_uring --time_based --runtime=900")
+                            f" --ioengine=io_uring --time_based --runtime=900 {fio.IN_BURSTS}")
 
     for mine, others in (halves, halves[::-1]):
         job = busy(others)
@@ -89,7 +89,8 @@ def test_processors_go_and_come(pair, stack, polled):
     cpus = int(client.run("nproc"))
     job = client.start("fio --name=x --filename=/dev/ibnbd0 --rw=randwrite --bsrange=4k-32k --iodepth=8 --direct=1"
                        f" --ioengine=io_uring --hipri={-polled} --time_based --runtime=900 --size=8m {VERIFY}"
-                       f" --numjobs={cpus} --offset_increment=8m --cpus_allowed=0-{cpus - 1} --cpus_allowed_policy=split")
+                       f" --numjobs={cpus} --offset_increment=8m --cpus_allowed=0-{cpus - 1} --cpus_allowed_policy=split"
+                       f" {fio.IN_BURSTS}")
     blockdev.wait_for_reads(client, stack)
     for guest in (client, server):
         before = done(client, 0)
