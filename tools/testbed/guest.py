@@ -44,8 +44,10 @@ class Spec:
 
     @property
     def memory_mb(self) -> int:
-        """What there has to be: booting and kmemleak's scans take their time for each page."""
-        return 768 if self.kernel.slow else 1024
+        """What there has to be: booting and kmemleak's scans take their time for each page.
+        A path of the usual size takes 512 pieces of 256 KiB, which get rare in a guest that
+        has been used for a while: its kernel cannot compact memory."""
+        return 768 if self.kernel.slow else 1536
 
 
 class EmulatorFailed(RuntimeError):
