@@ -107,8 +107,9 @@ def test_paths_fail_while_they_are_polled(pair, stack):
     fio.end(client, job)
     assert blockdev.same_on_both(pair, device, stack.disk, 24)
 
-    # Unmapped under a poller, by force.
-    client.start(f"fio --name=x --filename=/dev/ibnbd0 {POLLED} --rw=randread --bs=4k --size=24m --iodepth=64"
+    # Unmapped under a poller, by force.  A disk that is gone has no size: a program that only
+    # reads is told of the end of a file, after which fio reads on.
+    client.start(f"fio --name=x --filename=/dev/ibnbd0 {POLLED} --rw=randrw --bs=4k --size=24m --iodepth=64"
                  " --time_based --runtime=900")
     blockdev.wait_for_reads(client, stack)
     client.run("echo force > /sys/block/ibnbd0/ibnbd/unmap_device", timeout=60)
