@@ -52,11 +52,9 @@ use kernel::{
 };
 use kx::sync::PercpuArc;
 use rdma::{
-    device::{
-        Device,
-        RemovalGuard, //
-    },
+    device::RemovalGuard,
     dma::DmaBuf,
+    pd::Pd,
     qp::{
         Qp,
         QueuePair, //
@@ -94,7 +92,7 @@ pub(crate) struct Active {
     pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
     pub(crate) slots: Arc<Slots<Con>>,
     pub(crate) wire: Wire,
-    pub(crate) dev: Arc<Device>,
+    pub(crate) pd: Arc<Pd>,
 }
 
 impl Active {
@@ -248,8 +246,13 @@ impl Attempt {
 
     /// Ends the connections. Requests that were in flight are parked, to be
     /// sent by another path; the session is to be pumped afterwards. What is left of the
-    /// connections does no harm any more, and is to be dropped after that: a device
-    /// may be slow to give queue pairs up.
+    /// connections is to be dropped after that: a device may be slow to give queue pairs up.
+    ///
+    /// What is left reaches no memory of the requests: the protection domain is this
+    /// attempt's alone, all queue pairs that it ever had are closed before the first
+    /// request is taken out, and none is made any more, as the worker that makes them has
+    /// left. So the server has no queue pair, by this path or another, that honours the
+    /// keys that it may still know, although the regions live until the rest is dropped.
     ///
     /// # Context
     ///
@@ -265,6 +268,7 @@ impl Attempt {
             qp.close();
         }
         drop(reaping);
+        // From here on nobody reaches memory by a key of this attempt.
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
             &resources.slots,
@@ -279,7 +283,7 @@ impl Attempt {
         }
         let session = &self.path.session;
         for slot in slots.iter() {
-            let over = request::take(&slot, self, service.device(), |info, user, cid, io| {
+            let over = request::take(&slot, self, service.pd().device(), |info, user, cid, io| {
                 self.path.stats.failed_over();
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.park_lost(&published, info, user, cid, io)

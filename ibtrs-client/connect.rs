@@ -69,6 +69,7 @@ use rdma::{
         Direction,
         DmaBuf, //
     },
+    pd::Pd,
     qp::{
         Qp,
         QpConfig,
@@ -161,17 +162,12 @@ impl Start {
 
     /// Makes the queue pair once the address is resolved, and starts to resolve
     /// the route.
-    fn route(
-        &self,
-        attempt: &Arc<Attempt>,
-        config: QpConfig,
-        dev: &Arc<Device>,
-    ) -> Result<Qp<Con>> {
+    fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, pd: &Arc<Pd>) -> Result<Qp<Con>> {
         let con = Con {
             attempt: attempt.clone(),
             cid: self.cid,
         };
-        let qp = config.create(self.id.clone(), dev, con)?;
+        let qp = config.create(self.id.clone(), pd, con)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(qp)
     }
@@ -239,7 +235,9 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
     attempt.cons.lock().removal = Some(removal);
     attempt.path.bound(&dev, &service.id);
-    let qp = service.route(attempt, service_config(), &dev)?;
+    // Of this attempt only: no other peer, nor the next attempt, can use its keys.
+    let pd = Pd::new(&dev)?;
+    let qp = service.route(attempt, service_config(), &pd)?;
     attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
@@ -252,14 +250,14 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     let wire = Wire::new(rsp, &dev)?;
     attempt.wire.populate(wire);
 
-    connect_rest(attempt, &dev, &wire, cid_num)?;
+    connect_rest(attempt, &pd, &wire, cid_num)?;
     if wire.imm_in_messages {
         for qp in &attempt.cons.lock().qps {
             qp.carry_imm_in_messages()?;
         }
     }
-    let slots = exchange_info(attempt, &dev, &wire)?;
-    start(attempt, dev, wire, slots)
+    let slots = exchange_info(attempt, &pd, &wire)?;
+    start(attempt, pd, wire, slots)
 }
 
 /// Whether the server may make a session for a connection (protocol 2.2).
@@ -307,7 +305,7 @@ struct Made {
     qps: KVec<PercpuArc<QueuePair<Con>>>,
     slots: Arc<Slots<Con>>,
     wire: Wire,
-    dev: Arc<Device>,
+    pd: Arc<Pd>,
 }
 
 /// Offers the path to the session until that takes or refuses it.
@@ -327,7 +325,7 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
             qps: made.qps,
             slots: made.slots,
             wire: made.wire,
-            dev: made.dev,
+            pd: made.pd,
         },
         GFP_KERNEL,
     )?;
@@ -395,14 +393,15 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
 }
 
 /// Brings up the I/O connections, each step for all of them at once.
-fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num: u16) -> Result {
+fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, cid_num: u16) -> Result {
+    let dev = pd.device();
     let mut starts = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
     for cid in 1..cid_num {
         starts.push(Start::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
     for start in &starts {
         start.resolved(attempt)?;
-        let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), dev)?;
+        let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), pd)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
     for start in &starts {
@@ -417,11 +416,7 @@ fn connect_rest(attempt: &Arc<Attempt>, dev: &Arc<Device>, wire: &Wire, cid_num:
 
 /// Tells the server the session's name, and learns where its chunks are; makes
 /// the requests that will use them.
-fn exchange_info(
-    attempt: &Arc<Attempt>,
-    dev: &Arc<Device>,
-    wire: &Wire,
-) -> Result<Arc<Slots<Con>>> {
+fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
     attempt.setup.lock().info = info;
@@ -429,7 +424,7 @@ fn exchange_info(
     let name = attempt.path.session.name().to_bytes();
     let name = SessionName::new(name).map_err(|error| convert::error(error.errno()))?;
     let request = InfoReq { name }.encode();
-    let mut message = DmaBuf::new(dev, request.len(), Direction::ToDevice)?;
+    let mut message = DmaBuf::new(pd, request.len(), Direction::ToDevice)?;
     message.bytes_mut().copy_from_slice(&request);
     let sge = message.sge(0, request.len())?;
 
@@ -467,19 +462,14 @@ fn exchange_info(
     })?;
     let mut chunks = rsp.chunks();
     let slots = Slots::new(u32::from(wire.rsp.queue_depth), |_| {
-        Request::new(dev, wire, chunks.next().ok_or(EIO)?)
+        Request::new(pd, wire, chunks.next().ok_or(EIO)?)
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)
 }
 
 /// Lets the connections take answers.
-fn start(
-    attempt: &Arc<Attempt>,
-    dev: Arc<Device>,
-    wire: Wire,
-    slots: Arc<Slots<Con>>,
-) -> Result<Made> {
+fn start(attempt: &Arc<Attempt>, pd: Arc<Pd>, wire: Wire, slots: Arc<Slots<Con>>) -> Result<Made> {
     let bytes = if wire.rsp.new_rkey { RKEY_RSP_LEN } else { 0 };
     let cons = attempt.cons.lock();
     let mut qps = KVec::with_capacity(cons.qps.len(), GFP_KERNEL)?;
@@ -503,6 +493,6 @@ fn start(
         qps,
         slots,
         wire,
-        dev,
+        pd,
     })
 }

@@ -76,6 +76,7 @@ use rdma::{
         Access,
         Mr, //
     },
+    pd::Pd,
     qp::{
         QpRef,
         QueuePair, //
@@ -243,13 +244,13 @@ impl Request {
 
     /// Makes the slot of `chunk`.
     pub(crate) fn new<'a>(
-        dev: &'a Arc<Device>,
+        pd: &'a Arc<Pd>,
         wire: &'a Wire,
         chunk: Chunk,
     ) -> Result<impl PinInit<Self, Error> + 'a> {
         let inner = Inner {
-            mr: Mr::new(dev, wire.mr_pages)?,
-            hdr: DmaBuf::new(dev, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
+            mr: Mr::new(pd, wire.mr_pages)?,
+            hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
             chunk: Remote {
                 addr: chunk.addr,
                 rkey: chunk.rkey,
@@ -368,7 +369,7 @@ impl Inner {
                     wrs: 1,
                     sges: io.nents() + 1,
                 };
-                let data = io.sges(active.dev.local_dma_lkey());
+                let data = io.sges(active.pd.local_dma_lkey());
                 qp.send(room, doorbell, |chain| {
                     let pieces = Iterator::chain(data, [hdr]);
                     chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
@@ -410,7 +411,7 @@ impl Inner {
             let error = result.err().map_or(0, Error::to_errno);
             (path.session.name(), path.name(), flight.info.tag, error, ns)
         });
-        Some((flight.io?.release(qp.device()), result))
+        Some((flight.io?.release(qp.pd().device()), result))
     }
 }
 
@@ -484,14 +485,14 @@ impl Active {
         if inner.flight.is_some() {
             return Err((EBUSY, io));
         }
-        let io = Carried::map(&self.dev, info.bytes, info.dir, io)?;
+        let io = Carried::map(self.pd.device(), info.bytes, info.dir, io)?;
         let nents = io.nents();
         let prepared = inner
             .prepare(&self.wire, req, &io)
             .and_then(|transfer| Ok((inner.write_header(&self.wire, req)?, transfer)));
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err((error, io.release(&self.dev))),
+            Err(error) => return Err((error, io.release(self.pd.device()))),
         };
         inner.flight = Some(Flight {
             io: Some(io),
@@ -531,7 +532,7 @@ impl Active {
         let Some(flight) = flight else { return Ok(()) };
         flight.uncount(&self.attempt);
         match flight.io {
-            Some(io) => Err((error, io.release(&self.dev))),
+            Some(io) => Err((error, io.release(self.pd.device()))),
             None => Ok(()),
         }
     }
@@ -685,7 +686,7 @@ fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
         return;
     };
     drop(inner);
-    let mut io = carried.release(qp.device());
+    let mut io = carried.release(qp.pd().device());
     io.abandon(ETIMEDOUT);
     let mut inner = slot.inner.lock();
     // It does not leave its slot in this state.

@@ -285,7 +285,7 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
             vector: u32::from(request.cid) - 1,
         }
     };
-    let qp = qp_config.create(id.clone(), &path.dev, con)?;
+    let qp = qp_config.create(id.clone(), &path.pd, con)?;
     qp.set_slots(path.slots.clone())?;
     if request.ext.is_some_and(|ext| ext.send_imm) {
         qp.carry_imm_in_messages()?;

@@ -32,13 +32,13 @@ use kx::{
     sync::TakeCell,
 };
 use rdma::{
-    device::Device,
     dma::{
         Direction,
         DmaBuf,
         DmaPages, //
     },
     mr::Mr,
+    pd::Pd,
     sge::Sge, //
 };
 
@@ -135,26 +135,26 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// Makes a chunk and its body for the device of a path.
+    /// Makes a chunk and its body in the protection domain of a path.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(dev: &Arc<Device>, config: &Config) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, config: &Config) -> Result<Self> {
         let pages = config.chunk_bytes / kernel::page::PAGE_SIZE as u32;
         let chunk = PageBlock::with_len(config.chunk_bytes as usize, Node::ANY)?;
         let chunk = Arc::new(chunk, GFP_KERNEL)?;
         let small = if config.invalidate {
             let block = Arc::new(PageBlock::with_len(SMALL_BYTES, Node::ANY)?, GFP_KERNEL)?;
-            Some(DmaPages::new(dev, block, Direction::ToDevice)?)
+            Some(DmaPages::new(pd, block, Direction::ToDevice)?)
         } else {
             None
         };
         Ok(Self {
-            chunk: DmaPages::new(dev, chunk, Direction::Bidirectional)?,
+            chunk: DmaPages::new(pd, chunk, Direction::Bidirectional)?,
             small,
-            mr: Mr::new(dev, pages)?,
-            rkey_rsp: DmaBuf::new(dev, RKEY_RSP_LEN, Direction::ToDevice)?,
+            mr: Mr::new(pd, pages)?,
+            rkey_rsp: DmaBuf::new(pd, RKEY_RSP_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
             request: NOTHING,
             cid: 0,

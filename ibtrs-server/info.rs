@@ -123,7 +123,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     }
 
     let len = info_rsp_len(config.queue_depth);
-    let mut message = DmaBuf::new(&path.dev, len, Direction::ToDevice)?;
+    let mut message = DmaBuf::new(&path.pd, len, Direction::ToDevice)?;
     InfoRsp::write(message.bytes_mut(), descs.iter().copied()).map_err(|_| EINVAL)?;
     let sge = message.sge(0, len)?;
     path.cons.lock().info_rsp = Some(message);

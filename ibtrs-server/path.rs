@@ -72,11 +72,11 @@ use kx::work::{
 use rdma::{
     cm::CmId,
     device::{
-        Device,
         RemovalGuard,
         RemovalHandler, //
     },
     dma::DmaBuf,
+    pd::Pd,
     qp::{
         Qp,
         QpEnd, //
@@ -156,7 +156,8 @@ pub(crate) struct Path {
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
-    pub(crate) dev: Arc<Device>,
+    /// Of this path only: no other client can use its keys.
+    pub(crate) pd: Arc<Pd>,
     hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
     cid_num: u16,
@@ -205,7 +206,7 @@ impl Path {
 
     /// Returns the name of the RDMA device.
     pub(crate) fn hca_name(&self) -> &CStr {
-        self.dev.name()
+        self.pd.device().name()
     }
 
     /// Returns the number of the device's port.
@@ -254,11 +255,11 @@ impl Path {
         request: &ConnReq,
     ) -> Result<Arc<Self>> {
         let server = &session.server;
-        let dev = id.device()?;
+        let pd = Pd::new(&id.device()?)?;
         let config = server.config;
         let share = Share::take(server, request.cid_num)?;
         let slots = Slots::new(u32::from(config.queue_depth), |_| {
-            let body = Body::new(&dev, &config)?;
+            let body = Body::new(&pd, &config)?;
             Ok(BodySlot::new(KBox::new(body, GFP_KERNEL)?))
         })?;
         let mut qps = KVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
@@ -276,7 +277,7 @@ impl Path {
                 notices: request.ext.is_some_and(|ext| ext.notices),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
-                dev,
+                pd,
                 hca_port: id.port_num(),
                 slots,
                 cid_num: request.cid_num,
@@ -307,7 +308,8 @@ impl Path {
             GFP_KERNEL,
         )?;
         let removal = path
-            .dev
+            .pd
+            .device()
             .on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
         path.cons.lock().removal = Some(removal);
         Ok(path)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMA devices, each with a protection domain, and their removal.
+//! RDMA devices and their removal.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -34,21 +34,20 @@ pub trait RemovalHandler: Send + Sync {
     fn device_removed(&self);
 }
 
-/// A device in use, with its protection domain.
+/// A device in use.
 ///
 /// As long as one of these is held, the device stays; its removal waits.
 ///
 /// # Invariants
 ///
-/// `ib` is a registered device whose removal waits for `gone`, `pd` a live
-/// protection domain of it; `gone` is completed when this is dropped.
+/// `ib` is a registered device whose removal waits for `gone`, which is completed
+/// when this is dropped.
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
-    pd: NonNull<bindings::ib_pd>,
     gone: Arc<Completion>,
 }
 
-// SAFETY: Devices and protection domains may be used from any thread.
+// SAFETY: Devices may be used from any thread.
 unsafe impl Send for Device {}
 // SAFETY: As above; the C functions called on them are thread-safe.
 unsafe impl Sync for Device {}
@@ -59,13 +58,9 @@ fn new_event() -> Result<Arc<Completion>> {
 
 impl Device {
     fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
-        // SAFETY: The device is being added, so it is live.
-        let pd = crate::from_err_ptr(unsafe {
-            bindings::__ib_alloc_pd(ib.as_ptr(), 0, crate::caller())
-        })?;
-        // INVARIANT: `Client::remove` waits for `gone`, and `pd` was just
-        // allocated. When the allocation fails, the value's drop frees it.
-        Ok(Arc::new(Self { ib, pd, gone }, GFP_KERNEL)?)
+        // INVARIANT: The device is being added, and `Client::remove` waits for
+        // `gone`.
+        Ok(Arc::new(Self { ib, gone }, GFP_KERNEL)?)
     }
 
     /// Finds the entry of a device that a connection manager id was bound to.
@@ -115,21 +110,10 @@ impl Device {
         self.ib.as_ptr()
     }
 
-    pub(crate) fn pd(&self) -> NonNull<bindings::ib_pd> {
-        self.pd
-    }
-
     fn attrs(&self) -> &bindings::ib_device_attr {
         // SAFETY: The device is live by the type invariant, and its attributes
         // do not change once it is registered.
         unsafe { &(*self.ib.as_ptr()).attrs }
-    }
-
-    /// Returns the key under which local memory needs no registration.
-    #[inline]
-    pub fn local_dma_lkey(&self) -> u32 {
-        // SAFETY: The protection domain is live by the type invariant.
-        unsafe { (*self.pd.as_ptr()).local_dma_lkey }
     }
 
     /// Returns the number of completion vectors, at least one.
@@ -182,9 +166,6 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; everything that was allocated in the
-        // domain held a reference to `self`, so it is gone.
-        unsafe { bindings::ib_dealloc_pd_user(self.pd.as_ptr(), core::ptr::null_mut()) };
         self.gone.complete_all();
     }
 }

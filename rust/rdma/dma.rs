@@ -7,6 +7,7 @@
 
 use crate::{
     device::Device,
+    pd::Pd,
     sge::Sge, //
 };
 use ibtrs_bindings as bindings;
@@ -44,12 +45,12 @@ impl Direction {
 ///
 /// # Invariants
 ///
-/// `addr` maps the whole of `bytes` for `dev` in the direction `dir`.
+/// `addr` maps the whole of `bytes` for the device of `pd` in the direction `dir`.
 pub struct DmaBuf {
     bytes: KVec<u8>,
     addr: u64,
     dir: Direction,
-    dev: Arc<Device>,
+    pd: Arc<Pd>,
 }
 
 impl DmaBuf {
@@ -62,18 +63,23 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `ENOMEM`; `EINVAL` for no byte at all.
-    pub fn new(dev: &Arc<Device>, len: usize, dir: Direction) -> Result<Self> {
+    pub fn new(pd: &Arc<Pd>, len: usize, dir: Direction) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
         }
         let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
-        // SAFETY: The device is live as `dev` holds it, `bytes` are that long,
+        // SAFETY: The device is live as `pd` holds it, `bytes` are that long,
         // physically contiguous as all of kmalloc, and stay where they are.
         let addr = unsafe {
-            bindings::ib_dma_map_single(dev.as_raw(), bytes.as_mut_ptr().cast(), len, dir.raw())
+            bindings::ib_dma_map_single(
+                pd.device().as_raw(),
+                bytes.as_mut_ptr().cast(),
+                len,
+                dir.raw(),
+            )
         };
         // SAFETY: As above.
-        if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
+        if unsafe { bindings::ib_dma_mapping_error(pd.device().as_raw(), addr) } != 0 {
             return Err(ENOMEM);
         }
         // INVARIANT: Just mapped. The vector never grows.
@@ -81,7 +87,7 @@ impl DmaBuf {
             bytes,
             addr,
             dir,
-            dev: dev.clone(),
+            pd: pd.clone(),
         })
     }
 
@@ -105,9 +111,14 @@ impl DmaBuf {
         let addr = self.range(offset, len)?;
         // SAFETY: The range is mapped by the type invariant.
         unsafe {
-            bindings::ib_dma_sync_single_for_device(self.dev.as_raw(), addr, len, self.dir.raw())
+            bindings::ib_dma_sync_single_for_device(
+                self.pd.device().as_raw(),
+                addr,
+                len,
+                self.dir.raw(),
+            )
         };
-        Ok(Sge::new(addr, len as u32, self.dev.local_dma_lkey()))
+        Ok(Sge::new(addr, len as u32, self.pd.local_dma_lkey()))
     }
 
     /// Returns `len` bytes at `offset` after making what the device wrote there
@@ -120,7 +131,12 @@ impl DmaBuf {
         let addr = self.range(offset, len)?;
         // SAFETY: The range is mapped by the type invariant.
         unsafe {
-            bindings::ib_dma_sync_single_for_cpu(self.dev.as_raw(), addr, len, self.dir.raw())
+            bindings::ib_dma_sync_single_for_cpu(
+                self.pd.device().as_raw(),
+                addr,
+                len,
+                self.dir.raw(),
+            )
         };
         self.bytes.get(offset..offset + len).ok_or(EINVAL)
     }
@@ -144,7 +160,7 @@ impl Drop for DmaBuf {
         // SAFETY: Mapped by the type invariant.
         unsafe {
             bindings::ib_dma_unmap_single(
-                self.dev.as_raw(),
+                self.pd.device().as_raw(),
                 self.addr,
                 self.bytes.len(),
                 self.dir.raw(),
@@ -285,12 +301,12 @@ impl Iterator for Sges<'_> {
 ///
 /// # Invariants
 ///
-/// `addr` maps all of `block` for `dev` in the direction `dir`.
+/// `addr` maps all of `block` for the device of `pd` in the direction `dir`.
 pub struct DmaPages {
     block: Arc<PageBlock>,
     addr: u64,
     dir: Direction,
-    dev: Arc<Device>,
+    pd: Arc<Pd>,
 }
 
 impl DmaPages {
@@ -303,13 +319,18 @@ impl DmaPages {
     /// # Errors
     ///
     /// `ENOMEM` when the device has no mapping space left.
-    pub fn new(dev: &Arc<Device>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
-        // SAFETY: The device is live as `dev` holds it, and so is the block.
+    pub fn new(pd: &Arc<Pd>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
+        // SAFETY: The device is live as `pd` holds it, and so is the block.
         let addr = unsafe {
-            bindings::ib_dma_map_single(dev.as_raw(), block.as_ptr().cast(), block.len(), dir.raw())
+            bindings::ib_dma_map_single(
+                pd.device().as_raw(),
+                block.as_ptr().cast(),
+                block.len(),
+                dir.raw(),
+            )
         };
         // SAFETY: As above.
-        if unsafe { bindings::ib_dma_mapping_error(dev.as_raw(), addr) } != 0 {
+        if unsafe { bindings::ib_dma_mapping_error(pd.device().as_raw(), addr) } != 0 {
             return Err(ENOMEM);
         }
         // INVARIANT: Just mapped.
@@ -317,7 +338,7 @@ impl DmaPages {
             block,
             addr,
             dir,
-            dev: dev.clone(),
+            pd: pd.clone(),
         })
     }
 
@@ -353,7 +374,7 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     pub fn sge(&self, len: usize) -> Result<Sge> {
         self.sync_for_device(len)?;
-        Ok(Sge::new(self.addr, len as u32, self.dev.local_dma_lkey()))
+        Ok(Sge::new(self.addr, len as u32, self.pd.local_dma_lkey()))
     }
 
     /// Makes what the CPU wrote to the first `len` bytes visible to the device.
@@ -366,7 +387,7 @@ impl DmaPages {
         // SAFETY: The range is mapped by the type invariant.
         unsafe {
             bindings::ib_dma_sync_single_for_device(
-                self.dev.as_raw(),
+                self.pd.device().as_raw(),
                 self.addr,
                 len,
                 self.dir.raw(),
@@ -386,7 +407,7 @@ impl DmaPages {
         // SAFETY: The range is mapped by the type invariant.
         unsafe {
             bindings::ib_dma_sync_single_for_cpu(
-                self.dev.as_raw(),
+                self.pd.device().as_raw(),
                 self.addr + offset as u64,
                 len,
                 self.dir.raw(),
@@ -408,7 +429,7 @@ impl Drop for DmaPages {
         // SAFETY: Mapped by the type invariant.
         unsafe {
             bindings::ib_dma_unmap_single(
-                self.dev.as_raw(),
+                self.pd.device().as_raw(),
                 self.addr,
                 self.block.len(),
                 self.dir.raw(),

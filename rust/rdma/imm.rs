@@ -8,11 +8,11 @@
 //! delivers in that order.
 
 use crate::{
-    device::Device,
     dma::{
         Direction,
         DmaBuf, //
     },
+    pd::Pd,
     sge::Sge, //
 };
 use kernel::{
@@ -41,11 +41,11 @@ impl ImmRing {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(dev: &Arc<Device>, depth: u32) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, depth: u32) -> Result<Self> {
         let count = depth.max(1) as usize;
         let len = count.checked_mul(IMM_LEN as usize).ok_or(EINVAL)?;
         Ok(Self {
-            buf: DmaBuf::new(dev, len, Direction::ToDevice)?,
+            buf: DmaBuf::new(pd, len, Direction::ToDevice)?,
             count,
             next: 0,
         })

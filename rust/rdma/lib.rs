@@ -6,8 +6,9 @@
 //!
 //! # How a driver uses this
 //!
-//! 1. A module keeps a [`device::Client`] for its life: it gives every RDMA
-//!    device a protection domain and tells users when a device goes away.
+//! 1. A module keeps a [`device::Client`] for its life: it takes in every RDMA
+//!    device and tells users when a device goes away. Each peer gets a
+//!    protection domain of its own, a [`pd::Pd`].
 //! 2. A [`cm::CmId`] resolves an address or listens. Its events reach a
 //!    [`cm::CmHandler`].
 //! 3. [`qp::QpConfig::create`] makes the queue pair of a resolved or incoming
@@ -48,6 +49,7 @@ pub mod device;
 pub mod dma;
 pub mod imm;
 pub mod mr;
+pub mod pd;
 mod plug;
 pub mod qp;
 pub mod recv;

@@ -5,11 +5,11 @@
 use core::ptr::NonNull;
 
 use crate::{
-    device::Device,
     dma::{
         DmaPages,
         MappedIo, //
     },
+    pd::Pd,
     CZeroed, //
 };
 use ibtrs_bindings as bindings;
@@ -49,10 +49,10 @@ impl Access {
 ///
 /// # Invariants
 ///
-/// `ptr` is a live memory region of `dev`'s protection domain.
+/// `ptr` is a live memory region of the protection domain `_pd`.
 pub struct Mr {
     ptr: NonNull<bindings::ib_mr>,
-    _dev: Arc<Device>,
+    _pd: Arc<Pd>,
 }
 
 // SAFETY: A region may be used and freed from any thread.
@@ -71,19 +71,15 @@ impl Mr {
     ///
     /// `EINVAL` or `ENOMEM` from the driver, when the device cannot register
     /// as many pages at once or has no region left.
-    pub fn new(dev: &Arc<Device>, pages: u32) -> Result<Self> {
-        // SAFETY: The protection domain is live as `dev` holds it.
+    pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        // SAFETY: The protection domain is live as `pd` holds it.
         let ptr = crate::from_err_ptr(unsafe {
-            bindings::ib_alloc_mr(
-                dev.pd().as_ptr(),
-                bindings::ib_mr_type_IB_MR_TYPE_MEM_REG,
-                pages,
-            )
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
         })?;
-        // INVARIANT: Just allocated in `dev`'s protection domain.
+        // INVARIANT: Just allocated in `pd`.
         Ok(Self {
             ptr,
-            _dev: dev.clone(),
+            _pd: pd.clone(),
         })
     }
 

@@ -15,7 +15,7 @@ use crate::{
         Cq,
         PollContext, //
     },
-    device::Device,
+    pd::Pd,
     recv::{
         Received,
         Repost,
@@ -148,7 +148,8 @@ impl QpConfig {
     /// A send queue that has to be shorter than this is of no use.
     const MIN_SEND_DEPTH: u32 = 16;
 
-    /// Makes the queue pair of a connection id that is bound to `dev`.
+    /// Makes the queue pair of a connection id in the protection domain `pd` of
+    /// the device that the id is bound to.
     ///
     /// # Context
     ///
@@ -158,8 +159,10 @@ impl QpConfig {
     ///
     /// - `E2BIG`: the device cannot have queues of that depth. A send queue may
     ///   become shorter than asked for, down to a point.
+    /// - `EINVAL`: the id is bound to another device, or to none.
     /// - `ENOMEM`; what the driver returns.
-    pub fn create<H: Handler>(self, id: Arc<CmId>, dev: &Arc<Device>, handler: H) -> Result<Qp<H>> {
+    pub fn create<H: Handler>(self, id: Arc<CmId>, pd: &Arc<Pd>, handler: H) -> Result<Qp<H>> {
+        let dev = pd.device();
         // One entry of each queue is for the drain, and the completion queue must
         // have room for whatever both can hold.
         let max_wr = dev.max_qp_wr().saturating_sub(1);
@@ -184,7 +187,7 @@ impl QpConfig {
             drained: AtomicFlag::new(false),
             cq: Some(cq),
             id,
-            dev: dev.clone(),
+            pd: pd.clone(),
             _pin: PhantomPinned,
         }? Error))?;
 
@@ -204,7 +207,7 @@ impl QpConfig {
         // SAFETY: The id and the protection domain are live; the queue pair's
         // context stays until `PinnedDrop` destroyed it.
         kernel::error::to_result(unsafe {
-            bindings::rdma_create_qp(qp.id.as_raw(), dev.pd().as_ptr(), &mut attr)
+            bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr)
         })?;
         // SAFETY: The id is live and has a queue pair now; nobody else knows of
         // this object yet.
@@ -235,7 +238,7 @@ pub struct QueuePair<H: Handler> {
     send_depth: u32,
     drained: AtomicFlag,
     id: Arc<CmId>,
-    dev: Arc<Device>,
+    pd: Arc<Pd>,
     #[pin]
     _pin: PhantomPinned,
 }
@@ -317,10 +320,10 @@ impl<H: Handler> QueuePair<H> {
         self.slots.as_ref().map(|slots| &**slots)
     }
 
-    /// Returns the device.
+    /// Returns the protection domain.
     #[inline]
-    pub fn device(&self) -> &Arc<Device> {
-        &self.dev
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 
     /// Returns the driver's handler.

@@ -6,12 +6,12 @@
 use core::mem::ManuallyDrop;
 
 use crate::{
-    device::Device,
     dma::{
         Direction,
         DmaBuf, //
     },
     imm,
+    pd::Pd,
     qp::{
         Handler,
         QpRef,
@@ -106,7 +106,7 @@ unsafe impl Send for Rings {}
 unsafe impl Sync for Rings {}
 
 impl Ring {
-    fn new<H: Handler>(dev: &Arc<Device>, class: usize, spec: RecvClass) -> Result<Self> {
+    fn new<H: Handler>(pd: &Arc<Pd>, class: usize, spec: RecvClass) -> Result<Self> {
         let mut entries = KVVec::with_capacity(spec.count as usize, GFP_KERNEL)?;
         for index in 0..spec.count {
             let entry = Entry {
@@ -123,7 +123,7 @@ impl Ring {
             .ok_or(EINVAL)?;
         let buf = match total {
             0 => None,
-            _ => Some(DmaBuf::new(dev, total, Direction::FromDevice)?),
+            _ => Some(DmaBuf::new(pd, total, Direction::FromDevice)?),
         };
         Ok(Self {
             entries,
@@ -198,7 +198,7 @@ impl<H: Handler> QueuePair<H> {
         if self.recvs().imm_in_messages.load(Relaxed) {
             spec.bytes = spec.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?;
         }
-        if !place.populate(Ring::new::<H>(self.device(), class, spec)?) {
+        if !place.populate(Ring::new::<H>(self.pd(), class, spec)?) {
             return Err(EBUSY);
         }
         for index in 0..spec.count as usize {

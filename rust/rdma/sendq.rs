@@ -397,7 +397,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// `ENOMEM`; `EBUSY` the second time.
     pub fn carry_imm_in_messages(&self) -> Result {
-        let ring = ImmRing::new(self.device(), self.send_depth())?;
+        let ring = ImmRing::new(self.pd(), self.send_depth())?;
         if !self.recvs().expect_imm_in_messages() {
             return Err(EBUSY);
         }
