@@ -309,8 +309,6 @@ impl Attempt {
 
     /// Tells the state machine that the attempt has failed.
     pub(crate) fn failed(&self) {
-        let retry = self.path.may_retry();
-        self.path
-            .attempt_event(self.epoch, Event::ConnectFailed { retry });
+        self.path.attempt_event(self.epoch, Event::ConnectFailed);
     }
 }

@@ -17,6 +17,7 @@ use crate::{
         Life, //
     }, //
 };
+use ibtrs_core::convert;
 use ibtrs_proto::failover::{
     Failover,
     Outage,
@@ -166,14 +167,8 @@ impl Park {
         req: &Req<'_>,
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        if self.closed {
-            return Err((ENOTCONN, io));
-        }
-        if self.failover.is_failing() {
-            return Err((ETIMEDOUT, io));
-        }
-        if !self.failover.is_held() && life != self.life() {
-            return Err((ESTALE, io));
+        if let Err(errno) = self.failover.may_park(life.0) {
+            return Err((convert::error(errno), io));
         }
         let parked = Parked {
             info: Info {

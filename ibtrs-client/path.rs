@@ -23,6 +23,7 @@ use ibtrs_core::{
 use ibtrs_proto::fsm::client_path::{
     self as fsm,
     Actions,
+    Machine,
     State, //
 };
 use kernel::{
@@ -61,16 +62,10 @@ mod state;
 
 /// The state of a path, and what remains to be done about changes of it.
 struct Fsm {
-    state: State,
+    machine: Machine,
     todo: Steps<Actions>,
     /// States that the operator has not been told of.
     untold: Steps<State>,
-    /// The number of the attempt whose errors count; 0 for none.
-    epoch: u32,
-    /// Attempts to reconnect since the last success, or since a user asked.
-    made: u32,
-    /// The next attempt does not wait.
-    hurry: bool,
     /// Attempts that have succeeded or failed.
     outcomes: u64,
     /// What the last of them came to.
@@ -146,12 +141,9 @@ impl Path {
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
         let fsm = Fsm {
-            state: fsm::initial().next,
+            machine: Machine::new(),
             todo: Steps::default(),
             untold: Steps::default(),
-            epoch: 0,
-            made: 0,
-            hurry: false,
             outcomes: 0,
             outcome: Ok(()),
             failure: None,
@@ -204,7 +196,7 @@ impl Path {
     /// Begins the first attempt.
     pub(crate) fn start(self: &Arc<Self>) {
         let mut fsm = self.fsm.lock();
-        let state = fsm.state;
+        let state = fsm.machine.state;
         fsm.untold.push(state, |_, last| last);
         fsm.todo.push(fsm::initial().actions, Actions::and);
         drop(fsm);
@@ -232,7 +224,7 @@ impl Path {
     ///
     /// Any.
     pub fn state(&self) -> State {
-        self.fsm.lock().state
+        self.fsm.lock().machine.state
     }
 
     /// Calls `f` with the name of the RDMA device, which is empty before the

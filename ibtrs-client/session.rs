@@ -20,6 +20,7 @@ use ibtrs_proto::{
         MAX_CONNECTIONS,
         MAX_PATHS, //
     },
+    failover::Stage,
     name::SessionName,
     permit::Shares, //
 };
@@ -122,7 +123,7 @@ pub trait LinkEvents: Send + Sync {
 /// A request that names a device of an earlier one is not sent: the server may
 /// have given its number to another device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life(pub(crate) u32);
+pub struct Life(pub(crate) Stage);
 
 /// A request for the server.
 pub struct Submit<'a> {
@@ -274,7 +275,7 @@ impl Session {
                 net: Net::current(),
                 set <- RcuPtr::new(Some(KBox::new(Set::new(), GFP_KERNEL)?)),
                 members <- new_mutex!(members, "Session::members"),
-                life: Atomic::new(park.life().0),
+                life: Atomic::new(park.life().0.to_bits()),
                 park <- new_spinlock_irq!(park, "Session::park"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),

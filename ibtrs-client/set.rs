@@ -14,6 +14,7 @@ use crate::{
 };
 use ibtrs_proto::{
     consts::MAX_PATHS,
+    failover::Stage,
     mp::{
         self,
         Candidate,
@@ -35,9 +36,8 @@ use kx::{
 /// The connected paths.
 pub(crate) struct Set {
     pub(crate) paths: KVec<Arc<Active>>,
-    /// I/O may be submitted, not administrative messages only.
-    pub(crate) open: bool,
-    /// The life that I/O must be built for.
+    /// The life that I/O must be built for; it says as well whether I/O may be submitted, not
+    /// administrative messages only.
     pub(crate) life: Life,
 }
 
@@ -62,8 +62,7 @@ impl Set {
     pub(crate) const fn new() -> Self {
         Self {
             paths: KVec::new(),
-            open: false,
-            life: Life(0),
+            life: Life(Stage::NONE),
         }
     }
 

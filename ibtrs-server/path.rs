@@ -37,6 +37,7 @@ use ibtrs_proto::{
     },
     fsm::server_path::{
         self as fsm,
+        Action,
         Actions,
         Event,
         State, //
@@ -286,7 +287,7 @@ impl Path {
                 stats: Stats::new()?,
                 fsm <- new_spinlock_irq!(
                     Fsm {
-                        state: fsm::initial().next,
+                        state: fsm::INITIAL,
                         todo: Steps::default(),
                         info: None,
                     },
@@ -472,23 +473,27 @@ impl Path {
 
     /// Does what a step asked for.
     fn perform(self: &Arc<Self>, actions: Actions) {
-        if actions.contains(Actions::CLEAR_STAMP) {
-            self.zombie.cancel();
-        }
-        if actions.contains(Actions::START_HEARTBEAT) {
-            self.beat.enqueue_in(self.clone(), self.hb_interval_ms());
-        }
-        if actions.contains(Actions::SEND_INFO_RSP) {
-            if let Err(error) = info::answer(self) {
-                self.error(fmt!(
-                    "cannot send the session information ({})",
-                    convert::errno(error).as_str()
-                ));
+        for action in actions.iter() {
+            match action {
+                Action::CancelStale => {
+                    self.zombie.cancel();
+                }
+                Action::StartHeartbeat => {
+                    self.beat.enqueue_in(self.clone(), self.hb_interval_ms());
+                }
+                Action::SendInfoRsp => {
+                    if let Err(error) = info::answer(self) {
+                        self.error(fmt!(
+                            "cannot send the session information ({})",
+                            convert::errno(error).as_str()
+                        ));
+                    }
+                }
+                // Both may take long.
+                Action::TearDown | Action::Release => {
+                    self.end.enqueue(self.clone());
+                }
             }
-        }
-        if actions.contains(Actions::DISCONNECT_AND_DRAIN) || actions.contains(Actions::RELEASE) {
-            // Both may take long.
-            self.end.enqueue(self.clone());
         }
     }
 

@@ -51,14 +51,17 @@ impl Path {
             if fsm.outcomes != outcomes {
                 return Some(fsm.outcome);
             }
-            matches!(fsm.state, State::Closing | State::Closed | State::Dead)
-                .then_some(Err(ECONNABORTED))
+            matches!(
+                fsm.machine.state,
+                State::Closing | State::Closed | State::Dead
+            )
+            .then_some(Err(ECONNABORTED))
         })?
     }
 
     /// Waits until the path is torn down for good.
     fn wait_closed(&self) -> Result {
-        self.wait(|fsm| matches!(fsm.state, State::Closed | State::Dead).then_some(()))
+        self.wait(|fsm| matches!(fsm.machine.state, State::Closed | State::Dead).then_some(()))
     }
 
     fn is_closing(&self) -> bool {
@@ -143,7 +146,7 @@ impl Path {
         while self.state() != State::Dead {
             let _ = self.ask(Event::UserRemove);
             let mut fsm = self.fsm.lock();
-            while !matches!(fsm.state, State::Closed | State::Dead) {
+            while !matches!(fsm.machine.state, State::Closed | State::Dead) {
                 self.changed.wait(&mut fsm);
             }
         }

@@ -16,7 +16,7 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     fsm::client_path::{
-        self as fsm,
+        Action,
         Actions,
         Event,
         State, //
@@ -39,21 +39,15 @@ use kx::{
 impl Path {
     /// Lets the next attempt begin at once.
     pub(crate) fn set_hurry(&self) {
-        self.fsm.lock().hurry = true;
+        self.fsm.lock().machine.hurry();
     }
 
     /// Says what the attempt of that number comes to.
     pub(crate) fn set_failure(&self, epoch: u32, error: Error) {
         let mut fsm = self.fsm.lock();
-        if fsm.epoch == epoch {
+        if fsm.machine.epoch == epoch {
             fsm.failure = Some(error);
         }
-    }
-
-    /// Tells whether another attempt to reconnect may be made.
-    pub(crate) fn may_retry(&self) -> bool {
-        let made = self.fsm.lock().made;
-        self.session.settings().max_reconnect_attempts().allow(made)
     }
 
     /// Lets the state machine make a step.
@@ -73,31 +67,25 @@ impl Path {
 
     /// Also gives the number of outcomes before the step.
     pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Verdict, u64) {
+        let limit = self.session.settings().max_reconnect_attempts();
         let mut fsm = self.fsm.lock();
         let outcomes = fsm.outcomes;
-        if epoch.is_some_and(|epoch| epoch != fsm.epoch) {
-            return (Verdict::Ignored, outcomes);
-        }
-        let from = fsm.state;
-        let step = fsm::step(from, event);
+        let from = fsm.machine.state;
+        let step = match epoch {
+            Some(epoch) => fsm.machine.attempt_step(epoch, event, limit),
+            None => fsm.machine.step(event, limit),
+        };
         let moved = from != step.next;
-        fsm.state = step.next;
         if step.verdict.accepted() {
             let outcome = match event {
                 Event::Established => Some(Ok(())),
-                Event::ConnectFailed { .. } => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
+                Event::ConnectFailed => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
                 _ => None,
             };
             if let Some(outcome) = outcome {
                 fsm.outcomes += 1;
                 fsm.outcome = outcome;
             }
-            if matches!(event, Event::ReconnectDue) {
-                fsm.made = fsm.made.saturating_add(1);
-            }
-        }
-        if step.actions.contains(Actions::RESET_ATTEMPTS) {
-            fsm.made = 0;
         }
         let work = moved || !step.actions.is_empty();
         if !step.actions.is_empty() {
@@ -126,11 +114,10 @@ impl Path {
     ///
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
-        let retry = self.may_retry();
         // Whoever asked for a path waits for its first attempt, learns the error
         // and says so.
         let awaited = self.nr_attempts() <= 1 && self.state() != State::Connected;
-        if !self.attempt_event(epoch, Event::Error { retry }) {
+        if !self.attempt_event(epoch, Event::Error) {
             return;
         }
         let text = Text::new(what);
@@ -144,54 +131,44 @@ impl Path {
 
     /// Does what a step asked for.
     fn perform(self: &Arc<Self>, actions: Actions) {
-        let has = |action| actions.contains(action);
-        if has(Actions::ABORT_CONNECT) {
-            if let Some(attempt) = &*self.attempt.lock() {
-                attempt.abort();
+        for action in actions.iter() {
+            match action {
+                Action::AbortConnect => {
+                    if let Some(attempt) = &*self.attempt.lock() {
+                        attempt.abort();
+                    }
+                }
+                Action::CancelReconnect => {
+                    self.timer.cancel();
+                }
+                Action::TearDown => self.tear_down(),
+                Action::CountConnect => self.stats.connected(),
+                Action::CountFailure => self.stats.connect_failed(),
+                Action::ScheduleReconnect => {
+                    let delay_ms = self.reconnect_delay_ms();
+                    self.timer.enqueue_in(self.clone(), delay_ms);
+                }
+                Action::ReconnectNow => {
+                    self.event(Event::ReconnectDue);
+                }
+                Action::StartConnect => {
+                    if let Err(error) = self.begin() {
+                        self.set_failure(0, error);
+                        self.attempt_event(0, Event::ConnectFailed);
+                    }
+                }
+                Action::StartHeartbeat => {
+                    let interval = self.session.settings().hb_interval_ms.get();
+                    self.beat.enqueue_in(self.clone(), interval);
+                }
             }
-        }
-        if has(Actions::CANCEL_RECONNECT) {
-            self.timer.cancel();
-        }
-        if has(Actions::STOP_AND_DESTROY) {
-            self.tear_down();
-        }
-        if has(Actions::NOTIFY_UP) {
-            self.stats.connected();
-        }
-        if has(Actions::COUNT_FAILURE) {
-            self.stats.connect_failed();
-        }
-        if has(Actions::SCHEDULE_RECONNECT) {
-            self.timer
-                .enqueue_in(self.clone(), self.reconnect_delay_ms());
-        }
-        if has(Actions::RECONNECT_NOW) {
-            self.event(Event::ReconnectDue);
-        }
-        if has(Actions::START_CONNECT) {
-            if let Err(error) = self.begin() {
-                self.set_failure(0, error);
-                let retry = self.may_retry();
-                self.attempt_event(0, Event::ConnectFailed { retry });
-            }
-        }
-        if has(Actions::START_HEARTBEAT) {
-            let interval = self.session.settings().hb_interval_ms.get();
-            self.beat.enqueue_in(self.clone(), interval);
         }
     }
 
     fn reconnect_delay_ms(&self) -> u32 {
-        let mut fsm = self.fsm.lock();
-        let (made, hurry) = (fsm.made, fsm.hurry);
-        fsm.hurry = false;
-        drop(fsm);
-        if hurry {
-            return 0;
-        }
         let backoff = self.session.settings().backoff();
-        backoff.delay_ms(made, kx::random::next_u32())
+        let random = kx::random::next_u32();
+        self.fsm.lock().machine.delay_ms(&backoff, random)
     }
 
     /// Begins an attempt.
@@ -201,7 +178,7 @@ impl Path {
         self.nr_attempts.fetch_add(1, Relaxed);
         *self.attempt.lock() = Some(attempt);
         let mut fsm = self.fsm.lock();
-        fsm.epoch = epoch;
+        fsm.machine.begin(epoch);
         fsm.failure = None;
         drop(fsm);
         self.connect.enqueue(self.clone());
@@ -215,8 +192,7 @@ impl Path {
             return;
         };
         attempt.wait_ended();
-        // What it reports from now on is what is done to it.
-        self.fsm.lock().epoch = 0;
+        self.fsm.lock().machine.ended();
         self.beat.cancel();
         self.session.unpublish(&attempt);
         let left = attempt.tear_down();
@@ -228,9 +204,7 @@ impl Path {
 
     /// A limit of the attempts was set: it holds for a path that waits, too.
     pub(crate) fn attempts_limited(self: &Arc<Self>) {
-        if !self.may_retry() {
-            self.event(Event::GiveUp);
-        }
+        self.event(Event::LimitSet);
     }
 
     /// Tells the operator of new states, of each by itself, however soon the next has come.
@@ -267,7 +241,7 @@ impl WorkItem<0> for Path {
         );
         // A step may have been added since; in this state, none is from then on.
         let fsm = this.fsm.lock();
-        let closed = fsm.state == State::Closing && fsm.todo.is_empty();
+        let closed = fsm.machine.state == State::Closing && fsm.todo.is_empty();
         drop(fsm);
         if closed {
             this.event(Event::CloseDone);

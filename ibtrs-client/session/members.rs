@@ -83,10 +83,7 @@ impl Session {
         }
         drop(set);
         change(&mut next.paths);
-        let park = self.park.lock();
-        next.life = park.life();
-        next.open = !park.failover.is_held();
-        drop(park);
+        next.life = self.park.lock().life();
         members.spare = self.set.replace(Some(next));
         if let Some(old) = &mut members.spare {
             old.paths.clear();

@@ -17,7 +17,11 @@ use crate::{
     }, //
 };
 use ibtrs_core::trace;
-use ibtrs_proto::failover::Entry;
+use ibtrs_proto::failover::{
+    Entry,
+    Look,
+    Stage, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -48,13 +52,13 @@ impl Session {
     pub fn life(&self) -> Life {
         // ORDERING: Pairs with the release in `set_life`: what the users did
         // before they let I/O go is seen.
-        Life(self.life.load(Acquire))
+        Life(Stage::from_bits(self.life.load(Acquire)))
     }
 
     /// Publishes the life that `park` is in.
     pub(crate) fn set_life(&self, park: &Park) {
         // ORDERING: See `life`.
-        self.life.store(park.life().0, Release);
+        self.life.store(park.life().0.to_bits(), Release);
     }
 
     /// Hands a request to the connection `queue` of a path. When it ends, `io` is
@@ -123,14 +127,15 @@ impl Session {
         mut io: IoHandle,
     ) -> Result<bool, (Error, IoHandle)> {
         let set = self.set.read();
-        if let Some(set) = set.get().filter(|set| set.open) {
-            if set.life != life {
-                return Err((ESTALE, io));
-            }
-            match set.submit(&self.settings, &self.turns, cid, *req, io) {
-                Ok(_) => return Ok(set.paths.len() == 1),
-                Err((ENOTCONN, back)) => io = back,
-                Err(refused) => return Err(refused),
+        if let Some(set) = set.get() {
+            match set.life.0.look(life.0) {
+                Look::Stale => return Err((ESTALE, io)),
+                Look::Park => {}
+                Look::Submit => match set.submit(&self.settings, &self.turns, cid, *req, io) {
+                    Ok(_) => return Ok(set.paths.len() == 1),
+                    Err((ENOTCONN, back)) => io = back,
+                    Err(refused) => return Err(refused),
+                },
             }
         }
         drop(set);

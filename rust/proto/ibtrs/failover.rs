@@ -194,6 +194,59 @@ pub enum Call {
     },
 }
 
+/// A stage of a session's life: another one begins when a fresh server begins a life, and another
+/// one when the users have opened their devices there. What was built in one stage is not to be sent
+/// in another.
+///
+/// Who builds an I/O reads the stage before anything that a fresh server changes, such as the
+/// number of a device. The stage is also part of the set of connected paths, so that who submits
+/// reads both at once, and asks [`Stage::look`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stage(u32);
+
+/// What becomes of an I/O that is submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Look {
+    /// A path of the set may take it. If none does it is parked.
+    Submit,
+    /// It is parked, see [`Failover::may_park`].
+    Park,
+    /// It was built in another stage: it is to be built anew.
+    Stale,
+}
+
+impl Stage {
+    /// Of a session that was never connected.
+    pub const NONE: Self = Self(0);
+
+    /// As a number for an atomic word; the inverse of [`Stage::from_bits`].
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The value of a number from [`Stage::to_bits`].
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Whether I/O may be sent, and need not wait for devices to be opened anew.
+    pub const fn is_open(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// What becomes of an I/O that was built in `built`, when the set of paths is of this stage.
+    pub const fn look(self, built: Stage) -> Look {
+        if !self.is_open() {
+            Look::Park
+        } else if self.0 == built.0 {
+            Look::Submit
+        } else {
+            Look::Stale
+        }
+    }
+}
+
 /// What the last path to be lost means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outage(u32);
@@ -299,11 +352,30 @@ impl Failover {
         self.failing
     }
 
-    /// Names the stage of the session's life: another one when a fresh server begins a life, and
-    /// another one when the users have opened their devices there. What was built in one stage is
-    /// not to be sent in another.
-    pub const fn stage(&self) -> u32 {
-        self.life.wrapping_mul(2).wrapping_add(!self.held as u32)
+    /// The present stage of the session's life.
+    pub const fn stage(&self) -> Stage {
+        Stage(self.life.wrapping_mul(2).wrapping_add(!self.held as u32))
+    }
+
+    /// Whether an I/O that was built in `built`, and that no path has taken, may be parked.
+    ///
+    /// # Errors
+    ///
+    /// - ENOTCONN: the session is closed.
+    /// - ETIMEDOUT: the queue timeout is over.
+    /// - ESTALE: it is to be built anew.
+    pub fn may_park(&self, built: Stage) -> Result<(), Errno> {
+        if self.closed {
+            return Err(Errno::ENOTCONN);
+        }
+        if self.failing {
+            return Err(Errno::ETIMEDOUT);
+        }
+        // While I/O is held nobody knows what it was built for: `unsent` takes care of that.
+        if self.stage().look(built) == Look::Stale {
+            return Err(Errno::ESTALE);
+        }
+        Ok(())
     }
 
     /// All connections of a path are there. To be asked right before it is put into the set of

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client around its decisions: a session, its paths, and the driver of a disk on top.
+//! The client around its decisions: a session and its paths. The driver of a disk on top is in
+//! [`crate::driver`].
 
 use std::collections::VecDeque;
 
-use ibtrs_proto::backoff::Backoff;
+use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::failover::{Admit, Call, Entry, Failover, Next, Offer, Published};
-use ibtrs_proto::fsm::client_path::{self, Actions, Event, State};
+use ibtrs_proto::failover::{Admit, Entry, Failover, Next, Offer, Published, Stage as Life};
+use ibtrs_proto::fsm::client_path::{self, Action, Event, Machine, State};
+use ibtrs_proto::fsm::Verdict;
 use ibtrs_proto::handshake::RspExt;
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
 use ibtrs_proto::mp::{choose, Candidate};
 
+use crate::driver::Disk;
 use crate::net::{Io, Link, Msg, Side, CM, CONS};
 use crate::schedule::{Fault, Kind, Mode, Schedule, Time, MS, PATHS, TAGS};
 use crate::world::{Bug, Ev, Violation, World};
 
 /// A set-up that takes longer has failed.
 const CONNECT_TIMEOUT: Time = 2500 * MS;
+
+/// Longest back-off, in milliseconds.
+const MAX_DELAY_MS: u32 = 2000;
 
 /// How far a set-up has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,14 +45,12 @@ enum Stage {
 
 #[derive(Debug)]
 pub(crate) struct Path {
-    state: State,
+    machine: Machine,
     pub attempt: u32,
     stage: Stage,
     cons: u8,
     ext: Option<RspExt>,
     fenced: u32,
-    /// This attempt failed for a reason that another one does not have.
-    again: bool,
     published: Option<Published>,
     previous: u32,
     /// It counts as connected for the session.
@@ -54,25 +58,45 @@ pub(crate) struct Path {
     hb: Heartbeat,
     latency: Option<u64>,
     inflight: u32,
-    failures: u32,
     timer: u32,
+    tally: Tally,
     /// What the path's work has to do, and that it is doing something.
-    todo: VecDeque<Actions>,
+    todo: VecDeque<Action>,
     busy: bool,
 }
 
+/// What the checks know of a path's attempts.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    /// Attempts to reconnect since the last success, or since a user asked.
+    made: u32,
+    /// A user has asked for the next one.
+    asked: bool,
+    /// The present attempt has learnt what makes another one succeed.
+    again: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Slot {
+pub(crate) enum Slot {
     Free,
-    InFlight { path: u8, attempt: u32 },
+    /// The driver has it.
+    Driver,
+    /// The driver keeps it until the gate is moved.
+    Held,
+    InFlight {
+        path: u8,
+        attempt: u32,
+    },
     Parked,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Tag {
-    slot: Slot,
-    entry: Entry,
-    io: Io,
+pub(crate) struct Tag {
+    pub slot: Slot,
+    pub entry: Entry,
+    pub io: Io,
+    /// The stage of the session's life in which it was built.
+    pub built: Life,
 }
 
 /// The client.
@@ -80,37 +104,41 @@ struct Tag {
 pub(crate) struct Client {
     pub fo: Failover,
     pub paths: Vec<Path>,
-    tags: [Tag; TAGS],
+    pub tags: [Tag; TAGS],
+    pub disk: Disk,
+    /// The stage that who builds a request reads.
+    pub life: Life,
+    /// The stage of the set of paths.
+    pub set_life: Life,
+    pub limit: Attempts,
     last: Option<usize>,
-    /// Requests that wait for the driver.
-    pub queue: Vec<u16>,
-    quiesced: bool,
-    /// Number under which the disk is open; 0 before the first connect.
-    device: u32,
     pub retries: u32,
     pub fences: u32,
     pub older: u32,
     pub fresh: u32,
+    pub connects: u32,
+    pub failures: u32,
+    pub exhausted: u32,
+    pub stale: u32,
 }
 
 impl Client {
     pub(crate) fn new(sch: &Schedule) -> Self {
         let path = || Path {
-            state: client_path::initial().next,
+            machine: Machine::new(),
             attempt: 0,
             stage: Stage::None,
             cons: 0,
             ext: None,
             fenced: 0,
-            again: false,
             published: None,
             previous: 0,
             in_set: false,
             hb: Heartbeat::new(sch.missed),
             latency: None,
             inflight: 0,
-            failures: 0,
             timer: 0,
+            tally: Tally::default(),
             todo: VecDeque::with_capacity(16),
             busy: false,
         };
@@ -121,8 +149,9 @@ impl Client {
             write: false,
             device: 0,
         };
+        let fo = Failover::new();
         Self {
-            fo: Failover::new(),
+            fo,
             paths: (0..usize::from(sch.paths).min(PATHS))
                 .map(|_| path())
                 .collect(),
@@ -130,15 +159,21 @@ impl Client {
                 slot: Slot::Free,
                 entry: Entry::NEW,
                 io,
+                built: Life::NONE,
             }; TAGS],
+            disk: Disk::new(sch),
+            life: fo.stage(),
+            set_life: Life::NONE,
+            limit: sch.limit,
             last: None,
-            queue: Vec::with_capacity(sch.requests.len()),
-            quiesced: false,
-            device: 0,
             retries: 0,
             fences: 0,
             older: 0,
             fresh: 0,
+            connects: 0,
+            failures: 0,
+            exhausted: 0,
+            stale: 0,
         }
     }
 
@@ -148,9 +183,12 @@ impl Client {
         self.paths.iter().any(takes)
     }
 
-    /// A path that does not take requests and was not removed.
+    /// A path that is not connected and was not removed.
     pub(crate) fn first_down(&self) -> Option<u8> {
-        let down = |p: &Path| !p.usable() && p.state != State::Dead;
+        let down = |p: &Path| {
+            let up = p.machine.state == State::Connected && p.in_set;
+            !up && p.machine.state != State::Dead
+        };
         self.paths.iter().position(down).map(|p| p as u8)
     }
 
@@ -159,14 +197,47 @@ impl Client {
     }
 
     fn via(&self) -> Option<u32> {
-        let usable = self.paths.iter().find(|p| p.usable());
-        usable.map(|p| p.attempt)
+        self.paths.iter().find(|p| p.in_set).map(|p| p.attempt)
     }
 }
 
-impl Path {
-    fn usable(&self) -> bool {
-        self.state == State::Connected && self.in_set
+impl Tally {
+    /// Notes an event that was taken; says what must not be.
+    fn note(&mut self, event: Event, next: State, path: u8, limit: Attempts) -> Option<Violation> {
+        match event {
+            Event::Established => *self = Self::default(),
+            Event::UserReconnect => {
+                *self = Self {
+                    asked: true,
+                    ..Self::default()
+                }
+            }
+            Event::ReconnectDue => {
+                let asked = std::mem::take(&mut self.asked);
+                self.again = false;
+                self.made += 1;
+                let most = match limit {
+                    Attempts::Forever => return None,
+                    Attempts::AtMost(n) => u32::from(n),
+                };
+                return (!asked && self.made > most).then_some(Violation::TooMany(path));
+            }
+            Event::ConnectFailed | Event::Error | Event::LimitSet if next == State::Closing => {
+                let over = matches!(limit, Attempts::AtMost(n) if self.made >= u32::from(n));
+                return (!over).then_some(Violation::GaveUp(path));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Whether the next attempt begins so soon after the last one has failed that it should not.
+    fn is_hasty(&self, base_ms: u32, delay_ms: u32) -> bool {
+        let mut least = base_ms;
+        for _ in 0..self.made {
+            least = (2 * least).min(MAX_DELAY_MS);
+        }
+        !self.again && delay_ms < least / 2
     }
 }
 
@@ -183,19 +254,60 @@ impl World<'_> {
     // --- the path's state machine and its work
 
     pub(crate) fn client_event(&mut self, path: u8, event: Event) {
+        if let Some(p) = self.client.paths.get(usize::from(path)) {
+            let epoch = p.machine.epoch;
+            self.attempt_event(path, epoch, event);
+        }
+    }
+
+    fn limit(&self) -> Attempts {
+        match self.bug {
+            Some(Bug::NoLimit) => Attempts::Forever,
+            _ => self.client.limit,
+        }
+    }
+
+    /// An event of the attempt of that number.
+    fn attempt_event(&mut self, path: u8, epoch: u32, event: Event) {
         let i = usize::from(path);
+        let limit = self.limit();
         let Some(p) = self.client.paths.get_mut(i) else {
             return;
         };
-        let step = client_path::step(p.state, event);
-        let lost = p.state == State::Connected && step.next != State::Connected;
-        p.state = step.next;
+        let before = p.machine;
+        let step = p.machine.attempt_step(epoch, event, limit);
+        match self.bug {
+            Some(Bug::NoCount) if event == Event::ReconnectDue => p.machine.tries = before.tries,
+            Some(Bug::NoReset) if event == Event::Established => p.machine.tries = before.tries,
+            _ => {}
+        }
+        let lost = before.state == State::Connected && step.next != State::Connected;
         p.todo.extend(step.actions.iter());
+        if step.verdict == Verdict::Accepted {
+            let limit = self.client.limit;
+            if let Some(violation) = p.tally.note(event, step.next, path, limit) {
+                self.violate(violation);
+            }
+            let alone = matches!(event, Event::ConnectFailed | Event::Error | Event::LimitSet);
+            if alone && step.next == State::Closing {
+                // A user sees to it.
+                self.client.exhausted += 1;
+                self.at(self.now + 500 * MS, Ev::UserReconnect { path });
+            }
+        }
         self.note(format_args!("  path {path}: {event:?} -> {:?}", step.next));
         if lost && self.sch.mode == Mode::Ext && self.sch.healthy(path) {
             self.violate(Violation::Lost(path));
         }
         self.work(i);
+    }
+
+    /// A user sets how many attempts may be made in a row.
+    pub(crate) fn set_limit(&mut self, limit: Attempts) {
+        self.client.limit = limit;
+        for path in 0..self.client.paths.len() {
+            self.client_event(path as u8, Event::LimitSet);
+        }
     }
 
     /// Does what is to be done about a path, until something has to be waited for.
@@ -208,7 +320,7 @@ impl World<'_> {
             let p = &mut self.client.paths[i];
             let Some(action) = p.todo.pop_front() else {
                 p.busy = false;
-                if p.state == State::Closing {
+                if p.machine.state == State::Closing {
                     self.client_event(i as u8, Event::CloseDone);
                 }
                 return;
@@ -220,12 +332,12 @@ impl World<'_> {
     }
 
     /// Does one thing. True when it takes time: [`Ev::ClientDrained`] goes on.
-    fn act(&mut self, i: usize, action: Actions) -> bool {
+    fn act(&mut self, i: usize, action: Action) -> bool {
         let p = &mut self.client.paths[i];
         let attempt = p.attempt;
         match action {
-            Actions::ABORT_CONNECT => {
-                if p.state == State::ConnectingErr {
+            Action::AbortConnect => {
+                if p.machine.state == State::ConnectingErr {
                     p.stage = Stage::Lost;
                     let lag = self.chance(10, attempt.into()) % (5 * MS);
                     self.at(self.now + lag, Ev::ConnectFailed { attempt });
@@ -233,38 +345,25 @@ impl World<'_> {
                     p.stage = Stage::None;
                 }
             }
-            Actions::CANCEL_RECONNECT => p.timer += 1,
-            Actions::STOP_AND_DESTROY => return self.stop(i),
-            Actions::FAIL_INFLIGHT => self.fail_inflight(i),
-            Actions::RESET_ATTEMPTS => p.failures = 0,
-            Actions::COUNT_FAILURE => p.failures += u32::from(!p.again),
-            Actions::SCHEDULE_RECONNECT => self.schedule_reconnect(i),
-            Actions::RECONNECT_NOW => {
-                p.timer += 1;
-                let (path, timer) = (i as u8, p.timer);
-                self.at(self.now, Ev::ReconnectDue { path, timer });
-            }
-            Actions::START_CONNECT => self.start_connect(i),
-            Actions::START_HEARTBEAT => {
-                p.hb = Heartbeat::new(self.sch.missed);
-                p.latency = None;
+            Action::CancelReconnect => p.timer += 1,
+            Action::TearDown => return self.tear_down(i),
+            Action::CountConnect => self.client.connects += 1,
+            Action::CountFailure => self.client.failures += 1,
+            Action::ScheduleReconnect => self.schedule_reconnect(i),
+            Action::ReconnectNow => self.client_event(i as u8, Event::ReconnectDue),
+            Action::StartConnect => self.start_connect(i),
+            Action::StartHeartbeat => {
                 self.at(self.now + self.sch.hb, Ev::ClientTick { attempt });
             }
-            Actions::NOTIFY_UP => {
-                self.pump();
-                self.calls();
-                self.at(self.now, Ev::Dispatch);
-            }
-            // NOTIFY_DOWN comes with the tear-down; nobody waits for a path to be closed.
-            _ => {}
         }
         false
     }
 
-    fn stop(&mut self, i: usize) -> bool {
+    fn tear_down(&mut self, i: usize) -> bool {
         let p = &mut self.client.paths[i];
         let attempt = p.attempt;
         p.stage = Stage::None;
+        p.machine.ended();
         self.leave_set(i);
         let link = &mut self.links[attempt as usize];
         if !std::mem::take(&mut link.alive[Side::Client as usize]) {
@@ -285,6 +384,7 @@ impl World<'_> {
         let Some(published) = p.published else {
             return self.violate(Violation::Stray);
         };
+        self.client.set_life = self.client.fo.stage();
         if let Some(outage) = self.client.fo.path_lost(&published) {
             if self.sch.queue_timeout == 0 {
                 self.client.fo.queue_timeout(outage);
@@ -299,14 +399,16 @@ impl World<'_> {
 
     pub(crate) fn client_drained(&mut self, attempt: u32) {
         if let Some(i) = self.client.path_of(attempt) {
+            self.fail_over(i);
             self.client.paths[i].busy = false;
             self.work(i);
         }
     }
 
-    fn fail_inflight(&mut self, i: usize) {
+    /// The requests that a path had are left to the others.
+    fn fail_over(&mut self, i: usize) {
         let Some(mut path) = self.client.paths[i].published else {
-            return self.violate(Violation::Stray);
+            return;
         };
         if self.bug == Some(Bug::NoFence) {
             path.ext = false;
@@ -335,16 +437,17 @@ impl World<'_> {
         p.timer += 1;
         let backoff = Backoff {
             base_ms: self.sch.reconnect_ms,
-            max_ms: 2000,
+            max_ms: MAX_DELAY_MS,
         };
-        let (path, timer, failures, again) = (i as u8, p.timer, p.failures, p.again);
+        let (path, timer) = (i as u8, p.timer);
+        let (machine, tally) = (p.machine, p.tally);
         let bits = self.chance(12, u64::from(path) << 32 | u64::from(timer)) as u32;
-        let delay = if again {
-            0
-        } else {
-            Time::from(backoff.delay_ms(failures, bits)) * MS
-        };
-        self.at(self.now + delay, Ev::ReconnectDue { path, timer });
+        let delay_ms = machine.delay_ms(&backoff, bits);
+        if tally.is_hasty(backoff.base_ms, delay_ms) {
+            self.violate(Violation::Hasty(path));
+        }
+        let when = self.now + Time::from(delay_ms) * MS;
+        self.at(when, Ev::ReconnectDue { path, timer });
     }
 
     pub(crate) fn reconnect_due(&mut self, path: u8, timer: u32) {
@@ -355,7 +458,7 @@ impl World<'_> {
 
     /// A user tries until it is not in the way of something else.
     pub(crate) fn user_reconnects(&mut self, path: u8) {
-        match self.client.paths[usize::from(path)].state {
+        match self.client.paths[usize::from(path)].machine.state {
             State::Connected | State::Dead => {}
             State::Connecting | State::Closing => {
                 self.at(self.now + 10 * MS, Ev::UserReconnect { path });
@@ -367,7 +470,7 @@ impl World<'_> {
     /// A user removes a path: close it, wait, remove it.
     pub(crate) fn user_removes(&mut self, path: u8) {
         self.client_event(path, Event::UserRemove);
-        if self.client.paths[usize::from(path)].state != State::Dead {
+        if self.client.paths[usize::from(path)].machine.state != State::Dead {
             self.at(self.now + 10 * MS, Ev::UserRemove { path });
         }
     }
@@ -381,14 +484,16 @@ impl World<'_> {
         self.links.push(Link::new(i as u8));
         debug_assert_eq!(self.links.len(), epoch as usize + 1);
         let p = &mut self.client.paths[i];
+        p.machine.begin(epoch);
         p.attempt = epoch;
         p.stage = Stage::First;
         p.cons = 0;
         p.ext = None;
         p.fenced = 0;
-        p.again = false;
         p.published = None;
         p.inflight = 0;
+        p.hb = Heartbeat::new(self.sch.missed);
+        p.latency = None;
         self.send(Side::Client, epoch, CM, Msg::ConnReq { cid: 0 });
         let ev = Ev::ConnectTimeout { attempt: epoch };
         self.at(self.now + CONNECT_TIMEOUT, ev);
@@ -407,8 +512,13 @@ impl World<'_> {
     }
 
     fn attempt_failed(&mut self, i: usize) {
-        self.client.paths[i].stage = Stage::None;
-        self.client_event(i as u8, Event::ConnectFailed { retry: true });
+        let p = &mut self.client.paths[i];
+        p.stage = Stage::None;
+        if self.bug == Some(Bug::AlwaysHurry) {
+            p.machine.hurry();
+        }
+        let epoch = p.attempt;
+        self.attempt_event(i as u8, epoch, Event::ConnectFailed);
     }
 
     pub(crate) fn connect_failed(&mut self, attempt: u32) {
@@ -461,21 +571,27 @@ impl World<'_> {
                 self.client.older += 1;
                 self.send_fence(attempt, epoch, true);
             }
-            Admit::Again => {
-                p.again = true;
-                self.attempt_failed(i);
-            }
+            Admit::Again => self.hurry(i),
             Admit::Forgotten => {
-                p.again = true;
                 for other in 0..self.client.paths.len() {
-                    if other != i && self.client.paths[other].state == State::Connected {
-                        self.client_event(other as u8, Event::Error { retry: true });
+                    let p = &self.client.paths[other];
+                    if p.in_set {
+                        let epoch = p.attempt;
+                        self.attempt_event(other as u8, epoch, Event::Error);
                     }
                 }
-                self.attempt_failed(i);
+                self.hurry(i);
             }
             Admit::Refuse(_) => self.attempt_failed(i),
         }
+    }
+
+    /// What the attempt has learnt is out of date: another one need not wait.
+    fn hurry(&mut self, i: usize) {
+        let p = &mut self.client.paths[i];
+        p.machine.hurry();
+        p.tally.again = true;
+        self.attempt_failed(i);
     }
 
     fn publish(&mut self, i: usize, published: Published) {
@@ -485,23 +601,26 @@ impl World<'_> {
         p.in_set = true;
         p.stage = Stage::Done;
         let (attempt, ext) = (p.attempt, p.ext);
+        self.client.life = self.client.fo.stage();
+        self.client.set_life = self.client.fo.stage();
         for t in &mut self.client.tags {
             if t.slot == Slot::Parked {
                 t.entry.fenced(previous);
             }
         }
-        if self.client.device == 0 {
-            self.client.device = device(ext);
-        }
+        self.client.disk.first_connected(ext);
         let lag = self.chance(13, attempt.into()) % MS;
         self.at(self.now + lag, Ev::Established { attempt });
+        self.pump();
+        self.calls();
+        self.at(self.now, Ev::Dispatch);
     }
 
     pub(crate) fn established(&mut self, attempt: u32) {
         if let Some(i) = self.client.path_of(attempt) {
             if self.client.paths[i].stage == Stage::Done {
                 self.client.paths[i].stage = Stage::None;
-                self.client_event(i as u8, Event::Established);
+                self.attempt_event(i as u8, attempt, Event::Established);
             }
         }
     }
@@ -515,10 +634,8 @@ impl World<'_> {
     // --- what comes in
 
     pub(crate) fn client_error(&mut self, attempt: u32) {
-        let alive = self.links[attempt as usize].alive[Side::Client as usize];
-        if let (true, Some(i)) = (alive, self.client.path_of(attempt)) {
-            self.client_event(i as u8, Event::Error { retry: true });
-        }
+        let path = self.links[attempt as usize].path;
+        self.attempt_event(path, attempt, Event::Error);
     }
 
     pub(crate) fn client_receives(&mut self, attempt: u32, cid: u8, msg: Msg) {
@@ -590,12 +707,12 @@ impl World<'_> {
         };
         let now = self.now;
         let p = &mut self.client.paths[i];
-        if p.state != State::Connected {
+        if p.machine.state != State::Connected || p.machine.epoch != attempt {
             return;
         }
         match p.hb.tick(now) {
             HbAction::Dead => {
-                return self.client_event(i as u8, Event::Error { retry: true });
+                return self.attempt_event(i as u8, attempt, Event::Error);
             }
             HbAction::Send => {
                 let hb = Imm::Heartbeat.encode();
@@ -608,45 +725,11 @@ impl World<'_> {
 
     // --- requests
 
-    /// Submits what the driver has, as long as there are tags.
-    pub(crate) fn dispatch(&mut self) {
-        while self.client.device != 0 && !self.client.quiesced && !self.client.queue.is_empty() {
-            let io_tags = 1..=usize::from(self.sch.depth);
-            let free = |t: &usize| self.client.tags[*t].slot == Slot::Free;
-            let Some(t) = io_tags.into_iter().find(free) else {
-                return;
-            };
-            let req = self.client.queue.remove(0);
-            let r = self.reqs[usize::from(req)];
-            let io = Io {
-                tag: t as u8,
-                req,
-                sector: r.sector,
-                write: r.write,
-                device: self.client.device,
-            };
-            self.submit(t, io, Entry::NEW);
-        }
-    }
-
-    fn submit(&mut self, t: usize, io: Io, entry: Entry) {
-        let tag = &mut self.client.tags[t];
-        debug_assert_eq!(tag.slot, Slot::Free);
-        tag.io = io;
-        tag.entry = entry;
-        tag.slot = Slot::Parked;
-        let hold = self.client.fo.is_held() && io.req != Io::OPEN;
-        if hold || !self.post(t) {
-            tag_unsent(&mut self.client, t);
-            self.pump();
-        }
-    }
-
     /// Sends a request by a path, if there is one.
-    fn post(&mut self, t: usize) -> bool {
+    pub(crate) fn post(&mut self, t: usize) -> bool {
         let c = &mut self.client;
         let candidates = c.paths.iter().map(|p| Candidate {
-            usable: p.usable(),
+            usable: p.in_set,
             inflight: p.inflight,
             latency: p.latency,
         });
@@ -713,75 +796,4 @@ impl World<'_> {
             self.pump();
         }
     }
-
-    fn end(&mut self, t: usize, result: Result<u32, Errno>, arrival: u32) {
-        let tag = &mut self.client.tags[t];
-        let io = tag.io;
-        tag.slot = Slot::Free;
-        if io.req == Io::OPEN {
-            return self.opened(result);
-        }
-        if result == Err(Errno::ESTALE) {
-            // To be made anew, before those that wait.
-            self.client.queue.insert(0, io.req);
-        } else {
-            self.complete(io, result, arrival);
-        }
-        self.at(self.now, Ev::Dispatch);
-    }
-
-    // --- what the driver is told
-
-    fn calls(&mut self) {
-        let Some(call) = self.client.fo.call() else {
-            return;
-        };
-        self.note(format_args!("  {call:?}"));
-        if call == (Call::Up { fresh: true }) {
-            self.client.fresh += 1;
-            self.client.quiesced = true;
-            let io = Io {
-                tag: 0,
-                req: Io::OPEN,
-                ..self.client.tags[0].io
-            };
-            if self.client.fo.is_connected() {
-                self.submit(0, io, Entry::ADMIN);
-            } else {
-                self.opened(Err(Errno::ENOTCONN));
-            }
-        } else {
-            let lag = self.chance(15, self.now) % MS;
-            self.at(self.now + lag, Ev::CallReturns);
-        }
-    }
-
-    fn opened(&mut self, result: Result<u32, Errno>) {
-        if let Ok(device) = result {
-            self.client.device = device;
-        }
-        let lag = self.chance(16, self.now) % MS;
-        self.at(self.now + lag, Ev::CallReturns);
-    }
-
-    pub(crate) fn call_returns(&mut self) {
-        self.client.fo.returned();
-        self.client.quiesced = false;
-        self.pump();
-        self.calls();
-        self.dispatch();
-    }
-}
-
-fn tag_unsent(client: &mut Client, t: usize) {
-    let entry = client.tags[t].entry;
-    client.tags[t].entry = client.fo.unsent(entry);
-}
-
-/// The number of the disk that users were given when they opened it.
-fn device(ext: Option<RspExt>) -> u32 {
-    ext.map_or(1, |ext| {
-        let run = u128::from_le_bytes(ext.server_run) as u32;
-        run << 16 | ext.session_gen
-    })
 }

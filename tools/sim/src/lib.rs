@@ -11,6 +11,7 @@
 //! schedule that leads to one is [shrunk](shrink) to what is needed for it.
 
 mod client;
+mod driver;
 pub mod history;
 mod net;
 pub mod schedule;

@@ -56,6 +56,10 @@ struct Sum {
     fences: u64,
     older: u64,
     fresh: u64,
+    connects: u64,
+    failures: u64,
+    exhausted: u64,
+    stale: u64,
 }
 
 impl Sum {
@@ -68,13 +72,18 @@ impl Sum {
         self.fences += u64::from(o.fences);
         self.older += u64::from(o.older);
         self.fresh += u64::from(o.fresh);
+        self.connects += u64::from(o.connects);
+        self.failures += u64::from(o.failures);
+        self.exhausted += u64::from(o.exhausted);
+        self.stale += u64::from(o.stale);
     }
 
     fn print(&self, runs: u64, since: Instant) {
         println!(
             "{runs} schedules in {:.1} s: {} h simulated, {} events, {} requests failed, \
              {} sent again, {} waited in the server, {} fences, {} of ghosts, \
-             {} times opened anew",
+             {} times opened anew, {} attempts succeeded, {} failed, {} paths ran out of them, \
+             {} requests built anew",
             since.elapsed().as_secs_f64(),
             self.time / 3_600_000_000,
             self.events,
@@ -84,6 +93,10 @@ impl Sum {
             self.fences,
             self.older,
             self.fresh,
+            self.connects,
+            self.failures,
+            self.exhausted,
+            self.stale,
         );
     }
 }

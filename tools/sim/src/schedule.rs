@@ -6,6 +6,7 @@
 //! message depends on the seed and on which message of which connection it is, and not on what
 //! else happens, so that a schedule from which something was dropped stays close to the whole.
 
+use ibtrs_proto::backoff::Attempts;
 use ibtrs_proto::mp::Policy;
 
 /// Microseconds.
@@ -60,8 +61,6 @@ pub enum Kind {
     ClientError { path: u8 },
     /// The server sees an error, the client none.
     ServerError { path: u8 },
-    /// The client's RDMA device goes.
-    ClientDevice { path: u8 },
     /// The server's RDMA device goes.
     ServerDevice { path: u8 },
     /// Tear-downs of the client take long: requests in flight are given back late.
@@ -80,6 +79,10 @@ pub enum Kind {
     Disconnect { path: u8, time: Time },
     /// A user removes a path for good.
     Remove { path: u8 },
+    /// Who submits requests is kept waiting for up to so long between any two steps.
+    SlowDriver { time: Time, extra: Time },
+    /// A user sets how many attempts to reconnect may be made in a row.
+    Limit { most: u16 },
     /// Send queues are full: half of what is sent again has to wait.
     Full { time: Time },
 }
@@ -93,14 +96,18 @@ impl Kind {
             | Kind::Loss { path, .. }
             | Kind::ClientError { path }
             | Kind::ServerError { path }
-            | Kind::ClientDevice { path }
             | Kind::ServerDevice { path }
             | Kind::SlowClient { path, .. }
             | Kind::SlowServer { path, .. }
             | Kind::Reconnect { path }
             | Kind::Disconnect { path, .. }
             | Kind::Remove { path } => Some(path),
-            Kind::Crash { .. } | Kind::Forget | Kind::SlowDisk { .. } | Kind::Full { .. } => None,
+            Kind::Crash { .. }
+            | Kind::Forget
+            | Kind::SlowDisk { .. }
+            | Kind::SlowDriver { .. }
+            | Kind::Limit { .. }
+            | Kind::Full { .. } => None,
         }
     }
 
@@ -114,6 +121,7 @@ impl Kind {
             | Kind::SlowServer { time, .. }
             | Kind::Crash { time }
             | Kind::SlowDisk { time, .. }
+            | Kind::SlowDriver { time, .. }
             | Kind::Full { time }
             | Kind::Disconnect { time, .. } => time,
             _ => 0,
@@ -169,6 +177,8 @@ pub struct Schedule {
     pub retry: Time,
     /// First delay of the back-off, in milliseconds.
     pub reconnect_ms: u32,
+    /// Attempts to reconnect in a row.
+    pub limit: Attempts,
     /// Requests fail after so long without a path.
     pub queue_timeout: Time,
     /// What users ask for.
@@ -244,6 +254,10 @@ impl Schedule {
             missed: r.pick(&[1, 2, 5]),
             retry: r.pick(&[300, 800, 2000]) * MS,
             reconnect_ms: r.pick(&[20, 100, 500]),
+            limit: match r.below(4) {
+                0 => Attempts::AtMost(r.pick(&[0, 1, 2, 5])),
+                _ => Attempts::Forever,
+            },
             queue_timeout: r.pick(&[0, 200, 1000, 60_000, 60_000, 60_000]) * MS,
             requests: Vec::new(),
             faults: Vec::new(),
@@ -378,7 +392,8 @@ impl Schedule {
     pub fn healthy(&self, path: u8) -> bool {
         let harmless = |f: &Fault| match f.kind {
             Kind::Crash { .. } | Kind::Forget => false,
-            Kind::SlowDisk { .. } | Kind::Full { .. } => true,
+            Kind::SlowDisk { .. } | Kind::SlowDriver { .. } => true,
+            Kind::Limit { .. } | Kind::Full { .. } => true,
             _ => f.kind.path() != Some(path),
         };
         self.faults.iter().all(harmless)
@@ -397,7 +412,7 @@ fn fault(r: &mut Rng, paths: u8) -> Fault {
     let long = r.between(100, 6000) * MS;
     let time = if r.below(2) == 0 { short } else { long };
     let extra = r.between(1, 3000) * MS;
-    let kind = match r.below(22) {
+    let kind = match r.below(25) {
         0..=2 => Kind::Cut { path, dirs, time },
         3..=5 => Kind::Delay {
             path,
@@ -408,7 +423,9 @@ fn fault(r: &mut Rng, paths: u8) -> Fault {
         6 => Kind::Loss { path, dirs, time },
         7..=8 => Kind::ClientError { path },
         9 => Kind::ServerError { path },
-        10 => Kind::ClientDevice { path },
+        10 => Kind::Limit {
+            most: r.pick(&[0, 1, 3]),
+        },
         11 => Kind::ServerDevice { path },
         12 => Kind::SlowClient { path, time, extra },
         13 => Kind::SlowServer { path, time, extra },
@@ -418,6 +435,7 @@ fn fault(r: &mut Rng, paths: u8) -> Fault {
         18 => Kind::Reconnect { path },
         19 if r.below(4) == 0 => Kind::Remove { path },
         20 => Kind::Full { time },
+        21..=23 => Kind::SlowDriver { time, extra },
         _ => Kind::Disconnect { path, time },
     };
     Fault {

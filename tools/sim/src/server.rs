@@ -2,7 +2,8 @@
 
 //! The server around its decisions: one session, its paths, the disk.
 
-use ibtrs_proto::fsm::server_path::{self, Actions, Event, State};
+use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
+use ibtrs_proto::fsm::server_path::{self, Action, Event, State};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
 use ibtrs_proto::join::{decide, Attempt, Decision, Known};
@@ -19,7 +20,8 @@ struct Path {
     tag: PathTag,
     state: State,
     hb: Heartbeat,
-    stamp: Option<Time>,
+    /// When the set-up takes too long.
+    stale_at: Option<Time>,
     cons: u8,
     /// The drain has taken its time, but requests may be looked at still.
     drain_over: bool,
@@ -173,10 +175,8 @@ impl World<'_> {
         });
         let ok = match decide(asks(attempt), known) {
             Decision::Join(other) => {
-                let i = self.server.find(other).filter(|_| other == attempt);
-                let state = i.map(|i| self.server.paths[i].state);
                 // Without extensions it may be of an attempt that the client has given up.
-                state.is_some_and(|s| server_path::step(s, Event::Connect).verdict.accepted())
+                other == attempt
             }
             Decision::New => {
                 self.new_path(attempt, path);
@@ -186,10 +186,6 @@ impl World<'_> {
                 if let Some(old) = given_up {
                     self.server_event(old, Event::GivenUp);
                 }
-                let in_the_way = self.server.paths.iter().find(|p| p.path == path);
-                if let Some(old) = in_the_way.map(|p| p.attempt) {
-                    self.zombie(old);
-                }
                 false
             }
         };
@@ -197,7 +193,10 @@ impl World<'_> {
             if let Some(i) = self.server.find(attempt) {
                 let p = &mut self.server.paths[i];
                 p.cons |= 1 << cid;
-                p.stamp = Some(self.now / MS);
+                let when = self.now + Time::from(ZOMBIE_TIMEOUT_MS) * MS;
+                if p.stale_at.replace(when).is_none() {
+                    self.at(when, Ev::Stale { attempt });
+                }
             }
         }
         let (run, gen) = if self.with_ext() {
@@ -221,9 +220,9 @@ impl World<'_> {
             attempt,
             path,
             tag,
-            state: server_path::initial().next,
+            state: server_path::INITIAL,
             hb: Heartbeat::new(self.sch.missed),
-            stamp: None,
+            stale_at: None,
             cons: 0,
             drain_over: false,
             drained: false,
@@ -231,16 +230,14 @@ impl World<'_> {
             inflight: 0,
             parked: [None; TAGS],
         });
-        self.at(self.now + 31_000 * MS, Ev::Zombie { attempt });
     }
 
-    pub(crate) fn zombie(&mut self, attempt: u32) {
+    pub(crate) fn stale(&mut self, attempt: u32) {
         if let Some(i) = self.server.find(attempt) {
-            let stamp = self.server.paths[i].stamp;
-            if server_path::is_stale(stamp, self.now / MS) {
-                self.server_event(attempt, Event::Stale);
-            } else if stamp.is_some() {
-                self.at(self.now + 10_000 * MS, Ev::Zombie { attempt });
+            match self.server.paths[i].stale_at {
+                Some(when) if when > self.now => self.at(when, Ev::Stale { attempt }),
+                Some(_) => self.server_event(attempt, Event::Stale),
+                None => {}
             }
         }
     }
@@ -260,20 +257,18 @@ impl World<'_> {
         let path = p.path;
         for action in step.actions.iter() {
             match action {
-                Actions::CLEAR_STAMP => self.server.paths[i].stamp = None,
-                Actions::START_HEARTBEAT => {
+                Action::CancelStale => self.server.paths[i].stale_at = None,
+                Action::StartHeartbeat => {
                     self.at(self.now + self.sch.hb, Ev::ServerTick { attempt });
                 }
-                Actions::SEND_INFO_RSP => self.send(Side::Server, attempt, 0, Msg::InfoRsp),
-                Actions::DISCONNECT_AND_DRAIN => {
+                Action::SendInfoRsp => self.send(Side::Server, attempt, 0, Msg::InfoRsp),
+                Action::TearDown => {
                     self.links[attempt as usize].alive[Side::Server as usize] = false;
                     self.send(Side::Server, attempt, CM, Msg::Dreq);
                     let lag = self.lag(Side::Server, path, self.chance(21, attempt.into()));
                     self.at(self.now + lag, Ev::ServerDrained { attempt });
                 }
-                Actions::RELEASE => return self.release(attempt),
-                // What these are about is done by looking at the state, or when it is drained.
-                _ => {}
+                Action::Release => return self.release(attempt),
             }
         }
     }

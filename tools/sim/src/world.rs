@@ -5,14 +5,16 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use ibtrs_proto::backoff::Attempts;
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::failover::Outage;
+use ibtrs_proto::failover::{Call, Outage};
 use ibtrs_proto::fsm::{client_path, server_path};
 
 use crate::client::Client;
+use crate::driver::Step;
 use crate::history::{linearizable, Seen};
 use crate::net::{Io, Link, Msg, Side};
-use crate::schedule::{Kind, Mode, Schedule, Time, MS, SECTORS};
+use crate::schedule::{Fault, Kind, Mode, Schedule, Time, MS, SECTORS};
 use crate::server::Server;
 
 /// What is about to happen.
@@ -53,8 +55,16 @@ pub(crate) enum Ev {
     ClientDrained { attempt: u32 },
     /// The queue timeout is over.
     QueueTimeout(Outage),
-    /// A call to the disk's driver returns.
+    /// The disk's driver is called.
+    Call(Call),
+    /// The call returns.
     CallReturns,
+    /// The driver goes on with a request.
+    Driver { tag: u8, step: Step },
+    /// The driver has the server open the disk anew.
+    TryOpen { timer: u32 },
+    /// The server has answered that.
+    Opened { result: Result<u32, Errno> },
     /// The driver looks whether it can submit something.
     Dispatch,
     /// The server looks at a request.
@@ -65,8 +75,8 @@ pub(crate) enum Ev {
     Written { op: u32 },
     /// The disk has done what it was asked for.
     DiskDone { op: u32 },
-    /// A path may have been connecting for too long.
-    Zombie { attempt: u32 },
+    /// The timer of a path's set-up.
+    Stale { attempt: u32 },
     /// The server starts.
     ServerStart,
 }
@@ -102,6 +112,12 @@ pub enum Violation {
     StuckPath(u8),
     /// It goes round in circles.
     Livelock,
+    /// A path made more attempts to reconnect than a user allows.
+    TooMany(u8),
+    /// A path gave up before it had made all attempts that a user allows.
+    GaveUp(u8),
+    /// An attempt was made too soon after the last one.
+    Hasty(u8),
     /// A state machine did not take an event that it has to take.
     Stray,
 }
@@ -133,11 +149,27 @@ pub enum Bug {
     NoPump,
     /// The server closes all attempts before the one that carries a fence of ghosts.
     WideFence,
+    /// The client does not look at the limit of attempts.
+    NoLimit,
+    /// The client does not count attempts.
+    NoCount,
+    /// The client counts on after a success.
+    NoReset,
+    /// The client never waits before the next attempt.
+    AlwaysHurry,
+    /// The client sends what was built in another stage of the session's life.
+    NoLook,
+    /// The client parks such requests.
+    ParkStale,
+    /// The driver reads the stage after the number of the device.
+    LateStage,
+    /// The driver takes the answer of a server that is not the present one.
+    OldAnswer,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 20] = [
         Bug::NoFence,
         Bug::HastyFence,
         Bug::GhostCloses,
@@ -150,6 +182,14 @@ impl Bug {
         Bug::OldLife,
         Bug::NoPump,
         Bug::WideFence,
+        Bug::NoLimit,
+        Bug::NoCount,
+        Bug::NoReset,
+        Bug::AlwaysHurry,
+        Bug::NoLook,
+        Bug::ParkStale,
+        Bug::LateStage,
+        Bug::OldAnswer,
     ];
 }
 
@@ -220,6 +260,14 @@ pub struct Outcome {
     pub older: u32,
     /// Times that the disk was opened anew.
     pub fresh: u32,
+    /// Attempts that succeeded.
+    pub connects: u32,
+    /// Attempts that failed.
+    pub failures: u32,
+    /// Paths that had made all attempts that a user allows.
+    pub exhausted: u32,
+    /// Requests that were built anew.
+    pub stale: u32,
 }
 
 /// Runs a schedule.
@@ -341,6 +389,10 @@ impl<'a> World<'a> {
             fences: self.client.fences,
             older: self.client.older,
             fresh: self.client.fresh,
+            connects: self.client.connects,
+            failures: self.client.failures,
+            exhausted: self.client.exhausted,
+            stale: self.client.stale,
         }
     }
 
@@ -366,7 +418,7 @@ impl<'a> World<'a> {
             Ev::Fault(i) => self.fault(self.sch.faults[usize::from(i)].kind),
             Ev::Request(i) => {
                 self.reqs[usize::from(i)].from = self.now;
-                self.client.queue.push(i);
+                self.client.disk.queue.push(i);
                 self.dispatch();
             }
             Ev::Deliver {
@@ -404,13 +456,17 @@ impl<'a> World<'a> {
                     self.pump();
                 }
             }
+            Ev::Call(call) => self.called(call),
             Ev::CallReturns => self.call_returns(),
+            Ev::Driver { tag, step } => self.driver_step(tag.into(), step),
+            Ev::TryOpen { timer } => self.try_open(timer),
+            Ev::Opened { result } => self.opened(result),
             Ev::Dispatch => self.dispatch(),
             Ev::Admit { attempt, io } => self.admit(attempt, io),
             Ev::ServerDrained { attempt } => self.server_drained(attempt),
             Ev::Written { op } => self.written(op),
             Ev::DiskDone { op } => self.disk_done(op),
-            Ev::Zombie { attempt } => self.zombie(attempt),
+            Ev::Stale { attempt } => self.stale(attempt),
             Ev::ServerStart => self.server.start(),
         }
     }
@@ -422,7 +478,6 @@ impl<'a> World<'a> {
                 let attempt = self.client.paths[usize::from(path)].attempt;
                 self.client_error(attempt);
             }
-            Kind::ClientDevice { path } => by(self, path, client_path::Event::DeviceRemoved),
             Kind::Reconnect { path } => by(self, path, client_path::Event::UserReconnect),
             Kind::Disconnect { path, time } => {
                 by(self, path, client_path::Event::UserDisconnect);
@@ -433,6 +488,7 @@ impl<'a> World<'a> {
             Kind::ServerDevice { path } => {
                 self.server_fault(path, server_path::Event::DeviceRemoved);
             }
+            Kind::Limit { most } => self.set_limit(Attempts::AtMost(most)),
             Kind::Forget => self.forget(),
             Kind::Crash { time } => {
                 self.crash();
@@ -445,8 +501,20 @@ impl<'a> World<'a> {
             | Kind::SlowClient { .. }
             | Kind::SlowServer { .. }
             | Kind::SlowDisk { .. }
+            | Kind::SlowDriver { .. }
             | Kind::Full { .. } => {}
         }
+    }
+
+    /// What a fault that is going on means, if there is one.
+    pub(crate) fn during<T>(&self, which: impl Fn(&Kind) -> Option<T>) -> Option<T> {
+        let now = self.now;
+        let on = |f: &&Fault| f.at <= now && now < f.end();
+        self.sch
+            .faults
+            .iter()
+            .filter(on)
+            .find_map(|f| which(&f.kind))
     }
 
     /// A request ends for its user.
@@ -540,7 +608,10 @@ fn is_material(ev: &Ev) -> bool {
             | Ev::DiskDone { .. }
             | Ev::Written { .. }
             | Ev::Request(_)
+            | Ev::Call(_)
             | Ev::CallReturns
+            | Ev::Driver { .. }
+            | Ev::Opened { .. }
             | Ev::Dispatch
     )
 }

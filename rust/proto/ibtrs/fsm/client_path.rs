@@ -13,6 +13,7 @@
 //! ```
 
 use super::{actions, Verdict};
+use crate::backoff::{Attempts, Backoff};
 use crate::errno::Errno;
 
 /// State of a client path.
@@ -102,19 +103,15 @@ pub enum Event {
     /// The attempt succeeded: a valid INFO_RSP is in.
     Established,
     /// The attempt to connect failed, says its worker.
-    ConnectFailed {
-        /// Whether the reconnect policy allows another attempt.
-        retry: bool,
-    },
-    /// Something broke: a work completion, the connection, the heartbeat, a post.
-    Error {
-        /// Whether the reconnect policy allows an attempt to reconnect.
-        retry: bool,
-    },
+    ConnectFailed,
+    /// Something broke: a work completion, the connection, the heartbeat, a post; or the RDMA
+    /// device goes away. The path tries again, as its addresses may lead to another device, or to
+    /// this one when it is back.
+    Error,
     /// The delay before the next attempt is over.
     ReconnectDue,
-    /// The reconnect policy was changed and allows no further attempt.
-    GiveUp,
+    /// The limit of the attempts was set anew.
+    LimitSet,
     /// A user wants the path connected anew (attribute `reconnect`).
     UserReconnect,
     /// A user, or the session's end, wants the path closed (attribute `disconnect`).
@@ -122,27 +119,21 @@ pub enum Event {
     /// A user wants the path gone (attribute `remove_path`). The first time it closes the
     /// path; once CLOSED, it removes it.
     UserRemove,
-    /// The RDMA device goes away. What was made of it has to go; the path tries again, as its
-    /// addresses may lead to another device, or to this one when it is back.
-    DeviceRemoved,
     /// The tear-down that CLOSING asked for is complete.
     CloseDone,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 12] = [
+    pub const ALL: [Event; 9] = [
         Event::Established,
-        Event::ConnectFailed { retry: true },
-        Event::ConnectFailed { retry: false },
-        Event::Error { retry: true },
-        Event::Error { retry: false },
+        Event::ConnectFailed,
+        Event::Error,
         Event::ReconnectDue,
-        Event::GiveUp,
+        Event::LimitSet,
         Event::UserReconnect,
         Event::UserDisconnect,
         Event::UserRemove,
-        Event::DeviceRemoved,
         Event::CloseDone,
     ];
 
@@ -150,14 +141,13 @@ impl Event {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Event::Established => "established",
-            Event::ConnectFailed { .. } => "connect failed",
-            Event::Error { .. } => "error",
+            Event::ConnectFailed => "connect failed",
+            Event::Error => "error",
             Event::ReconnectDue => "reconnect due",
-            Event::GiveUp => "attempts exhausted",
+            Event::LimitSet => "limit of attempts set",
             Event::UserReconnect => "reconnect by user",
             Event::UserDisconnect => "disconnect by user",
             Event::UserRemove => "remove by user",
-            Event::DeviceRemoved => "device removed",
             Event::CloseDone => "closed",
         }
     }
@@ -165,37 +155,30 @@ impl Event {
 
 actions! {
     /// What the caller has to do after a step, in this order.
+    Action,
+    /// What a step asks for.
     Actions {
-        /// Make a running attempt to connect return early, and wait for it: its last event
-        /// belongs to this attempt, not to the next.
-        ABORT_CONNECT = 0,
+        /// Make a running attempt to connect return early: its last event belongs to this
+        /// attempt, not to the next.
+        AbortConnect,
         /// Cancel the timer of the next attempt.
-        CANCEL_RECONNECT = 1,
-        /// Stop the heartbeat, let no new request start, disconnect and drain the QPs.
-        STOP_AND_DESTROY = 2,
-        /// Complete or fail over the requests that were in flight. Part of the tear-down:
-        /// after the QPs are drained, before they are destroyed.
-        FAIL_INFLIGHT = 3,
-        /// The path no longer counts as up.
-        NOTIFY_DOWN = 4,
-        /// Start the count of attempts from zero.
-        RESET_ATTEMPTS = 5,
-        /// Count a failed attempt.
-        COUNT_FAILURE = 6,
-        /// Start the timer of the next attempt.
-        SCHEDULE_RECONNECT = 7,
+        CancelReconnect,
+        /// Tear the attempt down, if there is one: wait for its worker, call [`Machine::ended`],
+        /// stop the heartbeat, let no new request start, disconnect and drain the QPs, and have
+        /// the requests that were in flight failed over.
+        TearDown,
+        /// An attempt has succeeded: a statistic.
+        CountConnect,
+        /// An attempt has failed: a statistic.
+        CountFailure,
+        /// Start the timer of the next attempt, with [`Machine::delay_ms`].
+        ScheduleReconnect,
         /// Make the next attempt at once: [`Event::ReconnectDue`] without delay.
-        RECONNECT_NOW = 8,
-        /// Begin an attempt to connect.
-        START_CONNECT = 9,
+        ReconnectNow,
+        /// Begin an attempt to connect, see [`Machine::begin`].
+        StartConnect,
         /// Start the heartbeat.
-        START_HEARTBEAT = 10,
-        /// The path counts as up from now on.
-        NOTIFY_UP = 11,
-        /// Wake those who wait for the path to be closed.
-        WAKE_WAITERS = 12,
-        /// Unlink the path and let go of it.
-        RELEASE = 13,
+        StartHeartbeat,
     }
 }
 
@@ -239,26 +222,115 @@ impl Step {
 
 /// The first step of a new path.
 pub const fn initial() -> Step {
-    Step::to(State::Connecting, Actions::START_CONNECT)
+    Step::to(State::Connecting, Actions::of(Action::StartConnect))
 }
 
-/// Tear-down of a path that took requests.
-const DOWN: Actions = Actions::STOP_AND_DESTROY
-    .and(Actions::FAIL_INFLIGHT)
-    .and(Actions::NOTIFY_DOWN);
-/// Tear-down of a path during an attempt.
-const ABORT: Actions = Actions::ABORT_CONNECT.and(Actions::STOP_AND_DESTROY);
-/// After a failed attempt: clean up, and try again later.
-const RETRY: Actions = Actions::STOP_AND_DESTROY
-    .and(Actions::COUNT_FAILURE)
-    .and(Actions::SCHEDULE_RECONNECT);
-/// A user's wish to reconnect forgets the attempts made and waits for nothing.
-const NOW: Actions = Actions::RESET_ATTEMPTS.and(Actions::RECONNECT_NOW);
-/// After a failed attempt that was the last.
-const LAST: Actions = Actions::STOP_AND_DESTROY.and(Actions::COUNT_FAILURE);
+/// The state of a path, and what else its steps depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Machine {
+    /// The state.
+    pub state: State,
+    /// The number of the attempt whose events count; 0 for none.
+    pub epoch: u32,
+    /// The attempts to reconnect.
+    pub tries: Tries,
+}
 
-/// What `event` does to a path in `state`.
-pub const fn step(state: State, event: Event) -> Step {
+/// Attempts to reconnect in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tries {
+    /// How many since the last success, or since a user asked.
+    pub made: u32,
+    /// The next one does not wait: the last one has failed for a reason that it does not have.
+    pub hurry: bool,
+}
+
+impl Machine {
+    /// A path before its [first step](initial) is carried out.
+    pub const fn new() -> Self {
+        Self {
+            state: initial().next,
+            epoch: 0,
+            tries: Tries {
+                made: 0,
+                hurry: false,
+            },
+        }
+    }
+
+    /// Takes an event of the path. `limit` is how many attempts a user allows in a row.
+    pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
+        let step = step(self.state, event, limit.allow(self.tries.made));
+        self.state = step.next;
+        if step.verdict.accepted() {
+            match event {
+                Event::ReconnectDue => {
+                    self.tries.made = self.tries.made.saturating_add(1);
+                    self.tries.hurry = false;
+                }
+                Event::Established | Event::UserReconnect => self.tries = Tries::default(),
+                _ => {}
+            }
+        }
+        step
+    }
+
+    /// Takes an event of the attempt of that number. It is ignored unless that is the present
+    /// one.
+    pub fn attempt_step(&mut self, epoch: u32, event: Event, limit: Attempts) -> Step {
+        if epoch == self.epoch {
+            self.step(event, limit)
+        } else {
+            Step::ignore(self.state)
+        }
+    }
+
+    /// An attempt begins: its events count from now on.
+    pub fn begin(&mut self, epoch: u32) {
+        self.epoch = epoch;
+    }
+
+    /// The attempt is torn down: what it reports from now on is what is done to it.
+    pub fn ended(&mut self) {
+        self.epoch = 0;
+    }
+
+    /// The next attempt need not wait: what this one has failed for is over.
+    pub fn hurry(&mut self) {
+        self.tries.hurry = true;
+    }
+
+    /// The delay before the next attempt, in milliseconds. `random` is any 32 random bits.
+    pub fn delay_ms(&self, backoff: &Backoff, random: u32) -> u32 {
+        if self.tries.hurry {
+            0
+        } else {
+            backoff.delay_ms(self.tries.made, random)
+        }
+    }
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tear-down of a path.
+const DOWN: Actions = Actions::of(Action::TearDown);
+/// Tear-down of a path during an attempt.
+const ABORT: Actions = DOWN.with(Action::AbortConnect);
+/// After a failed attempt.
+const FAILED: Actions = DOWN.with(Action::CountFailure);
+/// Try again later.
+const LATER: Actions = Actions::of(Action::ScheduleReconnect);
+/// A user's wish to reconnect waits for nothing.
+const NOW: Actions = Actions::of(Action::ReconnectNow);
+const CANCEL: Actions = Actions::of(Action::CancelReconnect);
+
+/// What `event` does to a path in `state`. `retry` tells whether another attempt may follow those
+/// that were made.
+pub const fn step(state: State, event: Event, retry: bool) -> Step {
     use Event as E;
     use State as S;
 
@@ -270,107 +342,96 @@ pub const fn step(state: State, event: Event) -> Step {
         // An attempt is under way.
         (S::Connecting, E::Established) => Step::to(
             S::Connected,
-            Actions::RESET_ATTEMPTS
-                .and(Actions::START_HEARTBEAT)
-                .and(Actions::NOTIFY_UP),
+            Actions::of(Action::CountConnect).with(Action::StartHeartbeat),
         ),
-        (S::Connecting, E::ConnectFailed { retry: true }) => Step::to(S::Reconnecting, RETRY),
-        (S::Connecting, E::ConnectFailed { retry: false }) => Step::to(S::Closing, LAST),
-        (S::Connecting, E::Error { retry: _ }) => {
-            Step::to(S::ConnectingErr, Actions::ABORT_CONNECT)
-        }
+        (S::Connecting, E::ConnectFailed) => failed(retry),
+        (S::Connecting, E::Error) => Step::to(S::ConnectingErr, Actions::of(Action::AbortConnect)),
         (S::Connecting, E::ReconnectDue) => Step::ignore(state),
-        (S::Connecting, E::GiveUp) => Step::ignore(state),
+        (S::Connecting, E::LimitSet) => Step::ignore(state),
         (S::Connecting, E::UserReconnect) => Step::refuse(state, BUSY),
         (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::UserRemove) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::DeviceRemoved) => Step::to(S::ConnectingErr, Actions::ABORT_CONNECT),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
 
         // The attempt is lost, its worker is about to say so.
         (S::ConnectingErr, E::Established) => Step::ignore(state),
-        (S::ConnectingErr, E::ConnectFailed { retry: true }) => Step::to(S::Reconnecting, RETRY),
-        (S::ConnectingErr, E::ConnectFailed { retry: false }) => Step::to(S::Closing, LAST),
-        (S::ConnectingErr, E::Error { retry: _ }) => Step::ignore(state),
+        (S::ConnectingErr, E::ConnectFailed) => failed(retry),
+        (S::ConnectingErr, E::Error) => Step::ignore(state),
         (S::ConnectingErr, E::ReconnectDue) => Step::ignore(state),
-        (S::ConnectingErr, E::GiveUp) => Step::ignore(state),
-        (S::ConnectingErr, E::UserReconnect) => Step::to(
-            S::Reconnecting,
-            Actions::ABORT_CONNECT
-                .and(Actions::STOP_AND_DESTROY)
-                .and(Actions::COUNT_FAILURE)
-                .and(NOW),
-        ),
+        (S::ConnectingErr, E::LimitSet) => Step::ignore(state),
+        (S::ConnectingErr, E::UserReconnect) => {
+            Step::to(S::Reconnecting, ABORT.and(FAILED).and(NOW))
+        }
         (S::ConnectingErr, E::UserDisconnect) => Step::to(S::Closing, ABORT),
         (S::ConnectingErr, E::UserRemove) => Step::to(S::Closing, ABORT),
-        (S::ConnectingErr, E::DeviceRemoved) => Step::ignore(state),
         (S::ConnectingErr, E::CloseDone) => Step::ignore(state),
 
         // Requests flow.
         (S::Connected, E::Established) => Step::ignore(state),
-        (S::Connected, E::ConnectFailed { retry: _ }) => Step::ignore(state),
-        (S::Connected, E::Error { retry: true }) => {
-            Step::to(S::Reconnecting, DOWN.and(Actions::SCHEDULE_RECONNECT))
-        }
-        (S::Connected, E::Error { retry: false }) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::ConnectFailed) => Step::ignore(state),
+        (S::Connected, E::Error) if retry => Step::to(S::Reconnecting, DOWN.and(LATER)),
+        (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connected, E::ReconnectDue) => Step::ignore(state),
-        (S::Connected, E::GiveUp) => Step::ignore(state),
+        (S::Connected, E::LimitSet) => Step::ignore(state),
         (S::Connected, E::UserReconnect) => Step::to(S::Reconnecting, DOWN.and(NOW)),
         (S::Connected, E::UserDisconnect) => Step::to(S::Closing, DOWN),
         (S::Connected, E::UserRemove) => Step::to(S::Closing, DOWN),
-        (S::Connected, E::DeviceRemoved) => {
-            Step::to(S::Reconnecting, DOWN.and(Actions::SCHEDULE_RECONNECT))
-        }
         (S::Connected, E::CloseDone) => Step::ignore(state),
 
         // Torn down or about to be, waiting for the next attempt.
         (S::Reconnecting, E::Established) => Step::ignore(state),
-        (S::Reconnecting, E::ConnectFailed { retry: _ }) => Step::ignore(state),
-        (S::Reconnecting, E::Error { retry: _ }) => Step::ignore(state),
-        (S::Reconnecting, E::ReconnectDue) => Step::to(S::Connecting, Actions::START_CONNECT),
-        (S::Reconnecting, E::GiveUp) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
-        (S::Reconnecting, E::UserReconnect) => {
-            Step::to(S::Reconnecting, Actions::CANCEL_RECONNECT.and(NOW))
+        (S::Reconnecting, E::ConnectFailed) => Step::ignore(state),
+        (S::Reconnecting, E::Error) => Step::ignore(state),
+        (S::Reconnecting, E::ReconnectDue) => {
+            Step::to(S::Connecting, Actions::of(Action::StartConnect))
         }
-        (S::Reconnecting, E::UserDisconnect) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
-        (S::Reconnecting, E::UserRemove) => Step::to(S::Closing, Actions::CANCEL_RECONNECT),
-        (S::Reconnecting, E::DeviceRemoved) => Step::ignore(state),
+        (S::Reconnecting, E::LimitSet) if retry => Step::ignore(state),
+        (S::Reconnecting, E::LimitSet) => Step::to(S::Closing, CANCEL),
+        (S::Reconnecting, E::UserReconnect) => Step::to(S::Reconnecting, CANCEL.and(NOW)),
+        (S::Reconnecting, E::UserDisconnect) => Step::to(S::Closing, CANCEL),
+        (S::Reconnecting, E::UserRemove) => Step::to(S::Closing, CANCEL),
         (S::Reconnecting, E::CloseDone) => Step::ignore(state),
 
         // Being torn down.
         (S::Closing, E::Established) => Step::ignore(state),
-        (S::Closing, E::ConnectFailed { retry: _ }) => Step::ignore(state),
-        (S::Closing, E::Error { retry: _ }) => Step::ignore(state),
+        (S::Closing, E::ConnectFailed) => Step::ignore(state),
+        (S::Closing, E::Error) => Step::ignore(state),
         (S::Closing, E::ReconnectDue) => Step::ignore(state),
-        (S::Closing, E::GiveUp) => Step::ignore(state),
+        (S::Closing, E::LimitSet) => Step::ignore(state),
         (S::Closing, E::UserReconnect) => Step::refuse(state, BUSY),
         (S::Closing, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closing, E::UserRemove) => Step::refuse(state, BUSY),
-        (S::Closing, E::DeviceRemoved) => Step::ignore(state),
-        (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::WAKE_WAITERS),
+        (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::NONE),
 
         // Torn down.
         (S::Closed, E::Established) => Step::ignore(state),
-        (S::Closed, E::ConnectFailed { retry: _ }) => Step::ignore(state),
-        (S::Closed, E::Error { retry: _ }) => Step::ignore(state),
+        (S::Closed, E::ConnectFailed) => Step::ignore(state),
+        (S::Closed, E::Error) => Step::ignore(state),
         (S::Closed, E::ReconnectDue) => Step::ignore(state),
-        (S::Closed, E::GiveUp) => Step::ignore(state),
+        (S::Closed, E::LimitSet) => Step::ignore(state),
         (S::Closed, E::UserReconnect) => Step::to(S::Reconnecting, NOW),
         (S::Closed, E::UserDisconnect) => Step::refuse(state, ALREADY),
-        (S::Closed, E::UserRemove) => Step::to(S::Dead, Actions::RELEASE),
-        (S::Closed, E::DeviceRemoved) => Step::ignore(state),
+        (S::Closed, E::UserRemove) => Step::to(S::Dead, Actions::NONE),
         (S::Closed, E::CloseDone) => Step::ignore(state),
 
         // Removed.
         (S::Dead, E::Established) => Step::ignore(state),
-        (S::Dead, E::ConnectFailed { retry: _ }) => Step::ignore(state),
-        (S::Dead, E::Error { retry: _ }) => Step::ignore(state),
+        (S::Dead, E::ConnectFailed) => Step::ignore(state),
+        (S::Dead, E::Error) => Step::ignore(state),
         (S::Dead, E::ReconnectDue) => Step::ignore(state),
-        (S::Dead, E::GiveUp) => Step::ignore(state),
+        (S::Dead, E::LimitSet) => Step::ignore(state),
         (S::Dead, E::UserReconnect) => Step::refuse(state, GONE),
         (S::Dead, E::UserDisconnect) => Step::refuse(state, GONE),
         (S::Dead, E::UserRemove) => Step::refuse(state, GONE),
-        (S::Dead, E::DeviceRemoved) => Step::ignore(state),
         (S::Dead, E::CloseDone) => Step::ignore(state),
+    }
+}
+
+/// The worker of an attempt says that it has failed.
+const fn failed(retry: bool) -> Step {
+    if retry {
+        Step::to(State::Reconnecting, FAILED.and(LATER))
+    } else {
+        Step::to(State::Closing, FAILED)
     }
 }

@@ -9,8 +9,9 @@
 //! # Context
 //!
 //! Steps of one path are taken one after the other, on its ordered work queue or under its
-//! lock. Actions are carried out in the order in which [`client_path::Actions`] and
-//! [`server_path::Actions`] list them.
+//! lock. Actions are carried out in the order in which [`client_path::Action`] and
+//! [`server_path::Action`] list them. The kernel modules and the simulator both match on them
+//! exhaustively.
 
 pub mod client_path;
 pub mod server_path;
@@ -47,21 +48,52 @@ impl Verdict {
     }
 }
 
-/// Defines a set of actions with named members and a name for each.
+/// Defines the actions of a state machine, and sets of them.
+///
+/// Callers match on the actions without a rule for the rest, so that a new one does not compile
+/// before each of them carries it out.
 macro_rules! actions {
-    ($(#[$meta:meta])* $set:ident { $($(#[$doc:meta])* $name:ident = $bit:literal,)* }) => {
+    (
+        $(#[$meta:meta])* $action:ident, $(#[$set_meta:meta])* $set:ident {
+            $($(#[$doc:meta])* $name:ident,)*
+        }
+    ) => {
         $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $action {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl $action {
+            /// All actions, in the order in which they are carried out.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            const fn bit(self) -> u16 {
+                // There are not more than 16.
+                1u16.wrapping_shl(self as u32)
+            }
+        }
+
+        const _: () = assert!($action::ALL.len() <= 16);
+
+        $(#[$set_meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
         pub struct $set(u16);
 
         impl $set {
             /// Nothing to do.
             pub const NONE: Self = Self(0);
-            $($(#[$doc])* pub const $name: Self = Self(1 << $bit);)*
 
-            /// All members, in the order in which they are carried out.
-            pub const ALL: &'static [(Self, &'static str)] =
-                &[$((Self::$name, stringify!($name)),)*];
+            /// One thing to do.
+            pub const fn of(action: $action) -> Self {
+                Self(action.bit())
+            }
+
+            /// This and one thing more.
+            #[must_use]
+            pub const fn with(self, action: $action) -> Self {
+                Self(self.0 | action.bit())
+            }
 
             /// Both sets together.
             #[must_use]
@@ -69,9 +101,9 @@ macro_rules! actions {
                 Self(self.0 | other.0)
             }
 
-            /// Whether all members of `other` are in the set.
-            pub const fn contains(self, other: Self) -> bool {
-                self.0 & other.0 == other.0
+            /// Whether an action is in the set.
+            pub const fn contains(self, action: $action) -> bool {
+                self.0 & action.bit() != 0
             }
 
             /// Whether there is nothing to do.
@@ -80,18 +112,15 @@ macro_rules! actions {
             }
 
             /// The members, in the order in which they are carried out.
-            pub fn iter(self) -> impl Iterator<Item = Self> {
-                Self::ALL
-                    .iter()
-                    .map(|(member, _)| *member)
-                    .filter(move |member| self.contains(*member))
+            pub fn iter(self) -> impl Iterator<Item = $action> {
+                let all = $action::ALL.iter().copied();
+                all.filter(move |action| self.contains(*action))
             }
         }
 
         impl core::fmt::Debug for $set {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                let members = Self::ALL.iter().filter(|(m, _)| self.contains(*m));
-                f.debug_set().entries(members.map(|(_, name)| name)).finish()
+                f.debug_set().entries(self.iter()).finish()
             }
         }
     };

@@ -11,7 +11,6 @@
 //! the old one of the same UUID is not CLOSED.
 
 use super::{actions, Verdict};
-use crate::consts::ZOMBIE_TIMEOUT_MS;
 use crate::errno::Errno;
 
 /// State of a server path.
@@ -71,9 +70,6 @@ impl State {
 /// What happens to a server path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// Another connection of the path asks to be accepted. That its id is new and below the
-    /// path's number of connections is for the caller to check.
-    Connect,
     /// INFO_REQ came in.
     Info {
         /// All connections of the path are there, and the session's name is acceptable.
@@ -82,8 +78,7 @@ pub enum Event {
     /// Something broke: a work completion, a connection, the heartbeat, a post, a malformed
     /// request.
     Error,
-    /// The path's stamp is older than the limit, see [`is_stale`]. Comes from a timer or from a
-    /// new request that collides with this path.
+    /// The timer of the set-up is over: the client did not complete its connections.
     Stale,
     /// The client has given the path up, as we learn from another one: by a fence, by a request
     /// for a chunk number that this path has in service, or by the path's next attempt.
@@ -98,8 +93,7 @@ pub enum Event {
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 9] = [
-        Event::Connect,
+    pub const ALL: [Event; 8] = [
         Event::Info { complete: true },
         Event::Info { complete: false },
         Event::Error,
@@ -113,7 +107,6 @@ impl Event {
     /// The name for logs and traces.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Event::Connect => "connect",
             Event::Info { .. } => "info request",
             Event::Error => "error",
             Event::Stale => "connecting for too long",
@@ -127,29 +120,22 @@ impl Event {
 
 actions! {
     /// What the caller has to do after a step, in this order.
+    Action,
+    /// What a step asks for.
     Actions {
-        /// Accept the connection and stamp the path with the time of now.
-        ACCEPT = 0,
-        /// Take the stamp off: the path can no longer become stale.
-        CLEAR_STAMP = 1,
+        /// Cancel the timer of the set-up, which each connection of the path starts anew: the
+        /// path can no longer become stale.
+        CancelStale,
         /// Start the heartbeat.
-        START_HEARTBEAT = 2,
-        /// The path counts as up from now on.
-        NOTIFY_UP = 3,
+        StartHeartbeat,
         /// Register the chunks and send INFO_RSP after them.
-        SEND_INFO_RSP = 4,
-        /// Stop the heartbeat.
-        STOP_HEARTBEAT = 5,
-        /// Disconnect and drain every QP.
-        DISCONNECT_AND_DRAIN = 6,
-        /// Wait until no request of the path is in service any more.
-        WAIT_INFLIGHT = 7,
-        /// The path no longer counts as up.
-        NOTIFY_DOWN = 8,
-        /// Let go of memory regions, QPs and the device.
-        DESTROY = 9,
+        SendInfoRsp,
+        /// Stop the heartbeat, disconnect and drain every QP, wait until no request of the path
+        /// is in service any more, let go of memory regions, QPs and the device; then comes
+        /// [`Event::CloseDone`].
+        TearDown,
         /// Unlink the path and let go of it and of the session.
-        RELEASE = 10,
+        Release,
     }
 }
 
@@ -191,57 +177,35 @@ impl Step {
     }
 }
 
-/// The first step of a new path: its first connection.
-pub const fn initial() -> Step {
-    Step::to(State::Connecting, Actions::ACCEPT)
-}
+/// The state of a new path, whose first connection was accepted.
+pub const INITIAL: State = State::Connecting;
 
-/// Whether a path stamped at `stamp_ms` is stale at `now_ms`. A path without stamp never is.
-pub const fn is_stale(stamp_ms: Option<u64>, now_ms: u64) -> bool {
-    match stamp_ms {
-        // Lossless: u32 to u64.
-        Some(stamp) => now_ms.saturating_sub(stamp) > ZOMBIE_TIMEOUT_MS as u64,
-        None => false,
-    }
-}
-
-/// Tear-down of a path that took requests.
-const DOWN: Actions = Actions::STOP_HEARTBEAT
-    .and(Actions::DISCONNECT_AND_DRAIN)
-    .and(Actions::WAIT_INFLIGHT)
-    .and(Actions::NOTIFY_DOWN)
-    .and(Actions::DESTROY);
-/// Tear-down of a path that never did.
-const ABORT: Actions = Actions::DISCONNECT_AND_DRAIN.and(Actions::DESTROY);
+const DOWN: Actions = Actions::of(Action::TearDown);
 
 /// What `event` does to a path in `state`.
 pub const fn step(state: State, event: Event) -> Step {
     use Event as E;
     use State as S;
 
-    const RESET: Errno = Errno::ECONNRESET;
     const ALREADY: Errno = Errno::EALREADY;
 
     match (state, event) {
         // Connections come in.
-        (S::Connecting, E::Connect) => Step::to(S::Connecting, Actions::ACCEPT),
         (S::Connecting, E::Info { complete: true }) => Step::to(
             S::Connected,
-            Actions::CLEAR_STAMP
-                .and(Actions::START_HEARTBEAT)
-                .and(Actions::NOTIFY_UP)
-                .and(Actions::SEND_INFO_RSP),
+            Actions::of(Action::CancelStale)
+                .with(Action::StartHeartbeat)
+                .with(Action::SendInfoRsp),
         ),
-        (S::Connecting, E::Info { complete: false }) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::Error) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::Stale) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::GivenUp) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, ABORT),
-        (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, ABORT),
+        (S::Connecting, E::Info { complete: false }) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::Error) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::Stale) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::GivenUp) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
 
         // Requests flow. A second INFO_REQ breaks the protocol.
-        (S::Connected, E::Connect) => Step::refuse(state, RESET),
         (S::Connected, E::Info { complete: _ }) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Stale) => Step::ignore(state),
@@ -251,17 +215,15 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connected, E::CloseDone) => Step::ignore(state),
 
         // Being torn down.
-        (S::Closing, E::Connect) => Step::refuse(state, RESET),
         (S::Closing, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closing, E::Error) => Step::ignore(state),
         (S::Closing, E::Stale) => Step::ignore(state),
         (S::Closing, E::GivenUp) => Step::ignore(state),
         (S::Closing, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closing, E::DeviceRemoved) => Step::ignore(state),
-        (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::RELEASE),
+        (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::of(Action::Release)),
 
         // Torn down.
-        (S::Closed, E::Connect) => Step::refuse(state, RESET),
         (S::Closed, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closed, E::Error) => Step::ignore(state),
         (S::Closed, E::Stale) => Step::ignore(state),

@@ -369,3 +369,58 @@ proptest! {
         }
     }
 }
+
+/// What was built in one stage is sent in no other, and is not parked as if it had been.
+#[test]
+fn requests_belong_to_their_stage() {
+    let mut f = Failover::new();
+    let new = f.stage();
+    assert_ne!(new, Stage::NONE);
+    assert_eq!(Stage::from_bits(new.to_bits()), new);
+    assert!(new.is_open() && !Stage::NONE.is_open());
+    assert_eq!(Stage::NONE.look(new), Look::Park);
+    assert_eq!(new.look(new), Look::Submit);
+    assert_eq!(f.may_park(new), Ok(()));
+    // The same server again: the same stage.
+    let a = up(&mut f, server(1, 1));
+    let first = f.stage();
+    assert_eq!(first, new);
+    f.path_lost(&a);
+    assert_eq!(f.call(), Some(Call::Down));
+    f.returned();
+    assert_eq!(f.stage(), first);
+    // Another one: everything waits until the users have opened their devices.
+    up(&mut f, server(2, 1));
+    let held = f.stage();
+    assert!(!held.is_open() && held != first);
+    assert_eq!(
+        (held.look(first), held.look(held)),
+        (Look::Park, Look::Park)
+    );
+    assert_eq!((f.may_park(first), f.may_park(held)), (Ok(()), Ok(())));
+    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    f.returned();
+    let second = f.stage();
+    assert!(second.is_open());
+    for (built, look, park) in [
+        (first, Look::Stale, Err(Errno::ESTALE)),
+        (held, Look::Stale, Err(Errno::ESTALE)),
+        (second, Look::Submit, Ok(())),
+    ] {
+        assert_eq!((second.look(built), f.may_park(built)), (look, park));
+    }
+}
+
+#[test]
+fn nothing_is_parked_without_hope() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    let stage = f.stage();
+    let outage = f.path_lost(&a).unwrap();
+    assert_eq!(f.may_park(stage), Ok(()));
+    f.queue_timeout(outage);
+    assert!(f.is_failing());
+    assert_eq!(f.may_park(stage), Err(Errno::ETIMEDOUT));
+    f.close();
+    assert_eq!(f.may_park(stage), Err(Errno::ENOTCONN));
+}

@@ -4,13 +4,17 @@
 
 use std::collections::HashSet;
 
+use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::{client_path as c, server_path as s, Verdict};
 
+/// Steps of a client that may try again, and of one that may not.
 fn client_steps() -> impl Iterator<Item = (c::State, c::Event, c::Step)> {
-    c::State::ALL
-        .into_iter()
-        .flat_map(|st| c::Event::ALL.map(|ev| (st, ev, c::step(st, ev))))
+    [true, false].into_iter().flat_map(|retry| {
+        c::State::ALL
+            .into_iter()
+            .flat_map(move |st| c::Event::ALL.map(|ev| (st, ev, c::step(st, ev, retry))))
+    })
 }
 
 fn server_steps() -> impl Iterator<Item = (s::State, s::Event, s::Step)> {
@@ -47,14 +51,14 @@ fn users_get_an_answer() {
         }
     }
     for (st, ev, step) in server_steps() {
-        let asked = matches!(ev, s::Event::UserDisconnect | s::Event::Connect);
+        let asked = ev == s::Event::UserDisconnect;
         match step.verdict {
             Verdict::Ignored => assert!(!asked, "{st:?} {ev:?}"),
             Verdict::Refused(_) => assert!(asked, "{st:?} {ev:?}"),
             Verdict::Accepted => {}
         }
     }
-    let answer = |st, ev| c::step(st, ev).verdict.result();
+    let answer = |st, ev| c::step(st, ev, true).verdict.result();
     assert_eq!(
         answer(c::State::Connecting, UserReconnect),
         Err(Errno::EBUSY)
@@ -106,7 +110,6 @@ fn client_transitions_of_the_protocol() {
 fn server_transitions_of_the_protocol() {
     use s::State::*;
     let allowed: HashSet<_> = [
-        (Connecting, Connecting),
         (Connecting, Connected),
         (Connecting, Closing),
         (Connected, Closing),
@@ -120,66 +123,197 @@ fn server_transitions_of_the_protocol() {
     assert_eq!(seen, allowed);
 }
 
-/// Leaving CONNECTED tears down, fails what is in flight and says so; nothing else says so.
-#[test]
-fn client_up_and_down_are_balanced() {
-    use c::{Actions, State};
-    for (st, ev, step) in client_steps() {
-        let what = format!("{st:?} {ev:?} {:?}", step.actions);
-        let was = st == State::Connected;
-        let is = step.next == State::Connected;
-        let has = |a| step.actions.contains(a);
-        assert_eq!(has(Actions::NOTIFY_UP), !was && is, "{what}");
-        assert_eq!(has(Actions::START_HEARTBEAT), !was && is, "{what}");
-        assert_eq!(has(Actions::NOTIFY_DOWN), was && !is, "{what}");
-        assert_eq!(has(Actions::FAIL_INFLIGHT), was && !is, "{what}");
-        if was && !is {
-            assert!(has(Actions::STOP_AND_DESTROY), "{what}");
+/// What the shell of a client's path has under way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+struct ClientShell {
+    attempt: bool,
+    beat: bool,
+    timer: bool,
+}
+
+impl ClientShell {
+    /// Does what a step asks for; says whether the next attempt is to begin at once.
+    fn perform(&mut self, actions: c::Actions) -> bool {
+        use c::Action::*;
+        let mut now = false;
+        for action in actions.iter() {
+            match action {
+                AbortConnect => assert!(self.attempt, "nothing to abort"),
+                CancelReconnect => self.timer = false,
+                TearDown => {
+                    assert!(self.attempt, "nothing to tear down");
+                    (self.attempt, self.beat) = (false, false);
+                }
+                ScheduleReconnect => {
+                    assert!(!self.timer, "a second timer");
+                    self.timer = true;
+                }
+                ReconnectNow => now = true,
+                StartConnect => {
+                    assert!(!self.attempt && !self.timer, "a second attempt");
+                    self.attempt = true;
+                }
+                StartHeartbeat => {
+                    assert!(self.attempt && !self.beat, "a second heartbeat");
+                    self.beat = true;
+                }
+                CountConnect | CountFailure => {}
+            }
         }
-        // An attempt starts exactly on the way into CONNECTING, and what it built is torn
-        // down on each way out but the good one.
-        let to_connecting = step.next == State::Connecting && st != State::Connecting;
-        assert_eq!(has(Actions::START_CONNECT), to_connecting, "{what}");
-        let trying = matches!(st, State::Connecting | State::ConnectingErr);
-        if trying && matches!(step.next, State::Reconnecting | State::Closing) {
-            assert!(has(Actions::STOP_AND_DESTROY), "{what}");
+        now
+    }
+
+    /// What can happen in a state.
+    fn events(self, state: c::State) -> Vec<c::Event> {
+        use c::Event::*;
+        let mut events = vec![LimitSet, UserReconnect, UserDisconnect, UserRemove];
+        if self.attempt {
+            events.extend([Established, ConnectFailed, Error]);
         }
-        // RECONNECTING always waits for something, and lets go of it when it closes.
-        if step.verdict.accepted() && step.next == State::Reconnecting {
-            let waits = has(Actions::SCHEDULE_RECONNECT) != has(Actions::RECONNECT_NOW);
-            assert!(waits, "{what}");
+        if self.timer {
+            events.push(ReconnectDue);
         }
-        if st == State::Reconnecting && step.next == State::Closing {
-            assert!(has(Actions::CANCEL_RECONNECT), "{what}");
+        if state == c::State::Closing {
+            events.push(CloseDone);
         }
-        assert_eq!(
-            has(Actions::RELEASE),
-            step.next == State::Dead && st != State::Dead
-        );
+        events
+    }
+
+    fn fits(self, state: c::State) -> bool {
+        use c::State::*;
+        let (attempt, beat, timer) = match state {
+            Connecting | ConnectingErr => (true, false, false),
+            Connected => (true, true, false),
+            Reconnecting => (false, false, true),
+            Closing | Closed | Dead => (false, false, false),
+        };
+        let is = Self {
+            attempt,
+            beat,
+            timer,
+        };
+        self == is
     }
 }
 
+/// Whatever happens, and in whichever order: an attempt, its heartbeat and the timer of the next one
+/// are there when they have to be, once, and nothing is left when the path is closed.
 #[test]
-fn server_up_and_down_are_balanced() {
-    use s::{Actions, State};
-    for (st, ev, step) in server_steps() {
-        let what = format!("{st:?} {ev:?} {:?}", step.actions);
-        let was = st == State::Connected;
-        let is = step.next == State::Connected;
-        let has = |a| step.actions.contains(a);
-        assert_eq!(has(Actions::NOTIFY_UP), !was && is, "{what}");
-        assert_eq!(has(Actions::SEND_INFO_RSP), !was && is, "{what}");
-        assert_eq!(has(Actions::CLEAR_STAMP), !was && is, "{what}");
-        assert_eq!(has(Actions::START_HEARTBEAT), !was && is, "{what}");
-        assert_eq!(has(Actions::STOP_HEARTBEAT), was && !is, "{what}");
-        assert_eq!(has(Actions::WAIT_INFLIGHT), was && !is, "{what}");
-        assert_eq!(has(Actions::NOTIFY_DOWN), was && !is, "{what}");
-        let closes = step.next == State::Closing && st != State::Closing;
-        assert_eq!(has(Actions::DISCONNECT_AND_DRAIN), closes, "{what}");
-        assert_eq!(has(Actions::DESTROY), closes, "{what}");
-        let closed = step.next == State::Closed && st != State::Closed;
-        assert_eq!(has(Actions::RELEASE), closed, "{what}");
+fn a_client_leaves_nothing_behind() {
+    for limit in [Attempts::Forever, Attempts::AtMost(0), Attempts::AtMost(2)] {
+        let mut first = (c::Machine::new(), ClientShell::default());
+        assert!(!first.1.perform(c::initial().actions));
+        first.0.begin(1);
+        let mut todo = vec![first];
+        let mut seen = HashSet::new();
+        while let Some((machine, shell)) = todo.pop() {
+            let tries = machine.tries;
+            if tries.made > 4 || !seen.insert((machine.state, tries.made, shell)) {
+                continue;
+            }
+            assert!(shell.fits(machine.state), "{machine:?} {shell:?}");
+            for ev in shell.events(machine.state) {
+                let (mut machine, mut shell) = (machine, shell);
+                shell.timer &= ev != c::Event::ReconnectDue;
+                let mut step = machine.step(ev, limit);
+                while shell.perform(step.actions) {
+                    step = machine.step(c::Event::ReconnectDue, limit);
+                }
+                todo.push((machine, shell));
+            }
+        }
+        let states: HashSet<_> = seen.iter().map(|(st, ..)| *st).collect();
+        // Without attempts it never waits for one.
+        let waits = limit != Attempts::AtMost(0);
+        assert_eq!(states.contains(&c::State::Reconnecting), waits);
+        assert_eq!(states.len(), c::State::ALL.len() - usize::from(!waits));
     }
+}
+
+/// Each attempt counts as one success or one failure, unless a user ends it.
+#[test]
+fn attempts_are_counted_once() {
+    use c::{Action, Event, State};
+    for (st, ev, step) in client_steps() {
+        let what = format!("{st:?} {ev:?} {:?}", step.actions);
+        let has = |a| step.actions.contains(a);
+        let trying = matches!(st, State::Connecting | State::ConnectingErr);
+        let ends = trying && !matches!(step.next, State::Connecting | State::ConnectingErr);
+        let by_user = matches!(ev, Event::UserDisconnect | Event::UserRemove);
+        let up = step.next == State::Connected;
+        assert_eq!(has(Action::CountConnect), ends && up, "{what}");
+        assert_eq!(has(Action::CountFailure), ends && !up && !by_user, "{what}");
+    }
+}
+
+/// What the shell of a server's path has under way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct ServerShell {
+    cons: bool,
+    beat: bool,
+    stale_timer: bool,
+    answered: bool,
+    released: bool,
+}
+
+/// As for the client.
+#[test]
+fn a_server_leaves_nothing_behind() {
+    use s::{Action, Event, State};
+    let first = ServerShell {
+        cons: true,
+        beat: false,
+        stale_timer: true,
+        answered: false,
+        released: false,
+    };
+    let mut todo = vec![(s::INITIAL, first)];
+    let mut seen = HashSet::new();
+    while let Some((state, shell)) = todo.pop() {
+        if !seen.insert((state, shell)) {
+            continue;
+        }
+        let fits = match state {
+            State::Connecting => shell == first,
+            State::Connected => shell.cons && shell.beat && !shell.stale_timer && shell.answered,
+            State::Closing => !shell.cons && !shell.beat && !shell.stale_timer && !shell.released,
+            State::Closed => !shell.cons && shell.released,
+        };
+        assert!(fits, "{state:?} {shell:?}");
+        for ev in Event::ALL {
+            if ev == Event::CloseDone && state != State::Closing {
+                continue;
+            }
+            let mut shell = shell;
+            let step = s::step(state, ev);
+            for action in step.actions.iter() {
+                match action {
+                    Action::CancelStale => shell.stale_timer = false,
+                    Action::StartHeartbeat => {
+                        assert!(!shell.beat);
+                        shell.beat = true;
+                    }
+                    Action::SendInfoRsp => {
+                        assert!(!shell.answered);
+                        shell.answered = true;
+                    }
+                    Action::TearDown => {
+                        assert!(shell.cons, "twice");
+                        (shell.cons, shell.beat, shell.stale_timer) = (false, false, false);
+                    }
+                    Action::Release => {
+                        assert!(!shell.cons && !shell.released);
+                        shell.released = true;
+                    }
+                }
+            }
+            todo.push((step.next, shell));
+        }
+    }
+    assert_eq!(
+        seen.iter().filter(|(st, _)| *st == State::Closed).count(),
+        2
+    );
 }
 
 /// Without reconnect every path that breaks ends CLOSED, and stays there.
@@ -187,16 +321,17 @@ fn server_up_and_down_are_balanced() {
 fn no_retry_means_closed() {
     use c::{Event, State};
     let broken = [
-        Event::ConnectFailed { retry: false },
-        Event::Error { retry: false },
-        Event::GiveUp,
+        Event::ConnectFailed,
+        Event::Error,
+        Event::LimitSet,
         Event::CloseDone,
     ];
+    let step = |st, ev| c::step(st, ev, false).next;
     for start in State::ALL {
         let mut st = start;
         for _ in 0..4 {
             for ev in broken {
-                st = c::step(st, ev).next;
+                st = step(st, ev);
             }
         }
         let end = match start {
@@ -206,19 +341,108 @@ fn no_retry_means_closed() {
         assert_eq!(st, end, "from {start:?}");
         for ev in Event::ALL {
             let user = matches!(ev, Event::UserReconnect | Event::UserRemove);
-            assert!(user || c::step(st, ev).next == st, "{st:?} {ev:?}");
+            assert!(user || step(st, ev) == st, "{st:?} {ev:?}");
         }
     }
 }
 
-/// A device that goes takes nothing with it that the operator configured.
+/// So many attempts as are allowed, then the path is closed; a success or a user starts anew.
 #[test]
-fn a_device_that_goes_is_an_error_like_others() {
-    use c::{Event, State};
-    for st in State::ALL {
-        let gone = c::step(st, Event::DeviceRemoved);
-        assert_eq!(gone, c::step(st, Event::Error { retry: true }), "{st:?}");
+fn attempts_are_limited() {
+    use c::{Event, Machine, State};
+    let limit = Attempts::AtMost(2);
+    let mut m = Machine::new();
+    let fail = |m: &mut Machine| m.step(Event::ConnectFailed, limit).next;
+    let again = |m: &mut Machine| m.step(Event::ReconnectDue, limit).next;
+    assert_eq!(fail(&mut m), State::Reconnecting);
+    assert_eq!(again(&mut m), State::Connecting);
+    assert_eq!(fail(&mut m), State::Reconnecting);
+    assert_eq!(again(&mut m), State::Connecting);
+    assert_eq!(fail(&mut m), State::Closing);
+    let _ = m.step(Event::CloseDone, limit);
+    // The wish of a user is one of them.
+    for made in [1, 2] {
+        let now = m.step(Event::UserReconnect, limit);
+        assert!(now.actions.contains(c::Action::ReconnectNow) && m.tries.made == 0);
+        for _ in 0..made {
+            assert_eq!(again(&mut m), State::Connecting);
+            let _ = m.step(Event::ConnectFailed, limit);
+        }
+        assert_eq!(m.tries.made, made);
     }
+    assert_eq!(m.state, State::Closing);
+    // A success forgets them.
+    let mut m = Machine::new();
+    for _ in 0..5 {
+        assert_eq!(m.step(Event::Established, limit).next, State::Connected);
+        assert_eq!(m.step(Event::Error, limit).next, State::Reconnecting);
+        assert_eq!(again(&mut m), State::Connecting);
+        assert_eq!(m.tries.made, 1);
+    }
+    // A lower limit holds at once for a path that waits, a higher one changes nothing.
+    assert_eq!(fail(&mut m), State::Reconnecting);
+    let set = m.step(Event::LimitSet, Attempts::AtMost(2));
+    assert!(!set.verdict.accepted() && m.state == State::Reconnecting);
+    assert_eq!(
+        m.step(Event::LimitSet, Attempts::AtMost(1)).next,
+        State::Closing
+    );
+}
+
+/// The more attempts, the later the next one, unless what the last one failed for is over.
+#[test]
+fn attempts_wait() {
+    use c::{Event, Machine};
+    let backoff = Backoff {
+        base_ms: 100,
+        max_ms: 1000,
+    };
+    let mut m = Machine::new();
+    let mut delays = Vec::new();
+    for _ in 0..6 {
+        let _ = m.step(Event::ConnectFailed, Attempts::Forever);
+        delays.push(m.delay_ms(&backoff, u32::MAX));
+        let _ = m.step(Event::ReconnectDue, Attempts::Forever);
+    }
+    assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);
+    m.hurry();
+    let _ = m.step(Event::ConnectFailed, Attempts::Forever);
+    assert_eq!(m.delay_ms(&backoff, u32::MAX), 0);
+    // Only that one.
+    let _ = m.step(Event::ReconnectDue, Attempts::Forever);
+    let _ = m.step(Event::ConnectFailed, Attempts::Forever);
+    assert_eq!(m.delay_ms(&backoff, u32::MAX), 1000);
+    m.hurry();
+    let _ = m.step(Event::UserReconnect, Attempts::Forever);
+    assert_eq!(m.delay_ms(&backoff, u32::MAX), 100);
+    // An event that is not taken changes nothing.
+    let before = m;
+    let _ = m.step(Event::Established, Attempts::Forever);
+    assert_eq!(m, before);
+}
+
+/// What an attempt reports counts as long as it is the present one.
+#[test]
+fn events_of_former_attempts_are_ignored() {
+    use c::{Event, Machine, State};
+    let mut m = Machine::new();
+    assert_eq!(m, Machine::default());
+    m.begin(7);
+    let late = m.attempt_step(6, Event::Established, Attempts::Forever);
+    assert_eq!(
+        (late.verdict, late.next),
+        (Verdict::Ignored, State::Connecting)
+    );
+    assert!(late.actions.is_empty());
+    let mut ended = m;
+    ended.ended();
+    let late = ended.attempt_step(7, Event::Established, Attempts::Forever);
+    assert_eq!(
+        (late.verdict, ended.state),
+        (Verdict::Ignored, State::Connecting)
+    );
+    let taken = m.attempt_step(7, Event::Established, Attempts::Forever);
+    assert!(taken.verdict.accepted() && m.state == State::Connected);
 }
 
 /// One row for each pair of state and event, none twice: a pattern that would cover several
@@ -231,8 +455,8 @@ fn tables_are_complete() {
     assert_eq!(server.len(), s::State::ALL.len() * s::Event::ALL.len());
     // Rows, as they are written: an event without a value in any row of it has one row.
     for (source, states, events) in [
-        (include_str!("../fsm/client_path.rs"), 7, 10),
-        (include_str!("../fsm/server_path.rs"), 4, 8),
+        (include_str!("../fsm/client_path.rs"), 7, 9),
+        (include_str!("../fsm/server_path.rs"), 4, 7),
     ] {
         let rows = source.lines().filter(|l| l.contains("(S::")).count();
         assert!(rows >= states * events, "{rows}");
@@ -252,7 +476,7 @@ fn every_state_is_reached_and_ends_are_ends() {
     assert_eq!(seen.len(), c::State::ALL.len());
     assert!(client_steps().all(|(st, _, x)| st != c::State::Dead || !x.verdict.accepted()));
 
-    let mut seen = HashSet::from([s::initial().next]);
+    let mut seen = HashSet::from([s::INITIAL]);
     while let Some((_, _, step)) =
         server_steps().find(|(st, _, step)| seen.contains(st) && !seen.contains(&step.next))
     {
@@ -269,7 +493,7 @@ fn remove_always_ends() {
     for start in State::ALL {
         let mut st = start;
         for ev in [Event::UserRemove, Event::CloseDone, Event::UserRemove] {
-            st = c::step(st, ev).next;
+            st = c::step(st, ev, true).next;
         }
         assert_eq!(st, State::Dead, "from {start:?}");
     }
@@ -278,33 +502,20 @@ fn remove_always_ends() {
 /// Who waits, who hurries, who wakes the attempt: exactly on these steps.
 #[test]
 fn client_reconnect_actions() {
-    use c::{Actions, Event, State};
+    use c::{Action, Event, State};
     for (st, ev, step) in client_steps() {
         let what = format!("{st:?} {ev:?} {:?}", step.actions);
         let has = |a| step.actions.contains(a);
         let ok = step.verdict.accepted();
         let trying = matches!(st, State::Connecting | State::ConnectingErr);
-        let failed = matches!(ev, Event::ConnectFailed { .. });
         // The attempt is stopped by everybody but its own worker.
-        let abort = ok && trying && !failed && ev != Event::Established;
-        assert_eq!(has(Actions::ABORT_CONNECT), abort, "{what}");
+        let abort = ok && trying && !matches!(ev, Event::ConnectFailed | Event::Established);
+        assert_eq!(has(Action::AbortConnect), abort, "{what}");
         // A user is not kept waiting, everything else is.
         let again = ok && step.next == State::Reconnecting;
         let user = ev == Event::UserReconnect;
-        assert_eq!(has(Actions::RECONNECT_NOW), again && user, "{what}");
-        assert_eq!(has(Actions::SCHEDULE_RECONNECT), again && !user, "{what}");
-        let up = step.next == State::Connected && st != State::Connected;
-        assert_eq!(
-            has(Actions::RESET_ATTEMPTS),
-            up || (again && user),
-            "{what}"
-        );
-        let lost = ok && trying && (failed || user);
-        assert_eq!(has(Actions::COUNT_FAILURE), lost, "{what}");
-        let closed = step.next == State::Closed && st != State::Closed;
-        assert_eq!(has(Actions::WAKE_WAITERS), closed, "{what}");
-        let wanted = st == State::Reconnecting && ok && ev != Event::ReconnectDue;
-        assert_eq!(has(Actions::CANCEL_RECONNECT), wanted, "{what}");
+        assert_eq!(has(Action::ReconnectNow), again && user, "{what}");
+        assert_eq!(has(Action::ScheduleReconnect), again && !user, "{what}");
     }
 }
 
@@ -314,7 +525,6 @@ fn server_rows() {
     use s::Event::*;
     use s::State::{Closed, Closing, Connected, Connecting};
     for (ev, next) in [
-        (Connect, [Connecting, Connected, Closing, Closed]),
         (
             Info { complete: true },
             [Connected, Closing, Closing, Closed],
@@ -332,14 +542,6 @@ fn server_rows() {
     ] {
         assert_eq!(s::State::ALL.map(|st| s::step(st, ev).next), next, "{ev:?}");
     }
-    for (st, ev, step) in server_steps() {
-        let accept = st == Connecting && ev == Connect;
-        assert_eq!(
-            step.actions.contains(s::Actions::ACCEPT),
-            accept,
-            "{st:?} {ev:?}"
-        );
-    }
 }
 
 /// Each client row by name.
@@ -354,42 +556,37 @@ fn client_rows() {
         (Connecting, ConnectingErr, Connected, Reconnecting)
     );
     assert_eq!((g, d, x), (Closing, Closed, Dead));
-    for (ev, next) in [
-        (Established, [u, e, u, r, g, d, x]),
-        (ConnectFailed { retry: true }, [r, r, u, r, g, d, x]),
-        (ConnectFailed { retry: false }, [g, g, u, r, g, d, x]),
-        (Error { retry: true }, [e, e, r, r, g, d, x]),
-        (Error { retry: false }, [e, e, g, r, g, d, x]),
-        (ReconnectDue, [a, e, u, a, g, d, x]),
-        (GiveUp, [a, e, u, g, g, d, x]),
-        (UserReconnect, [a, r, r, r, g, r, x]),
-        (UserDisconnect, [g, g, g, g, g, d, x]),
-        (UserRemove, [g, g, g, g, g, x, x]),
-        (DeviceRemoved, [e, e, r, r, g, d, x]),
-        (CloseDone, [a, e, u, r, d, d, x]),
+    for (ev, retry, next) in [
+        (Established, true, [u, e, u, r, g, d, x]),
+        (ConnectFailed, true, [r, r, u, r, g, d, x]),
+        (ConnectFailed, false, [g, g, u, r, g, d, x]),
+        (Error, true, [e, e, r, r, g, d, x]),
+        (Error, false, [e, e, g, r, g, d, x]),
+        (ReconnectDue, true, [a, e, u, a, g, d, x]),
+        (LimitSet, true, [a, e, u, r, g, d, x]),
+        (LimitSet, false, [a, e, u, g, g, d, x]),
+        (UserReconnect, true, [a, r, r, r, g, r, x]),
+        (UserDisconnect, true, [g, g, g, g, g, d, x]),
+        (UserRemove, true, [g, g, g, g, g, x, x]),
+        (CloseDone, true, [a, e, u, r, d, d, x]),
     ] {
-        assert_eq!(c::State::ALL.map(|st| c::step(st, ev).next), next, "{ev:?}");
+        let step = |st| c::step(st, ev, retry);
+        assert_eq!(c::State::ALL.map(|st| step(st).next), next, "{ev:?}");
+        if !matches!(ev, ConnectFailed | Error | LimitSet) {
+            let other = |st| c::step(st, ev, !retry);
+            assert_eq!(c::State::ALL.map(step), c::State::ALL.map(other), "{ev:?}");
+        }
     }
 }
 
 #[test]
 fn first_steps() {
     assert_eq!(c::initial().next, c::State::Connecting);
-    assert_eq!(c::initial().actions, c::Actions::START_CONNECT);
-    assert_eq!(s::initial().next, s::State::Connecting);
-    assert_eq!(s::initial().actions, s::Actions::ACCEPT);
-}
-
-#[test]
-fn zombies() {
-    assert!(!s::is_stale(None, u64::MAX));
-    assert!(!s::is_stale(Some(1000), 31_000));
-    assert!(s::is_stale(Some(1000), 31_001));
-    assert!(!s::is_stale(Some(1000), 0));
-    let stale = s::step(s::State::Connecting, s::Event::Stale);
-    assert_eq!(stale.next, s::State::Closing);
-    let rejected = s::step(s::State::Connected, s::Event::Connect).verdict;
-    assert_eq!(rejected, Verdict::Refused(Errno::ECONNRESET));
+    assert_eq!(
+        c::initial().actions,
+        c::Actions::of(c::Action::StartConnect)
+    );
+    assert_eq!(s::INITIAL, s::State::Connecting);
 }
 
 #[test]
@@ -407,10 +604,25 @@ fn names_and_numbers() {
     assert_eq!(s::State::from_u8(4), None);
     let names: HashSet<_> = c::State::ALL.iter().map(|s| s.as_str()).collect();
     assert_eq!(names.len(), 7);
-    let bits: HashSet<_> = c::Actions::ALL.iter().map(|(a, _)| *a).collect();
-    assert_eq!(bits.len(), c::Actions::ALL.len());
-    let set = c::Actions::NOTIFY_UP.and(c::Actions::RELEASE);
-    assert_eq!(format!("{set:?}"), r#"{"NOTIFY_UP", "RELEASE"}"#);
-    assert_eq!(set.iter().count(), 2);
-    assert!(c::Actions::NONE.iter().next().is_none());
+    // Each by itself, and all together in their order.
+    let mut all = c::Actions::NONE;
+    assert!(all.is_empty() && all.iter().next().is_none());
+    for action in c::Action::ALL {
+        assert!(!all.contains(*action));
+        all = all.with(*action);
+        assert!(all.contains(*action));
+        assert!(c::Actions::of(*action).iter().eq([*action]));
+    }
+    assert!(all.iter().eq(c::Action::ALL.iter().copied()));
+    let set = c::Actions::of(c::Action::StartHeartbeat).and(c::Actions::of(c::Action::TearDown));
+    assert_eq!(format!("{set:?}"), "{TearDown, StartHeartbeat}");
+    for (names, count) in [
+        (c::Event::ALL.map(|ev| ev.as_str()).to_vec(), 9),
+        (s::Event::ALL.map(|ev| ev.as_str()).to_vec(), 7),
+        (s::State::ALL.map(|st| st.as_str()).to_vec(), 4),
+    ] {
+        let names: HashSet<_> = names.into_iter().collect();
+        assert_eq!(names.len(), count, "{names:?}");
+        assert!(names.iter().all(|n| n.len() > 2));
+    }
 }
