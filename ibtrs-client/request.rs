@@ -86,10 +86,7 @@ use rdma::{
         Room,
         Signal, //
     },
-    sge::{
-        Remote,
-        Sge, //
-    },
+    sge::Remote,
     slot::{
         Kind,
         SlotRef, //
@@ -369,7 +366,7 @@ impl Inner {
                     wrs: 1,
                     sges: io.nents() + 1,
                 };
-                let data = io.sges(active.pd.local_dma_lkey());
+                let data = io.sges(&active.pd);
                 qp.send(room, doorbell, |chain| {
                     let pieces = Iterator::chain(data, [hdr]);
                     chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
@@ -377,13 +374,13 @@ impl Inner {
             }
             (Transfer::Region, _) => {
                 let room = Room { wrs: 2, sges: 2 };
+                let data = self.mr.sge(submit.info.bytes)?;
                 qp.send(room, doorbell, |chain| match submit.info.dir {
                     Dir::Read => {
                         chain.reg_mr(&self.mr, Access::RemoteWrite);
                         chain.rdma_write_imm(to, [hdr], imm, Signal::None);
                     }
                     Dir::Write => {
-                        let data = Sge::new(self.mr.iova(), submit.info.bytes, self.mr.lkey());
                         chain.reg_mr(&self.mr, Access::Local);
                         chain.rdma_write_imm(to, [data, hdr], imm, Signal::None);
                     }
@@ -518,7 +515,7 @@ impl Active {
             }
             Err(error) => error,
         };
-        if !is_surely_unsent(qp, error) {
+        if !is_surely_unsent(error) {
             // The device may have it: it ends, or is sent again, when the path
             // is torn down.
             self.count(req, nents);
@@ -543,7 +540,7 @@ impl Active {
             return;
         };
         if let Err(error) = qp.ring() {
-            if !is_surely_unsent(qp, error) {
+            if !is_surely_unsent(error) {
                 self.attempt.error(fmt!("cannot post ({:?})", error));
             }
         }
@@ -552,13 +549,9 @@ impl Active {
 
 /// Tells whether a request whose post ended with `error` was not handed to the
 /// device, and the path goes on unless somebody else says otherwise.
-fn is_surely_unsent(qp: &QueuePair<Con>, error: Error) -> bool {
-    match error {
-        ENOTCONN => true,
-        // Of these the driver has some of its own, after which nothing is sent.
-        EAGAIN | EINVAL => !qp.is_closed(),
-        _ => false,
-    }
+fn is_surely_unsent(error: Error) -> bool {
+    // None of them is ever the device's: see `QueuePair::send`.
+    matches!(error, ENOTCONN | EAGAIN | EINVAL)
 }
 
 /// The server answered the request of `slot`, with `errno` unless that is zero.

@@ -73,6 +73,7 @@ use kx::work::{
 use rdma::{
     cm::CmId,
     device::{
+        Name,
         RemovalGuard,
         RemovalHandler, //
     },
@@ -206,7 +207,7 @@ impl Path {
     }
 
     /// Returns the name of the RDMA device.
-    pub(crate) fn hca_name(&self) -> &CStr {
+    pub(crate) fn hca_name(&self) -> Name {
         self.pd.device().name()
     }
 

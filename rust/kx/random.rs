@@ -17,6 +17,17 @@ pub fn next_u32() -> u32 {
     unsafe { bindings::get_random_u32() }
 }
 
+/// Returns a random number of 64 bits.
+///
+/// # Context
+///
+/// *any*
+#[inline]
+pub fn next_u64() -> u64 {
+    // SAFETY: May be called anywhere.
+    unsafe { bindings::get_random_u64() }
+}
+
 /// Returns a random number below `limit`, or zero if that is zero.
 ///
 /// Good for spreading retries; the numbers are not perfectly even.

@@ -9,18 +9,26 @@ use core::ptr::NonNull;
 use crate::CZeroed;
 use ibtrs_bindings as bindings;
 use kernel::{
+    fmt,
+    new_mutex,
     prelude::*,
     str::CStr,
     sync::{
         atomic::{
+            Atomic,
             AtomicFlag,
-            Full, //
+            Full,
+            Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     },
     types::Opaque, //
 };
-use kx::sync::Completion;
+use kx::{
+    mm::NoIo,
+    sync::Completion, //
+};
 
 /// Told when a device that it uses goes away.
 pub trait RemovalHandler: Send + Sync {
@@ -42,9 +50,57 @@ pub trait RemovalHandler: Send + Sync {
 ///
 /// `ib` is a registered device whose removal waits for `gone`, which is completed
 /// when this is dropped.
+#[pin_data(PinnedDrop)]
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
+    /// Which device it is, unlike all others that there ever were.
+    id: u64,
+    #[pin]
+    name: Mutex<Name>,
     gone: Arc<Completion>,
+}
+
+/// The name of a device, such as `mlx5_0`.
+///
+/// # Invariants
+///
+/// There is a zero among the bytes.
+#[derive(Clone, Copy)]
+pub struct Name([u8; NAME_LEN]);
+
+const NAME_LEN: usize = bindings::IB_DEVICE_NAME_MAX as usize;
+
+impl Name {
+    /// Copies the name of a device.
+    ///
+    /// # Safety
+    ///
+    /// `ib` must be registered, and not be renamed meanwhile.
+    unsafe fn of(ib: NonNull<bindings::ib_device>) -> Self {
+        let mut name = [0; NAME_LEN];
+        // SAFETY: By this function's contract the name is there and constant.
+        let from = unsafe { &(*ib.as_ptr()).name };
+        // The last byte stays a zero.
+        for (to, from) in name.iter_mut().zip(from).take(NAME_LEN - 1) {
+            *to = *from;
+        }
+        // INVARIANT: At least the last byte is one.
+        Self(name)
+    }
+}
+
+impl core::ops::Deref for Name {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&**self, f)
+    }
 }
 
 // SAFETY: Devices may be used from any thread.
@@ -57,10 +113,24 @@ fn new_event() -> Result<Arc<Completion>> {
 }
 
 impl Device {
-    fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
-        // INVARIANT: The device is being added, and `Client::remove` waits for
-        // `gone`.
-        Ok(Arc::new(Self { ib, gone }, GFP_KERNEL)?)
+    /// # Safety
+    ///
+    /// `ib` must be a device that is being added, whose removal waits for `gone`.
+    unsafe fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
+        static LAST_ID: Atomic<u64> = Atomic::new(0);
+        // SAFETY: By this function's contract. Renaming takes the lock of all
+        // devices for writing, and whoever adds one has it.
+        let name = unsafe { Name::of(ib) };
+        // INVARIANT: By this function's contract.
+        Arc::pin_init(
+            pin_init!(Self {
+                ib,
+                id: LAST_ID.fetch_add(1, Relaxed) + 1,
+                name <- new_mutex!(name, "Device::name"),
+                gone,
+            }),
+            GFP_KERNEL,
+        )
     }
 
     /// Finds the entry of a device that a connection manager id was bound to.
@@ -93,6 +163,8 @@ impl Device {
             handler: handler.clone(),
             told: told.clone(),
         };
+        // Reclaim may wait for a disk whose path needs the list to come back.
+        let _scope = NoIo::enter();
         let mut devices = DEVICES.lock();
         let entry = devices
             .iter_mut()
@@ -108,6 +180,12 @@ impl Device {
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
         self.ib.as_ptr()
+    }
+
+    /// Returns the number that tells the device from all others.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     fn attrs(&self) -> &bindings::ib_device_attr {
@@ -152,20 +230,19 @@ impl Device {
         u32::from(node_type) != bindings::RDMA_NODE_RNIC
     }
 
-    /// Returns the device's name, such as `mlx5_0`.
-    pub fn name(&self) -> &CStr {
-        // SAFETY: The device is live by the type invariant and its embedded
-        // `struct device` is named. A rename may change the bytes meanwhile,
-        // but never takes the terminator away.
-        unsafe {
-            let dev = &raw const (*self.ib.as_ptr()).__bindgen_anon_1;
-            CStr::from_char_ptr(kernel::bindings::dev_name(dev.cast()))
-        }
+    /// Returns the device's name. The operator may change that at any time.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn name(&self) -> Name {
+        *self.name.lock()
     }
 }
 
-impl Drop for Device {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Device {
+    fn drop(self: Pin<&mut Self>) {
         self.gone.complete_all();
     }
 }
@@ -268,6 +345,7 @@ impl Client {
                     name: kernel::str::CStrExt::as_char_ptr(name),
                     add: Some(Self::add),
                     remove: Some(Self::remove),
+                    rename: Some(Self::rename),
                     ..bindings::ib_client::c_zeroed()
                 };
                 // SAFETY: `slot` is valid for writes, pinned, and lives until
@@ -293,14 +371,32 @@ impl Client {
                 // this client of the removal.
                 return Err(EOPNOTSUPP);
             }
-            let dev = Device::new(NonNull::new(ib).ok_or(EINVAL)?, new_event()?)?;
+            let ib = NonNull::new(ib).ok_or(EINVAL)?;
+            // SAFETY: By this function's contract; `remove` waits.
+            let dev = unsafe { Device::new(ib, new_event()?) }?;
             let entry = Entry {
                 dev,
                 users: KVec::new(),
             };
+            // As in `Device::on_removal`.
+            let _scope = NoIo::enter();
             DEVICES.lock().push(entry, GFP_KERNEL)?;
             Ok(0)
         })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the RDMA core with a device that [`Client::add`] took in, and
+    /// that was renamed, before it can be renamed again.
+    unsafe extern "C" fn rename(ib: *mut bindings::ib_device, _data: *mut kernel::ffi::c_void) {
+        let Some(ib) = NonNull::new(ib) else { return };
+        // SAFETY: By this function's contract.
+        let name = unsafe { Name::of(ib) };
+        let devices = DEVICES.lock();
+        if let Some(entry) = devices.iter().find(|entry| entry.dev.ib == ib) {
+            *entry.dev.name.lock() = name;
+        }
     }
 
     /// # Safety

@@ -5,6 +5,8 @@
 //! Software devices have no DMA device of their own, so only the `ib_dma_*`
 //! functions know how a device addresses memory.
 
+use core::mem::ManuallyDrop;
+
 use crate::{
     device::Device,
     pd::Pd,
@@ -118,16 +120,18 @@ impl DmaBuf {
                 self.dir.raw(),
             )
         };
-        Ok(Sge::new(addr, len as u32, self.pd.local_dma_lkey()))
+        // CAST: Checked by `range`.
+        let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
+        Ok(Sge::new(self.pd.device(), addr, len, lkey))
     }
 
     /// Returns `len` bytes at `offset` after making what the device wrote there
-    /// visible to the CPU.
+    /// visible to the CPU. The device must not write there any more.
     ///
     /// # Errors
     ///
     /// `EINVAL` when the range is not inside the buffer.
-    pub fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
         let addr = self.range(offset, len)?;
         // SAFETY: The range is mapped by the type invariant.
         unsafe {
@@ -171,21 +175,25 @@ impl Drop for DmaBuf {
 
 /// An I/O whose scatter list is mapped for a device.
 ///
+/// It is to be ended by [`MappedIo::unmap`]. To drop it instead is a mistake, of
+/// which the kernel warns: without the device the mapping cannot be ended, and as
+/// the device may still use the memory, the I/O is never ended either.
+///
 /// # Invariants
 ///
 /// `sg` is the list of `io`, which stays in place as long as `io` is held; its
-/// first `nents` elements are mapped for the device at `dev` in the direction
-/// `dir`.
+/// first `nents` elements are mapped for the device with the number `device` in
+/// the direction `dir`.
 pub struct MappedIo {
-    io: IoHandle,
+    io: ManuallyDrop<IoHandle>,
     sg: *mut kernel::bindings::scatterlist,
     nents: i32,
     orig_nents: i32,
     dir: Direction,
-    dev: *const Device,
+    device: u64,
 }
 
-// SAFETY: The list belongs to the I/O, which is owned; `dev` is only compared.
+// SAFETY: The list belongs to the I/O, which is owned and may go anywhere.
 unsafe impl Send for MappedIo {}
 // SAFETY: Shared access only reads the list.
 unsafe impl Sync for MappedIo {}
@@ -215,18 +223,20 @@ impl MappedIo {
         if nents <= 0 {
             return Err((EIO, io));
         }
-        // INVARIANT: Just mapped.
+        // INVARIANT: Just mapped. The table stays in place and is reached through
+        // `io` only, by the contract of `kx::io::Io`.
         Ok(Self {
-            io,
+            io: ManuallyDrop::new(io),
             sg,
             nents,
             orig_nents,
             dir,
-            dev,
+            device: dev.id(),
         })
     }
 
-    /// Ends the mapping, which must be one for `dev`, and gives the I/O back.
+    /// Ends the mapping, which must be one for `dev`, and gives the I/O back. For
+    /// another device it stays, and the kernel warns of it.
     ///
     /// The device must not use the memory any more.
     ///
@@ -234,16 +244,19 @@ impl MappedIo {
     ///
     /// Any.
     pub fn unmap(self, dev: &Device) -> IoHandle {
-        if core::ptr::eq(self.dev, dev) {
-            // SAFETY: Mapped for this device by the type invariant.
+        let this = ManuallyDrop::new(self);
+        if this.device == dev.id() {
+            // SAFETY: Mapped for this device by the type invariant, as no other
+            // one ever has its number, and not used again.
             unsafe {
-                bindings::ib_dma_unmap_sg(dev.as_raw(), self.sg, self.orig_nents, self.dir.raw())
+                bindings::ib_dma_unmap_sg(dev.as_raw(), this.sg, this.orig_nents, this.dir.raw())
             };
         } else {
             // A leaked mapping is the lesser evil.
             kernel::warn_on!(true);
         }
-        self.io
+        // SAFETY: `this` is neither used again nor dropped.
+        unsafe { ManuallyDrop::into_inner(core::ptr::read(&this.io)) }
     }
 
     /// Returns the number of mapped elements, at least one.
@@ -252,19 +265,32 @@ impl MappedIo {
         self.nents as u32
     }
 
+    /// Returns the number of the device.
+    #[inline]
+    pub(crate) fn device_id(&self) -> u64 {
+        self.device
+    }
+
     pub(crate) fn as_raw(&self) -> *mut kernel::bindings::scatterlist {
         self.sg
     }
 
-    /// Goes through the mapped elements as work requests name them, under the
-    /// key `lkey`.
-    pub fn sges(&self, lkey: u32) -> Sges<'_> {
+    /// Goes through the mapped elements as work requests of queue pairs in `pd`
+    /// name them.
+    pub fn sges(&self, pd: &Pd) -> Sges<'_> {
         Sges {
             next: self.sg,
             left: self.nents,
-            lkey,
+            lkey: pd.local_dma_lkey(),
+            device: self.device,
             _io: core::marker::PhantomData,
         }
+    }
+}
+
+impl Drop for MappedIo {
+    fn drop(&mut self) {
+        kernel::warn_on!(true);
     }
 }
 
@@ -273,6 +299,7 @@ pub struct Sges<'a> {
     next: *mut kernel::bindings::scatterlist,
     left: i32,
     lkey: u32,
+    device: u64,
     _io: core::marker::PhantomData<&'a MappedIo>,
 }
 
@@ -293,7 +320,7 @@ impl Iterator for Sges<'_> {
         self.left -= 1;
         // SAFETY: As above; behind the last element the result is not used.
         self.next = unsafe { kernel::bindings::sg_next(self.next) };
-        Some(Sge::new(addr, len, self.lkey))
+        Some(Sge::of_device(self.device, addr, len, self.lkey))
     }
 }
 
@@ -348,6 +375,12 @@ impl DmaPages {
         self.addr
     }
 
+    /// Returns the number of the device.
+    #[inline]
+    pub(crate) fn device_id(&self) -> u64 {
+        self.pd.device().id()
+    }
+
     /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
@@ -374,7 +407,9 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     pub fn sge(&self, len: usize) -> Result<Sge> {
         self.sync_for_device(len)?;
-        Ok(Sge::new(self.addr, len as u32, self.pd.local_dma_lkey()))
+        // CAST: Checked by `check`.
+        let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
+        Ok(Sge::new(self.pd.device(), self.addr, len, lkey))
     }
 
     /// Makes what the CPU wrote to the first `len` bytes visible to the device.

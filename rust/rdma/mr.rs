@@ -10,10 +10,12 @@ use crate::{
         MappedIo, //
     },
     pd::Pd,
+    sge::Sge,
     CZeroed, //
 };
 use ibtrs_bindings as bindings;
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -42,20 +44,25 @@ impl Access {
 
 /// A memory region that work requests register and invalidate.
 ///
-/// The life of one registration: [`Mr::map`] names the memory,
-/// [`Mr::next_key`] makes the keys of the last registration useless, a
+/// The life of one registration: [`Mr::map_io`] or [`Mr::map_pages`] names the
+/// memory, [`Mr::next_key`] makes the keys of the last registration useless, a
 /// `reg_mr` work request lets the device honour the new ones, an invalidation
 /// (local, or by the peer's send) ends it.
 ///
+/// This is the right to use a region. The region itself belongs to its
+/// protection domain and goes with it, as a device may look at it as long as a
+/// work request that names it waits, whatever became of this.
+///
 /// # Invariants
 ///
-/// `ptr` is a live memory region of the protection domain `_pd`.
+/// `ptr` is a region of `pd`, which nobody else changes.
 pub struct Mr {
     ptr: NonNull<bindings::ib_mr>,
-    _pd: Arc<Pd>,
+    bases: Bases,
+    pd: Arc<Pd>,
 }
 
-// SAFETY: A region may be used and freed from any thread.
+// SAFETY: A region may be used from any thread.
 unsafe impl Send for Mr {}
 // SAFETY: Shared access only reads keys, address and length.
 unsafe impl Sync for Mr {}
@@ -72,14 +79,12 @@ impl Mr {
     /// `EINVAL` or `ENOMEM` from the driver, when the device cannot register
     /// as many pages at once or has no region left.
     pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
-        // SAFETY: The protection domain is live as `pd` holds it.
-        let ptr = crate::from_err_ptr(unsafe {
-            bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
-        })?;
-        // INVARIANT: Just allocated in `pd`.
+        let ptr = pd.new_region(pages)?;
+        // INVARIANT: Just allocated in `pd`, and given to nobody else.
         Ok(Self {
             ptr,
-            _pd: pd.clone(),
+            bases: Bases::new(kx::random::next_u64()),
+            pd: pd.clone(),
         })
     }
 
@@ -92,31 +97,42 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the list has gaps or more pages than the region.
+    /// `EINVAL` when the list has gaps or more pages than the region, or is
+    /// mapped for another device.
     pub fn map_io(&mut self, io: &MappedIo) -> Result {
-        // SAFETY: `io` holds a mapped list of that many elements.
+        if io.device_id() != self.pd.device().id() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `io` holds a list of that many elements, mapped for the
+        // region's device, as was just checked.
         unsafe { self.map(io.as_raw(), io.nents() as i32) }
     }
 
     /// Describes all of `pages`; else as [`Mr::map_io`].
     pub fn map_pages(&mut self, pages: &DmaPages) -> Result {
+        if pages.device_id() != self.pd.device().id() {
+            return Err(EINVAL);
+        }
         let length = u32::try_from(pages.len())?;
-        let mut sg = kernel::bindings::scatterlist {
-            dma_address: pages.addr(),
-            length,
-            ..kernel::bindings::scatterlist::c_zeroed()
-        };
+        let mut sg = kernel::bindings::scatterlist::c_zeroed();
+        // SAFETY: `sg` is one valid element. This gives it the mark of the last
+        // one, which iterators look for behind each element.
+        unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
+        sg.dma_address = pages.addr();
+        sg.length = length;
         // SAFETY: `sg` is one valid element, of which this sets the length that
         // devices see.
         unsafe { bindings::sg_set_dma_len(&mut sg, length) };
-        // SAFETY: `sg` is a list of one element with DMA address and length, of
-        // which the callee reads nothing else.
+        // SAFETY: `sg` is a list of one element, marked as the last one, whose
+        // DMA address and length are those of memory that is mapped for the
+        // region's device; it has no page, which the callee does not ask for.
         unsafe { self.map(&mut sg, 1) }
     }
 
     /// # Safety
     ///
-    /// `sg` must point to `nents` elements with DMA addresses and lengths.
+    /// `sg` must point to a list of `nents` elements with DMA addresses and
+    /// lengths, whose end is marked.
     unsafe fn map(&mut self, sg: *mut kernel::bindings::scatterlist, nents: i32) -> Result {
         // SAFETY: The region is live by the type invariant and exclusively
         // ours, the list is valid by this function's contract.
@@ -126,13 +142,18 @@ impl Mr {
                 sg,
                 nents,
                 core::ptr::null_mut(),
-                kernel::page::PAGE_SIZE as u32,
+                PAGE_SIZE as u32,
             )
         };
         kernel::error::to_result(mapped.min(0))?;
         if mapped != nents {
             return Err(EINVAL);
         }
+        let iova = self.bases.next(self.iova());
+        // SAFETY: The region is live and exclusively ours. Drivers read the
+        // address when they execute the registration, and take any with the
+        // offset in the page that the memory has.
+        unsafe { (*self.ptr.as_ptr()).iova = iova };
         Ok(())
     }
 
@@ -152,25 +173,41 @@ impl Mr {
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 
-    /// Returns the local key.
-    #[inline]
-    pub fn lkey(&self) -> u32 {
-        // SAFETY: The region is live by the type invariant.
-        unsafe { (*self.ptr.as_ptr()).lkey }
-    }
-
-    /// Returns the I/O virtual address that [`Mr::map`] gave the range.
+    /// Returns the I/O virtual address that the range was given when it was
+    /// described. It is another one each time, below 2^63, and says no more of
+    /// the memory than its offset in a page.
     #[inline]
     pub fn iova(&self) -> u64 {
         // SAFETY: The region is live by the type invariant.
         unsafe { (*self.ptr.as_ptr()).iova }
     }
 
-    /// Returns the length in bytes that [`Mr::map`] found.
+    /// Returns the length of the range in bytes.
     #[inline]
     pub fn length(&self) -> u64 {
         // SAFETY: The region is live by the type invariant.
         unsafe { (*self.ptr.as_ptr()).length }
+    }
+
+    /// Names the first `len` bytes of the range, to be used once it is
+    /// registered.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range is shorter.
+    #[inline]
+    pub fn sge(&self, len: u32) -> Result<Sge> {
+        if u64::from(len) > self.length() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The region is live by the type invariant.
+        let lkey = unsafe { (*self.ptr.as_ptr()).lkey };
+        Ok(Sge::new(self.pd.device(), self.iova(), len, lkey))
+    }
+
+    /// Tells whether the region is one of `pd`.
+    pub(crate) fn is_of(&self, pd: &Arc<Pd>) -> bool {
+        Arc::ptr_eq(&self.pd, pd)
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_mr {
@@ -178,11 +215,68 @@ impl Mr {
     }
 }
 
-impl Drop for Mr {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant the region is live, and nothing uses
-        // it after this. An error would mean that it is bound to a window,
-        // which this crate never does.
-        unsafe { bindings::ib_dereg_mr_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+/// The addresses that the registrations of a region are given.
+///
+/// Those of the memory itself would tell the peer, and whoever listens, where
+/// the kernel has it. What comes instead is no secret, but nothing can be
+/// concluded from it.
+struct Bases(u64);
+
+impl Bases {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns the address for a range that begins at `addr`: with the same
+    /// offset in the page, and so far below 2^64 that no sum with a length or an
+    /// offset ever gets there.
+    fn next(&mut self, addr: u64) -> u64 {
+        const IN_PAGE: u64 = PAGE_SIZE as u64 - 1;
+        // SplitMix64: a few instructions for each I/O.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        (bits >> 1) & !IN_PAGE | (addr & IN_PAGE)
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_mr)]
+mod tests {
+    use super::*;
+
+    /// As high as kernel addresses are.
+    const ADDR: u64 = 0xffff_8880_1234_5678;
+
+    #[test]
+    fn keeps_the_place_in_the_page() {
+        let mut bases = Bases::new(7);
+        for offset in [0, 1, 511, 512, 4095] {
+            assert_eq!(bases.next(offset) % 4096, offset);
+        }
+        assert_eq!(bases.next(ADDR) % 4096, ADDR % 4096);
+    }
+
+    #[test]
+    fn is_far_from_the_end() {
+        let mut bases = Bases::new(u64::MAX);
+        for _ in 0..1000 {
+            let base = bases.next(ADDR);
+            assert!(base >> 63 == 0);
+            assert!(base.checked_add(u64::from(u32::MAX)).is_some());
+        }
+    }
+
+    #[test]
+    fn differs_each_time() {
+        let (mut one, mut other) = (Bases::new(1), Bases::new(2));
+        let mut last = 0;
+        for _ in 0..1000 {
+            let base = one.next(ADDR);
+            assert!(base != last && base != other.next(ADDR));
+            last = base;
+        }
     }
 }

@@ -14,14 +14,19 @@ use core::ptr::NonNull;
 use crate::device::Device;
 use ibtrs_bindings as bindings;
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// A protection domain of a device.
 ///
 /// Queue pairs, regions and mappings hold references, so that the domain goes
-/// after the last of them.
+/// after the last of them. It owns the regions that were made in it, and frees
+/// them at its own end: until then, a work request may name any of them.
 ///
 /// # When memory may be used for something else
 ///
@@ -36,13 +41,23 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `ptr` is a live protection domain of `dev`.
+/// `ptr` is a live protection domain of `dev`, `regions` are all live regions in
+/// it.
 ///
 /// [`QueuePair::close`]: crate::qp::QueuePair::close
+#[pin_data(PinnedDrop)]
 pub struct Pd {
     ptr: NonNull<bindings::ib_pd>,
+    #[pin]
+    regions: Mutex<Regions>,
     dev: Arc<Device>,
 }
+
+/// The regions of a protection domain.
+struct Regions(KVVec<NonNull<bindings::ib_mr>>);
+
+// SAFETY: Regions may be used and freed from any thread.
+unsafe impl Send for Regions {}
 
 // SAFETY: A protection domain may be used and freed from any thread.
 unsafe impl Send for Pd {}
@@ -65,13 +80,37 @@ impl Pd {
         let ptr = crate::from_err_ptr(unsafe {
             bindings::__ib_alloc_pd(dev.as_raw(), 0, crate::caller())
         })?;
-        // INVARIANT: Just allocated on `dev`. If the allocation fails, dropping
-        // the value frees the domain.
-        let pd = Self {
-            ptr,
-            dev: dev.clone(),
-        };
-        Ok(Arc::new(pd, GFP_KERNEL)?)
+        // INVARIANT: Just allocated on `dev`, without any region.
+        Arc::pin_init(
+            pin_init!(Self {
+                ptr,
+                regions <- new_mutex!(Regions(KVVec::new()), "Pd::regions"),
+                dev: dev.clone(),
+            }),
+            GFP_KERNEL,
+        )
+        .inspect_err(|_| {
+            // SAFETY: Just allocated, and used by nobody.
+            unsafe { bindings::ib_dealloc_pd_user(ptr.as_ptr(), core::ptr::null_mut()) };
+        })
+    }
+
+    /// Allocates a region of at most `pages` pages, which lives as long as the
+    /// domain.
+    pub(crate) fn new_region(&self, pages: u32) -> Result<NonNull<bindings::ib_mr>> {
+        let mut regions = self.regions.lock();
+        regions.0.reserve(1, GFP_KERNEL)?;
+        // SAFETY: The domain is live by the type invariant.
+        let region = crate::from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(
+                self.as_raw(),
+                bindings::ib_mr_type_IB_MR_TYPE_MEM_REG,
+                pages,
+            )
+        })?;
+        // INVARIANT: It is in the list, which has room.
+        let _ = regions.0.push_within_capacity(region);
+        Ok(region)
     }
 
     /// Returns the device.
@@ -93,10 +132,19 @@ impl Pd {
     }
 }
 
-impl Drop for Pd {
-    fn drop(&mut self) {
-        // SAFETY: The domain is live by the type invariant. Whatever was made in
-        // it holds a reference to `self`, so all of that is gone.
+#[pinned_drop]
+impl PinnedDrop for Pd {
+    fn drop(self: Pin<&mut Self>) {
+        for region in &self.regions.lock().0 {
+            // SAFETY: The region is live by the type invariant. Those who may use
+            // it, queue pairs among them, hold references to `self`, so all of
+            // them are gone. An error would mean that it is bound to a window,
+            // which this crate never does.
+            unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
+        }
+        // SAFETY: The domain is live by the type invariant, and nothing is in it
+        // any more: the regions were just freed, and queue pairs hold references
+        // to `self`.
         unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
     }
 }

@@ -174,7 +174,7 @@ impl QpConfig {
         }
         let entries = send_depth + recv_depth + 2;
         let cq = Cq::new(dev, entries, self.vector, self.context)?;
-        let send_queue = SendQueue::new(send_depth)?;
+        let send_queue = SendQueue::new(send_depth, self.send_sges, dev.id())?;
         let owner = PercpuOwner::pin_init(try_pin_init!(QueuePair {
             qp: UnsafeCell::new(ptr::null_mut()),
             handler,

@@ -38,7 +38,14 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::prelude::*;
-use kx::ring::Ring;
+
+mod queue;
+
+pub(crate) use queue::SendQueue;
+use queue::{
+    Draft,
+    Wr, //
+};
 
 /// Whose completion a work request causes.
 pub enum Signal<'a, H: Handler> {
@@ -68,133 +75,22 @@ pub struct Room {
     pub sges: u32,
 }
 
-/// One work request of any kind.
-#[repr(C)]
-#[derive(Clone, Copy)]
-union Wr {
-    send: bindings::ib_send_wr,
-    rdma: bindings::ib_rdma_wr,
-    reg: bindings::ib_reg_wr,
-}
-
-/// Work requests that wait for the doorbell, and the count of what the device
-/// has not completed.
-///
-/// # Invariants
-///
-/// - `wrs` and `sges` never grow, so that pointers into them stay good.
-/// - The first `used_wrs` requests are valid and linked in order, and use
-///   elements among the first `used_sges` only.
-pub(crate) struct SendQueue {
-    wrs: KVec<Wr>,
-    sges: KVec<Sge>,
-    used_wrs: usize,
-    used_sges: usize,
-    /// Entries of the device's queue that are free.
-    room: u32,
-    /// Requests since the last signalled one.
-    unsignalled: u32,
-    /// How many requests make the queue signal one by itself.
-    signal_every: u32,
-    /// For each signalled request in flight, how many entries it frees.
-    frees: Ring<u32>,
-    /// Present if immediates travel in messages.
-    imms: Option<ImmRing>,
-    closed: bool,
-}
-
-// SAFETY: The pointers inside the requests lead to the two vectors, to completion
-// entries of the queue pair and its slots, and to regions; all may be used from
-// any thread.
-unsafe impl Send for SendQueue {}
-
-impl SendQueue {
-    /// Work requests and scatter elements that can wait for the doorbell.
-    const BATCH_WRS: usize = 48;
-    const BATCH_SGES: usize = 192;
-
-    /// Makes the state for a device queue of `depth` entries.
-    pub(crate) fn new(depth: u32) -> Result<Self> {
-        let zero = Wr {
-            rdma: bindings::ib_rdma_wr::c_zeroed(),
-        };
-        Ok(Self {
-            wrs: KVec::from_elem(zero, Self::BATCH_WRS, GFP_KERNEL)?,
-            sges: KVec::from_elem(Sge::new(0, 0, 0), Self::BATCH_SGES, GFP_KERNEL)?,
-            used_wrs: 0,
-            used_sges: 0,
-            room: depth,
-            unsignalled: 0,
-            signal_every: (depth / 4).clamp(1, 64),
-            frees: Ring::new(depth as usize)?,
-            imms: None,
-            closed: false,
-        })
-    }
-
-    /// Lets immediates travel in messages from now on.
-    fn set_imms(&mut self, imms: ImmRing) {
-        self.imms = Some(imms);
-    }
-
-    /// Refuses everything from now on.
-    pub(crate) fn close(&mut self) {
-        self.closed = true;
-        self.used_wrs = 0;
-        self.used_sges = 0;
-    }
-
-    /// Takes note of a completed signalled request.
-    fn completed(&mut self) {
-        if let Some(count) = self.frees.pop() {
-            self.room = self.room.saturating_add(count);
-        }
-    }
-
-    fn fits(&self, room: Room) -> bool {
-        self.used_wrs.saturating_add(room.wrs as usize) <= self.wrs.len()
-            && self.used_sges.saturating_add(room.sges as usize) <= self.sges.len()
-    }
-
-    /// Hands all waiting requests to the device.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must be the live queue pair that this is the send queue of.
-    unsafe fn post(&mut self, qp: *mut bindings::ib_qp) -> Result {
-        if self.used_wrs == 0 {
-            return Ok(());
-        }
-        self.used_wrs = 0;
-        self.used_sges = 0;
-        let mut bad = ptr::null();
-        // SAFETY: By the type invariant the requests form a valid list, which
-        // ends as each was made with a null link. All memory that they name by
-        // address stays until their completion (see `slot` and `dma`).
-        let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
-        if ret != 0 {
-            // Some may have been posted and some not: the connection is lost.
-            self.closed = true;
-        }
-        kernel::error::to_result(ret)
-    }
-}
-
 /// A chain of work requests under construction.
 pub struct Chain<'a, H: Handler> {
-    queue: &'a mut SendQueue,
+    draft: Draft<'a>,
     owner: &'a QueuePair<H>,
-    wrs_left: u32,
-    sges_left: u32,
-    overflow: bool,
 }
 
 impl<H: Handler> Chain<'_, H> {
     /// Registers what `mr` was last mapped to, under its present keys.
     ///
-    /// The caller keeps the region until the queue pair is drained or the
-    /// registration was invalidated.
+    /// The region must be one of the queue pair's protection domain, and so
+    /// outlives it. The caller keeps the memory until the queue pair is closed or
+    /// the registration was invalidated.
     pub fn reg_mr(&mut self, mr: &Mr, access: Access) {
+        if !mr.is_of(self.owner.pd()) {
+            return self.draft.refuse();
+        }
         let mut wr = bindings::ib_reg_wr {
             mr: mr.as_raw(),
             key: mr.rkey(),
@@ -226,7 +122,7 @@ impl<H: Handler> Chain<'_, H> {
         imm: u32,
         signal: Signal<'_, H>,
     ) {
-        if self.queue.imms.is_none() {
+        if !self.draft.has_imms() {
             return self.rdma(to, from, Some(imm), signal);
         }
         let mut from = from.into_iter().peekable();
@@ -238,10 +134,10 @@ impl<H: Handler> Chain<'_, H> {
 
     /// Sends a message.
     pub fn send(&mut self, from: impl IntoIterator<Item = Sge>, signal: Signal<'_, H>) {
-        if self.queue.imms.is_some() {
+        if self.draft.has_imms() {
             return self.send_prefixed(from, None, signal);
         }
-        let wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND, from);
+        let wr = self.draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
         self.push(Wr { send: wr }, signal);
     }
 
@@ -252,12 +148,11 @@ impl<H: Handler> Chain<'_, H> {
         imm: Option<u32>,
         signal: Signal<'_, H>,
     ) {
-        let Some(prefix) = self.queue.imms.as_mut().and_then(|imms| imms.push(imm)) else {
-            self.overflow = true;
-            return;
+        let Some(prefix) = self.draft.prefix(imm) else {
+            return self.draft.refuse();
         };
         let pieces = Iterator::chain([prefix].into_iter(), from);
-        let wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND, pieces);
+        let wr = self.draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, pieces);
         self.push(Wr { send: wr }, signal);
     }
 
@@ -268,17 +163,21 @@ impl<H: Handler> Chain<'_, H> {
         imm: u32,
         signal: Signal<'_, H>,
     ) {
-        if self.queue.imms.is_some() {
+        if self.draft.has_imms() {
             return self.send_prefixed(from, Some(imm), signal);
         }
-        let mut wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM, from);
+        let mut wr = self
+            .draft
+            .gather(bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM, from);
         wr.ex.imm_data = ManuallyDrop::new(imm.to_be());
         self.push(Wr { send: wr }, signal);
     }
 
     /// Sends an empty message that invalidates `rkey`, a key of the peer's.
     pub fn send_inv(&mut self, rkey: u32, signal: Signal<'_, H>) {
-        let mut wr = self.message(bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, []);
+        let mut wr = self
+            .draft
+            .gather(bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, []);
         wr.ex.invalidate_rkey = ManuallyDrop::new(rkey);
         self.push(Wr { send: wr }, signal);
     }
@@ -295,7 +194,7 @@ impl<H: Handler> Chain<'_, H> {
             None => bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
         };
         let mut wr = bindings::ib_rdma_wr {
-            wr: self.message(opcode, from),
+            wr: self.draft.gather(opcode, from),
             remote_addr: to.addr,
             rkey: to.rkey,
         };
@@ -305,80 +204,21 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { rdma: wr }, signal);
     }
 
-    /// Makes a request that sends `from`.
-    fn message(
-        &mut self,
-        opcode: bindings::ib_wr_opcode,
-        from: impl IntoIterator<Item = Sge>,
-    ) -> bindings::ib_send_wr {
-        let mut wr = bindings::ib_send_wr::c_zeroed();
-        wr.opcode = opcode;
-        let start = self.queue.used_sges;
-        for sge in from {
-            if self.sges_left == 0 {
-                self.overflow = true;
-                return wr;
-            }
-            self.sges_left -= 1;
-            if let Some(place) = self.queue.sges.get_mut(self.queue.used_sges) {
-                *place = sge;
-                self.queue.used_sges += 1;
-            }
-        }
-        let count = self.queue.used_sges - start;
-        if count > 0 {
-            // CAST: `Sge` is transparent.
-            wr.sg_list = self.queue.sges.as_mut_ptr().wrapping_add(start).cast();
-            wr.num_sge = count as i32;
-        }
-        wr
-    }
-
-    fn push(&mut self, mut wr: Wr, signal: Signal<'_, H>) {
-        if self.wrs_left == 0 {
-            self.overflow = true;
-            return;
-        }
-        self.wrs_left -= 1;
+    fn push(&mut self, wr: Wr, signal: Signal<'_, H>) {
         let (cqe, signalled) = match signal {
             Signal::None => (self.owner.credit_cqe(), false),
             Signal::Control => (self.owner.control_cqe(), true),
             Signal::Slot(slot, kind) => {
                 // Only slots of the table that the queue pair keeps may
                 // complete on it.
-                if !self
-                    .owner
-                    .slots()
-                    .is_some_and(|slots| ptr::eq(slot.table(), slots))
-                {
-                    self.overflow = true;
-                    return;
+                let slots = self.owner.slots();
+                if !slots.is_some_and(|slots| ptr::eq(slot.table(), slots)) {
+                    return self.draft.refuse();
                 }
                 (slot.cqe(kind), true)
             }
         };
-        let queue = &mut *self.queue;
-        queue.unsignalled += 1;
-        // SAFETY: Each variant of the union begins with the plain request.
-        let head = unsafe { &mut wr.send };
-        head.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
-        if signalled || queue.unsignalled >= queue.signal_every {
-            head.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
-            // There is room: each entry stands for at least one of the device's queue.
-            queue.frees.push(queue.unsignalled);
-            queue.unsignalled = 0;
-        }
-        let at = queue.used_wrs;
-        let Some(place) = queue.wrs.get_mut(at) else {
-            self.overflow = true;
-            return;
-        };
-        *place = wr;
-        let next: *mut bindings::ib_send_wr = ptr::from_mut(place).cast();
-        if let Some(last) = at.checked_sub(1).and_then(|last| queue.wrs.get_mut(last)) {
-            last.send.next = next;
-        }
-        queue.used_wrs = at + 1;
+        self.draft.push(wr, cqe, signalled);
     }
 }
 
@@ -414,13 +254,17 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// - `EAGAIN`: the device's queue has no such room now;
-    ///   [`Handler::room`] tells when it may.
-    /// - `EINVAL`: `build` used more than `room`, or a slot of another queue
-    ///   pair; nothing was queued.
+    /// With the first three, nothing of the chain was or will be sent:
+    ///
+    /// - `EAGAIN`: the device's queue has no such room now; [`Handler::room`]
+    ///   tells when it may. The doorbell has been rung for what waited.
+    /// - `EINVAL`: `build` used more than `room`, elements of another device, a
+    ///   region of another protection domain, or a slot of another queue pair; or
+    ///   no such chain can ever be sent.
     /// - `ENOTCONN`: the queue pair was closed.
-    /// - Others from the driver: the queue pair is no longer usable, and some
-    ///   requests that waited may have been lost.
+    /// - `EIO`: the device did not take all that it was handed. The queue pair is
+    ///   no longer usable, and nobody knows what of this chain, and of those that
+    ///   waited, was sent.
     pub fn send(
         &self,
         room: Room,
@@ -429,66 +273,35 @@ impl<H: Handler> QueuePair<H> {
     ) -> Result {
         let mut guard = self.send_queue().lock();
         let queue = &mut *guard;
-        if queue.closed {
+        if queue.is_closed() {
             return Err(ENOTCONN);
         }
-        let room = match &queue.imms {
-            // A chain has one immediate, which is a message of its own then.
-            Some(_) => Room {
-                wrs: room.wrs + 1,
-                sges: room.sges + 1,
-            },
-            None => room,
+        let room = queue.with_imm(room);
+        let refused = match () {
+            () if !queue.is_possible(room) => Some(EINVAL),
+            () if !queue.has_credit(room) => Some(EAGAIN),
+            () => None,
         };
-        if queue.room < room.wrs {
-            return Err(EAGAIN);
-        }
-        if !queue.fits(room) {
+        if refused.is_some() || !queue.fits(room) {
+            // What waits makes room only once the device has it, and nobody else
+            // may come to ring.
             // SAFETY: This is the queue pair's own send queue.
             unsafe { queue.post(self.as_raw()) }?;
-            if !queue.fits(room) {
-                return Err(EINVAL);
-            }
         }
-        let before = (queue.used_wrs, queue.used_sges, queue.unsignalled);
-        let signals = queue.frees.len();
-        let imms = queue.imms.as_ref().map(ImmRing::position);
+        if let Some(error) = refused {
+            return Err(error);
+        }
         let mut chain = Chain {
-            queue,
+            draft: queue.begin(room),
             owner: self,
-            wrs_left: room.wrs,
-            sges_left: room.sges,
-            overflow: false,
         };
         build(&mut chain);
-        let (overflow, left) = (chain.overflow, chain.wrs_left);
-        if overflow {
-            (queue.used_wrs, queue.used_sges, queue.unsignalled) = before;
-            queue.frees.truncate(signals);
-            if let (Some(ring), Some(position)) = (&mut queue.imms, imms) {
-                ring.rewind(position);
-            }
-            if let Some(last) = before.0.checked_sub(1).and_then(|at| queue.wrs.get_mut(at)) {
-                last.send.next = ptr::null_mut();
-            }
-            return Err(EINVAL);
-        }
-        queue.room -= room.wrs - left;
+        let queued = chain.draft.finish();
         if doorbell == Doorbell::Now {
             // SAFETY: As above.
             unsafe { queue.post(self.as_raw()) }?;
         }
-        Ok(())
-    }
-
-    /// Tells whether nothing can be sent any more: the queue pair was closed, or
-    /// the driver has failed to take a chain, in whole or in part.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    pub fn is_closed(&self) -> bool {
-        self.send_queue().lock().closed
+        queued
     }
 
     /// Rings the doorbell for all chains that wait.
@@ -499,10 +312,10 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::send`].
+    /// `ENOTCONN` and `EIO`, as [`QueuePair::send`].
     pub fn ring(&self) -> Result {
         let mut queue = self.send_queue().lock();
-        if queue.closed {
+        if queue.is_closed() {
             return Err(ENOTCONN);
         }
         // SAFETY: This is the queue pair's own send queue.

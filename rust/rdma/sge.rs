@@ -2,30 +2,53 @@
 
 //! Addresses as work requests name them.
 
+use crate::device::Device;
 use ibtrs_bindings as bindings;
 
 /// A piece of local memory: DMA address, length in bytes, local key.
+///
+/// It is good for the device that the memory is mapped for, and refused by the
+/// queue pairs of others.
 #[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct Sge(pub(crate) bindings::ib_sge);
+pub struct Sge {
+    raw: bindings::ib_sge,
+    /// The device's number.
+    device: u64,
+}
 
 impl Sge {
-    /// Names `length` bytes at the DMA address `addr` under the key `lkey`.
+    /// Names `length` bytes at the DMA address `addr` of `dev` under the key
+    /// `lkey`.
     #[inline]
-    pub fn new(addr: u64, length: u32, lkey: u32) -> Self {
-        Self(bindings::ib_sge { addr, length, lkey })
+    pub(crate) fn new(dev: &Device, addr: u64, length: u32, lkey: u32) -> Self {
+        Self::of_device(dev.id(), addr, length, lkey)
+    }
+
+    /// As [`Sge::new`], for the device of that number.
+    #[inline]
+    pub(crate) fn of_device(device: u64, addr: u64, length: u32, lkey: u32) -> Self {
+        Self {
+            raw: bindings::ib_sge { addr, length, lkey },
+            device,
+        }
+    }
+
+    /// Gives what C takes, if the device is the one of that number.
+    #[inline]
+    pub(crate) fn for_device(&self, device: u64) -> Option<bindings::ib_sge> {
+        (self.device == device).then_some(self.raw)
     }
 
     /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> u32 {
-        self.0.length
+        self.raw.length
     }
 
     /// Tells whether the element covers no byte.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.length == 0
+        self.raw.length == 0
     }
 }
 

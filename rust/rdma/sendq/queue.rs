@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The memory of a send queue: what waits for the doorbell, and the count of what
+//! the device has not completed. There is no device in here.
+
+use core::{
+    mem::ManuallyDrop,
+    ptr, //
+};
+
+use super::Room;
+use crate::{
+    imm::ImmRing,
+    sge::Sge,
+    CZeroed, //
+};
+use ibtrs_bindings as bindings;
+use kernel::prelude::*;
+use kx::ring::Ring;
+
+/// One work request of any kind.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) union Wr {
+    pub(super) send: bindings::ib_send_wr,
+    pub(super) rdma: bindings::ib_rdma_wr,
+    pub(super) reg: bindings::ib_reg_wr,
+}
+
+/// Work requests that wait for the doorbell, and the count of what the device
+/// has not completed.
+///
+/// # Invariants
+///
+/// - `wrs` and `sges` never grow, so that pointers into them stay good.
+/// - The first `used_wrs` requests are valid and linked in order, and use
+///   elements among the first `used_sges` only.
+pub(crate) struct SendQueue {
+    wrs: KVec<Wr>,
+    sges: KVec<bindings::ib_sge>,
+    used_wrs: usize,
+    used_sges: usize,
+    credits: Credits,
+    /// Elements of one request, at most.
+    max_sges: u32,
+    /// The number of the device.
+    device: u64,
+    /// Present if immediates travel in messages.
+    imms: Option<ImmRing>,
+    closed: bool,
+}
+
+// SAFETY: The pointers inside the requests lead to the two vectors, to completion
+// entries of the queue pair and its slots, and to regions; all may be used from
+// any thread.
+unsafe impl Send for SendQueue {}
+
+impl SendQueue {
+    /// Work requests and scatter elements that can wait for the doorbell.
+    const BATCH_WRS: usize = 48;
+    const BATCH_SGES: usize = 192;
+
+    /// Makes the state for a queue of `depth` entries of the device with the
+    /// number `device`, each entry with `max_sges` elements at most.
+    pub(crate) fn new(depth: u32, max_sges: u32, device: u64) -> Result<Self> {
+        let wr = Wr {
+            rdma: bindings::ib_rdma_wr::c_zeroed(),
+        };
+        let sge = bindings::ib_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        Ok(Self {
+            wrs: KVec::from_elem(wr, Self::BATCH_WRS, GFP_KERNEL)?,
+            sges: KVec::from_elem(sge, Self::BATCH_SGES, GFP_KERNEL)?,
+            used_wrs: 0,
+            used_sges: 0,
+            credits: Credits::new(depth)?,
+            max_sges,
+            device,
+            imms: None,
+            closed: false,
+        })
+    }
+
+    /// Lets immediates travel in messages from now on.
+    pub(super) fn set_imms(&mut self, imms: ImmRing) {
+        self.imms = Some(imms);
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.used_wrs = 0;
+        self.used_sges = 0;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Takes note of a completed signalled request.
+    pub(super) fn completed(&mut self) {
+        self.credits.completed();
+    }
+
+    /// Says what a chain really takes that was announced to take `room`.
+    pub(super) fn with_imm(&self, room: Room) -> Room {
+        match &self.imms {
+            // A chain has one immediate, which is a message of its own then.
+            Some(_) => Room {
+                wrs: room.wrs.saturating_add(1),
+                sges: room.sges.saturating_add(1),
+            },
+            None => room,
+        }
+    }
+
+    /// Tells whether a chain can ever be queued.
+    pub(super) fn is_possible(&self, room: Room) -> bool {
+        room.wrs <= self.credits.depth
+            && room.wrs as usize <= self.wrs.len()
+            && room.sges as usize <= self.sges.len()
+    }
+
+    /// Tells whether the device's queue has room now.
+    pub(super) fn has_credit(&self, room: Room) -> bool {
+        room.wrs <= self.credits.room
+    }
+
+    /// Tells whether a chain can wait beside those that wait already.
+    pub(super) fn fits(&self, room: Room) -> bool {
+        self.used_wrs.saturating_add(room.wrs as usize) <= self.wrs.len()
+            && self.used_sges.saturating_add(room.sges as usize) <= self.sges.len()
+    }
+
+    /// Begins a chain of at most `room`, for which there must be credit and which
+    /// must fit.
+    pub(super) fn begin(&mut self, room: Room) -> Draft<'_> {
+        Draft {
+            before: Mark {
+                wrs: self.used_wrs,
+                sges: self.used_sges,
+                credits: self.credits.mark(),
+                imms: self.imms.as_ref().map(ImmRing::position),
+            },
+            wrs_left: room.wrs,
+            sges_left: room.sges,
+            overflow: !(self.has_credit(room) && self.fits(room)),
+            queue: self,
+        }
+    }
+
+    /// Hands all waiting requests to the device. An error closes the queue.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`, whatever the driver said, which is for the log: the device may have
+    /// some of the requests, and the errors of this crate for what it surely has
+    /// not are others.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be the live queue pair that this is the send queue of.
+    pub(super) unsafe fn post(&mut self, qp: *mut bindings::ib_qp) -> Result {
+        if self.used_wrs == 0 {
+            return Ok(());
+        }
+        self.used_wrs = 0;
+        self.used_sges = 0;
+        let mut bad = ptr::null();
+        // SAFETY: The queue pair is live by this function's contract. By the type
+        // invariant the first requests form a valid list, which ends as each was
+        // made with a null link, and their elements are in `sges`; the driver
+        // copies both before it returns. Of what the requests name, completion
+        // entries are the queue pair's or those of slots that it keeps, and
+        // regions belong to its protection domain: all of them outlive it. What
+        // the elements and remote addresses name is memory of the driver's, as
+        // the crate's documentation says; the elements are such of this device,
+        // as `Draft::gather` checks.
+        let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
+        if ret != 0 {
+            self.closed = true;
+            kx::pr_warn_ratelimited!("a device does not take work requests ({})\n", ret);
+            return Err(EIO);
+        }
+        Ok(())
+    }
+}
+
+/// What a chain finds, and leaves if it is not queued.
+struct Mark {
+    wrs: usize,
+    sges: usize,
+    credits: CreditMark,
+    imms: Option<usize>,
+}
+
+/// A chain that is being made: queued as a whole by [`Draft::finish`], or not at
+/// all.
+pub(super) struct Draft<'a> {
+    queue: &'a mut SendQueue,
+    before: Mark,
+    wrs_left: u32,
+    sges_left: u32,
+    overflow: bool,
+}
+
+impl Draft<'_> {
+    /// Tells whether immediates travel in messages.
+    pub(super) fn has_imms(&self) -> bool {
+        self.queue.imms.is_some()
+    }
+
+    /// Names the beginning of a message that carries `imm`.
+    pub(super) fn prefix(&mut self, imm: Option<u32>) -> Option<Sge> {
+        self.queue.imms.as_mut()?.push(imm)
+    }
+
+    /// The chain cannot be queued.
+    pub(super) fn refuse(&mut self) {
+        self.overflow = true;
+    }
+
+    /// Makes a request that sends `from`.
+    pub(super) fn gather(
+        &mut self,
+        opcode: bindings::ib_wr_opcode,
+        from: impl IntoIterator<Item = Sge>,
+    ) -> bindings::ib_send_wr {
+        let mut wr = bindings::ib_send_wr::c_zeroed();
+        wr.opcode = opcode;
+        let start = self.queue.used_sges;
+        let mut count = 0;
+        for sge in from {
+            let place = self.queue.sges.get_mut(start + count);
+            let (Some(place), Some(raw)) = (place, sge.for_device(self.queue.device)) else {
+                self.refuse();
+                return wr;
+            };
+            *place = raw;
+            count += 1;
+        }
+        // CAST: There are fewer places than that.
+        let taken = count as u32;
+        if taken > self.sges_left || taken > self.queue.max_sges {
+            self.refuse();
+            return wr;
+        }
+        self.sges_left -= taken;
+        self.queue.used_sges += count;
+        if taken > 0 {
+            wr.sg_list = self.queue.sges.as_mut_ptr().wrapping_add(start);
+            wr.num_sge = taken as i32;
+        }
+        wr
+    }
+
+    /// Appends a request that completes at `cqe`: if it succeeds, only if
+    /// `signalled` or if the queue has to know.
+    pub(super) fn push(&mut self, mut wr: Wr, cqe: *mut bindings::ib_cqe, signalled: bool) {
+        if self.overflow || self.wrs_left == 0 {
+            self.refuse();
+            return;
+        }
+        let queue = &mut *self.queue;
+        let at = queue.used_wrs;
+        let Some(place) = queue.wrs.get_mut(at) else {
+            self.refuse();
+            return;
+        };
+        self.wrs_left -= 1;
+        // SAFETY: Each variant of the union begins with the plain request.
+        let head = unsafe { &mut wr.send };
+        head.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
+        if queue.credits.take(signalled) {
+            head.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+        *place = wr;
+        let next: *mut bindings::ib_send_wr = ptr::from_mut(place).cast();
+        if let Some(last) = at.checked_sub(1).and_then(|last| queue.wrs.get_mut(last)) {
+            last.send.next = next;
+        }
+        // INVARIANT: The request is there, behind the one before it.
+        queue.used_wrs = at + 1;
+    }
+
+    /// Queues the chain.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it did not have enough room or was refused; nothing of it is
+    /// left then.
+    pub(super) fn finish(self) -> Result {
+        if !self.overflow {
+            return Ok(());
+        }
+        let (queue, before) = (self.queue, self.before);
+        queue.used_wrs = before.wrs;
+        queue.used_sges = before.sges;
+        queue.credits.undo(before.credits);
+        if let (Some(ring), Some(position)) = (&mut queue.imms, before.imms) {
+            ring.rewind(position);
+        }
+        // INVARIANT: The last request that stays is the last of the list again.
+        let last = before.wrs.checked_sub(1);
+        if let Some(last) = last.and_then(|at| queue.wrs.get_mut(at)) {
+            last.send.next = ptr::null_mut();
+        }
+        Err(EINVAL)
+    }
+}
+
+/// How many entries of the device's queue are free.
+struct Credits {
+    depth: u32,
+    room: u32,
+    /// Requests since the last signalled one.
+    unsignalled: u32,
+    /// How many requests make the queue signal one by itself.
+    signal_every: u32,
+    /// For each signalled request in flight, how many entries it frees.
+    frees: Ring<u32>,
+}
+
+/// A state of [`Credits`] to go back to, as long as nothing has completed.
+struct CreditMark {
+    room: u32,
+    unsignalled: u32,
+    signals: usize,
+}
+
+impl Credits {
+    fn new(depth: u32) -> Result<Self> {
+        Ok(Self {
+            depth,
+            room: depth,
+            unsignalled: 0,
+            signal_every: (depth / 4).clamp(1, 64),
+            frees: Ring::new(depth as usize)?,
+        })
+    }
+
+    /// Takes an entry, of which there must be one; tells whether its request has
+    /// to be signalled.
+    fn take(&mut self, signalled: bool) -> bool {
+        self.room = self.room.saturating_sub(1);
+        self.unsignalled += 1;
+        if !signalled && self.unsignalled < self.signal_every {
+            return false;
+        }
+        // There is room: each signal stands for at least one entry of the device's.
+        self.frees.push(self.unsignalled);
+        self.unsignalled = 0;
+        true
+    }
+
+    /// A signalled request has completed, and with it those before it.
+    fn completed(&mut self) {
+        if let Some(count) = self.frees.pop() {
+            self.room = self.room.saturating_add(count);
+        }
+    }
+
+    fn mark(&self) -> CreditMark {
+        CreditMark {
+            room: self.room,
+            unsignalled: self.unsignalled,
+            signals: self.frees.len(),
+        }
+    }
+
+    fn undo(&mut self, mark: CreditMark) {
+        self.room = mark.room;
+        self.unsignalled = mark.unsignalled;
+        self.frees.truncate(mark.signals);
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+mod tests;

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Chains, credits, and how they are taken back.
+
+use super::*;
+
+const DEVICE: u64 = 5;
+const DEPTH: u32 = 16;
+
+fn queue() -> Result<SendQueue> {
+    SendQueue::new(DEPTH, 4, DEVICE)
+}
+
+fn room(wrs: u32, sges: u32) -> Room {
+    Room { wrs, sges }
+}
+
+fn sge(number: u64) -> Sge {
+    Sge::of_device(DEVICE, number, 1, 0)
+}
+
+/// A request that sends `sges` elements, counted from `first`.
+fn push(draft: &mut Draft<'_>, first: u64, sges: u64, signalled: bool) {
+    let from = (first..first + sges).map(sge);
+    let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
+    draft.push(Wr { send: wr }, ptr::null_mut(), signalled);
+}
+
+/// Queues a chain of that many requests of one element each.
+fn chain(queue: &mut SendQueue, wrs: u32, signalled: bool) -> Result {
+    let mut draft = queue.begin(room(wrs, wrs));
+    for number in 0..wrs {
+        push(&mut draft, number.into(), 1, signalled && number + 1 == wrs);
+    }
+    draft.finish()
+}
+
+/// Follows the list that a driver would be given: how many elements each
+/// request has, and the address of the first.
+fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
+    let mut list = KVec::new();
+    if queue.used_wrs == 0 {
+        return Ok(list);
+    }
+    let mut next: *const bindings::ib_send_wr = queue.wrs.as_ptr().cast();
+    while !next.is_null() {
+        // SAFETY: The first one is there, and each names the next or none.
+        let wr = unsafe { &*next };
+        let first = match wr.num_sge {
+            0 => 0,
+            // SAFETY: The request has elements.
+            _ => unsafe { (*wr.sg_list).addr },
+        };
+        list.push((wr.num_sge, first), GFP_KERNEL)?;
+        next = wr.next;
+    }
+    Ok(list)
+}
+
+/// Does what `post` does with a queue pair.
+fn post(queue: &mut SendQueue) {
+    queue.used_wrs = 0;
+    queue.used_sges = 0;
+}
+
+#[kernel::macros::kunit_tests(rdma_send_queue)]
+mod suite {
+    use super::*;
+
+    #[test]
+    fn chains_are_linked() -> Result {
+        let mut queue = queue()?;
+        assert!(list(&queue)?.is_empty());
+        let mut draft = queue.begin(room(2, 3));
+        push(&mut draft, 10, 2, false);
+        push(&mut draft, 20, 1, false);
+        draft.finish()?;
+        let mut draft = queue.begin(room(1, 0));
+        push(&mut draft, 0, 0, true);
+        draft.finish()?;
+        assert_eq!(&list(&queue)?[..], &[(2, 10), (1, 20), (0, 0)]);
+        post(&mut queue);
+        chain(&mut queue, 1, true)?;
+        assert_eq!(&list(&queue)?[..], &[(1, 0)]);
+        Ok(())
+    }
+
+    /// A chain that takes more than it said leaves nothing, also if it had
+    /// caused signals.
+    #[test]
+    fn overflow_leaves_nothing() -> Result {
+        for (wrs, sges) in [(2, 9), (9, 2)] {
+            let mut queue = queue()?;
+            chain(&mut queue, 3, true)?;
+            let before = (queue.used_wrs, queue.used_sges, queue.credits.room);
+            let mut draft = queue.begin(room(wrs, sges));
+            for number in 0..3 {
+                push(&mut draft, number, 1, true);
+            }
+            assert_eq!(draft.finish(), Err(EINVAL));
+            assert_eq!(
+                before,
+                (queue.used_wrs, queue.used_sges, queue.credits.room)
+            );
+            assert_eq!(list(&queue)?.len(), 3);
+            // One signal, which frees what the first chain took.
+            queue.completed();
+            assert_eq!(queue.credits.room, DEPTH);
+            queue.completed();
+            assert_eq!(queue.credits.room, DEPTH);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_after_a_refusal() -> Result {
+        let mut queue = queue()?;
+        let mut draft = queue.begin(room(2, 2));
+        push(&mut draft, 0, 1, true);
+        draft.refuse();
+        push(&mut draft, 0, 1, true);
+        assert_eq!(draft.finish(), Err(EINVAL));
+        assert!(list(&queue)?.is_empty());
+        assert_eq!(queue.credits.room, DEPTH);
+        Ok(())
+    }
+
+    #[test]
+    fn elements_are_of_the_device() -> Result {
+        let mut queue = queue()?;
+        let mut draft = queue.begin(room(1, 2));
+        let from = [sge(1), Sge::of_device(DEVICE + 1, 2, 1, 0)];
+        let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
+        assert_eq!(wr.num_sge, 0);
+        draft.push(Wr { send: wr }, ptr::null_mut(), true);
+        assert_eq!(draft.finish(), Err(EINVAL));
+        assert!(list(&queue)?.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn no_request_has_too_many_elements() -> Result {
+        let mut queue = queue()?;
+        let mut draft = queue.begin(room(2, 9));
+        push(&mut draft, 0, 4, true);
+        push(&mut draft, 0, 5, true);
+        assert_eq!(draft.finish(), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn no_chain_without_credit() -> Result {
+        let mut queue = queue()?;
+        for _ in 0..DEPTH / 4 {
+            assert!(queue.has_credit(room(4, 4)));
+            chain(&mut queue, 4, false)?;
+            post(&mut queue);
+        }
+        assert!(!queue.has_credit(room(1, 0)));
+        assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
+        // Signals came by themselves, each for a quarter.
+        queue.completed();
+        assert_eq!(queue.credits.room, DEPTH / 4);
+        assert!(queue.has_credit(room(4, 0)) && !queue.has_credit(room(5, 0)));
+        Ok(())
+    }
+
+    #[test]
+    fn batches_have_an_end() -> Result {
+        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        let most = SendQueue::BATCH_WRS as u32;
+        chain(&mut queue, most - 1, true)?;
+        assert!(queue.fits(room(1, 0)) && !queue.fits(room(2, 0)));
+        assert!(queue.is_possible(room(most, 0)) && !queue.is_possible(room(most + 1, 0)));
+        assert!(!queue.is_possible(room(u32::MAX, 0)));
+        assert_eq!(chain(&mut queue, 2, true), Err(EINVAL));
+        let sges = SendQueue::BATCH_SGES as u32;
+        assert!(queue.is_possible(room(1, sges)) && !queue.is_possible(room(1, sges + 1)));
+        // Never, whatever completes.
+        let queue = SendQueue::new(3, 4, DEVICE)?;
+        assert!(queue.is_possible(room(3, 0)) && !queue.is_possible(room(4, 0)));
+        Ok(())
+    }
+
+    #[test]
+    fn closing_forgets_what_waits() -> Result {
+        let mut queue = queue()?;
+        chain(&mut queue, 2, true)?;
+        queue.close();
+        assert!(queue.is_closed() && list(&queue)?.is_empty());
+        Ok(())
+    }
+
+    /// Chains of all kinds, queued, refused and completed in any order: each
+    /// entry of the device is free, or freed by a signal in flight, or waits for
+    /// the next signal, which comes within a quarter of the queue.
+    #[test]
+    fn credits_are_balanced() -> Result {
+        for depth in [1, 2, 3, 5, 16, 47, 300] {
+            let mut queue = SendQueue::new(depth, 4, DEVICE)?;
+            let mut in_flight: KVec<u32> = KVec::new();
+            let mut seed = u64::from(depth);
+            for _ in 0..2000 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1);
+                let dice = (seed >> 33) as u32;
+                let wrs = dice % 4;
+                let before = queue.credits.unsignalled;
+                let signals = queue.credits.frees.len();
+                match (dice >> 8) % 3 {
+                    0 if !in_flight.is_empty() => {
+                        let freed = in_flight.remove(0).map_err(|_| EINVAL)?;
+                        let room = queue.credits.room;
+                        queue.completed();
+                        assert_eq!(queue.credits.room, room + freed);
+                    }
+                    1 => {
+                        let mut draft = queue.begin(room(wrs, 0));
+                        for _ in 0..=wrs {
+                            push(&mut draft, 0, 0, dice >> 16 & 1 == 0);
+                        }
+                        assert_eq!(draft.finish(), Err(EINVAL));
+                        assert_eq!(before, queue.credits.unsignalled);
+                        assert_eq!(signals, queue.credits.frees.len());
+                    }
+                    _ if queue.has_credit(room(wrs, 0)) => {
+                        let mut since = before;
+                        let mut draft = queue.begin(room(wrs, 0));
+                        for _ in 0..wrs {
+                            let signals = draft.queue.credits.frees.len();
+                            push(&mut draft, 0, 0, dice >> 16 & 7 == 0);
+                            since += 1;
+                            if draft.queue.credits.frees.len() > signals {
+                                in_flight.push(since, GFP_KERNEL)?;
+                                since = 0;
+                            }
+                        }
+                        draft.finish()?;
+                        assert_eq!(since, queue.credits.unsignalled);
+                        post(&mut queue);
+                    }
+                    _ => {}
+                }
+                let credits = &queue.credits;
+                let signalled: u32 = in_flight.iter().sum();
+                assert_eq!(credits.room + credits.unsignalled + signalled, depth);
+                assert!(credits.unsignalled < credits.signal_every);
+                assert!(credits.signal_every <= (depth / 4).max(1));
+            }
+        }
+        Ok(())
+    }
+}
