@@ -336,7 +336,7 @@ impl Path {
             }
         }
         hca.port = id.port_num();
-        hca.src = Some(id.local_addr());
-        hca.dst = Some(id.peer_addr());
+        hca.src = id.local_addr();
+        hca.dst = id.peer_addr();
     }
 }

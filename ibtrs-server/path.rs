@@ -129,7 +129,10 @@ impl Ends {
     ///
     /// `EAFNOSUPPORT` if they are of a family that paths do not have.
     pub(crate) fn of(id: &CmId) -> Result<Self> {
-        let addr = |addr| convert::addr(&addr).ok_or(EAFNOSUPPORT);
+        let addr = |addr: Option<_>| {
+            let addr = addr.and_then(|addr| convert::addr(&addr));
+            addr.ok_or(EAFNOSUPPORT)
+        };
         Ok(Self {
             src: addr(id.peer_addr())?,
             dst: addr(id.local_addr())?,

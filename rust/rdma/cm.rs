@@ -21,6 +21,12 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Acquire,
+            AtomicFlag,
+            Full,
+            Release, //
+        },
         Arc,
         Mutex, //
     }, //
@@ -93,11 +99,13 @@ impl PortSpace {
 ///
 /// # Invariants
 ///
-/// As long as the id lives, its context is the address of this box.
+/// As long as the id lives, its context is the address of this box. If
+/// `has_addrs`, the id's addresses do not change any more.
 #[pin_data]
 pub(crate) struct Context {
     #[pin]
     handler: Mutex<HandlerSlot>,
+    has_addrs: AtomicFlag,
 }
 
 /// Who gets the events of an id.
@@ -109,10 +117,11 @@ enum HandlerSlot {
 }
 
 impl Context {
-    fn new(handler: HandlerSlot) -> Result<Pin<KBox<Self>>> {
+    fn new(handler: HandlerSlot, has_addrs: bool) -> Result<Pin<KBox<Self>>> {
         KBox::pin_init(
             pin_init!(Self {
                 handler <- new_mutex!(handler, "CmId::handler"),
+                has_addrs: AtomicFlag::new(has_addrs),
             }),
             GFP_KERNEL,
         )
@@ -128,6 +137,12 @@ impl Context {
 
     /// Hands an event to the handler, or takes note of it if it is an end.
     fn deliver(&self, event: &CmEvent<'_>) {
+        if matches!(event, CmEvent::AddrResolved) {
+            // INVARIANT: The connection manager writes the addresses before this
+            // event, and refuses to bind or to resolve the id again after it.
+            // ORDERING: Pairs with `CmId::has_addrs`.
+            self.has_addrs.store(true, Release);
+        }
         let mut slot = self.handler.lock();
         let handler = match &mut *slot {
             HandlerSlot::Set(handler) => handler.clone(),
@@ -153,6 +168,8 @@ impl Context {
 pub struct CmId {
     id: NonNull<bindings::rdma_cm_id>,
     context: Pin<KBox<Context>>,
+    /// It has a queue pair, or is being given one.
+    has_qp: AtomicFlag,
 }
 
 // SAFETY: The connection manager locks its ids.
@@ -172,7 +189,7 @@ impl CmId {
     ///
     /// `ENOMEM`.
     pub fn new(net: &Net, space: PortSpace, handler: Arc<dyn CmHandler>) -> Result<Self> {
-        let context = Context::new(HandlerSlot::Set(handler))?;
+        let context = Context::new(HandlerSlot::Set(handler), false)?;
         // SAFETY: The namespace is live, and the context outlives the id as
         // `Drop` destroys the id first.
         let id = crate::from_err_ptr(unsafe {
@@ -186,7 +203,11 @@ impl CmId {
             )
         })?;
         // INVARIANT: Just made with that context.
-        Ok(Self { id, context })
+        Ok(Self {
+            id,
+            context,
+            has_qp: AtomicFlag::new(false),
+        })
     }
 
     /// Takes over the id of a connection request.
@@ -200,22 +221,51 @@ impl CmId {
     /// `id` must be the new id that the connection manager calls a listener's
     /// handler with, and the handler must return zero if this succeeds.
     pub(crate) unsafe fn from_request(id: NonNull<bindings::rdma_cm_id>) -> Result<Self> {
-        let context = Context::new(HandlerSlot::Waiting { ended: false })?;
-        // SAFETY: No other event of the new id is delivered before its first
-        // handler call returns.
+        // INVARIANT: An id that comes with a request has the request's addresses.
+        let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
+        // SAFETY: By this function's contract the id is live and in its first
+        // handler call, which holds the lock that all events take: nobody reads
+        // the context meanwhile.
         unsafe {
             (*id.as_ptr()).context = ptr::from_ref::<Context>(&context).cast_mut().cast();
         }
-        // INVARIANT: Just set.
-        Ok(Self { id, context })
+        // INVARIANT: The id is live, and its context was just set.
+        Ok(Self {
+            id,
+            context,
+            has_qp: AtomicFlag::new(false),
+        })
     }
 
-    /// Leaves the id to the connection manager, whose handler refuses it.
-    fn release(self) {
+    /// Leaves the id to the connection manager.
+    ///
+    /// # Safety
+    ///
+    /// The handler that [`CmId::from_request`] was called in must return an error
+    /// now, so that the connection manager destroys the id.
+    unsafe fn release(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is not used again. The connection manager delivers no
-        // event to an id that its handler refused, so the context may go.
+        // SAFETY: `this` is neither used again nor dropped. The id's handler lock
+        // is held until the connection manager has begun to destroy it, and it
+        // delivers nothing to an id that it destroys; so nobody uses the context
+        // after this function, whose contract that rests on.
         drop(unsafe { ptr::read(&this.context) });
+    }
+
+    /// Claims the one queue pair that the id may have; tells whether it had none.
+    pub(crate) fn claim_qp(&self) -> bool {
+        !self.has_qp.xchg(true, Full)
+    }
+
+    /// Gives the claim back: no queue pair could be made.
+    pub(crate) fn unclaim_qp(&self) {
+        // ORDERING: Pairs with the exchange of the next claim.
+        self.has_qp.store(false, Release);
+    }
+
+    fn has_addrs(&self) -> bool {
+        // ORDERING: Pairs with the store in `Context::deliver`.
+        self.context.has_addrs.load(Acquire)
     }
 
     /// Sends the events of an id that came with a request to `handler`.
@@ -243,15 +293,16 @@ impl CmId {
     /// `ENODEV` when it is bound to none, or the device is going away or has no
     /// fast registration.
     pub fn device(&self) -> Result<Arc<Device>> {
-        // SAFETY: The id is live by the type invariant; the pointer is only
-        // compared.
-        Device::find(unsafe { (*self.id.as_ptr()).device })
+        // SAFETY: The id is live by the type invariant. The connection manager
+        // may write the pointer meanwhile, but in one piece; it is only compared.
+        Device::find(unsafe { ptr::read_volatile(&raw const (*self.as_raw()).device) })
     }
 
     /// Returns the number of the local port that the id was bound to.
     pub fn port_num(&self) -> u32 {
-        // SAFETY: The id is live by the type invariant.
-        unsafe { (*self.id.as_ptr()).port_num }
+        // SAFETY: The id is live by the type invariant. The connection manager
+        // may write the number meanwhile, but in one piece.
+        unsafe { ptr::read_volatile(&raw const (*self.as_raw()).port_num) }
     }
 
     /// Lets the local address be shared with other ids.
@@ -399,17 +450,20 @@ impl CmId {
         }
     }
 
-    /// Returns the local address.
-    pub fn local_addr(&self) -> SockAddr {
-        // SAFETY: The id is live by the type invariant; its addresses do not
-        // change once it was resolved or came with a request.
-        unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) }
+    /// Returns the local address, once the id has one: it came with a request, or
+    /// its address was resolved.
+    pub fn local_addr(&self) -> Option<SockAddr> {
+        // SAFETY: The id is live by the type invariant, and its addresses do not
+        // change, by the context's.
+        self.has_addrs()
+            .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) })
     }
 
-    /// Returns the peer's address.
-    pub fn peer_addr(&self) -> SockAddr {
+    /// Returns the peer's address, else as [`CmId::local_addr`].
+    pub fn peer_addr(&self) -> Option<SockAddr> {
         // SAFETY: As in `local_addr`.
-        unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.dst_addr) }
+        self.has_addrs()
+            .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.dst_addr) })
     }
 }
 

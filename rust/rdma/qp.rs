@@ -41,8 +41,9 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             AtomicFlag,
-            Relaxed, //
+            Release, //
         },
         Arc,
         SetOnce,
@@ -104,10 +105,12 @@ impl<'a, H: Handler> QpRef<'a, H> {
 
     /// Takes a reference that may outlive the completion.
     pub fn get(&self) -> PercpuArc<QueuePair<H>> {
-        // SAFETY: Every `QueuePair` is made inside a `PercpuOwner`, and `Qp`
-        // keeps the owner's reference until the queue pair is drained, after
-        // which handlers see flushes only; so the count is not zero here. The
-        // reference that is made up is not dropped.
+        // SAFETY: Every `QueuePair` is made inside a `PercpuOwner`. This exists
+        // while one of its completions is handled, and then the count is not zero:
+        // either the owner's reference is there, which `Qp` gives up only after
+        // `QueuePair::close`, when all completions have been handled and none can
+        // come any more; or, with direct polling, the poller has a reference.
+        // The reference that is made up is not dropped.
         let this = ManuallyDrop::new(unsafe { PercpuArc::from_raw(ptr::from_ref(self.qp)) });
         PercpuArc::clone(&this)
     }
@@ -160,6 +163,7 @@ impl QpConfig {
     /// - `E2BIG`: the device cannot have queues of that depth. A send queue may
     ///   become shorter than asked for, down to a point.
     /// - `EINVAL`: the id is bound to another device, or to none.
+    /// - `EBUSY`: the id has been given a queue pair before.
     /// - `ENOMEM`; what the driver returns.
     pub fn create<H: Handler>(self, id: Arc<CmId>, pd: &Arc<Pd>, handler: H) -> Result<Qp<H>> {
         let dev = pd.device();
@@ -181,7 +185,7 @@ impl QpConfig {
             send_queue <- new_send_queue(send_queue),
             credit: Opaque::new(bindings::ib_cqe { done: Some(sendq::credit_done::<H>) }),
             control: Opaque::new(bindings::ib_cqe { done: Some(sendq::control_done::<H>) }),
-            recvs: Rings::new(),
+            recvs <- Rings::new(),
             slots: SetOnce::new(),
             send_depth,
             drained: AtomicFlag::new(false),
@@ -204,13 +208,21 @@ impl QpConfig {
         attr.cap.max_recv_sge = 1;
         attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
-        // SAFETY: The id and the protection domain are live; the queue pair's
-        // context stays until `PinnedDrop` destroyed it.
-        kernel::error::to_result(unsafe {
-            bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr)
-        })?;
-        // SAFETY: The id is live and has a queue pair now; nobody else knows of
-        // this object yet.
+        if !qp.id.claim_qp() {
+            return Err(EBUSY);
+        }
+        // SAFETY: The id, the protection domain and the completion queue are live
+        // and outlive the queue pair, as `qp` holds them; the id has none yet, as
+        // it was just claimed. The queue pair's context stays until `PinnedDrop`
+        // has destroyed it.
+        let ret = unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) };
+        if ret != 0 {
+            qp.id.unclaim_qp();
+            kernel::error::to_result(ret)?;
+        }
+        // SAFETY: The id is live and has a queue pair now, the one just made;
+        // nobody else knows of this object yet, and no completion can come before
+        // something was posted.
         unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
         Ok(Qp { owner })
     }
@@ -221,8 +233,9 @@ impl QpConfig {
 /// # Invariants
 ///
 /// - Lives inside a `PercpuOwner`.
-/// - `qp` is null, or the queue pair of `id`, whose context points here; it is
-///   written before the object is shared.
+/// - `qp` is null, or the one queue pair that `id` ever gets, whose context points
+///   here; it is written before the object is shared.
+/// - Once `drained`, nothing is posted any more and no completion is waited for.
 #[pin_data(PinnedDrop)]
 pub struct QueuePair<H: Handler> {
     qp: UnsafeCell<*mut bindings::ib_qp>,
@@ -231,8 +244,10 @@ pub struct QueuePair<H: Handler> {
     send_queue: SpinLockIrq<SendQueue>,
     credit: Opaque<bindings::ib_cqe>,
     control: Opaque<bindings::ib_cqe>,
-    // Dropped in this order, after `PinnedDrop` destroyed the queue pair.
+    // Dropped in this order, after `PinnedDrop` destroyed the queue pair: the
+    // protection domain, which frees the regions, is the last.
     cq: Option<Cq>,
+    #[pin]
     recvs: Rings,
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
@@ -372,8 +387,12 @@ impl<H: Handler> QueuePair<H> {
         self.cq.as_ref().map_or(0, |cq| cq.poll(Self::POLL_BUDGET))
     }
 
-    /// Disconnects, refuses to send from now on, and waits until every posted
-    /// request has completed and its handler has run. May be called again.
+    /// Disconnects, refuses to send and to add receives from now on, and waits
+    /// until every posted request has completed and its handler has run. May be
+    /// called again.
+    ///
+    /// Afterwards the device executes nothing for the peer any more: see
+    /// [`Pd`](crate::pd::Pd) for what that means for memory.
     ///
     /// With [`PollContext::Direct`], nobody may have begun to [`poll`] before
     /// [`QueuePair::disconnect`] was called who has not returned. It polls itself, but
@@ -386,23 +405,29 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// May sleep; not from a handler.
     pub fn close(&self) {
-        if self.drained.load(Relaxed) {
+        // ORDERING: Pairs with the store below: what handlers have done is seen.
+        if self.drained.load(Acquire) {
             return;
         }
         self.disconnect();
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
-            // SAFETY: The queue pair is live by the type invariant.
+            // SAFETY: The queue pair is live by the type invariant. There is an
+            // entry of each queue for the markers, and nothing is posted behind
+            // them but what a handler that runs at this moment posts again.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
                 // A handler that was running meanwhile may have posted its buffer
-                // again behind the drain's marker; none can do so any more.
+                // again behind the drain's marker. That handler has returned, as
+                // the marker was handled after it, and those since have seen
+                // `recvs` closed.
                 // SAFETY: As above.
                 unsafe { bindings::ib_drain_rq(qp) };
             }
         }
-        self.drained.store(true, Relaxed);
+        // ORDERING: See above.
+        self.drained.store(true, Release);
     }
 
     /// Asynchronous events of the queue pair.
@@ -424,8 +449,11 @@ impl<H: Handler> QueuePair<H> {
 impl<H: Handler> PinnedDrop for QueuePair<H> {
     fn drop(self: Pin<&mut Self>) {
         if !self.as_raw().is_null() {
-            // SAFETY: The id is live and has this queue pair, which `Qp` has
-            // drained; nobody uses it any more.
+            // SAFETY: The id is live, as it is held, and this is its queue pair, by
+            // the type invariant. `Qp` has closed it before it gave up the owner's
+            // reference, so that nothing is posted and no handler runs any more
+            // (see `QueuePair::close`); and as this is the drop, nobody has
+            // another reference to poll or to post with.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }
     }

@@ -22,6 +22,7 @@ use crate::{
 };
 use ibtrs_bindings as bindings;
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         atomic::{
@@ -29,6 +30,7 @@ use kernel::{
             Relaxed, //
         },
         Arc,
+        Mutex,
         SetOnce, //
     },
     types::Opaque, //
@@ -89,11 +91,15 @@ struct Ring {
 /// # Invariants
 ///
 /// Entries never move once their class is set.
+#[pin_data]
 pub(crate) struct Rings {
     rings: [SetOnce<Ring>; MAX_CLASSES],
     /// Messages begin with an immediate.
     imm_in_messages: AtomicFlag,
     closed: AtomicFlag,
+    /// Held while buffers are added, and while `closed` is set.
+    #[pin]
+    adding: Mutex<()>,
 }
 
 /// The most classes of receive buffers that a queue pair can have.
@@ -133,13 +139,21 @@ impl Ring {
     }
 }
 
+/// As `new_send_queue` in [`crate::qp`].
+#[inline(never)]
+fn new_adding() -> impl PinInit<Mutex<()>> {
+    new_mutex!((), "QueuePair::recvs")
+}
+
 impl Rings {
-    pub(crate) const fn new() -> Self {
-        Self {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        let adding = new_adding();
+        pin_init!(Self {
             rings: [SetOnce::new(), SetOnce::new(), SetOnce::new()],
             imm_in_messages: AtomicFlag::new(false),
             closed: AtomicFlag::new(false),
-        }
+            adding <- adding,
+        })
     }
 
     fn get(&self, class: usize) -> Option<&Ring> {
@@ -151,8 +165,16 @@ impl Rings {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// Lets handlers post nothing again from now on.
+    /// Lets handlers post nothing again, and nobody add buffers, from now on. Who
+    /// is adding some has posted them when this returns.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     pub(crate) fn close(&self) {
+        let _adding = self.adding.lock();
+        // ORDERING: Those who add see it by the lock. Of handlers, one that runs
+        // now may miss it, see `QueuePair::close`.
         self.closed.store(true, Relaxed);
     }
 
@@ -175,8 +197,10 @@ impl Rings {
             wr.num_sge = 1;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is live, the request is valid and read before
-        // the call returns. Entry and buffer live until the queue pair is gone.
+        // SAFETY: The queue pair is live by this function's contract, the request
+        // is valid and read before the call returns. Entry and buffer belong to
+        // the queue pair, which is destroyed before they are dropped, and nobody
+        // else has the buffer, as it is not posted.
         kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
     }
 }
@@ -190,19 +214,26 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` when the class has buffers already; `ENOMEM`; what the driver
-    /// returns, such as for more buffers than the receive queue has entries.
+    /// `ENOTCONN` when the queue pair was closed; `EBUSY` when the class has
+    /// buffers already; `ENOMEM`; what the driver returns, such as for more
+    /// buffers than the receive queue has entries.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         let place = self.recvs().rings.get(class).ok_or(EINVAL)?;
         let mut spec = spec;
         if self.recvs().imm_in_messages.load(Relaxed) {
             spec.bytes = spec.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?;
         }
-        if !place.populate(Ring::new::<H>(self.pd(), class, spec)?) {
+        let ring = Ring::new::<H>(self.pd(), class, spec)?;
+        let _adding = self.recvs().adding.lock();
+        if self.recvs().closed.load(Relaxed) {
+            return Err(ENOTCONN);
+        }
+        if !place.populate(ring) {
             return Err(EBUSY);
         }
         for index in 0..spec.count as usize {
-            // SAFETY: This queue pair owns the buffers, which are new.
+            // SAFETY: This queue pair owns the buffers, which are new. It is not
+            // being drained, and cannot be before the lock is released.
             unsafe { self.recvs().post(self.as_raw(), class, index) }?;
         }
         Ok(())

@@ -29,7 +29,8 @@ pub trait CmHandler: Send + Sync {
     /// (padded with bytes to ignore).
     ///
     /// The handler accepts, rejects or drops the new id, but later, in another
-    /// context; or gives it back, which refuses the request.
+    /// context; or gives it back, which refuses the request. If it gives another
+    /// id back, the kernel warns and that id is leaked.
     fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
         Err(id)
     }
@@ -188,7 +189,8 @@ pub(super) unsafe extern "C" fn handler(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> kernel::ffi::c_int {
-    // SAFETY: By this function's contract; the context outlives the id.
+    // SAFETY: By this function's contract. The context outlives the id, which
+    // lives during a call of its handler.
     let context = unsafe { &*(*id).context.cast::<Context>() };
     // SAFETY: By this function's contract.
     if unsafe { (*event).event } == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -213,22 +215,30 @@ unsafe fn connect_request(
     let Some(handler) = listener.handler() else {
         return ENODEV.to_errno();
     };
-    // SAFETY: By this function's contract; zero is returned if it succeeds.
+    // SAFETY: By this function's contract. Where it succeeds and an error is
+    // returned nevertheless, the id was released before.
     let new = NonNull::new(id)
         .ok_or(EINVAL)
         .and_then(|id| unsafe { CmId::from_request(id) });
-    match new {
-        Ok(new) => {
-            // SAFETY: By this function's contract.
-            match handler.connect_request(new, unsafe { private_data(event) }) {
-                Ok(()) => 0,
-                Err(new) => {
-                    new.release();
-                    ECONNREFUSED.to_errno()
-                }
-            }
-        }
+    let new = match new {
+        Ok(new) => new,
         // The connection manager destroys the id, which refuses the request.
-        Err(error) => error.to_errno(),
+        Err(error) => return error.to_errno(),
+    };
+    // SAFETY: By this function's contract.
+    match handler.connect_request(new, unsafe { private_data(event) }) {
+        Ok(()) => 0,
+        Err(back) if core::ptr::eq(back.as_raw(), id) => {
+            // SAFETY: It is the new id, and an error is returned next.
+            unsafe { back.release() };
+            ECONNREFUSED.to_errno()
+        }
+        Err(other) => {
+            // The new id is somebody's now. What came back cannot be destroyed
+            // here, where its own handler may be running.
+            kernel::warn_on!(true);
+            core::mem::forget(other);
+            0
+        }
     }
 }
