@@ -30,8 +30,7 @@ const NONE: u32 = u32::MAX;
 /// The immediates of the messages in flight on one send queue.
 pub(crate) struct ImmRing {
     buf: DmaBuf,
-    count: usize,
-    next: usize,
+    places: Places,
 }
 
 impl ImmRing {
@@ -46,29 +45,50 @@ impl ImmRing {
         let len = count.checked_mul(IMM_LEN as usize).ok_or(EINVAL)?;
         Ok(Self {
             buf: DmaBuf::new(pd, len, Direction::ToDevice)?,
-            count,
-            next: 0,
+            places: Places::new(count),
         })
     }
 
-    /// Writes the beginning of the next message, and names it.
+    /// Writes the beginning of the next message, for which the send queue must
+    /// have an entry, and names it.
     pub(crate) fn push(&mut self, imm: Option<u32>) -> Option<Sge> {
         let len = IMM_LEN as usize;
-        let at = self.next * len;
+        let at = self.places.take() * len;
         let bytes = self.buf.bytes_mut().get_mut(at..at + len)?;
         bytes.copy_from_slice(&imm.unwrap_or(NONE).to_be_bytes());
-        self.next = (self.next + 1) % self.count;
         self.buf.sge(at, len).ok()
     }
 
     /// Returns the place of the next message, for [`ImmRing::rewind`].
     pub(crate) fn position(&self) -> usize {
-        self.next
+        self.places.next
     }
 
     /// Takes messages back that were not posted.
     pub(crate) fn rewind(&mut self, position: usize) {
-        self.next = position;
+        self.places.next = position;
+    }
+}
+
+/// Places that are taken in turn.
+struct Places {
+    count: usize,
+    next: usize,
+}
+
+impl Places {
+    /// Of `count` places, at least one.
+    fn new(count: usize) -> Self {
+        Self { count, next: 0 }
+    }
+
+    fn take(&mut self) -> usize {
+        let place = self.next;
+        self.next += 1;
+        if self.next >= self.count {
+            self.next = 0;
+        }
+        place
     }
 }
 
@@ -80,5 +100,33 @@ pub(crate) fn split(message: &[u8]) -> (Option<u32>, &[u8]) {
             ((imm != NONE).then_some(imm), rest)
         }
         None => (None, message),
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_imm)]
+mod tests {
+    use super::*;
+
+    /// A place comes again only after all others, so that as many messages as
+    /// there are places can be in flight.
+    #[test]
+    fn places_come_in_turn() {
+        for count in [1, 2, 3, 47] {
+            let mut places = Places::new(count);
+            for turn in 0..5 * count {
+                assert_eq!(places.take(), turn % count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_its_immediate_in_front() {
+        assert_eq!(split(&[1, 2, 3, 4, 5]), (Some(0x0102_0304), &[5u8][..]));
+        assert_eq!(split(&[0, 0, 0, 0]), (Some(0), &[][..]));
+        assert_eq!(split(&[0xff, 0xff, 0xff, 0xff, 9]), (None, &[9u8][..]));
+        // A peer may send what is too short to have one.
+        assert_eq!(split(&[1, 2, 3]), (None, &[1u8, 2, 3][..]));
+        assert_eq!(split(&[]), (None, &[][..]));
     }
 }

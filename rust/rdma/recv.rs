@@ -67,6 +67,9 @@ pub enum Repost {
     No,
 }
 
+/// A function for completions.
+type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
+
 /// One receive buffer.
 ///
 /// # Invariants
@@ -111,28 +114,63 @@ unsafe impl Send for Rings {}
 // device does not own them.
 unsafe impl Sync for Rings {}
 
-impl Ring {
-    fn new<H: Handler>(pd: &Arc<Pd>, class: usize, spec: RecvClass) -> Result<Self> {
-        let mut entries = KVVec::with_capacity(spec.count as usize, GFP_KERNEL)?;
-        for index in 0..spec.count {
-            let entry = Entry {
-                cqe: Opaque::new(bindings::ib_cqe {
-                    done: Some(recv_done::<H>),
-                }),
-                class: class as u32,
+impl RecvClass {
+    /// The same with an immediate in front of each message.
+    fn with_imm(self) -> Result<Self> {
+        Ok(Self {
+            bytes: self.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?,
+            ..self
+        })
+    }
+
+    /// Bytes of all buffers together.
+    fn total(&self) -> Result<usize> {
+        let total = (self.count as usize).checked_mul(self.bytes as usize);
+        total.ok_or(EINVAL)
+    }
+}
+
+/// Says where in the memory of a class the bytes of a message are: `byte_len` of
+/// them in the buffer `index` of `bytes` bytes, whatever a device claims.
+fn place(index: usize, bytes: u32, byte_len: u32) -> (usize, usize) {
+    (index * bytes as usize, byte_len.min(bytes) as usize)
+}
+
+impl Entry {
+    /// Makes the entries of a class, whose completions go to `done`.
+    fn list(class: usize, count: u32, done: Done) -> Result<KVVec<Self>> {
+        let mut entries = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for index in 0..count {
+            let entry = Self {
+                cqe: Opaque::new(bindings::ib_cqe { done: Some(done) }),
+                class: u32::try_from(class)?,
                 index,
             };
             entries.push(entry, GFP_KERNEL)?;
         }
-        let total = (spec.count as usize)
-            .checked_mul(spec.bytes as usize)
-            .ok_or(EINVAL)?;
-        let buf = match total {
+        Ok(entries)
+    }
+
+    /// Recovers the entry of a completion entry.
+    ///
+    /// # Safety
+    ///
+    /// `cqe` must be the one of an entry that lives during `'a`.
+    unsafe fn of<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
+        let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
+        // SAFETY: By this function's contract.
+        unsafe { &*kernel::container_of!(cqe, Self, cqe) }
+    }
+}
+
+impl Ring {
+    fn new(pd: &Arc<Pd>, class: usize, spec: RecvClass, done: Done) -> Result<Self> {
+        let buf = match spec.total()? {
             0 => None,
-            _ => Some(DmaBuf::new(pd, total, Direction::FromDevice)?),
+            total => Some(DmaBuf::new(pd, total, Direction::FromDevice)?),
         };
         Ok(Self {
-            entries,
+            entries: Entry::list(class, spec.count, done)?,
             bytes: spec.bytes,
             buf,
         })
@@ -191,9 +229,9 @@ impl Rings {
         wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
         let mut sge;
         if let Some(buf) = &ring.buf {
-            let len = ring.bytes as usize;
-            sge = buf.sge(index * len, len)?;
-            wr.sg_list = (&raw mut sge).cast();
+            let (at, len) = place(index, ring.bytes, ring.bytes);
+            sge = buf.sge(at, len)?.raw();
+            wr.sg_list = &raw mut sge;
             wr.num_sge = 1;
         }
         let mut bad = core::ptr::null();
@@ -219,11 +257,11 @@ impl<H: Handler> QueuePair<H> {
     /// buffers than the receive queue has entries.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         let place = self.recvs().rings.get(class).ok_or(EINVAL)?;
-        let mut spec = spec;
-        if self.recvs().imm_in_messages.load(Relaxed) {
-            spec.bytes = spec.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?;
-        }
-        let ring = Ring::new::<H>(self.pd(), class, spec)?;
+        let spec = match self.recvs().imm_in_messages.load(Relaxed) {
+            true => spec.with_imm()?,
+            false => spec,
+        };
+        let ring = Ring::new(self.pd(), class, spec, recv_done::<H>)?;
         let _adding = self.recvs().adding.lock();
         if self.recvs().closed.load(Relaxed) {
             return Err(ENOTCONN);
@@ -250,11 +288,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     // SAFETY: By this function's contract.
     let (qp, entry) = unsafe {
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
-        let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
-        (
-            QueuePair::<H>::from_completion(cq, wc),
-            &*kernel::container_of!(cqe, Entry, cqe),
-        )
+        (QueuePair::<H>::from_completion(cq, wc), Entry::of(cqe))
     };
     // SAFETY: By this function's contract.
     let wc = unsafe { Wc::from_raw(wc) };
@@ -265,10 +299,9 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     let (class, index) = (entry.class as usize, entry.index as usize);
     let bytes = qp.recvs().get(class).and_then(|ring| {
         let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
+        let (at, len) = place(index, ring.bytes, len);
         match &ring.buf {
-            Some(buf) if len > 0 => buf
-                .read(index * ring.bytes as usize, len.min(ring.bytes) as usize)
-                .ok(),
+            Some(buf) if len > 0 => buf.read(at, len).ok(),
             _ => None,
         }
     });
@@ -290,5 +323,73 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         // SAFETY: The buffer's completion was just handled, so it is not posted.
         // An error means that the queue pair is being torn down.
         let _ = unsafe { qp.recvs().post(qp.as_raw(), class, index) };
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_recv)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn done(_: *mut bindings::ib_cq, _: *mut bindings::ib_wc) {}
+
+    #[test]
+    fn entries_know_their_place() -> Result {
+        let entries = Entry::list(2, 300, done)?;
+        for (index, entry) in entries.iter().enumerate() {
+            // SAFETY: It is the completion entry of an entry that lives.
+            let found = unsafe { Entry::of(entry.cqe.get()) };
+            assert!(core::ptr::eq(found, entry));
+            assert_eq!((found.class, found.index as usize), (2, index));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() -> Result {
+        let spec = RecvClass {
+            count: 5,
+            bytes: 24,
+        };
+        let mut end = 0;
+        for index in 0..spec.count as usize {
+            let (at, len) = place(index, spec.bytes, spec.bytes);
+            assert_eq!(at, end);
+            end = at + len;
+        }
+        assert_eq!(end, spec.total()?);
+        Ok(())
+    }
+
+    /// A completion never makes more readable than the buffer.
+    #[test]
+    fn no_message_is_longer_than_its_buffer() {
+        assert_eq!(place(3, 24, 0), (72, 0));
+        assert_eq!(place(3, 24, 24), (72, 24));
+        assert_eq!(place(3, 24, u32::MAX), (72, 24));
+        assert_eq!(place(3, 0, 7), (0, 0));
+    }
+
+    #[test]
+    fn sizes_do_not_wrap() -> Result {
+        let spec = |count, bytes| RecvClass { count, bytes };
+        assert_eq!(spec(7, 0).with_imm()?.total()?, 28);
+        assert_eq!(spec(7, 3).with_imm()?.total()?, 49);
+        assert!(spec(1, u32::MAX).with_imm().is_err());
+        assert!(spec(1, u32::MAX - 4).with_imm().is_ok());
+        assert_eq!(spec(0, u32::MAX).total()?, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn closes_for_ever() -> Result {
+        let rings = KBox::pin_init(Rings::new(), GFP_KERNEL)?;
+        assert!(rings.expect_imm_in_messages() && !rings.expect_imm_in_messages());
+        assert!(!rings.closed.load(Relaxed));
+        rings.close();
+        rings.close();
+        assert!(rings.closed.load(Relaxed));
+        assert!(rings.get(0).is_none() && rings.get(MAX_CLASSES).is_none());
+        Ok(())
     }
 }

@@ -39,6 +39,12 @@ impl Sge {
         (self.device == device).then_some(self.raw)
     }
 
+    /// Gives what C takes, for a device that is known to be the right one.
+    #[inline]
+    pub(crate) fn raw(&self) -> bindings::ib_sge {
+        self.raw
+    }
+
     /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> u32 {

@@ -185,3 +185,77 @@ impl<'a, H: Handler> core::ops::Deref for SlotRef<'a, H> {
         self.slot
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_slot)]
+mod tests {
+    use super::*;
+    use crate::{
+        qp::QpRef,
+        recv::{
+            Received,
+            Repost, //
+        },
+        wc::Wc,
+    };
+
+    struct Nobody;
+
+    #[pin_data]
+    struct Data {
+        number: u32,
+    }
+
+    fn data(number: u32) -> impl PinInit<Data, Error> {
+        try_pin_init!(Data { number }? Error)
+    }
+
+    impl Handler for Nobody {
+        type Slot = Data;
+
+        fn received(&self, _qp: QpRef<'_, Self>, _message: Received<'_>) -> Repost {
+            Repost::No
+        }
+
+        fn failed(&self, _qp: QpRef<'_, Self>, _wc: &Wc) {}
+    }
+
+    fn table(count: u32) -> Result<Arc<Slots<Nobody>>> {
+        Slots::new(count, |index| Ok(data(index * 10)))
+    }
+
+    #[test]
+    fn completions_find_their_slot() -> Result {
+        let slots = table(100)?;
+        for (index, slot) in slots.iter().enumerate() {
+            assert_eq!(slot.index() as usize, index);
+            assert_eq!(slot.number, slot.index() * 10);
+            for kind in [Kind::Send, Kind::Invalidate] {
+                // SAFETY: It is the entry of that kind of a slot that lives.
+                let found = unsafe { Slot::<Nobody>::from_cqe(slot.cqe(kind), kind) };
+                assert!(core::ptr::eq(found, &*slot));
+            }
+            assert!(slot.cqe(Kind::Send) != slot.cqe(Kind::Invalidate));
+        }
+        assert!(slots.get(99).is_some() && slots.get(100).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn slots_know_their_table() -> Result {
+        let (one, other) = (table(1)?, table(1)?);
+        let slot = one.get(0).ok_or(EINVAL)?;
+        assert!(core::ptr::eq(slot.table(), &*one));
+        assert!(!core::ptr::eq(slot.table(), &*other));
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_is_whole_or_not_at_all() {
+        let slots = Slots::<Nobody>::new(5, |index| match index {
+            3 => Err(ENOMEM),
+            _ => Ok(data(index)),
+        });
+        assert!(matches!(slots, Err(ENOMEM)));
+    }
+}

@@ -213,8 +213,12 @@ impl Draft<'_> {
         self.queue.imms.is_some()
     }
 
-    /// Names the beginning of a message that carries `imm`.
+    /// Names the beginning of a message that carries `imm`, if the chain may have
+    /// one more: else it would be in the place of a message in flight.
     pub(super) fn prefix(&mut self, imm: Option<u32>) -> Option<Sge> {
+        if self.overflow || self.wrs_left == 0 {
+            return None;
+        }
         self.queue.imms.as_mut()?.push(imm)
     }
 
