@@ -28,6 +28,10 @@ use ibtrs_proto::{
         RequestHdr,
         ServerRequest, //
     },
+    serving::{
+        self,
+        Place, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -145,16 +149,19 @@ pub(crate) fn proceed(
     let path = &qp.handler().path;
     let rkey = body.mr().rkey();
     body.invalidated = true;
-    if let Err(body) = slot.invalidating.put(body) {
-        // The slot has one body, so this does not happen.
-        return Op::new(qp.clone(), slot.index(), body).respond(Err(EIO));
-    }
-    let posted = qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-        chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-    });
-    if let Err(error) = posted {
-        // The end of the path finds the body where it is.
-        path.error(fmt!("cannot invalidate a key ({:?})", error));
+    let post = || {
+        let posted = qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+            chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
+        });
+        if let Err(error) = posted {
+            path.error(fmt!("cannot invalidate a key ({:?})", error));
+        }
+        posted.is_ok()
+    };
+    if let Err(body) = serving::invalidate(&**slot, body, post) {
+        // CAST: A table has no more slots than numbers.
+        let buf_id = slot.index() as u16;
+        path.session.drop_request(path, &slot, buf_id, body);
     }
 }
 
@@ -255,7 +262,7 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        let Some(body) = slot.invalidating.take() else {
+        let Some(body) = slot.unhold() else {
             return;
         };
         if self.path.takes_requests() {

@@ -40,7 +40,6 @@ impl Path {
             qp.close();
         }
         // Nothing comes in any more.
-        self.drop_waiting();
         for qp in qps.into_iter().flatten() {
             // There is room. If not, it would wait here.
             let _ = closed.push_within_capacity(qp.end());
@@ -50,11 +49,12 @@ impl Path {
         cons.looks = Some(0);
     }
 
-    /// Gives the memory of the connections back, unless requests are in service yet;
-    /// in how many milliseconds to look again then.
-    fn finish(&self) -> Result<(), u32> {
+    /// Gives the memory of the connections back, unless requests are in service yet or about to
+    /// be dropped; in how many milliseconds to look again then.
+    fn finish(self: &Arc<Self>) -> Result<(), u32> {
+        let dropped = self.drop_waiting();
         let mut cons = self.cons.lock();
-        if !cons.closed.iter().all(|qp| qp.is_over()) {
+        if !dropped || !cons.closed.iter().all(|qp| qp.is_over()) {
             let looks = cons.looks.unwrap_or(0);
             cons.looks = Some(looks.saturating_add(1));
             return Err(1 << looks.min(LONGEST_PAUSE));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Which path has a number in service; the shell around [`ibtrs_proto::owner`],
-//! which has the rules.
+//! which has the rules, and [`ibtrs_proto::serving`], which follows them.
 
 use crate::{
     body::{
@@ -12,12 +12,17 @@ use crate::{
     path::Path,
     session::Session, //
 };
-use ibtrs_proto::owner::{
-    Arrive,
-    Done,
-    Leave,
-    Owner,
-    PathTag, //
+use ibtrs_proto::{
+    owner::{
+        Owner,
+        PathTag, //
+    },
+    serving::{
+        self,
+        Left,
+        Next,
+        Place, //
+    },
 };
 use kernel::{
     new_spinlock_irq,
@@ -41,21 +46,44 @@ use kx::{
 /// A word for each number, as [`Owner::to_bits`].
 struct Words(KVVec<Atomic<u32>>);
 
-impl Words {
+impl serving::Words for Words {
     fn load(&self, buf_id: u16) -> Option<Owner> {
         let word = self.0.get(usize::from(buf_id))?;
         // ORDERING: Pairs with the exchanges of others.
         Some(Owner::from_bits(word.load(Acquire)))
     }
 
-    /// Replaces a word; says whether it still was `old`.
     fn replace(&self, buf_id: u16, old: Owner, new: Owner) -> bool {
         let Some(word) = self.0.get(usize::from(buf_id)) else {
             return false;
         };
         // ORDERING: Full, so that it comes before the look at `Path::takes_requests` that follows;
-        // pairs with the full exchange in `Path::stop_requests`.
+        // pairs with the full exchange in `Path::event`.
         word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
+    }
+}
+
+impl Place for BodySlot {
+    type Request = KBox<Body>;
+
+    fn park(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
+        self.waiting.put(body)
+    }
+
+    fn unpark(&self) -> Option<KBox<Body>> {
+        self.waiting.take()
+    }
+
+    fn has_parked(&self) -> bool {
+        self.waiting.is_full()
+    }
+
+    fn hold(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
+        self.invalidating.put(body)
+    }
+
+    fn unhold(&self) -> Option<KBox<Body>> {
+        self.invalidating.take()
     }
 }
 
@@ -111,71 +139,50 @@ impl Path {
         self: &Arc<Self>,
         slot: &BodySlot,
         buf_id: u16,
-        mut body: KBox<Body>,
+        body: KBox<Body>,
     ) -> Result<Claim, KBox<Body>> {
-        let words = &self.session.owners.words;
-        loop {
-            let Some(word) = words.load(buf_id) else {
-                return Err(body);
-            };
-            match word.arrive(self.tag) {
-                Arrive::Violation => return Err(body),
-                Arrive::Serve(next) => {
-                    if !words.replace(buf_id, word, next) {
-                        continue;
-                    }
-                    body.claimed = true;
-                    if !self.takes_requests() {
-                        self.session.drop_request(self, slot, buf_id, body);
-                        return Ok(Claim::Later);
-                    }
+        let session = &self.session;
+        match serving::claim(&session.owners.words, self.tag, buf_id, slot, body) {
+            serving::Claim::Violation(body) => Err(body),
+            serving::Claim::Has(mut body) => {
+                body.claimed = true;
+                if self.takes_requests() {
                     return Ok(Claim::Serve(body));
                 }
-                Arrive::Wait {
-                    next,
-                    close,
-                    displaced,
-                } => {
-                    slot.waiting.put(body)?;
-                    if words.replace(buf_id, word, next) {
-                        // What came late by a path that is being closed says nothing about
-                        // the client's wishes; it is dropped with its path.
-                        let close = self.takes_requests().then_some(close);
-                        self.session.supersede(buf_id, close, displaced);
-                        return Ok(Claim::Later);
-                    }
-                    let Some(back) = slot.waiting.take() else {
-                        // Nobody else knows of it yet.
-                        return Ok(Claim::Later);
-                    };
-                    body = back;
-                }
+                session.drop_request(self, slot, buf_id, body);
+                Ok(Claim::Later)
+            }
+            serving::Claim::Waits { close, displaced } => {
+                // What came late by a path that is being closed says nothing about
+                // the client's wishes; it is dropped with its path.
+                let close = self.takes_requests().then_some(close);
+                session.supersede(buf_id, close, displaced);
+                Ok(Claim::Later)
             }
         }
     }
 
     /// Drops the requests of this path that wait for others, or for the
-    /// invalidation of a key. Its connections have ended.
+    /// invalidation of a key. Its connections have ended. Tells whether that is all: if not,
+    /// another thread is about to take one of them, and it is to be called again.
     ///
     /// # Context
     ///
-    /// May sleep, as long as requests that were woken are served.
-    pub(crate) fn drop_waiting(self: &Arc<Self>) {
+    /// May sleep.
+    pub(crate) fn drop_waiting(self: &Arc<Self>) -> bool {
         let session = &self.session;
+        let mut all = true;
         for slot in self.slots.iter() {
             // A table has no more slots than numbers.
             let buf_id = slot.index() as u16;
-            if let Some(body) = slot.invalidating.take() {
-                session.drop_request(self, &slot, buf_id, body);
-            }
-            if slot.waiting.is_full() && session.leave(self.tag, buf_id) {
-                if let Some(body) = slot.waiting.take() {
-                    slot.put(body);
-                }
+            match serving::leave(&session.owners.words, self.tag, buf_id, &**slot) {
+                Left::Nothing => {}
+                Left::Held(body) => session.drop_request(self, &slot, buf_id, body),
+                Left::Parked(body) => slot.put(body),
+                Left::Taken => all = false,
             }
         }
-        // Those that were woken already.
-        session.wake.flush();
+        all
     }
 }
 
@@ -186,25 +193,14 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn release(self: &Arc<Self>, tag: PathTag, buf_id: u16) {
-        let words = &self.owners.words;
-        while let Some(word) = words.load(buf_id) {
-            match word.done(tag) {
-                Done::Free(next) => {
-                    if words.replace(buf_id, word, next) {
-                        return;
-                    }
-                }
-                Done::Wake { next, waiter } => {
-                    if words.replace(buf_id, word, next) {
-                        self.owners.woken.lock().push((waiter.get(), buf_id));
-                        self.wake.enqueue(self.clone());
-                        return;
-                    }
-                }
-                Done::Stray => {
-                    warn_on!(true);
-                    return;
-                }
+        match serving::release(&self.owners.words, tag, buf_id) {
+            Next::Nobody => {}
+            Next::Wake(waiter) => {
+                self.owners.woken.lock().push((waiter.get(), buf_id));
+                self.wake.enqueue(self.clone());
+            }
+            Next::Stray => {
+                warn_on!(true);
             }
         }
     }
@@ -230,7 +226,7 @@ impl Session {
     fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
-                if let Some(body) = slot.waiting.take() {
+                if let Some(body) = slot.unpark() {
                     slot.put(body);
                 }
             }
@@ -241,29 +237,12 @@ impl Session {
         }
     }
 
-    /// Takes the waiting request of a path off its number; says whether the
-    /// caller has it now.
-    fn leave(&self, tag: PathTag, buf_id: u16) -> bool {
-        let words = &self.owners.words;
-        while let Some(word) = words.load(buf_id) {
-            match word.leave(tag) {
-                Leave::Left(next) => {
-                    if words.replace(buf_id, word, next) {
-                        return true;
-                    }
-                }
-                Leave::Elsewhere => return false,
-            }
-        }
-        false
-    }
-
     /// Serves a request that waited, or drops it if its path is being closed.
     fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
         let Some(slot) = path.slots.get(buf_id.into()) else {
             return;
         };
-        let Some(mut body) = slot.waiting.take() else {
+        let Some(mut body) = slot.unpark() else {
             // It is parked before the word names it.
             warn_on!(true);
             return self.release(path.tag, buf_id);
@@ -294,10 +273,14 @@ impl WorkItem for Session {
                 return;
             };
             // Its path is not gone before its waiting requests are over.
-            match PathTag::new(tag).and_then(|tag| this.path(tag)) {
+            let Some(tag) = PathTag::new(tag) else {
+                continue;
+            };
+            match this.path(tag) {
                 Some(path) => this.serve_woken(&path, buf_id),
                 None => {
                     warn_on!(true);
+                    this.release(tag, buf_id);
                 }
             }
         }

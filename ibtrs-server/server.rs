@@ -99,8 +99,8 @@ pub(crate) struct Server {
     pub(crate) run: [u8; 16],
     /// For what ends soon: admissions, state changes, heartbeats, fences.
     pub(crate) queue: Arc<Queue>,
-    /// For the ends of paths and sessions, which wait for `wakes`, and for devices to be
-    /// closed.
+    /// For the ends of paths and sessions, which wait for connections to end, and for devices to
+    /// be closed.
     pub(crate) slow: Arc<Queue>,
     /// For requests that had to wait, which may wait for disks again.
     pub(crate) wakes: Arc<Queue>,

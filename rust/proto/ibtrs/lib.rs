@@ -20,7 +20,7 @@
 //! | [`fsm`] | path state machines of client and server |
 //! | [`mp`] | which path a request takes |
 //! | [`failover`] | what a client does when paths come and go |
-//! | [`owner`] | which path of a server's session has a chunk in service |
+//! | [`owner`], [`serving`] | which path of a server's session has a chunk in service, and how requests get there |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
 //! | [`settings`] | numbers that an operator sets |
 //! | [`stats`] | what the files of statistics say |
@@ -58,6 +58,7 @@ pub mod name;
 pub mod opts;
 pub mod owner;
 pub mod permit;
+pub mod serving;
 pub mod settings;
 pub mod stats;
 pub mod text;

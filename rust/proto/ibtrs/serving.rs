@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How requests come into service one after the other, and how those of a path end that is being
+//! closed (server): the moves that [`crate::owner`] asks for, in the order that it asks for them.
+//!
+//! Many threads make them at once: receives of any path, ends of I/O, the worker that serves
+//! requests that waited, the end of each path. The shell brings the words and the places, whose
+//! methods are atomic each; nothing else has to be.
+//!
+//! # Where a request is
+//!
+//! A request is in one place at a time, or in the hands of one thread. It may be *parked*, as
+//! another path has its number; or *held* until the key of its chunk is invalidated, and then it
+//! has its number. A thread that has a request in its hands and cannot go on drops it by itself:
+//! nobody looks for it elsewhere. So the end of a path looks at places only, and as often as it
+//! takes: whoever was about to empty one gets there.
+
+use crate::owner::{Arrive, Done, Leave, Owner, PathTag};
+
+/// The words of a session, one for each number.
+pub trait Words {
+    /// The word of a number; none if there is no such number.
+    fn load(&self, number: u16) -> Option<Owner>;
+
+    /// Replaces a word, fully ordered; tells whether it still was `old`.
+    fn replace(&self, number: u16, old: Owner, new: Owner) -> bool;
+}
+
+/// What a path has for the request of a number.
+pub trait Place {
+    /// The request.
+    type Request;
+
+    /// Parks it. It comes back if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The request, if one is parked already.
+    fn park(&self, request: Self::Request) -> Result<(), Self::Request>;
+
+    /// Takes the one that is parked.
+    fn unpark(&self) -> Option<Self::Request>;
+
+    /// Tells whether one is parked.
+    fn has_parked(&self) -> bool;
+
+    /// Holds it.
+    ///
+    /// # Errors
+    ///
+    /// The request, if one is held already.
+    fn hold(&self, request: Self::Request) -> Result<(), Self::Request>;
+
+    /// Takes the one that is held.
+    fn unhold(&self) -> Option<Self::Request>;
+}
+
+/// What becomes of a request that has arrived.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Claim<R> {
+    /// It has its number: serve it, or drop it and [`release`] the number if the path is being
+    /// closed, which is to be asked after this only.
+    Has(R),
+    /// It is parked.
+    Waits {
+        /// The client has given this path up. To be closed, unless the request's own path is being
+        /// closed, which is to be asked after this only.
+        close: PathTag,
+        /// This path's request is to be taken out of its place and dropped, and the path closed.
+        displaced: Option<PathTag>,
+    },
+    /// The path had a request of that number already.
+    Violation(R),
+}
+
+/// Claims `number` for a request that path `me` has for it, and whose place is `place`.
+pub fn claim<W: Words, P: Place>(
+    words: &W,
+    me: PathTag,
+    number: u16,
+    place: &P,
+    mut request: P::Request,
+) -> Claim<P::Request> {
+    while let Some(word) = words.load(number) {
+        match word.arrive(me) {
+            Arrive::Violation => break,
+            Arrive::Serve(next) => {
+                if words.replace(number, word, next) {
+                    return Claim::Has(request);
+                }
+            }
+            Arrive::Wait {
+                next,
+                close,
+                displaced,
+            } => {
+                if let Err(back) = place.park(request) {
+                    return Claim::Violation(back);
+                }
+                if words.replace(number, word, next) {
+                    return Claim::Waits { close, displaced };
+                }
+                match place.unpark() {
+                    Some(back) => request = back,
+                    // Nobody else knows of it yet, so this does not happen.
+                    None => {
+                        return Claim::Waits {
+                            close,
+                            displaced: None,
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Claim::Violation(request)
+}
+
+/// Who is next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Next {
+    /// Nobody waits.
+    Nobody,
+    /// The parked request of this path, which has the number now: it is to be served, or dropped.
+    Wake(PathTag),
+    /// The number was not the path's: a mistake of the caller.
+    Stray,
+}
+
+/// The request of path `me` is over.
+pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
+    while let Some(word) = words.load(number) {
+        match word.done(me) {
+            Done::Free(next) => {
+                if words.replace(number, word, next) {
+                    return Next::Nobody;
+                }
+            }
+            Done::Wake { next, waiter } => {
+                if words.replace(number, word, next) {
+                    return Next::Wake(waiter);
+                }
+            }
+            Done::Stray => break,
+        }
+    }
+    Next::Stray
+}
+
+/// Holds a request, which has its number, until the key of its chunk is invalidated, which `post`
+/// asks the device for; it tells whether it did.
+///
+/// # Errors
+///
+/// The request, if the device was not asked: no completion will tell of it. To be dropped.
+pub fn invalidate<P: Place>(
+    place: &P,
+    request: P::Request,
+    post: impl FnOnce() -> bool,
+) -> Result<(), P::Request> {
+    place.hold(request)?;
+    if post() {
+        return Ok(());
+    }
+    // The end of the path may have been faster.
+    place.unhold().map_or(Ok(()), Err)
+}
+
+/// What a path that is being closed has left of a number.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Left<R> {
+    /// No request that waits for anything. In hands there may be one.
+    Nothing,
+    /// A request that has its number: to be dropped, and the number released.
+    Held(R),
+    /// A request that does not have its number: to be dropped.
+    Parked(R),
+    /// A request that another thread is about to take: to be looked at again.
+    Taken,
+}
+
+/// Takes what path `me`, which takes no requests any more and whose connections have ended, has
+/// left of a number. To be called again until there is [`Left::Nothing`]: the path is not gone
+/// before.
+pub fn leave<W: Words, P: Place>(
+    words: &W,
+    me: PathTag,
+    number: u16,
+    place: &P,
+) -> Left<P::Request> {
+    if let Some(request) = place.unhold() {
+        return Left::Held(request);
+    }
+    while place.has_parked() {
+        let Some(word) = words.load(number) else {
+            break;
+        };
+        match word.leave(me) {
+            Leave::Left(next) => {
+                if words.replace(number, word, next) {
+                    return place.unpark().map_or(Left::Nothing, Left::Parked);
+                }
+            }
+            // Whoever took the path off the word takes the request.
+            Leave::Elsewhere => return Left::Taken,
+        }
+    }
+    Left::Nothing
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A number's requests as several threads move them, in every order of their steps.
+//!
+//! Path A has the number in service, and path B's request waits for it. A's I/O ends, the worker
+//! takes B's request and lets its key be invalidated; meanwhile B is closed, as the client has
+//! given it up, and in some scenes path C brings the request again. Whatever the order: no request
+//! is lost, no two are in service, B's end comes, and then the number is free.
+
+mod interleave;
+
+use ibtrs_proto::owner::{Owner, PathTag};
+use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Words};
+use interleave::{explore, Stage, Thread};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+const A: usize = 1;
+const B: usize = 2;
+const C: usize = 3;
+
+fn tag(path: usize) -> PathTag {
+    PathTag::new(path as u16).unwrap()
+}
+
+/// A request of a path; each path has one at the most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    path: usize,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Path {
+    stopped: bool,
+    /// Its connections were taken from it; nobody gets one any more.
+    taken: bool,
+    /// Nothing is posted any more.
+    closed: bool,
+    gone: bool,
+    parked: Option<Request>,
+    held: Option<Request>,
+    /// References to its connections.
+    refs: u32,
+    /// Invalidations that were posted and have not completed.
+    posted: u32,
+    /// Requests that were served or dropped.
+    over: u32,
+}
+
+#[derive(Clone, Default, Debug)]
+struct World {
+    word: u32,
+    woken: VecDeque<usize>,
+    paths: [Path; 4],
+    in_service: Option<usize>,
+    /// Threads that may wake somebody yet.
+    wakers: u32,
+    worker_busy: bool,
+}
+
+/// What may be wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// A request whose invalidation could not be posted is left where it is.
+    LeavesBehind,
+    /// The end of a path looks once, and then waits for the worker.
+    LooksOnce,
+}
+
+/// A thread's view of the world.
+struct View<'a> {
+    stage: &'a Stage<World>,
+    wrong: Wrong,
+}
+
+impl View<'_> {
+    fn act<T: Clone + std::fmt::Debug + 'static>(&self, action: impl FnOnce(&mut World) -> T) -> T {
+        self.stage.act(action)
+    }
+
+    fn wait(&self, ready: impl FnOnce(&World) -> bool) {
+        self.stage.wait(ready)
+    }
+
+    fn place(&self, path: usize) -> Spot<'_> {
+        Spot { view: self, path }
+    }
+
+    fn release(&self, path: usize) {
+        match serving::release(self, tag(path), 0) {
+            Next::Nobody => {}
+            Next::Wake(waiter) => self.act(|world| world.woken.push_back(waiter.get().into())),
+            Next::Stray => panic!("not the owner"),
+        }
+    }
+
+    /// Drops a request that has the number.
+    fn drop_request(&self, request: Request) {
+        self.act(|world| world.paths[request.path].over += 1);
+        self.release(request.path);
+    }
+
+    /// Serves a request, and answers it.
+    fn serve(&self, request: Request) {
+        let path = request.path;
+        self.act(|world| assert_eq!(world.in_service.replace(path), None, "two in service"));
+        self.act(|world| {
+            world.in_service = None;
+            world.paths[path].over += 1;
+        });
+        self.release(path);
+    }
+
+    /// Lets the key of a request be invalidated.
+    fn proceed(&self, request: Request) {
+        let path = request.path;
+        if path != B {
+            // Its data is small.
+            return self.serve(request);
+        }
+        let post = || {
+            self.act(|world| {
+                let path = &mut world.paths[path];
+                path.posted += u32::from(!path.closed);
+                !path.closed || self.wrong == Wrong::LeavesBehind
+            })
+        };
+        if let Err(request) = serving::invalidate(&self.place(path), request, post) {
+            self.drop_request(request);
+        }
+    }
+
+    fn serve_woken(&self, path: usize) {
+        let Some(request) = self.place(path).unpark() else {
+            panic!("a wake-up without a request");
+        };
+        let connected = self.act(|world| {
+            let path = &mut world.paths[path];
+            let connected = !path.taken && !path.stopped;
+            path.refs += u32::from(connected);
+            connected
+        });
+        if !connected {
+            return self.drop_request(request);
+        }
+        self.proceed(request);
+        self.act(|world| world.paths[path].refs -= 1);
+    }
+
+    /// The worker that serves what was woken.
+    fn worker(&self) {
+        loop {
+            self.wait(|world| !world.woken.is_empty() || world.wakers == 0);
+            let next = self.act(|world| {
+                let next = world.woken.pop_front();
+                world.worker_busy = next.is_some();
+                next
+            });
+            let Some(path) = next else {
+                return;
+            };
+            self.act(|world| {
+                assert!(
+                    !world.paths[path].gone,
+                    "the path of a woken request is gone"
+                )
+            });
+            self.serve_woken(path);
+            self.act(|world| world.worker_busy = false);
+        }
+    }
+
+    /// Completions of invalidations on the connections of a path, until they are drained.
+    fn completions(&self, path: usize) {
+        loop {
+            self.wait(move |world| world.paths[path].posted > 0 || world.paths[path].closed);
+            let flushed = self.act(|world| {
+                let path = &mut world.paths[path];
+                (path.posted == 0)
+                    .then_some(false)
+                    .or(path.closed.then_some(true))
+            });
+            match flushed {
+                Some(false) => return,
+                Some(true) => {}
+                None => {
+                    if let Some(request) = self.place(path).unhold() {
+                        let stopped = self.act(|world| world.paths[path].stopped);
+                        match stopped {
+                            true => self.drop_request(request),
+                            false => self.serve(request),
+                        }
+                    }
+                }
+            }
+            self.act(|world| world.paths[path].posted -= 1);
+        }
+    }
+
+    /// Takes what a path has left; tells whether it is to look again.
+    fn look(&self, path: usize) -> bool {
+        match serving::leave(self, tag(path), 0, &self.place(path)) {
+            Left::Nothing => false,
+            Left::Held(request) => {
+                self.drop_request(request);
+                false
+            }
+            Left::Parked(request) => {
+                self.act(|world| world.paths[request.path].over += 1);
+                false
+            }
+            Left::Taken => true,
+        }
+    }
+
+    /// Closes a path.
+    fn end(&self, path: usize) {
+        self.act(|world| world.paths[path].stopped = true);
+        self.act(|world| world.paths[path].taken = true);
+        self.act(|world| world.paths[path].closed = true);
+        self.wait(move |world| world.paths[path].posted == 0);
+        if self.wrong == Wrong::LooksOnce {
+            self.look(path);
+            self.wait(|world| world.woken.is_empty() && !world.worker_busy);
+        } else {
+            while self.look(path) {
+                // It looks now and then. What it finds is the same until that.
+                self.wait(move |world| world.paths[path].parked.is_none());
+            }
+        }
+        self.wait(move |world| world.paths[path].refs == 0);
+        self.act(|world| world.paths[path].gone = true);
+    }
+
+    /// A request arrives by a path that is not closed.
+    fn arrive(&self, path: usize) {
+        match serving::claim(self, tag(path), 0, &self.place(path), Request { path }) {
+            Claim::Has(request) => self.serve(request),
+            Claim::Waits { displaced, .. } => {
+                if let Some(displaced) = displaced {
+                    let displaced = usize::from(displaced.get());
+                    if let Some(request) = self.place(displaced).unpark() {
+                        self.act(|world| world.paths[request.path].over += 1);
+                    }
+                }
+            }
+            Claim::Violation(_) => panic!("the path has none"),
+        }
+    }
+}
+
+impl Words for View<'_> {
+    fn load(&self, _number: u16) -> Option<Owner> {
+        Some(self.act(|world| Owner::from_bits(world.word)))
+    }
+
+    fn replace(&self, _number: u16, old: Owner, new: Owner) -> bool {
+        self.act(|world| {
+            let same = world.word == old.to_bits();
+            if same {
+                world.word = new.to_bits();
+            }
+            same
+        })
+    }
+}
+
+struct Spot<'a> {
+    view: &'a View<'a>,
+    path: usize,
+}
+
+impl Spot<'_> {
+    fn put(
+        &self,
+        request: Request,
+        which: impl FnOnce(&mut Path) -> &mut Option<Request>,
+    ) -> Result<(), Request> {
+        self.view.act(|world| {
+            let place = which(&mut world.paths[self.path]);
+            if place.is_some() {
+                return Err(request);
+            }
+            *place = Some(request);
+            Ok(())
+        })
+    }
+}
+
+impl Place for Spot<'_> {
+    type Request = Request;
+
+    fn park(&self, request: Request) -> Result<(), Request> {
+        self.put(request, |path| &mut path.parked)
+    }
+
+    fn unpark(&self) -> Option<Request> {
+        self.view.act(|world| world.paths[self.path].parked.take())
+    }
+
+    fn has_parked(&self) -> bool {
+        self.view
+            .act(|world| world.paths[self.path].parked.is_some())
+    }
+
+    fn hold(&self, request: Request) -> Result<(), Request> {
+        self.put(request, |path| &mut path.held)
+    }
+
+    fn unhold(&self) -> Option<Request> {
+        self.view.act(|world| world.paths[self.path].held.take())
+    }
+}
+
+/// All orders of `threads`; so many of them wake others.
+fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
+    let mut world = World {
+        wakers,
+        ..World::default()
+    };
+    let Claim::Waits { .. } = begin(&mut world) else {
+        panic!("the number is in service");
+    };
+    explore(world, threads, |world| {
+        assert_eq!(
+            Owner::from_bits(world.word),
+            Owner::FREE,
+            "the number is lost"
+        );
+        assert_eq!(world.in_service, None);
+        let b = &world.paths[B];
+        assert_eq!(
+            (b.over, &b.parked, &b.held),
+            (1, &None, &None),
+            "the request is lost"
+        );
+    })
+}
+
+/// A's request is in service, and B's has just come.
+fn begin(world: &mut World) -> Claim<Request> {
+    struct Still<'a>(RefCell<&'a mut World>);
+    impl Words for Still<'_> {
+        fn load(&self, _number: u16) -> Option<Owner> {
+            Some(Owner::from_bits(self.0.borrow().word))
+        }
+        fn replace(&self, _number: u16, _old: Owner, new: Owner) -> bool {
+            self.0.borrow_mut().word = new.to_bits();
+            true
+        }
+    }
+    impl Place for Still<'_> {
+        type Request = Request;
+        fn park(&self, request: Request) -> Result<(), Request> {
+            let path = request.path;
+            self.0.borrow_mut().paths[path].parked = Some(request);
+            Ok(())
+        }
+        fn unpark(&self) -> Option<Request> {
+            None
+        }
+        fn has_parked(&self) -> bool {
+            false
+        }
+        fn hold(&self, request: Request) -> Result<(), Request> {
+            Err(request)
+        }
+        fn unhold(&self) -> Option<Request> {
+            None
+        }
+    }
+    let still = Still(RefCell::new(world));
+    let first = serving::claim(&still, tag(A), 0, &still, Request { path: A });
+    assert_eq!(first, Claim::Has(Request { path: A }));
+    serving::claim(&still, tag(B), 0, &still, Request { path: B })
+}
+
+/// A thread that does something.
+macro_rules! thread {
+    ($wrong:expr, $action:expr) => {
+        |stage| {
+            let view = View {
+                stage,
+                wrong: $wrong,
+            };
+            let action: fn(&View<'_>) = $action;
+            action(&view);
+            view.act(|world| world.wakers = world.wakers.saturating_sub(1));
+        }
+    };
+}
+
+#[test]
+fn a_path_is_closed_while_its_request_is_woken() {
+    let threads: [Thread<World>; 4] = [
+        thread!(Wrong::Nothing, |view| view.release(A)),
+        thread!(Wrong::Nothing, |view| view.end(B)),
+        thread!(Wrong::Nothing, |view| view.completions(B)),
+        thread!(Wrong::Nothing, |view| view.worker()),
+    ];
+    let states = play(3, &threads).unwrap();
+    println!("{states} states");
+    assert!(states > 500, "{states}");
+}
+
+/// C takes B's place, or waits for B, or comes when all is over. It has the number in the end, and
+/// gives it back.
+#[test]
+fn and_a_third_path_has_the_request_too() {
+    let threads: [Thread<World>; 5] = [
+        thread!(Wrong::Nothing, |view| view.release(A)),
+        thread!(Wrong::Nothing, |view| view.end(B)),
+        thread!(Wrong::Nothing, |view| view.completions(B)),
+        thread!(Wrong::Nothing, |view| view.worker()),
+        thread!(Wrong::Nothing, |view| view.arrive(C)),
+    ];
+    let states = play(4, &threads).unwrap();
+    println!("{states} states");
+    assert!(states > 5000, "{states}");
+}
+
+/// What the model is for: it finds how a number can be lost.
+macro_rules! finds {
+    ($wrong:expr) => {{
+        let threads: [Thread<World>; 4] = [
+            thread!($wrong, |view| view.release(A)),
+            thread!($wrong, |view| view.end(B)),
+            thread!($wrong, |view| view.completions(B)),
+            thread!($wrong, |view| view.worker()),
+        ];
+        play(3, &threads).unwrap_err()
+    }};
+}
+
+#[test]
+fn a_request_that_is_left_behind_is_found() {
+    let wrong = finds!(Wrong::LeavesBehind);
+    assert!(wrong.contains("the number is lost"), "{wrong}");
+}
+
+#[test]
+fn a_look_too_early_is_found() {
+    let wrong = finds!(Wrong::LooksOnce);
+    assert!(wrong.contains("is gone"), "{wrong}");
+}
