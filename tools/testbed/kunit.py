@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import judge, ktap
+from . import boots, judge, ktap
 from .lab import Solo
 from .tally import Tally
 
@@ -24,6 +24,7 @@ def run(modules: Path | None) -> Tally:
             guest.run(f"modprobe {module} {argument}", timeout=600)
         for result in ktap.parse(guest.log.new_lines()):
             if result.skipped:
+                tally.skipped += 1
                 continue
             tally.add(result.passed)
             print(f"{'ok' if result.passed else 'FAILED':6} {result.suite}: {result.name}")
@@ -35,6 +36,7 @@ def run(modules: Path | None) -> Tally:
             print(f"FAILED {report}")
         if tally.failed:
             print(f"logs kept in {judge.keep(lab, 'kunit')}")
+    tally.booted, tally.again = boots.COUNT.booted, len(boots.COUNT.failed)
     return tally
 
 
@@ -46,6 +48,7 @@ def main() -> int:
     tally = run(options.modules)
     if options.tally:
         tally.save(options.tally)
+    print(boots.summary(tally.booted, tally.again))
     print(tally)
     return 1 if tally.failed or not tally.passed else 0
 

@@ -9,10 +9,11 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import accel, modules, paths
+from . import accel, boots, modules, paths
 from .accel import Accel
+from .channel import CommandFailed
 # The last one for those who have a lab.
-from .guest import EmulatorFailed, Guest, Spec, wait_for  # noqa: F401
+from .guest import DidNotBoot, Guest, Spec, wait_for  # noqa: F401
 
 SERVER_ADDRESS = "10.0.{link}.1"
 CLIENT_ADDRESS = "10.0.{link}.2"
@@ -91,14 +92,22 @@ class Lab:
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:
-        try:
-            guest.wait_booted()
-        except EmulatorFailed as error:
-            print(f"{guest.name} is booted again: {error}")
-            self._launch(guest.name)
-            guest = self.guests[guest.name]
-            guest.wait_booted()
-        guest.run(together(self.network(guest.name)))
+        """Waits for a guest that was launched, and sets its links up.  Nothing of ours is loaded
+        by then: one that does not get there is booted again, whatever the reason."""
+        name = guest.name
+        for again in reversed(range(boots.TRIES)):
+            boots.COUNT.begin()
+            try:
+                guest.wait_booted()
+                guest.run(together(self.network(name)))
+                return
+            except (DidNotBoot, CommandFailed) as error:
+                guest.kill()
+                if not again:
+                    raise
+                boots.COUNT.fail(guest, error)
+                self._launch(name)
+                guest = self.guests[name]
 
     def network(self, name: str) -> list[str]:
         """The commands that set a guest's links up."""

@@ -3,20 +3,27 @@
 
     tally.py cargo LOG RESULT       counts a log of `cargo test`
     tally.py junit XML RESULT       counts pytest's XML report
-    tally.py sum RESULT...          prints a line for each suite and the closing line
+    tally.py sum RESULT...          prints a line for each suite, the boots, and the closing line
 """
 
+import dataclasses
 import re
 import sys
 import xml.etree.ElementTree as xml
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import boots
+
 
 @dataclass
 class Tally:
     passed: int = 0
     failed: int = 0
+    skipped: int = 0
+    # Guests that were booted, and those of them that had not come up before.
+    booted: int = 0
+    again: int = 0
 
     def add(self, passed: bool) -> None:
         if passed:
@@ -25,27 +32,31 @@ class Tally:
             self.failed += 1
 
     def __str__(self) -> str:
-        return f"{self.passed} passed, {self.failed} failed"
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other))))
 
     def save(self, path: Path) -> None:
-        path.write_text(f"{self.passed} {self.failed}\n")
+        path.write_text(" ".join(map(str, dataclasses.astuple(self))) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tally":
-        """A suite that left no counts, or zero of them, has failed: a test
-        that did not run must not look like one that passed."""
+        """A suite that left no counts, or in which no test ran, has failed: a
+        test that did not run must not look like one that passed."""
         try:
-            passed, failed = map(int, path.read_text().split())
-        except (OSError, ValueError):
-            return cls(0, 1)
-        return cls(passed, failed) if passed or failed else cls(0, 1)
+            tally = cls(*map(int, path.read_text().split()))
+        except (OSError, TypeError, ValueError):
+            tally = cls()
+        if not tally.passed and not tally.failed:
+            tally.failed = 1
+        return tally
 
 
 def cargo(log: str) -> Tally:
     tally = Tally()
-    for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed", log, re.M):
-        tally.passed += int(found[1])
-        tally.failed += int(found[2])
+    for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed; (\d+) ignored", log, re.M):
+        tally += Tally(*map(int, found.groups()))
     # What does not compile has no result line.
     if re.search(r"^error(\[|:)", log, re.M) and not tally.failed:
         tally.failed = 1
@@ -56,8 +67,16 @@ def junit(text: str) -> Tally:
     tally = Tally()
     for case in xml.fromstring(text).iter("testcase"):
         outcomes = {child.tag for child in case}
-        if "skipped" not in outcomes:
+        if "skipped" in outcomes:
+            tally.skipped += 1
+        else:
             tally.add(not outcomes & {"failure", "error"})
+        # The scenarios' conftest.py leaves these.
+        for noted in case.iter("property"):
+            if noted.get("name") == "booted":
+                tally.booted += int(noted.get("value"))
+            elif noted.get("name") == "booted again":
+                tally.again += 1
     return tally
 
 
@@ -66,8 +85,7 @@ def total(results: list[Path]) -> Tally:
     for path in results:
         suite = Tally.load(path)
         print(f"    {path.name:14} {suite}")
-        everything.passed += suite.passed
-        everything.failed += suite.failed
+        everything += suite
     return everything
 
 
@@ -75,6 +93,8 @@ def main(verb: str, *arguments: str) -> int:
     paths = [Path(argument) for argument in arguments]
     if verb == "sum":
         everything = total(paths)
+        if everything.booted:
+            print(boots.summary(everything.booted, everything.again))
         print(everything)
         return 1 if everything.failed or not everything.passed else 0
     count = {"cargo": cargo, "junit": junit}[verb]

@@ -11,13 +11,15 @@ With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batc
 of scenarios as they get done with one: a batch is what some files have for one
 kind of guests, or the scenarios of a file that take long."""
 
+import functools
 import resource
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
+import bootloop
 import pytest
 
-from testbed import judge
+from testbed import boots, judge
 from testbed.lab import RDMA_MODULES, Lab, Pair, Solo, Trio
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
@@ -47,6 +49,8 @@ def pytest_addoption(parser):
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
                      help="mainline tries the scenarios of `stack` with the kernel's own RNBD")
+    parser.addoption("--boots", type=int, metavar="N",
+                     help="only boots the guests, as often as this")
 
 
 def pytest_configure(config):
@@ -101,19 +105,23 @@ def pytest_xdist_make_scheduler(config, log):
     those that have most scenarios, and so end with the longest ones."""
     from xdist.scheduler import LoadGroupScheduling
 
-    class InOrder(LoadGroupScheduling):
-        def _assign_work_unit(self, node):
-            self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda batch: self._place(batch[1])))
-            super()._assign_work_unit(node)
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    scheduler = LoadGroupScheduling(config, log)
 
-        def _place(self, nodeids) -> int:
-            return self.collection.index(next(iter(nodeids)))
+    class InOrder(OrderedDict):
+        """The batches that wait, by name, each with its scenarios."""
 
-    return InOrder(config, log) if config.getvalue("dist") == "loadgroup" else None
+        def popitem(self, last=True):
+            name = min(self, key=lambda batch: scheduler.collection.index(next(iter(self[batch]))))
+            return name, self.pop(name)
+
+    scheduler.workqueue = InOrder()
+    return scheduler
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(session, config, items):
     """The longest go first.  Scenarios that can share guests follow one another,
     those that kill some last.  Guests have as many links as the most demanding
     scenario of the selected ones asks for."""
@@ -127,6 +135,13 @@ def pytest_collection_modifyitems(config, items):
     # Sorting keeps the order of those that are equal.
     items.sort(key=lambda item: (not _has(item, "long"), repr(wanted(item)), _has(item, "fresh"),
                                  _has(item, "leaky"), _has(item, "kills")))
+    if rounds := config.getoption("--boots"):
+        items[:] = bootloop.in_place_of(items, session, rounds, wanted, _is_hard_on_guests)
+
+
+def _is_hard_on_guests(item) -> bool:
+    """Whether scenarios after it get others."""
+    return any(_has(item, name) for name in ("fresh", "leaky", "kills"))
 
 
 class Bench:
@@ -138,8 +153,9 @@ class Bench:
         self.links = {}
         # The scenario that is run next.
         self.following = None
-        # What guests had cost before the present scenario.
-        self.spent = 0.0
+        # What guests had cost before the present scenario, how many had been booted, and of
+        # these again.
+        self.spent, self.booted, self.again = 0.0, 0, 0
 
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
@@ -205,8 +221,9 @@ def _judge(item, lab: Lab, leaks: bool):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """What comes after a scenario decides whether its guests are given up."""
-    item.config.bench.following = nextitem
-    item.config.bench.spent = item.config.bench.cost()
+    bench = item.config.bench
+    bench.following, bench.spent = nextitem, bench.cost()
+    bench.booted, bench.again = boots.COUNT.booted, len(boots.COUNT.failed)
     yield
 
 
@@ -214,15 +231,23 @@ def pytest_runtest_teardown(item):
     """How long a scenario takes depends on what else the machine does; what it costs, less."""
     bench = item.config.bench
     item.user_properties.append(("cpu_s", round(bench.cost() - bench.spent, 1)))
+    item.user_properties.append(("booted", boots.COUNT.booted - bench.booted))
+    item.user_properties += [("booted again", line) for line in boots.COUNT.failed[bench.again:]]
 
 
 def pytest_terminal_summary(terminalreporter):
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    costs = {report.nodeid: seconds for report in reports if getattr(report, "when", None) == "teardown"
-             for name, seconds in report.user_properties if name == "cpu_s"}
+    noted = [(report.nodeid, *note) for report in reports if getattr(report, "when", None) == "teardown"
+             for note in report.user_properties]
+    costs = {nodeid: seconds for nodeid, name, seconds in noted if name == "cpu_s"}
     terminalreporter.section(f"seconds of a processor: {sum(costs.values()):.0f}, the most for")
     for name in sorted(costs, key=costs.get, reverse=True)[:10]:
         terminalreporter.line(f"{costs[name]:.0f} {name}")
+    again = [line for _, name, line in noted if name == "booted again"]
+    booted = sum(count for _, name, count in noted if name == "booted")
+    terminalreporter.section(boots.summary(booted, len(again)))
+    for line in again:
+        terminalreporter.line(line)
 
 
 def pytest_exception_interact(node, report):
@@ -233,26 +258,32 @@ def pytest_exception_interact(node, report):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Runs a scenario and judges the guests as a part of it, so that what a
-    kernel says fails the scenario during which it was said."""
-    if wanted(pyfuncitem) is None:
-        return None
-    item, bench = pyfuncitem, pyfuncitem.config.bench
-    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    lab, fresh, leaky = bench.lab, _has(item, "fresh"), _has(item, "leaky")
-    try:
-        item.obj(**arguments)
-        _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
-    except BaseException as error:
-        words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
-        if not isinstance(error, judge.Harmed):
-            words += judge.kernel_reports(lab) + [judge.last_words(lab)]
-        item.add_report_section("call", "guests", "\n\n".join(words))
-        bench.clear()
-        raise
-    if fresh or leaky:
-        bench.clear()
-    return True
+    """Has the guests judged as a part of the scenario, so that what a kernel says fails
+    the scenario during which it was said."""
+    if wanted(pyfuncitem) is not None:
+        pyfuncitem.obj = _judged(pyfuncitem, pyfuncitem.obj)
+    # Left to pytest, which calls it now.
+    return None
+
+
+def _judged(item, scenario):
+    @functools.wraps(scenario)
+    def run(**arguments):
+        bench = item.config.bench
+        lab, fresh, leaky = bench.lab, _has(item, "fresh"), _has(item, "leaky")
+        try:
+            scenario(**arguments)
+            _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
+        except BaseException as error:
+            words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
+            if not isinstance(error, judge.Harmed):
+                words += judge.kernel_reports(lab) + [judge.last_words(lab)]
+            item.add_report_section("call", "guests", "\n\n".join(words))
+            bench.clear()
+            raise
+        if fresh or leaky:
+            bench.clear()
+    return run
 
 
 def _before_a_change(item, following) -> bool:

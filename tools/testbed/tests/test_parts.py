@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from testbed import initramfs, judge, stubs, tsc
-from testbed.guest import EmulatorFailed
-from testbed.lab import Lab, together
+from testbed.lab import together
 from testbed.stack import STACKS
 
 
@@ -58,40 +57,6 @@ def test_commands_that_are_given_to_one_program():
     assert together(commands) == (r"modprobe a && printf '%s\n' 'link set x up' 'addr add 1 dev x' | ip -batch - && "
                                   r"rdma link add && printf '%s\n' 'link show' | ip -batch -")
     assert together([]) == "true"
-
-
-class Boots(Lab):
-    """A lab whose guests are replaced by what their boots end with."""
-
-    def __init__(self, *outcomes):
-        self.outcomes, self.guests = iter(outcomes), {}
-        self._launch("solo")
-
-    def _launch(self, name):
-        self.name, self.guests[name], self.outcome = name, self, next(self.outcomes)
-
-    def wait_booted(self):
-        if self.outcome:
-            raise self.outcome
-
-    def run(self, command):
-        self.ran = command
-
-    def network(self, name):
-        return ["true"]
-
-
-def test_an_emulator_that_fails_is_started_again_once():
-    lab = Boots(EmulatorFailed(), None)
-    lab._ready(lab)
-    assert lab.ran == "true"
-    for outcomes in ((EmulatorFailed(), EmulatorFailed()), (RuntimeError(), None)):
-        lab = Boots(*outcomes)
-        with pytest.raises(RuntimeError):
-            lab._ready(lab)
-    boots = ["[    8.8] Oops: int3: 0000 [#1] SMP KASAN", "[    8.9] Kernel panic - not syncing: Fatal exception"]
-    assert EmulatorFailed.did("", boots) and EmulatorFailed.did("qemu: Assertion `r' failed", [])
-    assert not EmulatorFailed.did("", ["[    8.8] Oops: general protection fault: 0000 [#1]"])
 
 
 def test_what_an_operator_types():

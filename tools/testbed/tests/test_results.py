@@ -2,7 +2,7 @@
 """Reading the results of other programs: kmemleak, KUnit, cargo, pytest."""
 
 from testbed import ktap, leaks
-from testbed.tally import Tally, cargo, junit, total
+from testbed.tally import Tally, cargo, junit, main, total
 
 KMEMLEAK = """\
 unreferenced object 0xff11000004a1b400 (size 64):
@@ -53,21 +53,31 @@ def test_kunit_cases():
 def test_cargo_counts_are_added_up():
     log = ("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n"
            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n")
-    assert cargo(log) == Tally(15, 2)
+    assert cargo(log) == Tally(15, 2, 1)
     assert cargo("error[E0425]: cannot find value\n") == Tally(0, 1)
 
 
 def test_junit_counts():
     text = ("<testsuites><testsuite><testcase name='a'/><testcase name='b'><failure/></testcase>"
             "<testcase name='c'><error/></testcase><testcase name='d'><skipped/></testcase>"
+            "<testcase name='e'><properties><property name='booted' value='3'/>"
+            "<property name='booted again' value='client: silent'/></properties></testcase>"
             "</testsuite></testsuites>")
-    assert junit(text) == Tally(1, 2)
+    assert junit(text) == Tally(2, 2, 1, booted=3, again=1)
 
 
 def test_a_suite_that_ran_nothing_has_failed(tmp_path):
-    Tally(4, 0).save(tmp_path / "good")
-    Tally(0, 0).save(tmp_path / "empty")
-    assert total([tmp_path / "good"]) == Tally(4, 0)
-    assert total([tmp_path / "good", tmp_path / "empty"]) == Tally(4, 1)
-    assert total([tmp_path / "good", tmp_path / "never-written"]) == Tally(4, 1)
-    assert str(total([tmp_path / "good"])) == "4 passed, 0 failed"
+    Tally(4, 0, 2).save(tmp_path / "good")
+    Tally(0, 0, 7).save(tmp_path / "all-skipped")
+    assert total([tmp_path / "good"]) == Tally(4, 0, 2)
+    assert total([tmp_path / "good", tmp_path / "all-skipped"]) == Tally(4, 1, 9)
+    assert total([tmp_path / "good", tmp_path / "never-written"]) == Tally(4, 1, 2)
+    assert str(total([tmp_path / "good"])) == "4 passed, 0 failed, 2 skipped"
+
+
+def test_the_closing_lines(tmp_path, capsys):
+    Tally(4, 0, 2, booted=5, again=1).save(tmp_path / "scenarios")
+    Tally(3, 0, 0, booted=1).save(tmp_path / "kunit")
+    assert main("sum", str(tmp_path / "scenarios"), str(tmp_path / "kunit")) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "6 guests booted, 1 of them again as they did not come up", "7 passed, 0 failed, 2 skipped"]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`--boots N`: the guests of the selected scenarios are booted as these would have it, N times
+over, and nothing is run on them.  The summary says how many of them did not come up at first."""
+
+import pytest
+
+from testbed import judge
+
+
+class Boot(pytest.Item):
+    """Boots guests of a kind."""
+
+    def __init__(self, *, key: tuple, **others):
+        super().__init__(**others)
+        self.key = key
+
+    def runtest(self):
+        lab = self.config.bench.take(self.key, fresh=True)
+        judge.check(lab)
+
+    def reportinfo(self):
+        return self.path, None, self.name
+
+    def repr_failure(self, excinfo):
+        return str(excinfo.value)
+
+
+def in_place_of(items: list, session, rounds: int, kind, anew) -> list[Boot]:
+    """kind(item) tells what guests a scenario asks for, anew(item) whether none that were there
+    before will do, or none after it."""
+    wanted = {}
+    for item in items:
+        if key := kind(item):
+            batch = item.get_closest_marker("xdist_group").args[0]
+            wanted[f"{batch}-{item.name}" if anew(item) else batch] = key
+    return [Boot.from_parent(session, name=f"{number}-{name}", key=key)
+            for number in range(1, rounds + 1) for name, key in wanted.items()]
