@@ -62,11 +62,13 @@ pub(crate) const MAX_SEGMENTS: u16 = 128;
 pub(crate) struct Queue;
 
 /// The driver's part of a request.
+#[pin_data]
 pub(crate) struct Pdu {
     /// Since when it is one of those that its disk may have under way.
     pub(crate) turn: Turn,
     /// What the server's cache had lived through when it was sent.
     run: u32,
+    #[pin]
     sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
 
@@ -105,7 +107,7 @@ impl Driver for Queue {
     type QueueData = Arc<DiskIo>;
 
     fn init_pdu() -> impl PinInit<Pdu, Error> {
-        try_init!(Pdu {
+        try_pin_init!(Pdu {
             turn: Turn::default(),
             run: 0,
             sg <- SgList::new(),
@@ -187,8 +189,8 @@ impl Driver for Queue {
         }
     }
 
-    fn sg(pdu: Pin<&mut Pdu>) -> &mut SgTable {
-        pdu.get_mut().sg.as_table()
+    fn sg(pdu: Pin<&mut Pdu>) -> Pin<&mut SgTable> {
+        pdu.project().sg
     }
 }
 
@@ -282,7 +284,7 @@ fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> 
     if !can_do(disk, op) {
         return refused(disk, rq, Status::NOT_SUPPORTED);
     }
-    rq.pdu_mut().get_mut().run = disk.cache().run();
+    *rq.pdu_mut().project().run = disk.cache().run();
     if op == WireOp::Flush {
         if disk.cache().fails_flush() {
             return refused(disk, rq, Status::IO_ERROR);

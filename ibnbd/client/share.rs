@@ -116,7 +116,7 @@ impl Turn {
     /// Takes it from its request.
     #[inline]
     pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
-        core::mem::take(&mut rq.pdu_mut().get_mut().turn)
+        core::mem::take(rq.pdu_mut().project().turn)
     }
 
     /// Returns whether the request is counted.
@@ -184,7 +184,7 @@ impl Share {
     /// A request comes by the hardware queue `queue`.
     #[inline]
     pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
-        rq.pdu_mut().get_mut().turn = Turn(None);
+        *rq.pdu_mut().project().turn = Turn(None);
         if self.member.0.disks.load(Relaxed) < 2 {
             return Entry::Go(rq);
         }
@@ -196,7 +196,7 @@ impl Share {
         if inner.under_way < inner.window.limit() {
             inner.under_way += 1;
             drop(inner);
-            rq.pdu_mut().get_mut().turn = Turn(Some(now_ns));
+            *rq.pdu_mut().project().turn = Turn(Some(now_ns));
             return Entry::Go(rq);
         }
         let tag = rq.tag();
@@ -243,7 +243,7 @@ impl Share {
         drop(inner);
         let place = self.places.get(tag)?;
         let (mut rq, queue) = place.take()?;
-        rq.pdu_mut().get_mut().turn = Turn(Some(now_ns));
+        *rq.pdu_mut().project().turn = Turn(Some(now_ns));
         Some((rq, queue))
     }
 }

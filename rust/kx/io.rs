@@ -41,7 +41,9 @@ use kernel::{
 /// # Safety
 ///
 /// Between `into_raw` and `from_raw`, the table that `sg` returns must be
-/// reachable only through the raw pointer.
+/// reachable only through the raw pointer, stay where it is, and describe nothing
+/// but memory of this I/O. `is_wanted` and `is_given_up` may be called by several
+/// threads at a time.
 pub unsafe trait Io: Send + Sized + 'static {
     /// Gives the I/O away as a raw pointer.
     fn into_raw(self) -> NonNull<c_void>;
@@ -154,7 +156,8 @@ impl<T: Io> VtableOf<T> {
 
 // SAFETY: `Io` requires `Send`.
 unsafe impl Send for IoHandle {}
-// SAFETY: There is nothing to be done with a shared reference.
+// SAFETY: A shared reference is good for `is_wanted` and `is_given_up` only, which
+// any number of threads may call by the contract of `Io`.
 unsafe impl Sync for IoHandle {}
 
 impl IoHandle {
@@ -364,7 +367,8 @@ impl SyncIo {
 struct SyncRef(Arc<SyncInner>);
 
 // SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and the
-// table is used through nothing else.
+// table is used through nothing else. It is part of what the reference keeps, and
+// describes the buffer beside it. `is_wanted` and `is_given_up` are constant.
 unsafe impl Io for SyncRef {
     fn into_raw(self) -> NonNull<c_void> {
         let raw = Arc::into_raw(self.0).cast_mut().cast();

@@ -10,7 +10,10 @@
 //!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
-use core::ptr::NonNull;
+use core::{
+    marker::PhantomPinned,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     prelude::*, //
@@ -30,6 +33,9 @@ pub struct SgEntry(bindings::scatterlist);
 pub struct Sg<E: ?Sized> {
     nents: u32,
     mapped: u32,
+    /// A list that is pinned cannot be exchanged for another: what it describes
+    /// is what its owner has.
+    _pin: PhantomPinned,
     entries: E,
 }
 

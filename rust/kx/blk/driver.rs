@@ -150,8 +150,9 @@ pub trait Driver: Sized + 'static {
     }
 
     /// Returns the scatterlist in the driver's part of a request, which makes
-    /// [`Request::map_sg`] work.
-    fn sg(_pdu: Pin<&mut Self::Pdu>) -> &mut SgTable {
+    /// [`Request::map_sg`] work. It must be inside the driver's part, and always
+    /// the same one. It is empty when a request comes to [`Self::queue_rq`].
+    fn sg(_pdu: Pin<&mut Self::Pdu>) -> Pin<&mut SgTable> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }
@@ -237,6 +238,11 @@ impl<D: Driver> Vtable<D> {
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
         // SAFETY: The request is the driver's, and not started yet.
         unsafe { bindings::blk_mq_start_request(rq) };
+        // What it carried in its last life is somebody else's memory now.
+        // SAFETY: The request is the driver's, which has not got it yet.
+        if let Some(table) = unsafe { Request::<D>::table_of(rq) } {
+            table.clear();
+        }
         // SAFETY: The request is the driver's and is passed on here.
         let rq = unsafe { Request::<D>::from_raw(rq) };
         // SAFETY: A queue with this vtable is made by `Disk::add` only. A queue

@@ -169,16 +169,43 @@ impl<D: Driver> Request<D> {
         unsafe { Pin::new_unchecked(&mut *Self::pdu_of(self.0.as_ptr())) }
     }
 
+    /// Returns the scatterlist in the driver's part of a request, if it has one.
+    ///
+    /// It belongs to this request for ever: it is inside what is behind the
+    /// request, which is pinned, and safe code can neither move a list that it
+    /// gets pinned nor fill one.
+    ///
+    /// # Safety
+    ///
+    /// `rq` must be a request with a valid `D::Pdu`, and the caller own it during
+    /// `'a`.
+    pub(crate) unsafe fn table_of<'a>(rq: *mut bindings::request) -> Option<&'a mut SgTable> {
+        if !D::HAS_SG {
+            return None;
+        }
+        let pdu = Self::pdu_of(rq);
+        // SAFETY: Valid and in nobody else's use, by this function's contract;
+        // requests do not move.
+        let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
+        // SAFETY: Nothing is moved out.
+        let table = unsafe { table.get_unchecked_mut() };
+        let at = table.as_ptr().addr().wrapping_sub(pdu.addr());
+        // Else the driver could have it change hands.
+        (at < size_of::<D::Pdu>()).then_some(table)
+    }
+
     /// Fills the scatterlist in the driver's part with the request's data and
     /// returns the number of entries, zero if the operation has no data.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there are more segments than entries.
+    /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if there is no
+    /// such list.
     pub fn map_sg(&mut self) -> Result<u32> {
         let rq = self.0.as_ptr();
         let has_data = self.op().is_some_and(Op::has_data);
-        let table = D::sg(self.pdu_mut());
+        // SAFETY: Owned by the type invariant, and borrowed exclusively.
+        let table = unsafe { Self::table_of(rq) }.ok_or(EINVAL)?;
         if has_data {
             // SAFETY: The request is owned by the type invariant. Reads and
             // writes have data.
@@ -256,7 +283,10 @@ impl<D: Driver> Drop for Request<D> {
 }
 
 // SAFETY: Between `into_raw` and `from_raw` the request is owned by who holds the
-// raw pointer, and with it the table in its private data.
+// raw pointer, and with it the table in its private data, see `table_of`. That is
+// emptied before the driver gets the request, and filled by `map_sg` only, so that
+// it describes the request's own memory. `is_wanted` and `is_given_up` get shared
+// references to the disk's data, which is `Sync`.
 unsafe impl<D: IoDriver> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
@@ -268,13 +298,8 @@ unsafe impl<D: IoDriver> Io for Request<D> {
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
-        if !D::HAS_SG {
-            return None;
-        }
-        let pdu = Self::pdu_of(raw.cast().as_ptr());
-        // SAFETY: The caller owns the request, so the private data is valid and
-        // in no one else's use; requests do not move.
-        let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
+        // SAFETY: The caller owns the request, and with it the table.
+        let table = unsafe { Self::table_of(raw.cast().as_ptr()) }?;
         (!table.is_empty()).then_some(NonNull::from(table))
     }
 

@@ -55,6 +55,7 @@ struct NullDriver;
 struct NullPdu {
     magic: u32,
     uses: Atomic<u32>,
+    #[pin]
     sg: SgList<8>,
 }
 
@@ -137,6 +138,10 @@ impl Driver for NullDriver {
                 return Ok(());
             }
         }
+        // What the request's last life has left is gone.
+        if !Self::sg(rq.pdu_mut()).is_empty() {
+            disk.miscounts.fetch_add(1, Relaxed);
+        }
         let Ok(nents) = rq.map_sg() else {
             return Err((rq, Status::INVALID));
         };
@@ -197,9 +202,8 @@ impl Driver for NullDriver {
         }
     }
 
-    fn sg(pdu: Pin<&mut NullPdu>) -> &mut SgTable {
-        // SAFETY: Nothing is moved out.
-        unsafe { pdu.get_unchecked_mut() }.sg.as_table()
+    fn sg(pdu: Pin<&mut NullPdu>) -> Pin<&mut SgTable> {
+        pdu.project().sg
     }
 }
 
