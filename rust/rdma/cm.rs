@@ -172,9 +172,12 @@ pub struct CmId {
     has_qp: AtomicFlag,
 }
 
-// SAFETY: The connection manager locks its ids.
+// SAFETY: An id belongs to no thread, and the handler is `Send`.
 unsafe impl Send for CmId {}
-// SAFETY: As above.
+// SAFETY: The connection manager has locks for what it keeps of an id, and changes
+// the state as one step: of two calls that exclude each other, one fails. What is
+// read here without them is read in one piece, or does not change any more. The
+// handler is `Sync`.
 unsafe impl Sync for CmId {}
 
 impl CmId {
@@ -469,8 +472,9 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: The id is live by the type invariant; afterwards no handler
-        // runs, so that the context may go.
+        // SAFETY: The id is live by the type invariant, and nobody uses it after
+        // this. This waits for a handler that runs, and no other one begins, so
+        // that the context may go then.
         unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Cq {
 
 // SAFETY: A completion queue may be used and freed from any thread.
 unsafe impl Send for Cq {}
-// SAFETY: As above; shared access gives out the pointer only.
+// SAFETY: As above; of those who poll with shared access, one does at a time.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -132,7 +132,8 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the queue is live; its one user, a
-        // queue pair, is destroyed before it drops this.
+        // queue pair, was destroyed before, or never made. Nobody polls, which
+        // takes a reference to the queue pair. This waits for the work that polls.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) }
     }
 }

@@ -105,7 +105,8 @@ impl fmt::Display for Name {
 
 // SAFETY: Devices may be used from any thread.
 unsafe impl Send for Device {}
-// SAFETY: As above; the C functions called on them are thread-safe.
+// SAFETY: As above; the C functions called on them are thread-safe, and what is
+// read without them does not change while the device is registered.
 unsafe impl Sync for Device {}
 
 fn new_event() -> Result<Arc<Completion>> {
@@ -118,8 +119,8 @@ impl Device {
     /// `ib` must be a device that is being added, whose removal waits for `gone`.
     unsafe fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
         static LAST_ID: Atomic<u64> = Atomic::new(0);
-        // SAFETY: By this function's contract. Renaming takes the lock of all
-        // devices for writing, and whoever adds one has it.
+        // SAFETY: By this function's contract the device has its name. Renaming
+        // takes the lock of all devices for writing, and whoever adds one holds it.
         let name = unsafe { Name::of(ib) };
         // INVARIANT: By this function's contract.
         Arc::pin_init(
@@ -196,7 +197,8 @@ impl Device {
 
     /// Returns the number of completion vectors, at least one.
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: The device is live by the type invariant.
+        // SAFETY: The device is live by the type invariant; the number does not
+        // change once it is registered.
         let vectors = unsafe { (*self.ib.as_ptr()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(1).max(1)
     }
@@ -295,9 +297,6 @@ struct Entry {
     dev: Arc<Device>,
     users: KVec<User>,
 }
-
-// SAFETY: Everything in it may be.
-unsafe impl Send for Entry {}
 
 kernel::sync::global_lock! {
     // SAFETY: `Client::new` initialises it, and nothing finds a device before.
@@ -426,7 +425,8 @@ impl Client {
 #[pinned_drop]
 impl PinnedDrop for Client {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by `new`; removes every device first.
+        // SAFETY: Registered by `new`. This removes every device, and no callback
+        // runs after it.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
         // The list is empty now, but a static is never dropped, and so would
         // keep its memory when the module goes.

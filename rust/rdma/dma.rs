@@ -218,7 +218,8 @@ impl MappedIo {
         if orig_nents == 0 {
             return Err((EINVAL, io));
         }
-        // SAFETY: The device is live, and the table holds that many elements.
+        // SAFETY: The device is live as it is borrowed. The table is of this I/O,
+        // holds that many elements, and is not mapped: nobody else can reach it.
         let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
         if nents <= 0 {
             return Err((EIO, io));
@@ -318,7 +319,8 @@ impl Iterator for Sges<'_> {
             )
         };
         self.left -= 1;
-        // SAFETY: As above; behind the last element the result is not used.
+        // SAFETY: It is an element of the list, of which the last is marked; behind
+        // the last mapped one the result is not used.
         self.next = unsafe { kernel::bindings::sg_next(self.next) };
         Some(Sge::of_device(self.device, addr, len, self.lkey))
     }

@@ -23,17 +23,25 @@
 //! # What the types guarantee
 //!
 //! - A protection domain outlives its queue pairs, regions and mappings; a
-//!   device removal waits for all of them.
-//! - No completion runs after its queue pair was dropped, and none refers to a
+//!   device removal waits for all of them. No work request names a region that is
+//!   gone, or one of another domain.
+//! - No completion runs after its queue pair was closed, and none refers to a
 //!   slot or buffer that is gone.
 //! - A send queue is never overrun: a chain that does not fit is refused with
-//!   `EAGAIN`.
+//!   `EAGAIN`. An error that means that nothing was sent is never a driver's.
+//! - Addresses for a device never get to another one.
 //!
 //! # What they do not
 //!
-//! An [`sge::Sge`], an rkey and a remote address are plain numbers. What memory
-//! a device reads or writes through them while a request is in flight is, as
-//! with every DMA interface, the business of the driver's protocol.
+//! An [`sge::Sge`] and a registration do not keep the memory that they name; an
+//! rkey and a remote address are plain numbers. What memory a device reads or
+//! writes through them is, as with every DMA interface, the business of the
+//! driver's protocol. It keeps a mapping until the work requests that name it have
+//! completed and the registrations of it are invalid, or until all queue pairs of
+//! the protection domain are closed (see [`pd::Pd`]).
+//!
+//! Whoever leaks an owner with `mem::forget` and unloads his module has its code
+//! called after that.
 //!
 //! [`include/rdma/ib_verbs.h`]: srctree/include/rdma/ib_verbs.h
 //! [`include/rdma/rdma_cm.h`]: srctree/include/rdma/rdma_cm.h

@@ -258,9 +258,11 @@ pub struct QueuePair<H: Handler> {
     _pin: PhantomPinned,
 }
 
-// SAFETY: Queue pairs may be used from any thread; `qp` is constant once shared.
+// SAFETY: Queue pairs may be used from any thread, and so may all fields; `qp` is a
+// pointer to one.
 unsafe impl<H: Handler> Send for QueuePair<H> {}
-// SAFETY: As above.
+// SAFETY: As above; `qp` is not written once shared, by the type invariant, and the
+// completion entries never.
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
@@ -278,7 +280,8 @@ impl<H: Handler> QueuePair<H> {
         cq: *mut bindings::ib_cq,
         wc: *mut bindings::ib_wc,
     ) -> &'a Self {
-        // SAFETY: By this function's contract the context was set to the object.
+        // SAFETY: By this function's contract; the context was set to the object,
+        // which lives as long as the queue pair.
         let this = unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() };
         // SAFETY: By this function's contract.
         this.handler.completes(unsafe { wc::position(cq, wc) });
@@ -436,7 +439,8 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// Called by the core with the context that `create` gave it.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut kernel::ffi::c_void) {
-        // SAFETY: By this function's contract.
+        // SAFETY: By this function's contract. The object lives until the queue
+        // pair is destroyed, after which there are no events.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
         if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
             // SAFETY: The id is live as `qp` holds it.

@@ -81,6 +81,28 @@ def test_files_are_those_that_are_documented(mapped):
     assert [entry.what for entry in entries if entry.mode is not None and entry not in met] == []
 
 
+def test_a_device_that_is_renamed(mapped):
+    """Its name is read all the time meanwhile: it is the one or the other."""
+    server, client = mapped
+    name, other = f"{mapped.rdma}0", "renamed"
+    files = {server: f"{SERVER}/paths/ip:10.0.1.2@ip:10.0.1.1/hca_name", client: f"{FIRST}/hca_name"}
+    reading = [guest.start(f"while [ ! -e /tmp/renamed ]; do read -r name < {file}; echo $name; done | sort -u")
+               for guest, file in files.items()]
+    for guest in files:
+        guest.run(f"end=$(($(date +%s) + {SECONDS})); while [ $(date +%s) -lt $end ]; do "
+                  f"rdma dev set {name} name {other} && rdma dev set {other} name {name} || exit 1; done; "
+                  "touch /tmp/renamed", timeout=300)
+    of_server, of_client = (set(job.wait(60).split()) for job in reading)
+    assert of_server == {name, other}
+    # The client's file names the device as it was when it connected.
+    assert of_client == {name}
+    server.run(f"rdma dev set {name} name {other}")
+    try:
+        assert server.run(f"cat {files[server]}").strip() == other
+    finally:
+        server.run(f"rdma dev set {other} name {name}")
+
+
 @pytest.mark.fast
 def test_values(mapped):
     server, client = mapped
