@@ -113,16 +113,7 @@ impl Mr {
         if pages.device_id() != self.pd.device().id() {
             return Err(EINVAL);
         }
-        let length = u32::try_from(pages.len())?;
-        let mut sg = kernel::bindings::scatterlist::c_zeroed();
-        // SAFETY: `sg` is one valid element. This gives it the mark of the last
-        // one, which iterators look for behind each element.
-        unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
-        sg.dma_address = pages.addr();
-        sg.length = length;
-        // SAFETY: `sg` is one valid element, of which this sets the length that
-        // devices see.
-        unsafe { bindings::sg_set_dma_len(&mut sg, length) };
+        let mut sg = list_of_one(pages.addr(), u32::try_from(pages.len())?);
         // SAFETY: `sg` is a list of one element, marked as the last one, whose
         // DMA address and length are those of memory that is mapped for the
         // region's device; it has no page, which the callee does not ask for.
@@ -215,6 +206,20 @@ impl Mr {
     }
 }
 
+/// Makes a list of one element that is mapped, and has no page.
+fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
+    let mut sg = kernel::bindings::scatterlist::c_zeroed();
+    // SAFETY: `sg` is one valid element. This gives it the mark of the last one:
+    // without that, who goes on from an element looks at what is behind it.
+    unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
+    sg.dma_address = addr;
+    sg.length = length;
+    // SAFETY: `sg` is one valid element, of which this sets the length that
+    // devices see.
+    unsafe { bindings::sg_set_dma_len(&mut sg, length) };
+    sg
+}
+
 /// The addresses that the registrations of a region are given.
 ///
 /// Those of the memory itself would tell the peer, and whoever listens, where
@@ -249,6 +254,22 @@ mod tests {
 
     /// As high as kernel addresses are.
     const ADDR: u64 = 0xffff_8880_1234_5678;
+
+    #[test]
+    fn a_list_has_an_end() {
+        let mut sg = list_of_one(ADDR, 8192);
+        // SAFETY: The element is valid, and nothing behind it is looked at if it
+        // is marked as the last one.
+        assert!(unsafe { kernel::bindings::sg_next(&mut sg) }.is_null());
+        // SAFETY: The element is valid.
+        let mapped = unsafe {
+            (
+                kernel::bindings::sg_dma_address(&mut sg),
+                kernel::bindings::sg_dma_len(&mut sg),
+            )
+        };
+        assert_eq!(mapped, (ADDR, 8192));
+    }
 
     #[test]
     fn keeps_the_place_in_the_page() {

@@ -262,9 +262,9 @@ impl<H: Handler> QueuePair<H> {
     ///   region of another protection domain, or a slot of another queue pair; or
     ///   no such chain can ever be sent.
     /// - `ENOTCONN`: the queue pair was closed.
-    /// - `EIO`: the device did not take all that it was handed. The queue pair is
-    ///   no longer usable, and nobody knows what of this chain, and of those that
-    ///   waited, was sent.
+    /// - `EIO`, or another one of the driver's: the device did not take all that it
+    ///   was handed. The queue pair is no longer usable, and nobody knows what of
+    ///   this chain, and of those that waited, was sent.
     pub fn send(
         &self,
         room: Room,
@@ -312,7 +312,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` and `EIO`, as [`QueuePair::send`].
+    /// `ENOTCONN` and those of the driver, as [`QueuePair::send`].
     pub fn ring(&self) -> Result {
         let mut queue = self.send_queue().lock();
         if queue.is_closed() {

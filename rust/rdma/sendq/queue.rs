@@ -156,9 +156,8 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// `EIO`, whatever the driver said, which is for the log: the device may have
-    /// some of the requests, and the errors of this crate for what it surely has
-    /// not are others.
+    /// What the driver says, but `EIO` for the errors by which this crate says that
+    /// nothing was sent: the device may have some of the requests.
     ///
     /// # Safety
     ///
@@ -180,12 +179,19 @@ impl SendQueue {
         // the crate's documentation says; the elements are such of this device,
         // as `Draft::gather` checks.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
-        if ret != 0 {
+        kernel::error::to_result(ret).map_err(|error| {
             self.closed = true;
-            kx::pr_warn_ratelimited!("a device does not take work requests ({})\n", ret);
-            return Err(EIO);
-        }
-        Ok(())
+            driver_error(error)
+        })
+    }
+}
+
+/// Translates the error of a driver that was given requests. Soft-iWARP, for one,
+/// says `ENOTCONN` while the state of a queue pair changes.
+fn driver_error(error: Error) -> Error {
+    match error {
+        EAGAIN | EINVAL | ENOTCONN => EIO,
+        other => other,
     }
 }
 

@@ -191,6 +191,15 @@ mod suite {
         Ok(())
     }
 
+    /// No driver says that nothing was sent.
+    #[test]
+    fn errors_of_drivers_are_others() {
+        for error in [EAGAIN, EINVAL, ENOTCONN] {
+            assert_eq!(driver_error(error), EIO);
+        }
+        assert_eq!(driver_error(ENOMEM), ENOMEM);
+    }
+
     /// Chains of all kinds, queued, refused and completed in any order: each
     /// entry of the device is free, or freed by a signal in flight, or waits for
     /// the next signal, which comes within a quarter of the queue.
