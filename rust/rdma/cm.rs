@@ -478,3 +478,59 @@ impl Drop for CmId {
         unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
     }
 }
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_cm)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl CmHandler for Nobody {
+        fn event(&self, _event: &CmEvent<'_>) {}
+    }
+
+    fn id() -> Result<CmId> {
+        CmId::new(Net::init(), PortSpace::Tcp, Arc::new(Nobody, GFP_KERNEL)?)
+    }
+
+    /// A second one would be destroyed with the first, and used after that.
+    #[test]
+    fn an_id_has_one_queue_pair() -> Result {
+        let id = id()?;
+        assert!(id.claim_qp() && !id.claim_qp());
+        id.unclaim_qp();
+        assert!(id.claim_qp() && !id.claim_qp());
+        Ok(())
+    }
+
+    #[test]
+    fn an_id_has_addresses_once_they_stay() -> Result {
+        let id = id()?;
+        assert!(id.local_addr().is_none() && id.peer_addr().is_none());
+        assert!(matches!(id.device(), Err(ENODEV)));
+        id.context.deliver(&CmEvent::AddrUnanswered);
+        assert!(id.local_addr().is_none());
+        id.context.deliver(&CmEvent::AddrResolved);
+        assert!(id.local_addr().is_some() && id.peer_addr().is_some());
+        Ok(())
+    }
+
+    /// Who sets his handler after the end learns of it.
+    #[test]
+    fn an_end_is_not_missed() -> Result {
+        let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
+        context.deliver(&CmEvent::Established(&[]));
+        assert!(matches!(
+            *context.handler.lock(),
+            HandlerSlot::Waiting { ended: false }
+        ));
+        context.deliver(&CmEvent::Disconnected);
+        assert!(matches!(
+            *context.handler.lock(),
+            HandlerSlot::Waiting { ended: true }
+        ));
+        assert!(context.handler().is_none());
+        Ok(())
+    }
+}
