@@ -43,6 +43,7 @@ mod queue;
 
 pub(crate) use queue::SendQueue;
 use queue::{
+    Admitted,
     Draft,
     Wr, //
 };
@@ -277,20 +278,12 @@ impl<H: Handler> QueuePair<H> {
             return Err(ENOTCONN);
         }
         let room = queue.with_imm(room);
-        let refused = match () {
-            () if !queue.is_possible(room) => Some(EINVAL),
-            () if !queue.has_credit(room) => Some(EAGAIN),
-            () => None,
-        };
-        if refused.is_some() || !queue.fits(room) {
-            // What waits makes room only once the device has it, and nobody else
-            // may come to ring.
+        let admitted = queue.admit(room);
+        if admitted != Ok(Admitted::Beside) {
             // SAFETY: This is the queue pair's own send queue.
             unsafe { queue.post(self.as_raw()) }?;
         }
-        if let Some(error) = refused {
-            return Err(error);
-        }
+        admitted?;
         let mut chain = Chain {
             draft: queue.begin(room),
             owner: self,

@@ -117,20 +117,40 @@ impl SendQueue {
         }
     }
 
+    /// Tells whether a chain can be queued. Unless it can wait beside those that
+    /// wait already, these are to be handed to the device first, also if it is
+    /// refused: they make room only once the device has them, and nobody else may
+    /// come to do that.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: never; `EAGAIN`: not now.
+    pub(super) fn admit(&self, room: Room) -> Result<Admitted> {
+        if !self.is_possible(room) {
+            Err(EINVAL)
+        } else if !self.has_credit(room) {
+            Err(EAGAIN)
+        } else if !self.fits(room) {
+            Ok(Admitted::Alone)
+        } else {
+            Ok(Admitted::Beside)
+        }
+    }
+
     /// Tells whether a chain can ever be queued.
-    pub(super) fn is_possible(&self, room: Room) -> bool {
+    fn is_possible(&self, room: Room) -> bool {
         room.wrs <= self.credits.depth
             && room.wrs as usize <= self.wrs.len()
             && room.sges as usize <= self.sges.len()
     }
 
     /// Tells whether the device's queue has room now.
-    pub(super) fn has_credit(&self, room: Room) -> bool {
+    fn has_credit(&self, room: Room) -> bool {
         room.wrs <= self.credits.room
     }
 
     /// Tells whether a chain can wait beside those that wait already.
-    pub(super) fn fits(&self, room: Room) -> bool {
+    fn fits(&self, room: Room) -> bool {
         self.used_wrs.saturating_add(room.wrs as usize) <= self.wrs.len()
             && self.used_sges.saturating_add(room.sges as usize) <= self.sges.len()
     }
@@ -193,6 +213,15 @@ fn driver_error(error: Error) -> Error {
         EAGAIN | EINVAL | ENOTCONN => EIO,
         other => other,
     }
+}
+
+/// Where a chain has its place; see [`SendQueue::admit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Admitted {
+    /// Behind those that wait.
+    Beside,
+    /// Where those were that wait, when they are gone.
+    Alone,
 }
 
 /// What a chain finds, and leaves if it is not queued.

@@ -165,6 +165,24 @@ mod suite {
         Ok(())
     }
 
+    /// Whatever is not queued beside those that wait has them rung for first: a
+    /// short queue would be full of what nobody rings for.
+    #[test]
+    fn full_queues_are_rung() -> Result {
+        let mut queue = queue()?;
+        chain(&mut queue, DEPTH - 1, false)?;
+        assert_eq!(queue.admit(room(1, 0)), Ok(Admitted::Beside));
+        assert_eq!(queue.admit(room(2, 0)), Err(EAGAIN));
+        assert_eq!(queue.admit(room(DEPTH + 1, 0)), Err(EINVAL));
+        post(&mut queue);
+        queue.completed();
+        assert_eq!(queue.admit(room(2, 0)), Ok(Admitted::Beside));
+        let mut queue = SendQueue::new(1000, 4, DEVICE)?;
+        chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
+        assert_eq!(queue.admit(room(1, 0)), Ok(Admitted::Alone));
+        Ok(())
+    }
+
     #[test]
     fn batches_have_an_end() -> Result {
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
