@@ -282,9 +282,10 @@ impl Schedule {
             fault.at = near + r.below(3 * MS);
             s.faults.push(fault);
         }
-        match r.below(4) {
+        match r.below(5) {
             0 | 1 => s.storm(&mut r, sectors),
             2 => s.slow_attempt(&mut r, sectors),
+            3 => s.outage(&mut r, sectors),
             _ => {}
         }
         s.requests.sort_by_key(|q| q.at);
@@ -353,6 +354,35 @@ impl Schedule {
                     } else {
                         after
                     }),
+                sector: r.below(sectors) as u8,
+                write: r.below(4) != 0,
+            });
+        }
+    }
+
+    /// All paths fail one soon after the other, perhaps once more as soon as they are back, while the
+    /// disk is slow and send queues are full. Requests fail at once, or soon.
+    fn outage(&mut self, r: &mut Rng, sectors: u64) {
+        let at = r.between(500 * MS, BUSY);
+        let mut fault = |at, kind| self.faults.push(Fault { at, kind });
+        let time = r.between(100, 1000) * MS;
+        let extra = r.between(100, 3000) * MS;
+        fault(at - 10 * MS, Kind::SlowDisk { time, extra });
+        let time = r.between(10, 500) * MS;
+        fault(at, Kind::Full { time });
+        let pace = r.between(1, 30) * MS;
+        for path in 0..self.paths {
+            fault(at + r.below(pace), Kind::ClientError { path });
+            if r.below(2) == 0 {
+                let again = at + pace + r.below(30 * MS);
+                fault(again, Kind::ClientError { path });
+            }
+        }
+        self.reconnect_ms = 20;
+        self.queue_timeout = r.pick(&[0, 0, 20]) * MS;
+        while self.requests.len() < REQUESTS {
+            self.requests.push(Request {
+                at: at + r.below(2 * pace + 30 * MS),
                 sector: r.below(sectors) as u8,
                 write: r.below(4) != 0,
             });
