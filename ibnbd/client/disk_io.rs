@@ -18,7 +18,11 @@ use crate::{
         Share, //
     }, //
 };
-use ibnbd_proto::state::Gate;
+pub(crate) use ibnbd_proto::gate::Verdict;
+use ibnbd_proto::{
+    gate,
+    state::Gate, //
+};
 use ibtrs_client::Session;
 use kernel::{
     prelude::*,
@@ -79,16 +83,6 @@ pub(crate) struct DiskIo {
     share: Share,
     /// Requests that wait, by tag.
     held: ByTag<TakeCell<Request<Queue>>>,
-}
-
-/// What to do with a request.
-pub(crate) enum Verdict {
-    /// Send it for the device of this number.
-    Send(u32),
-    /// Keep it.
-    Hold,
-    /// End it.
-    Fail,
 }
 
 impl DiskIo {
@@ -160,15 +154,7 @@ impl DiskIo {
     /// Returns what to do with a request.
     #[inline]
     pub(crate) fn verdict(&self) -> Verdict {
-        if self.is_gone() {
-            return Verdict::Fail;
-        }
-        // ORDERING: Pairs with `open`, so that the number is that of the device.
-        match self.gate.load(Acquire) {
-            PASS => Verdict::Send(self.device_id.load(Relaxed)),
-            HOLD => Verdict::Hold,
-            _ => Verdict::Fail,
-        }
+        gate::verdict(self)
     }
 
     /// Keeps a request until the gate is moved.
@@ -177,54 +163,94 @@ impl DiskIo {
     ///
     /// The request comes back if there is no place for it.
     pub(crate) fn hold(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
-        let Some(slot) = self.held.get(rq.tag()) else {
-            return Err((rq, Status::TARGET));
-        };
-        slot.put(rq).map_err(|rq| (rq, Status::RESOURCE))?;
-        // ORDERING: Either this sees that the gate has moved, or who moves it sees the
-        // request.
-        self.gate.fetch_add(0, Full);
-        if !matches!(self.verdict(), Verdict::Hold) {
-            requeue(slot);
-        }
-        Ok(())
+        gate::hold(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
     /// Lets requests go to the device that the server calls `device_id`; with
     /// `write_through` they do not stay in its cache.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {
         self.write_through.store(write_through, Relaxed);
-        self.device_id.store(device_id, Relaxed);
-        self.set_gate(Gate::Pass);
+        gate::open(self, device_id);
     }
 
     /// Moves the gate, and lets those decide anew that wait before it.
     pub(crate) fn set_gate(&self, gate: Gate) {
-        let gate = match gate {
-            Gate::Pass => PASS,
-            Gate::Hold => HOLD,
-            Gate::Fail => FAIL,
-        };
-        // ORDERING: See `hold`; also publishes the number.
-        self.gate.xchg(gate, Full);
-        if gate != HOLD {
-            self.release();
-        }
+        gate::set(self, gate);
     }
 
-    /// Lets requests that wait, and all later ones, fail.
+    /// Lets requests that wait, and all later ones, fail. Requests that pass still end, as the
+    /// session is there.
     pub(crate) fn set_gone(&self) {
-        // ORDERING: See `hold`. Requests that pass still end, as the session is there.
-        self.gone.xchg(true, Full);
-        self.release();
+        gate::go(self);
     }
 
     /// Returns whether the disk goes.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Relaxed)
     }
+}
 
-    fn release(&self) {
+/// The words and places that [`gate`] decides about.
+impl gate::Disk for DiskIo {
+    type Request = Request<Queue>;
+
+    #[inline]
+    fn gate(&self) -> Gate {
+        // ORDERING: Pairs with `set_gate`, so that the number is that of the device.
+        match self.gate.load(Acquire) {
+            PASS => Gate::Pass,
+            HOLD => Gate::Hold,
+            _ => Gate::Fail,
+        }
+    }
+
+    fn set_gate(&self, gate: Gate) {
+        let gate = match gate {
+            Gate::Pass => PASS,
+            Gate::Hold => HOLD,
+            Gate::Fail => FAIL,
+        };
+        // ORDERING: Also publishes the number.
+        self.gate.xchg(gate, Full);
+    }
+
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    fn set_gone(&self) {
+        self.gone.xchg(true, Full);
+    }
+
+    #[inline]
+    fn device_id(&self) -> u32 {
+        self.device_id.load(Relaxed)
+    }
+
+    fn set_device_id(&self, id: u32) {
+        self.device_id.store(id, Relaxed);
+    }
+
+    fn barrier(&self) {
+        // ORDERING: A full barrier, as all exchanges that give a value back.
+        self.gate.fetch_add(0, Full);
+    }
+
+    fn put(&self, tag: u32, rq: Request<Queue>) -> Result<(), Request<Queue>> {
+        match self.held.get(tag) {
+            Some(slot) => slot.put(rq),
+            None => Err(rq),
+        }
+    }
+
+    fn requeue(&self, tag: u32) {
+        if let Some(slot) = self.held.get(tag) {
+            requeue(slot);
+        }
+    }
+
+    fn requeue_all(&self) {
         for slot in self.held.iter() {
             requeue(slot);
         }

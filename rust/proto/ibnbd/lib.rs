@@ -31,6 +31,7 @@
 )]
 
 pub mod access;
+pub mod gate;
 pub mod identity;
 pub mod io_check;
 pub mod map_opts;

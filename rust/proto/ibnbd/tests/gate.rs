@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests at a gate that is moved, in every order of the steps of those who do it.
+
+#[path = "../../ibtrs/tests/interleave/mod.rs"]
+mod interleave;
+
+use ibnbd_proto::gate::{self, Disk, Verdict};
+use ibnbd_proto::state::Gate;
+use interleave::{explore, Stage, Thread};
+
+/// What the server calls the device, before and after it was opened anew.
+const OLD: u32 = 1;
+const NEW: u32 = 2;
+
+#[derive(Clone, Debug)]
+struct World {
+    gate: Gate,
+    gone: bool,
+    device_id: u32,
+    held: Option<()>,
+    queued: u32,
+    /// The server was told of another life: the old number means something else.
+    fresh: bool,
+    sent: u32,
+    failed: u32,
+    /// Threads that may move the gate yet.
+    movers: usize,
+}
+
+/// What may be wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// Who puts a request aside does not look again.
+    LooksOnce,
+    /// The gate opens before the number is stored.
+    OpensEarly,
+}
+
+struct View<'a>(&'a Stage<World>);
+
+impl Disk for View<'_> {
+    type Request = ();
+
+    fn gate(&self) -> Gate {
+        self.0.act(|w| w.gate)
+    }
+    fn set_gate(&self, gate: Gate) {
+        self.0.act(|w| w.gate = gate)
+    }
+    fn is_gone(&self) -> bool {
+        self.0.act(|w| w.gone)
+    }
+    fn set_gone(&self) {
+        self.0.act(|w| w.gone = true)
+    }
+    fn device_id(&self) -> u32 {
+        self.0.act(|w| w.device_id)
+    }
+    fn set_device_id(&self, id: u32) {
+        self.0.act(|w| w.device_id = id)
+    }
+    // Steps are in order here.
+    fn barrier(&self) {}
+    fn put(&self, _tag: u32, (): ()) -> Result<(), ()> {
+        self.0.act(|w| match w.held.replace(()) {
+            None => Ok(()),
+            Some(()) => Err(()),
+        })
+    }
+    fn requeue(&self, _tag: u32) {
+        self.0
+            .act(|w| w.queued += u32::from(w.held.take().is_some()))
+    }
+    fn requeue_all(&self) {
+        self.requeue(0)
+    }
+}
+
+/// The request, whenever it is queued, until it is sent or fails.
+fn submitter(view: &View<'_>, wrong: Wrong) {
+    loop {
+        view.0.wait(|w| w.queued > 0 || w.movers == 0);
+        if view.0.act(|w| w.queued == 0) {
+            // Nobody queues it any more.
+            return;
+        }
+        view.0.act(|w| w.queued -= 1);
+        match gate::verdict(view) {
+            Verdict::Send(id) => {
+                // What passed before the gate was closed has the number of before.
+                view.0.act(|w| {
+                    let right = if w.gate == Gate::Pass && w.fresh {
+                        NEW
+                    } else {
+                        id
+                    };
+                    assert_eq!(id, right, "another device's number");
+                    w.sent += 1;
+                });
+                return;
+            }
+            Verdict::Fail => return view.0.act(|w| w.failed += 1),
+            Verdict::Hold if wrong == Wrong::LooksOnce => {
+                view.put(0, ()).expect("its own place");
+            }
+            Verdict::Hold => gate::hold(view, 0, ()).expect("its own place"),
+        }
+    }
+}
+
+/// The server has forgotten the device, and opens it anew.
+fn opener(view: &View<'_>, wrong: Wrong) {
+    view.0.act(|w| w.fresh = true);
+    if wrong == Wrong::OpensEarly {
+        gate::set(view, Gate::Pass);
+        view.set_device_id(NEW);
+    } else {
+        gate::open(view, NEW);
+    }
+}
+
+fn play(threads: &[Thread<World>], check: impl Fn(&World)) -> Result<usize, String> {
+    let world = World {
+        gate: Gate::Hold,
+        gone: false,
+        device_id: OLD,
+        held: None,
+        queued: 1,
+        fresh: false,
+        sent: 0,
+        failed: 0,
+        movers: threads.len() - 1,
+    };
+    explore(world, threads, check)
+}
+
+/// A thread that moves the gate.
+macro_rules! mover {
+    ($action:expr) => {
+        |stage| {
+            let action: fn(&View<'_>) = $action;
+            action(&View(stage));
+            stage.act(|w| w.movers -= 1);
+        }
+    };
+}
+
+fn all_over(w: &World) {
+    assert_eq!((w.held, w.queued), (None, 0), "the request is lost");
+    assert_eq!(w.sent + w.failed, 1, "the request is lost");
+}
+
+#[test]
+fn a_request_waits_for_the_gate_and_no_longer() {
+    let threads: [Thread<World>; 2] = [
+        |stage| submitter(&View(stage), Wrong::Nothing),
+        mover!(|view| opener(view, Wrong::Nothing)),
+    ];
+    let states = play(&threads, |w| {
+        all_over(w);
+        assert_eq!(w.sent, 1);
+    });
+    assert!(states.unwrap() > 20);
+}
+
+#[test]
+fn a_disk_goes_while_requests_wait() {
+    let threads: [Thread<World>; 3] = [
+        |stage| submitter(&View(stage), Wrong::Nothing),
+        mover!(|view| opener(view, Wrong::Nothing)),
+        mover!(|view| gate::go(view)),
+    ];
+    let states = play(&threads, all_over);
+    assert!(states.unwrap() > 50);
+}
+
+#[test]
+fn requests_fail_when_they_have_waited_too_long() {
+    let threads: [Thread<World>; 2] = [
+        |stage| submitter(&View(stage), Wrong::Nothing),
+        mover!(|view| gate::set(view, Gate::Fail)),
+    ];
+    let states = play(&threads, |w| {
+        all_over(w);
+        assert_eq!(w.failed, 1);
+    });
+    assert!(states.unwrap() > 5);
+}
+
+#[test]
+fn who_does_not_look_again_is_found() {
+    let threads: [Thread<World>; 2] = [
+        |stage| submitter(&View(stage), Wrong::LooksOnce),
+        mover!(|view| opener(view, Wrong::Nothing)),
+    ];
+    let wrong = play(&threads, all_over).unwrap_err();
+    assert!(wrong.contains("the request is lost"), "{wrong}");
+}
+
+#[test]
+fn a_gate_that_opens_early_is_found() {
+    let threads: [Thread<World>; 2] = [
+        |stage| submitter(&View(stage), Wrong::Nothing),
+        mover!(|view| opener(view, Wrong::OpensEarly)),
+    ];
+    let wrong = play(&threads, all_over).unwrap_err();
+    assert!(wrong.contains("another device's number"), "{wrong}");
+}
