@@ -55,6 +55,14 @@ fmt:
 fmt-check:
 	@$(rustfmt) --check $(rust-files)
 
+# Of what has no kernel in it.
+.PHONY: fuzz-host mutants
+SECONDS_OF_FUZZING ?= 60
+fuzz-host:
+	@scripts/fuzz-host.sh $(SECONDS_OF_FUZZING)
+mutants:
+	@scripts/mutants.sh $(MUTANTS)
+
 .PHONY: help
 help:
 	@echo 'Modules for a kernel that is there (KDIR=, default the running one):'
@@ -64,6 +72,8 @@ help:
 	@echo '  make shell                  leaves you in the client with the disk mapped'
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
 	@echo '  make kunit                  the suites inside the modules'
+	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
+	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
 	@echo '  make bench                  counts instructions beside mainline'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'

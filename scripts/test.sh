@@ -23,11 +23,13 @@ pytest() {
 	counts+=("$results/$name")
 }
 
-# The crates that also build on the host.
+# The crates that also build on the host, and a minute of random bytes against them.
 run_host() {
-	local log=$results/host.log
+	local log=$results/host.log fuzzed="FAILED. 0 passed; 1 failed"
 	(cd "$TOP" && CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo} \
 		cargo test --workspace --no-fail-fast) 2>&1 | tee "$log" || true
+	if "$TOP/scripts/fuzz-host.sh" 60; then fuzzed="ok. 1 passed; 0 failed"; fi
+	printf 'test result: %s (fuzzing)\n' "$fuzzed" | tee -a "$log"
 	python -m testbed.tally cargo "$log" "$results/host"
 	counts+=("$results/host")
 }

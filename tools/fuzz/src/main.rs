@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Random bytes against everything that has no kernel in it, guided by which code they reach.
+//!
+//! The first byte says what the others are for. Whatever is found is a file `crash-...` in the
+//! folder of `scripts/fuzz-host.sh`; give it to the program as its argument to see it again.
+
+#![no_main]
+
+mod logic;
+mod parsers;
+mod wire;
+
+/// What takes the bytes.
+const TARGETS: [fn(&[u8]); 16] = [
+    wire::handshake,
+    wire::messages,
+    wire::requests,
+    wire::immediates,
+    wire::user_messages,
+    wire::io,
+    parsers::map_device,
+    parsers::paths,
+    parsers::options,
+    parsers::names,
+    parsers::numbers,
+    logic::client_path,
+    logic::server_path,
+    logic::failover,
+    logic::owner,
+    logic::small,
+];
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((which, bytes)) = bytes.split_first() {
+        TARGETS[usize::from(*which) % TARGETS.len()](bytes);
+    }
+});

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a peer sends. Whatever is decoded, and encoded again, is the same.
+
+use ibnbd_proto::io_check::{self, Device};
+use ibnbd_proto::msg::{Details, IoHdr, OpenRsp, SessInfoRsp, UserMsg, OPEN_RSP_LEN};
+use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
+use ibtrs_proto::imm::Imm;
+use ibtrs_proto::msg::{Direction, InfoReq, InfoRsp, RequestHdr, RkeyRsp, ServerRequest};
+
+/// The first `N` bytes, and the others; zeros where there are none.
+pub(crate) fn head<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
+    let n = bytes.len().min(N);
+    let mut head = [0; N];
+    head[..n].copy_from_slice(&bytes[..n]);
+    (head, &bytes[n..])
+}
+
+pub(crate) fn handshake(bytes: &[u8]) {
+    if let Ok(req) = ConnReq::decode(bytes) {
+        assert_eq!(ConnReq::decode(&req.encode()), Ok(req));
+        assert!(req.cid < req.cid_num);
+    }
+    if let Ok(rsp) = ConnRsp::decode(bytes) {
+        assert_eq!(ConnRsp::decode(&rsp.encode()), Ok(rsp));
+        assert!(rsp.layout().is_ok());
+    }
+    assert!((1..=4095).contains(&reject_decode(bytes).0));
+}
+
+pub(crate) fn messages(bytes: &[u8]) {
+    let ([a, b, c, d], rest) = head(bytes);
+    let depth = u16::from_le_bytes([a, b]);
+    let chunk = u32::from(c) << (d % 24);
+    if let Ok(req) = InfoReq::decode(rest) {
+        assert_eq!(InfoReq::decode(&req.encode()), Ok(req));
+    }
+    if let Ok(rsp) = InfoRsp::parse(rest, depth, chunk) {
+        assert_eq!(rsp.chunks().count(), usize::from(depth));
+    }
+    if let Ok(rsp) = RkeyRsp::decode(rest) {
+        assert_eq!(RkeyRsp::decode(&rsp.encode()), Ok(rsp));
+    }
+    let _ = RkeyRsp::decode_for(rest, chunk, depth);
+}
+
+pub(crate) fn requests(bytes: &[u8]) {
+    let (numbers, rest) = head::<8>(bytes);
+    let [a, b, c, d, e, f, g, h] = numbers;
+    let offset = u32::from_le_bytes([a, b, c, d]);
+    let chunk = u32::from_le_bytes([e, f, g, h]) % (1 << 25);
+    let Ok(hdr) = RequestHdr::parse(rest) else {
+        return;
+    };
+    if let Ok(req) = ServerRequest::parse(&hdr, offset, chunk) {
+        let end = u64::from(req.data_len) + u64::from(req.usr_len) + hdr.wire_len() as u64;
+        assert!(end <= u64::from(chunk));
+        assert!(req.return_len() <= req.data_len);
+        assert_eq!(req.desc.is_some(), req.return_len() > 0);
+    }
+}
+
+pub(crate) fn immediates(bytes: &[u8]) {
+    let (raw, _) = head::<4>(bytes);
+    let imm = Imm::decode(u32::from_le_bytes(raw));
+    assert_eq!(Imm::decode(imm.encode()), imm);
+}
+
+pub(crate) fn user_messages(bytes: &[u8]) {
+    match UserMsg::parse(bytes) {
+        Ok(UserMsg::SessInfo(m)) => {
+            assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::SessInfo(m)))
+        }
+        Ok(UserMsg::Open(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Open(m))),
+        Ok(UserMsg::Close(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Close(m))),
+        Ok(UserMsg::Io(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Io(m))),
+        Err(error) => assert!(!error.as_str().is_empty() && error.errno().0 > 0),
+    }
+    if let Ok(rsp) = SessInfoRsp::decode(bytes) {
+        assert_eq!(SessInfoRsp::decode(&rsp.encode()), Ok(rsp));
+    }
+    if let Ok(rsp) = OpenRsp::decode(bytes) {
+        assert_eq!(OpenRsp::decode(&rsp.encode()), Ok(rsp));
+        assert!(rsp.physical_block_size_bytes().is_power_of_two());
+    }
+    if let Some(details) = Details::decode(bytes) {
+        let mut again = vec![0; OPEN_RSP_LEN];
+        again.extend(details.encode());
+        assert_eq!(Details::decode(&again), Some(details));
+    }
+}
+
+pub(crate) fn io(bytes: &[u8]) {
+    let ([flags, shift, a, b, c, d, e, f, g, h], rest) = head(bytes);
+    let Ok(hdr) = IoHdr::decode(rest) else {
+        return;
+    };
+    let direction = match flags & 1 {
+        0 => Direction::Read,
+        _ => Direction::Write,
+    };
+    let dev = Device {
+        nsectors: u64::from(u32::from_le_bytes([a, b, c, d])) << (shift >> 4),
+        logical_block_size: 512 << (shift % 7),
+        read_only: flags & 2 != 0,
+    };
+    let len = u32::from_le_bytes([e, f, g, h]);
+    let Ok(io) = io_check::check(&hdr, direction, len, &dev) else {
+        return;
+    };
+    assert!(io.sector + u64::from(io.sectors()) <= dev.nsectors);
+    assert_eq!(io.bytes % dev.logical_block_size, 0);
+    assert!(!(dev.read_only && io.op.modifies()));
+    assert!(!io.op.has_data() || io.bytes == len);
+}
