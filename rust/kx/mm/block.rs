@@ -115,7 +115,12 @@ impl PageBlock {
         if order > bindings::MAX_PAGE_ORDER {
             return Err(ENOMEM);
         }
-        let gfp = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
+        let mut gfp = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
+        if order > 0 {
+            // No process is to be killed for the sake of contiguous pages, of which others may
+            // want as many as they like.
+            gfp |= ibtrs_bindings::__GFP_RETRY_MAYFAIL;
+        }
         // SAFETY: The node is online or none, the order in range, and this may sleep.
         let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
