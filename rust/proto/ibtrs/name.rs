@@ -3,8 +3,12 @@
 //! Names of sessions and of devices.
 //!
 //! Both become names in sysfs and parts of log lines, and both stand NUL-terminated in a field
-//! of 255 bytes, so 254 bytes are the most. They are UTF-8 without blanks and control
-//! characters; a session name has no '/' and no '.' either.
+//! of 255 bytes, so 254 bytes are the most. They are UTF-8 without blanks and control characters.
+//!
+//! The name of a session is chosen by a client and goes into the server's sysfs, its log and the
+//! events that user space gets, where scripts take it up. So it has letters and digits of ASCII
+//! and `-_:@+` only, none of which means anything to a shell, and does not begin with `-`, as
+//! options of commands do.
 
 use crate::consts::MAX_SESSION_NAME;
 use crate::errno::Errno;
@@ -21,6 +25,8 @@ pub enum NameError {
     TooLong,
     /// A '/' or '.' in a session name.
     SlashOrDot,
+    /// Another character that a session name must not have, or not there.
+    Unsafe,
     /// A NUL, another control character, or a blank.
     NotPrintable,
     /// Not UTF-8.
@@ -36,6 +42,7 @@ impl NameError {
             Self::Empty => "name is empty",
             Self::TooLong => "name is longer than 254 bytes (255 with its NUL)",
             Self::SlashOrDot => "name contains '/' or '.'",
+            Self::Unsafe => "name has something but letters, digits and -_:@+, or begins with -",
             Self::NotPrintable => "name contains a blank or a control character",
             Self::NotUtf8 => "name is not UTF-8",
             Self::NoNul => "name is not terminated by NUL",
@@ -65,7 +72,7 @@ fn text(bytes: &[u8], max: usize) -> Result<&str, NameError> {
     Ok(text)
 }
 
-/// Name of a session: 1 to 254 bytes without '/' and '.'.
+/// Name of a session: 1 to 254 letters, digits and `-_:@+`, the first not `-`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionName<'a>(&'a str);
 
@@ -79,6 +86,10 @@ impl<'a> SessionName<'a> {
         let name = text(bytes, MAX_SESSION_NAME)?;
         if name.contains(['/', '.']) {
             return Err(NameError::SlashOrDot);
+        }
+        let safe = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:@+".contains(&byte);
+        if name.starts_with('-') || !name.bytes().all(safe) {
+            return Err(NameError::Unsafe);
         }
         Ok(Self(name))
     }

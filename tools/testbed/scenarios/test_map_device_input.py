@@ -22,6 +22,7 @@ SYNTAX = {
     "no device": "sessname=s path=ip:10.0.1.1",
     "a name that is too long": f"sessname={'x' * 256} path=ip:10.0.1.1 device_path=/dev/nullb0",
     "a name with a slash": "sessname=a/b path=ip:10.0.1.1 device_path=/dev/nullb0",
+    "a name that a shell would run": "sessname=a;b path=ip:10.0.1.1 device_path=/dev/nullb0",
     "a name with a dot": "sessname=a.b path=ip:10.0.1.1 device_path=/dev/nullb0",
     "a bad address": "sessname=s path=ip:10.0.1.999 device_path=/dev/nullb0",
     "an address of no known kind": "sessname=s path=tcp:10.0.1.1 device_path=/dev/nullb0",

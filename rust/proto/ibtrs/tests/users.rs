@@ -13,8 +13,16 @@ use proptest::prelude::*;
 fn session_names() {
     let new = |b: &'static [u8]| SessionName::new(b).map(|n| n.as_str());
     assert_eq!(new(b"sess-1_A:b@c"), Ok("sess-1_A:b@c"));
-    assert_eq!(new("größe".as_bytes()), Ok("größe"));
+    assert_eq!(new(b"host-7@server_1:a+b"), Ok("host-7@server_1:a+b"));
     assert_eq!(new(b""), Err(NameError::Empty));
+    // Whatever means something to a shell, and whatever a command takes for an option.
+    for byte in b"$`;&|<>()[]{}*?!#~'\"\\^%=," {
+        let name = [b'a', *byte, b'b'];
+        assert_eq!(SessionName::new(&name), Err(NameError::Unsafe), "{name:?}");
+    }
+    assert_eq!(new("größe".as_bytes()), Err(NameError::Unsafe));
+    assert_eq!(new(b"-rf"), Err(NameError::Unsafe));
+    assert_eq!(NameError::Unsafe.errno(), Errno::EINVAL);
     for bad in [&b"a/b"[..], b"a.b", b".", b"..", b"/"] {
         assert_eq!(new(bad), Err(NameError::SlashOrDot));
     }
