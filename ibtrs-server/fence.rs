@@ -30,7 +30,10 @@ use kernel::{
         SpinLockIrq, //
     },
 };
-use kx::work::WorkItem;
+use kx::{
+    pr_info_ratelimited,
+    work::WorkItem, //
+};
 
 /// Fences of a path that were not handled or answered yet, at most; a client
 /// needs one for each of its paths.
@@ -223,7 +226,7 @@ impl Path {
     /// Any.
     pub(crate) fn given_up(self: &Arc<Self>) {
         if self.event(Event::GivenUp) {
-            pr_info!("{}: given up by the client\n", **self);
+            pr_info_ratelimited!("{}: given up by the client\n", **self);
         }
     }
 }
