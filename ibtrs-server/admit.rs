@@ -32,8 +32,10 @@ use ibtrs_proto::{
         Attempt,
         Decision, //
     },
+    quota,
 };
 use kernel::{
+    fmt,
     prelude::*,
     sync::{
         atomic::Relaxed,
@@ -113,8 +115,8 @@ impl WorkItem for Server {
     }
 }
 
-/// Why a connection is refused.
-struct Refusal {
+/// Why a connection is refused, or a path.
+pub(crate) struct Refusal {
     error: Error,
     why: &'static str,
 }
@@ -146,9 +148,33 @@ impl From<join::Refusal> for Refusal {
     }
 }
 
+impl From<quota::Refusal> for Refusal {
+    fn from(refusal: quota::Refusal) -> Self {
+        Self {
+            error: convert::error(refusal.errno()),
+            why: refusal.as_str(),
+        }
+    }
+}
+
+/// Without a reason there was no memory to find one.
+impl From<Option<quota::Refusal>> for Refusal {
+    fn from(refusal: Option<quota::Refusal>) -> Self {
+        refusal.map_or(ENOMEM.into(), Self::from)
+    }
+}
+
 impl Refusal {
-    const fn new(error: Error, why: &'static str) -> Self {
+    pub(crate) const fn new(error: Error, why: &'static str) -> Self {
         Self { error, why }
+    }
+}
+
+/// As in the log.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = convert::errno(self.error);
+        f.write_fmt(fmt!("{} ({})", self.why, errno.as_str()))
     }
 }
 
@@ -158,23 +184,25 @@ impl Waiting {
         let Ok(id) = Arc::new(self.id, GFP_KERNEL) else {
             return;
         };
+        if id.has_ended() {
+            // Nobody waits for an answer.
+            return;
+        }
         let ends = Ends::of(&id);
         let result = match (self.request, ends) {
             (Ok(request), Ok(ends)) => admit(server, &id, ends, &request),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
-        let Err(Refusal { error, why }) = result else {
+        let Err(refusal) = result else {
             return;
         };
-        let errno = convert::errno(error);
-        let name = errno.as_str();
         match ends {
-            Ok(ends) => pr_warn_ratelimited!("{}: refused: {} ({})\n", ends, why, name),
-            Err(_) => pr_warn_ratelimited!("connection refused: {} ({})\n", why, name),
+            Ok(ends) => pr_warn_ratelimited!("{}: refused: {}\n", ends, refusal),
+            Err(_) => pr_warn_ratelimited!("connection refused: {}\n", refusal),
         }
         // If it fails the client learns when the id is dropped.
-        let _ = id.reject(&reject_encode(errno));
+        let _ = id.reject(&reject_encode(convert::errno(refusal.error)));
     }
 }
 
@@ -189,6 +217,12 @@ fn admit(
     ends: Ends,
     request: &ConnReq,
 ) -> Result<(), Refusal> {
+    if u32::from(request.cid_num) > server.config.max_connections {
+        return Err(Refusal::new(
+            ENOSPC,
+            "a path has more than max_connections connections",
+        ));
+    }
     let session = find_session(server, request)?;
     let path = find_path(&session, id, ends, request).inspect_err(|_| {
         session.forget_if_unused();
@@ -197,7 +231,7 @@ fn admit(
     if result.is_err() {
         path.event(Event::Error);
     }
-    Ok(result?)
+    result
 }
 
 /// Finds the session of a connection, or makes it.
@@ -245,16 +279,7 @@ fn find_path(
         }
         Decision::New => drop(paths),
     }
-    let path = Path::new(session, id, ends, request).map_err(|error| {
-        if error == ENOBUFS {
-            Refusal::new(
-                ENOMEM,
-                "paths have as much memory as max_chunk_memory_mib says",
-            )
-        } else {
-            Refusal::new(error, "the path cannot be made")
-        }
-    })?;
+    let path = Path::new(session, id, ends, request)?;
     if let Err(error) = session.add_path(path.clone()) {
         path.event(Event::Error);
         return Err(error.into());
@@ -263,7 +288,19 @@ fn find_path(
 }
 
 /// Makes the queue pair of a connection and accepts it.
-fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
+fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result<(), Refusal> {
+    path.take_for_connection(request.cid)?;
+    let events = Events {
+        path: path.clone(),
+        cid: request.cid,
+    };
+    let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
+    // Before anything that takes long: the client may have ended it meanwhile.
+    id.set_handler(events)?;
+    Ok(make_qp(path, id, request)?)
+}
+
+fn make_qp(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
     let config = path.session.server.config;
     let requests = config.io_recvs();
     let con = Con::new(path.clone(), request.cid)?;
@@ -309,11 +346,6 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
             bytes: 0,
         },
     )?;
-    let events = Events {
-        path: path.clone(),
-        cid: request.cid,
-    };
-    id.set_handler(Arc::new(events, GFP_KERNEL)?)?;
     path.add_con(request.cid, qp)?;
     let ext = request.ext.map(|_| path.session.rsp_ext());
     id.accept(ConnParam {

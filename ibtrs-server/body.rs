@@ -5,7 +5,8 @@
 
 use crate::{
     con::MAX_USER_HDR,
-    config::Config, //
+    config::Config,
+    pool::Blocks, //
 };
 use ibtrs_proto::{
     consts::RKEY_RSP_LEN,
@@ -25,11 +26,8 @@ use kernel::{
     },
 };
 use kx::{
-    mm::{
-        Node,
-        PageBlock, //
-    },
-    sync::TakeCell,
+    mm::PageBlock,
+    sync::TakeCell, //
 };
 use rdma::{
     dma::{
@@ -70,9 +68,10 @@ pub(crate) struct BodySlot {
 }
 
 impl BodySlot {
-    pub(crate) fn new(body: KBox<Body>) -> impl PinInit<Self, Error> {
+    /// Makes a slot whose body is to be put there.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            idle <- new_spinlock_irq!(Some(body), "BodySlot::idle"),
+            idle <- new_spinlock_irq!(None, "BodySlot::idle"),
             waiting: TakeCell::empty(),
             invalidating: TakeCell::empty(),
             parked: TakeCell::empty(),
@@ -105,6 +104,12 @@ impl BodySlot {
     /// Puts the body back.
     pub(crate) fn put(&self, body: KBox<Body>) {
         *self.idle.lock() = Some(body);
+    }
+
+    /// Takes the body when no request will ever come again, and the connections are gone.
+    pub(crate) fn take_last(&self) -> Option<KBox<Body>> {
+        let parked = || self.parked.take().map(|(body, _)| body);
+        self.take().or_else(parked)
     }
 
     /// Does something with an idle body.
@@ -140,19 +145,12 @@ impl Body {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, config: &Config) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, config: &Config, blocks: Blocks) -> Result<Self> {
         let pages = config.chunk_bytes / kernel::page::PAGE_SIZE as u32;
-        let chunk = PageBlock::with_len(config.chunk_bytes as usize, Node::ANY)?;
-        let chunk = Arc::new(chunk, GFP_KERNEL)?;
-        let small = if config.invalidate {
-            let block = Arc::new(PageBlock::with_len(SMALL_BYTES, Node::ANY)?, GFP_KERNEL)?;
-            Some(DmaPages::new(pd, block, Direction::ToDevice)?)
-        } else {
-            None
-        };
+        let private = |block| DmaPages::new(pd, block, Direction::ToDevice);
         Ok(Self {
-            chunk: DmaPages::new(pd, chunk, Direction::Bidirectional)?,
-            small,
+            chunk: DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?,
+            small: blocks.private.map(private).transpose()?,
             mr: Mr::new(pd, pages)?,
             rkey_rsp: DmaBuf::new(pd, RKEY_RSP_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
@@ -162,6 +160,19 @@ impl Body {
             claimed: false,
             counted: false,
         })
+    }
+
+    /// Gives the memory back. No device uses it any more: the connections are gone, and
+    /// mappings and region go here.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn into_blocks(self) -> Blocks {
+        Blocks {
+            chunk: self.chunk.block().clone(),
+            private: self.small.as_ref().map(|small| small.block().clone()),
+        }
     }
 
     /// Begins with a request that came on connection `cid`, and of which nothing

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the parameters say, and the memory that they allow.
+//! What the parameters say.
 
-use crate::{
-    body::SMALL_BYTES,
-    server::Server, //
-};
+use crate::body::SMALL_BYTES;
 use ibtrs_proto::{
     consts::SERVICE_QUEUE_DEPTH,
     handshake::{
@@ -15,16 +12,7 @@ use ibtrs_proto::{
     imm::ImmLayout,
     limits, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
-};
+use kernel::prelude::*;
 
 /// Sizes and mode, the same for all sessions.
 #[derive(Clone, Copy)]
@@ -36,6 +24,12 @@ pub(crate) struct Config {
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
+    /// Connections of a path.
+    pub(crate) max_connections: u32,
+    /// Paths of one address that are being connected.
+    pub(crate) max_attempts: u32,
+    /// The time that a path has to be connected.
+    pub(crate) setup_timeout_ms: u32,
     /// Bytes that all paths may take together.
     pub(crate) max_memory: u64,
 }
@@ -66,6 +60,9 @@ impl Config {
             hb_interval_ms: crate::hb_interval_ms.get(),
             hb_missed_max: crate::hb_missed_max.get(),
             max_sessions: crate::max_sessions.get() as usize,
+            max_connections: crate::max_connections.get(),
+            max_attempts: crate::max_attempts_per_address.get(),
+            setup_timeout_ms: crate::setup_timeout_ms.get(),
             max_memory: limits::memory_limit(memory_mib, kx::mm::total_bytes()),
         })
     }
@@ -101,62 +98,40 @@ impl Config {
         u32::from(SERVICE_QUEUE_DEPTH) + 1
     }
 
-    /// Bytes that a path with so many connections takes.
-    fn path_bytes(&self, cons: u16) -> u64 {
-        let private = if self.invalidate {
-            SMALL_BYTES as u32
+    /// Bytes that no client can write to, for each chunk.
+    pub(crate) fn private_bytes(&self) -> usize {
+        if self.invalidate {
+            SMALL_BYTES
         } else {
             0
-        };
-        let service = limits::connection_bytes(self.service_sends(), self.service_recvs());
-        let each = limits::connection_bytes(self.io_sends(), self.io_recvs());
-        limits::chunks_bytes(&self.layout, private)
-            .saturating_add(service)
-            .saturating_add(each.saturating_mul(u64::from(cons.saturating_sub(1))))
-    }
-}
-
-/// The memory that all paths have taken.
-pub(crate) struct Memory(Atomic<u64>);
-
-impl Memory {
-    pub(crate) const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-}
-
-/// A path's share of the memory, given back when it is dropped.
-pub(crate) struct Share {
-    server: Arc<Server>,
-    bytes: u64,
-}
-
-impl Share {
-    /// Takes the share of a path with so many connections, which it has to be given before
-    /// the first of them.
-    ///
-    /// # Errors
-    ///
-    /// `ENOBUFS` when it would be more than allowed.
-    pub(crate) fn take(server: &Arc<Server>, cons: u16) -> Result<Self> {
-        let bytes = server.config.path_bytes(cons);
-        let before = server.memory.0.fetch_add(bytes, Relaxed);
-        let this = Self {
-            server: server.clone(),
-            bytes,
-        };
-        // If not, dropping it gives it back.
-        if before.saturating_add(bytes) <= server.config.max_memory {
-            Ok(this)
-        } else {
-            Err(ENOBUFS)
         }
     }
-}
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        let taken = &self.server.memory.0;
-        taken.fetch_sub(self.bytes, Relaxed);
+    /// Bytes that the chunks of a path take.
+    pub(crate) fn chunks_bytes(&self) -> u64 {
+        limits::chunks_bytes(&self.layout, self.private_bytes() as u32)
+    }
+
+    /// Bytes that connection `cid` takes.
+    pub(crate) fn connection_bytes(&self, cid: u16) -> u64 {
+        if cid == 0 {
+            limits::connection_bytes(self.service_sends(), self.service_recvs())
+        } else {
+            limits::connection_bytes(self.io_sends(), self.io_recvs())
+        }
+    }
+
+    /// Bytes that a path takes beside its chunks and connections.
+    pub(crate) fn numbers_bytes(&self) -> u64 {
+        limits::numbers_bytes(&self.layout)
+    }
+
+    /// Bytes that a path with so many connections takes.
+    pub(crate) fn path_bytes(&self, cons: u16) -> u64 {
+        let others = u64::from(cons.saturating_sub(1));
+        self.numbers_bytes()
+            .saturating_add(self.chunks_bytes())
+            .saturating_add(self.connection_bytes(0))
+            .saturating_add(self.connection_bytes(1).saturating_mul(others))
     }
 }

@@ -10,7 +10,10 @@ use ibtrs_proto::fsm::server_path::{
     Event,
     State, //
 };
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use kx::work::WorkItem;
 
 /// The time between two looks grows up to two to the power of this, in milliseconds.
@@ -64,7 +67,16 @@ impl Path {
         drop(cons);
         drop(closed);
         drop(info_rsp);
+        self.give_chunks_back();
         Ok(())
+    }
+
+    /// Keeps the memory of the chunks for the next that comes.
+    fn give_chunks_back(&self) {
+        let bodies = self.slots.iter().filter_map(|slot| slot.take_last());
+        let blocks = bodies.map(|body| KBox::into_inner(body).into_blocks());
+        let taken = self.share.chunks_back();
+        self.session.server.keep(blocks, taken);
     }
 }
 

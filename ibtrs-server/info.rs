@@ -26,6 +26,7 @@ use kernel::{
         Delta, //
     },
 };
+use kx::pr_err_ratelimited;
 use rdma::{
     dma::{
         Direction,
@@ -48,17 +49,21 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     let request = match InfoReq::decode(bytes) {
         Ok(request) => request,
         Err(error) => {
-            pr_err!("{}: session refused: {}\n", **path, error.as_str());
+            pr_err_ratelimited!("{}: session refused: {}\n", **path, error.as_str());
             return false;
         }
     };
     if path.cons.lock().qps.iter().any(Option::is_none) {
-        pr_err!("{}: not all connections are there\n", **path);
+        pr_err_ratelimited!("{}: not all connections are there\n", **path);
+        return false;
+    }
+    if let Err(refusal) = path.make_chunks() {
+        pr_err_ratelimited!("{}: session refused: {}\n", **path, refusal);
         return false;
     }
     if let Err(error) = path.session.path_up(request.name, path) {
         let (name, ends) = (request.name.as_str(), path.ends);
-        pr_err!(
+        pr_err_ratelimited!(
             "{}: {}: session refused ({})\n",
             name,
             ends,
@@ -67,13 +72,14 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         return false;
     }
     if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {
-        pr_err!(
+        pr_err_ratelimited!(
             "{}: cannot be shown ({})\n",
             **path,
             convert::errno(error).as_str()
         );
         return false;
     }
+    path.share.connected();
     true
 }
 

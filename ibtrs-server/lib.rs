@@ -33,11 +33,17 @@
 //! are for, where each path and each session waits in a work of its own. Nobody
 //! waits for I/O to end: that is looked at now and then ([`end`]).
 //!
+//! # Who gets memory
+//!
+//! A path takes memory as it comes up ([`memory`]): nobody who has only asked for a connection has
+//! much. Its chunks are allocated when the client completes it, and kept for a while when
+//! it ends ([`pool`]).
+//!
 //! # Lock order
 //!
 //! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`,
 //! `Path::fsm`; `Con::parked`, `BodySlot::idle`, `Owners::woken`, then the locks
-//! of the RDMA crate.
+//! of the RDMA crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
 #![deny(unsafe_code)]
 
@@ -50,10 +56,12 @@ mod config;
 mod end;
 mod fence;
 mod info;
+mod memory;
 mod notices;
 mod op;
 mod owner;
 mod path;
+mod pool;
 mod respond;
 mod server;
 mod session;
@@ -88,6 +96,18 @@ kx::module_param! {
     /// Sessions at one time.
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
     "Sessions at one time, 1 to 65536 (default: 1024)";
+
+    /// Connections of a path.
+    max_connections: kx::param::IntParam = kx::param::IntParam::new(512, 2..=4096),
+    "Connections of a path, one more than the client has CPUs, 2 to 4096 (default: 512)";
+
+    /// Paths that are not connected yet.
+    max_attempts_per_address: kx::param::IntParam = kx::param::IntParam::new(64, 1..=65536),
+    "Paths of one address that are being connected, 1 to 65536 (default: 64)";
+
+    /// Time for a path to be connected.
+    setup_timeout_ms: kx::param::IntParam = kx::param::IntParam::new(120000, 1000..=3600000),
+    "Milliseconds from the first connection of a path until it is complete, 1000 to 3600000 (default: 120000)";
 
     /// Memory of all paths.
     max_chunk_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),

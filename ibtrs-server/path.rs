@@ -4,14 +4,15 @@
 //! state.
 
 use crate::{
+    admit::Refusal,
     body::{
         Body,
         BodySlot, //
     },
     con::Con,
-    config::Share,
     fence::Inbox,
     info,
+    memory::Share,
     session::Session,
     stats::Stats,
     sysfs::PathDir, //
@@ -31,10 +32,7 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     addr::Addr,
-    consts::{
-        INFO_REQ_LEN,
-        ZOMBIE_TIMEOUT_MS, //
-    },
+    consts::INFO_REQ_LEN,
     fsm::server_path::{
         self as fsm,
         Action,
@@ -64,11 +62,18 @@ use kernel::{
         Mutex,
         SpinLockIrq, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
-use kx::work::{
-    DelayedWork,
-    Work,
-    WorkItem, //
+use kx::{
+    pr_err_ratelimited, pr_info_ratelimited, pr_warn_ratelimited,
+    work::{
+        DelayedWork,
+        Work,
+        WorkItem, //
+    },
 };
 use rdma::{
     cm::CmId,
@@ -102,13 +107,13 @@ pub(crate) struct Info {
 /// What a path holds as long as it lives.
 pub(crate) struct Resources {
     /// By number; connections arrive in any order.
-    pub(crate) qps: KVec<Option<Qp<Con>>>,
+    pub(crate) qps: KVVec<Option<Qp<Con>>>,
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
     /// Connections that were closed, and that requests in service refer to still. As long as
     /// all, it has room for `qps`.
-    pub(crate) closed: KVec<QpEnd<Con>>,
+    pub(crate) closed: KVVec<QpEnd<Con>>,
     /// How often it was looked whether these are over; none before they were closed.
     pub(crate) looks: Option<u32>,
 }
@@ -190,8 +195,9 @@ pub(crate) struct Path {
     pub(crate) fences: DelayedWork<Self, 3>,
     #[pin]
     pub(crate) end: DelayedWork<Self, 4>,
+    made: Instant<Monotonic>,
     // Given back after the chunks and the connections.
-    _share: Share,
+    pub(crate) share: Share,
 }
 
 kx::impl_has_work! {
@@ -251,27 +257,35 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device goes away; `ENOMEM`; `ENOBUFS` when paths may not
-    /// have more memory; those of the driver.
+    /// `ENODEV` when the device goes away; `ENOMEM`; those of [`Share::begin`] and of the driver.
     pub(crate) fn new(
         session: &Arc<Session>,
         id: &CmId,
         ends: Ends,
         request: &ConnReq,
+    ) -> Result<Arc<Self>, Refusal> {
+        let known = session.has_connected_path();
+        let share = Share::begin(&session.server, ends.src, known)?;
+        let path = Self::allocate(session, id, ends, request, share);
+        path.map_err(|error| Refusal::new(error, "the path cannot be made"))
+    }
+
+    fn allocate(
+        session: &Arc<Session>,
+        id: &CmId,
+        ends: Ends,
+        request: &ConnReq,
+        share: Share,
     ) -> Result<Arc<Self>> {
         let server = &session.server;
         let pd = Pd::new(&id.device()?)?;
         let config = server.config;
-        let share = Share::take(server, request.cid_num)?;
-        let slots = Slots::new(u32::from(config.queue_depth), |_| {
-            let body = Body::new(&pd, &config)?;
-            Ok(BodySlot::new(KBox::new(body, GFP_KERNEL)?))
-        })?;
-        let mut qps = KVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
+        let slots = Slots::new(u32::from(config.queue_depth), |_| Ok(BodySlot::new()))?;
+        let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
         }
-        let closed = KVec::with_capacity(qps.len(), GFP_KERNEL)?;
+        let closed = KVVec::with_capacity(qps.len(), GFP_KERNEL)?;
         let (queue, slow) = (&server.queue, &server.slow);
         let path = Arc::pin_init(
             try_pin_init!(Self {
@@ -308,7 +322,8 @@ impl Path {
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
                 end <- kx::new_delayed_work!(slow.clone(), "Path::end"),
-                _share: share,
+                made: Instant::now(),
+                share,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -318,6 +333,48 @@ impl Path {
             .on_removal(Arc::new(Removal(path.clone()), GFP_KERNEL)?)?;
         path.cons.lock().removal = Some(removal);
         Ok(path)
+    }
+
+    /// Takes memory for connection `cid`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Share::connect`].
+    pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
+        let config = &self.session.server.config;
+        let mut bytes = config.connection_bytes(cid);
+        if self.share.is_empty() {
+            bytes = bytes.saturating_add(config.numbers_bytes());
+        }
+        Ok(self.share.connect(bytes, config.path_bytes(self.cid_num))?)
+    }
+
+    /// Makes the chunks: the client completes the path.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Share::complete`]; `ENOMEM`, those of the driver.
+    pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
+        let server = &self.session.server;
+        self.share.complete(server.config.chunks_bytes())?;
+        let result = self.slots.iter().try_for_each(|slot| {
+            slot.put(self.make_body()?);
+            Ok::<_, Error>(())
+        });
+        server.leave_to_pool(server.ledger.taken());
+        result.map_err(|error| Refusal::new(error, "its chunks cannot be made"))
+    }
+
+    fn make_body(&self) -> Result<KBox<Body>> {
+        let server = &self.session.server;
+        let config = &server.config;
+        let chunk_bytes = config.chunk_bytes as usize;
+        let blocks = server.pool.take(chunk_bytes, config.private_bytes())?;
+        Ok(KBox::new(Body::new(&self.pd, config, blocks)?, GFP_KERNEL)?)
     }
 
     /// Says how the path looks to a connection that asks to be accepted.
@@ -336,7 +393,8 @@ impl Path {
         }
     }
 
-    /// Keeps a connection, and gives the others some more time to come.
+    /// Keeps a connection, and gives the others some more time to come, but no more than
+    /// `setup_timeout_ms` in all.
     ///
     /// # Errors
     ///
@@ -348,7 +406,10 @@ impl Path {
             _ => return Err(ECONNRESET),
         }
         drop(cons);
-        self.zombie.modify(self.clone(), ZOMBIE_TIMEOUT_MS);
+        let age_ms = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let limit_ms = self.session.server.config.setup_timeout_ms;
+        let left = fsm::time_left(age_ms, limit_ms);
+        self.zombie.modify(self.clone(), left);
         Ok(())
     }
 
@@ -387,7 +448,7 @@ impl Path {
     pub(crate) fn show(self: &Arc<Self>) -> Result {
         let session = self.session.dir().ok_or(ENODEV)?;
         *self.shown.lock() = Some(PathDir::new(&session, self)?);
-        pr_info!("{}: path connected\n", **self);
+        pr_info_ratelimited!("{}: path connected\n", **self);
         Ok(())
     }
 
@@ -406,7 +467,7 @@ impl Path {
         let mut shown = self.shown.lock();
         if let Some(dir) = shown.take() {
             drop(dir);
-            pr_info!("{}: path closed\n", *self);
+            pr_info_ratelimited!("{}: path closed\n", *self);
         }
     }
 
@@ -464,14 +525,14 @@ impl Path {
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, what: kernel::fmt::Arguments<'_>) {
         if self.event(Event::Error) {
-            pr_err!("{}: {}\n", **self, what);
+            pr_err_ratelimited!("{}: {}\n", **self, what);
         }
     }
 
     /// The client ended a connection, or it was lost.
     pub(crate) fn ended(self: &Arc<Self>, cid: u16, why: &CStr) {
         if self.event(Event::Error) {
-            pr_info!("{}: connection {}: {}\n", **self, cid, why);
+            pr_info_ratelimited!("{}: connection {}: {}\n", **self, cid, why);
         }
     }
 
@@ -563,7 +624,7 @@ impl WorkItem<2> for Path {
 
     fn run(this: Arc<Self>) {
         if this.event(Event::Stale) {
-            pr_warn!("{}: a client did not complete its connections\n", *this);
+            pr_warn_ratelimited!("{}: a client did not complete its connections\n", *this);
         }
     }
 }

@@ -7,12 +7,11 @@ use crate::{
         Incoming,
         Waiting, //
     },
-    config::{
-        Config,
-        Memory, //
-    },
+    config::Config,
+    memory::Ledger,
     notices::Notices,
     op::Op,
+    pool::Pool,
     session::Session, //
 };
 use ibtrs_core::convert;
@@ -32,6 +31,7 @@ use kx::{
         ns::Net, //
     },
     work::{
+        DelayedWork,
         Options,
         Queue,
         Work, //
@@ -104,7 +104,10 @@ pub(crate) struct Server {
     pub(crate) slow: Arc<Queue>,
     /// For requests that had to wait, which may wait for disks again.
     pub(crate) wakes: Arc<Queue>,
-    pub(crate) memory: Memory,
+    #[pin]
+    pub(crate) ledger: Ledger,
+    #[pin]
+    pub(crate) pool: Pool,
     #[pin]
     pub(crate) sessions: Mutex<Sessions>,
     #[pin]
@@ -113,10 +116,13 @@ pub(crate) struct Server {
     pub(crate) waiting: Mutex<KVec<Waiting>>,
     #[pin]
     pub(crate) admit: Work<Self>,
+    #[pin]
+    pub(crate) expiry: DelayedWork<Self, 1>,
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self>> for Server { self.admit }
+    impl HasWork<DelayedWork<Self, 1>> for Server { self.expiry }
 }
 
 /// The sessions, and whether new ones may come.
@@ -134,7 +140,7 @@ impl Server {
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
-        let admit_queue = queue.clone();
+        let (admit_queue, expiry_queue) = (queue.clone(), slow.clone());
         let waiting = KVec::with_capacity(Waiting::MAX, GFP_KERNEL)?;
         Arc::pin_init(
             try_pin_init!(Self {
@@ -144,7 +150,8 @@ impl Server {
                 queue,
                 slow,
                 wakes,
-                memory: Memory::new(),
+                ledger <- Ledger::new(),
+                pool <- Pool::new(),
                 sessions <- new_mutex!(
                     Sessions { list: KVec::new(), made: 0, closing: false },
                     "Server::sessions"
@@ -152,6 +159,7 @@ impl Server {
                 emptied <- new_condvar!("Server::emptied"),
                 waiting <- new_mutex!(waiting, "Server::waiting"),
                 admit <- kx::new_work!(admit_queue, "Server::admit"),
+                expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
             }? Error),
             GFP_KERNEL,
         )
@@ -171,6 +179,7 @@ impl Server {
         self.wakes.flush();
         self.slow.flush();
         self.queue.flush();
+        self.expiry.disable_sync();
     }
 }
 

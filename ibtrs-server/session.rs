@@ -41,7 +41,11 @@ use kernel::{
     },
     time::msecs_to_jiffies,
 };
-use kx::work::Work;
+use kx::{
+    pr_err_ratelimited,
+    pr_info_ratelimited,
+    work::Work, //
+};
 
 /// The session of a client.
 #[pin_data]
@@ -136,7 +140,7 @@ impl Session {
             None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?,
             Some(own) if own.to_bytes() == name.as_str().as_bytes() => {}
             Some(own) => {
-                pr_err!("{}: a path gives the session another name\n", **own);
+                pr_err_ratelimited!("{}: a path gives the session another name\n", **own);
                 return Err(EINVAL);
             }
         }
@@ -177,7 +181,7 @@ impl Session {
                 return Ok(());
             };
             if !holder.is_going() || left == 0 {
-                pr_err!("{}: another client has a session of that name\n", *name);
+                pr_err_ratelimited!("{}: another client has a session of that name\n", *name);
                 return Err(EPERM);
             }
             let emptied = &self.server.emptied;
@@ -227,6 +231,12 @@ impl Session {
         None
     }
 
+    /// Tells whether a path is connected, so that its client is who it says.
+    pub(crate) fn has_connected_path(&self) -> bool {
+        let paths = self.paths.lock();
+        paths.iter().any(|path| path.takes_requests())
+    }
+
     /// Finds a path by its tag.
     pub(crate) fn path(&self, tag: PathTag) -> Option<Arc<Path>> {
         let paths = self.paths.lock();
@@ -263,7 +273,7 @@ impl Session {
         drop(dir);
         if let Some(upper) = self.upper.as_ref() {
             upper.down();
-            pr_info!("{}: session closed\n", self.name());
+            pr_info_ratelimited!("{}: session closed\n", self.name());
         }
         self.forget();
     }

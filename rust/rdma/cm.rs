@@ -271,6 +271,18 @@ impl CmId {
         self.context.has_addrs.load(Acquire)
     }
 
+    /// Tells whether the connection of a request has ended before a handler was set.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn has_ended(&self) -> bool {
+        matches!(
+            *self.context.handler.lock(),
+            HandlerSlot::Waiting { ended: true }
+        )
+    }
+
     /// Sends the events of an id that came with a request to `handler`.
     ///
     /// # Errors

@@ -171,6 +171,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "ibtrs_client": (_parameters(ack_timeout=COUNT), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
+        max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
         max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT), {}),
     "ibnbd_server": (_parameters(port_nr=COUNT, dev_search_path=r"/[^\n]*"), {}),
 }

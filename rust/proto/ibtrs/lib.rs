@@ -16,6 +16,7 @@
 //! | [`layout`] | where a request stands in its chunk |
 //! | [`limits`] | what a server may be configured to |
 //! | [`join`] | which path of the server a connection belongs to |
+//! | [`quota`] | how much a server lets itself in for |
 //! | [`name`], [`addr`], [`opts`], [`text`] | what users write |
 //! | [`fsm`] | path state machines of client and server |
 //! | [`mp`] | which path a request takes |
@@ -58,6 +59,7 @@ pub mod name;
 pub mod opts;
 pub mod owner;
 pub mod permit;
+pub mod quota;
 pub mod serving;
 pub mod settings;
 pub mod stats;

@@ -72,7 +72,9 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
 /// What one page of a chunk costs in the tables of a registration, in bytes.
 const PAGE_TABLE_SHARE: u32 = 4096 / 8;
 /// What the server keeps of a request, and a registration beside its table.
-const REQUEST_BYTES: u64 = 2048;
+const REQUEST_BYTES: u64 = 1536;
+/// What it keeps of a number whether there is a request or not.
+const NUMBER_BYTES: u64 = 512;
 /// An entry of a send queue and of its completion queue, as drivers have them, and ours of it.
 const SEND_ENTRY_BYTES: u64 = 320;
 /// The same for receives.
@@ -88,6 +90,11 @@ pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32) -> u64 {
         .saturating_add(u64::from(private_bytes))
         .saturating_add(tables.saturating_add(REQUEST_BYTES));
     each.saturating_mul(u64::from(layout.queue_depth()))
+}
+
+/// Bytes of memory that a path takes from its first connection on, beside its connections.
+pub fn numbers_bytes(layout: &ImmLayout) -> u64 {
+    NUMBER_BYTES.saturating_mul(u64::from(layout.queue_depth()))
 }
 
 /// About how many bytes of memory a connection takes, with queues of so many entries. What a

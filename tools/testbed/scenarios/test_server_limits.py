@@ -3,13 +3,19 @@
 
 import errno
 import os
+import time
+from pathlib import Path
 
 import pytest
 
 from testbed import blockdev
+from testbed.lab import wait_for
 from testbed.stack import STACKS
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
+RAW = Path(__file__).with_name("rawclient.py")
+# IBTRS_LONG=1 runs the larger numbers.
+LOSSES = 50 if os.environ.get("IBTRS_LONG") else 8
 
 
 def start(pair, parameters: str) -> None:
@@ -62,9 +68,138 @@ def test_queues_count_as_memory(pair):
 def test_parameters_that_make_no_session_are_refused(pair):
     for parameters in ("max_sessions=0", "max_sessions=65537", "hb_interval_ms=99", "hb_interval_ms=60001",
                        "hb_missed_max=0", "hb_missed_max=101", "max_chunk_memory_mib=-1",
-                       "max_chunk_size=10000", "max_chunk_size=4096", "sess_queue_depth=1",
+                       "max_connections=1", "max_connections=4097", "max_attempts_per_address=0",
+                       "setup_timeout_ms=999", "max_chunk_size=10000", "max_chunk_size=4096", "sess_queue_depth=1",
                        "max_chunk_size=1048576 sess_queue_depth=65535"):
         assert not pair.server.ok(f"modprobe ibtrs_server {parameters}"), parameters
+
+
+def sits(client, code: str):
+    """Starts a program of a stranger, who asks for what he likes, and waits until he sits there.
+    `ask()` makes the connection `cid` of a path of `count` connections; it gives the number of the
+    error that the server refuses it with, 0 if it does not."""
+    client.push("/tmp/rawclient.py", RAW.read_text())
+    client.push("/tmp/sits.py", """
+import os, sys, time
+from rawclient import *
+kept = []
+def ask(count, cid=0, path=None, session=None):
+    request = struct.pack("<HHHHHH", 0, MAGIC, VERSION, cid, count, 1) + (path or os.urandom(16))
+    try:
+        kept.append(Connection("10.0.1.1", 1234, request + (session or os.urandom(16)) + b"\\x01" + bytes(11)))
+    except ConnectionError as error:
+        private = bytes.fromhex(str(error).split()[-1])
+        return -struct.unpack_from("<h", private, 4)[0]
+    return 0
+""" + code + """
+open("/tmp/sits", "w").close()
+while not os.path.exists("/tmp/leave"):
+    time.sleep(0.2)
+""")
+    program = client.start("rm -f /tmp/leave /tmp/sits; modprobe -a ib_uverbs rdma_ucm && python3 /tmp/sits.py")
+    wait_for(lambda: not program.running or client.ok("[ -e /tmp/sits ]"), 120, "the stranger sits")
+    return program
+
+
+def leaves(client, program) -> list[str]:
+    client.run("touch /tmp/leave")
+    return program.wait(60).splitlines()
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_who_asks_for_much_has_little(pair):
+    """A path of 740 connections, of which one comes: who asks so does not keep others out."""
+    server, client = pair
+    start(pair, "max_connections=1024")
+    free = "awk '/^MemAvailable/ { print $2 }' /proc/meminfo"
+    before = int(server.run(free))
+    program = sits(client, "print(ask(600), ask(600))")
+    assert before - int(server.run(free)) < 32 << 10
+    client.run(OURS.map_device("/dev/nullb0", session="honest"))
+    client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
+    assert leaves(client, program) == ["0 0"]
+    client.run(OURS.unmap())
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_a_path_of_too_many_connections_is_refused(pair):
+    server, client = pair
+    start(pair, "")
+    program = sits(client, "print(ask(740), ask(513), ask(512))")
+    assert leaves(client, program) == [f"{errno.ENOSPC} {errno.ENOSPC} 0"]
+    assert ("refused: a path has more than max_connections connections (ENOSPC)" in server.run("dmesg"))
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_paths_that_one_address_begins_are_limited(pair):
+    server, client = pair
+    start(pair, "max_attempts_per_address=3 setup_timeout_ms=8000")
+    program = sits(client, "print([ask(2) for _ in range(5)])")
+    assert os.strerror(errno.EBUSY) in refused(client, "honest", "/dev/nullb0")
+    assert leaves(client, program) == [str([0, 0, 0, errno.EBUSY, errno.EBUSY])]
+    assert ("refused: the address is connecting max_attempts_per_address paths already (EBUSY)"
+            in server.run("dmesg"))
+    # Whoever left has none any more.
+    server.wait_until("! rdma resource show qp | grep -q 'type RC'", 60)
+    client.run(OURS.map_device("/dev/nullb0", session="honest"))
+    # An address that is known waits for itself, too.
+    program = sits(client, "print([ask(2) for _ in range(4)])")
+    assert leaves(client, program) == [str([0, 0, 0, errno.EBUSY])]
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_a_path_has_so_much_time_in_all(pair):
+    """Each connection gives the next some more time, but the path has to be complete some day."""
+    server, client = pair
+    start(pair, "setup_timeout_ms=6000")
+    begin = time.monotonic()
+    program = sits(client, """
+path, session = os.urandom(16), os.urandom(16)
+begin = time.monotonic()
+cid = 0
+while time.monotonic() - begin < 60 and not ask(64, cid, path, session):
+    cid += 1
+    time.sleep(1)
+print(cid < 60, time.monotonic() - begin < 40)
+""")
+    assert leaves(client, program) == ["True True"]
+    assert time.monotonic() - begin < 60
+    assert "a client did not complete its connections" in server.run("dmesg")
+
+
+def fill_page_cache(server) -> None:
+    """Leaves next to no free memory: all is full of what was read, as long as somebody has the disk
+    open."""
+    device = server.null_blk("nullb9", size_mb=4096)
+    server.run(f"sleep 900 < {device} > /dev/null 2>&1 & echo $! > /tmp/reader; "
+               f"dd if={device} of=/dev/null bs=1M status=none", timeout=300)
+    free_kb = int(server.run("awk '/^MemFree/ { print $2 }' /proc/meminfo"))
+    assert free_kb < 200 << 10, free_kb
+
+
+@pytest.mark.fast
+@pytest.mark.long
+def test_a_lost_path_gets_its_memory_back(pair):
+    """The server's memory is full of cached files, of which no block of a chunk's size is left, when
+    a path is lost. The client comes back, again and again, and is never refused."""
+    server, client = pair
+    start(pair, "")
+    client.run(OURS.map_device("/dev/nullb0", session="one"))
+    client.run("cd /sys/class/ibtrs-client/one && echo 10 > reconnect_delay_ms && echo -1 > max_reconnect_attempts")
+    fill_page_cache(server)
+    print(server.run("cat /proc/buddyinfo; grep -E '^(MemFree|MemAvailable|Cached|Buffers)' /proc/meminfo"))
+    for loss in range(1, 1 + LOSSES):
+        server.run("echo 1 > $(ls -d /sys/class/ibtrs-server/one/paths/*/disconnect)")
+        server.wait_until(f"[ $(dmesg | grep -c 'one: .*: path connected') -gt {loss} ]", 60)
+        client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=60)
+    log = server.run("dmesg")
+    assert "ENOMEM" not in log and "oom" not in log.lower(), log
+    client.run(OURS.unmap())
+    server.run("kill $(cat /tmp/reader)")
 
 
 def queue_pairs(server) -> int:

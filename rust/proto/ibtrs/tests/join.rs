@@ -8,7 +8,9 @@ use ibtrs_proto::errno::Errno;
 use ibtrs_proto::fsm::server_path::State;
 use ibtrs_proto::imm::Fence;
 use ibtrs_proto::join::{decide, Attempt, Decision, Known, Refusal};
-use ibtrs_proto::limits::{chunks_bytes, connection_bytes, memory_limit, server_layout};
+use ibtrs_proto::limits::{
+    chunks_bytes, connection_bytes, memory_limit, numbers_bytes, server_layout,
+};
 
 fn attempt(epoch: Option<u32>) -> Attempt {
     Attempt { cid_num: 3, epoch }
@@ -167,7 +169,8 @@ fn fences() {
 #[test]
 fn memory() {
     let layout = server_layout(131_072, 512).unwrap();
-    let beside = 512 * (2048 + 256);
+    let beside = 512 * (1536 + 256);
+    assert_eq!(numbers_bytes(&layout), 512 * 512);
     assert_eq!(chunks_bytes(&layout, 0), (64 << 20) + beside);
     assert_eq!(chunks_bytes(&layout, 16_384), (72 << 20) + beside);
     assert_eq!(connection_bytes(0, 0), 16_384);

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of paths that were lost, for when they come back.
+//!
+//! A chunk is contiguous, and a machine whose memory is full of cached files may not have a block of
+//! that size when a client connects again. So the blocks of a path are kept when it ends, for some
+//! minutes, unless others need the memory: together with what paths have, it is never more than they
+//! may have. What is in the blocks is wiped before, as another client may get them.
+
+use crate::server::Server;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+use kx::{
+    mm::{
+        Node,
+        PageBlock, //
+    },
+    work::WorkItem,
+};
+
+/// How long blocks are kept that nobody takes, in milliseconds; looked at so often.
+const KEEP_MS: u32 = 120_000;
+
+/// The memory of one chunk.
+pub(crate) struct Blocks {
+    /// Where clients write to.
+    pub(crate) chunk: Arc<PageBlock>,
+    /// Where they cannot.
+    pub(crate) private: Option<Arc<PageBlock>>,
+}
+
+impl Blocks {
+    fn new(chunk_bytes: usize, private_bytes: usize) -> Result<Self> {
+        let block =
+            |len| Ok::<_, Error>(Arc::new(PageBlock::with_len(len, Node::ANY)?, GFP_KERNEL)?);
+        Ok(Self {
+            chunk: block(chunk_bytes)?,
+            private: match private_bytes {
+                0 => None,
+                len => Some(block(len)?),
+            },
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PageBlock> {
+        Iterator::chain([&*self.chunk].into_iter(), self.private.as_deref())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.all().map(|block| block.len() as u64).sum()
+    }
+
+    /// Wipes the content.
+    fn wipe(&self) -> Result {
+        self.all().try_for_each(|block| block.zero(0, block.len()))
+    }
+}
+
+struct Kept {
+    blocks: KVVec<Blocks>,
+    bytes: u64,
+    /// When some were taken or given last.
+    used: Instant<Monotonic>,
+}
+
+/// The blocks that nobody uses.
+#[pin_data]
+pub(crate) struct Pool {
+    #[pin]
+    kept: Mutex<Kept>,
+}
+
+impl Pool {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            kept <- new_mutex!(
+                Kept { blocks: KVVec::new(), bytes: 0, used: Instant::now() },
+                "Pool::kept"
+            ),
+        })
+    }
+
+    /// Takes the memory of a chunk, or allocates it. All is zeroes.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn take(&self, chunk_bytes: usize, private_bytes: usize) -> Result<Blocks> {
+        let mut kept = self.kept.lock();
+        if let Some(blocks) = kept.blocks.pop() {
+            kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
+            kept.used = Instant::now();
+            return Ok(blocks);
+        }
+        drop(kept);
+        Blocks::new(chunk_bytes, private_bytes)
+    }
+
+    /// Keeps the memory of a chunk that nobody uses any more, unless there would be more than
+    /// `most` bytes then.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    fn give(&self, blocks: Blocks, most: u64) {
+        let bytes = blocks.bytes();
+        if blocks.wipe().is_err() {
+            return;
+        }
+        let mut kept = self.kept.lock();
+        if kept.bytes.saturating_add(bytes) > most {
+            return;
+        }
+        if kept.blocks.push(blocks, GFP_KERNEL).is_ok() {
+            kept.bytes += bytes;
+            kept.used = Instant::now();
+        }
+    }
+
+    /// Frees what is more than `most` bytes.
+    fn shrink(&self, most: u64) {
+        loop {
+            let mut kept = self.kept.lock();
+            if kept.bytes <= most {
+                return;
+            }
+            let Some(blocks) = kept.blocks.pop() else {
+                return;
+            };
+            kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
+        }
+    }
+
+    /// Frees all if nobody has used it for long; tells whether some are kept.
+    fn expire(&self) -> bool {
+        let kept = self.kept.lock();
+        let unused = kept.used.elapsed().as_millis() >= i64::from(KEEP_MS);
+        drop(kept);
+        if unused {
+            self.shrink(0);
+        }
+        self.kept.lock().bytes > 0
+    }
+}
+
+impl Server {
+    /// Leaves the pool the memory that is left of what paths may have, when they have taken so
+    /// many bytes.
+    pub(crate) fn leave_to_pool(&self, taken: u64) {
+        self.pool
+            .shrink(self.config.max_memory.saturating_sub(taken));
+    }
+
+    /// Keeps memory that a path has given back.
+    pub(crate) fn keep(self: &Arc<Self>, blocks: impl Iterator<Item = Blocks>, taken: u64) {
+        let most = self.config.max_memory.saturating_sub(taken);
+        blocks.for_each(|blocks| self.pool.give(blocks, most));
+        self.expiry.enqueue_in(self.clone(), KEEP_MS);
+    }
+}
+
+/// Blocks that nobody has used for long.
+impl WorkItem<1> for Server {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.pool.expire() {
+            this.expiry.enqueue_in(this.clone(), KEEP_MS);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much a server lets itself in for, with whom (server).
+//!
+//! Anybody who reaches the port can ask for connections, and nothing tells a client from a
+//! stranger before a path is complete. So a path takes memory as it proves that its client is
+//! there: a little when it begins, the queues of each connection as that comes, the chunks when
+//! the client completes it. Until then one address may begin so many paths and take half of the
+//! memory; all strangers together may take three quarters of it so. And whatever strangers do, the
+//! last eighth is for those who are *known*: a session that has a connected path, whose UUID a
+//! stranger does not know, and an address that has a connected path or had one lately.
+
+use crate::errno::Errno;
+
+/// How long an address that had a connected path is known, in milliseconds.
+pub const KNOWN_MS: u64 = 600_000;
+
+/// What all paths have taken, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// All of them.
+    pub all: u64,
+    /// Those that are not complete.
+    pub begun: u64,
+}
+
+/// Whose address asks.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Its paths that are not complete.
+    pub attempts: u32,
+    /// Bytes that these have taken.
+    pub begun: u64,
+    /// It, or the session, is known.
+    pub known: bool,
+}
+
+/// What there is to share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quota {
+    /// Bytes that all paths may take.
+    pub bytes: u64,
+    /// Paths of one address that are not complete.
+    pub attempts: u32,
+}
+
+/// Why a path, or one of its connections, is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The address has begun too many paths.
+    Attempts,
+    /// There is not as much memory left.
+    Memory,
+    /// The address has taken too much for paths that are not complete.
+    Begun,
+    /// All addresses have.
+    AllBegun,
+}
+
+impl Refusal {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Attempts => "the address is connecting max_attempts_per_address paths already",
+            Self::Memory => "paths have as much memory as max_chunk_memory_mib says",
+            Self::Begun => "paths that the address is connecting have half of max_chunk_memory_mib",
+            Self::AllBegun => "paths that are being connected have most of max_chunk_memory_mib",
+        }
+    }
+
+    /// The errno to refuse with.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Attempts => Errno::EBUSY,
+            _ => Errno::ENOMEM,
+        }
+    }
+}
+
+impl Quota {
+    /// Whether an address may begin a path.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Attempts`].
+    pub const fn begin(&self, from: &Standing) -> Result<(), Refusal> {
+        if from.attempts < self.attempts {
+            Ok(())
+        } else {
+            Err(Refusal::Attempts)
+        }
+    }
+
+    /// Whether a path may take `bytes` for a connection. It will want `later` more until it is
+    /// complete: if that is not there, it is refused now, when the client can be told.
+    ///
+    /// # Errors
+    ///
+    /// All but [`Refusal::Attempts`].
+    pub fn connect(
+        &self,
+        taken: &Taken,
+        from: &Standing,
+        bytes: u64,
+        later: u64,
+    ) -> Result<(), Refusal> {
+        self.complete(taken, from, bytes.saturating_add(later))?;
+        if from.begun.saturating_add(bytes) > self.bytes / 2 {
+            return Err(Refusal::Begun);
+        }
+        // No overflow: a quarter is less than the whole.
+        let most = self.bytes.saturating_sub(self.bytes / 4);
+        if !from.known && taken.begun.saturating_add(bytes) > most {
+            return Err(Refusal::AllBegun);
+        }
+        Ok(())
+    }
+
+    /// Whether a path whose client completes it may take `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Memory`].
+    pub fn complete(&self, taken: &Taken, from: &Standing, bytes: u64) -> Result<(), Refusal> {
+        let reserve = if from.known { 0 } else { self.bytes / 8 };
+        if taken.all.saturating_add(bytes) > self.bytes.saturating_sub(reserve) {
+            return Err(Refusal::Memory);
+        }
+        Ok(())
+    }
+}
+
+/// Whether an address is known that had its last connected path so many milliseconds ago.
+pub const fn is_known(ago_ms: u64) -> bool {
+    ago_ms < KNOWN_MS
+}

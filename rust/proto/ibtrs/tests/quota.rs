@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a server lets itself in for.
+
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::quota::{is_known, Quota, Refusal, Standing, Taken, KNOWN_MS};
+use proptest::prelude::*;
+
+const QUOTA: Quota = Quota {
+    bytes: 800,
+    attempts: 3,
+};
+
+fn stranger(attempts: u32, begun: u64) -> Standing {
+    Standing {
+        attempts,
+        begun,
+        known: false,
+    }
+}
+
+fn known(begun: u64) -> Standing {
+    Standing {
+        attempts: 0,
+        begun,
+        known: true,
+    }
+}
+
+#[test]
+fn so_many_paths_of_an_address_are_begun() {
+    assert_eq!(QUOTA.begin(&stranger(2, 0)), Ok(()));
+    assert_eq!(QUOTA.begin(&stranger(3, 0)), Err(Refusal::Attempts));
+    assert_eq!(Refusal::Attempts.errno(), Errno::EBUSY);
+}
+
+#[test]
+fn the_last_eighth_is_for_those_who_are_known() {
+    let taken = Taken { all: 600, begun: 0 };
+    assert_eq!(QUOTA.complete(&taken, &stranger(0, 0), 100), Ok(()));
+    assert_eq!(
+        QUOTA.complete(&taken, &stranger(0, 0), 101),
+        Err(Refusal::Memory)
+    );
+    assert_eq!(QUOTA.complete(&taken, &known(0), 200), Ok(()));
+    assert_eq!(QUOTA.complete(&taken, &known(0), 201), Err(Refusal::Memory));
+    assert_eq!(
+        QUOTA.complete(&taken, &known(0), u64::MAX),
+        Err(Refusal::Memory)
+    );
+}
+
+#[test]
+fn a_path_that_cannot_be_completed_is_refused_at_once() {
+    let taken = Taken { all: 600, begun: 0 };
+    assert_eq!(QUOTA.connect(&taken, &stranger(0, 0), 10, 90), Ok(()));
+    assert_eq!(
+        QUOTA.connect(&taken, &stranger(0, 0), 10, 91),
+        Err(Refusal::Memory)
+    );
+}
+
+#[test]
+fn what_is_not_complete_takes_no_more_than_its_part() {
+    let none = Taken::default();
+    assert_eq!(QUOTA.connect(&none, &stranger(1, 390), 10, 0), Ok(()));
+    assert_eq!(
+        QUOTA.connect(&none, &stranger(1, 390), 11, 0),
+        Err(Refusal::Begun)
+    );
+    assert_eq!(
+        QUOTA.connect(&none, &known(390), 11, 0),
+        Err(Refusal::Begun)
+    );
+    let much = Taken {
+        all: 590,
+        begun: 590,
+    };
+    assert_eq!(QUOTA.connect(&much, &stranger(0, 0), 10, 0), Ok(()));
+    assert_eq!(
+        QUOTA.connect(&much, &stranger(0, 0), 11, 0),
+        Err(Refusal::AllBegun)
+    );
+    assert_eq!(QUOTA.connect(&much, &known(0), 11, 0), Ok(()));
+}
+
+#[test]
+fn an_address_is_known_for_a_while() {
+    assert!(is_known(0) && is_known(KNOWN_MS - 1));
+    assert!(!is_known(KNOWN_MS) && !is_known(u64::MAX));
+}
+
+proptest! {
+    /// However many strangers begin and complete paths of whatever size: a client that is known
+    /// gets the last eighth.
+    #[test]
+    fn strangers_leave_an_eighth(total in 0u64..1 << 45, asked in prop::collection::vec((any::<bool>(), 0u64..1 << 40), 0..100)) {
+        let quota = Quota { bytes: total, attempts: 1 };
+        let mut taken = Taken::default();
+        for (connects, bytes) in asked {
+            let from = stranger(0, 0);
+            if connects && quota.connect(&taken, &from, bytes, 0).is_ok() {
+                taken.begun += bytes;
+                taken.all += bytes;
+            } else if !connects && quota.complete(&taken, &from, bytes).is_ok() {
+                taken.all += bytes;
+            }
+            prop_assert!(taken.begun <= total - total / 4);
+        }
+        prop_assert_eq!(quota.complete(&taken, &known(0), total / 8), Ok(()));
+    }
+}
