@@ -45,7 +45,10 @@
 //! **A path is closing**: after its QPs are drained, so that nothing arrives any more, and before
 //! its requests are waited for, ask [`Owner::leave`] for each number with a parked request. With
 //! [`Leave::Left`] compare-exchange (acquire-release), take the request out and drop it. With
-//! [`Leave::Elsewhere`] somebody else has taken it off the word, and drops or serves it.
+//! [`Leave::Elsewhere`] somebody else has taken it off the word, and drops or serves it; the path is
+//! not CLOSED before that.
+//!
+//! [`crate::serving`] has these steps as functions.
 //!
 //! So there is one rule for parked requests: whoever takes a tag out of the waiter's part of the
 //! word takes the request out of its place.
