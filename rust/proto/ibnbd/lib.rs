@@ -14,6 +14,7 @@
 //! | [`io_check`] | what the server checks before it submits |
 //! | [`path`] | which device a name stands for on the server |
 //! | [`map_opts`] | what users write to map and unmap |
+//! | [`prio`] | which I/O priority a client's request gets |
 //! | [`state`] | states of a client's device |
 //! | [`window`] | how many requests of a disk are under way at once |
 //!
@@ -37,6 +38,7 @@ pub mod io_check;
 pub mod map_opts;
 pub mod msg;
 pub mod path;
+pub mod prio;
 pub mod state;
 pub mod unflushed;
 pub mod window;

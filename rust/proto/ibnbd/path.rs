@@ -77,6 +77,13 @@ pub fn search_path(text: &str) -> Result<&str, PathError> {
     Ok(text)
 }
 
+/// Whether the search path is `/` or `/dev`, however written: every block device of the machine is
+/// below it, those that the machine itself uses included.
+pub fn holds_every_device(search: &str) -> bool {
+    let mut parts = search.split('/').filter(|part| !matches!(*part, "" | "."));
+    matches!((parts.next(), parts.next()), (None | Some("dev"), None))
+}
+
 /// Makes the directory in `buf` that all devices of `session` are below.
 ///
 /// It is absolute, has neither empty nor "." components, and ends with NUL. Every `%SESSNAME%`

@@ -18,6 +18,7 @@ pub use io::{IoFlags, IoHdr, Op};
 pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 
 use ibtrs_proto::bytes::{Reader, Writer};
+use ibtrs_proto::msg::Direction;
 use ibtrs_proto::name::NameError;
 use ibtrs_proto::Errno;
 
@@ -63,6 +64,8 @@ pub enum MsgError {
     BlockSize(u32),
     /// Device beyond 2^63 - 1 bytes.
     Capacity(u64),
+    /// A message in a transport request of the wrong direction.
+    Direction,
 }
 
 impl MsgError {
@@ -77,6 +80,7 @@ impl MsgError {
             Self::Flags(_) => "unknown request flags",
             Self::BlockSize(_) => "block size is no power of two from 512 to 32768",
             Self::Capacity(_) => "device is larger than 2^63 - 1 bytes",
+            Self::Direction => "message against the direction of the transport",
         }
     }
 
@@ -119,6 +123,27 @@ impl<'a> UserMsg<'a> {
             TYPE_OPEN => Open::decode(bytes).map(Self::Open),
             TYPE_CLOSE => Close::decode(bytes).map(Self::Close),
             other => Err(MsgError::Type(other)),
+        }
+    }
+
+    /// Checks that the transport request goes the way of the message: a READ where the message has
+    /// an answer, a WRITE where it has none. So no answer without content is sent back as data,
+    /// which would be whatever the memory held before. [`io_check`](crate::io_check) does the same
+    /// for I/O.
+    ///
+    /// # Errors
+    ///
+    /// [`MsgError::Direction`].
+    pub fn check_direction(&self, direction: Direction) -> Result<(), MsgError> {
+        let due = match self {
+            Self::SessInfo(_) | Self::Open(_) => Direction::Read,
+            Self::Close(_) => Direction::Write,
+            Self::Io(_) => return Ok(()),
+        };
+        if direction == due {
+            Ok(())
+        } else {
+            Err(MsgError::Direction)
         }
     }
 }

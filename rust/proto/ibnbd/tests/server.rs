@@ -6,7 +6,8 @@ use ibnbd_proto::access::{Access, AccessMode, Users};
 use ibnbd_proto::identity::Difference;
 use ibnbd_proto::io_check::*;
 use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
-use ibnbd_proto::path::{below, root, search_path, PathError, PATH_MAX};
+use ibnbd_proto::path::{below, holds_every_device, root, search_path, PathError, PATH_MAX};
+use ibnbd_proto::prio;
 use ibnbd_proto::state::{DevState, Gate, Standing};
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::msg::Direction;
@@ -106,6 +107,47 @@ fn bad_paths() {
     assert_eq!(below(&mut [0xEE; 5], c"/", d), Ok(c"/dev"));
     assert_eq!(root(&mut [0xEE; 1], "/", s), Err(TooLong));
     assert_eq!(root(&mut [0xEE; 2], "/", s), Ok(c"/"));
+}
+
+#[test]
+fn search_paths_that_hold_every_device() {
+    for wide in ["/", "//", "/.", "/dev", "/dev/", "//dev/.", "/./dev"] {
+        assert!(holds_every_device(wide), "{wide}");
+    }
+    for narrow in [
+        "/dev/ibnbd-exports",
+        "/dev/%SESSNAME%",
+        "/srv",
+        "/srv/dev",
+        "/device",
+        "/dev/dev",
+        "/%SESSNAME%",
+    ] {
+        assert!(!holds_every_device(narrow), "{narrow}");
+    }
+}
+
+#[test]
+fn priorities() {
+    // None, realtime, best effort, idle, and classes that do not exist; with level 2 and a hint.
+    let rest = 1 << 3 | 2;
+    for (class, strict, lenient) in [
+        (0, Some(0), Some(0)),
+        (1, Some(2), Some(1)),
+        (2, Some(2), Some(2)),
+        (3, Some(3), Some(3)),
+        (4, None, None),
+        (7, None, None),
+    ] {
+        let made = |class: Option<u16>| class.map_or(0, |class| class << 13 | rest);
+        let asked = made(Some(class));
+        assert_eq!(prio::granted(asked, false), made(strict), "class {class}");
+        assert_eq!(prio::granted(asked, true), made(lenient), "class {class}");
+    }
+    for asked in 0..=u16::MAX {
+        assert_ne!(prio::granted(asked, false) >> 13, 1);
+        assert!(prio::granted(asked, true) >> 13 <= 3);
+    }
 }
 
 #[test]

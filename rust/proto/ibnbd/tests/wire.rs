@@ -6,6 +6,7 @@ use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::identity::Identity;
 use ibnbd_proto::msg::*;
 use ibtrs_proto::errno::Errno;
+use ibtrs_proto::msg::Direction;
 use ibtrs_proto::name::{DevicePath, NameError};
 use proptest::prelude::*;
 
@@ -389,6 +390,35 @@ fn user_messages_by_type() {
     }
     assert_eq!(UserMsg::parse(&[]), Err(MsgError::Short));
     assert_eq!(UserMsg::parse(&[4]), Err(MsgError::Short));
+}
+
+/// A message is refused when its request goes the wrong way: there would be no answer, or one that
+/// nobody has written.
+#[test]
+fn user_messages_by_direction() {
+    let open = Open {
+        access_mode: AccessMode::Ro,
+        exclusive: false,
+        dev_name: dev("d"),
+        only_known: false,
+    };
+    for (msg, due, other) in [
+        (
+            UserMsg::SessInfo(SessInfo { ver: 2 }),
+            Direction::Read,
+            Direction::Write,
+        ),
+        (UserMsg::Open(open), Direction::Read, Direction::Write),
+        (
+            UserMsg::Close(Close { device_id: 1 }),
+            Direction::Write,
+            Direction::Read,
+        ),
+    ] {
+        assert_eq!(msg.check_direction(due), Ok(()));
+        assert_eq!(msg.check_direction(other), Err(MsgError::Direction));
+    }
+    assert_eq!(MsgError::Direction.errno(), Errno::EINVAL);
 }
 
 fn any_io() -> impl Strategy<Value = IoHdr> {
