@@ -17,7 +17,6 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
-    module::ModuleRef,
     sysfs::{
         Attr,
         Buf,
@@ -78,8 +77,8 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     ))
 }
 
-fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+fn store_map_device(mut ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
     // The module is not unloaded under a disk that is being made.
-    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    ctx.keep_module::<crate::LocalModule>()?;
     map::map(ctx.data(), line)
 }

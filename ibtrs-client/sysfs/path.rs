@@ -17,7 +17,6 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
-    module::ModuleRef,
     net::addr::SockAddr,
     sysfs::{
         Attr,
@@ -103,10 +102,10 @@ fn store_disconnect(path: Ctx<'_>, input: &[u8]) -> Result {
     path.data().disconnect()
 }
 
-fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {
+fn store_remove_path(mut ctx: Ctx<'_>, input: &[u8]) -> Result {
     one(input)?;
     // The code stays when the file is gone that it was called by.
-    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    ctx.keep_module::<crate::LocalModule>()?;
     let path = ctx.data().clone();
     path.remove(|| ctx.remove_self().map(drop).ok_or(ENODEV))
 }

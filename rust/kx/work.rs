@@ -71,7 +71,8 @@ pub use item::{
 };
 pub use queue::{
     Options,
-    Queue, //
+    Queue,
+    Reapers, //
 };
 
 #[cfg(IBTRS_KUNIT)]

@@ -24,10 +24,13 @@ use ibtrs_bindings as ours;
 use kernel::{
     bindings,
     prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        rcu, //
     },
     task::might_sleep,
     time::{
@@ -85,9 +88,12 @@ pub trait BioOwner: Send + 'static {
 
     /// The I/O has ended; its slot is free.
     ///
+    /// A table may be dropped meanwhile, so whoever unloads the code of this function waits for
+    /// what the owner held, which is dropped here or given away.
+    ///
     /// # Context
     ///
-    /// *bio end*.
+    /// *bio end*, inside an RCU read section.
     fn done(self, status: Status);
 }
 
@@ -242,7 +248,9 @@ impl<T: BioOwner> Slot<T> {
             raw.bi_iter.bi_sector = spec.sector;
         }
         raw.bi_ioprio = spec.ioprio();
-        raw.bi_end_io = Some(Self::end_io);
+        // CAST: A function's address, for `ended` to make a function of again.
+        raw.bi_private = Self::end as End as *mut c_void;
+        raw.bi_end_io = Some(ended);
         Ok(())
     }
 
@@ -265,7 +273,7 @@ impl<T: BioOwner> Slot<T> {
     /// # Safety
     ///
     /// `bio` must be the ended bio of a slot of this type.
-    unsafe extern "C" fn end_io(bio: *mut bindings::bio) {
+    unsafe fn end(bio: *mut bindings::bio) {
         // SAFETY: The bio has ended, so it is ours.
         let status = Status::from_raw(unsafe { (*bio).bi_status });
         // SAFETY: Initialized when it was submitted, and not used again before the
@@ -276,6 +284,28 @@ impl<T: BioOwner> Slot<T> {
         let owner = unsafe { Self::free(bio.cast()) };
         owner.done(status);
     }
+}
+
+/// Ends the bio of a [`Slot`] of the type that the function is of.
+type End = unsafe fn(*mut bindings::bio);
+
+/// Called by the block layer when a bio has ended.
+///
+/// Not generic, so that it is not part of the driver's module: the owner of an I/O may be what the
+/// driver's unloading waits for, and once it is gone so may the driver's code be, a few
+/// instructions before its function has returned. A module's memory is freed when a grace period
+/// of RCU has passed, and that does not before the section here has ended.
+///
+/// # Safety
+///
+/// `bio` must be the ended bio of a slot, whose [`Slot::end`] is its private data.
+unsafe extern "C" fn ended(bio: *mut bindings::bio) {
+    let section = rcu::read_lock();
+    // SAFETY: `prepare` has put such a function there, and only who owns the bio changes that.
+    let end = unsafe { core::mem::transmute::<*mut c_void, End>((*bio).bi_private) };
+    // SAFETY: By this function's contract the bio has ended, and is of the function's type.
+    unsafe { end(bio) };
+    drop(section);
 }
 
 impl BioSpec {

@@ -2,6 +2,7 @@
 
 //! Files of one line or so.
 
+use crate::module::ModuleRef;
 use core::{
     ops::Deref,
     ptr, //
@@ -11,7 +12,8 @@ use kernel::{
     error::from_result,
     page::PAGE_SIZE,
     prelude::*,
-    str::as_char_ptr_in_const_context, //
+    str::as_char_ptr_in_const_context,
+    ModuleMetadata, //
 };
 
 use super::{
@@ -47,7 +49,7 @@ pub(super) struct RawAttr {
     /// Serves devices; what serves directories uses its first field only.
     attr: bindings::device_attribute,
     show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
-    store: unsafe fn(&RawAttr, &Node, &[u8]) -> Result,
+    store: unsafe fn(&RawAttr, &Node, &[u8], &mut Option<ModuleRef>) -> Result,
 }
 
 impl RawAttr {
@@ -139,7 +141,12 @@ impl<P: Data> Attr<P> {
     /// # Safety
     ///
     /// `raw` must be part of an `Attr<P>`, and the data of `node` a `P` that is valid now.
-    unsafe fn call_store(raw: &RawAttr, node: &Node, input: &[u8]) -> Result {
+    unsafe fn call_store(
+        raw: &RawAttr,
+        node: &Node,
+        input: &[u8],
+        module: &mut Option<ModuleRef>,
+    ) -> Result {
         // SAFETY: By the function's requirement.
         let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
         let store = this.store.ok_or(EIO)?;
@@ -147,6 +154,7 @@ impl<P: Data> Attr<P> {
             node,
             raw,
             data: data.clone(),
+            module,
         };
         store(ctx, input)
     }
@@ -162,9 +170,25 @@ pub struct StoreCtx<'a, P: Data> {
     node: &'a Node,
     raw: &'a RawAttr,
     data: P,
+    /// Dropped when the function of the file has returned.
+    module: &'a mut Option<ModuleRef>,
 }
 
 impl<P: Data> StoreCtx<'_, P> {
+    /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
+    /// the file's function has returned to this crate.
+    ///
+    /// A file that removes itself needs that: what it does afterwards is waited for by nobody. A
+    /// [`ModuleRef`] in the function would be dropped a few instructions too early.
+    ///
+    /// # Errors
+    ///
+    /// [`ENODEV`] if the module is being unloaded.
+    pub fn keep_module<M: ModuleMetadata>(&mut self) -> Result {
+        *self.module = Some(ModuleRef::get::<M>().ok_or(ENODEV)?);
+        Ok(())
+    }
+
     /// The reference to the data.
     pub fn data(&self) -> &P {
         &self.data
@@ -224,9 +248,13 @@ unsafe fn store<K>(
     let (node, raw) = unsafe { (&(*core).node, &*raw) };
     // SAFETY: By the function's requirement.
     let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
+    let input = input.strip_suffix(b"\n").unwrap_or(input);
+    // This function is no part of the driver's module, so that it may let that go.
+    let mut module = None;
     // SAFETY: Files are created in directories whose data they are for, which is valid while the
     // directory is there.
-    let result = unsafe { (raw.store)(raw, node, input.strip_suffix(b"\n").unwrap_or(input)) };
+    let result = unsafe { (raw.store)(raw, node, input, &mut module) };
+    drop(module);
     // CAST: At most a page.
     from_result(|| result.map(|()| len as isize))
 }

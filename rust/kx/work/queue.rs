@@ -2,6 +2,7 @@
 
 //! A work queue of one's own.
 
+use crate::sync::RcuPtr;
 use core::ptr::NonNull;
 use kernel::{
     alloc::{
@@ -66,8 +67,8 @@ impl Options {
 /// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
 ///
 /// What runs on a queue cannot wait for it. If a [`Work`](super::Work) that holds an [`Arc`] drops
-/// the last reference to its object and, with that, to its queue, then a work of the system's
-/// destroys the queue some time later. A module whose code must have left the queue at some point
+/// the last reference to its object and, with that, to its queue, then another work, of the
+/// [`Reapers`], destroys the queue some time later. A module whose code must have left the queue at some point
 /// flushes it, or keeps a reference to it and drops that last.
 ///
 /// # Context
@@ -126,9 +127,13 @@ impl Queue {
     pub(super) fn leave(this: Arc<Self>) {
         let last = Arc::into_unique_or_drop(this);
         // INVARIANT: The reaper owns the queue from now on.
-        let reaper = last.and_then(|mut queue| queue.reaper.take());
-        if let Some(reaper) = reaper {
-            workqueue::system_long().enqueue(reaper);
+        let Some(reaper) = last.and_then(|mut queue| queue.reaper.take()) else {
+            return;
+        };
+        let reapers = REAPERS.read().get().cloned();
+        match reapers {
+            Some(queue) => queue.as_kernel().enqueue(reaper),
+            None => workqueue::system_long().enqueue(reaper),
         }
     }
 
@@ -191,6 +196,40 @@ impl Drop for Queue {
         // before this returns, and nobody can queue more: the timers of delayed works hold objects
         // that hold a reference to this value.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+/// Where the [`Reapers`] work.
+static REAPERS: RcuPtr<Arc<Queue>> = RcuPtr::null();
+
+/// Has queues that go on workers of their own destroyed on a queue that is empty when this was
+/// dropped. Without it a queue of the system's does it, for which nobody waits.
+///
+/// The module that this crate is part of keeps one as long as it is loaded, so that no code of
+/// the crate runs after that.
+pub struct Reapers(());
+
+impl Reapers {
+    /// Starts them; there is one at a time.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*; dropping it as well. What makes queues must be gone before.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`]
+    pub fn start() -> Result<Self> {
+        let queue = Queue::new(Options::unbound(), fmt!("kx-reapers"))?;
+        drop(REAPERS.replace(Some(KBox::new(queue, GFP_KERNEL)?)));
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Reapers {
+    fn drop(&mut self) {
+        // The last reference, so that this waits for what is queued.
+        drop(REAPERS.replace(None));
     }
 }
 
