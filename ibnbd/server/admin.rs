@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Administrative messages: session information, opening and closing.
+//!
+//! Those of a session are served one at a time, so that a client cannot occupy more than one
+//! worker with them, whatever it sends. What waits for I/O to end, the closing of a device, goes
+//! on elsewhere: there are no more of those at a time than a session may have devices.
 
 use crate::{
     device::Opened,
+    param,
     session::{
         self,
+        Closing,
         OpenDevice,
         Session, //
     },
@@ -28,7 +34,6 @@ use ibnbd_proto::{
         PathError,
         PATH_MAX, //
     },
-    Access, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::name::{
@@ -43,13 +48,17 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
+    blk::BlockDevice,
+    mm::NoIo,
     pr_err_ratelimited,
-    sync::PercpuOwner, //
+    pr_info_ratelimited,
+    pr_warn_ratelimited,
+    sync::PercpuOwner,
+    work::Queue, //
 };
 
 /// The answer to a message.
 enum Reply {
-    None,
     SessInfo([u8; SESS_INFO_LEN]),
     Open(OpenAnswer),
 }
@@ -61,7 +70,6 @@ impl Reply {
     /// Returns the bytes for a client that wants so many.
     fn bytes(&self, wanted: usize) -> &[u8] {
         match self {
-            Self::None => &[],
             Self::SessInfo(bytes) => bytes,
             Self::Open(bytes) => bytes
                 .get(..wanted.clamp(OPEN_RSP_LEN, OPEN_RSP_LONG_LEN))
@@ -70,29 +78,38 @@ impl Reply {
     }
 }
 
-/// Serves an administrative message.
+/// Serves an administrative message. A device that it closes is waited for on `closers`.
 ///
 /// # Context
 ///
 /// May sleep.
-pub(crate) fn serve(session: &Arc<Session>, mut op: Op) {
-    let reply = match UserMsg::parse(op.user_hdr()) {
+pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut op: Op) {
+    let message = UserMsg::parse(op.user_hdr()).and_then(|message| {
+        message.check_direction(op.dir())?;
+        Ok(message)
+    });
+    let reply = match message {
         Ok(UserMsg::SessInfo(info)) => {
             let answer = info.answer();
             session.set_version(answer.ver);
             Ok(Reply::SessInfo(answer.encode()))
         }
         Ok(UserMsg::Open(message)) => open(session, &message).map(Reply::Open),
-        Ok(UserMsg::Close(message)) => close(session, message).map(|()| Reply::None),
+        Ok(UserMsg::Close(message)) => return close(session, closers, message, op),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
-        Err(error) => Err(convert::error(error.errno())),
+        Err(error) => Err(refused(session, error)),
     };
     let result = match &reply {
-        Ok(Reply::None) => Ok(()),
         Ok(reply) => op.reply_bytes(reply.bytes(op.data_len())),
         Err(error) => Err(*error),
     };
     op.respond(result);
+}
+
+/// Says why a message is refused, and returns the error to answer with.
+pub(crate) fn refused(session: &Session, error: MsgError) -> Error {
+    pr_warn_ratelimited!("{}: message refused: {}\n", session.name(), error.as_str());
+    convert::error(error.errno())
 }
 
 /// Why a device is not opened.
@@ -167,11 +184,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     let name = message.dev_name;
     let access = message.access(session.has_extensions());
     let mut open = session.open.lock();
-    let known = open
-        .list
-        .iter()
-        .find(|device| device.name.to_bytes() == name.as_bytes());
-    if let Some(known) = known {
+    if let Some(known) = open.by_name(name) {
         if known.device.access() != access {
             let why = "the session has it open in another mode";
             return Err(Refusal::new(EPERM, why));
@@ -181,7 +194,18 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
-    let device = open_below(session, name, access)?;
+    if open.is_full() {
+        let why = "the session has max_devices open, or being closed";
+        return Err(Refusal::new(ENOSPC, why));
+    }
+    let dev = find_below(session, name)?;
+    // Names are without number: a device has one of them in a session. To give the same answer
+    // for another name would not do, as CLOSE of one would take the device from the other.
+    if open.has_device(dev) {
+        let why = "the session has it open by another name";
+        return Err(Refusal::new(EEXIST, why));
+    }
+    let device = Opened::open(&session.exports, dev, access)?;
     let id = open.new_id()?;
     let rsp = answer(session, id, &device)?;
     let view = Arc::new(
@@ -194,24 +218,29 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         GFP_KERNEL,
     )?;
     let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-    open.list.reserve(1, GFP_KERNEL)?;
+    open.reserve()?;
     let device = PercpuOwner::new(device)?;
     let device = OpenDevice {
         id,
+        dev,
         name,
-        dir: device.user().show(&view),
+        _dir: device.user().show(&view),
         device,
     };
-    open.list.push(device, GFP_KERNEL)?;
-    if let Err(error) = session.publish(&open) {
-        let device = open.list.pop();
-        drop(open);
-        // Its files take the lock.
+    let result = match open.insert(device) {
+        Ok(()) => session
+            .publish(&open)
+            .map_err(|error| (error, open.take(id))),
+        Err(device) => Err((ENOMEM, Some(device))),
+    };
+    drop(open);
+    if let Err((error, device)) = result {
+        // Not before, as its files take the lock.
         drop(device);
         return Err(error.into());
     }
     session.watch_sizes();
-    pr_info!(
+    pr_info_ratelimited!(
         "{}: opened {} as device {}, {}\n",
         session.name(),
         *view.name,
@@ -221,13 +250,9 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     Ok(rsp)
 }
 
-/// Finds the device below the search path.
-fn open_below(
-    session: &Session,
-    device: DevicePath<'_>,
-    access: Access,
-) -> Result<Opened, Refusal> {
-    if crate::param::dev_search_path.get().is_empty() {
+/// Finds the number of a device below the search path.
+fn find_below(session: &Session, device: DevicePath<'_>) -> Result<u32, Refusal> {
+    if param::dev_search_path.get().is_empty() {
         return Err(Refusal::new(EACCES, "dev_search_path is not set"));
     }
     let name = SessionName::new(session.name().to_bytes())
@@ -236,7 +261,7 @@ fn open_below(
     let mut place = KVec::from_elem(0u8, PATH_MAX, GFP_KERNEL)?;
     let root = path::root(&mut root, session::search_path()?, name)?;
     let place = path::below(&mut place, root, device)?;
-    Ok(Opened::open(&session.exports, root, place, access)?)
+    Ok(BlockDevice::find(root, place)?)
 }
 
 fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Refusal> {
@@ -254,11 +279,19 @@ fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Ref
     Ok(answer)
 }
 
-/// Closes a device; one that is not open counts as closed.
-fn close(session: &Session, message: Close) -> Result {
-    if let Some(device) = session.withdraw(message.device_id)? {
-        pr_info!("{}: closed {}\n", session.name(), *device.name);
-        device.close();
-    }
-    Ok(())
+/// Closes a device, and answers when its I/O has ended; one that is not open counts as closed.
+fn close(session: &Arc<Session>, closers: &Queue, message: Close, op: Op) {
+    let device = match session.withdraw(message.device_id) {
+        Ok(Some(device)) => device,
+        Ok(None) => return op.respond(Ok(())),
+        Err(error) => return op.respond(Err(error)),
+    };
+    pr_info_ratelimited!("{}: closed {}\n", session.name(), *device.name);
+    let closing = Closing::new(session, device);
+    let _no_io = NoIo::enter();
+    // Without memory it is closed here, and the client told that something was wrong.
+    let _ = closers.spawn(GFP_KERNEL, move || {
+        drop(closing);
+        op.respond(Ok(()));
+    });
 }

@@ -21,7 +21,6 @@ use ibnbd_proto::{
 };
 use kernel::{
     prelude::*,
-    str::CStr,
     sync::{
         atomic::{
             Atomic,
@@ -57,7 +56,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the device at `path` below the directory `root`.
+    /// Opens the device with the number `dev`, from [`BlockDevice::find`].
     ///
     /// # Context
     ///
@@ -68,18 +67,13 @@ impl Opened {
     /// Those of [`BlockDevice::open`], `EBUSY` among them if someone else on this
     /// machine uses the device that is to be written to or had for oneself; `EOPNOTSUPP` for a zoned
     /// disk; `EPERM` when other clients have it open for writing already.
-    pub(crate) fn open(
-        exports: &Arc<Exports>,
-        root: &CStr,
-        path: &CStr,
-        access: Access,
-    ) -> Result<Self> {
+    pub(crate) fn open(exports: &Arc<Exports>, dev: u32, access: Access) -> Result<Self> {
         let spec = OpenSpec {
             write: access.writes(),
             // Shared by all that clients write to, and by nobody else.
             holder: access.claims().then_some(&HOLDER),
         };
-        let bdev = BlockDevice::open(root, path, spec)?;
+        let bdev = BlockDevice::open(dev, spec)?;
         if bdev.is_zoned() {
             return Err(EOPNOTSUPP);
         }

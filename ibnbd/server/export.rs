@@ -23,6 +23,7 @@ use kernel::{
 use kx::{
     blk::BlockDevice,
     fs,
+    pr_warn_ratelimited,
     sysfs::{
         Dir,
         PlainDir, //
@@ -121,7 +122,7 @@ impl Exports {
             let dir = folder.and_then(|folder| {
                 ExportDir::new(folder, bdev.name())
                     .inspect_err(|error| {
-                        pr_warn!("{}: cannot be shown: {:?}\n", bdev.name(), error)
+                        pr_warn_ratelimited!("{}: cannot be shown: {:?}\n", bdev.name(), error)
                     })
                     .ok()
             });
@@ -181,7 +182,7 @@ impl User {
         dir.add(view)
             .inspect_err(|error| {
                 let (session, name) = (view.session.name(), &view.name);
-                pr_warn!("{}: {} cannot be shown: {:?}\n", session, **name, error);
+                pr_warn_ratelimited!("{}: {} cannot be shown: {:?}\n", session, **name, error);
             })
             .ok()
     }

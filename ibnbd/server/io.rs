@@ -4,6 +4,7 @@
 
 use crate::{
     device::Opened,
+    param,
     session::Session, //
 };
 use ibnbd_proto::{
@@ -16,6 +17,7 @@ use ibnbd_proto::{
         IoHdr,
         Op as IoKind, //
     },
+    prio,
 };
 use ibtrs_core::convert;
 use ibtrs_server::Op;
@@ -109,7 +111,11 @@ fn spec(io: &CheckedIo, has_prio: bool) -> BioSpec {
         preflush: io.flags.contains(IoFlags::PREFLUSH),
         sync: io.flags.contains(IoFlags::SYNC),
         nounmap: io.flags.contains(IoFlags::NOUNMAP),
-        prio: if has_prio { io.prio } else { 0 },
+        prio: if has_prio {
+            prio::granted(io.prio, param::allow_rt_prio.get())
+        } else {
+            0
+        },
     }
 }
 

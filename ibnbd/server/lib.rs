@@ -19,6 +19,10 @@ use kernel::{
     str::BStr,
     sync::Arc, //
 };
+use kx::work::{
+    Options,
+    Queue, //
+};
 
 mod admin;
 mod device;
@@ -33,6 +37,7 @@ mod param {
     //! The parameters of the module; the macro reaches into the loader.
 
     use kx::param::{
+        BoolParam,
         IntParam,
         StringParam, //
     };
@@ -45,6 +50,14 @@ mod param {
         /// The directory that devices are below.
         pub(crate) dev_search_path: StringParam<4000> = StringParam::new(""),
         "Directory below which devices may be opened; %SESSNAME% stands for the client's session (no default)";
+
+        /// Devices of a session.
+        pub(crate) max_devices: IntParam = IntParam::new(256, 1..=65536),
+        "Devices that a session may have open, 1 to 65536 (default: 256)";
+
+        /// Clients may use the realtime class.
+        pub(crate) allow_rt_prio: BoolParam = BoolParam::new(false),
+        "Take the realtime I/O priority of clients as it is; else it is best effort (default: N)";
     }
 }
 
@@ -60,30 +73,56 @@ struct ServerModule {
     // Sessions go before what they are shown in.
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
+    _works: Works,
+}
+
+/// What is done for sessions, also when they have gone: the ends of functions that have answered
+/// the last message, or taken a device away. None of that is left when this was dropped.
+struct Works(Arc<Queue>);
+
+impl Drop for Works {
+    fn drop(&mut self) {
+        // The last reference must not be that of a session which a work drops.
+        self.0.flush();
+    }
 }
 
 impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let search = param::dev_search_path.get();
         if search.is_empty() {
-            pr_warn!("dev_search_path is not set: no device can be opened; load the module with dev_search_path=/dev, say, or \"/\" for all\n");
-        } else if let Err(error) = session::search_path() {
-            pr_err!(
-                "dev_search_path={}: {}\n",
-                BStr::from_bytes(search),
-                error.as_str()
-            );
-            return Err(ibtrs_core::convert::error(error.errno()));
+            pr_warn!("dev_search_path is not set: no device can be opened; load the module with the directory of what may be\n");
+        } else {
+            check_search_path(search)?;
         }
         let port = u16::try_from(param::port_nr.get())?;
         let exports = export::Exports::new()?;
         let control = sysfs::Control::new(&exports)?;
-        let service = Arc::new(session::Service::new(exports)?, GFP_KERNEL)?;
+        let queue = Queue::new(Options::unbound(), fmt!("ibnbd-server"))?;
+        let works = Works(queue.clone());
+        let service = Arc::new(session::Service::new(exports, queue), GFP_KERNEL)?;
         Ok(Self {
             _control: control,
+            _works: works,
             _listener: ibtrs_server::listen(service, port).inspect_err(|error| {
                 pr_err!("cannot listen on port {}: {:?}\n", port, error);
             })?,
         })
     }
+}
+
+/// Checks `dev_search_path`, which is not empty.
+fn check_search_path(search: &[u8]) -> Result {
+    let shown = BStr::from_bytes(search);
+    let path = session::search_path().map_err(|error| {
+        pr_err!("dev_search_path={}: {}\n", shown, error.as_str());
+        ibtrs_core::convert::error(error.errno())
+    })?;
+    if ibnbd_proto::path::holds_every_device(path) {
+        pr_warn!(
+            "dev_search_path={}: whoever reaches the port may read every disk of this machine, and write to those that nothing has claimed; use a directory with nothing else in it\n",
+            shown
+        );
+    }
+    Ok(())
 }

@@ -20,7 +20,7 @@ use ibnbd_proto::{
         PathError, //
     },
 };
-use ibtrs_core::convert;
+use ibtrs_proto::name::DevicePath;
 use ibtrs_server::{
     Notices,
     Op,
@@ -28,6 +28,7 @@ use ibtrs_server::{
     SessionInfo, //
 };
 use kernel::{
+    alloc::kvec::InsertError,
     new_mutex,
     prelude::*,
     str::{
@@ -46,7 +47,7 @@ use kernel::{
 use kx::{
     blk::BioTable,
     mm::NoIo,
-    pr_warn_ratelimited,
+    pr_info_ratelimited,
     sync::{
         PercpuArc,
         PercpuOwner,
@@ -69,16 +70,13 @@ pub(crate) fn search_path() -> Result<&'static str, PathError> {
 /// The service that sessions come to.
 pub(crate) struct Service {
     exports: Arc<Exports>,
-    /// Where devices are opened and closed.
+    /// Where devices are watched and closed. Whoever drops the service flushes it afterwards.
     queue: Arc<Queue>,
 }
 
 impl Service {
-    pub(crate) fn new(exports: Arc<Exports>) -> Result<Self> {
-        Ok(Self {
-            exports,
-            queue: Queue::new(Options::unbound(), fmt!("ibnbd-server"))?,
-        })
+    pub(crate) fn new(exports: Arc<Exports>, queue: Arc<Queue>) -> Self {
+        Self { exports, queue }
     }
 }
 
@@ -92,20 +90,19 @@ impl ibtrs_server::Service for Service {
                 version: Atomic::new(0),
                 exports: self.exports.clone(),
                 devices: RcuPtr::new(None),
-                open <- new_mutex!(
-                    OpenDevices { list: KVec::new(), next_id: kx::random::next_u32() },
-                    "Session::open"
-                ),
+                open <- new_mutex!(OpenDevices::new(), "Session::open"),
                 bios: BioTable::new(usize::from(info.queue_depth))?,
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
             }? Error),
             GFP_KERNEL,
         )?;
+        let messages = Queue::new(Options::ordered(), fmt!("ibnbd-{}", session.name()))?;
         Ok(Arc::new(
             Handle {
                 session,
-                queue: self.queue.clone(),
+                messages,
+                closers: self.queue.clone(),
             },
             GFP_KERNEL,
         )?)
@@ -115,37 +112,82 @@ impl ibtrs_server::Service for Service {
 /// A device as the session keeps it.
 pub(crate) struct OpenDevice {
     pub(crate) id: u32,
+    /// The number of the block device in this kernel, which no other has while it is open.
+    pub(crate) dev: u32,
     /// As the client named it.
     pub(crate) name: CString,
-    /// What the operator sees of it.
-    pub(crate) dir: Option<Dir<Arc<View>>>,
+    /// What the operator sees of it. Before what it is in.
+    pub(crate) _dir: Option<Dir<Arc<View>>>,
     pub(crate) device: PercpuOwner<Opened>,
 }
 
-impl OpenDevice {
-    /// Closes the device, which the session has forgotten.
-    ///
-    /// # Context
-    ///
-    /// May sleep, until its I/O has ended. Not under the lock of the session's devices,
-    /// which the files of the device take.
-    pub(crate) fn close(self) {
-        // Before what it is in.
-        drop(self.dir);
-        self.device.kill_and_wait();
+/// A device that its session has forgotten, and that counts as one of the session's until this
+/// is dropped, which closes it.
+///
+/// # Context
+///
+/// Dropping it may sleep, until the device's I/O has ended. Not under the lock of the session's
+/// devices, which the files of the device take.
+pub(crate) struct Closing {
+    device: Option<OpenDevice>,
+    session: Arc<Session>,
+}
+
+impl Closing {
+    /// Takes a device that was [withdrawn](Session::withdraw).
+    pub(crate) fn new(session: &Arc<Session>, device: OpenDevice) -> Self {
+        Self {
+            device: Some(device),
+            session: session.clone(),
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        drop(self.device.take());
+        let mut open = self.session.open.lock();
+        open.closing = open.closing.saturating_sub(1);
     }
 }
 
 /// The devices that a session has open.
 pub(crate) struct OpenDevices {
-    pub(crate) list: KVec<OpenDevice>,
+    /// By their ids, the lowest first.
+    list: KVec<OpenDevice>,
     /// The next id to be used. Ids are not used again before four billion others
     /// were, and another session begins elsewhere, so that a late request does not
     /// hit another device.
     next_id: u32,
+    /// Those that are withdrawn, and not closed yet.
+    closing: usize,
 }
 
 impl OpenDevices {
+    fn new() -> Self {
+        Self {
+            list: KVec::new(),
+            next_id: kx::random::next_u32(),
+            closing: 0,
+        }
+    }
+
+    /// Finds the device that the client calls so.
+    pub(crate) fn by_name(&self, name: DevicePath<'_>) -> Option<&OpenDevice> {
+        let mut list = self.list.iter();
+        list.find(|device| device.name.to_bytes() == name.as_bytes())
+    }
+
+    /// Returns whether the block device with the number `dev` is open, by whatever name.
+    pub(crate) fn has_device(&self, dev: u32) -> bool {
+        self.list.iter().any(|device| device.dev == dev)
+    }
+
+    /// Returns whether there are as many devices as a session may have.
+    pub(crate) fn is_full(&self) -> bool {
+        self.list.len().saturating_add(self.closing) >= param::max_devices.get() as usize
+    }
+
     /// Returns an id that no device has.
     ///
     /// # Errors
@@ -155,15 +197,46 @@ impl OpenDevices {
         for _ in 0..=self.list.len() {
             let id = self.next_id;
             self.next_id = id.wrapping_add(1);
-            if self.list.iter().all(|device| device.id != id) {
+            if self.place(id).is_err() {
                 return Ok(id);
             }
         }
         Err(ENOSPC)
     }
+
+    /// Returns where the device with that id is, or would be.
+    fn place(&self, id: u32) -> Result<usize, usize> {
+        self.list.binary_search_by_key(&id, |device| device.id)
+    }
+
+    /// Makes room for one more.
+    pub(crate) fn reserve(&mut self) -> Result {
+        Ok(self.list.reserve(1, GFP_KERNEL)?)
+    }
+
+    /// Puts a device in, for which there must be [room](Self::reserve); else it comes back.
+    pub(crate) fn insert(&mut self, device: OpenDevice) -> Result<(), OpenDevice> {
+        let at = match self.place(device.id) {
+            Ok(_) => return Err(device),
+            Err(at) => at,
+        };
+        self.list
+            .insert_within_capacity(at, device)
+            .map_err(|error| match error {
+                InsertError::IndexOutOfBounds(device) | InsertError::OutOfCapacity(device) => {
+                    device
+                }
+            })
+    }
+
+    /// Takes a device out.
+    pub(crate) fn take(&mut self, id: u32) -> Option<OpenDevice> {
+        let at = self.place(id).ok()?;
+        self.list.remove(at).ok()
+    }
 }
 
-/// The devices by their ids, for I/O.
+/// The devices by their ids, the lowest first, for I/O.
 type Table = KVec<(u32, PercpuArc<Opened>)>;
 
 /// The session of a client.
@@ -216,8 +289,9 @@ impl Session {
     /// Finds an open device for an I/O.
     pub(crate) fn device(&self, id: u32) -> Option<PercpuArc<Opened>> {
         let table = self.devices.read();
-        let found = table.get()?.iter().find(|(other, _)| *other == id)?;
-        Some(found.1.clone())
+        let table = table.get()?;
+        let at = table.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(table.get(at)?.1.clone())
     }
 
     /// Calls a function for each device that I/O finds.
@@ -246,8 +320,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the device `id` out of the session, if it is in there. It is to be
-    /// [closed](OpenDevice::close) then.
+    /// Takes the device `id` out of the session, if it is in there. It is to be closed then, by
+    /// [`Closing`].
     ///
     /// # Context
     ///
@@ -258,16 +332,15 @@ impl Session {
     /// `ENOMEM`; the device stays.
     pub(crate) fn withdraw(&self, id: u32) -> Result<Option<OpenDevice>> {
         let mut open = self.open.lock();
-        let at = open.list.iter().position(|device| device.id == id);
-        let Some(at) = at else {
+        let Some(device) = open.take(id) else {
             return Ok(None);
         };
-        let device = open.list.remove(at).map_err(|_| EINVAL)?;
         if let Err(error) = self.publish(&open) {
             // There is room for it. I/O has never ceased to find it.
-            let _ = open.list.push(device, GFP_KERNEL);
+            let _ = open.insert(device);
             return Err(error);
         }
+        open.closing = open.closing.saturating_add(1);
         Ok(Some(device))
     }
 
@@ -280,8 +353,8 @@ impl Session {
         drop(self.devices.replace(None));
         let list = core::mem::take(&mut self.open.lock().list);
         for device in list {
-            pr_info!("{}: closed {}\n", *self.name, *device.name);
-            device.close();
+            pr_info_ratelimited!("{}: closed {}\n", *self.name, *device.name);
+            drop(device);
         }
     }
 }
@@ -289,7 +362,10 @@ impl Session {
 /// What the transport hands requests to.
 struct Handle {
     session: Arc<Session>,
-    queue: Arc<Queue>,
+    /// Where the session's administrative messages are served, one after the other.
+    messages: Arc<Queue>,
+    /// Where its devices are closed.
+    closers: Arc<Queue>,
 }
 
 impl ServiceSession for Handle {
@@ -301,18 +377,15 @@ impl ServiceSession for Handle {
                 // requests of the connection must not wait for. If there is no
                 // memory the request is dropped, which answers it.
                 let session = self.session.clone();
+                let closers = self.closers.clone();
                 let _no_io = NoIo::enter();
-                let _ = self
-                    .queue
-                    .spawn(GFP_KERNEL, move || admin::serve(&session, op));
+                let _ = self.messages.spawn(GFP_KERNEL, move || {
+                    admin::serve(&session, &closers, op);
+                });
             }
             Err(error) => {
-                pr_warn_ratelimited!(
-                    "{}: message refused: {}\n",
-                    self.session.name(),
-                    error.as_str()
-                );
-                op.respond(Err(convert::error(error.errno())));
+                let error = admin::refused(&self.session, error);
+                op.respond(Err(error));
             }
         }
     }
@@ -321,8 +394,10 @@ impl ServiceSession for Handle {
         self.session.watch.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
-        // No message of the session is on the queue any more: each is answered. Those of others
-        // may wait there for their disks.
+        // Each message of the session was answered: what is left are ends of functions. Those of
+        // other sessions are on `closers`, too, and may wait for their disks, so that is not
+        // flushed here.
+        self.messages.flush();
         self.session.close_all();
     }
 }

@@ -8,7 +8,10 @@
 
 use crate::{
     export::Exports,
-    session::Session, //
+    session::{
+        Closing,
+        Session, //
+    },
 };
 use ibnbd_proto::access::Access;
 use ibtrs_core::convert;
@@ -20,7 +23,6 @@ use kernel::{
 };
 use kx::{
     blk::BlockDevice,
-    module::ModuleRef,
     sysfs::{
         Attr,
         Class,
@@ -97,9 +99,9 @@ impl ExportDir {
         self.block_dev = Some(link);
     }
 
-    /// Makes the directory of a session that has the device open. Should it be open
-    /// under two names, the second has the device's number in its name: a session's
-    /// name has no dot.
+    /// Makes the directory of a session that has the device open. If the session opens it again
+    /// while it is still being closed, the second has the device's number in its name: a
+    /// session's name has no dot.
     ///
     /// # Errors
     ///
@@ -159,9 +161,9 @@ static FILES: [Attr<Arc<View>>; 4] = [
 ];
 
 /// Closes the device, which takes the directory away.
-fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
+fn store_force_close(mut ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
     // The code stays while the files go under which it was called.
-    let _module = ModuleRef::get::<crate::LocalModule>().ok_or(ENODEV)?;
+    ctx.keep_module::<crate::LocalModule>()?;
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     let view = ctx.data().clone();
     let Some(device) = view.session.withdraw(view.id)? else {
@@ -175,7 +177,7 @@ fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
         view.session.name(),
         *device.name
     );
-    device.close();
+    drop(Closing::new(&view.session, device));
     view.session.notify(view.id);
     Ok(())
 }

@@ -173,7 +173,8 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
         max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT), {}),
-    "ibnbd_server": (_parameters(port_nr=COUNT, dev_search_path=r"/[^\n]*"), {}),
+    "ibnbd_server": (_parameters(
+        port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]"), {}),
 }
 
 # How the documents call the folder of each kind, and those of its paths.

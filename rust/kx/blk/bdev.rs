@@ -95,8 +95,9 @@ unsafe impl Send for BlockDevice {}
 unsafe impl Sync for BlockDevice {}
 
 impl BlockDevice {
-    /// Opens the device at `path` below the directory `root`. Symbolic links are
-    /// followed as long as they stay below it; with `/` as the root, all are.
+    /// Finds the number of the device at `path` below the directory `root`, for
+    /// [`Self::open`]. Symbolic links are followed as long as they stay below it; with `/`
+    /// as the root, all are.
     ///
     /// `root` itself starts at the root of the first process.
     ///
@@ -110,18 +111,49 @@ impl BlockDevice {
     ///   absolute path, unless the root is `/`.
     /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs.
     /// - `ENOTBLK` if it is no block device, `EACCES` if it is on a file system
-    ///   that holds none, or is read-only and `write` is wanted.
+    ///   that holds none.
+    pub fn find(root: &CStr, path: &CStr) -> Result<u32> {
+        /// How often names may have changed during a look-up.
+        const TRIES: u32 = 100;
+
+        might_sleep();
+        let mut flags = ours::LOOKUP_FOLLOW | ours::LOOKUP_NO_MAGICLINKS;
+        if root.to_bytes() != b"/" {
+            flags |= ours::LOOKUP_BENEATH;
+        }
+        let _fs = InitFs::enter();
+        let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
+        for _ in 1..TRIES {
+            match root.lookup_below(path, flags) {
+                // Something was renamed or mounted while a `..` was followed.
+                Err(error) if error == EAGAIN => {}
+                found => return found?.block_device_number(),
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// Opens the device with the number `dev`, as [`Self::find`] and [`Self::dev`] return it.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// - `EACCES` if it is read-only and `write` is wanted.
     /// - `EBUSY` if someone else has claimed it.
     /// - `ENXIO` if there is no such device.
-    pub fn open(root: &CStr, path: &CStr, spec: OpenSpec) -> Result<Self> {
+    /// - Others of the device's driver.
+    pub fn open(dev: u32, spec: OpenSpec) -> Result<Self> {
         might_sleep();
-        let dev = Self::find(root, path)?;
         let mut mode = ours::BLK_OPEN_READ;
         if spec.write {
             mode |= ours::BLK_OPEN_WRITE;
         }
         let holder = spec.holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
-        // SAFETY: May sleep; a holder may be any address, and needs no operations.
+        // SAFETY: May sleep; any number may be asked for. A holder may be any address, and
+        // needs no operations.
         let file = from_err_ptr(unsafe {
             bindings::bdev_file_open_by_dev(dev, mode, holder, core::ptr::null())
         })?;
@@ -139,37 +171,15 @@ impl BlockDevice {
         Ok(this)
     }
 
-    /// Finds the number of the device at `path` below `root`.
-    fn find(root: &CStr, path: &CStr) -> Result<bindings::dev_t> {
-        /// How often names may have changed during a look-up.
-        const TRIES: u32 = 100;
-
-        let mut flags = ours::LOOKUP_FOLLOW | ours::LOOKUP_NO_MAGICLINKS;
-        if root.to_bytes() != b"/" {
-            flags |= ours::LOOKUP_BENEATH;
-        }
-        let _fs = InitFs::enter();
-        let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
-        for _ in 1..TRIES {
-            match root.lookup_below(path, flags) {
-                // Something was renamed or mounted while a `..` was followed.
-                Err(error) if error == EAGAIN => {}
-                found => return found?.block_device_number(),
-            }
-        }
-        Err(EAGAIN)
-    }
-
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::block_device {
         self.bdev.as_ptr()
     }
 
-    fn raw_limits(&self) -> &bindings::queue_limits {
-        // SAFETY: The device is open by the type invariant, so its queue is live.
-        // The fields are integers that rarely change; a mix of old and new is as
-        // good as what other readers get.
-        unsafe { &(*(*self.as_raw()).bd_queue).limits }
+    fn raw_limits(&self) -> *const bindings::queue_limits {
+        // SAFETY: The device is open by the type invariant, so its disk is live, and with it
+        // its queue, which is another one for no disk.
+        unsafe { &raw const (*(*self.as_raw()).bd_queue).limits }
     }
 
     /// Returns whether the device was opened for writing.
@@ -263,8 +273,9 @@ impl BlockDevice {
     /// Returns the number that the disk has had since it was found: another one after it was
     /// away, or its medium was changed.
     pub fn diskseq(&self) -> u64 {
-        // SAFETY: The disk is live.
-        unsafe { (*self.raw_disk()).diskseq }
+        // SAFETY: The disk is live. The number changes with the medium, so it is read once, as
+        // `READ_ONCE()` does.
+        unsafe { (&raw const (*self.raw_disk()).diskseq).read_volatile() }
     }
 
     /// Returns the number of the partition, zero for a whole disk.
@@ -289,6 +300,17 @@ impl BlockDevice {
     /// Returns the limits and features of the device at present.
     pub fn limits(&self) -> Limits {
         let raw = self.raw_limits();
+        /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits
+        /// meanwhile. They rarely do; a mix of old and new is what other readers get, too.
+        macro_rules! read {
+            ($field:ident) => {
+                // SAFETY: The limits are live and initialized by `raw_limits`, and the field
+                // is an integer of no more than a word: a volatile read of it while the
+                // block layer writes it gets the old or the new value.
+                unsafe { (&raw const (*raw).$field).read_volatile() }
+            };
+        }
+
         // SAFETY: The device is open by the type invariant.
         let discard_alignment_bytes = unsafe { bindings::bdev_discard_alignment(self.as_raw()) };
         // SAFETY: As above.
@@ -301,32 +323,34 @@ impl BlockDevice {
             )
         };
         Limits {
-            logical_block_bytes: raw.logical_block_size,
-            physical_block_bytes: raw.physical_block_size,
+            logical_block_bytes: read!(logical_block_size),
+            physical_block_bytes: read!(physical_block_size),
             // Negative if no offset fits: then none is better than another.
             alignment_offset_bytes: alignment.try_into().unwrap_or(0),
-            io_min_bytes: raw.io_min,
-            io_opt_bytes: raw.io_opt,
-            max_hw_sectors: raw.max_hw_sectors,
-            max_segments: raw.max_segments,
-            max_segment_bytes: raw.max_segment_size,
-            virt_boundary_mask: raw.virt_boundary_mask,
-            dma_alignment_mask: raw.dma_alignment,
-            max_discard_sectors: raw.max_discard_sectors,
-            discard_granularity_bytes: raw.discard_granularity,
+            io_min_bytes: read!(io_min),
+            io_opt_bytes: read!(io_opt),
+            max_hw_sectors: read!(max_hw_sectors),
+            max_segments: read!(max_segments),
+            max_segment_bytes: read!(max_segment_size),
+            virt_boundary_mask: read!(virt_boundary_mask),
+            dma_alignment_mask: read!(dma_alignment),
+            max_discard_sectors: read!(max_discard_sectors),
+            discard_granularity_bytes: read!(discard_granularity),
             discard_alignment_bytes,
-            max_secure_erase_sectors: raw.max_secure_erase_sectors,
-            max_write_zeroes_sectors: raw.max_write_zeroes_sectors,
-            write_zeroes_unmaps: raw.max_wzeroes_unmap_sectors != 0,
+            max_secure_erase_sectors: read!(max_secure_erase_sectors),
+            max_write_zeroes_sectors: read!(max_write_zeroes_sectors),
+            write_zeroes_unmaps: read!(max_wzeroes_unmap_sectors) != 0,
             write_cache,
             fua,
-            rotational: raw.features & ours::BLK_FEAT_ROTATIONAL != 0,
+            rotational: read!(features) & ours::BLK_FEAT_ROTATIONAL != 0,
         }
     }
 
     /// Returns whether the device has zones that must be written from their start on.
     pub fn is_zoned(&self) -> bool {
-        self.raw_limits().features & ours::BLK_FEAT_ZONED != 0
+        let limits = self.raw_limits();
+        // SAFETY: As in `limits`.
+        unsafe { (&raw const (*limits).features).read_volatile() & ours::BLK_FEAT_ZONED != 0 }
     }
 
     /// Returns the device in the device model.

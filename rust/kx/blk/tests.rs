@@ -418,19 +418,13 @@ mod suite {
             write: true,
             holder: Some(&HOLDER),
         };
-        let open = |spec| BlockDevice::open(c"/dev", c"kxtest0", spec);
-        assert_eq!(
-            BlockDevice::open(c"/dev", c"kxtest1", plain).err(),
-            Some(ENOENT)
-        );
-        assert_eq!(
-            BlockDevice::open(c"/dev", c"null", plain).err(),
-            Some(ENOTBLK)
-        );
-        assert_eq!(
-            BlockDevice::open(c"/proc", c"../dev/kxtest0", plain).err(),
-            Some(EXDEV)
-        );
+        let open = |spec| BlockDevice::open(BlockDevice::find(c"/dev", c"kxtest0")?, spec);
+        let find = |root, path| BlockDevice::find(root, path).err();
+        assert_eq!(find(c"/dev", c"kxtest1"), Some(ENOENT));
+        assert_eq!(find(c"/dev", c"null"), Some(ENOTBLK));
+        assert_eq!(find(c"/proc", c"../dev/kxtest0"), Some(EXDEV));
+        // No driver has this major number.
+        assert_eq!(BlockDevice::open(u32::MAX, plain).err(), Some(ENXIO));
         assert_eq!(open(claim).err(), Some(EPERM));
 
         let rig = Rig {

@@ -40,12 +40,13 @@ def test_a_mode_that_the_client_ignores(pair, stack):
 reader = client.open("/dev/nullb0", RO)
 for op in (READ, FLUSH, WRITE, WRITE | FUA, WRITE | PREFLUSH, DISCARD, SECURE_ERASE, WRITE_ZEROES, WRITE_ZEROES | NOUNMAP):
     print(client.submit(reader, op, length=0 if op == FLUSH else 4096))
-# The same program, where it may write: by another name for the device.
-writer = client.open("nullb0", RW)
-print(client.submit(writer, WRITE, 8), writer != reader)
+# The same program, where it may write: in another session.
+other = RawClient("10.0.1.1", "other")
+writer = other.open("nullb0", RW)
+print(other.submit(writer, WRITE, 8))
 print(client.submit(reader, WRITE, 16))
 """)
-    assert said == ["OK", "OK"] + ["EROFS"] * 7 + ["OK True", "EROFS"]
+    assert said == ["OK", "OK"] + ["EROFS"] * 7 + ["OK", "EROFS"]
     assert server.run(f"dd if={device} bs=4k count=3 iflag=direct status=none | tr -d x | wc -c").strip() == "4096"
     assert "I/O refused: device is read-only" in server.run("dmesg")
 
@@ -122,6 +123,194 @@ print(client.submit(disk, WRITE_ZEROES, 0, 0), client.submit(disk, FLUSH, 0, 409
 """)
     assert said == ["OK EIO EIO", "EINVAL EINVAL EINVAL", "EINVAL EINVAL", "ENOTSUP ENOTSUP EINVAL",
                     "EINVAL EINVAL OK"]
+
+
+# What an attempt to open comes to: a number, or the name of an error.
+TRY = """
+def attempt(name, mode=RO, by=None):
+    try:
+        return (by or client).open(name, mode)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+"""
+
+
+@needs_immediates
+def test_a_device_has_one_name_in_a_session(pair, stack):
+    """Names are without number, so that each must not cost the server an open, a
+    table entry and a directory."""
+    server, client = pair
+    server.null_blk("nullb0", size_mb=16)
+    server.run(f"ln -sfn nullb0 /dev/alias && ln -sfn . /dev/again && {stack.load_server()}")
+    job = start_raw(client, TRY + """
+disk = client.open("nullb0", RO)
+print(client.open("nullb0", RO) == disk, attempt("nullb0", RW))
+names = ["/nullb0", "./nullb0", "/dev/nullb0", "alias"] + ["again/" * deep + "nullb0" for deep in range(1, 30)]
+print(*{attempt(name, mode) for name in names for mode in (RO, RW, MIGRATION)}, flush=True)
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.1)
+# The one that it has is whole, and the others are free once that is closed.
+print(client.submit(disk, READ), client.close(disk), client.submit(disk, READ))
+other = client.open("alias", MIGRATION)
+print(other != disk, client.submit(other, WRITE), attempt("nullb0"))
+""")
+    wait_for(lambda: "EEXIST" in job.text, 120, "the names were refused")
+    assert server.run("ls /sys/class/ibnbd-server/ctl/devices/nullb0/sessions").split() == ["raw"]
+    assert "the session has it open by another name: EEXIST (-17)" in server.run("dmesg")
+    client.run("touch /tmp/go")
+    assert job.wait(60).splitlines() == ["True EPERM", "EEXIST", "OK 0 ENOTCONN", "True OK EEXIST"]
+    server.run("rm /dev/alias /dev/again")
+
+
+@needs_immediates
+def test_a_session_has_a_limited_number_of_devices(pair, stack):
+    server, client = pair
+    for number in range(4):
+        server.null_blk(f"nullb{number}", size_mb=16)
+    server.run(f"{stack.load_server()} max_devices=3")
+    said = raw(client, TRY + """
+disks = [client.open(f"nullb{number}", RO) for number in range(3)]
+print(attempt("nullb3"), client.open("nullb1", RO) == disks[1], [client.submit(disk, READ) for disk in disks])
+# Each session has its own.
+other = RawClient("10.0.1.1", "other")
+print(other.submit(attempt("nullb3", by=other), READ))
+# In any order of numbers I/O finds its device.
+client.close(disks[1])
+new = client.open("nullb3", RO)
+print(new not in disks, [client.submit(disk, READ) for disk in disks + [new]], attempt("nullb1"))
+""")
+    assert said == ["ENOSPC True ['OK', 'OK', 'OK']", "OK", "True ['OK', 'ENOTCONN', 'OK', 'OK'] ENOSPC"]
+    assert "the session has max_devices open, or being closed: ENOSPC (-28)" in server.run("dmesg")
+    for wrong in ("0", "65537"):
+        server.run("modprobe -r ibnbd_server")
+        assert not server.ok(f"{stack.load_server()} max_devices={wrong}")
+
+
+# Requests with any header: one and its answer, or the same in many chunks.
+REQUESTS = """
+def write(by, header, chunk, data=b""):
+    return client.request(by, header, data, 0, True, chunk)[0]
+
+def read(by, header, chunk, want):
+    ctypes.memset(by.base + RETURNS, 0, want)
+    return client.request(by, header, b"", want, False, chunk)
+
+def flood(by, header, chunks, want=0):
+    # What is sent must stay until it has gone, so all are the same.
+    room = struct.pack("<QII", by.base + RETURNS, by.rkey, want) if want else b""
+    tail = struct.pack("<HHHH", 3, len(header), 0, 1) + room if want else struct.pack("<HH", 2, len(header))
+    for chunk in chunks:
+        addr, key = client.chunks[chunk]
+        by.send(header + tail, WR_RDMA_WRITE_WITH_IMM, chunk << client.shift | want + len(header), addr + want, key)
+
+def answers(by, count):
+    found = {}
+    while len(found) < count:
+        _, imm = by.wait(60)
+        if imm >> 28 == 1:
+            found[imm & 0x7FFFF] = errno.errorcode.get(imm >> 19 & 0x1FF, "OK")
+    return found
+
+def opening(name):
+    return struct.pack("<HHBB", 2, 0, RO, 0) + name.encode().ljust(258, bytes(1))
+"""
+
+
+@needs_immediates
+def test_no_answer_has_what_the_memory_held(pair, stack):
+    """A message of each type, as a READ with room for more than its answer and as a
+    WRITE, in memory that a request before has filled."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    server.run(stack.load_server())
+    said = raw(client, REQUESTS + """
+disk = client.open("nullb0", RO)
+io = lambda op, length: struct.pack("<HHIQIIH", 4, 0, disk, 0, op, length, 0) + bytes(6)
+messages = {
+    "info": struct.pack("<HHB", 0, 0, 2) + bytes(31),
+    "open": opening("nullb0"), "nothing": opening("nothing"),
+    "close": struct.pack("<HHI", 5, 0, disk + 1000),
+    "read": io(READ, 4096), "short read": io(READ, 512), "flush": io(FLUSH, 0), "write": io(WRITE, 4096),
+    "discard": io(DISCARD, 4096), "answer": struct.pack("<HH", 3, 0) + bytes(52), "unknown": bytes([99]) + bytes(35)}
+secret = bytes([0xA5]) * 4096
+chunk = 2
+for want in (4096, 32768):
+    for name, header in messages.items():
+        # Each time another chunk: for the long ones its key changes.
+        chunk += 1
+        write(client.io, messages["unknown"], chunk, secret)
+        error, answer = read(client.io, header, chunk, want)
+        print(want, name, errno.errorcode.get(error, "OK"), answer.count(0xA5))
+for name in ("info", "open", "close"):
+    print(name, errno.errorcode.get(write(client.io, messages[name], 1), "OK"))
+""")
+    due = {"info": "OK", "open": "OK", "nothing": "ENOENT", "4096 read": "OK", "write": "EROFS", "discard": "EROFS"}
+    for line in said[:-3]:
+        want, *name, result, stale = line.split()
+        name = " ".join(name)
+        assert (result, stale) == (due.get(name, due.get(f"{want} {name}", "EINVAL")), "0"), line
+    assert len(said) == 2 * 11 + 3 and said[-3:] == ["info EINVAL", "open EINVAL", "close OK"]
+
+
+# Workers that wait for a lock or a disk.
+STUCK_WORKERS = "ps -eo stat,comm | grep -c '^D.*kworker' || true"
+
+
+def slow_disk(server, name: str, seconds: int) -> str:
+    """A disk that takes its time for each request."""
+    device = server.null_blk(name, size_mb=16)
+    server.run(f"cd /sys/kernel/config/nullb/{name} && echo 0 > power && echo 2 > irqmode && "
+               f"echo {seconds}000000000 > completion_nsec && echo 1 > power", timeout=300)
+    return device
+
+
+@needs_immediates
+def test_a_flood_of_messages_has_one_worker(pair, stack):
+    """Openers queue for a disk that is being opened, which takes as long as one of its
+    reads does; the client sends fifty more."""
+    server, client = pair
+    server.null_blk("nullb1", size_mb=16)
+    device = slow_disk(server, "nullb0", 8)
+    server.run(stack.load_server())
+    job = start_raw(client, REQUESTS + """
+print("ready", flush=True)
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.1)
+flood(client.io, opening("nullb0"), [1], 56)
+time.sleep(0.5)
+flood(client.admin, opening("nowhere"), range(2, 52), 56)
+print("sent", flush=True)
+print(answers(client.io, 1), set(answers(client.admin, 50).values()))
+""")
+    wait_for(lambda: "ready" in job.text, 120, "the client is ready")
+    # It reads the partition table, under the lock that openers take.
+    rereading = server.start(f"blockdev --rereadpt {device}")
+    server.wait_until("ps -eo stat,comm | grep -q '^D.*blockdev'")
+    client.run("touch /tmp/go")
+    wait_for(lambda: "sent" in job.text, 60, "all were sent")
+    stuck = int(server.run(f"sleep 0.5; {STUCK_WORKERS}"))
+    assert rereading.running
+    assert 1 <= stuck < 5, stuck
+    # What it comes to does not matter: the disk is in use by then.
+    rereading.wait(120, check=False)
+    assert job.wait(120).splitlines()[-1] == "{1: 'OK'} {'ENOENT'}"
+
+
+@needs_immediates
+def test_closing_a_slow_device_keeps_no_message_waiting(pair, stack):
+    server, client = pair
+    server.null_blk("nullb1", size_mb=16)
+    slow_disk(server, "nullb0", 8)
+    server.run(stack.load_server(), timeout=300)
+    said = raw(client, REQUESTS + """
+disk = client.open("nullb0", RO)
+flood(client.io, struct.pack("<HHIQIIH", 4, 0, disk, 0, READ, 4096, 0) + bytes(6), [1], 4096)
+flood(client.admin, struct.pack("<HHI", 5, 0, disk), [2])
+began = time.monotonic()
+print(read(client.io, opening("nullb1"), 3, 56)[0], time.monotonic() - began < 4)
+print(answers(client.admin, 1), time.monotonic() - began > 4)
+""")
+    assert said == ["0 True", "{2: 'OK'} True"]
 
 
 MAP = 'echo "sessname={} path=ip:10.0.1.1 device_path=nullb0 access_mode={} exclusive={}" > {}'

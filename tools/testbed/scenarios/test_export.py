@@ -3,10 +3,12 @@
 
 import errno
 import os
+import re
 
 import pytest
 
 from testbed import blockdev
+from testbed.paths import TOP
 
 pytestmark = pytest.mark.fast
 
@@ -62,3 +64,35 @@ def test_a_size_is_written_by_hand(pair, stack):
     client.run(f"echo {64 << 11} > {resize}")
     assert not client.ok(f"dd if={stack.disk} of=/dev/null bs=1M skip=20 count=1 iflag=direct")
     assert client.ok(f"dd if={stack.disk} of=/dev/null bs=1M skip=15 count=1 iflag=direct")
+
+
+@pytest.mark.parametrize("document", ["README.md", "Documentation/operators-guide.md"])
+def test_the_first_example_works(pair, stack, document):
+    """What the documents show first is typed here as it stands there."""
+    server, client = pair
+    text = (TOP / document).read_text()
+    lines = re.search(r"((?:    .+\n)+    modprobe ibnbd_server dev_search_path=\S+\n)", text)[1]
+    link = re.search(r"/dev/disk/by-id/\S+", lines)[0]
+    mapping = re.search(r"    (echo \"sessname.*map_device)\n", text)[1]
+    device, other = server.null_blk(size_mb=16), server.null_blk("nullb1", size_mb=16)
+    server.run(f"dmesg --clear; mkdir -p /dev/disk/by-id && ln -s ../../nullb0 {link} && {lines}")
+    assert "whoever reaches the port" not in server.run("dmesg | grep dev_search_path || true")
+    client.run(f"{stack.load_client()} && {mapping}")
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=64k count=16 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, stack.disk, 1)
+    # The rest of the machine is out of reach.
+    for name in ("nullb1", other, f"../{other}", link):
+        assert not client.ok(MAP.format("demo", name, "ro")), name
+    client.run(stack.unmap())
+    server.run(f"modprobe -r ibnbd_server && rm -r /dev/ibnbd-exports /dev/disk/by-id/{os.path.basename(link)}")
+
+
+def test_the_operator_is_warned_of_a_search_path_that_is_too_wide(pair):
+    server = pair.server
+    for wide in ("/", "/dev", "//dev/."):
+        server.run(f"dmesg --clear && modprobe ibnbd_server dev_search_path={wide}")
+        said = server.run("dmesg --level warn | grep dev_search_path")
+        assert f"dev_search_path={wide}: whoever reaches the port may read every disk" in said
+        server.run("modprobe -r ibnbd_server")
+    server.run("dmesg --clear && modprobe ibnbd_server dev_search_path=/dev/ibnbd-exports")
+    assert not server.ok("dmesg --level warn | grep dev_search_path")

@@ -168,7 +168,8 @@ def check_bios(server, device: str, trace: BlockTrace, prio: bool) -> None:
         for sector in (4096, 6144):
             assert at(sector)[0].what.startswith("WZ") and at(sector)[0].sectors == 128
     if prio:
-        assert "rt/2" in trace.priorities()
+        # The client's realtime class is not the server's, unless that allows it.
+        assert "be/2" in trace.priorities() and "rt/2" not in trace.priorities()
 
 
 def test_operations_and_limits(pair, stack):
@@ -205,9 +206,21 @@ def test_operations_with_mainline(pair, client_stack, server_stack):
         client.run(f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {client_stack.map_file}')
         assert limits(client, disk, LIMITS) == expected(server, device, LIMITS)
         trace = check_operations(client, server, device, disk)
-        assert "rt/2" in trace.priorities()
+        assert ("be/2" if server_stack is OURS else "rt/2") in trace.priorities()
         assert max(bio.sectors for bio in trace.bios() if bio.what[0] == "W") == most
         assert limits(client, disk, ["max_hw_sectors_kb"]) == {"max_hw_sectors_kb": str(most // 2)}
+
+
+def test_realtime_priority_is_for_the_operator_to_allow(pair, stack):
+    server, client = pair
+    device = null_blk(server)
+    server.run(f"{stack.load_server()} allow_rt_prio=Y")
+    client.run(f"{stack.load_client()} && {stack.map_device(device)}")
+    trace = BlockTrace(server, device)
+    for kind in ("-c 1 -n 3", "-c 2 -n 5", "-c 3"):
+        client.run(f"ionice {kind} dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
+    trace.stop()
+    assert {"rt/3", "be/5"} < trace.priorities() and any(prio.startswith("idle") for prio in trace.priorities())
 
 
 def test_a_zoned_disk_is_refused(pair, stack):
