@@ -68,3 +68,9 @@ __rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
 {
 	return bdev_write_cache(bdev);
 }
+
+/* How many references there are to a disk. */
+__rust_helper unsigned int rust_helper_kx_disk_references(struct gendisk *disk)
+{
+	return kref_read(&disk_to_dev(disk)->kobj.kref);
+}

@@ -47,3 +47,10 @@ __rust_helper void rust_helper_kx_memcpy_shared(void *dst, const void *src, size
 	memcpy(dst, src, len);
 	barrier_data(dst);
 }
+
+/* memset() where someone else may read or write meanwhile. */
+__rust_helper void rust_helper_kx_memzero_shared(void *dst, size_t len)
+{
+	memset(dst, 0, len);
+	barrier_data(dst);
+}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 #include <linux/completion.h>
+#include <linux/preempt.h>
+#include <linux/rcupdate.h>
 
 /* reinit_completion() under the lock, so that it races with nothing. */
 __rust_helper void rust_helper_kx_reinit_completion(struct completion *x)
@@ -10,4 +12,15 @@ __rust_helper void rust_helper_kx_reinit_completion(struct completion *x)
 	raw_spin_lock_irqsave(&x->wait.lock, flags);
 	reinit_completion(x);
 	raw_spin_unlock_irqrestore(&x->wait.lock, flags);
+}
+
+/*
+ * Whether the task is inside an RCU read section, as far as the kernel can tell:
+ * it cannot where sections leave no trace, which takes a kernel that never
+ * preempts and counts nothing.
+ */
+__rust_helper bool rust_helper_kx_in_rcu_section(void)
+{
+	return rcu_preempt_depth() > 0 ||
+	       (!IS_ENABLED(CONFIG_PREEMPT_RCU) && IS_ENABLED(CONFIG_PREEMPT_COUNT) && in_atomic());
 }

@@ -25,6 +25,17 @@
 //!
 //! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
 //! needs process context without spinlocks and RCU read sections.
+//!
+//! # Owners are dropped
+//!
+//! What is registered with the kernel ends when its owner is dropped: disks and [`blk::DiskOwner`],
+//! tag sets, tables of bios, works and queues, classes, devices, directories, links, and
+//! [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's code may
+//! be called as long as one of them exists, so a module that passes an owner to
+//! [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded: there is no
+//! memory error as long as it stays loaded, and nothing but its being loaded prevents one. No
+//! type can ask for that, as forgetting is safe in Rust; the rule is that owners are part of what
+//! the module's own value, or an object that this waits for, drops.
 
 pub mod blk;
 pub mod fs;

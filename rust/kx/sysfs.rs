@@ -26,10 +26,11 @@
 //!         buf.line(fmt!("{}", self.state()))
 //!     }
 //!
-//!     fn store_remove(ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
+//!     fn store_remove(mut ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
 //!         if input != b"1" {
 //!             return Err(EINVAL);
 //!         }
+//!         ctx.keep_module::<crate::LocalModule>()?;
 //!         let this = ctx.remove_self().ok_or(ENODEV)?;
 //!         this.remove();
 //!         Ok(())
@@ -111,7 +112,7 @@ mod tests {
         let value = Arc::new(5, GFP_KERNEL)?;
         let device = Device::new(&class, fmt!("a/b"), value.clone(), &FILES)?;
         drop(class);
-        assert_eq!(device.as_device().name().to_bytes(), b"a!b");
+        assert_eq!(device.name().to_bytes(), b"a!b");
         assert_eq!(**device.data(), 5);
         device.uevent(Action::Change, &[c"TEST=1", c"MORE=2"])?;
 

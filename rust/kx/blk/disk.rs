@@ -18,6 +18,7 @@ use crate::{
         limits::Limits,
         tag_set::TagSet, //
     },
+    mm::NoIo,
     sysfs::{
         send_uevent,
         Action, //
@@ -40,6 +41,7 @@ use kernel::{
     ffi::c_int,
     fmt,
     module::this_module,
+    new_mutex,
     prelude::*,
     static_lock_class,
     str::NullTerminatedFormatter,
@@ -50,7 +52,12 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Completion, //
+        Completion,
+        Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 
@@ -184,6 +191,9 @@ impl<D: Driver> DiskData<D> {
 pub struct Disk<D: Driver> {
     disk: NonNull<bindings::gendisk>,
     deleted: AtomicFlag,
+    /// Held while user space is told of something, which goes up the tree that the disk leaves
+    /// when it is deleted.
+    events: Pin<KBox<Mutex<()>>>,
     _data: core::marker::PhantomData<D>,
 }
 
@@ -214,6 +224,7 @@ impl<D: Driver> Disk<D> {
         owner: &DiskOwner,
     ) -> Result<Self> {
         let set = tag_set.as_raw();
+        let events = KBox::pin_init(new_mutex!((), "Disk::events"), GFP_KERNEL)?;
         let head = Head {
             free: DiskData::<D>::free,
             closing: AtomicFlag::new(false),
@@ -273,8 +284,20 @@ impl<D: Driver> Disk<D> {
             // SAFETY: An allocated disk is not at null.
             disk: unsafe { NonNull::new_unchecked(disk) },
             deleted: AtomicFlag::new(false),
+            events,
             _data: core::marker::PhantomData,
         })
+    }
+
+    /// Does what tells user space of something, unless the disk was deleted. It is not deleted
+    /// meanwhile, and no memory is waited for that the disk would have to be written to for.
+    fn unless_deleted<R>(&self, func: impl FnOnce() -> R) -> Result<R> {
+        let _no_io = NoIo::enter();
+        let _events = self.events.lock();
+        if self.deleted.load(Relaxed) {
+            return Err(ENODEV);
+        }
+        Ok(func())
     }
 
     pub(crate) fn queue(&self) -> *mut bindings::request_queue {
@@ -315,24 +338,30 @@ impl<D: Driver> Disk<D> {
         unsafe { ours::get_capacity(self.disk.as_ptr()) }
     }
 
-    /// Changes the size and tells user space if it was not so before.
+    /// Changes the size and tells user space if it was not so before. Nothing happens to a
+    /// disk that was deleted.
     ///
     /// # Context
     ///
-    /// *may sleep*.
+    /// *may sleep*, but not for I/O.
     pub fn set_capacity_and_notify(&self, sectors: u64) {
-        // SAFETY: The disk is live by the type invariant.
-        unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), sectors) };
+        let _ = self.unless_deleted(|| {
+            // SAFETY: The disk is live by the type invariant, and not being deleted.
+            unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), sectors) }
+        });
     }
 
-    /// Lets the disk be written to or not, and tells user space.
+    /// Lets the disk be written to or not, and tells user space. Nothing happens to a disk
+    /// that was deleted.
     ///
     /// # Context
     ///
-    /// *may sleep*.
+    /// *may sleep*, but not for I/O.
     pub fn set_read_only(&self, read_only: bool) {
-        // SAFETY: The disk is live by the type invariant.
-        unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) };
+        let _ = self.unless_deleted(|| {
+            // SAFETY: The disk is live by the type invariant, and not being deleted.
+            unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) }
+        });
     }
 
     /// Tells user space that something happened to the disk, with variables
@@ -347,26 +376,29 @@ impl<D: Driver> Disk<D> {
     /// `ENODEV` if the disk was deleted; `ENOMEM`, also if there are too many
     /// variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
-        if self.deleted.load(Relaxed) {
-            return Err(ENODEV);
-        }
-        // SAFETY: The disk is live by the type invariant, and with it its first block
-        // device. It was added; that it is deleted meanwhile does no harm.
-        unsafe {
-            let kobj = &raw mut (*(*self.disk.as_ptr()).part0).bd_device.kobj;
-            send_uevent(kobj, action, variables)
-        }
+        self.unless_deleted(|| {
+            // SAFETY: The disk is live by the type invariant, and with it its first block
+            // device, which was added and is not being deleted.
+            unsafe {
+                let kobj = &raw mut (*(*self.disk.as_ptr()).part0).bd_device.kobj;
+                send_uevent(kobj, action, variables)
+            }
+        })?
     }
 
     /// Tells user space that something about the disk and each of its partitions has
-    /// changed, such as attributes that a driver has added.
+    /// changed, such as attributes that a driver has added. Nothing happens to a disk that was
+    /// deleted.
     ///
     /// # Context
     ///
-    /// *may sleep*, but not for I/O. Not while the disk is deleted.
+    /// *may sleep*, but not for I/O.
     pub fn announce(&self) {
-        // SAFETY: The disk is live by the type invariant.
-        unsafe { bindings::disk_uevent(self.disk.as_ptr(), bindings::kobject_action_KOBJ_CHANGE) };
+        let change = bindings::kobject_action_KOBJ_CHANGE;
+        let _ = self.unless_deleted(|| {
+            // SAFETY: The disk is live by the type invariant, and not being deleted.
+            unsafe { bindings::disk_uevent(self.disk.as_ptr(), change) }
+        });
     }
 
     /// Returns how often the disk and its partitions are open.
@@ -436,10 +468,13 @@ impl<D: Driver> Disk<D> {
     ///
     /// *may sleep*, as long as requests take. Not in the disk's own attributes.
     pub fn delete(&self) {
+        // The lock lets nobody who has seen the old value still be at it.
+        let events = self.events.lock();
         // ORDERING: Only the first may go on; nothing is published by it.
         if self.deleted.xchg(true, Full) {
             return;
         }
+        drop(events);
         // INVARIANT: Deleted and marked as such.
         // SAFETY: It was added, and not deleted before, by the type invariant.
         unsafe { bindings::del_gendisk(self.disk.as_ptr()) };
@@ -557,8 +592,18 @@ struct Unadded<D: Driver> {
 
 impl<D: Driver> Drop for Unadded<D> {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours by the type invariant; null is fine. As the
-        // disk was not added, this does not free the data.
+        if !self.disk.is_null() {
+            // When `device_add_disk` fails late, the disk was in sysfs for a moment. Whoever found
+            // it there may have a reference still, and the end of the last one uses the data. No
+            // new ones come, so there is but little to wait for.
+            // SAFETY: The disk is allocated by the type invariant.
+            while unsafe { ours::kx_disk_references(self.disk) } > 1 {
+                fsleep(Delta::from_millis(1));
+            }
+        }
+        // SAFETY: The reference is ours by the type invariant; null is fine. It is the last, so
+        // that the queue has ended when this returns. As the disk was not added, this does not
+        // free the data.
         unsafe { bindings::put_disk(self.disk) };
         // SAFETY: Leaked by the type invariant, and used by no one without a disk.
         drop(unsafe { KBox::from_raw(self.data) });

@@ -18,6 +18,7 @@ use crate::{
         request::Request,
         status::Status, //
     },
+    pr_err_ratelimited,
     sg::SgTable, //
 };
 use core::{
@@ -76,7 +77,8 @@ pub trait Driver: Sized + 'static {
     ///
     /// A request handed back with [`Status::RESOURCE`] is tried again a little
     /// later, with [`Status::DEVICE_RESOURCE`] when another request of the disk
-    /// has ended; with any other status it ends.
+    /// has ended; with any other status it ends. It must be `rq`: another one ends
+    /// with an error, while the driver keeps `rq`.
     fn queue_rq(
         hctx: Hctx<'_>,
         disk: &Self::QueueData,
@@ -244,17 +246,24 @@ impl<D: Driver> Vtable<D> {
             table.clear();
         }
         // SAFETY: The request is the driver's and is passed on here.
-        let rq = unsafe { Request::<D>::from_raw(rq) };
+        let given = unsafe { Request::<D>::from_raw(rq) };
         // SAFETY: A queue with this vtable is made by `Disk::add` only. A queue
         // that dispatches has not been given up.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
         // SAFETY: Live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };
-        match D::queue_rq(hctx, disk.queue_data(), rq, last) {
+        match D::queue_rq(hctx, disk.queue_data(), given, last) {
             Ok(()) => Status::OK.as_raw(),
-            Err((rq, status)) => {
+            Err((back, _)) if !back.is(rq) => {
+                // The driver has the one that it got, or has ended it; this one it had from
+                // before, and it ends here.
+                pr_err_ratelimited!("bug: a driver gives another request back than it got\n");
+                drop(back);
+                Status::OK.as_raw()
+            }
+            Err((back, status)) => {
                 // Back to the block layer, which acts on the status.
-                let _ = rq.into_raw();
+                let _ = back.into_raw();
                 if status.is_ok() {
                     Status::IO_ERROR.as_raw()
                 } else {

@@ -78,53 +78,73 @@ impl<D: Driver> Request<D> {
         rq.wrapping_add(1).cast()
     }
 
-    fn raw(&self) -> &bindings::request {
-        // SAFETY: Live by the type invariant; nothing that is read changes while
-        // the driver owns the request.
-        unsafe { self.0.as_ref() }
+    /// Returns whether it is the request at `rq`.
+    pub(crate) fn is(&self, rq: *mut bindings::request) -> bool {
+        self.0.as_ptr() == rq
+    }
+
+    // Fields are read one by one, through the pointer: a reference to the whole would claim that
+    // no field changes, and the block layer's timer, for one, has some of its own.
+
+    fn cmd_flags(&self) -> bindings::blk_opf_t {
+        // SAFETY: Live by the type invariant; operation and flags do not change while the driver
+        // owns the request.
+        unsafe { (*self.0.as_ptr()).cmd_flags }
+    }
+
+    fn first_bio(&self) -> *mut bindings::bio {
+        // SAFETY: Live by the type invariant; only who owns the request ends bios of it.
+        unsafe { (*self.0.as_ptr()).bio }
+    }
+
+    fn queue(&self) -> *mut bindings::request_queue {
+        // SAFETY: Live by the type invariant; a request belongs to one queue.
+        unsafe { (*self.0.as_ptr()).q }
     }
 
     /// Returns the operation, [`None`] if it is none that this crate knows.
     #[inline]
     pub fn op(&self) -> Option<Op> {
-        Op::from_opf(self.raw().cmd_flags)
+        Op::from_opf(self.cmd_flags())
     }
 
     /// Returns whether the data must be on the medium when the request ends.
     #[inline]
     pub fn is_fua(&self) -> bool {
-        self.raw().cmd_flags & ours::REQ_FUA != 0
+        self.cmd_flags() & ours::REQ_FUA != 0
     }
 
     /// Returns whether the device's cache is to be flushed first.
     #[inline]
     pub fn is_preflush(&self) -> bool {
-        self.raw().cmd_flags & ours::REQ_PREFLUSH != 0
+        self.cmd_flags() & ours::REQ_PREFLUSH != 0
     }
 
     /// Returns whether someone waits for it.
     #[inline]
     pub fn is_sync(&self) -> bool {
-        self.raw().cmd_flags & ours::REQ_SYNC != 0
+        self.cmd_flags() & ours::REQ_SYNC != 0
     }
 
     /// Returns whether space must stay allocated when zeroes are written.
     #[inline]
     pub fn is_nounmap(&self) -> bool {
-        self.raw().cmd_flags & ours::REQ_NOUNMAP != 0
+        self.cmd_flags() & ours::REQ_NOUNMAP != 0
     }
 
     /// Returns where the request starts, in 512 byte sectors; for a flush it
     /// means nothing.
     #[inline]
     pub fn sector(&self) -> u64 {
-        self.raw().__sector
+        // SAFETY: As for `cmd_flags`; only who owns the request ends a part of it.
+        unsafe { (*self.0.as_ptr()).__sector }
     }
 
     /// Returns the length of what is read, written, discarded and so on.
     #[inline]
     pub fn bytes(&self) -> u32 {
-        self.raw().__data_len
+        // SAFETY: As for `sector`.
+        unsafe { (*self.0.as_ptr()).__data_len }
     }
 
     /// Returns the tag, which no other request in flight on the same hardware
@@ -132,13 +152,14 @@ impl<D: Driver> Request<D> {
     #[inline]
     pub fn tag(&self) -> u32 {
         // CAST: A started request has a tag, which is not negative.
-        self.raw().tag as u32
+        // SAFETY: Live by the type invariant; the tag stays until the request ends.
+        unsafe { (*self.0.as_ptr()).tag as u32 }
     }
 
     /// Returns the I/O priority.
     #[inline]
     pub fn prio(&self) -> u16 {
-        let bio = self.raw().bio;
+        let bio = self.first_bio();
         if bio.is_null() {
             return 0;
         }
@@ -151,7 +172,7 @@ impl<D: Driver> Request<D> {
     pub fn queue_data(&self) -> &D::QueueData {
         // SAFETY: Queues of `D` are made by `Disk::add` only, and live while a
         // request of theirs is owned.
-        unsafe { DiskData::<D>::of_queue(self.raw().q) }.queue_data()
+        unsafe { DiskData::<D>::of_queue(self.queue()) }.queue_data()
     }
 
     /// Returns the driver's part of the request.
@@ -235,7 +256,7 @@ impl<D: Driver> Request<D> {
     ///
     /// *any*.
     pub fn end_unsupported(self) {
-        let queue = self.raw().q;
+        let queue = self.queue();
         match self.op() {
             // SAFETY: The queue of an owned request is live.
             Some(Op::Discard) => unsafe { ours::blk_queue_disable_discard(queue) },
@@ -261,12 +282,16 @@ impl<D: Driver> Request<D> {
         unsafe { bindings::blk_mq_complete_request(rq.as_ptr()) };
     }
 
-    /// Gives the request back to be queued again at once.
+    /// Gives the request back to be queued again at once. One that was
+    /// [abandoned](crate::io::IoHandle::abandon) has nothing left to be done: it ends.
     ///
     /// # Context
     ///
     /// *any*.
     pub fn requeue(self) {
+        if self.first_bio().is_null() && self.op() != Some(Op::Flush) {
+            return self.end(Status::IO_ERROR);
+        }
         let rq = self.into_raw();
         // SAFETY: The driver owns the request by the type invariant, and gives it
         // back here.

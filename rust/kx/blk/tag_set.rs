@@ -24,7 +24,7 @@ pub struct TagSetSpec {
     /// Number of tags: of each hardware queue, or of all with `shared_tags`.
     pub depth: u32,
     /// Number of maps, in the order of [`HctxType`](super::HctxType); more than
-    /// one need [`Driver::map_queues`].
+    /// one need [`Driver::map_queues`], and more than two [`Driver::poll`].
     pub nr_maps: u32,
     /// One set of tags over all hardware queues, so that a tag names one request
     /// in flight on the whole tag set. There are then `depth` requests in all
@@ -96,6 +96,10 @@ impl<D: Driver> TagSet<D> {
     fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
         // blk-mq takes it as a bug.
         if spec.nr_maps > 1 && !D::HAS_MAP_QUEUES {
+            return Err(EINVAL);
+        }
+        // The block layer calls `poll` of a polled queue without a look at whether there is one.
+        if spec.nr_maps > bindings::hctx_type_HCTX_TYPE_POLL && !D::HAS_POLL {
             return Err(EINVAL);
         }
         let mut flags = 0;

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::{
+    io::IoHandle,
     mm::{
         Node,
         PageBlock, //
@@ -28,6 +29,10 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     },
     ModuleMetadata, //
 };
@@ -97,6 +102,8 @@ impl Counts {
 const MAGIC: u32 = 0x1bbd;
 /// The next request is kept, not queued again.
 const HOLD: u32 = u32::MAX;
+/// The next request is kept, and the one that was kept before given back in its place.
+const SWAP: u32 = u32::MAX - 1;
 
 #[vtable]
 impl Driver for NullDriver {
@@ -131,6 +138,16 @@ impl Driver for NullDriver {
             HOLD => {
                 disk.requeues.store(0, Relaxed);
                 return disk.held.put(rq).map_err(|rq| (rq, Status::TARGET));
+            }
+            SWAP => {
+                disk.requeues.store(0, Relaxed);
+                let Some(other) = disk.held.take() else {
+                    return Err((rq, Status::TARGET));
+                };
+                return match disk.held.put(rq) {
+                    Ok(()) => Err((other, Status::RESOURCE)),
+                    Err(rq) => Err((rq, Status::TARGET)),
+                };
             }
             left => {
                 disk.requeues.store(left - 1, Relaxed);
@@ -207,6 +224,12 @@ impl Driver for NullDriver {
     }
 }
 
+impl IoDriver for NullDriver {
+    fn io_done(rq: Request<Self>, _result: Result) {
+        rq.requeue();
+    }
+}
+
 /// One I/O of the test, and who waits for it.
 struct TestIo {
     dev: Arc<BlockDevice>,
@@ -271,6 +294,23 @@ impl Rig {
     }
 
     fn start(&self, spec: BioSpec) -> Result<Arc<End>> {
+        self.start_in(3, spec)
+    }
+
+    /// Starts an I/O that the driver keeps, as `how` says.
+    fn start_kept(&self, slot: usize, counts: &Counts, how: u32) -> Result<Arc<End>> {
+        counts.requeues.store(how, Relaxed);
+        let end = self.start_in(slot, PLAIN)?;
+        for _ in 0..200 {
+            if counts.requeues.load(Relaxed) == 0 && counts.held.is_full() {
+                return Ok(end);
+            }
+            fsleep(Delta::from_millis(50));
+        }
+        Err(ETIMEDOUT)
+    }
+
+    fn start_in(&self, slot: usize, spec: BioSpec) -> Result<Arc<End>> {
         let end = Arc::pin_init(
             pin_init!(End {
                 done <- Completion::new(),
@@ -286,7 +326,7 @@ impl Rig {
                 .then(|| (self.block.clone(), spec.bytes as usize)),
             end: end.clone(),
         };
-        self.table.submit(3, &spec, io).map_err(|(e, _)| e)?;
+        self.table.submit(slot, &spec, io).map_err(|(e, _)| e)?;
         Ok(end)
     }
 }
@@ -367,6 +407,13 @@ mod suite {
             ..TagSetSpec::default()
         };
         assert_eq!(try_spec(no_tags), Err(EINVAL));
+        // A map for polled queues, of a driver that cannot be polled.
+        let polled = TagSetSpec {
+            nr_hw_queues: 3,
+            nr_maps: 3,
+            ..TagSetSpec::default()
+        };
+        assert_eq!(try_spec(polled), Err(EINVAL));
     }
 
     #[test]
@@ -443,6 +490,8 @@ mod suite {
         drop(open(plain)?);
         transfers(&rig, counts)?;
         again(&rig, counts)?;
+        swapped(&rig, counts)?;
+        abandoned(disk, &rig, counts)?;
         disk.uevent(Action::Offline, &[c"TEST=1"])?;
         disk.uevent(Action::Online, &[])?;
 
@@ -466,6 +515,9 @@ mod suite {
         disk.delete();
         disk.delete();
         assert_eq!(disk.uevent(Action::Change, &[]), Err(ENODEV));
+        disk.announce();
+        disk.set_read_only(true);
+        disk.set_capacity_and_notify(CAPACITY);
         assert!(rig.io(PLAIN).is_err());
         drop(rig);
         assert_eq!(counts.opens.load(Relaxed), 0);
@@ -482,17 +534,37 @@ mod suite {
         assert_eq!(counts.reads.load(Relaxed), before + 1);
 
         // Kept, and let go later.
-        counts.requeues.store(HOLD, Relaxed);
-        let end = rig.start(PLAIN)?;
-        for _ in 0..200 {
-            assert_eq!(end.wait(50), Err(ETIMEDOUT));
-            if counts.held.is_full() {
-                break;
-            }
-        }
+        let end = rig.start_kept(3, counts, HOLD)?;
+        assert_eq!(end.wait(50), Err(ETIMEDOUT));
         counts.held.take().ok_or(EINVAL)?.requeue();
         end.wait(10_000)?;
         assert_eq!(counts.reads.load(Relaxed), before + 2);
+        Ok(())
+    }
+
+    /// A driver that gives another request back than it got loses that one, and keeps the other.
+    fn swapped(rig: &Rig, counts: &Counts) -> Result {
+        let first = rig.start_kept(1, counts, HOLD)?;
+        let second = rig.start_kept(2, counts, SWAP)?;
+        assert_eq!(first.wait(10_000), Err(EIO));
+        assert_eq!(second.wait(50), Err(ETIMEDOUT));
+        counts.held.take().ok_or(EINVAL)?.end(Status::OK);
+        assert_eq!(second.wait(10_000), Ok(()));
+        Ok(())
+    }
+
+    /// Nothing is left to be done of a request that was abandoned.
+    fn abandoned(disk: &Disk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
+        let end = rig.start_kept(3, counts, HOLD)?;
+        let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
+        let seen = counts.busy.load(Relaxed);
+        io.abandon(ENODEV);
+        assert_eq!(end.wait(10_000), Err(ENODEV));
+        // The driver queues it again.
+        io.done(Ok(()));
+        // It ends all the same, and the driver does not see it again.
+        drop(disk.freeze());
+        assert_eq!(counts.busy.load(Relaxed), seen);
         Ok(())
     }
 

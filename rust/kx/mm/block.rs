@@ -53,7 +53,8 @@ pub struct PageBlock {
 // SAFETY: Pages belong to no task.
 unsafe impl Send for PageBlock {}
 
-// SAFETY: All access copies in a way that allows for others to write meanwhile.
+// SAFETY: No method makes a reference to the content. All access is by helpers in C that copy or
+// clear, and allow for others that read or write meanwhile.
 unsafe impl Sync for PageBlock {}
 
 impl PageBlock {
@@ -233,8 +234,8 @@ impl PageBlock {
     pub fn zero(&self, offset: usize, len: usize) -> Result {
         let to = self.range(offset, len)?;
         // SAFETY: `range` checked that the range is inside the block, into which nobody has a
-        // reference.
-        unsafe { core::ptr::write_bytes(to, 0, len) };
+        // reference; the helper allows for others that read or write meanwhile.
+        unsafe { ibtrs_bindings::kx_memzero_shared(to.cast(), len) };
         Ok(())
     }
 }

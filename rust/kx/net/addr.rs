@@ -141,7 +141,7 @@ impl SockAddr {
     ///
     /// # Safety
     ///
-    /// `addr` must point to a valid address storage.
+    /// `addr` must point to a valid address storage, of which every byte is initialised.
     pub unsafe fn from_raw(addr: *const __kernel_sockaddr_storage) -> Self {
         // SAFETY: By the function's requirement; the sizes are equal.
         Self(Bytes(unsafe { addr.cast::<[u8; 128]>().read() }))

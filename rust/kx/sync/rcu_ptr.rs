@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
+use crate::pr_err_ratelimited;
 use core::{
     marker::PhantomData,
     ptr, //
@@ -94,7 +95,18 @@ impl<T> RcuPtr<T> {
     }
 
     /// Publishes another value, waits for the readers of the former one, and returns that.
+    ///
+    /// A caller inside an RCU read section of its own, which [`Self::read`] or [`rcu::read_lock`]
+    /// has begun, might be such a reader, and be waited for by itself. It is refused: the new
+    /// value comes back, the former one stays, and the log has a line. Kernels that never preempt
+    /// and are built without `CONFIG_PREEMPT_COUNT` cannot tell; there, to call this in such a
+    /// section is as wrong as to sleep in it, which Rust does not check anywhere.
     pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
+        // SAFETY: May be called anywhere.
+        if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
+            pr_err_ratelimited!("bug: a pointer is replaced inside an RCU read section: refused\n");
+            return value;
+        }
         might_sleep();
         // INVARIANT: The new box is now owned by this value, the old pointer by the caller.
         // ORDERING: Pairs with the dependent accesses in `read`.
@@ -103,8 +115,8 @@ impl<T> RcuPtr<T> {
             return None;
         }
         rcu::synchronize_rcu();
-        // SAFETY: By the type invariant the pointer comes from a box; whoever could have loaded it
-        // has left his read section.
+        // SAFETY: By the type invariant the pointer comes from a box. Whoever could have loaded it
+        // has left the read section: other tasks by the grace period, this one by the check above.
         Some(unsafe { KBox::from_raw(old) })
     }
 }
@@ -156,6 +168,11 @@ mod tests {
         let old = ptr.replace(Some(KBox::new(2, GFP_KERNEL)?));
         assert_eq!(old.as_deref(), Some(&1));
         let guard = rcu::read_lock();
+        assert_eq!(ptr.read_with(&guard), Some(&2));
+        // Whoever reads cannot take away what is read.
+        let new = KBox::new(3, GFP_ATOMIC)?;
+        assert_eq!(ptr.replace(Some(new)).as_deref(), Some(&3));
+        assert!(ptr.replace(None).is_none());
         assert_eq!(ptr.read_with(&guard), Some(&2));
         drop(guard);
         assert_eq!(ptr.replace(None).as_deref(), Some(&2));

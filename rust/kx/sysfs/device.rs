@@ -151,10 +151,14 @@ impl<P: Data> Device<P> {
         &self.data
     }
 
-    /// The kernel crate's view of it.
-    pub fn as_device(&self) -> &device::Device {
+    /// The name of the device.
+    pub fn name(&self) -> &CStr {
+        // Nobody gets to see the kernel crate's type: a reference to it that outlives the class
+        // would have its name printed.
         // SAFETY: By the type invariant the device is valid while `self` is.
-        unsafe { device::Device::from_raw(self.core.as_ref().obj.get()) }
+        let device: &device::Device =
+            unsafe { device::Device::from_raw(self.core.as_ref().obj.get()) };
+        device.name()
     }
 
     /// Tells user space that something happened, with variables (`KEY=value`).
