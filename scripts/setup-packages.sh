@@ -15,7 +15,7 @@ OLDEST_RUSTC=1.85
 OLDEST_QEMU=9.2
 
 KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole cpio kmod xz-utils rsync make git)
-GUESTS=(qemu-system-x86 busybox-static bash-static python3 python3-pytest python3-pytest-xdist procps fio iproute2 rdma-core
+GUESTS=(qemu-system-x86 busybox-static bash-static python3 python3-pytest python3-pytest-xdist python3-pyverbs procps fio iproute2 rdma-core
 	ibverbs-providers perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk e2fsprogs xfsprogs shellcheck)
 
 [ "$(uname -m)" = x86_64 ] || die "the guests are x86-64 only, and so must this machine be"

@@ -4,25 +4,22 @@ whatever the client thinks of it."""
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
 from testbed import blockdev
+from testbed.hostile import launch
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fast
 # Raw messages, and mainline, need immediates, which soft-iWARP does not have.
 needs_immediates = pytest.mark.rdma("rxe")
 
-RAW = Path(__file__).with_name("rawclient.py")
-
 
 def start_raw(client, program: str):
     """Starts a program with a client of its own."""
-    client.push("/tmp/rawclient.py", RAW.read_text())
-    client.push("/tmp/program.py", "from rawclient import *\nclient = RawClient('10.0.1.1', 'raw')\n" + program)
-    return client.start("rm -f /tmp/go; modprobe -a ib_uverbs rdma_ucm && python3 /tmp/program.py")
+    client.run("rm -f /tmp/go")
+    return launch.program(client, "client = RawClient(ADDRESS, 'raw')\n" + program)
 
 
 def raw(client, program: str) -> list[str]:

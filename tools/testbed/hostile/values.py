@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is tried in the fields of messages."""
+
+from .wire import Field, Layout
+
+# Around the limits of the protocol and of what numbers are kept in.
+SPECIAL = (0, 1, 2, 3, 4, 7, 8, 23, 24, 511, 512, 513, 4095, 4096, 4097, 65535, 65536, 131072, 1 << 27, (1 << 28) - 1,
+           (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 55) - 1, 1 << 55, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+
+
+def around(limit: int) -> tuple[int, ...]:
+    """The last value that is in range, and its neighbours."""
+    return (limit - 1, limit, limit + 1)
+
+
+def numbers(size: int) -> tuple[int, ...]:
+    """Those of SPECIAL that fit so many bytes, and the greatest ones of these."""
+    top = 1 << 8 * size
+    return tuple(sorted({*(value for value in SPECIAL if value < top), top // 2 - 1, top // 2, top - 2, top - 1}))
+
+
+def boundaries(item: Field) -> tuple[int | bytes, ...]:
+    if item.is_number:
+        return numbers(item.size)
+    return bytes(item.size), b"\xff" * item.size, b"A" * item.size, b"A" * (item.size - 1)
+
+
+def each_field(layout: Layout, skip: tuple[str, ...] = ()):
+    """Every field with every boundary value: (name, value)."""
+    for item in layout.fields:
+        if item.name not in skip:
+            for value in boundaries(item):
+                yield item.name, value

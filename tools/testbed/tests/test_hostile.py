@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The parts of the hostile peers that need no device."""
+
+import pytest
+
+from testbed.hostile import report, values, wire
+from testbed.hostile.wire import Immediate
+
+UUID = bytes(range(16))
+
+
+def hexes(text: str) -> bytes:
+    return bytes.fromhex(text)
+
+
+def test_messages_of_the_protocol_page():
+    request = wire.CONN_REQ.pack(cid=0x0102, cid_num=0x0304, recon_cnt=0x0506, path=UUID, session=UUID[::-1])
+    assert request == hexes("0000bd1b0002 0201 0403 0605") + UUID + UUID[::-1] + b"\x01" + bytes(11)
+    accepted = wire.CONN_RSP.pack(queue_depth=512, max_io_size=131072 - 4096, max_hdr_size=4096, flags=wire.NEW_RKEY)
+    assert accepted == hexes("bd1b0002 0000 0002 00f00100 00100000 02000000") + bytes(36)
+    assert wire.CONN_RSP.pack(errno=-104) == hexes("bd1b000298ff") + bytes(50)
+    assert wire.INFO_REQUEST.pack(name=b"blya") == hexes("0000626c7961") + bytes(266)
+    assert wire.info_rsp([(0x1122334455667788, 0x0A0B0C0D, 24576)]) == hexes(
+        "0100010000000000 8877665544332211 0d0c0b0a 00600000")
+    assert wire.WRITE_REQUEST.pack(usr_len=0x0120) == hexes("02002001")
+    assert wire.READ_REQUEST.pack(usr_len=32, flags=wire.NEED_INVAL, addr=0x0102030405060708, key=0x11121314,
+                                  len=8192) == hexes("0300200001000100 0807060504030201 14131211 00200000")
+    assert wire.READ_NOTHING.pack(usr_len=32) == hexes("0300200000000000")
+    assert wire.RKEY.pack(chunk=0x0102, key=0x03040506) == hexes("0400020106050403")
+
+
+def test_messages_of_the_block_device():
+    assert wire.SESS_INFO_REQ.pack() == hexes("0000000002") + bytes(31)
+    assert wire.OPEN_REQ.pack(access_mode=2, dev_name=b"ram0") == hexes("020000000200 72616d30") + bytes(254)
+    assert wire.CLOSE_REQ.pack(device_id=0x04030201) == hexes("0500000001020304")
+    io = wire.IO_REQ.pack(device_id=0x04030201, sector=0x0807060504030201, rw=wire.WRITE_ZEROES | 0xF00,
+                          bytes=0x14131211, prio=0x6001)
+    assert io == hexes("0400000001020304 0102030405060708 050f0000 11121314 0160") + bytes(6)
+    details = wire.OPEN_ANSWER.pack(details=1, details_flags=3, details_physical=0x04030201, io_min=0x08070605,
+                                    io_opt=0x0C0B0A09, max_secure_erase_sectors=0x14131211, alignment_offset=0x18171615)
+    assert details[wire.OPEN_ANSWER_SHORT:] == hexes("01030000 01020304 05060708 090a0b0c 11121314 15161718") + bytes(8)
+
+
+@pytest.mark.parametrize("layout", [item for item in vars(wire).values() if isinstance(item, wire.Layout)],
+                         ids=lambda layout: layout.name)
+def test_fields_do_not_overlap_and_come_back(layout):
+    taken = [byte for item in layout.fields for byte in range(item.at, item.at + item.size)]
+    assert len(set(taken)) == len(taken) and max(taken) < layout.length
+    for item in layout.fields:
+        for value in values.boundaries(item):
+            expected = value if item.is_number else value.ljust(item.size, b"\0")
+            message = layout.pack(**{item.name: value})
+            assert len(message) == layout.length and layout.unpack(message)[item.name] == expected
+
+
+def test_immediates():
+    assert wire.request_imm(512, 5, 4128) == 0x00281020
+    assert wire.request_imm(512, 0, 320) == 0x140
+    assert wire.answer_imm(5) == 0x10000005 and wire.answer_imm(5, kind=wire.IMM_ANSWER_INV) == 0x20000005
+    assert wire.answer_imm(5, 5) == 0x10280005 and wire.answer_imm(7, 107) == 0x13580007
+    assert wire.fence_imm(5) == 0x30000005 and wire.fence_imm(5, drain=True) == 0x38000005
+    answer = Immediate.of(0x13580007)
+    assert (answer.kind, answer.errno, answer.chunk) == (1, 107, 7)
+    assert Immediate.of(0x00281020).request(512) == (5, 4128)
+    for depth in (1, 2, 500, 512, 513, 65535):
+        last = Immediate.of(wire.request_imm(depth, depth - 1, 8))
+        assert last.kind == wire.IMM_REQUEST and last.request(depth) == (depth - 1, 8)
+
+
+def test_boundaries_are_those_of_the_field():
+    for size in (1, 2, 4, 8):
+        found = values.numbers(size)
+        top = 1 << 8 * size
+        assert {0, 1, top // 2 - 1, top // 2, top - 1} <= set(found) and max(found) < top
+    assert len(list(values.each_field(wire.RKEY, skip=("key",)))) == 2 * len(values.numbers(2))
+
+
+def test_results_are_read_back():
+    text = "\n".join(["noise", report.line(report.Result("a b", True, "0.1 s")),
+                      report.line(report.Result("c", False, "OSError: x: y\nz"))])
+    assert [(result.name, result.ok) for result in report.parse(text)] == [("a b", True), ("c", False)]
+    assert report.failures(text) == ["c: OSError: x: y z"]
+
+
+def test_a_case_that_fails_is_a_result(capsys):
+    def case(number):
+        assert number == 1, "not one"
+
+    assert report.run("good", case, 1).ok and not report.run("bad", case, 2).ok
+    assert report.failures(capsys.readouterr().out)[0].startswith("bad: AssertionError: not one")
