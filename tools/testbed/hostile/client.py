@@ -43,7 +43,7 @@ class Party:
 
     # Connecting.
 
-    def request(self, cid: int, **fields) -> bytes:
+    def request(self, cid: int, /, **fields) -> bytes:
         """The private data of a connection request."""
         return wire.CONN_REQ.pack(**{"cid": cid, "cid_num": self.cid_num, "path": self.path, "session": self.session,
                                      **self.extensions, **fields})
@@ -58,7 +58,7 @@ class Party:
         self.others.append(connection)
         return connection
 
-    def connect(self, cid: int, private: bytes | None = None, **fields) -> Connection:
+    def connect(self, cid: int, /, private: bytes | None = None, **fields) -> Connection:
         """Connects one connection; Rejected if the server refuses it."""
         connection = self.resolve()
         connection.ask(self.request(cid, **fields) if private is None else private)
@@ -70,7 +70,7 @@ class Party:
             self.accepted = wire.CONN_RSP.unpack(answer)
         return connection
 
-    def refused(self, cid: int, private: bytes | None = None, **fields) -> int:
+    def refused(self, cid: int, /, private: bytes | None = None, **fields) -> int:
         """Tries to connect one; the errno that the server refuses it with, 0 if it does not."""
         try:
             self.connect(cid, private, **fields)
@@ -152,11 +152,25 @@ class Party:
                 by.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT_ACK, 0))
             if imm.kind not in (wire.IMM_ANSWER, wire.IMM_ANSWER_INV) or imm.chunk != chunk:
                 continue
-            if message.data:
-                key = wire.RKEY.unpack(message.data)
-                assert key["type"] == wire.RKEY_RSP and key["chunk"] == chunk, key
-                self.chunks[chunk] = (self.chunks[chunk][0], key["key"])
+            self._new_key(message)
             return imm.errno
+
+    def _new_key(self, message: Message) -> None:
+        """Takes the key in that comes with an answer."""
+        if message.data:
+            key = wire.RKEY.unpack(message.data)
+            chunk = wire.Immediate.of(message.imm).chunk
+            assert key["type"] == wire.RKEY_RSP and key["chunk"] == chunk, key
+            self.chunks[chunk] = (self.chunks[chunk][0], key["key"])
+
+    def answer_any(self, by: Connection, seconds: float = 20) -> int:
+        """Waits for the next answer, of whatever chunk; its errno."""
+        while True:
+            message = by.next(seconds)
+            imm = None if message.imm is None else wire.Immediate.of(message.imm)
+            if imm is not None and imm.kind in (wire.IMM_ANSWER, wire.IMM_ANSWER_INV):
+                self._new_key(message)
+                return imm.errno
 
     def read_header(self, want: int, user: bytes, **fields) -> bytes:
         memory = self.home.memory
@@ -229,9 +243,6 @@ class Party:
         return errno.errorcode.get(error, "OK")
 
     # The end.
-
-    def is_closed(self) -> bool:
-        return all(connection.is_ended() for connection in self.connections.values())
 
     def wait_closed(self, seconds: float = 30) -> None:
         """Waits until the server has ended the path."""

@@ -3,7 +3,7 @@
 
 from .. import paths
 from ..channel import Job
-from ..guest import Guest
+from ..guest import Guest, wait_for
 
 READY = "modprobe -a ib_uverbs rdma_ucm"
 PYTHON = f"PYTHONPATH={paths.TOP}/tools PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3"
@@ -12,6 +12,13 @@ PYTHON = f"PYTHONPATH={paths.TOP}/tools PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/
 def start(guest: Guest, module: str, arguments: str = "") -> Job:
     """Starts one of the package's programs."""
     return guest.start(f"{READY} && {PYTHON} -m testbed.hostile.{module} {arguments}")
+
+
+def ready(job: Job) -> Job:
+    """Waits until a program says that it has begun."""
+    wait_for(lambda: "ready" in job.text or not job.running, 120, f"{job.command}: ready")
+    assert job.running, job.text
+    return job
 
 
 def program(guest: Guest, text: str) -> Job:

@@ -46,7 +46,6 @@ def run(name: str, case, *arguments) -> Result:
     except Exception as error:  # noqa: BLE001: whatever it is, the next case is run
         place = traceback.extract_tb(error.__traceback__)[-1]
         result = Result(name, False, f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})")
-    print(line(result), flush=True)
-    if not result.ok:
         traceback.print_exc(file=sys.stderr)
+    print(line(result), flush=True)
     return result

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is tried in the fields of messages."""
 
-from .wire import Field, Layout
+import re
+
+from .wire import Field
 
 # Around the limits of the protocol and of what numbers are kept in.
 SPECIAL = (0, 1, 2, 3, 4, 7, 8, 23, 24, 511, 512, 513, 4095, 4096, 4097, 65535, 65536, 131072, 1 << 27, (1 << 28) - 1,
@@ -25,9 +27,9 @@ def boundaries(item: Field) -> tuple[int | bytes, ...]:
     return bytes(item.size), b"\xff" * item.size, b"A" * item.size, b"A" * (item.size - 1)
 
 
-def each_field(layout: Layout, skip: tuple[str, ...] = ()):
-    """Every field with every boundary value: (name, value)."""
-    for item in layout.fields:
-        if item.name not in skip:
-            for value in boundaries(item):
-                yield item.name, value
+def representatives(names: list[str], most: int = 3) -> set[str]:
+    """Of names that differ in numbers only, the first, the last and some between."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(re.sub(r"\b\d[\da-fx]*", "#", name), []).append(name)
+    return {family[round(at * (len(family) - 1) / (most - 1))] for family in families.values() for at in range(most)}

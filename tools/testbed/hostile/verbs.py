@@ -6,7 +6,6 @@ What pyverbs of rdma-core 44 lacks is made up for here: the descriptor of an eve
 channel, requests without memory, and an address that is freed only by close()."""
 
 import errno
-import glob
 import os
 import select
 import socket
@@ -25,13 +24,17 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-# As the drivers have it in guests: rxe gives up half a second after the first attempt
-# otherwise, and emulated guests are that slow.
-ACK_TIMEOUT = 20
+# Rxe gives up half a second after the first attempt
+# otherwise, and emulated guests are slower than that.  These are eight seconds.
+ACK_TIMEOUT = 18
 RETRIES = 7
+# 0.64 ms, in the numbers of InfiniBand.
+SHORT_RNR = 12
 # Of a queue pair.
 SENDS, RECEIVES = 1024, 64
 RECEIVE_BYTES = 16384
+# All that clients send as messages is a name.
+SHORT_RECEIVES = 1024
 DEFAULT_WAIT = 20.0
 
 EVENTS = {value: name.removeprefix("RDMA_CM_EVENT_") for name, value in vars(ce).items()
@@ -76,8 +79,20 @@ def context(name: str) -> Context:
     return _contexts[name]
 
 
-def devices() -> list[str]:
-    return sorted(os.path.basename(path) for path in glob.glob("/sys/class/infiniband/*"))
+class Pause:
+    """Sleeps longer and longer while nothing comes, as in an emulated guest each look costs."""
+
+    SHORTEST, LONGEST = 0.0005, 0.016
+
+    def __init__(self):
+        self.seconds = self.SHORTEST
+
+    def take(self) -> None:
+        time.sleep(self.seconds)
+        self.seconds = min(2 * self.seconds, self.LONGEST)
+
+    def reset(self) -> None:
+        self.seconds = self.SHORTEST
 
 
 class Channel:
@@ -182,18 +197,29 @@ class Pair:
         self.receives, self.receive_bytes = receives, receive_bytes
         self.inbox = Memory(pd, receives * receive_bytes)
         # A second one for what is sent; requests may be under way while the next is made.
-        self.outbox = Memory(pd, 1 << 21)
+        self.outbox = Memory(pd, 1 << 19)
         self.place = 0
         self.posted = self.completed = 0
         self.status = e.IBV_WC_SUCCESS
         self.messages: deque[Message] = deque()
-        # Writes of ours are of this kind unless the numbers of the work requests say so.
         self.failed: dict[int, int] = {}
 
     def to(self, cmid: CMID, state: int) -> None:
         attr, mask = cmid.init_qp_attr(state)
         if mask & e.IBV_QP_TIMEOUT:
             attr.timeout = ACK_TIMEOUT
+        if mask & e.IBV_QP_MIN_RNR_TIMER:
+            # The number 0 stands for the longest time there is, 655 ms.
+            attr.min_rnr_timer = SHORT_RNR
+        if state == e.IBV_QPS_RTS:
+            # Whatever the peer offers: one that must be refused is to be asked at all.
+            attr.max_rd_atomic = 1
+            # Seven would be without end for rxe.
+            attr.retry_cnt = RETRIES - 1
+        if state == e.IBV_QPS_INIT:
+            # Before it has asked, the connection manager knows of no access.
+            attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
+            mask |= e.IBV_QP_ACCESS_FLAGS
         self.qp.modify(attr, mask)
         if state == e.IBV_QPS_INIT:
             for number in range(self.receives):
@@ -220,7 +246,7 @@ class Pair:
         sent from memory of this queue pair, or stand at `local` there."""
         while self.posted - self.completed >= SENDS - 1:
             self.poll()
-            self._check()
+            self.check()
         length = len(data) if length is None else length
         if local is None:
             room = (length + 63) // 64 * 64
@@ -291,7 +317,7 @@ class Pair:
         if self.status in (e.IBV_WC_SUCCESS, e.IBV_WC_WR_FLUSH_ERR):
             self.status = status
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.status != e.IBV_WC_SUCCESS:
             raise Closed(f"queue pair: {status_name(self.status)}")
 
@@ -299,12 +325,12 @@ class Pair:
         """Waits until a request of ours is acknowledged.
 
         Failed where it is not, with the status that says why."""
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, Pause()
         while self.completed < number:
             if not self.poll():
                 if time.monotonic() > deadline:
                     raise TimeoutError("a request of ours does not complete")
-                time.sleep(0.001)
+                pause.take()
         if number in self.failed:
             raise Failed(self.failed[number])
 
@@ -318,9 +344,10 @@ class Pair:
 class Connection:
     """A connected queue pair, of either side."""
 
-    def __init__(self, channel: Channel, cmid: CMID, home: Home, device: str, receives: int = RECEIVES):
+    def __init__(self, channel: Channel | None, cmid: CMID, home: Home, device: str,
+                 receive_bytes: int = RECEIVE_BYTES):
         self.channel, self.cmid, self.home = channel, cmid, home
-        self.pair = Pair(device, home.pd, receives)
+        self.pair = Pair(device, home.pd, RECEIVES, receive_bytes)
         self.ended = False
 
     # The active side.
@@ -376,16 +403,16 @@ class Connection:
 
     def next(self, seconds: float = DEFAULT_WAIT) -> Message:
         """The next message."""
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, Pause()
         while not self.pair.messages:
             if self.pair.poll():
                 continue
-            self.pair._check()
+            self.pair.check()
             if self.is_ended():
                 raise Closed("disconnected by the peer")
             if time.monotonic() > deadline:
                 raise TimeoutError("no message")
-            time.sleep(0.001)
+            pause.take()
         return self.pair.messages.popleft()
 
     def is_ended(self) -> bool:
@@ -400,12 +427,12 @@ class Connection:
 
     def wait_closed(self, seconds: float = DEFAULT_WAIT) -> None:
         """Waits until the peer ends the connection; what comes before is thrown away."""
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, Pause()
         while not self.is_ended():
             self.pair.poll()
             if time.monotonic() > deadline:
                 raise AssertionError("the peer goes on with the connection")
-            time.sleep(0.002)
+            pause.take()
 
     def disconnect(self) -> None:
         try:
@@ -445,7 +472,7 @@ class Listener:
         kind, private, connection = event.event_type, bytes(event.private_data or b""), None
         if kind == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
             cmid = CMID(creator=event, listen_id=self.cmid)
-            connection = Connection(None, cmid, home, self.device)
+            connection = Connection(None, cmid, home, self.device, SHORT_RECEIVES)
         event.ack_cm_event()
         return kind, private, connection
 

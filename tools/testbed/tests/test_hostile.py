@@ -4,6 +4,7 @@
 import pytest
 
 from testbed.hostile import report, values, wire
+from testbed.hostile.mutate import Mutator
 from testbed.hostile.wire import Immediate
 
 UUID = bytes(range(16))
@@ -72,7 +73,6 @@ def test_boundaries_are_those_of_the_field():
         found = values.numbers(size)
         top = 1 << 8 * size
         assert {0, 1, top // 2 - 1, top // 2, top - 1} <= set(found) and max(found) < top
-    assert len(list(values.each_field(wire.RKEY, skip=("key",)))) == 2 * len(values.numbers(2))
 
 
 def test_results_are_read_back():
@@ -88,3 +88,31 @@ def test_a_case_that_fails_is_a_result(capsys):
 
     assert report.run("good", case, 1).ok and not report.run("bad", case, 2).ok
     assert report.failures(capsys.readouterr().out)[0].startswith("bad: AssertionError: not one")
+
+
+def test_mutations_are_made_again_by_their_seed():
+    messages = [bytes(range(length)) for length in (1, 4, 8, 36, 56, 200)] * 50
+
+    def run(seed: str) -> list[bytes]:
+        mutator = Mutator(seed, 0.5)
+        return [mutator.message(message, fixed=True) for message in messages]
+
+    assert run("1") == run("1") != run("2")
+    assert [len(message) for message in run("1")] == [len(message) for message in messages]
+    changed = sum(a != b for a, b in zip(run("1"), messages))
+    assert len(messages) / 4 < changed < len(messages) * 3 / 4
+
+
+def test_mutations_of_every_kind_happen():
+    mutator = Mutator("kinds", 1)
+    lengths = {len(mutator.message(b"0123456789")) for _ in range(500)}
+    assert lengths > set(range(10)) | {11, 14, 26, 4106}
+    assert {mutator.number(0x10000005) for _ in range(2000)} >= {0x10000004, 0xFFFFFFFF, 0, 0x90000005}
+    orders = {tuple(mutator.order([1, 2, 3])) for _ in range(500)}
+    assert {(1, 2), (1, 3, 2), (1, 1, 2, 3)} <= orders
+    assert Mutator("none", 0).message(b"as it is") == b"as it is"
+
+
+def test_some_of_each_kind_are_chosen():
+    names = [f"type {number}" for number in range(9)] + ["key 0xff", "key 0x1", "alone", "other 4 KiB"]
+    assert values.representatives(names) == {"type 0", "type 4", "type 8", "key 0xff", "key 0x1", "alone", "other 4 KiB"}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How fast an honest client is beside a hostile peer, compared with how fast it is alone."""
+
+import os
+import random
+import statistics
+import time
+
+from ..guest import Guest
+from ..load import Load
+
+# Both are measured in turns, so that what else the machine does meanwhile falls on both.
+TURNS, SECONDS = 3, 3.0
+
+
+def seconds() -> int:
+    """How long a fuzzer is there: half a minute each in CI."""
+    return int(os.environ.get("IBTRS_FUZZ_SECONDS", 30))
+
+
+def seed() -> str:
+    """The fuzzers' seed, which they print."""
+    return os.environ.get("IBTRS_SEED") or str(random.randrange(1 << 32))
+
+
+def table() -> str:
+    """What the programs of the tables are told: CI has some cases of each kind."""
+    return "--all" if os.environ.get("IBTRS_LONG") else ""
+
+
+def _rate(load: Load) -> float:
+    """Requests in a second of the guest's time."""
+    client = load.client
+    before, start = load.done(), client.uptime()
+    time.sleep(SECONDS)
+    return (load.done() - before) / (client.uptime() - start)
+
+
+class Beside:
+    """A program in a guest, which stands still now and then."""
+
+    def __init__(self, guest: Guest, program: str):
+        self.guest, self.program = guest, program
+
+    def pause(self) -> None:
+        self.guest.run(f"pkill -STOP -f '{self.program}'")
+
+    def resume(self) -> None:
+        self.guest.run(f"pkill -CONT -f '{self.program}'")
+
+
+def share(load: Load, hostile: Beside) -> float:
+    """The honest client's speed beside the other program, as a part of that alone."""
+    alone, beside = [], []
+    for _ in range(TURNS):
+        hostile.pause()
+        alone.append(_rate(load))
+        hostile.resume()
+        beside.append(_rate(load))
+    return statistics.median(beside) / statistics.median(alone)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A server of one disk in memory, which speaks the protocol as it should be spoken.
+
+`Honest` says what it does at each step; those who lie say something else."""
+
+import os
+import time
+import traceback
+from dataclasses import dataclass
+
+import pyverbs.cm_enums as ce
+from pyverbs.pyverbs_error import PyverbsError
+
+from . import wire
+from .verbs import Closed, Connection, Home, Listener
+
+SECTORS = 4096
+# Where users read and write; whatever else is read, the kernel reads when a disk is new.
+SPOT = 2048
+
+
+@dataclass
+class Request:
+    """A request of the client, as it stood in its chunk."""
+
+    by: Connection
+    chunk: int
+    offset: int
+    header: dict
+    user: bytes
+    data: bytes
+
+    @property
+    def is_read(self) -> bool:
+        return self.header["type"] == wire.READ_HDR
+
+    @property
+    def desc(self) -> tuple[int, int, int] | None:
+        """Address, key and length of the memory that the client wants data in."""
+        if not self.is_read or not self.header["sg_cnt"]:
+            return None
+        return self.header["addr"], self.header["key"], self.header["len"]
+
+    @property
+    def wants_invalidation(self) -> bool:
+        return self.desc is not None and bool(self.header["flags"] & wire.NEED_INVAL)
+
+    @property
+    def kind(self) -> int:
+        return wire.IO_REQ.field("type").get(self.user)
+
+    @property
+    def io(self) -> dict:
+        return wire.IO_REQ.unpack(self.user)
+
+    @property
+    def is_io_read(self) -> bool:
+        return self.kind == wire.IO and self.io["rw"] & 0xFF == wire.READ
+
+    @property
+    def at_spot(self) -> bool:
+        return self.kind == wire.IO and self.io["sector"] == SPOT
+
+    @property
+    def is_io_write(self) -> bool:
+        return self.kind == wire.IO and self.io["rw"] & 0xFF == wire.WRITE
+
+
+class Honest:
+    """What a server does; each step can be another one."""
+
+    depth, max_io_size, max_hdr_size, flags = 16, 61440, 4096, 0
+    # As a server of ours, or as one of mainline.
+    extensions = True
+    device_id = 7
+
+    def __init__(self):
+        self.disk = bytearray(SECTORS * 512)
+
+    # Fields that are to be other ones.
+    acceptance: dict = {}
+    sess_info: dict = {}
+    opened: dict = {}
+
+    def connect(self, server: "Server", connection: Connection, asked: dict) -> None:
+        connection.accept(server.acceptance(**self.acceptance))
+
+    def info(self, server: "Server", connection: Connection) -> None:
+        connection.pair.send(server.tamper(server.info_rsp()))
+
+    def request(self, server: "Server", request: Request) -> None:
+        step = {wire.SESS_INFO: self.introduce, wire.OPEN: self.open, wire.IO: self.io}.get(request.kind)
+        if step:
+            step(server, request)
+        else:
+            server.answer(request)
+
+    def introduce(self, server: "Server", request: Request) -> None:
+        server.answer(request, wire.SESS_INFO_ANSWER.pack(**self.sess_info))
+
+    def open_rsp(self) -> bytes:
+        return wire.OPEN_ANSWER.pack(**{"device_id": self.device_id, "nsectors": SECTORS, "identity": 4711, "details": 1,
+                                        "details_physical": 512, "io_min": 512, "max_segments": 128, **self.opened})
+
+    def open(self, server: "Server", request: Request) -> None:
+        server.answer(request, self.open_rsp())
+
+    def io(self, server: "Server", request: Request) -> None:
+        (self.spot if request.at_spot else self.serve)(server, request)
+
+    def spot(self, server: "Server", request: Request) -> None:
+        """I/O of the client's user."""
+        self.serve(server, request)
+
+    def serve(self, server: "Server", request: Request) -> None:
+        at = request.io["sector"] * 512
+        if request.is_io_read:
+            server.answer(request, bytes(self.disk[at:at + request.desc[2]]))
+        else:
+            if request.is_io_write:
+                self.disk[at:at + len(request.data)] = request.data
+            server.answer(request)
+
+    def fence(self, server: "Server", connection: Connection, payload: int) -> None:
+        connection.pair.write_imm(b"", wire.imm(wire.IMM_FENCE_DONE, payload))
+
+    def heartbeat(self, server: "Server", connection: Connection) -> None:
+        connection.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT_ACK, 0))
+
+
+class Server:
+    """Listens at a port, and does what its behaviour says."""
+
+    def __init__(self, address: str, port: int, behaviour: Honest):
+        self.behaviour = behaviour
+        self.listener = Listener(address, port)
+        self.chunk_size = behaviour.max_io_size + behaviour.max_hdr_size
+        # Whoever reads a header at the end of the last chunk reads a little beyond it.
+        self.home = Home(self.listener.device, behaviour.depth * self.chunk_size + 64)
+        self.run = os.urandom(16)
+        # Those that there are or were; the last one of each number.
+        self.all: list[Connection] = []
+        self.former: list[Connection] = []
+        self.cons: dict[int, Connection] = {}
+        self.paths = 0
+        self.requests: list[Request] = []
+        self.ended = 0
+        self.mistakes: list[str] = []
+        self.later_on: list[tuple[float, object]] = []
+
+    # What a fuzzer changes.
+
+    def tamper(self, message: bytes) -> bytes:
+        return message
+
+    def tamper_imm(self, imm: int) -> int:
+        return imm
+
+    # Parts of answers.
+
+    def acceptance(self, **fields) -> bytes:
+        b = self.behaviour
+        values = {"queue_depth": b.depth, "max_io_size": b.max_io_size, "max_hdr_size": b.max_hdr_size, "flags": b.flags}
+        if b.extensions:
+            values |= {"ext": 1, "session_gen": 1, "server_run": self.run}
+        return self.tamper(wire.CONN_RSP.pack(**{**values, **fields}))
+
+    def info_rsp(self) -> bytes:
+        return wire.info_rsp([(self.home.memory.base + n * self.chunk_size, self.home.memory.rkey, self.chunk_size)
+                              for n in range(self.behaviour.depth)])
+
+    def imm(self, connection: Connection, number: int, data: bytes = b"") -> int:
+        number = self.tamper_imm(number)
+        if data:
+            return connection.pair.send_imm(self.tamper(data), number)
+        return connection.pair.write_imm(b"", number)
+
+    def rkey(self, chunk: int, /, **fields) -> bytes:
+        """The message that comes with each answer, if keys do."""
+        if not self.behaviour.flags & wire.NEW_RKEY:
+            return b""
+        return wire.RKEY.pack(**{"chunk": chunk, "key": self.home.memory.rkey, **fields})
+
+    def end(self, request: Request, error: int = 0, kind: int | None = None, by: Connection | None = None,
+            chunk: int | None = None) -> None:
+        """Sends the last message of an answer."""
+        chunk = request.chunk if chunk is None else chunk
+        if kind is None:
+            kind = wire.IMM_ANSWER_INV if request.wants_invalidation else wire.IMM_ANSWER
+        self.imm(by or request.by, wire.answer_imm(chunk, error, kind), self.rkey(chunk))
+
+    def put_data(self, request: Request, data: bytes) -> None:
+        addr, key, length = request.desc
+        request.by.pair.write(self.tamper(data.ljust(length, b"\0")[:length]), addr, key)
+
+    def invalidate(self, request: Request) -> None:
+        if request.wants_invalidation:
+            request.by.pair.send_inv(request.desc[1])
+
+    def answer(self, request: Request, data: bytes = b"", error: int = 0) -> None:
+        """A whole answer, as it should be."""
+        if request.desc and not error:
+            self.put_data(request, data)
+        self.invalidate(request)
+        self.end(request, error)
+
+    def later(self, seconds: float, what) -> None:
+        self.later_on.append((time.monotonic() + seconds, what))
+
+    # Taking things in.
+
+    def step(self) -> bool:
+        """Does what there is to do; whether there was anything."""
+        busy = self._events()
+        for connection in list(self.all):
+            busy |= connection.pair.poll()
+            while connection.pair.messages:
+                self._message(connection, connection.pair.messages.popleft())
+                busy = True
+        now = time.monotonic()
+        due = [entry for entry in self.later_on if entry[0] <= now]
+        self.later_on = [entry for entry in self.later_on if entry[0] > now]
+        for _, what in due:
+            self._guarded(what)
+        return busy or bool(due)
+
+    def _guarded(self, what, *arguments) -> None:
+        """A client that does not want to hear it is none of the server's troubles; what else
+        goes wrong is a mistake in the case."""
+        try:
+            what(*arguments)
+        except (Closed, PyverbsError):
+            pass
+        except Exception as error:  # noqa: BLE001: whoever ends the case is told
+            traceback.print_exc()
+            self.mistakes.append(f"{type(error).__name__}: {error}")
+
+    def _events(self) -> bool:
+        event = self.listener.event(self.home)
+        if event is None:
+            return False
+        kind, private, connection = event
+        if kind == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+            asked = wire.CONN_REQ.unpack(private)
+            if asked["cid"] == 0:
+                self._new_path()
+            self.all.append(connection)
+            self.cons[asked["cid"]] = connection
+            self._guarded(self.behaviour.connect, self, connection, asked)
+        elif kind == ce.RDMA_CM_EVENT_DISCONNECTED:
+            self.ended += 1
+        return True
+
+    def _new_path(self) -> None:
+        """The client comes back.  What it left last may be of interest still, not what it left before."""
+        self.paths += 1
+        for connection in self.former:
+            connection.close()
+            self.all.remove(connection)
+        self.former = list(self.all)
+
+    def _message(self, connection: Connection, message) -> None:
+        if message.imm is None:
+            return self._guarded(self.behaviour.info, self, connection)
+        imm = wire.Immediate.of(message.imm)
+        if imm.kind == wire.IMM_REQUEST:
+            request = self._parse(connection, imm)
+            self.requests.append(request)
+            return self._guarded(self.behaviour.request, self, request)
+        if imm.kind == wire.IMM_HEARTBEAT:
+            return self._guarded(self.behaviour.heartbeat, self, connection)
+        if imm.kind == wire.IMM_FENCE:
+            return self._guarded(self.behaviour.fence, self, connection, imm.payload)
+        return None
+
+    def _parse(self, connection: Connection, imm: wire.Immediate) -> Request:
+        chunk, offset = imm.request(self.behaviour.depth)
+        base = chunk * self.chunk_size
+        raw = self.home.memory.get(base + offset, wire.READ_REQUEST.length)
+        layout = wire.READ_REQUEST if wire.READ_NOTHING.field("type").get(raw) == wire.READ_HDR else wire.WRITE_REQUEST
+        header = layout.unpack(raw)
+        length = offset - header["usr_len"]
+        user = self.home.memory.get(base + length, header["usr_len"])
+        data = self.home.memory.get(base, length) if header["type"] == wire.WRITE_HDR else b""
+        return Request(connection, chunk, offset, header, user, data)
+
+    def requests_that(self, which) -> list[Request]:
+        return [request for request in self.requests if which(request)]
+
+    def close(self) -> None:
+        for connection in self.all:
+            connection.close()
+        self.listener.close()
+        self.home.close()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The kernel's client in the hands of a server that lies: maps its disk, uses it, and
+sees that it can be rid of it again.
+
+Plain system calls only, as nothing of it may depend on what the disk does."""
+
+import errno
+import glob
+import mmap
+import os
+import signal
+import threading
+import time
+
+
+ADDRESS = "10.0.1.1"
+CTL = "/sys/class/ibnbd-client/ctl/map_device"
+SESSIONS = "/sys/class/ibtrs-client"
+# A request that nobody answers ends after the time that its session waits.
+PATIENCE = 60.0
+MINE = 0x5A
+# Where the user reads and writes; see server.SPOT.
+SPOT = 2048 * 512
+
+
+class Stuck(AssertionError):
+    """A call of a user does not come back."""
+
+
+def in_time(call, seconds: float = PATIENCE):
+    """What call() gives, as long as it comes back in time.  The thread of one that does
+    not is left to itself."""
+    outcome = {}
+
+    def run():
+        try:
+            outcome["value"] = call()
+        except OSError as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Stuck(f"a system call takes longer than {seconds:.0f} s")
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]
+
+
+def error_of(call, seconds: float = PATIENCE) -> str:
+    """The name of the error that a call ends with, "OK" without one."""
+    try:
+        in_time(call, seconds)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error.errno))
+    return "OK"
+
+
+def write_or_be_killed(path: str, text: bytes, seconds: float) -> str:
+    """Writes to a file in a process of its own, which has so much time."""
+    child = os.fork()
+    if child == 0:
+        try:
+            fd = os.open(path, os.O_WRONLY)
+            os.write(fd, text)
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno)
+    deadline = time.monotonic() + seconds
+    killed = False
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        if time.monotonic() > deadline and not killed:
+            os.kill(child, signal.SIGKILL)
+            killed, deadline = True, time.monotonic() + PATIENCE
+        elif time.monotonic() > deadline:
+            raise Stuck("a user who was killed while he maps does not end")
+        time.sleep(0.01)
+    if os.WIFSIGNALED(status):
+        return "KILLED"
+    code = os.waitstatus_to_exitcode(status)
+    return errno.errorcode.get(code, str(code)) if code else "OK"
+
+
+def disks() -> set[str]:
+    return set(glob.glob("/sys/block/ibnbd*"))
+
+
+class Victim:
+    """One session with the server that lies."""
+
+    def __init__(self, name: str, port: int, tell):
+        self.name, self.port = name, port
+        # Has the server do something, by name, and waits for what it says.
+        self.tell = tell
+        self.disk: str | None = None
+        self.fd = -1
+        self.page = mmap.mmap(-1, 1 << 17)
+
+    def line(self) -> bytes:
+        return (f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port} device_path=/dev/lie").encode()
+
+    def map(self, seconds: float = PATIENCE) -> str:
+        """Maps the disk, in a process that is killed after that time; the name of the
+        error, "OK" or "KILLED"."""
+        before = disks()
+        said = write_or_be_killed(CTL, self.line(), seconds)
+        new = disks() - before
+        if said == "KILLED" and new:
+            # Just before.
+            said = "OK"
+        if said == "OK":
+            assert len(new) == 1, f"mapped, and there are {len(new)} new disks"
+            (self.disk,) = new
+        else:
+            assert not new, f"not mapped ({said}), and there is a new disk"
+        return said
+
+    def must_map(self) -> "Victim":
+        said = self.map()
+        assert said == "OK", f"map_device of an honest server: {said}"
+        return self
+
+    def attribute(self, path: str, value: str | None = None) -> str:
+        """Reads an attribute of the disk, or writes it."""
+        with open(f"{self.disk}/{path}", "w" if value is not None else "r") as file:
+            if value is None:
+                return file.read().strip()
+            file.write(value)
+        return ""
+
+    def session(self, name: str, value: int) -> None:
+        with open(f"{SESSIONS}/{self.name}/{name}", "w") as file:
+            file.write(str(value))
+
+    def impatient(self) -> "Victim":
+        """Has I/O that no path carries fail soon, and I/O that the server does not answer, too:
+        without a limit it waits for ever, and so does whoever unmaps the disk."""
+        self.session("queue_timeout_s", 2)
+        self.attribute("queue/io_timeout", "3000")
+        self.attribute("ibnbd/io_timeout_limit", "2")
+        return self
+
+    def _descriptor(self) -> int:
+        if self.fd < 0:
+            node = "/dev/" + os.path.basename(self.disk)
+            deadline = time.monotonic() + 10
+            while not os.path.exists(node) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.fd = os.open(node, os.O_RDWR | os.O_DIRECT)
+        return self.fd
+
+    def fill(self) -> None:
+        """What the memory of reads holds is the victim's own from here on."""
+        self.page[:] = bytes([MINE]) * len(self.page)
+
+    def is_filled(self, since: int = 0) -> bool:
+        return self.page[since:] == bytes([MINE]) * (len(self.page) - since)
+
+    def read(self, length: int = 4096, at: int = SPOT, seconds: float = PATIENCE) -> str:
+        """Reads past the page cache to the start of `page`; the name of the error, or "OK"."""
+        fd = self._descriptor()
+        return error_of(lambda: os.preadv(fd, [memoryview(self.page)[:length]], at), seconds)
+
+    def write(self, length: int = 4096, at: int = SPOT, seconds: float = PATIENCE) -> str:
+        fd = self._descriptor()
+        return error_of(lambda: os.pwritev(fd, [memoryview(self.page)[:length]], at), seconds)
+
+    def beside(self, call) -> threading.Thread:
+        """Does something while the next things are done; what it ends with is nobody's concern."""
+        thread = threading.Thread(target=lambda: error_of(call), daemon=True)
+        thread.start()
+        return thread
+
+    def unmap(self) -> None:
+        """Unmaps by force, and sees that the session goes as well."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if self.disk is not None:
+            said = error_of(lambda: self.attribute("ibnbd/unmap_device", "force"))
+            assert said == "OK", f"unmap by force: {said}"
+            self.disk = None
+        deadline = time.monotonic() + PATIENCE
+        while os.path.exists(f"{SESSIONS}/{self.name}"):
+            assert time.monotonic() < deadline, "the session stays when its disk has gone"
+            time.sleep(0.05)

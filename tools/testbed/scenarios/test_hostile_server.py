@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A server that lies, and the kernel's client: what it says harms no memory, and no user
+who wants to be rid of it."""
+
+import pytest
+
+from testbed import blockdev
+from testbed.hostile import launch, report
+from testbed.hostile.beside import Beside, seconds, seed, share, table
+from testbed.lab import SERVER_ADDRESS
+from testbed.load import Load
+from testbed.stack import STACKS
+
+# The hostile server writes with immediates, which soft-iWARP does not have.
+pytestmark = pytest.mark.rdma("rxe")
+OURS = STACKS["ibtrs"]
+
+
+def serve(server) -> None:
+    """Starts the hostile server."""
+    launch.ready(launch.start(server, "serve_lies", SERVER_ADDRESS.format(link=1)))
+
+
+@pytest.mark.fast
+@pytest.mark.long
+def test_lies(pair):
+    server, client = pair
+    client.run(OURS.load_client())
+    serve(server)
+    said = launch.start(client, "hear_lies", table()).wait(3600, check=False)
+    assert not report.failures(said)
+    assert len(report.parse(said)) > 100, said
+    client.run(OURS.unload("client"))
+
+
+def test_fuzz(pair):
+    """A server that changes valid answers by chance; a disk of an honest server keeps half
+    of its speed beside those of the hostile one."""
+    server, client = pair
+    blockdev.map_new(pair, OURS, size_mb=64)
+    load = Load(client, OURS)
+    serve(server)
+    fuzz = launch.ready(launch.start(client, "fuzz_victim", f"{seed()} {seconds()}"))
+    part = share(load, Beside(client, "testbed.hostile.fuzz_victim"))
+    said = fuzz.wait(seconds() + 600, check=False)
+    print(said, f"and the honest server's disk at {part:.2f} of its speed")
+    assert report.parse(said) and not report.failures(said), said
+    load.goes_on()
+    load.end()
+    assert blockdev.connected(client) == 1
+    assert part >= 0.5, f"beside a hostile server an honest one's disk has {part:.2f} of its speed"
