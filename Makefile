@@ -74,6 +74,7 @@ help:
 	@echo '  make kunit                  the suites inside the modules'
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
 	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
+	@echo '  make fuzz                   hostile peers, ten minutes of them'
 	@echo '  make bench                  counts instructions beside mainline'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'

@@ -5,7 +5,7 @@
 # ibtrs, or mainline for the kernel's own RTRS and RNBD in its place.
 STACK ?= ibtrs
 
-.PHONY: setup demo shell test kunit bench bench-smoke
+.PHONY: setup demo shell test kunit fuzz bench bench-smoke
 
 setup:
 	@scripts/setup.sh fast debug
@@ -21,6 +21,12 @@ test:
 
 kunit:
 	@scripts/test.sh kunit
+
+# Ten minutes, half of them against the server; IBTRS_SEED=... makes the same changes again.
+fuzz:
+	@scripts/setup.sh debug
+	@IBTRS_FUZZ_SECONDS=$${IBTRS_FUZZ_SECONDS:-300} scripts/pytest.sh -s -k test_fuzz \
+		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py
 
 bench:
 	@scripts/bench.sh
