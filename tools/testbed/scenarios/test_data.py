@@ -4,6 +4,7 @@
 import pytest
 
 from testbed import blockdev, fio
+from testbed.blocktrace import Bio, BlockTrace
 
 # 64 MiB, sizes from one block to the largest request and beyond it; two jobs of
 # each engine.
@@ -83,7 +84,29 @@ def test_partitions(pair, stack):
 
 @pytest.mark.fast
 def test_flush_and_fua(pair, stack):
-    client = pair.client
-    blockdev.map_new(pair, stack)
-    client.run(f"dd if=/dev/urandom of={stack.disk} bs=4k count=64 conv=fsync status=none")
-    client.run(f"dd if=/dev/urandom of={stack.disk} bs=4k count=64 oflag=direct,dsync status=none")
+    """Both get to the server's disk, and neither where nobody has asked for it."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    # With a cache that may be lost, past which single writes can go.
+    server.run("cd /sys/kernel/config/nullb/nullb0 && echo 0 > power && echo 4 > cache_size && "
+               "echo 1 > fua && echo 1 > power")
+    blockdev.load(pair, stack)
+    client.run(stack.map_device(device))
+
+    def asked_for(write: str) -> list[Bio]:
+        trace = BlockTrace(server, device)
+        client.run(f"dd if=/dev/urandom of={stack.disk} bs=4k count=64 status=none {write}")
+        trace.stop()
+        return [bio for bio in trace.bios() if bio.what.lstrip("F")[:1] != "R"]
+
+    bios = asked_for("oflag=direct")
+    assert [(bio.what[0], bio.sectors) for bio in bios] == [("W", 8)] * 64
+    assert not any("F" in bio.what for bio in bios), bios
+
+    *writes, flush = asked_for("conv=fsync")
+    assert {bio.what[0] for bio in writes} == {"W"} and sum(bio.sectors for bio in writes) == 512
+    assert not any("F" in bio.what for bio in writes), writes
+    assert flush.what.startswith("F") and flush.sectors == 0
+
+    writes = [bio for bio in asked_for("oflag=direct,dsync") if bio.sectors]
+    assert len(writes) == 64 and all(bio.what[0] == "W" and "F" in bio.what[1:] for bio in writes), writes

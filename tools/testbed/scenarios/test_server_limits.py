@@ -64,14 +64,45 @@ def test_queues_count_as_memory(pair):
     assert "refused: paths have as much memory" in server.run("dmesg")
 
 
+# What no parameter can be is refused as it is read, what does not go together after that.
+OUT_OF_RANGE = "max_sessions=0 max_sessions=65537 hb_interval_ms=99 hb_interval_ms=60001 hb_missed_max=0 " \
+               "hb_missed_max=101 max_chunk_size=4096 max_chunk_size=1052673 sess_queue_depth=1 sess_queue_depth=65536 " \
+               "max_connections=1 max_connections=4097 max_attempts_per_address=0 setup_timeout_ms=999"
+NO_NUMBER = "max_chunk_memory_mib=-1 max_sessions=many"
+NO_SESSION = {
+    "max_chunk_size=10000": "max_chunk_size is no multiple of 4096 from 8192 on",
+    "max_chunk_size=1048576 sess_queue_depth=65535":
+        "max_chunk_size and sess_queue_depth need more than 28 bits together",
+}
+
+
 @pytest.mark.fast
 def test_parameters_that_make_no_session_are_refused(pair):
-    for parameters in ("max_sessions=0", "max_sessions=65537", "hb_interval_ms=99", "hb_interval_ms=60001",
-                       "hb_missed_max=0", "hb_missed_max=101", "max_chunk_memory_mib=-1",
-                       "max_connections=1", "max_connections=4097", "max_attempts_per_address=0",
-                       "setup_timeout_ms=999", "max_chunk_size=10000", "max_chunk_size=4096", "sess_queue_depth=1",
-                       "max_chunk_size=1048576 sess_queue_depth=65535"):
-        assert not pair.server.ok(f"modprobe ibtrs_server {parameters}"), parameters
+    """With the error that fits, and one line in the log that says which it was."""
+    server = pair.server
+    # So that it is there, whatever becomes of the other one.
+    server.run("modprobe ibtrs_core")
+
+    def refused(parameters: str, error: int, words: str) -> None:
+        server.run("dmesg --clear")
+        said = server.run(f"modprobe ibtrs_server {parameters}", check=False)
+        assert not said.ok and os.strerror(error) in said, (parameters, said)
+        lines = server.run("dmesg").splitlines()
+        assert len(lines) == 1 and f"ibtrs_server: {words}" in lines[0], (parameters, lines)
+        assert not server.ok("[ -e /sys/module/ibtrs_server ]")
+
+    for error, parameters in ((errno.ERANGE, OUT_OF_RANGE), (errno.EINVAL, NO_NUMBER)):
+        for parameter in parameters.split():
+            name, value = parameter.split("=")
+            refused(parameter, error, f"`{value}' invalid for parameter `{name}'")
+    for parameters, why in NO_SESSION.items():
+        given = {"sess_queue_depth": "512", **dict(part.split("=") for part in parameters.split())}
+        refused(parameters, errno.EINVAL,
+                f"sess_queue_depth={given['sess_queue_depth']} with max_chunk_size={given['max_chunk_size']}: {why}")
+    # The last that can be taken on both sides.
+    for parameters in ("max_sessions=65536 hb_interval_ms=60000 hb_missed_max=100",
+                       "max_sessions=1 hb_interval_ms=100 hb_missed_max=1 max_chunk_size=8192 sess_queue_depth=2"):
+        server.run(f"modprobe ibtrs_server {parameters} && busybox rmmod ibtrs_server")
 
 
 def sits(client, code: str):
