@@ -143,7 +143,8 @@ class Guest:
     def _command(self) -> list[str]:
         spec, folder = self.spec, self.folder
         command = [
-            QEMU, *spec.accel.qemu,
+            # What it says is in its log at once.
+            "stdbuf", "-oL", QEMU, *spec.accel.qemu,
             "-machine", "pc", "-nodefaults", "-no-reboot", "-display", "none",
             "-name", self.name, "-m", str(spec.memory_mb),
             # One processor a socket: without ACPI the kernel finds no others.

@@ -4,7 +4,8 @@ The client sends it again by the other path.  If that one is answered first, the
 write to the place can be followed by the old one, which nobody waits for any more."""
 
 import os
-import time
+import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ LONG = bool(os.environ.get("IBTRS_LONG"))
 pytestmark = [pytest.mark.fast, pytest.mark.links(2), pytest.mark.kills]
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
+TRACING = "/sys/kernel/tracing"
 BLOCK = 4096
-WRITE = "dd if=/tmp/{what} of={disk} bs=4k count=1 seek={block} oflag=direct conv=notrunc status=none"
+# From a processor, each of which has a connection of its own.
+WRITE = "taskset -c {cpu} dd if=/tmp/{what} of={disk} bs=4k count=1 seek={block} oflag=direct conv=notrunc status=none"
 
 
 class Disk:
@@ -35,8 +38,17 @@ class Disk:
     def _debug(self, command: str) -> None:
         self.pair.server.qmp("human-monitor-command", **{"command-line": f'qemu-io disk0 "{command}"'})
 
-    def keep_the_next_write(self) -> None:
+    def _kept(self) -> int:
+        """How many writes QEMU says that it has kept."""
+        return (self.pair.server.folder / "qemu.log").read_text().count("Suspended request 'kept'")
+
+    @contextmanager
+    def keeping_a_write(self):
+        """The next write has come to the disk at the end, and is kept there."""
+        before = self._kept()
         self._debug("break pwritev kept")
+        yield
+        wait_for(lambda: self._kept() > before, 60, "the write is on the disk")
 
     def let_go(self) -> None:
         self._debug("resume kept")
@@ -65,29 +77,37 @@ class Client:
         wait_for(lambda: self.guest.run(f"cat {self.paths}/*@*/state", check=False).split() == ["connected"] * 2,
                  60, "both paths are connected")
 
-    def write(self, what: str, block: int = 0):
-        return self.guest.start(WRITE.format(what=what, disk=self.stack.disk, block=block))
+    def write(self, what: str, block: int = 0, cpu: int = 0):
+        return self.guest.start(WRITE.format(cpu=cpu, what=what, disk=self.stack.disk, block=block))
 
-    def busy_path(self) -> str | None:
-        """The path that has a request in flight."""
-        for path in self.guest.run(f"ls {self.paths}").split():
-            if int(self.guest.run(f"cat {self.paths}/{path}/stats/rdma").split()[4]):
-                return path
-        return None
+    def busy_paths(self) -> set[str]:
+        """The paths that have a request in flight; mainline says so also of one that is lost."""
+        paths = self.guest.run(f"ls {self.paths}").split()
+        return {path for path in paths if int(self.guest.run(f"cat {self.paths}/{path}/stats/rdma").split()[4])}
 
     def name(self, data: bytes) -> str:
         return next((what for what, right in self.data.items() if right == data), "nothing that was written")
 
 
 def keep_the_old_write(disk: Disk, client: Client):
-    """The old data is on its way to the disk, and its path is lost."""
-    disk.keep_the_next_write()
-    old = client.write("old")
-    wait_for(lambda: client.busy_path() is not None, 30, "the write is in service")
-    # In service is not yet on the disk.
-    time.sleep(1)
-    client.guest.run(f"echo 1 > {client.paths}/{client.busy_path()}/disconnect")
-    return old
+    """The old data is on its way to the disk, and its path is lost.  Returns both."""
+    with disk.keeping_a_write():
+        old = client.write("old")
+    (lost,) = client.busy_paths()
+    client.guest.run(f"echo 1 > {client.paths}/{lost}/disconnect")
+    return old, lost
+
+
+class Trace:
+    """What a server of ours does for its clients."""
+
+    def __init__(self, server):
+        self.server = server
+        server.run(f"echo > {TRACING}/trace; echo 1 > {TRACING}/events/ibtrs/ibtrs_server_request/enable")
+
+    def writes(self) -> list[str]:
+        """The paths that writes have come by, as they were handed to the disk."""
+        return re.findall(r"ibtrs_server_request: .*path=(\S+) .*write", self.server.run(f"cat {TRACING}/trace"))
 
 
 @pytest.mark.parametrize("client_stack", [
@@ -97,16 +117,26 @@ def keep_the_old_write(disk: Disk, client: Client):
 def test_our_server_lets_none_overtake(pair, client_stack):
     disk = Disk(pair)
     client = Client(pair, client_stack, OURS)
-    old = keep_the_old_write(disk, client)
-    # The retry is not answered as long as the first attempt is on the disk.
-    time.sleep(3)
+    server, trace = pair.server, Trace(pair.server)
+    old, lost = keep_the_old_write(disk, client)
+    wait_for(lambda: client.busy_paths() - {lost}, 60, "the write is sent again")
+    # What comes after it by the connections of that path is answered.  It is not, as long as
+    # the first attempt is on the disk, nor is it handed to the disk.
+    for cpu in (0, 1):
+        client.write("other", block=1, cpu=cpu).wait(60)
+    first, *others = trace.writes()
+    assert len(others) == 2 and first not in others
     assert old.running
     disk.let_go()
     old.wait(60)
     assert client.name(disk.block(0)) == "old"
+    assert trace.writes() == [first, *others, others[0]]
     client.write("new").wait(60)
-    client.write("other", block=1).wait(60)
-    time.sleep(2)
+    # Nothing is left that could still write.
+    client.guest.run(client_stack.unmap())
+    server.wait_until("! ls /sys/class/ibtrs-server | grep -q .")
+    server.run(OURS.unload("server"))
+    assert server.run("cat /sys/block/vda/inflight").split() == ["0", "0"]
     assert client.name(disk.block(0)) == "new"
     assert client.name(disk.block(1)) == "other"
 
@@ -118,7 +148,7 @@ def test_our_server_lets_none_overtake(pair, client_stack):
 def test_what_mainlines_server_does(pair, client_stack):
     disk = Disk(pair)
     client = Client(pair, client_stack, MAINLINE)
-    old = keep_the_old_write(disk, client)
+    old, _ = keep_the_old_write(disk, client)
     try:
         old.wait(60)
         # Answered, so the client may write to that place and to others.
@@ -127,7 +157,8 @@ def test_what_mainlines_server_does(pair, client_stack):
         client.write("other", block=1).wait(60)
     finally:
         disk.let_go()
-    time.sleep(2)
+    # Nothing is left that could still write.
+    pair.server.wait_until("read -r reads writes < /sys/block/vda/inflight && [ $reads$writes = 00 ]")
     after = client.name(disk.block(0))
     print(f"\nmainline's server, {client_stack.name}'s client: \"new\" was answered, and there was {before!r}; "
           f"when the first attempt of \"old\" had ended there was {after!r}")
