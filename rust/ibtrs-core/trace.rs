@@ -64,29 +64,57 @@ kx::trace_events! {
 #[kernel::macros::kunit_tests(ibtrs_trace)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
     use ibtrs_proto::fsm::{
         client_path,
         server_path, //
     };
+    use kx::trace::Traced;
 
     const CLIENT: u8 = client_path::State::Connected.to_u8();
     const SERVER: u8 = server_path::State::Connected.to_u8();
 
-    /// While nobody traces, they do not even ask for their arguments.
-    #[test]
-    fn all_can_be_called() {
+    /// Calls all of them; tells how often each has asked for its arguments.
+    fn call_all() -> [u8; 12] {
         let (session, path) = (c"session", c"path");
-        client_path_state(|| (session, path, 0, CLIENT));
-        client_submit(|| (session, path, 1, true, 4096));
-        client_complete(|| (session, path, 1, -5, 1000));
-        client_failover(|| (session, 1, 2));
-        client_park(|| (session, 1, 0));
-        client_fence(|| (session, path, 2, false));
-        client_fence_done(|| (session, path, 2, false));
-        server_path_state(|| (session, path, 0, SERVER));
-        server_request(|| (session, path, 1, false, 4096));
-        server_response(|| (session, path, 1, 0));
-        server_fence(|| (session, path, 2, true));
-        server_fence_done(|| (session, path, 2, true));
+        let asked = Cell::new([0; 12]);
+        let ask = |event: usize| {
+            let mut counts = asked.get();
+            counts[event] += 1;
+            asked.set(counts);
+        };
+        macro_rules! call {
+            ($($number:literal: $event:ident($($arg:expr),*);)*) => {$(
+                $event(|| {
+                    ask($number);
+                    ($($arg),*)
+                });
+            )*};
+        }
+        call! {
+            0: client_path_state(session, path, 0, CLIENT);
+            1: client_submit(session, path, 1, true, 4096);
+            2: client_complete(session, path, 1, -5, 1000);
+            3: client_failover(session, 1, 2);
+            4: client_park(session, 1, 0);
+            5: client_fence(session, path, 2, false);
+            6: client_fence_done(session, path, 2, false);
+            7: server_path_state(session, path, 0, SERVER);
+            8: server_request(session, path, 1, false, 4096);
+            9: server_response(session, path, 1, 0);
+            10: server_fence(session, path, 2, true);
+            11: server_fence_done(session, path, 2, true);
+        }
+        asked.get()
+    }
+
+    #[test]
+    fn arguments_are_asked_for_while_somebody_traces() -> Result {
+        assert_eq!(call_all(), [0; 12]);
+        let traced = Traced::new(c"ibtrs")?;
+        assert_eq!(call_all(), [1; 12]);
+        drop(traced);
+        assert_eq!(call_all(), [0; 12]);
+        Ok(())
     }
 }

@@ -96,3 +96,39 @@ macro_rules! trace_events {
         }
     )*};
 }
+
+/// Has all events of a system traced while it exists.
+///
+/// # Context
+///
+/// To create and to drop one *may sleep*.
+#[cfg(IBTRS_KUNIT)]
+pub struct Traced(&'static CStr);
+
+#[cfg(IBTRS_KUNIT)]
+impl Traced {
+    /// Starts tracing.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if no event is of that system.
+    pub fn new(system: &'static CStr) -> Result<Self> {
+        Self::switch(system, true)?;
+        Ok(Self(system))
+    }
+
+    fn switch(system: &CStr, on: bool) -> Result {
+        // SAFETY: `system` is valid during the call; a null pointer stands for all of its events.
+        kernel::error::to_result(unsafe {
+            bindings::trace_set_clr_event(system.as_char_ptr(), core::ptr::null(), on.into())
+        })
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+impl Drop for Traced {
+    fn drop(&mut self) {
+        // It has events, or it would not be traced.
+        let _ = Self::switch(self.0, false);
+    }
+}

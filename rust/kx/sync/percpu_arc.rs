@@ -564,6 +564,7 @@ mod tests {
     use kernel::{
         sync::{
             atomic::Atomic,
+            rcu::rcu_barrier,
             Arc, //
         },
         time::{
@@ -624,8 +625,8 @@ mod tests {
         assert_eq!(*user.clone(), 7);
         assert_eq!(*owner.get(), 7);
         drop(user);
-        // The count is the owner's alone now, and switched to atomic mode some time.
-        fsleep(Delta::from_millis(50));
+        // The count is the owner's alone, and was switched to atomic mode by an RCU callback.
+        rcu_barrier();
         assert_eq!(*owner.get(), 7);
         owner.kill_and_wait();
         Ok(())
@@ -633,21 +634,27 @@ mod tests {
 
     #[test]
     fn teardown_waits() -> Result {
+        const NEVER: u32 = u32::MAX;
         let drops = Drops::new()?;
         let queue = Queue::new(Options::unbound(), fmt!("kx-test"))?;
-        let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let seen = Arc::new(Atomic::new(NEVER), GFP_KERNEL)?;
         let owner = PercpuOwner::new(Probe(drops.clone()))?;
-        let user = owner.get();
-        let signal = done.clone();
+        let (user, before, told) = (owner.get(), drops.clone(), seen.clone());
         queue.spawn(GFP_KERNEL, move || {
-            owner.kill_and_wait();
-            signal.complete_all();
+            for _ in 0..10_000 {
+                if user.is_dead() {
+                    break;
+                }
+                fsleep(Delta::from_millis(1));
+            }
+            // From here on the count can become zero; an owner that does not wait has dropped
+            // the value by then.
+            rcu_barrier();
+            told.store(before.count(), Relaxed);
+            drop(user);
         })?;
-        assert_eq!(done.wait_timeout(100), Err(ETIMEDOUT));
-        assert!(user.is_dead());
-        assert_eq!(drops.count(), 0);
-        drop(user);
-        assert_eq!(done.wait_timeout(10_000), Ok(()));
+        owner.kill_and_wait();
+        assert_eq!(seen.load(Relaxed), 0);
         assert_eq!(drops.count(), 1);
         Ok(())
     }
@@ -658,16 +665,10 @@ mod tests {
         let owner = PercpuOwner::new(Probe(drops.clone()))?;
         let user = owner.get();
         let end = owner.end();
-        fsleep(Delta::from_millis(100));
+        // The count can become zero from here on, and does not while there is a user.
+        rcu_barrier();
         assert!(user.is_dead() && !end.is_over());
         drop(user);
-        // Nobody knows how long a grace period takes.
-        for _ in 0..1000 {
-            if end.is_over() {
-                break;
-            }
-            fsleep(Delta::from_millis(10));
-        }
         assert!(end.is_over());
         assert_eq!(drops.count(), 0);
         drop(end);

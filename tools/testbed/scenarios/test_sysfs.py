@@ -4,11 +4,13 @@ and from several processes at once while I/O runs; events and traces."""
 
 import errno
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
 
-from testbed import abi, blockdev, sysfs_walk
+from testbed import abi, blockdev, fio, sysfs_walk
 
 pytestmark = pytest.mark.links(2)
 
@@ -256,21 +258,49 @@ def test_events(mapped):
     assert second + "disconnected" in said and second + "connected" in said, said
 
 
+# What each event tells, by the side that it is of.
+PATH = r"session=demo path=(ip:10\.0\.[12]\.2@)?ip:10\.0\.[12]\.1"
+FENCE = rf"{PATH} epoch=\d+ drain=[01]"
+EVENTS = {
+    "client": {
+        "path_state": rf"{PATH} from=connected to=closing", "submit": rf"{PATH} tag=\d+ write bytes=4\d{{3}}$",
+        "complete": rf"{PATH} tag=\d+ error=0 ns=[1-9]\d+", "failover": r"session=demo tag=\d+ epoch=\d+",
+        "park": r"session=demo tag=\d+ epoch=0", "fence": FENCE, "fence_done": FENCE,
+    },
+    "server": {
+        "path_state": rf"{PATH} from=connected to=closing", "request": rf"{PATH} tag=\d+ write bytes=4\d{{3}}$",
+        "response": rf"{PATH} tag=\d+ error=0", "fence": FENCE, "fence_done": FENCE,
+    },
+}
+
+
 @pytest.mark.fast
-def test_traces(mapped):
-    server, client = mapped
+def test_traces(mapped, stack):
+    """Each event is there when it happens, with what it is to tell."""
+    (server, client), tracing = mapped, "/sys/kernel/tracing"
     for guest in mapped:
-        guest.run("mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing; "
-                  "echo > /sys/kernel/tracing/trace; echo 1 > /sys/kernel/tracing/events/ibtrs/enable")
-    client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=8 oflag=direct status=none; "
-               f"echo 1 > {SECOND}/disconnect; echo 1 > {SECOND}/reconnect")
-    for guest, events in ((client, ("client_submit", "client_complete", "client_path_state")),
-                          (server, ("server_request", "server_response", "server_path_state"))):
-        guest.run("echo 0 > /sys/kernel/tracing/events/ibtrs/enable")
-        trace = guest.run("cat /sys/kernel/tracing/trace")
-        for event in events:
-            assert f"ibtrs_{event}: session=demo" in trace, trace
-    assert "from=connected to=closing" in client.run("cat /sys/kernel/tracing/trace")
+        guest.run(f"echo > {tracing}/trace; echo 1 > {tracing}/events/ibtrs/enable")
+    load = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=16 --direct=1 "
+                        "--ioengine=io_uring --time_based --runtime=600 --size=8m")
+    blockdev.wait_for_reads(client, stack)
+    # One path takes over from the other what the server has not answered; then there is none.
+    server.freeze()
+    time.sleep(0.5)
+    change = client.start(f"echo 1 > {SECOND}/disconnect && echo 1 > {SECOND}/reconnect")
+    time.sleep(0.5)
+    server.thaw()
+    change.wait(60)
+    blockdev.wait_for_reads(client, stack)
+    client.run(f"echo 1 > {FIRST}/disconnect; echo 1 > {SECOND}/disconnect; sleep 0.5; "
+               f"echo 1 > {FIRST}/reconnect && echo 1 > {SECOND}/reconnect")
+    blockdev.wait_for_reads(client, stack)
+    fio.end(client, load)
+    for side, events in EVENTS.items():
+        guest = getattr(mapped, side)
+        trace = guest.run(f"echo 0 > {tracing}/events/ibtrs/enable; cat {tracing}/trace; echo > {tracing}/trace")
+        missing = [event for event, tells in events.items()
+                   if not re.search(rf": ibtrs_{side}_{event}: {tells}", trace, re.M)]
+        assert not missing, (missing, trace[-20000:])
 
 
 @pytest.mark.fast
