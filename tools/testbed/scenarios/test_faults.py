@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Every call that our modules make for memory, to verbs, to the connection manager, to the
+block layer and to sysfs fails, one at a time, when modules are loaded, a disk is mapped,
+I/O is done, a path fails over, is connected again or added, a device is closed, and all is
+taken away: there is an error or it goes on, and afterwards everything works, every byte is
+there, and nothing is lost (kmemleak).
+
+As many cases as there is time for, in an order that chance decides; IBTRS_SEED=<number>
+takes the same order again, IBTRS_CASES="connect:ib_alloc_mr:3 ..." those, IBTRS_LONG=1
+all of them."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from testbed import checker, faults, races
+
+pytestmark = [pytest.mark.links(2), pytest.mark.fresh, pytest.mark.long]
+
+LONG = bool(os.environ.get("IBTRS_LONG"))
+# Seconds for cases; counting what is called takes about as long again.
+BUDGET = 4 * 3600 if LONG else 45
+
+
+def run(guest, budget: float, seed: int, cases: list[str]) -> dict:
+    """Runs cases in a guest; what was counted."""
+    shutil.copy(faults.build(guest.spec.kernel.flavour), guest.share)
+    for name in (faults.__file__, races.__file__, checker.__file__):
+        guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
+    # Before our modules, which it looks for when they come.
+    guest.run("busybox insmod /mnt/share/ibtrs_faults.ko")
+    job = guest.start(f"exec python3 /tmp/faults.py {budget} {seed} {' '.join(cases)}")
+    try:
+        words = job.wait(budget + 900 + 60 * len(cases), check=False)
+    finally:
+        print(job.text, flush=True)
+    assert words.ok, f"IBTRS_SEED={seed}: {words[-3000:]}"
+    guest.run("busybox rmmod ibtrs_faults")
+    return json.loads(words.splitlines()[-1])
+
+
+def test_every_call_fails_once(solo):
+    if not solo.spec.kernel.slow:
+        pytest.skip("the fast kernel does not fail on demand")
+    seed = int(os.environ.get("IBTRS_SEED") or random.randrange(1 << 32))
+    cases = os.environ.get("IBTRS_CASES", "").split()
+    print(f"\nIBTRS_SEED={seed}", flush=True)
+    solo.null_blk(size_mb=races.SIZE_MB)
+    counted = run(solo, BUDGET, seed, cases)
+    assert counted["missing"] == []
+    assert counted["wrong"] == counted["unexpected"] == 0
+    # What did not fail was not tried.
+    assert counted["struck"] >= counted["run"] / 4 and counted["run"] >= min(10, counted["cases"])

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Everything that may be done to a disk, each against each other, under I/O that is
+compared: nothing hangs, no kernel complains, every byte that was acknowledged is there,
+and afterwards the disk can be mapped and works.
+
+Some pairs, which chance decides on; IBTRS_SEED=<number> takes the same again,
+IBTRS_PAIRS="map+unload force+force" those, IBTRS_LONG=1 all of them, and longer."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from testbed import checker, fio, races
+from testbed.channel import CommandFailed
+
+pytestmark = [pytest.mark.links(2), pytest.mark.cpus(4), pytest.mark.long]
+
+LONG = bool(os.environ.get("IBTRS_LONG"))
+SECONDS = 5 if LONG else 1.5
+# In one run of the program, which ends at the first that fails.
+SAMPLE = 8
+TOOLS = Path(races.__file__).parent
+
+
+def race(guest, pairs: list[str], seed: int, seconds: float = SECONDS) -> dict:
+    """Runs pairs in a guest; what was counted."""
+    for name in (races.__file__, checker.__file__):
+        guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
+    job = guest.start(f"exec python3 /tmp/races.py {seconds} {seed} {' '.join(pairs)}")
+    try:
+        words = job.wait(len(pairs) * (seconds + 60) + 3 * races.PATIENCE, check=False)
+    finally:
+        print(job.text, flush=True)
+    assert words.ok, f"IBTRS_SEED={seed} IBTRS_PAIRS='{' '.join(pairs)}': {words[-3000:]}"
+    return json.loads(words.splitlines()[-1])
+
+
+def chosen(seed: int) -> list[str]:
+    if pairs := os.environ.get("IBTRS_PAIRS"):
+        return pairs.split()
+    pairs = races.pairs()
+    return pairs if LONG else random.Random(seed).sample(pairs, SAMPLE)
+
+
+def test_each_against_each(solo, stack):
+    seed = int(os.environ.get("IBTRS_SEED") or random.randrange(1 << 32))
+    pairs = chosen(seed)
+    print(f"\nIBTRS_SEED={seed} {' '.join(pairs)}", flush=True)
+    solo.null_blk(size_mb=races.SIZE_MB)
+    counted = race(solo, pairs, seed)
+    assert counted["pairs"] == len(pairs)
+    assert counted["writes"] > 0 and counted["reads"] > 0, "nobody wrote or compared anything"
+    assert counted["wrong"] == counted["unexpected"] == 0
+    # A program that knows nothing of all this.
+    fio.run(solo, f"--name=after --filename={stack.disk} --rw=randwrite --bs=4k --size=4m --direct=1 "
+                  "--iodepth=8 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
+    solo.run(stack.unmap())
+
+
+def test_a_checker_sees_what_is_wrong(solo, stack):
+    """Someone else writes to a block: what it was to hold is gone."""
+    solo.null_blk(size_mb=races.SIZE_MB)
+    solo.push("/tmp/checker.py", Path(checker.__file__).read_text())
+    solo.push("/tmp/spoil.py", """
+import os, time
+from checker import Checkers
+os.chdir("/dev")
+checkers = Checkers("/dev/nullb0", 1, 4, 1)
+checkers.race()
+while checkers.shared.total("writes") < 20:
+    time.sleep(0.01)
+disk = os.open("/dev/nullb0", os.O_WRONLY)
+while not checkers.faults:
+    os.pwrite(disk, b"x" * 16384, 0)
+    os.fsync(disk)
+checkers.stop()
+print(checkers.shared.total("wrong"), checkers.shared.total("unexpected"))
+""")
+    words = solo.run("python3 /tmp/spoil.py", timeout=60).splitlines()
+    assert words[0].startswith("WRONG: /dev/nullb0 block ") and int(words[-1].split()[0]) > 0
