@@ -75,6 +75,8 @@ help:
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
 	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
 	@echo '  make fuzz                   hostile peers, ten minutes of them'
+	@echo '  make test-kcsan             races, on a kernel that watches for them'
+	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench                  counts instructions beside mainline'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'

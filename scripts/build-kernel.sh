@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug: builds a test kernel, prints its build folder as
+# build-kernel.sh fast|debug|kcsan: builds a test kernel, prints its build folder as
 # the last line.  The folder is keyed by the kernel's version, the
 # configuration and the toolchain, and is built once.
 # shellcheck source=scripts/env.sh
@@ -16,6 +16,7 @@ debug)
 	fragments+=("$TOP/tools/testbed/kernel/debug.config")
 	units=2250
 	;;
+kcsan) fragments+=("$TOP/tools/testbed/kernel/kcsan.config") ;;
 *) die "no such kernel flavour: $flavour" ;;
 esac
 

@@ -6,6 +6,7 @@
 STACK ?= ibtrs
 
 .PHONY: setup demo shell test kunit fuzz bench bench-smoke
+.PHONY: setup demo shell test test-kcsan kunit soak bench bench-smoke
 
 setup:
 	@scripts/setup.sh fast debug
@@ -18,6 +19,15 @@ shell:
 
 test:
 	@scripts/test.sh
+
+# Races, on a kernel that is built for it: not a part of `make test`.
+test-kcsan:
+	@scripts/test-kcsan.sh
+
+# Everything at once, for so many hours; fractions are allowed.
+HOURS ?= 1
+soak:
+	@scripts/soak.sh $(HOURS)
 
 kunit:
 	@scripts/test.sh kunit

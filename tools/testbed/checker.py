@@ -8,13 +8,17 @@ was acknowledged, or, after a write that failed, either of the two.  Once a late
 the block was acknowledged, what failed before must not show up any more."""
 
 import errno
+import json
 import mmap
 import os
 import random
 import struct
+import sys
 import time
 
 BLOCK = 4096
+# The program ends when this is there.
+END = "/tmp/checker-ends"
 # Errors that a disk answers with while it is taken away, or has no server.
 WHILE_IT_GOES = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.ETIMEDOUT, errno.ENOSPC,
                  errno.ENOLINK, errno.EAGAIN, errno.EBUSY, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM,
@@ -188,3 +192,20 @@ class Checkers:
 
     def figures(self) -> dict[str, int]:
         return {name: self.shared.total(name) for name in COUNTS if name != "checked"}
+
+
+def _main() -> int:
+    """`checker.py DISK PROCESSES BLOCKS SEED`: until there is a file END, prints its figures
+    every few seconds; ends with 0 if nothing was wrong."""
+    disk, processes, blocks, seed = sys.argv[1], *map(int, sys.argv[2:5])
+    checkers = Checkers(disk, processes, blocks, seed)
+    while not os.path.exists(END) and not checkers.faults:
+        time.sleep(2)
+        print(json.dumps(checkers.figures()), flush=True)
+    checkers.stop()
+    print(json.dumps(checkers.figures()), flush=True)
+    return 1 if checkers.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

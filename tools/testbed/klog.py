@@ -49,6 +49,10 @@ ALLOWED = [
     Allowed(r"(?s)rxe_pool\.c:\d+ at __rxe_cleanup.*\brxe_destroy_qp\b",
             "soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
             "goes on; seen once in 200 when an interface was set down under load"),
+    Allowed(r"(?s)\A(?!.*\[ib(trs|nbd)_).*BUG: KCSAN: ",
+            "a race that none of our code is in, nor called for: others' reports fill the kernel's mailing list"),
+    Allowed(r"kobject_add_internal failed for \S+ \(error: -12 ",
+            "there was no memory for it, or a test said so; whoever asked has got the error"),
 ]
 
 

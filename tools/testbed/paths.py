@@ -42,11 +42,11 @@ class Kernel:
     @property
     def slow(self) -> bool:
         """Whether the kernel checks itself: everything takes longer."""
-        return self.flavour == "debug"
+        return self.flavour != "fast"
 
 
 def kernel(flavour: str) -> Kernel:
-    """Finds the kernel of a flavour ("fast" or "debug"), building it if it
+    """Finds the kernel of a flavour ("fast", "debug" or "kcsan"), building it if it
     is not in the cache."""
     script = TOP / "scripts/build-kernel.sh"
     done = subprocess.run([script, flavour], stdout=subprocess.PIPE, text=True, check=True)

@@ -43,8 +43,8 @@ KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kernel", choices=("debug", "fast"), default="debug",
-                     help="the kernel for scenarios that do not ask for the fast one")
+    parser.addoption("--kernel", choices=("debug", "fast", "kcsan"), default="debug",
+                     help="the kernel for scenarios that do not ask for the fast one; kcsan for all of them")
     parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
@@ -78,7 +78,9 @@ def wanted(item) -> tuple | None:
     kind = next((name for name in KINDS if name in getattr(item, "fixturenames", ())), None)
     if kind is None:
         return None
-    flavour = "fast" if _has(item, "fast") else item.config.getoption("kernel")
+    flavour = item.config.getoption("kernel")
+    if _has(item, "fast") and flavour != "kcsan":
+        flavour = "fast"
     return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
             _argument(item, "rdma", item.config.getoption("--rdma")))
 

@@ -101,3 +101,23 @@ def test_soft_roces_wait_for_a_queue_pair_is_let_through_and_nothing_like_it():
     line = "[  1.0] WARNING: drivers/infiniband/sw/rxe/rxe_pool.c:212 at __rxe_cleanup+0x84/0x110 [rdma_rxe]"
     assert not klog.faults([line, "[  1.0]  rxe_destroy_qp+0x5b/0xb0 [rdma_rxe]"])
     assert klog.faults([line, "[  1.0]  rxe_dereg_mr+0x5b/0xb0 [rdma_rxe]"])
+
+
+KCSAN = """\
+[   12.000000] ==================================================================
+[   12.000001] BUG: KCSAN: data-race in {} / rxe_requester
+[   12.000002] write to 0xff11 of 8 bytes by task 9 on cpu 1:
+[   12.000003]  {}
+[   12.000004] ==================================================================
+"""
+
+
+def test_races_are_ours_if_our_code_is_in_them():
+    assert klog.faults(KCSAN.format("rxe_completer", "rxe_completer+0x1/0x2 [rdma_rxe]").splitlines()) == []
+    assert len(klog.faults(KCSAN.format("ib_post", "send+0x1/0x2 [ibtrs_core]").splitlines())) == 1
+
+
+def test_objects_that_found_no_memory():
+    failed = "[    1.000000] kobject_add_internal failed for ibnbd0 (error: {} parent: block)"
+    assert klog.faults([failed.format(-12)]) == []
+    assert len(klog.faults([failed.format(-2)])) == 1

@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+#
+# llvm-link-kcsan.sh OPT EXTRA LLVM_LINK ARGS...: llvm-link-with.sh, and then
+# every access to memory in what was linked is told to KCSAN.  rustc has the
+# sanitizer for targets with an operating system only, and the kernel's build
+# passes nothing of KCSAN to it; the pass of LLVM is the one that clang uses.
+set -e
+opt=$1
+shift
+"$(dirname "$0")/llvm-link-with.sh" "$@"
+while [ "$1" != -o ]; do shift; done
+# The names of the pass's options are those in the kernel's Makefile.kcsan.
+"$opt" -passes='forceattrs,tsan-module,function(tsan)' -force-attribute=sanitize_thread \
+	-tsan-distinguish-volatile=1 -tsan-compound-read-before-write=1 \
+	-tsan-instrument-func-entry-exit=0 "$2" -o "$2.kcsan"
+mv "$2.kcsan" "$2"

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# test-kcsan.sh [PYTEST-ARGUMENTS]: the scenarios in which most happens at once,
+# on the kernel that watches for data races (KCSAN), which is built first.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+
+"$TOP/scripts/setup.sh" kcsan
+folder=$TOP/tools/testbed/scenarios
+[ $# != 0 ] || set -- "$folder"/test_{races,data,failover,changes,queues,life}.py
+exec "$TOP/scripts/pytest.sh" --kernel kcsan --durations=10 "$@"
