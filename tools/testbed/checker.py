@@ -125,7 +125,7 @@ class Checker:
                 for block in list(self.may_hold):
                     self.read(disk, block)
                 self.shared.put(self.number, "checked", turn)
-            for _ in range(self.dice.randint(1, 60)):
+            for _ in range(self.dice.randint(1, 30)):
                 if self.shared.turn != turn:
                     break
                 block = self.dice.choice(self.mine)
@@ -137,6 +137,8 @@ class Checker:
         while (state := self.shared.state) != Shared.STOP:
             calm = state == Shared.CALM
             turn = self.shared.turn
+            # There are times when nobody has it open.
+            time.sleep(self.dice.choice((0, self.dice.random() / 10)))
             try:
                 # Nothing is looked for that a program made in the place of a disk.
                 if not os.path.exists("/sys/block/" + os.path.basename(self.disk)):

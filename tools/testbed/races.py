@@ -2,10 +2,11 @@
 """What operators, servers and devices may do to a disk, each against each other.
 
 The names are for scenarios. In a guest that is server and client at once it is a program:
-`races.py SECONDS SEED PAIR...` has each pair of them, `one+other`, done over and over by a
-process each for so many seconds, while others write to the disk and compare. After each
-pair everything is put right: the disk must be there again and hold what was written. It
-prints a line for each pair and a last one in JSON, and ends with 0 if all was well."""
+`races.py BUDGET SECONDS SEED PAIR...` has each pair of them, `one+other`, done over and over
+by a process each for so many seconds, while a third one maps the disk and adds paths where
+they are missing, and others write and compare. After each pair everything is put right:
+the disk must be there and hold what was written. It begins no pair once BUDGET seconds are
+over, prints a line for each and a last one in JSON, and ends with 0 if all was well."""
 
 import errno
 import glob
@@ -69,13 +70,24 @@ def parameters(module: str) -> list[str]:
 
 def load() -> list[str]:
     """Loads all modules of ours; what came of each."""
+    if not os.path.exists("/sys/module/rdma_cm"):
+        program("modprobe", "rdma_cm")
     return [insmod(name, *parameters(name), *more) for name, *more in (
-        ("ibtrs_core",), ("ibtrs_server",), ("ibtrs_client",), ("ibnbd_client",),
+        ("ibtrs_core",), ("ibtrs_server", "sess_queue_depth=32"), ("ibtrs_client",), ("ibnbd_client",),
         ("ibnbd_server", "dev_search_path=/dev"))]
 
 
 def map_disk(dice) -> str:
     return write("/sys/class/ibnbd-client/ctl/map_device", MAP)
+
+
+def restore(dice) -> str:
+    """What makes the others' deeds come out again: whatever is missing is back."""
+    answer = map_disk(dice)
+    if len(glob.glob(f"{CLIENT}/paths/*")) < 2:
+        add_path(dice)
+    time.sleep(0.03)
+    return answer
 
 
 def unmap(dice, how: str = "normal") -> str:
@@ -188,7 +200,7 @@ class Doer:
     """A process that does one thing over and over."""
 
     def __init__(self, name: str, seed: str, end: float):
-        self.name = name
+        self.name, self.deed = name, DEEDS.get(name, restore)
         reader, writer = os.pipe()
         self.child = os.fork()
         if not self.child:
@@ -202,7 +214,7 @@ class Doer:
         status, answers = 1, {}
         try:
             while time.monotonic() < end:
-                answer = DEEDS[self.name](dice)
+                answer = self.deed(dice)
                 answers[answer] = answers.get(answer, 0) + 1
                 # At once, after a moment, or after what takes a while.
                 time.sleep(dice.choice((0, 0, dice.random() / 100, dice.random() / 5)))
@@ -243,11 +255,12 @@ def stacks() -> str:
     return "\n".join(found)
 
 
-def wait(condition, what: str) -> None:
+def wait(condition, what: str, state=lambda: "") -> None:
+    """Waits until condition() holds; else says also what state() is at the end."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {PATIENCE} s: {what}")
+            raise TimeoutError(f"not within {PATIENCE} s: {what} {state()}")
         time.sleep(0.02)
 
 
@@ -274,37 +287,40 @@ def put_right() -> None:
     wait(lambda: not glob.glob("/sys/block/ibnbd*"), "no disk is left")
     # The session may take a moment longer than its last disk.
     answers = []
-    wait(lambda: answers.append(map_disk(None)) or answers[-1] == "ok", f"the disk is mapped: {answers[-3:]}")
+    wait(lambda: answers.append(map_disk(None)) or answers[-1] == "ok", "the disk is mapped", lambda: set(answers))
     if not os.path.exists(DISK.replace("/dev/", "/sys/block/")):
         raise OSError(errno.ENOENT, f"mapped as {glob.glob('/sys/block/ibnbd*')}")
     for name, value in SETTINGS.items():
         write(f"{CLIENT}/{name}", str(value))
-    wait(lambda: states() == ["connected"] * 2, f"both paths are connected: {states()}")
+    wait(lambda: states() == ["connected"] * 2, "both paths are connected", states)
 
 
 def run_pair(pair: str, seconds: float, seed: int, checkers) -> dict:
     """Has a pair done against each other; raises if something does not end or is not put right."""
     checkers.race()
     end = time.monotonic() + seconds
-    doers = [Doer(name, f"{seed} {pair} {index}", end) for index, name in enumerate(pair.split("+"))]
+    doers = [Doer(name, f"{seed} {pair} {index}", end)
+             for index, name in enumerate((*pair.split("+"), "restore"))]
     answers = [doer.wait(end + PATIENCE) for doer in doers]
     if None in answers:
         raise TimeoutError(f"{pair}: {[d.name for d, a in zip(doers, answers) if a is None]} did not end")
     put_right()
     if not checkers.calm(PATIENCE):
         raise TimeoutError(f"{pair}: I/O does not go on")
-    return dict(zip(("first", "second"), answers))
+    return dict(zip(("first", "second", "restored"), answers))
 
 
 def main() -> int:
     from checker import Checkers  # beside it in a guest
 
-    seconds, seed = float(sys.argv[1]), int(sys.argv[2])
-    wanted = [word for word in sys.argv[3:] if "+" in word]
+    budget, seconds, seed = float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     put_right()
-    checkers, failed, done = Checkers(DISK, 3, BLOCKS, seed), None, 0
+    checkers, failed, done = Checkers(DISK, 2, BLOCKS, seed), None, 0
+    begun = time.monotonic()
     try:
-        for pair in wanted:
+        for pair in sys.argv[4:]:
+            if time.monotonic() > begun + budget:
+                break
             before = checkers.figures()
             answers = run_pair(pair, seconds, seed, checkers)
             figures = {name: value - before[name] for name, value in checkers.figures().items()}

@@ -3,8 +3,9 @@
 compared: nothing hangs, no kernel complains, every byte that was acknowledged is there,
 and afterwards the disk can be mapped and works.
 
-Some pairs, which chance decides on; IBTRS_SEED=<number> takes the same again,
-IBTRS_PAIRS="map+unload force+force" those, IBTRS_LONG=1 all of them, and longer."""
+As many pairs as there is time for, in an order that chance decides; IBTRS_SEED=<number>
+takes the same order again, IBTRS_PAIRS="map+unload force+force" those, IBTRS_LONG=1 all
+136 of them, and each for longer."""
 
 import json
 import os
@@ -19,22 +20,22 @@ from testbed.channel import CommandFailed
 pytestmark = [pytest.mark.links(2), pytest.mark.cpus(4), pytest.mark.long]
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
-SECONDS = 5 if LONG else 1.5
-# In one run of the program, which ends at the first that fails.
-SAMPLE = 8
+SECONDS = 5 if LONG else 1
+# No other pair is begun after so many seconds.
+BUDGET = 3 * 3600 if LONG else 30
 TOOLS = Path(races.__file__).parent
 
 
-def race(guest, pairs: list[str], seed: int, seconds: float = SECONDS) -> dict:
+def race(guest, pairs: list[str], seed: int) -> dict:
     """Runs pairs in a guest; what was counted."""
     for name in (races.__file__, checker.__file__):
         guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
-    job = guest.start(f"exec python3 /tmp/races.py {seconds} {seed} {' '.join(pairs)}")
+    job = guest.start(f"exec python3 /tmp/races.py {BUDGET} {SECONDS} {seed} {' '.join(pairs)}")
     try:
-        words = job.wait(len(pairs) * (seconds + 60) + 3 * races.PATIENCE, check=False)
+        words = job.wait(BUDGET + 4 * races.PATIENCE, check=False)
     finally:
         print(job.text, flush=True)
-    assert words.ok, f"IBTRS_SEED={seed} IBTRS_PAIRS='{' '.join(pairs)}': {words[-3000:]}"
+    assert words.ok, f"IBTRS_SEED={seed}: {words[-3000:]}"
     return json.loads(words.splitlines()[-1])
 
 
@@ -42,16 +43,16 @@ def chosen(seed: int) -> list[str]:
     if pairs := os.environ.get("IBTRS_PAIRS"):
         return pairs.split()
     pairs = races.pairs()
-    return pairs if LONG else random.Random(seed).sample(pairs, SAMPLE)
+    return random.Random(seed).sample(pairs, len(pairs))
 
 
 def test_each_against_each(solo, stack):
     seed = int(os.environ.get("IBTRS_SEED") or random.randrange(1 << 32))
     pairs = chosen(seed)
-    print(f"\nIBTRS_SEED={seed} {' '.join(pairs)}", flush=True)
+    print(f"\nIBTRS_SEED={seed}", flush=True)
     solo.null_blk(size_mb=races.SIZE_MB)
     counted = race(solo, pairs, seed)
-    assert counted["pairs"] == len(pairs)
+    assert counted["pairs"] == len(pairs) or not LONG and counted["pairs"] > 0
     assert counted["writes"] > 0 and counted["reads"] > 0, "nobody wrote or compared anything"
     assert counted["wrong"] == counted["unexpected"] == 0
     # A program that knows nothing of all this.
