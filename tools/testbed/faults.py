@@ -95,6 +95,10 @@ FUNCTIONS = (
     Function("kernfs_find_and_get_ns", "null"),
 )
 BY_NAME = {function.name: function for function in FUNCTIONS}
+# Where the name in the sources is that of an inline function or an operation of a device,
+# what stands behind it in a test.
+BEHIND = {"alloc_pages_node": "alloc_pages_node_noprof", "ib_dma_map_sg": "ib_dma_virt_map_sg",
+          "ib_post_send": "rxe_post_send", "ib_post_recv": "rxe_post_recv"}
 # Injectors of the kernel, and what each is tried on: memory wherever it is taken below a
 # call of ours, also by others for it; requests to the server's disk.
 SLAB, PAGES, REQUESTS = "failslab", "fail_page_alloc", "fail_make_request"
@@ -246,7 +250,9 @@ class Phases:
     @staticmethod
     def teardown() -> str:
         unmapped()
-        return unload()
+        if (answer := unload()) != "ok":
+            raise OSError(errno.EBUSY, answer)
+        return answer
 
 
 PHASES = ("load", "connect", "io", "failover", "reconnect", "add", "close", "teardown")
@@ -289,8 +295,9 @@ class Run:
                 which = range(1, calls + 1) if calls <= 8 else {
                     1, 2, 3, calls, calls - 1, calls // 2, *self.dice.sample(range(4, calls), 2)}
                 found += [f"{phase}:{name}:{n}" for n in sorted(which)]
+            # Where the modules are to be is known only once they are there.
             found += [f"{phase}:{kind}@{module}:{n}" for kind in (SLAB, PAGES) for module in MODULES
-                      for n in INTERVALS]
+                      for n in INTERVALS if phase != "load"]
         return found + [f"io:{REQUESTS}@nullb0:{n}" for n in INTERVALS]
 
     def case(self, case: str) -> int:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Whether the table of what is made to fail has everything that can."""
+
+import random
+import re
+
+from testbed import faults, races
+from testbed.paths import TOP
+
+# Nothing comes of these that a caller would have to look at.
+CANNOT_FAIL = """
+___ratelimit __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
+bdev_discard_alignment bio_add_virt_nofail bio_init bio_uninit blk_finish_plug blk_mark_disk_dead
+blk_mq_complete_request blk_mq_end_request blk_mq_free_tag_set blk_mq_map_queues
+blk_mq_quiesce_queue blk_mq_requeue_request blk_mq_rq_to_pdu blk_mq_run_hw_queues
+blk_mq_start_request blk_mq_unquiesce_queue blk_start_plug blk_status_to_errno blk_update_request
+cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy complete_all
+completion_done cpu_possible del_gendisk destroy_workqueue dev_name dev_set_uevent_suppress
+device_del device_initialize disable_delayed_work_sync disable_work_sync disk_uevent
+errno_to_blk_status file_bdev flush_delayed_work flush_work free_pages_exact free_percpu get_net
+get_random_u32 ib_dealloc_pd_user ib_dereg_mr_user ib_dma_mapping_error ib_dma_sync_single_for_cpu
+ib_dma_sync_single_for_device ib_dma_unmap_sg ib_dma_unmap_single ib_drain_qp ib_drain_rq ib_free_cq
+ib_inc_rkey ib_process_cq_direct ib_unregister_client ib_update_fast_reg_key ib_wc_status_msg
+init_completion init_work_with_key kernfs_put kobject_del kobject_init kobject_put kx_current_net
+kx_memcpy_shared kx_per_cpu_read kx_per_cpu_write kx_reinit_completion kx_release_disk
+kx_this_cpu_add kx_this_cpu_next kx_this_cpu_raise kx_totalram_pages memalloc_noio_restore
+memalloc_noio_save mod_delayed_work_on module_put mutex_lock mutex_unlock node_online page_address
+path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
+queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
+rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity set_capacity_and_notify
+set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_next sg_set_dma_len split_page submit_bio
+sysfs_remove_link timer_init_key uuid_gen wait_for_completion wait_for_completion_timeout
+work_pending
+""".split()
+# These answer what is so already: something has gone or is going; no failure is in them.
+TELL = """
+kx_hold_disk percpu_ref_tryget_live sysfs_remove_file_self try_module_get
+""".split()
+# The devices of software RDMA have the processor's addresses: nothing is mapped.
+NEVER_IN_A_GUEST = ["ib_dma_map_single"]
+
+
+def called() -> set[str]:
+    """The functions of the kernel that the rooms for unsafe code call."""
+    files = [file for room in ("kx", "rdma") for file in (TOP / "rust" / room).rglob("*.rs")]
+    return {name for file in files for name in re.findall(r"bindings::([a-z_][a-z_0-9]*)\(", file.read_text())}
+
+
+def test_each_function_that_is_called_can_be_made_to_fail_or_cannot_fail():
+    known = {*CANNOT_FAIL, *TELL, *NEVER_IN_A_GUEST}
+    behind = {name: faults.BEHIND.get(name, name) for name in called()}
+    assert sorted(name for name, real in behind.items() if real not in faults.BY_NAME and name not in known) == []
+    # What nobody calls any more.
+    assert sorted(known - called()) == []
+    allocators = {name for name, function in faults.BY_NAME.items() if function.kind == "alloc"}
+    assert sorted(set(faults.BY_NAME) - set(behind.values()) - allocators) == []
+
+
+def test_the_first_cases_are_of_many_kinds():
+    cases = [f"{phase}:{name}:{n}" for phase in ("io", "add") for name in ("a", "b", "c") for n in range(1, 9)]
+    order = faults.pick(cases, random.Random(1))
+    assert sorted(order) == sorted(cases)
+    assert len({case.rpartition(":")[0] for case in order[:6]}) == 6
+    assert faults.pick(cases, random.Random(1)) == order
+
+
+def test_each_pair_once():
+    pairs = races.pairs()
+    assert len(pairs) == len(set(pairs)) == len(races.DEEDS) * (len(races.DEEDS) + 1) // 2
