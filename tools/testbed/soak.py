@@ -80,7 +80,7 @@ class Soak:
             module = faults.build(self.pair.kernel.flavour)
             for guest in self.pair:
                 shutil.copy(module, guest.share)
-                guest.run("busybox insmod /mnt/share/ibtrs_faults.ko")
+                guest.run("modprobe rdma_cm && busybox insmod /mnt/share/ibtrs_faults.ko")
                 words = "; ".join(f"echo {f.name} {f.kind} {f.depth} > {faults.FOLDER}/functions"
                                   for f in faults.FUNCTIONS)
                 guest.run(f"({words}) 2> /dev/null; true")
