@@ -36,7 +36,9 @@ POLICIES = ("rr", "mi", "ml")
 # disk, whose I/O fails then, and ought to.
 INJECTORS = [f"{kind}@{module}" for kind in (faults.SLAB, faults.PAGES)
              for module in ("ibtrs_client", "ibtrs_server", "ibnbd_client")]
-# Answered with an error by an operation as it should be: one that opens the server's disk.
+# A server that cannot open its disk again refuses it, as it should, and its I/O fails then.
+FUNCTIONS = [function for function in faults.FUNCTIONS
+             if function.name not in ("filp_open", "bdev_file_open_by_dev", "kernel_read")]
 LINKS = {
     "interface down": mishaps.interface_down,
     "cable pulled": mishaps.cable_out,
@@ -202,7 +204,7 @@ class Soak:
         """Armed now; whatever happens next meets it. Looked at, and disarmed, after that."""
         guest = self.dice.choice(list(self.pair))
         if self.dice.random() < 0.7:
-            function = self.dice.choice(faults.FUNCTIONS)
+            function = self.dice.choice(FUNCTIONS)
             order = (f"echo {function.name} {self.dice.choice((1, 1, 2, 3, 5, 10, 30))} {function.error} 1 "
                      f"> {faults.FOLDER}/arm")
         else:
