@@ -38,7 +38,7 @@ reader = client.open("/dev/nullb0", RO)
 for op in (READ, FLUSH, WRITE, WRITE | FUA, WRITE | PREFLUSH, DISCARD, SECURE_ERASE, WRITE_ZEROES, WRITE_ZEROES | NOUNMAP):
     print(client.submit(reader, op, length=0 if op == FLUSH else 4096))
 # The same program, where it may write: in another session.
-other = RawClient("10.0.1.1", "other")
+other = RawClient(ADDRESS, "other")
 writer = other.open("nullb0", RW)
 print(other.submit(writer, WRITE, 8))
 print(client.submit(reader, WRITE, 16))
@@ -169,7 +169,7 @@ def test_a_session_has_a_limited_number_of_devices(pair, stack):
 disks = [client.open(f"nullb{number}", RO) for number in range(3)]
 print(attempt("nullb3"), client.open("nullb1", RO) == disks[1], [client.submit(disk, READ) for disk in disks])
 # Each session has its own.
-other = RawClient("10.0.1.1", "other")
+other = RawClient(ADDRESS, "other")
 print(other.submit(attempt("nullb3", by=other), READ))
 # In any order of numbers I/O finds its device.
 client.close(disks[1])
@@ -186,30 +186,26 @@ print(new not in disks, [client.submit(disk, READ) for disk in disks + [new]], a
 # Requests with any header: one and its answer, or the same in many chunks.
 REQUESTS = """
 def write(by, header, chunk, data=b""):
-    return client.request(by, header, data, 0, True, chunk)[0]
+    client.post_write(by, chunk, header, data)
+    return client.answer(by, chunk)
 
 def read(by, header, chunk, want):
-    ctypes.memset(by.base + RETURNS, 0, want)
-    return client.request(by, header, b"", want, False, chunk)
+    client.home.memory.put(0, bytes(want))
+    client.post_read(by, chunk, header, want)
+    return client.answer(by, chunk), client.returned(want)
 
 def flood(by, header, chunks, want=0):
-    # What is sent must stay until it has gone, so all are the same.
-    room = struct.pack("<QII", by.base + RETURNS, by.rkey, want) if want else b""
-    tail = struct.pack("<HHHH", 3, len(header), 0, 1) + room if want else struct.pack("<HH", 2, len(header))
     for chunk in chunks:
-        addr, key = client.chunks[chunk]
-        by.send(header + tail, WR_RDMA_WRITE_WITH_IMM, chunk << client.shift | want + len(header), addr + want, key)
+        client.post_read(by, chunk, header, want) if want else client.post_write(by, chunk, header)
 
 def answers(by, count):
-    found = {}
-    while len(found) < count:
-        _, imm = by.wait(60)
-        if imm >> 28 == 1:
-            found[imm & 0x7FFFF] = errno.errorcode.get(imm >> 19 & 0x1FF, "OK")
-    return found
+    return {code(client.answer_any(by, 60)) for _ in range(count)}
+
+def code(error):
+    return errno.errorcode.get(error, "OK")
 
 def opening(name):
-    return struct.pack("<HHBB", 2, 0, RO, 0) + name.encode().ljust(258, bytes(1))
+    return wire.OPEN_REQ.pack(dev_name=name.encode(), access_mode=RO)
 """
 
 
@@ -222,13 +218,12 @@ def test_no_answer_has_what_the_memory_held(pair, stack):
     server.run(stack.load_server())
     said = raw(client, REQUESTS + """
 disk = client.open("nullb0", RO)
-io = lambda op, length: struct.pack("<HHIQIIH", 4, 0, disk, 0, op, length, 0) + bytes(6)
+io = lambda op, length: client.io_header(disk, op, 0, length)
 messages = {
-    "info": struct.pack("<HHB", 0, 0, 2) + bytes(31),
-    "open": opening("nullb0"), "nothing": opening("nothing"),
-    "close": struct.pack("<HHI", 5, 0, disk + 1000),
+    "info": wire.SESS_INFO_REQ.pack(ver=2), "open": opening("nullb0"), "nothing": opening("nothing"),
+    "close": wire.CLOSE_REQ.pack(device_id=(disk + 1000) % (1 << 32)),
     "read": io(READ, 4096), "short read": io(READ, 512), "flush": io(FLUSH, 0), "write": io(WRITE, 4096),
-    "discard": io(DISCARD, 4096), "answer": struct.pack("<HH", 3, 0) + bytes(52), "unknown": bytes([99]) + bytes(35)}
+    "discard": io(DISCARD, 4096), "answer": bytes([3]) + bytes(55), "unknown": bytes([99]) + bytes(35)}
 secret = bytes([0xA5]) * 4096
 chunk = 2
 for want in (4096, 32768):
@@ -237,9 +232,9 @@ for want in (4096, 32768):
         chunk += 1
         write(client.io, messages["unknown"], chunk, secret)
         error, answer = read(client.io, header, chunk, want)
-        print(want, name, errno.errorcode.get(error, "OK"), answer.count(0xA5))
+        print(want, name, code(error), answer.count(0xA5))
 for name in ("info", "open", "close"):
-    print(name, errno.errorcode.get(write(client.io, messages[name], 1), "OK"))
+    print(name, code(write(client.io, messages[name], 1)))
 """)
     due = {"info": "OK", "open": "OK", "nothing": "ENOENT", "4096 read": "OK", "write": "EROFS", "discard": "EROFS"}
     for line in said[:-3]:
@@ -275,9 +270,9 @@ while not os.path.exists("/tmp/go"):
     time.sleep(0.1)
 flood(client.io, opening("nullb0"), [1], 56)
 time.sleep(0.5)
-flood(client.admin, opening("nowhere"), range(2, 52), 56)
+flood(client.service, opening("nowhere"), range(2, 52), 56)
 print("sent", flush=True)
-print(answers(client.io, 1), set(answers(client.admin, 50).values()))
+print(answers(client.io, 1), answers(client.service, 50))
 """)
     wait_for(lambda: "ready" in job.text, 120, "the client is ready")
     # It reads the partition table, under the lock that openers take.
@@ -290,7 +285,7 @@ print(answers(client.io, 1), set(answers(client.admin, 50).values()))
     assert 1 <= stuck < 5, stuck
     # What it comes to does not matter: the disk is in use by then.
     rereading.wait(120, check=False)
-    assert job.wait(120).splitlines()[-1] == "{1: 'OK'} {'ENOENT'}"
+    assert job.wait(120).splitlines()[-1] == "{'OK'} {'ENOENT'}"
 
 
 @needs_immediates
@@ -301,13 +296,13 @@ def test_closing_a_slow_device_keeps_no_message_waiting(pair, stack):
     server.run(stack.load_server(), timeout=300)
     said = raw(client, REQUESTS + """
 disk = client.open("nullb0", RO)
-flood(client.io, struct.pack("<HHIQIIH", 4, 0, disk, 0, READ, 4096, 0) + bytes(6), [1], 4096)
-flood(client.admin, struct.pack("<HHI", 5, 0, disk), [2])
+flood(client.io, client.io_header(disk, READ), [1], 4096)
+flood(client.service, wire.CLOSE_REQ.pack(device_id=disk), [2])
 began = time.monotonic()
 print(read(client.io, opening("nullb1"), 3, 56)[0], time.monotonic() - began < 4)
-print(answers(client.admin, 1), time.monotonic() - began > 4)
+print(answers(client.service, 1), time.monotonic() - began > 4)
 """)
-    assert said == ["0 True", "{2: 'OK'} True"]
+    assert said == ["0 True", "{'OK'} True"]
 
 
 MAP = 'echo "sessname={} path=ip:10.0.1.1 device_path=nullb0 access_mode={} exclusive={}" > {}'

@@ -64,6 +64,8 @@ def ready(pair, stack):
 def test_syntax(ready, stack):
     for what, line in SYNTAX.items():
         print(what)
+        # The log takes ten such lines in five seconds.
+        time.sleep(0.6)
         refused(ready, stack, line, {errno.EINVAL, errno.ENAMETOOLONG})
 
 

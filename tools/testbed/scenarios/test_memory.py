@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a client learns of the server's memory."""
 
-from pathlib import Path
-
 import pytest
+
+from testbed.hostile import launch
 
 # Raw messages need immediates, which soft-iWARP does not have.
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("rxe")]
 
-RAW = Path(__file__).with_name("rawclient.py")
 PAGE = 4096
 
 
@@ -19,13 +18,10 @@ def test_addresses_say_nothing_of_memory(pair, stack):
     server, client = pair
     server.null_blk(size_mb=16)
     server.run(stack.load_server())
-    client.push("/tmp/rawclient.py", RAW.read_text())
-    client.push("/tmp/program.py", """
-from rawclient import *
+    said = launch.program(client, """
 for session in "one", "other":
-    print(*(addr for addr, key in RawClient("10.0.1.1", session).chunks))
-""")
-    said = client.run("modprobe -a ib_uverbs rdma_ucm && python3 /tmp/program.py")
+    print(*(addr for addr, key in RawClient(ADDRESS, session).chunks))
+""").wait(120)
     told = [[int(addr) for addr in line.split()] for line in said.splitlines()]
     one, other = told
     assert len(one) == len(other) > 1
