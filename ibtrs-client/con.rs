@@ -6,17 +6,29 @@ use crate::{
     attempt::Attempt,
     request::{
         self,
-        Request, //
+        Answer,
+        Request,
+        Stray, //
     },
 };
 use ibtrs_core::imm::send_imm;
 use ibtrs_proto::{
     imm::Imm,
+    keys::{
+        Bogus,
+        Revoked, //
+    },
     msg::RkeyRsp, //
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 use kx::pr_warn_ratelimited;
 use rdma::{
@@ -41,19 +53,55 @@ pub(crate) const RECV_INFO: usize = 1;
 pub(crate) struct Con {
     pub(crate) attempt: Arc<Attempt>,
     /// The number of the connection; 0 is the service connection.
-    pub(crate) cid: u16,
+    cid: u16,
+    /// What the server invalidated since its last answer: a [`Revoked`].
+    ///
+    /// Only completions touch it, which run one at a time unless a polled connection is being
+    /// closed. What they may miss then costs the path, which goes anyway: no request ends by a
+    /// key that is not its own.
+    revoked: Atomic<u64>,
 }
 
 impl Con {
+    pub(crate) fn new(attempt: Arc<Attempt>, cid: u16) -> Self {
+        Self {
+            attempt,
+            cid,
+            revoked: Atomic::new(Revoked::NONE.to_bits()),
+        }
+    }
+
+    /// Notes that the server has invalidated `key`.
+    fn key_revoked(&self, key: u32) {
+        // ORDERING: Completions of a connection run one after the other.
+        let revoked = Revoked::from_bits(self.revoked.load(Relaxed));
+        match revoked.add(key) {
+            Ok(next) => self.revoked.store(next.to_bits(), Relaxed),
+            Err(bogus) => self.bogus(bogus),
+        }
+    }
+
+    /// Takes what the server has invalidated for the answer that has come.
+    fn take_revoked(&self) -> Revoked {
+        // ORDERING: As above.
+        let bits = self.revoked.load(Relaxed);
+        if bits != 0 {
+            self.revoked.store(0, Relaxed);
+        }
+        Revoked::from_bits(bits)
+    }
+
+    fn bogus(&self, bogus: Bogus) {
+        self.attempt.error(fmt!(
+            "connection {}: the server invalidated a wrong key ({:#x})",
+            self.cid,
+            bogus.key
+        ));
+    }
+
     /// Handles an answer to the request that used the chunk `id`.
-    fn answered(
-        &self,
-        qp: &QpRef<'_, Self>,
-        message: &Received<'_>,
-        id: u32,
-        errno: u16,
-        invalidated: bool,
-    ) {
+    fn answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, id: u32, errno: u16) {
+        let revoked = self.take_revoked();
         let Some(wire) = self.attempt.wire.as_ref() else {
             return;
         };
@@ -74,7 +122,38 @@ impl Con {
                 .error(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };
-        request::answered(qp, slot, errno, invalidated, rkey);
+        let answer = Answer {
+            cid: self.cid,
+            errno,
+            revoked,
+            rkey,
+        };
+        match request::answered(qp, slot, &answer) {
+            Ok(()) => {}
+            Err(Stray::Unasked) => self
+                .attempt
+                .error(fmt!("answer to the chunk {id}, which has no request")),
+            Err(Stray::Elsewhere(asked)) => self.attempt.error(fmt!(
+                "answer on connection {} to the chunk {id}, whose request went by connection {asked}",
+                self.cid
+            )),
+            Err(Stray::Bogus(bogus)) => self.bogus(bogus),
+        }
+    }
+
+    /// Handles a message without immediate.
+    fn plain(&self, message: &Received<'_>) -> Repost {
+        if message.invalidated.is_some() {
+            // The answer follows.
+            return Repost::Yes;
+        }
+        if message.class == RECV_INFO {
+            self.attempt.info_received(message.bytes);
+            return Repost::No;
+        }
+        self.attempt
+            .error(fmt!("connection {}: unexpected message", self.cid));
+        Repost::Yes
     }
 }
 
@@ -83,17 +162,26 @@ impl Handler for Con {
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.attempt.heart.received();
+        if let Some(key) = message.invalidated {
+            self.key_revoked(key);
+        }
         let Some(imm) = message.imm else {
-            if message.class == RECV_INFO {
-                self.attempt.info_received(message.bytes);
-                return Repost::No;
-            }
-            // The server invalidated a key; the answer follows.
-            return Repost::Yes;
+            return self.plain(&message);
         };
-        match Imm::decode(imm) {
-            Imm::IoRsp { id, errno } => self.answered(&qp, &message, id, errno, false),
-            Imm::IoRspInv { id, errno } => self.answered(&qp, &message, id, errno, true),
+        let decoded = Imm::decode(imm);
+        if !decoded.is_from_server(self.cid) {
+            self.attempt.error(fmt!(
+                "connection {}: unexpected immediate {:#x}",
+                self.cid,
+                imm
+            ));
+            return Repost::Yes;
+        }
+        match decoded {
+            // What the server says of the key is not believed, see `ibtrs_proto::keys`.
+            Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
+                self.answered(&qp, &message, id, errno);
+            }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.attempt

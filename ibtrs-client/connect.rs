@@ -163,10 +163,7 @@ impl Start {
     /// Makes the queue pair once the address is resolved, and starts to resolve
     /// the route.
     fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, pd: &Arc<Pd>) -> Result<Qp<Con>> {
-        let con = Con {
-            attempt: attempt.clone(),
-            cid: self.cid,
-        };
+        let con = Con::new(attempt.clone(), self.cid);
         let qp = config.create(self.id.clone(), pd, con)?;
         self.id.resolve_route(CONNECT_TIMEOUT_MS)?;
         Ok(qp)

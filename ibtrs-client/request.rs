@@ -4,8 +4,8 @@
 //!
 //! A request ends when nobody needs its memory any more:
 //!
-//! - a read, when the server has answered and its key is invalid, which the
-//!   server does as part of the answer;
+//! - a read, when the server has answered and its key is invalid: by the server, as
+//!   far as our own device vouches for that, else by us;
 //! - a write from the memory itself, when the server has answered and the
 //!   message was acknowledged, as the device may send it again until then;
 //! - a write of more pieces than a message can have, through a registration,
@@ -42,6 +42,11 @@ use ibtrs_proto::{
     imm::{
         Imm,
         ImmLayout, //
+    },
+    keys::{
+        Bogus,
+        Key,
+        Revoked, //
     },
     layout::{
         self,
@@ -169,9 +174,9 @@ struct Flight {
     unanswered: bool,
     /// The device may still send the message.
     unsent: bool,
-    /// The keys of the region are valid.
-    registered: bool,
-    /// The request was given up; without an answer, its keys are being made invalid.
+    /// Who may still use the keys of the region.
+    key: Key,
+    /// The request was given up.
     given_up: bool,
     result: Result<(), Errno>,
 }
@@ -229,7 +234,7 @@ impl Flight {
 
     /// Tells whether nobody but us needs its memory any more.
     fn is_released(&self) -> bool {
-        !self.unsent && !self.registered
+        !self.unsent && self.key.is_dead()
     }
 }
 
@@ -500,7 +505,10 @@ impl Active {
             timer: stats.timer(),
             unanswered: true,
             unsent: transfer == Transfer::Direct,
-            registered: transfer == Transfer::Region,
+            key: match transfer {
+                Transfer::Region => Key::Live,
+                Transfer::Direct | Transfer::None => Key::Dead,
+            },
             given_up: false,
             result: Ok(()),
         });
@@ -554,51 +562,77 @@ fn is_surely_unsent(error: Error) -> bool {
     matches!(error, ENOTCONN | EAGAIN | EINVAL)
 }
 
-/// The server answered the request of `slot`, with `errno` unless that is zero.
+/// An answer of the server's.
+pub(crate) struct Answer {
+    /// The connection that it came on.
+    pub(crate) cid: u16,
+    /// The error, if it is not zero.
+    pub(crate) errno: u16,
+    /// What the server had invalidated there just before.
+    pub(crate) revoked: Revoked,
+    /// The key of the chunk from now on.
+    pub(crate) rkey: Option<u32>,
+}
+
+/// Why an answer is none: the server breaks the protocol.
+pub(crate) enum Stray {
+    /// No request waits for it.
+    Unasked,
+    /// The request went by this connection, and may still be on its way there.
+    Elsewhere(u16),
+    /// A wrong key was invalidated before it.
+    Bogus(Bogus),
+}
+
+/// The server answered the request of `slot`.
+///
+/// # Errors
+///
+/// The path is to be given up; the request is sent again by another one then.
 pub(crate) fn answered(
     qp: &QpRef<'_, Con>,
     slot: SlotRef<'_, Con>,
-    errno: u16,
-    invalidated: bool,
-    rkey: Option<u32>,
-) {
+    answer: &Answer,
+) -> Result<(), Stray> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
-    if let Some(rkey) = rkey {
-        inner.chunk.rkey = rkey;
-    }
-    let Some(flight) = &mut inner.flight else {
-        return;
+    let Some(flight) = inner.flight.as_mut().filter(|flight| flight.unanswered) else {
+        return Err(Stray::Unasked);
     };
-    if !flight.unanswered {
-        return;
+    if flight.cid != answer.cid {
+        return Err(Stray::Elsewhere(flight.cid));
     }
+    let step = flight.key.answered(inner.mr.rkey(), answer.revoked);
+    let step = step.map_err(Stray::Bogus)?;
+    flight.key = step.next;
     flight.unanswered = false;
-    if let Some(errno) = Errno::from_imm(errno) {
+    if let Some(errno) = Errno::from_imm(answer.errno) {
         flight.result = Err(errno);
     }
-    let mut lost = None;
-    if flight.registered {
-        if invalidated {
-            flight.registered = false;
-        } else if !flight.given_up {
-            let rkey = inner.mr.rkey();
-            lost = qp
-                .send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-                    chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-                })
-                .err();
-        }
+    if let Some(rkey) = answer.rkey {
+        inner.chunk.rkey = rkey;
     }
+    let invalidated = match step.invalidate {
+        true => invalidate(qp, slot, inner.mr.rkey()),
+        false => Ok(()),
+    };
     let over = inner.finish(qp);
     drop(guard);
     end(over);
-    if let Some(error) = lost {
+    if let Err(error) = invalidated {
         // The request ends when the path is torn down.
         qp.handler()
             .attempt
             .error(fmt!("cannot invalidate a key ({:?})", error));
     }
+    Ok(())
+}
+
+/// Invalidates the key of `slot`'s request, which hears of it: see [`invalidated`].
+fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
+    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+        chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
+    })
 }
 
 /// The message of `slot` was acknowledged.
@@ -606,9 +640,10 @@ pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     advance(qp, slot, |flight| flight.unsent = false);
 }
 
-/// The key of `slot` was invalidated.
+/// The local invalidation is done that the request of `slot` has asked for, and waited for:
+/// it is no other request's.
 pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
-    advance(qp, slot, |flight| flight.registered = false);
+    advance(qp, slot, |flight| flight.key = flight.key.invalidated());
 }
 
 /// Notes what a completion says of the request of `slot`, which may be over then.
@@ -649,19 +684,17 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
         return;
     }
     flight.given_up = true;
-    let mut lost = None;
-    if flight.registered {
-        lost = qp
-            .send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-                chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
-            })
-            .err();
-    }
+    let step = flight.key.revoke();
+    flight.key = step.next;
+    let invalidated = match step.invalidate {
+        true => invalidate(qp, slot, rkey),
+        false => Ok(()),
+    };
     drop(guard);
-    match lost {
-        None => abandon(qp, slot),
+    match invalidated {
+        Ok(()) => abandon(qp, slot),
         // It is sent again by another path then.
-        Some(error) => active
+        Err(error) => active
             .attempt
             .error(fmt!("cannot invalidate a key ({:?})", error)),
     }

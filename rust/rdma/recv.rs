@@ -54,6 +54,9 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// The immediate that came with it, in the order of the host.
     pub imm: Option<u32>,
+    /// The remote key of this side that the message invalidated. The device says so, and the peer
+    /// cannot make it say so of a key that is still valid.
+    pub invalidated: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,
 }
@@ -315,6 +318,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         class,
         bytes,
         imm,
+        invalidated: wc.invalidated(),
         wc,
     };
     let repost = qp.handler().received(QpRef::new(qp), message);

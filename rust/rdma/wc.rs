@@ -66,6 +66,16 @@ impl Wc {
         Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
     }
 
+    /// Returns the key of this side that the message invalidated, if it did.
+    #[inline]
+    pub(crate) fn invalidated(&self) -> Option<u32> {
+        if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32 == 0 {
+            return None;
+        }
+        // SAFETY: The flag says that the union holds a key, and any bit pattern is one.
+        Some(unsafe { *self.0.ex.invalidate_rkey })
+    }
+
     /// Tells whether the received data came by an RDMA write with immediate, so
     /// that the receive buffer itself was left alone.
     #[inline]

@@ -122,6 +122,17 @@ impl Imm {
         }
     }
 
+    /// Whether a server may send this to a client on connection `cid`. Unknown ones may come
+    /// anywhere, and are ignored.
+    #[inline]
+    pub const fn is_from_server(&self, cid: u16) -> bool {
+        match self {
+            Imm::IoRsp { .. } | Imm::IoRspInv { .. } | Imm::Unknown(_) => true,
+            Imm::FenceDone(_) | Imm::Notice(_) | Imm::Heartbeat | Imm::HeartbeatAck => cid == 0,
+            Imm::IoReq { .. } | Imm::Fence(_) => false,
+        }
+    }
+
     /// Unpacks an immediate in host order. Every value has a meaning, if only [`Imm::Unknown`].
     #[inline]
     pub const fn decode(raw: u32) -> Self {

@@ -22,6 +22,8 @@
 //! | [`mp`] | which path a request takes |
 //! | [`failover`] | what a client does when paths come and go |
 //! | [`owner`], [`serving`] | which path of a server's session has a chunk in service, and how requests get there |
+//! | [`owner`] | which path of a server's session has a chunk in service |
+//! | [`keys`] | when the peer can no longer use the key of a request |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
 //! | [`settings`] | numbers that an operator sets |
 //! | [`stats`] | what the files of statistics say |
@@ -51,6 +53,7 @@ pub mod handshake;
 pub mod hb;
 pub mod imm;
 pub mod join;
+pub mod keys;
 pub mod layout;
 pub mod limits;
 pub mod mp;
