@@ -19,7 +19,10 @@ use kernel::{
     },
     time::msecs_to_jiffies, //
 };
-use kx::io::SyncIo;
+use kx::{
+    io::SyncIo,
+    mm::in_reclaim, //
+};
 
 /// Who holds the reserved chunks.
 #[pin_data]
@@ -60,6 +63,12 @@ impl Admin {
             state <- new_mutex!(state, "Admin::state"),
             returned <- new_condvar!("Admin::returned"),
         })
+    }
+
+    /// Tells lockdep that its lock is one that reclaim may wait for: devices are opened
+    /// anew with these messages.
+    pub(crate) fn needed_in_reclaim(&self) {
+        in_reclaim(|| drop(self.state.lock()));
     }
 
     /// Waits for a permit.

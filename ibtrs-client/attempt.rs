@@ -50,7 +50,10 @@ use kernel::{
     },
     time::msecs_to_jiffies, //
 };
-use kx::sync::PercpuArc;
+use kx::{
+    mm::in_reclaim,
+    sync::PercpuArc, //
+};
 use rdma::{
     device::RemovalGuard,
     dma::DmaBuf,
@@ -84,6 +87,17 @@ impl Resources {
             removal: None,
         }
     }
+}
+
+fn new_cons() -> impl PinInit<Mutex<Resources>> {
+    new_mutex!(Resources::new(), "Attempt::cons")
+}
+
+/// Tells lockdep that reclaim may wait for the lock of attempts. They are made where nothing
+/// starts I/O, so this is to be called somewhere else.
+pub(crate) fn needed_in_reclaim() {
+    pin_init::stack_pin_init!(let cons = new_cons());
+    in_reclaim(|| drop(cons.lock()));
 }
 
 /// A connected path as submitters see it.
@@ -155,7 +169,7 @@ impl Attempt {
                 published: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
-                cons <- new_mutex!(Resources::new(), "Attempt::cons"),
+                cons <- new_cons(),
                 heart <- Heart::new(missed_max),
                 latency_ns: Atomic::new(0),
                 asked: AtomicFlag::new(false),

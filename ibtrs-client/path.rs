@@ -6,7 +6,10 @@
 //! meanwhile; see [`crate::attempt`] for what belongs to one connection.
 
 use crate::{
-    attempt::Attempt,
+    attempt::{
+        self,
+        Attempt, //
+    },
     reap::Closing,
     session::{
         PathSpec,
@@ -45,6 +48,7 @@ use kernel::{
     }, //
 };
 use kx::{
+    mm::in_reclaim,
     net::addr::SockAddr,
     sync::TakeCell,
     work::{
@@ -154,7 +158,7 @@ impl Path {
             src: None,
             dst: None,
         };
-        Arc::pin_init(
+        let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", Shown(spec.addr)))?,
                 log: CString::try_from_fmt(fmt!("{}: {}", session.name(), Shown(spec.addr)))?,
@@ -180,7 +184,11 @@ impl Path {
                 reap <- kx::new_work!(queue, "Path::reap"),
             }? Error),
             GFP_KERNEL,
-        )
+        )?;
+        in_reclaim(|| drop(this.attempt.lock()));
+        in_reclaim(|| drop(this.hca.lock()));
+        attempt::needed_in_reclaim();
+        Ok(this)
     }
 
     /// Shows the path to the operator.

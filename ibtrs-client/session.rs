@@ -40,6 +40,7 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
+    mm::in_reclaim,
     net::ns::Net,
     percpu::Turns,
     sync::RcuPtr,
@@ -268,7 +269,7 @@ impl Session {
             closing: false,
         };
         let park = Park::new();
-        Arc::pin_init(
+        let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", name))?,
                 uuid: kx::uuid::generate(),
@@ -298,7 +299,10 @@ impl Session {
                 slow_queue,
             }? Error),
             GFP_KERNEL,
-        )
+        )?;
+        in_reclaim(|| drop(this.members.lock()));
+        this.admin.needed_in_reclaim();
+        Ok(this)
     }
 
     fn connect_first(self: &Arc<Self>, specs: &[PathSpec]) -> Result {

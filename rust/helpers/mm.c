@@ -32,6 +32,16 @@ __rust_helper void rust_helper_memalloc_noio_restore(unsigned int flags)
 	memalloc_noio_restore(flags);
 }
 
+__rust_helper void rust_helper_kx_reclaim_acquire(void)
+{
+	fs_reclaim_acquire(GFP_KERNEL);
+}
+
+__rust_helper void rust_helper_kx_reclaim_release(void)
+{
+	fs_reclaim_release(GFP_KERNEL);
+}
+
 __rust_helper unsigned long rust_helper_kx_totalram_pages(void)
 {
 	return totalram_pages();

@@ -4,6 +4,7 @@
 
 mod block;
 mod no_io;
+mod reclaim;
 mod total;
 
 pub use block::{
@@ -12,4 +13,5 @@ pub use block::{
     PrivateBlock, //
 };
 pub use no_io::NoIo;
+pub use reclaim::in_reclaim;
 pub use total::total_bytes;

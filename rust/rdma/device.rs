@@ -26,7 +26,10 @@ use kernel::{
     types::Opaque, //
 };
 use kx::{
-    mm::NoIo,
+    mm::{
+        in_reclaim,
+        NoIo, //
+    },
     sync::Completion, //
 };
 
@@ -338,6 +341,8 @@ impl Client {
                 // SAFETY: The flag lets this happen once, and nothing uses the
                 // list before, as devices come through the registration only.
                 unsafe { DEVICES.init() };
+                // Storage that has lost its server finds its device here.
+                in_reclaim(|| drop(DEVICES.lock()));
             },
             client <- Opaque::try_ffi_init(|slot: *mut bindings::ib_client| {
                 let client = bindings::ib_client {
