@@ -113,6 +113,7 @@ pub struct Path {
     accepted: AtomicFlag,
     /// Counters.
     pub(crate) stats: Stats,
+    /// As [`Session::hook`].
     #[pin]
     hook: Mutex<Option<PathHook>>,
     #[pin]
@@ -129,6 +130,8 @@ pub struct Path {
     pub(crate) closing: TakeCell<Arc<Closing>>,
     #[pin]
     pub(crate) reap: Work<Self, 5>,
+    #[pin]
+    telling: Work<Self, 6>,
 }
 
 kx::impl_has_work! {
@@ -138,12 +141,14 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 3>> for Path { self.beat }
     impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
     impl HasWork<Work<Self, 5>> for Path { self.reap }
+    impl HasWork<Work<Self, 6>> for Path { self.telling }
 }
 
 impl Path {
     /// Makes a path that does nothing before [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
+        let telling = session.telling_queue();
         let fsm = Fsm {
             machine: Machine::new(),
             todo: Steps::default(),
@@ -182,6 +187,7 @@ impl Path {
                 overdue <- kx::new_delayed_work!(queue.clone(), "Path::overdue"),
                 closing: TakeCell::empty(),
                 reap <- kx::new_work!(queue, "Path::reap"),
+                telling <- kx::new_work!(telling, "Path::telling"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -209,6 +215,7 @@ impl Path {
         fsm.todo.push(fsm::initial().actions, Actions::and);
         drop(fsm);
         self.events.enqueue(self.clone());
+        self.telling.enqueue(self.clone());
     }
 
     /// Returns the name: `src@dst`, or `dst`, as the operator gave it.

@@ -238,9 +238,7 @@ impl Session {
             let Some(call) = call else {
                 break;
             };
-            if let Some(hook) = &mut *self.hook.lock() {
-                hook.changed(self, matches!(call, Call::Up { .. }));
-            }
+            self.announce(matches!(call, Call::Up { .. }));
             match call {
                 Call::Down => self.link_events.down(),
                 Call::Up { fresh } => self.link_events.up(fresh),

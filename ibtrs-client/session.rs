@@ -14,6 +14,7 @@ use crate::{
     settings::Settings,
     sysfs::SessionHook, //
 };
+use ibtrs_core::steps::Steps;
 use ibtrs_proto::{
     addr::PathAddr,
     consts::{
@@ -40,7 +41,10 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    mm::in_reclaim,
+    mm::{
+        in_reclaim,
+        NoIo, //
+    },
     net::ns::Net,
     percpu::Turns,
     sync::RcuPtr,
@@ -55,6 +59,7 @@ use kx::{
 mod members;
 mod notices;
 mod submit;
+mod telling;
 mod tune;
 
 use members::Members;
@@ -189,8 +194,14 @@ pub struct Session {
     pub(crate) link_events: Arc<dyn LinkEvents>,
     #[pin]
     notices: Notices,
+    /// Nothing that a path needs waits for this: under it user space is told, and others who do
+    /// that may wait for memory.
     #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
+    /// Whether the server could be reached, as far as user space has not been told.
+    #[pin]
+    untold: SpinLockIrq<Steps<bool>>,
+    telling_queue: Arc<Queue>,
     events_queue: Arc<Queue>,
     slow_queue: Arc<Queue>,
     #[pin]
@@ -205,6 +216,8 @@ pub struct Session {
     pub(crate) sweep: DelayedWork<Self, 4>,
     #[pin]
     pub(crate) notice: Work<Self, 5>,
+    #[pin]
+    telling: Work<Self, 6>,
 }
 
 kx::impl_has_work! {
@@ -214,6 +227,7 @@ kx::impl_has_work! {
     impl HasWork<Work<Self, 3>> for Session { self.link }
     impl HasWork<DelayedWork<Self, 4>> for Session { self.sweep }
     impl HasWork<Work<Self, 5>> for Session { self.notice }
+    impl HasWork<Work<Self, 6>> for Session { self.telling }
 }
 
 /// Making and ending.
@@ -262,6 +276,7 @@ impl Session {
         let pump_queue = Queue::new(unbound(), fmt!("ibtrs-p-{}", name))?;
         let events_queue = Queue::new(unbound(), fmt!("ibtrs-e-{}", name))?;
         let slow_queue = Queue::new(unbound(), fmt!("ibtrs-c-{}", name))?;
+        let telling_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
         let members = Members {
             paths: KVec::new(),
             spare: Some(KBox::new(Set::new(), GFP_KERNEL)?),
@@ -289,6 +304,9 @@ impl Session {
                 link_events: config.link.clone(),
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
+                untold <- new_spinlock_irq!(Steps::default(), "Session::untold"),
+                telling <- kx::new_work!(telling_queue.clone(), "Session::telling"),
+                telling_queue,
                 events_queue,
                 pump <- kx::new_work!(pump_queue.clone(), "Session::pump"),
                 pump_later <- kx::new_delayed_work!(pump_queue.clone(), "Session::pump_later"),
@@ -328,6 +346,18 @@ impl Session {
     /// Makes a path and shows it to the operator.
     fn make_path(self: &Arc<Self>, spec: PathSpec) -> Result<Arc<Path>> {
         let path = Path::new(self.clone(), spec)?;
+        self.enlist(&path)?;
+        if let Err(error) = path.show() {
+            path.close();
+            return Err(error);
+        }
+        Ok(path)
+    }
+
+    /// Takes a path in that does nothing yet.
+    fn enlist(&self, path: &Arc<Path>) -> Result {
+        // Other paths connect under the lock, which memory reclaim may wait for.
+        let _scope = NoIo::enter();
         let mut members = self.members.lock();
         if members.closing {
             return Err(ESHUTDOWN);
@@ -339,18 +369,9 @@ impl Session {
         if members.paths.iter().any(same) {
             return Err(EEXIST);
         }
+        self.make_room(&mut members)?;
         members.paths.push(path.clone(), GFP_KERNEL)?;
-        let room = self.make_room(&mut members);
-        drop(members);
-        if let Err(error) = room {
-            path.close();
-            return Err(error);
-        }
-        if let Err(error) = path.show() {
-            path.close();
-            return Err(error);
-        }
-        Ok(path)
+        Ok(())
     }
 
     /// Adds a path, and waits until it is connected. A path that cannot be is not
@@ -413,6 +434,8 @@ impl Session {
         self.notice.disable_sync();
         self.pump.disable_sync();
         self.sweep.disable_sync();
+        self.telling.flush();
+        self.telling.disable_sync();
         let hook = self.hook.lock().take();
         drop(hook);
     }
@@ -452,6 +475,8 @@ impl Session {
     ///
     /// `ENOMEM`.
     pub fn paths(&self) -> Result<KVec<Arc<Path>>> {
+        // As in `enlist`.
+        let _scope = NoIo::enter();
         let members = self.members.lock();
         let mut paths = KVec::with_capacity(members.paths.len(), GFP_KERNEL)?;
         for path in &members.paths {
@@ -490,6 +515,11 @@ impl Session {
 
     pub(crate) fn events_queue(&self) -> Arc<Queue> {
         self.events_queue.clone()
+    }
+
+    /// Returns the queue of what tells user space something: nothing else waits for it.
+    pub(crate) fn telling_queue(&self) -> Arc<Queue> {
+        self.telling_queue.clone()
     }
 
     pub(crate) fn slow_queue(&self) -> Arc<Queue> {

@@ -173,6 +173,7 @@ impl Path {
         self.reap.flush();
         self.connect.flush();
         self.events.flush();
+        self.telling.flush();
     }
 
     fn ask(self: &Arc<Self>, event: Event) -> Result {

@@ -96,6 +96,7 @@ impl Path {
         }
         drop(fsm);
         if moved {
+            self.telling.enqueue(self.clone());
             let (from, to) = (from.to_u8(), step.next.to_u8());
             trace::client_path_state(|| (self.session.name(), self.name(), from, to));
         }
@@ -246,6 +247,14 @@ impl WorkItem<0> for Path {
         if closed {
             this.event(Event::CloseDone);
         }
+    }
+}
+
+/// Telling the operator.
+impl WorkItem<6> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
         this.announce();
     }
 }

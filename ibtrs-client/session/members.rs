@@ -143,12 +143,17 @@ impl Session {
         Ok(admit)
     }
 
-    /// Makes room for all paths in both sets, so that later changes need no memory.
+    /// Makes room for one more path in both sets, so that later changes need no memory.
+    ///
+    /// # Context
+    ///
+    /// Inside of [`NoIo`](kx::mm::NoIo), as the lock of the members is held.
     pub(super) fn make_room(&self, members: &mut Members) -> Result {
-        if members.paths.len() <= members.room {
+        let count = members.paths.len() + 1;
+        if count <= members.room {
             return Ok(());
         }
-        let room = members.paths.len().next_power_of_two();
+        let room = count.next_power_of_two();
         for _ in 0..2 {
             if let Some(spare) = &mut members.spare {
                 // It is empty.
