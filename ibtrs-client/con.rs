@@ -106,7 +106,7 @@ impl Con {
             return;
         };
         let rkey = if wire.rsp.new_rkey {
-            match RkeyRsp::decode_for(message.bytes, id, wire.rsp.queue_depth) {
+            match RkeyRsp::decode_for(message.bytes, id, wire.depth) {
                 Ok(rsp) => Some(rsp.rkey),
                 Err(error) => {
                     self.attempt.error(fmt!("bad answer: {}", error.as_str()));

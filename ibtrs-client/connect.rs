@@ -209,7 +209,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
                 .path
                 .attempt_event(attempt.epoch, Event::Established) =>
         {
-            pr_info!("{}: connected\n", attempt.log());
+            kx::pr_info_ratelimited!("{}: connected\n", attempt.log());
         }
         // Something broke just now.
         Ok(()) => attempt.failed(),
@@ -312,7 +312,7 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
         epoch: attempt.epoch,
         previous: attempt.path.previous(),
         ext: made.wire.rsp.ext,
-        queue_depth: made.wire.rsp.queue_depth,
+        queue_depth: made.wire.depth,
         max_io_bytes: made.wire.max_io_bytes,
         fenced: 0,
     };
@@ -370,11 +370,11 @@ fn service_config() -> QpConfig {
 /// and the one that is being handled, whose chunk is in use again already. iWARP
 /// does not wait for a receive that is late.
 fn answers(wire: &Wire) -> u32 {
-    2 * u32::from(wire.rsp.queue_depth) + 1
+    2 * u32::from(wire.depth) + 1
 }
 
 fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig {
-    let depth = u32::from(wire.rsp.queue_depth);
+    let depth = u32::from(wire.depth);
     QpConfig {
         // A registration, the request, and an invalidation for each chunk.
         send_depth: 3 * depth + 1,
@@ -458,7 +458,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         convert::error(error.errno())
     })?;
     let mut chunks = rsp.chunks();
-    let slots = Slots::new(u32::from(wire.rsp.queue_depth), |_| {
+    let slots = Slots::new(u32::from(wire.depth), |_| {
         Request::new(pd, wire, chunks.next().ok_or(EIO)?)
     })?;
     attempt.cons.lock().slots = Some(slots.clone());

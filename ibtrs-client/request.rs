@@ -52,6 +52,7 @@ use ibtrs_proto::{
         self,
         Placement, //
     },
+    limits::client_depth,
     msg::{
         Chunk,
         ReadHdr,
@@ -110,6 +111,8 @@ pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 pub(crate) struct Wire {
     pub(crate) rsp: ConnRsp,
     layout: ImmLayout,
+    /// The chunks that are used: the first ones of the server's.
+    pub(crate) depth: u16,
     /// Bytes of data in one request.
     pub(crate) max_io_bytes: u32,
     /// Pages of a registration.
@@ -136,6 +139,7 @@ impl Wire {
         Ok(Self {
             rsp,
             layout,
+            depth: client_depth(rsp.queue_depth),
             max_io_bytes: max_io_bytes.min(rsp.max_io_size),
             mr_pages,
             max_sges: dev.max_send_sge().min(MAX_SGES),

@@ -154,7 +154,7 @@ pub struct Submit<'a> {
 /// Sizes that both sides agreed on.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Chunks of the session.
+    /// Chunks that the session uses.
     pub(crate) queue_depth: u16,
     /// Bytes of data in one request.
     pub(crate) max_io_bytes: u32,

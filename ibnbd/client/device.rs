@@ -350,9 +350,9 @@ impl Device {
         inner.attempts = 0;
         inner.last_error = None;
         let write_through = rsp.cache.writeback && !cache.writeback;
-        pr_info!("ibnbd{}: {} is open again\n", self.number, *self.name);
+        kx::pr_info_ratelimited!("ibnbd{}: {} is open again\n", self.number, *self.name);
         if write_through {
-            pr_info!(
+            kx::pr_info_ratelimited!(
                 "ibnbd{}: the server's disk has a write cache now, which is written through until the disk is mapped anew\n",
                 self.number
             );
@@ -369,7 +369,7 @@ impl Device {
         let late = self.left_ms(inner) == 0;
         let standing = inner.standing.failed(late);
         if inner.last_error != Some(error) {
-            pr_warn!(
+            kx::pr_warn_ratelimited!(
                 "ibnbd{}: {} cannot be opened again yet: {} ({})\n",
                 self.number,
                 *self.name,

@@ -19,6 +19,11 @@ use kx::blk::Limits;
 /// Most sectors that a request without data can cover, as its length counts bytes.
 const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 
+/// The largest of the sizes by which a disk says what is good for it, in bytes. The kernel reads
+/// ahead twice the best size, so what is larger may be meant to take the client's memory: it
+/// counts as unknown.
+const MAX_HINT_BYTES: u32 = 8 << 20;
+
 /// What a session can carry.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier {
@@ -43,7 +48,10 @@ impl Carrier {
 /// carry a block, or a page, of it.
 pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     let block = u32::from(rsp.logical_block_size);
-    let physical = rsp.physical_block_size_bytes();
+    let physical = match rsp.physical_block_size_bytes() {
+        said if said <= MAX_HINT_BYTES => said,
+        _ => block,
+    };
     if rsp.nsectors > MAX_SECTORS {
         return Err(EFBIG);
     }
@@ -69,17 +77,21 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         None => max_discard_sectors.max(whole_blocks(u32::from(rsp.secure_discard))),
     };
     let details = rsp.details.unwrap_or_default();
-    let io_min = if details.io_min % physical == 0 {
+    let io_min = if details.io_min % physical == 0 && details.io_min <= MAX_HINT_BYTES {
         details.io_min.max(physical)
     } else {
         physical
+    };
+    let io_opt = match details.io_opt {
+        said if said <= MAX_HINT_BYTES => said - said % physical,
+        _ => 0,
     };
     Ok(Limits {
         logical_block_bytes: block,
         physical_block_bytes: physical,
         alignment_offset_bytes: whole_bytes(details.alignment_offset % physical),
         io_min_bytes: io_min,
-        io_opt_bytes: details.io_opt - details.io_opt % physical,
+        io_opt_bytes: io_opt,
         // The server's kernel splits what is too large for its disk, which costs less than
         // more messages.
         max_hw_sectors: carrier.max_io_bytes >> 9,
@@ -191,6 +203,29 @@ mod tests {
         )?;
         assert_eq!((limits.io_min_bytes, limits.io_opt_bytes), (512, 4608));
         assert_eq!(limits.alignment_offset_bytes, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn hints_are_bounded() -> Result {
+        let said = |bytes| Details {
+            physical_block_size: bytes,
+            io_min: bytes,
+            io_opt: bytes,
+            ..Details::default()
+        };
+        let of = |details| {
+            let details = Some(details);
+            of_disk(&OpenRsp { details, ..rsp() }, CARRIER)
+        };
+        let most = of(said(MAX_HINT_BYTES))?;
+        assert_eq!(most.physical_block_bytes, MAX_HINT_BYTES);
+        assert_eq!(most.io_min_bytes, MAX_HINT_BYTES);
+        assert_eq!(most.io_opt_bytes, MAX_HINT_BYTES);
+        // Read-ahead of 4 GiB would be the consequence.
+        let more = of(said(1 << 31))?;
+        assert_eq!(more.physical_block_bytes, 512);
+        assert_eq!((more.io_min_bytes, more.io_opt_bytes), (512, 0));
         Ok(())
     }
 

@@ -111,21 +111,21 @@ impl LinkEvents for Link {
 
     fn down(&self) {
         let _no_io = NoIo::enter();
-        pr_info!("{}: disconnected\n", *self.name);
+        kx::pr_info_ratelimited!("{}: disconnected\n", *self.name);
         self.for_each(|device| device.show());
     }
 
     fn up(&self, fresh: bool) {
         let _no_io = NoIo::enter();
         if !fresh {
-            pr_info!("{}: connected again\n", *self.name);
+            kx::pr_info_ratelimited!("{}: connected again\n", *self.name);
             self.for_each(|device| {
                 device.show();
                 device.open_soon();
             });
             return;
         }
-        pr_info!(
+        kx::pr_info_ratelimited!(
             "{}: connected again; the server has forgotten us, so devices are opened anew\n",
             *self.name
         );

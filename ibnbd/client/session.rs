@@ -286,7 +286,7 @@ pub(crate) fn close_device(transport: &ibtrs_client::Session, device_id: u32) {
     let msg = Close { device_id };
     let closed = transport.admin(Dir::Write, &msg.encode(), &mut []);
     if let Err(error) = closed {
-        pr_warn!(
+        kx::pr_warn_ratelimited!(
             "{}: closing device {} on the server failed: {}\n",
             transport.name(),
             device_id,

@@ -202,7 +202,7 @@ impl Session {
             return;
         }
         if !closing {
-            pr_warn!("{}: no path to the server is left\n", self.name());
+            kx::pr_warn_ratelimited!("{}: no path to the server is left\n", self.name());
         }
         self.expiry.modify(self.clone(), 0);
         self.link.enqueue(self.clone());

@@ -61,7 +61,7 @@ impl Device {
         if inner.rsp.nsectors == sectors {
             return;
         }
-        pr_info!(
+        kx::pr_info_ratelimited!(
             "ibnbd{}: {} has {} sectors now, it had {}\n",
             self.number,
             *self.name,

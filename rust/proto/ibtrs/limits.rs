@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a server may be configured to (protocol 8).
+//! What a server may be configured to, and what a client makes of it (protocol 8).
 
 use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
 use crate::errno::Errno;
 use crate::handshake::ConnRsp;
 use crate::imm::ImmLayout;
+use crate::permit::Shares;
+
+/// The most chunks that a client uses of a session: as many as Linux lets requests of a block
+/// device be in flight (`BLK_MQ_MAX_DEPTH`), and those for messages.
+pub const MAX_CLIENT_DEPTH: u16 = 10_240 + Shares::MESSAGES;
+
+/// How many chunks a client uses of a server's `queue_depth`: the first ones.
+///
+/// The client has memory and a registration for each of them, and entries in the queues of each
+/// connection, all before the server has answered a request. A server is not to decide on that alone.
+#[inline]
+pub const fn client_depth(queue_depth: u16) -> u16 {
+    if queue_depth > MAX_CLIENT_DEPTH {
+        MAX_CLIENT_DEPTH
+    } else {
+        queue_depth
+    }
+}
 
 /// Why a server configuration is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
