@@ -9,30 +9,37 @@ use crate::world::{run, Bug};
 ///
 /// Returns the schedule as it is if it does not fail.
 pub fn shrink(sch: &Schedule, bug: Option<Bug>) -> Schedule {
-    let fails = |s: &Schedule| run(s, bug).violation.is_some();
     let mut best = sch.clone();
-    loop {
-        let before = best.requests.len() + best.faults.len();
-        let mut i = best.faults.len();
-        while i > 0 {
-            i -= 1;
-            let mut less = best.clone();
-            less.faults.remove(i);
-            if fails(&less) {
-                best = less;
-            }
-        }
-        let mut i = best.requests.len();
-        while i > 0 {
-            i -= 1;
-            let mut less = best.clone();
-            less.requests.remove(i);
-            if fails(&less) {
-                best = less;
-            }
-        }
-        if best.requests.len() + best.faults.len() == before {
-            return best;
-        }
+    while let Some(less) = smaller(&best, bug) {
+        best = less;
     }
+    best
+}
+
+/// Finds a schedule with a fault or a request less that fails as well, or with two requests less:
+/// without one of them, paths that take turns would each get the other's.
+fn smaller(sch: &Schedule, bug: Option<Bug>) -> Option<Schedule> {
+    let fails = |less: &Schedule| run(less, bug).violation.is_some();
+    let requests = sch.requests.len();
+    let without_fault = (0..sch.faults.len()).rev().map(|at| {
+        let mut less = sch.clone();
+        less.faults.remove(at);
+        less
+    });
+    let without_request = (0..requests).rev().map(|at| {
+        let mut less = sch.clone();
+        less.requests.remove(at);
+        less
+    });
+    let pairs = (0..requests).flat_map(|second| (0..second).map(move |first| (first, second)));
+    let without_two = pairs.map(|(first, second)| {
+        let mut less = sch.clone();
+        less.requests.remove(second);
+        less.requests.remove(first);
+        less
+    });
+    without_fault
+        .chain(without_request)
+        .chain(without_two)
+        .find(fails)
 }
