@@ -242,7 +242,6 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     attempt.wait_stage(0, Stage::Established)?;
     drop(first);
     let rsp = attempt.wait(|setup| Ok(setup.rsp))?;
-    let rsp = rsp.map_err(convert::error)?;
     attempt.path.set_accepted();
     let wire = Wire::new(rsp, &dev)?;
     attempt.wire.populate(wire);

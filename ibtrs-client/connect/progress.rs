@@ -48,7 +48,7 @@ pub(crate) struct Setup {
     /// Why the first connection to fail did.
     failed: Option<Error>,
     /// What the service connection was accepted with.
-    pub(super) rsp: Option<Result<ConnRsp, Errno>>,
+    pub(super) rsp: Option<ConnRsp>,
     /// The session information; empty until it arrives.
     pub(super) info: KVVec<u8>,
     pub(super) info_len: usize,
@@ -119,14 +119,15 @@ impl Events {
 
     fn established(&self, private_data: &[u8]) {
         if self.cid == 0 {
-            let rsp = ConnRsp::decode(private_data).map_err(|error| {
-                self.attempt.error(fmt!(
-                    "the server's acceptance is invalid: {}",
-                    error.as_str()
-                ));
-                error.errno()
-            });
-            self.attempt.setup.lock().rsp = Some(rsp);
+            match ConnRsp::decode(private_data) {
+                Ok(rsp) => self.attempt.setup.lock().rsp = Some(rsp),
+                Err(error) => {
+                    return self.fail(
+                        convert::error(error.errno()),
+                        fmt!("the server's acceptance is invalid: {}", error.as_str()),
+                    )
+                }
+            }
         }
         self.set(Stage::Established);
     }
