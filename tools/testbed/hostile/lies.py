@@ -73,6 +73,17 @@ def reads_and_goes_on(*wanted: str):
     return victim
 
 
+def reads_and_recovers(*wanted: str):
+    """The path is given up, and comes back."""
+    def victim(v: Victim) -> None:
+        v.must_map()
+        said = v.read()
+        assert said in wanted, f"read: {said} for {' or '.join(wanted)}"
+        goes_on(v)
+        assert v.tell("paths") != "1 path", "the client has kept the path"
+    return victim
+
+
 # Keys that are believed to be gone.
 
 class SaysInvalidated(Honest):
@@ -258,19 +269,25 @@ def other(server: Server, request):
 
 ANY = ("OK", "EIO", "ETIMEDOUT")
 
-lie("answered twice", extra(lambda s, r: s.end(r)), reads_and_goes_on("OK"))
-lie("answered twice, another error", extra(lambda s, r: s.end(r, 5)), reads_and_goes_on("OK"))
+lie("answered twice", extra(lambda s, r: s.end(r)), reads_and_recovers("OK"))
+lie("answered twice, another error", extra(lambda s, r: s.end(r, 5)), reads_and_recovers("OK"))
 lie("answer to a chunk not asked for", extra(lambda s, r: s.end(r, chunk=(r.chunk + 1) % s.behaviour.depth), before=True),
-    reads_and_goes_on("OK"))
+    reads_and_recovers("OK"))
 for number in (*around(Honest.depth)[1:], 0x7FFFF):
     lie(f"answer to chunk {number}", extra(lambda s, r, n=number: s.end(r, chunk=n, kind=wire.IMM_ANSWER), before=True),
         reads(*ANY))
 
 
 class OnAnother(Honest):
-    """Answers on another connection, before anything of the request's own one is known."""
+    """Answers the first read on another connection, before anything of the request's own one is
+    known."""
+
+    lied = False
 
     def spot(self, server, request):
+        if self.lied:
+            return super().spot(server, request)
+        self.lied = True
         if request.is_io_read:
             server.put_data(request, b"\x11" * request.desc[2])
         server.end(request, kind=self.kind, by=other(server, request))
@@ -281,8 +298,20 @@ class OnAnother(Honest):
 lie("answer on another connection", OnAnother, owns_its_memory(), write_to_last)
 lie("answer on another connection, key invalidated", like(OnAnother, kind=wire.IMM_ANSWER_INV), owns_its_memory(),
     write_to_last)
-lie("answer on the service connection", like(spot=lambda self, server, request: (
-    server.end(request, kind=wire.IMM_ANSWER, by=server.cons[0]))), owns_its_memory(), write_to_last)
+
+
+class OnService(OnAnother):
+    """The same, on the service connection."""
+
+    def spot(self, server, request):
+        if self.lied:
+            return super().spot(server, request)
+        self.lied = True
+        server.end(request, kind=wire.IMM_ANSWER, by=server.cons[0])
+
+
+lie("answer on the service connection", OnService, owns_its_memory(), write_to_last)
+lie("answer on another connection, the path is given up", OnAnother, reads_and_recovers("OK"))
 
 
 def fails_with(error: int) -> type[Honest]:
@@ -301,19 +330,29 @@ def some_error(v: Victim) -> None:
 for number in (1, 5, 11, 116, 255, 256, 511):
     lie(f"error {number}", fails_with(number), some_error)
 
-lie("write is answered with data's answer", extra(lambda s, r: s.end(r, kind=wire.IMM_ANSWER_INV)),
-    reads_and_goes_on("OK"))
+lie("answered twice, key invalidated", extra(lambda s, r: s.end(r, kind=wire.IMM_ANSWER_INV)), reads_and_recovers("OK"))
 
 # Immediates of every kind, and messages that nobody waits for.
 
 
-def sends_immediates(server: Server) -> None:
-    for connection in server.cons.values():
-        for kind in range(16):
-            if kind in (wire.IMM_ANSWER, wire.IMM_ANSWER_INV):
-                continue
-            for payload in (0, 1, (1 << 27) - 1, 1 << 27, (1 << 28) - 1):
-                connection.pair.wait_sent(connection.pair.write_imm(b"", wire.imm(kind, payload)))
+def sends_immediates(kinds, cids=None):
+    def order(server: Server) -> None:
+        for cid, connection in server.cons.items():
+            for kind in kinds if cids is None or cid in cids else ():
+                for payload in (0, 1, (1 << 27) - 1, 1 << 27, (1 << 28) - 1):
+                    try:
+                        # The client may leave at once; whoever waits would miss that it comes back.
+                        connection.pair.write_imm(b"", wire.imm(kind, payload))
+                        server.step()
+                    except (Closed, Failed):
+                        return
+    return order
+
+
+# What a server may send on the service connection, or anywhere, and what only a client sends.
+SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
+UNKNOWN = (6, 7, *range(10, 16))
+CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE)
 
 
 def orders_and_goes_on(v: Victim) -> None:
@@ -325,12 +364,13 @@ def orders_and_goes_on(v: Victim) -> None:
 
 
 def orders_and_recovers(v: Victim) -> None:
-    """The path may break, and comes back."""
+    """The path breaks, and comes back."""
     v.must_map()
     v.read()
     v.tell("order 0")
     time.sleep(1)
     goes_on(v)
+    assert v.tell("paths") != "1 path", "the client has kept the path"
 
 
 def flood(kind: int, count: int = 1000):
@@ -343,7 +383,13 @@ def flood(kind: int, count: int = 1000):
     return order
 
 
-lie("immediates of every kind", Honest, orders_and_goes_on, sends_immediates)
+lie("immediates of servers", Honest, orders_and_goes_on, sends_immediates(SERVICE, (0,)))
+lie("unknown immediates", Honest, orders_and_goes_on, sends_immediates(UNKNOWN))
+for kind in CLIENTS:
+    for cid in (0, 1):
+        lie(f"immediate of type {kind}, connection {cid}", Honest, orders_and_recovers, sends_immediates((kind,), (cid,)))
+for kind in SERVICE:
+    lie(f"immediate of type {kind}, connection 1", Honest, orders_and_recovers, sends_immediates((kind,), (1,)))
 lie("flood of heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT))
 lie("flood of answers to heartbeats", Honest, orders_and_goes_on, flood(wire.IMM_HEARTBEAT_ACK))
 lie("flood of answers to fences", Honest, orders_and_goes_on, flood(wire.IMM_FENCE_DONE))
