@@ -2,6 +2,7 @@
 
 //! A work queue of one's own.
 
+use super::closure::Closure;
 use crate::sync::RcuPtr;
 use core::ptr::NonNull;
 use kernel::{
@@ -159,7 +160,8 @@ impl Queue {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.as_kernel().try_spawn(flags, func)
+        self.enqueue(KBox::pin_init(Closure::new(func), flags).map_err(|_| AllocError)?);
+        Ok(())
     }
 
     /// Queues a work of the kernel crate's, a `Pin<KBox<T>>` that was allocated before for example.
