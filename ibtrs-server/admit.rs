@@ -223,7 +223,7 @@ fn admit(
             "a path has more than max_connections connections",
         ));
     }
-    let session = find_session(server, request)?;
+    let session = find_session(server, ends, request)?;
     let path = find_path(&session, id, ends, request).inspect_err(|_| {
         session.forget_if_unused();
     })?;
@@ -235,7 +235,12 @@ fn admit(
 }
 
 /// Finds the session of a connection, or makes it.
-fn find_session(server: &Arc<Server>, request: &ConnReq) -> Result<Arc<Session>, Refusal> {
+fn find_session(
+    server: &Arc<Server>,
+    ends: Ends,
+    request: &ConnReq,
+) -> Result<Arc<Session>, Refusal> {
+    let known = server.ledger.knows(ends.src);
     let mut sessions = server.sessions.lock();
     if sessions.closing {
         return Err(Refusal::new(ECONNREFUSED, "the server is being unloaded"));
@@ -249,8 +254,13 @@ fn find_session(server: &Arc<Server>, request: &ConnReq) -> Result<Arc<Session>,
     if !request.first_conn {
         return Err(Refusal::new(ENXIO, "no such session"));
     }
-    if sessions.list.len() >= server.config.max_sessions {
-        return Err(Refusal::new(ENOSPC, "there are max_sessions sessions"));
+    let (count, max) = (sessions.list.len(), server.config.max_sessions);
+    if !quota::has_room_for_session(count, max, known) {
+        let why = match count < max {
+            true => "the last of max_sessions are for clients that are known",
+            false => "there are max_sessions sessions",
+        };
+        return Err(Refusal::new(ENOSPC, why));
     }
     Ok(sessions.add(server, request.session_uuid)?)
 }

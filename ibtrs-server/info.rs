@@ -57,11 +57,9 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         pr_err_ratelimited!("{}: not all connections are there\n", **path);
         return false;
     }
-    if let Err(refusal) = path.make_chunks() {
-        pr_err_ratelimited!("{}: session refused: {}\n", **path, refusal);
-        return false;
-    }
-    if let Err(error) = path.session.path_up(request.name, path) {
+    // What is left to do takes the server's time, not the client's.
+    path.zombie.cancel();
+    let refused = |error| {
         let (name, ends) = (request.name.as_str(), path.ends);
         pr_err_ratelimited!(
             "{}: {}: session refused ({})\n",
@@ -69,6 +67,18 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
             ends,
             convert::errno(error).as_str()
         );
+    };
+    // Before the chunks, which cost the most.
+    if let Err(error) = path.session.claim_name(request.name) {
+        refused(error);
+        return false;
+    }
+    if let Err(refusal) = path.make_chunks() {
+        pr_err_ratelimited!("{}: session refused: {}\n", **path, refusal);
+        return false;
+    }
+    if let Err(error) = path.session.path_up(path) {
+        refused(error);
         return false;
     }
     if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {

@@ -37,6 +37,8 @@ const MAX_REMEMBERED: usize = 1024;
 /// What an address has.
 struct Account {
     addr: Addr,
+    /// Its paths, in whatever state.
+    paths: u32,
     /// Paths that are not complete.
     attempts: u32,
     /// Their bytes.
@@ -56,7 +58,7 @@ impl Account {
     }
 
     fn has_paths(&self) -> bool {
-        self.attempts > 0 || self.connected > 0 || self.begun > 0
+        self.paths > 0
     }
 }
 
@@ -115,6 +117,11 @@ impl Ledger {
         })
     }
 
+    /// Tells whether clients of that address are known.
+    pub(crate) fn knows(&self, addr: Addr) -> bool {
+        self.accounts.lock().standing(addr, false).known
+    }
+
     /// Returns how many bytes paths have taken.
     pub(crate) fn taken(&self) -> u64 {
         self.accounts.lock().taken.all
@@ -153,10 +160,14 @@ impl Share {
         let mut accounts = server.ledger.accounts.lock();
         Self::quota(server).begin(&accounts.standing(addr, known))?;
         match accounts.find(addr) {
-            Some(account) => account.attempts += 1,
+            Some(account) => {
+                account.paths += 1;
+                account.attempts += 1;
+            }
             None => {
                 let account = Account {
                     addr,
+                    paths: 1,
                     attempts: 1,
                     begun: 0,
                     connected: 0,
@@ -271,8 +282,9 @@ impl Drop for Share {
         self.leave_attempts(&mut accounts);
         let bytes = self.bytes.load(Relaxed) + self.chunks.load(Relaxed);
         accounts.taken.all = accounts.taken.all.saturating_sub(bytes);
-        if self.connected.load(Relaxed) {
-            if let Some(account) = accounts.find(self.addr) {
+        if let Some(account) = accounts.find(self.addr) {
+            account.paths = account.paths.saturating_sub(1);
+            if self.connected.load(Relaxed) {
                 account.connected = account.connected.saturating_sub(1);
                 account.left = Some(Instant::now());
             }

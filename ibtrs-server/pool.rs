@@ -15,10 +15,6 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::{
-        Instant,
-        Monotonic, //
-    },
 };
 use kx::{
     mm::{
@@ -69,8 +65,8 @@ impl Blocks {
 struct Kept {
     blocks: KVVec<Blocks>,
     bytes: u64,
-    /// When some were taken or given last.
-    used: Instant<Monotonic>,
+    /// The fewest bytes since the last look: nobody has needed them in all that time.
+    least: u64,
 }
 
 /// The blocks that nobody uses.
@@ -84,7 +80,7 @@ impl Pool {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             kept <- new_mutex!(
-                Kept { blocks: KVVec::new(), bytes: 0, used: Instant::now() },
+                Kept { blocks: KVVec::new(), bytes: 0, least: 0 },
                 "Pool::kept"
             ),
         })
@@ -103,7 +99,7 @@ impl Pool {
         let mut kept = self.kept.lock();
         if let Some(blocks) = kept.blocks.pop() {
             kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
-            kept.used = Instant::now();
+            kept.least = kept.least.min(kept.bytes);
             return Ok(blocks);
         }
         drop(kept);
@@ -127,7 +123,6 @@ impl Pool {
         }
         if kept.blocks.push(blocks, GFP_KERNEL).is_ok() {
             kept.bytes += bytes;
-            kept.used = Instant::now();
         }
     }
 
@@ -142,17 +137,17 @@ impl Pool {
                 return;
             };
             kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
+            kept.least = kept.least.min(kept.bytes);
         }
     }
 
-    /// Frees all if nobody has used it for long; tells whether some are kept.
+    /// Frees what nobody has needed since the last look; tells whether some are kept.
     fn expire(&self) -> bool {
-        let kept = self.kept.lock();
-        let unused = kept.used.elapsed().as_millis() >= i64::from(KEEP_MS);
+        let mut kept = self.kept.lock();
+        let needed = kept.bytes.saturating_sub(kept.least);
+        kept.least = needed;
         drop(kept);
-        if unused {
-            self.shrink(0);
-        }
+        self.shrink(needed);
         self.kept.lock().bytes > 0
     }
 }
@@ -169,6 +164,8 @@ impl Server {
     pub(crate) fn keep(self: &Arc<Self>, blocks: impl Iterator<Item = Blocks>, taken: u64) {
         let most = self.config.max_memory.saturating_sub(taken);
         blocks.for_each(|blocks| self.pool.give(blocks, most));
+        // Others may have taken some meanwhile.
+        self.leave_to_pool(self.ledger.taken());
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
     }
 }

@@ -221,17 +221,21 @@ pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
     // iWARP finds no device for an IPv4 address that came through a wildcard of
     // IPv6, so each family has its own.
     let net = Net::current();
-    let v4 = listen_at(&incoming, &net, &SockAddr::v4([0; 4], port))?;
-    let v6 = match listen_at(&incoming, &net, &SockAddr::v6([0; 16], port, 0)) {
+    // If a later one fails, this ends what clients have begun by the first.
+    let mut listener = Listener {
+        ids: [const { None }; 3],
+        server,
+    };
+    let [v4, v6, gids] = &mut listener.ids;
+    *v4 = Some(listen_at(&incoming, &net, &SockAddr::v4([0; 4], port))?);
+    *v6 = match listen_at(&incoming, &net, &SockAddr::v6([0; 16], port, 0)) {
         Ok(id) => Some(id),
         Err(error) if error == EAFNOSUPPORT => None,
         Err(error) => return Err(error),
     };
+    *gids = listen_at_gids(&incoming, &net, port);
     pr_info!("listening on port {port}\n");
-    Ok(Listener {
-        ids: [Some(v4), v6, listen_at_gids(&incoming, &net, port)],
-        server,
-    })
+    Ok(listener)
 }
 
 fn listen_at_gids(incoming: &Arc<Incoming>, net: &Net, port: u16) -> Option<CmId> {

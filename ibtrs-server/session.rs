@@ -127,23 +127,40 @@ impl Session {
         }
     }
 
-    /// Gives the session its name and its service when its first path comes up;
-    /// that says what the client knows of the extensions.
+    /// Gives the session its name when its first path comes up.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     ///
     /// # Errors
     ///
     /// `EPERM` when another session has the name, `EINVAL` when this one has
-    /// another; what the service refused with.
-    pub(crate) fn path_up(self: &Arc<Self>, name: SessionName<'_>, path: &Path) -> Result {
+    /// another; `ENOMEM`.
+    pub(crate) fn claim_name(&self, name: SessionName<'_>) -> Result {
         let _up = self.up.lock();
         match self.name.as_ref() {
-            None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?)?,
-            Some(own) if own.to_bytes() == name.as_str().as_bytes() => {}
+            None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?),
+            Some(own) if own.to_bytes() == name.as_str().as_bytes() => Ok(()),
             Some(own) => {
                 pr_err_ratelimited!("{}: a path gives the session another name\n", **own);
-                return Err(EINVAL);
+                Err(EINVAL)
             }
         }
+    }
+
+    /// Gives the session, which has its name, its service when its first path comes
+    /// up; that says what the client knows of the extensions.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the service refused with; `ENOMEM`.
+    pub(crate) fn path_up(self: &Arc<Self>, path: &Path) -> Result {
+        let _up = self.up.lock();
         if self.upper.as_ref().is_some() {
             return Ok(());
         }

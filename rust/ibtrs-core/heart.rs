@@ -38,11 +38,18 @@ pub struct Heart {
     epoch: Instant<Monotonic>,
 }
 
+/// Never inlined: a lock's class and its name must be the same in every module, and an inlined
+/// function has a name of its own in each.
+#[inline(never)]
+fn new_state(missed_max: u32) -> impl PinInit<SpinLockIrq<Heartbeat>> {
+    new_spinlock_irq!(Heartbeat::new(missed_max), "Heart::state")
+}
+
 impl Heart {
     /// Makes a heart that forgives `missed_max` silent intervals.
     pub fn new(missed_max: u32) -> impl PinInit<Self> {
         pin_init!(Self {
-            state <- new_spinlock_irq!(Heartbeat::new(missed_max), "Heart::state"),
+            state <- new_state(missed_max),
             heard: AtomicFlag::new(false),
             silent: AtomicFlag::new(false),
             epoch: Instant::now(),

@@ -130,6 +130,15 @@ impl Quota {
     }
 }
 
+/// Whether a client may begin one more session where there are `count` of at most `max`. The last
+/// eighth is for clients that are known, so that strangers who begin sessions and never complete
+/// them do not keep those out who come back.
+pub const fn has_room_for_session(count: usize, max: usize, known: bool) -> bool {
+    let reserve = if known { 0 } else { max / 8 };
+    // No underflow: an eighth is less than the whole.
+    count < max.saturating_sub(reserve)
+}
+
 /// Whether an address is known that had its last connected path so many milliseconds ago.
 pub const fn is_known(ago_ms: u64) -> bool {
     ago_ms < KNOWN_MS

@@ -3,7 +3,7 @@
 //! What a server lets itself in for.
 
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::quota::{is_known, Quota, Refusal, Standing, Taken, KNOWN_MS};
+use ibtrs_proto::quota::{has_room_for_session, is_known, Quota, Refusal, Standing, Taken, KNOWN_MS};
 use proptest::prelude::*;
 
 const QUOTA: Quota = Quota {
@@ -48,6 +48,17 @@ fn the_last_eighth_is_for_those_who_are_known() {
         QUOTA.complete(&taken, &known(0), u64::MAX),
         Err(Refusal::Memory)
     );
+}
+
+#[test]
+fn the_last_sessions_are_for_those_who_are_known() {
+    assert!(has_room_for_session(13, 16, false));
+    assert!(!has_room_for_session(14, 16, false));
+    assert!(has_room_for_session(15, 16, true));
+    assert!(!has_room_for_session(16, 16, true));
+    // Where there is no eighth, nothing is kept.
+    assert!(has_room_for_session(0, 1, false));
+    assert!(!has_room_for_session(1, 1, true));
 }
 
 #[test]
