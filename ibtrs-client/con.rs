@@ -60,6 +60,10 @@ pub(crate) struct Con {
     /// closed. What they may miss then costs the path, which goes anyway: no request ends by a
     /// key that is not its own.
     revoked: Atomic<u64>,
+    /// The number of the message that did it; as for `revoked`.
+    revoked_at: Atomic<u64>,
+    /// Messages that have come.
+    messages: Atomic<u64>,
 }
 
 impl Con {
@@ -68,7 +72,14 @@ impl Con {
             attempt,
             cid,
             revoked: Atomic::new(Revoked::NONE.to_bits()),
+            revoked_at: Atomic::new(0),
+            messages: Atomic::new(0),
         }
+    }
+
+    /// Returns how many messages have come.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Relaxed)
     }
 
     /// Notes that the server has invalidated `key`.
@@ -76,7 +87,10 @@ impl Con {
         // ORDERING: Completions of a connection run one after the other.
         let revoked = Revoked::from_bits(self.revoked.load(Relaxed));
         match revoked.add(key) {
-            Ok(next) => self.revoked.store(next.to_bits(), Relaxed),
+            Ok(next) => {
+                self.revoked_at.store(self.messages(), Relaxed);
+                self.revoked.store(next.to_bits(), Relaxed);
+            }
             Err(bogus) => self.bogus(bogus),
         }
     }
@@ -126,6 +140,7 @@ impl Con {
             cid: self.cid,
             errno,
             revoked,
+            revoked_at: self.revoked_at.load(Relaxed),
             rkey,
         };
         match request::answered(qp, slot, &answer) {
@@ -162,8 +177,11 @@ impl Handler for Con {
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.attempt.heart.received();
-        if let Some(key) = message.invalidated {
-            self.key_revoked(key);
+        // ORDERING: As for `revoked`.
+        self.messages.store(self.messages() + 1, Relaxed);
+        match message.invalidated {
+            Some(key) if qp.pd().device().vouches_for_invalidations() => self.key_revoked(key),
+            _ => {}
         }
         let Some(imm) = message.imm else {
             return self.plain(&message);

@@ -178,6 +178,8 @@ struct Flight {
     unanswered: bool,
     /// The device may still send the message.
     unsent: bool,
+    /// How many messages had come on its connection when it was made.
+    messages: u64,
     /// Who may still use the keys of the region.
     key: Key,
     /// The request was given up.
@@ -507,6 +509,7 @@ impl Active {
             cid,
             counted: req.counted,
             timer: stats.timer(),
+            messages: qp.handler().messages(),
             unanswered: true,
             unsent: transfer == Transfer::Direct,
             key: match transfer {
@@ -574,6 +577,8 @@ pub(crate) struct Answer {
     pub(crate) errno: u16,
     /// What the server had invalidated there just before.
     pub(crate) revoked: Revoked,
+    /// The number of the message that did it.
+    pub(crate) revoked_at: u64,
     /// The key of the chunk from now on.
     pub(crate) rkey: Option<u32>,
 }
@@ -606,7 +611,8 @@ pub(crate) fn answered(
     if flight.cid != answer.cid {
         return Err(Stray::Elsewhere(flight.cid));
     }
-    let step = flight.key.answered(inner.mr.rkey(), answer.revoked);
+    let revoked = answer.revoked.since(answer.revoked_at, flight.messages);
+    let step = revoked.and_then(|revoked| flight.key.answered(inner.mr.rkey(), revoked));
     let step = step.map_err(Stray::Bogus)?;
     flight.key = step.next;
     flight.unanswered = false;

@@ -235,6 +235,23 @@ impl Device {
         u32::from(node_type) != bindings::RDMA_NODE_RNIC
     }
 
+    /// Tells whether a region may be given any address with the right offset in its
+    /// page. The driver `ocrdma` takes the difference to the DMA address of the
+    /// first page for the offset.
+    pub(crate) fn takes_any_address(&self) -> bool {
+        // SAFETY: The device is live by the type invariant; its operations do not
+        // change once it is registered.
+        let driver = unsafe { (*self.ib.as_ptr()).ops.driver_id };
+        driver != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
+    }
+
+    /// Tells whether a received message has invalidated the key that its completion
+    /// names. iWARP needs an adapter to look at a part of the key only, and to
+    /// take one that is not valid.
+    pub fn vouches_for_invalidations(&self) -> bool {
+        self.has_immediates()
+    }
+
     /// Returns the device's name. The operator may change that at any time.
     ///
     /// # Context

@@ -140,11 +140,13 @@ impl Mr {
         if mapped != nents {
             return Err(EINVAL);
         }
-        let iova = self.bases.next(self.iova());
-        // SAFETY: The region is live and exclusively ours. Drivers read the
-        // address when they execute the registration, and take any with the
-        // offset in the page that the memory has.
-        unsafe { (*self.ptr.as_ptr()).iova = iova };
+        if self.pd.device().takes_any_address() {
+            let iova = self.bases.next(self.iova());
+            // SAFETY: The region is live and exclusively ours. The drivers of such
+            // devices read the address when they execute the registration, and
+            // take any with the offset in the page that the memory has.
+            unsafe { (*self.ptr.as_ptr()).iova = iova };
+        }
         Ok(())
     }
 

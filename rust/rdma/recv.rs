@@ -54,8 +54,9 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// The immediate that came with it, in the order of the host.
     pub imm: Option<u32>,
-    /// The remote key of this side that the message invalidated. The device says so, and the peer
-    /// cannot make it say so of a key that is still valid.
+    /// The remote key of this side that the message invalidated, as the device says; see
+    /// [`Device::vouches_for_invalidations`](crate::device::Device::vouches_for_invalidations).
+    /// The key may have been made valid again since.
     pub invalidated: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,

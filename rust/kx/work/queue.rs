@@ -131,8 +131,10 @@ impl Queue {
         let Some(reaper) = last.and_then(|mut queue| queue.reaper.take()) else {
             return;
         };
-        let reapers = REAPERS.read().get().cloned();
-        match reapers {
+        // In the read section, so that whoever ends the reapers waits for this, and then for what
+        // is queued.
+        let reapers = REAPERS.read();
+        match reapers.get() {
             Some(queue) => queue.as_kernel().enqueue(reaper),
             None => workqueue::system_long().enqueue(reaper),
         }

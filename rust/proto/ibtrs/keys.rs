@@ -63,6 +63,23 @@ impl Revoked {
             Some(_) => Err(Bogus { key }),
         }
     }
+
+    /// What was invalidated since a request was made: by message `at` of the connection, on which
+    /// `before` messages had come until then.
+    ///
+    /// Keys are few and come again. A server could invalidate the dead key that a later request
+    /// will have, and keep the answer until the key is valid.
+    ///
+    /// # Errors
+    ///
+    /// When the key was invalidated before the request was made: it was not the request's.
+    #[inline]
+    pub const fn since(self, at: u64, before: u64) -> Result<Self, Bogus> {
+        match self.0 {
+            Some(key) if at <= before => Err(Bogus { key }),
+            _ => Ok(self),
+        }
+    }
 }
 
 /// Who may still use the key of a request.

@@ -17,6 +17,14 @@ fn revoked(key: u32) -> Revoked {
 }
 
 #[test]
+fn a_key_that_was_invalidated_before_the_request_was_made_is_another() {
+    assert_eq!(revoked(KEY).since(8, 7), Ok(revoked(KEY)));
+    assert_eq!(revoked(KEY).since(7, 7), Err(Bogus { key: KEY }));
+    assert_eq!(revoked(KEY).since(1, u64::MAX), Err(Bogus { key: KEY }));
+    assert_eq!(Revoked::NONE.since(0, 7), Ok(Revoked::NONE));
+}
+
+#[test]
 fn an_honest_server_saves_the_local_invalidation() {
     let said = Key::Live.answered(KEY, revoked(KEY));
     assert_eq!(said, step(Key::Dead, false));

@@ -3,7 +3,9 @@
 //! What a server lets itself in for.
 
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::quota::{has_room_for_session, is_known, Quota, Refusal, Standing, Taken, KNOWN_MS};
+use ibtrs_proto::quota::{
+    has_room_for_session, is_known, Quota, Refusal, Standing, Taken, KNOWN_MS,
+};
 use proptest::prelude::*;
 
 const QUOTA: Quota = Quota {
