@@ -6,9 +6,10 @@
 //! stranger before a path is complete. So a path takes memory as it proves that its client is
 //! there: a little when it begins, the queues of each connection as that comes, the chunks when
 //! the client completes it. Until then one address may begin so many paths and take half of the
-//! memory; all strangers together may take three quarters of it so. And whatever strangers do, the
-//! last eighth is for those who are *known*: a session that has a connected path, whose UUID a
-//! stranger does not know, and an address that has a connected path or had one lately.
+//! memory; all strangers together may take three quarters of it so. However many paths strangers
+//! begin, the last eighth is for those who are *known*: a session that has a connected path, whose
+//! UUID a stranger does not know, and an address that has a connected path or had one lately. A
+//! stranger who completes a path is known from then on.
 
 use crate::errno::Errno;
 
