@@ -241,6 +241,8 @@ class Server:
             return False
         kind, private, connection = event
         if kind == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+            if connection is None:
+                return True
             asked = wire.CONN_REQ.unpack(private)
             if asked["cid"] == 0:
                 self._new_path()

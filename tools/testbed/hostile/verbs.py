@@ -20,7 +20,7 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
-from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
@@ -465,14 +465,18 @@ class Listener:
 
     def event(self, home: Home | None, seconds: float = 0) -> tuple[int, bytes, Connection | None] | None:
         """The next event, its private data and the connection that it asks for, if it does
-        and `home` is given."""
+        and still can be had."""
         event = self.channel.event(seconds)
         if event is None:
             return None
         kind, private, connection = event.event_type, bytes(event.private_data or b""), None
         if kind == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
-            cmid = CMID(creator=event, listen_id=self.cmid)
-            connection = Connection(None, cmid, home, self.device, SHORT_RECEIVES)
+            try:
+                cmid = CMID(creator=event, listen_id=self.cmid)
+                connection = Connection(None, cmid, home, self.device, SHORT_RECEIVES)
+            except PyverbsError:
+                # The client has given up already.
+                pass
         event.ack_cm_event()
         return kind, private, connection
 
