@@ -165,8 +165,7 @@ def main() -> None:
     chosen = parser.parse_args()
     fuzzer = Fuzzer(chosen.seed, chosen.device)
     print("ready", flush=True)
-    end = time.monotonic() + chosen.seconds
-    while time.monotonic() < end:
+    for _ in report.rounds(chosen.seconds):
         fuzzer.session()
     print(report.line(report.Result("fuzz", fuzzer.complete > 0,
                                     f"seed {chosen.seed}, {fuzzer.sessions} sessions, {fuzzer.complete} set up, "

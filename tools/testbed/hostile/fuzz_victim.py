@@ -5,7 +5,6 @@ Any outcome of mapping, reading and writing is right.  A user who is killed whil
 comes back, and a disk that was mapped can be unmapped."""
 
 import argparse
-import time
 
 from . import report
 from .hear_lies import Server
@@ -40,10 +39,9 @@ def main() -> None:
     chosen = parser.parse_args()
     server = Server(ADDRESS)
     print("ready", flush=True)
-    end = time.monotonic() + chosen.seconds
     counts: dict[str, int] = {}
     rounds, failures = 0, []
-    while time.monotonic() < end:
+    for _ in report.rounds(chosen.seconds):
         rounds += 1
         seed = f"{chosen.seed}-{rounds}"
         port = int(server.tell(f"fuzz {seed}").removeprefix("port "))

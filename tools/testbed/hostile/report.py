@@ -2,12 +2,15 @@
 """How the testers in the guests tell what came of each case: a line each, which the
 scenario reads."""
 
+import os
 import sys
 import time
 import traceback
 from dataclasses import dataclass
 
 OK, FAILED = "ok", "FAILED"
+# What tells a program that goes on that it may end.
+ENOUGH = "/tmp/hostile-enough"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,16 @@ def parse(text: str) -> list[Result]:
 
 def failures(text: str) -> list[str]:
     return [f"{result.name}: {result.what}" for result in parse(text) if not result.ok]
+
+
+def rounds(seconds: float):
+    """As many as there is time for; it lasts until the scenario has seen enough, too, however
+    slow that is."""
+    if os.path.exists(ENOUGH):
+        os.remove(ENOUGH)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or not os.path.exists(ENOUGH):
+        yield
 
 
 def run(name: str, case, *arguments) -> Result:
