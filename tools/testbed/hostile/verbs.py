@@ -420,8 +420,9 @@ class Connection:
         if not self.ended and self.channel is not None:
             event = self.channel.event(0)
             if event is not None:
+                # A peer that closes before it knows that the connection is established rejects it.
                 self.ended = event.event_type in (ce.RDMA_CM_EVENT_DISCONNECTED, ce.RDMA_CM_EVENT_DEVICE_REMOVAL,
-                                                  ce.RDMA_CM_EVENT_TIMEWAIT_EXIT)
+                                                  ce.RDMA_CM_EVENT_TIMEWAIT_EXIT, ce.RDMA_CM_EVENT_REJECTED)
                 event.ack_cm_event()
         return self.ended
 
