@@ -11,7 +11,7 @@ from .values import representatives
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="attacks with this in their name")
-    parser.add_argument("--all", action="store_true", help="also those that differ from others in a number only")
+    parser.add_argument("--all", action="store_true", help="not only some of each kind")
     chosen = parser.parse_args()
     names = [attack.name for attack in ATTACKS if chosen.only in attack.name]
     wanted = set(names) if chosen.all else representatives(names)

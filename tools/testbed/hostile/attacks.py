@@ -220,8 +220,8 @@ def sits(cid_num: int, count: int = 1):
 
 for cid_num in (740, wire.MAX_CONNECTIONS):
     attack(f"half-open with {cid_num} connections", sits(cid_num))
-attack("half-open, eight of 740 connections", sits(740, 8))
 attack("half-open, thirty of two connections", sits(2, 30))
+attack("half-open, eight of 740 connections", sits(740, 8))
 
 
 def leaves_at(step: str, quietly: bool):
@@ -725,7 +725,7 @@ for key in (0, 0xFFFFFFFF):
     attack(f"write by key {key:#x}", refused(lambda p, k=key: p.io.pair.write(b"x", p.chunks[1][0], k)))
 
 
-@named("chunk of another session")
+@named("chunk that another session has")
 def _():
     with Party(name="one").set_up() as victim, Party(name="two").set_up() as thief:
         try:

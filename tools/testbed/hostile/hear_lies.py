@@ -40,7 +40,7 @@ def run(server: Server, number: int, lie: Lie) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--all", action="store_true", help="also those that differ from others in a number only")
+    parser.add_argument("--all", action="store_true", help="not only some of each kind")
     chosen = parser.parse_args()
     names = [lie.name for lie in LIES if chosen.only in lie.name]
     wanted = set(names) if chosen.all else representatives(names)

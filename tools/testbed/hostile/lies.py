@@ -681,10 +681,10 @@ def limit_values(name: str) -> tuple[int, ...]:
     return (1, top // 2 + 1, top)
 
 
-for value in range(3):
+for value in (2, 1, 0):
     lie(f"limits of a disk, all at boundary {value}", opens(**{name: limit_values(name)[value] for name in LIMITS}),
         maps_and_reads)
-for name in ("io_opt", "io_min", "details_physical", "discard_granularity", "physical_block_size"):
+for name in ("io_min", "details_physical", "discard_granularity", "physical_block_size", "io_opt"):
     lie(f"limits of a disk, {name} at its greatest", opens(**{name: limit_values(name)[-1]}), maps_and_reads)
 
 # Never an answer.

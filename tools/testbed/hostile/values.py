@@ -27,9 +27,15 @@ def boundaries(item: Field) -> tuple[int | bytes, ...]:
     return bytes(item.size), b"\xff" * item.size, b"A" * item.size, b"A" * (item.size - 1)
 
 
-def representatives(names: list[str], most: int = 3) -> set[str]:
-    """Of names that differ in numbers only, the first, the last and some between."""
+def representatives(names: list[str]) -> set[str]:
+    """Some of each kind: of names that differ after a number, a comma, an "=" or an "of", the
+    last one, the first one as well if they are more than three, and one between of more than
+    eight."""
     families: dict[str, list[str]] = {}
     for name in names:
-        families.setdefault(re.sub(r"\b\d[\da-fx]*", "#", name), []).append(name)
-    return {family[round(at * (len(family) - 1) / (most - 1))] for family in families.values() for at in range(most)}
+        families.setdefault(re.split(r", |=|\b\d| of ", name)[0], []).append(name)
+    chosen = set()
+    for family in families.values():
+        count = len(family)
+        chosen |= {family[-1], *family[:count > 3], *family[count // 2:][:count > 8]}
+    return chosen

@@ -114,5 +114,7 @@ def test_mutations_of_every_kind_happen():
 
 
 def test_some_of_each_kind_are_chosen():
-    names = [f"type {number}" for number in range(9)] + ["key 0xff", "key 0x1", "alone", "other 4 KiB"]
-    assert values.representatives(names) == {"type 0", "type 4", "type 8", "key 0xff", "key 0x1", "alone", "other 4 KiB"}
+    names = [*(f"type {number}" for number in range(9)), *(f"key 0x{number}" for number in range(4)), "alone",
+             "other, so", "other, so or so", "size=1"]
+    assert values.representatives(names) == {"type 0", "type 4", "type 8", "key 0x0", "key 0x3", "alone",
+                                             "other, so or so", "size=1"}
