@@ -11,7 +11,7 @@ from ..load import Load
 from .report import ENOUGH
 
 # Both are measured in turns, so that what else the machine does meanwhile falls on both.
-TURNS, SECONDS = 3, 3.0
+TURNS, SECONDS = 3, 2.0
 
 
 def seconds() -> int:
