@@ -110,6 +110,12 @@ def put(path: str, text: str) -> None:
         file.write(text)
 
 
+def say(words: str) -> None:
+    """Also into the kernel's log, which tells then what was tried when it complained."""
+    print(words, flush=True)
+    put("/dev/kmsg", f"faults.py: {words}")
+
+
 def watch() -> list[str]:
     """Has all functions watched that there are; those that there are not."""
     missing = []
@@ -263,6 +269,7 @@ class Run:
 
     def deed(self, phase: str, injection: Injection | None) -> tuple[str, int, dict]:
         """Does what a phase is: the answer, how often the injection struck, and what was called."""
+        say(f"{phase} {f'with {injection.what}:{injection.n}' if injection else 'is counted'}")
         self.checkers.race()
         Phases.BEFORE.get(phase, lambda: None)()
         if injection:
@@ -302,7 +309,7 @@ class Run:
     def case(self, case: str) -> int:
         phase, what, n = case.split(":")
         answer, struck, _ = self.deed(phase, Injection(what, int(n)))
-        print(f"{case}: {answer}{'' if struck else ' (not reached)'}", flush=True)
+        say(f"{case}: {answer}{'' if struck else ' (not reached)'}")
         return struck
 
 
@@ -331,8 +338,9 @@ def main() -> int:
     # Functions of modules can be watched once these are there.
     races.program("modprobe", "rdma_cm")
     missing = watch()
-    print(f"not watched: {missing}", flush=True)
+    say(f"not watched: {missing}")
     races.put_right()
+    say("the disk is mapped")
     checkers = Checkers(races.DISK, 2, 64, seed)
     run, done, struck, failed, cases = Run(checkers, seed), 0, 0, None, named
     case = "before the first case"
