@@ -719,11 +719,12 @@ for step in ("connection", "INFO", "SESS_INFO", "OPEN"):
 
 
 def read_is_given_up(v: Victim) -> None:
-    """Nobody answers a read: it ends in time, if not by another path, and the user can be
-    rid of the disk."""
+    """Nobody answers a read: it ends in time, if not by another path.  To be rid of the disk the
+    user disconnects the server, as the request itself is kept until that answers."""
     v.must_map().impatient()
     said = v.read()
     assert said in ("ETIMEDOUT", "OK"), f"a read that nobody answers: {said}"
+    v.disconnect()
 
 
 lie("no answer to a read", HoldsReads, read_is_given_up)
