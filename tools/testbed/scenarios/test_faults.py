@@ -58,4 +58,4 @@ def test_every_call_fails_once(solo):
     assert counted["missing"] == []
     assert counted["wrong"] == counted["unexpected"] == 0
     # What did not fail was not tried.
-    assert counted["struck"] >= counted["run"] / 4 and counted["run"] >= min(10, counted["cases"])
+    assert counted["run"] > 0 and counted["struck"] >= max(1, counted["run"] // 4)
