@@ -49,6 +49,8 @@ def test_attacks(pair):
     nothing_is_left(server)
 
 
+@pytest.mark.fast
+@pytest.mark.quiet
 def test_fuzz(pair):
     """A client that changes valid requests by chance; an honest one beside it keeps half
     of its speed."""

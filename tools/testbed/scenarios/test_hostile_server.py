@@ -33,6 +33,8 @@ def test_lies(pair):
     client.run(OURS.unload("client"))
 
 
+@pytest.mark.fast
+@pytest.mark.quiet
 def test_fuzz(pair):
     """A server that changes valid answers by chance; a disk of an honest server keeps half
     of its speed beside those of the hostile one."""
