@@ -87,8 +87,9 @@ class Checker:
         serial = self.serial
         self.buffer[:] = self.content(block, serial)
         before = self.may_hold.get(block, set())
-        # Also if the call does not return as it should.
-        self.may_hold[block] = before | {serial} if block in self.may_hold else set()
+        # Also if the call does not return as it should. What is not known does not get known by
+        # writes that fail.
+        self.may_hold[block] = before | {serial} if before else set()
         done = os.pwritev(disk, [self.buffer], block * BLOCK)
         if done != BLOCK:
             raise OSError(errno.EIO, "short write")
