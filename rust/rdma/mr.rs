@@ -58,7 +58,8 @@ impl Access {
 /// `ptr` is a region of `pd`, which nobody else changes.
 pub struct Mr {
     ptr: NonNull<bindings::ib_mr>,
-    bases: Bases,
+    /// None if the device takes the addresses of DMA only.
+    bases: Option<Bases>,
     pd: Arc<Pd>,
 }
 
@@ -80,10 +81,11 @@ impl Mr {
     /// as many pages at once or has no region left.
     pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let ptr = pd.new_region(pages)?;
+        let any = pd.device().takes_any_address();
         // INVARIANT: Just allocated in `pd`, and given to nobody else.
         Ok(Self {
             ptr,
-            bases: Bases::new(kx::random::next_u64()),
+            bases: any.then(|| Bases::new(kx::random::next_u64())),
             pd: pd.clone(),
         })
     }
@@ -140,11 +142,12 @@ impl Mr {
         if mapped != nents {
             return Err(EINVAL);
         }
-        if self.pd.device().takes_any_address() {
-            let iova = self.bases.next(self.iova());
-            // SAFETY: The region is live and exclusively ours. The drivers of such
-            // devices read the address when they execute the registration, and
-            // take any with the offset in the page that the memory has.
+        let addr = self.iova();
+        if let Some(bases) = &mut self.bases {
+            let iova = bases.next(addr);
+            // SAFETY: The region is live and exclusively ours. The drivers of devices
+            // that take any address read it when they execute the registration; it has
+            // the offset in the page that the memory has.
             unsafe { (*self.ptr.as_ptr()).iova = iova };
         }
         Ok(())
@@ -168,7 +171,8 @@ impl Mr {
 
     /// Returns the I/O virtual address that the range was given when it was
     /// described. It is another one each time, below 2^63, and says no more of
-    /// the memory than its offset in a page.
+    /// the memory than its offset in a page, unless the device takes the addresses
+    /// of DMA only.
     #[inline]
     pub fn iova(&self) -> u64 {
         // SAFETY: The region is live by the type invariant.
