@@ -121,3 +121,9 @@ def test_objects_that_found_no_memory():
     failed = "[    1.000000] kobject_add_internal failed for ibnbd0 (error: {} parent: block)"
     assert klog.faults([failed.format(-12)]) == []
     assert len(klog.faults([failed.format(-2)])) == 1
+
+
+def test_a_page_that_virtio_net_did_not_get_is_let_through_and_no_other():
+    line = "[    1.000000] ksoftirqd/1: page allocation failure: order:0, mode:0x820(GFP_ATOMIC)"
+    assert klog.faults([line, "[    1.000001]  try_fill_recv+0x18f/0x7c0", "[    1.000002]  </TASK>"]) == []
+    assert len(klog.faults([line, "[    1.000001]  accept+0x18f/0x7c0 [ibtrs_server]", "[    1.000002]  </TASK>"])) == 1
