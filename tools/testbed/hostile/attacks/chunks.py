@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Chunks and their keys."""
+
+import os
+import time
+
+from .. import wire
+from ..client import Party
+from ..verbs import Closed, Failed
+from .table import DISK, SLOW, SLOW_SECONDS, attack, named, opened
+
+
+@named("two requests in one chunk")
+def _():
+    with Party().set_up() as party:
+        device = opened(party, SLOW)
+        party.post_io(device, wire.READ)
+        party.post_io(device, wire.READ)
+        party.wait_closed()
+
+
+@named("one chunk by both connections")
+def _():
+    with Party().set_up() as party:
+        device = opened(party, SLOW)
+        party.post_io(device, wire.READ)
+        party.post_io(device, wire.READ, by=party.service)
+        party.wait_closed()
+
+
+def on_disk(device_name: str, sector: int, length: int) -> bytes:
+    """What a session of its own finds there."""
+    with Party(name="look").set_up() as party:
+        device = opened(party, device_name, wire.RO)
+        assert party.submit(device, wire.READ, sector, length) == "OK"
+        return party.returned(length)
+
+
+def rewrites(length: int, other_path: bool = False):
+    """Changes a write in its chunk while the disk has it."""
+    def run():
+        with Party(name="rewriter").set_up() as party, Party(name="second", session=os.urandom(16)).set_up() as second:
+            device = opened(party, SLOW)
+            before, after = b"\x11" * length, b"\x22" * length
+            by = (second if other_path else party).io
+            party.post_io(device, wire.WRITE, 0, length, before, chunk=3)
+            time.sleep(SLOW_SECONDS / 3)
+            addr, key = party.chunks[3]
+            evil = after + party.io_header(device, wire.WRITE, 512, length) + wire.WRITE_REQUEST.pack(usr_len=32)
+            taken = True
+            try:
+                by.pair.wait_sent(by.pair.write(evil, addr, key))
+            except (Failed, Closed):
+                taken = False
+            if other_path:
+                assert not taken, "another session's chunk could be written to"
+            if not taken and not other_path:
+                # Its own path is gone.  What the disk has got is what was sent.
+                time.sleep(SLOW_SECONDS)
+            else:
+                assert party.answer(party.io, 3) == 0
+        assert on_disk(SLOW, 0, length) == before, "the disk has got what came later"
+        assert on_disk(SLOW, 512, length) != after, "the header was read twice"
+    return run
+
+
+attack("write changed on its way to the disk, 4 KiB", rewrites(4096))
+attack("write changed on its way to the disk, 16 KiB", rewrites(16384))
+attack("write changed on its way to the disk, 60 KiB", rewrites(61440))
+attack("write changed from another session, 4 KiB", rewrites(4096, True))
+attack("write changed from another session, 60 KiB", rewrites(61440, True))
+
+
+def refused(post):
+    """A request of the device for memory of the server's that the device refuses."""
+    def run():
+        with Party(name="one").set_up() as party:
+            device = opened(party, DISK)
+            assert party.submit(device, wire.WRITE, 0, 61440, b"\x33" * 61440) == "OK"
+            try:
+                party.io.pair.wait_sent(post(party))
+            except (Failed, Closed):
+                return
+            raise AssertionError("taken")
+    return run
+
+
+def stale_key(party: Party) -> int:
+    """Writes by the key that a chunk had before the last request."""
+    old = party.chunks[4]
+    device = opened(party, DISK)
+    assert party.submit(device, wire.WRITE, 0, 61440, bytes(61440), chunk=4) == "OK"
+    assert party.chunks[4][1] != old[1], "the chunk has the key that it had"
+    return party.io.pair.write(b"x", *old)
+
+
+attack("key of an earlier request", refused(stale_key))
+attack("chunk is read", refused(lambda p: p.io.pair.read(*p.chunks[1], 64)))
+attack("write before a chunk", refused(lambda p: p.io.pair.write(b"x" * 8, p.chunks[1][0] - 8, p.chunks[1][1])))
+attack("write beyond a chunk", refused(lambda p: p.io.pair.write(b"x" * 8, p.chunks[1][0] + p.chunk_size, p.chunks[1][1])))
+for key in (0, 0xFFFFFFFF):
+    attack(f"write by key {key:#x}", refused(lambda p, k=key: p.io.pair.write(b"x", p.chunks[1][0], k)))
+
+
+@named("chunk that another session has")
+def _():
+    with Party(name="one").set_up() as victim, Party(name="two").set_up() as thief:
+        try:
+            thief.io.pair.wait_sent(thief.io.pair.write(b"x" * 64, *victim.chunks[1]))
+        except (Failed, Closed):
+            victim.heartbeat()
+            return
+        raise AssertionError("a session can write to the chunks of another one")
+
+
+@named("chunk of an earlier path")
+def _():
+    with Party(name="one", epoch=1) as party:
+        party.set_up()
+        old = party.chunks[1]
+        party.leave()
+        time.sleep(0.5)
+        with Party(name="two").set_up() as thief:
+            try:
+                thief.io.pair.wait_sent(thief.io.pair.write(b"x" * 64, *old))
+            except (Failed, Closed):
+                return
+    raise AssertionError("the chunks of a path that was closed can be written to")
+
+
+@named("own chunk's key invalidated")
+def _():
+    """Whoever breaks his own chunk has a broken chunk, and the server an answer or an end for it."""
+    with Party().set_up() as party:
+        device = opened(party, DISK)
+        party.io.pair.send_inv(party.chunks[1][1])
+        time.sleep(0.2)
+        try:
+            party.post_io(device, wire.READ)
+            party.answer(party.io, 1)
+        except (Closed, TimeoutError):
+            pass

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0
+"""More than a server expects, or less than it waits for."""
+
+import errno
+
+from .. import wire
+from ..client import Party
+from ..verbs import Closed
+from .connecting import asks
+from .names import info, introduces
+from .table import DISK, OTHER, code, comes_in, named, opened
+
+
+@named("flood of heartbeats")
+def _():
+    """More than are answered end the path."""
+    with Party().set_up() as party:
+        try:
+            for _ in range(1000):
+                party.service.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT, 0))
+                party.service.pair.poll()
+                party.service.pair.messages.clear()
+            party.heartbeat()
+        except Closed:
+            pass
+    comes_in()
+
+
+@named("flood of unknown immediates")
+def _():
+    with Party().set_up() as party:
+        for number in range(1000):
+            party.io.pair.write_imm(b"", wire.imm(12, number))
+        party.heartbeat()
+
+
+@named("flood of requests that make no sense")
+def _():
+    with Party().set_up() as party:
+        for _ in range(20):
+            for chunk in range(1, party.depth):
+                party.write_chunk(party.io, chunk, 0, bytes(16), 0)
+            for _ in range(1, party.depth):
+                assert party.answer_any(party.io) == errno.EINVAL
+        party.heartbeat()
+
+
+@named("flood of connections that are refused")
+def _():
+    for _ in range(30):
+        asks("ECONNRESET", magic=1)()
+
+
+@named("flood of names that are refused")
+def _():
+    for _ in range(15):
+        introduces(info(name=b"a.b"))()
+
+
+@named("flood of devices that are not there")
+def _():
+    with Party().set_up() as party:
+        for _ in range(50):
+            assert code(party.try_open("nothing")[0]) == "ENOENT"
+
+
+@named("answers are not taken")
+def _():
+    """A client without receives: the server waits, and the others do not."""
+    with Party(name="deaf") as party:
+        party.cid_num = 2
+        party.set_up()
+        device = opened(party, DISK)
+        pair = party.io.pair
+        pair.receive = lambda number: None
+        for round in range(pair.receives // (party.depth - 2) + 2):
+            for chunk in range(2, party.depth):
+                party.post_io(device, wire.READ, chunk=chunk)
+            try:
+                for _ in range(2, party.depth):
+                    party.answer_any(party.io, 0.5)
+            except TimeoutError:
+                break
+        with Party(name="honest").set_up() as honest:
+            assert honest.submit(opened(honest, OTHER), wire.READ) == "OK"
+
+
+@named("queue pair that does not acknowledge")
+def _():
+    """The queue pair is gone, the connection is not."""
+    with Party(name="mute").set_up() as party:
+        device = opened(party, DISK)
+        party.post_io(device, wire.READ)
+        party.io.pair.break_off()
+        with Party(name="honest").set_up() as honest:
+            assert honest.submit(opened(honest, OTHER), wire.READ) == "OK"

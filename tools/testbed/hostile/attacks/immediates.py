@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Immediates without what belongs to them."""
+
+from .. import wire
+from ..client import Party
+from .table import attack, named
+
+
+def imms(closed: bool, *numbers: int, cid: int = 0, epoch: int = 0, message: bytes | None = None):
+    def run():
+        with Party(epoch=epoch).set_up() as party:
+            for number in numbers:
+                pair = party.connections[cid].pair
+                pair.write_imm(b"", number) if message is None else pair.send_imm(message, number)
+            party.wait_closed() if closed else party.heartbeat()
+    return run
+
+
+for cid in (0, 1):
+    unknown = [wire.imm(kind, payload) for kind in range(16) for payload in (0, 1, 5 << 19 | 3, (1 << 28) - 1)
+               if kind not in (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_HEARTBEAT)]
+    attack(f"immediates that are not a client's, connection {cid}", imms(False, *unknown, cid=cid))
+    attack(f"the same in messages, connection {cid}", imms(False, *unknown[:40], cid=cid, message=b""))
+attack("a heartbeat on a connection for I/O", imms(False, wire.imm(8, 0), cid=1))
+attack("immediate in a message that is too long", imms(True, wire.imm(12, 0), message=b"x" * 64))
+attack("fence without extensions", imms(True, wire.fence_imm(1)))
+attack("fence on a connection for I/O", imms(True, wire.fence_imm(1), cid=1, epoch=5))
+attack("fence about the path that carries it", imms(True, wire.fence_imm(5), epoch=5))
+attack("fence of attempt 0, which there is none of", imms(False, wire.fence_imm(0), epoch=5))
+attack("fences in any number", imms(True, *[wire.fence_imm(1, True)] * 2000, epoch=5))
+
+
+@named("fences with drain, answered")
+def _():
+    with Party(epoch=9).set_up() as party:
+        party.service.pair.write_imm(b"", wire.fence_imm(8, True))
+        while (imm := wire.Immediate.of(party.service.next().imm)).kind != wire.IMM_FENCE_DONE:
+            pass
+        assert imm.payload == 1 << 27 | 8
+
+
+def request_at(chunk, offset):
+    """A request immediate without a request, for any chunk and offset."""
+    def run():
+        with Party().set_up() as party:
+            party.io.pair.write_imm(b"", wire.request_imm(party.depth, chunk(party), offset(party)))
+            party.wait_closed()
+    return run
+
+
+attack("request at the end of a chunk", request_at(lambda p: 0, lambda p: p.chunk_size))
+attack("request beyond a chunk", request_at(lambda p: 0, lambda p: (1 << 28 - wire.chunk_bits(p.depth)) - 1))
+
+
+@named("request for a chunk beyond the last one")
+def _():
+    with Party().set_up() as party:
+        # Where the number of chunks is a power of two there is none that fits.
+        if party.depth & party.depth - 1:
+            party.io.pair.write_imm(b"", wire.request_imm(party.depth, party.depth, 8))
+            party.wait_closed()

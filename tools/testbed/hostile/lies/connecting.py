@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Connections: what they are accepted and rejected with, and where they end."""
+
+from .. import wire
+from ..server import Honest
+from .table import REFUSED, expect, goes_on, lie, like, not_mapped
+
+
+def accepts(**fields) -> type[Honest]:
+    return like(acceptance=fields)
+
+
+for name, value in (("magic", 0), ("magic", 0x1BBC), ("version", 0x0100), ("version", 0x0300), ("errno", 1),
+                    ("errno", 0xFF98), ("errno", 0x8000), ("queue_depth", 0), ("max_io_size", 0), ("max_hdr_size", 0),
+                    ("max_hdr_size", 23), ("max_io_size", 0xFFFFFFFF), ("max_hdr_size", 0xFFFFFFFF),
+                    ("max_io_size", 0x7FFFFFFF), ("max_hdr_size", 0x80000000), ("max_io_size", 1 << 28)):
+    lie(f"accepted with {name}={value:#x}", accepts(**{name: value}), expect(*REFUSED))
+# What fits an immediate, and is out of all proportion; where the session information does not fit
+# the number of chunks, its receive is too short, which ends the connection.
+GEOMETRY = (*REFUSED, "ENOMEM", "E2BIG", "ETIMEDOUT", "EMSGSIZE", "ECONNABORTED", "OK")
+lie("accepted with 65535 chunks of 4 KiB", accepts(queue_depth=65535, max_io_size=4056, max_hdr_size=40), expect(*GEOMETRY))
+lie("accepted with 2 chunks of 64 MiB", accepts(queue_depth=2, max_io_size=(1 << 26) - 4096), expect(*GEOMETRY))
+lie("accepted with one chunk", like(depth=1), expect(*GEOMETRY))
+lie("accepted with room for 1 byte", like(max_io_size=1), expect(*REFUSED, "EMSGSIZE"))
+lie("accepted with room for 512 bytes", like(max_io_size=512), expect(*REFUSED, "OK"))
+lie("accepted with headers of 24 bytes", like(max_hdr_size=24), expect(*REFUSED, "EMSGSIZE"))
+lie("accepted with all flags", accepts(flags=0xFFFFFFFF ^ wire.NEW_RKEY, rest=(1 << 64) - 1), expect("OK"))
+lie("accepted by another version of the extensions", accepts(ext=2), expect("OK"))
+
+
+def rejects(private: bytes) -> type[Honest]:
+    class Rejects(Honest):
+        def connect(self, server, connection, asked):
+            connection.reject(private)
+    return Rejects
+
+
+for number in (0, 1, -1, -4096, -32768):
+    lie(f"rejected with {number}", rejects(wire.CONN_RSP.pack(errno=number)),
+        lambda v: not_mapped(v))
+for length in (1, 6):
+    lie(f"rejected with {length} bytes", rejects(wire.CONN_RSP.pack(errno=-2)[:length]), lambda v: not_mapped(v))
+lie("rejected with noise", rejects(b"\xA5" * 56), lambda v: not_mapped(v))
+
+
+class SecondOther(Honest):
+    """Accepts the connections for I/O with other numbers than the service connection."""
+
+    def connect(self, server, connection, asked):
+        fields = {"queue_depth": 1, "max_io_size": 1} if asked["cid"] else {}
+        connection.accept(server.acceptance(**fields))
+
+
+class SecondRefused(Honest):
+    def connect(self, server, connection, asked):
+        if asked["cid"]:
+            return connection.reject(wire.CONN_RSP.pack(errno=-12))
+        connection.accept(server.acceptance())
+
+
+lie("connections accepted with different numbers", SecondOther, expect("OK", *REFUSED))
+lie("second connection rejected", SecondRefused, lambda v: not_mapped(v))
+
+
+def leaves(at: str) -> type[Honest]:
+    """Disconnects at a step, each time."""
+    class Leaves(Honest):
+        def connect(self, server, connection, asked):
+            super().connect(server, connection, asked)
+            if at == f"connection {asked['cid']}":
+                server.later(0.02, connection.disconnect)
+
+        def info(self, server, connection):
+            if at == "INFO":
+                return [con.disconnect() for con in server.cons.values()]
+            if not at.startswith("connection"):  # Else the session could be there before it is left.
+                super().info(server, connection)
+
+        def introduce(self, server, request):
+            if at == "SESS_INFO":
+                return request.by.disconnect()
+            super().introduce(server, request)
+
+        def open(self, server, request):
+            if at == "OPEN":
+                return request.by.disconnect()
+            super().open(server, request)
+    return Leaves
+
+
+for step in ("connection 0", "connection 1", "connection 2", "INFO"):
+    lie(f"disconnected at {step}", leaves(step), lambda v: not_mapped(v))
+
+
+class LeavesAtRead(Honest):
+    """Disconnects at the first read, and serves the client that comes back."""
+
+    left = False
+    quietly = False
+
+    def spot(self, server, request):
+        if not self.left and request.is_io_read:
+            self.left = True
+            if self.quietly:
+                return request.by.pair.break_off()
+            return [con.disconnect() for con in server.cons.values()]
+        super().spot(server, request)
+
+
+lie("disconnected at a read", LeavesAtRead, lambda v: (v.must_map(), goes_on(v)))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Keys of the client's memory: those that are believed to be gone, and those that are used again."""
+
+import time
+
+from pyverbs.pyverbs_error import PyverbsError
+
+from .. import wire
+from ..server import Honest, Server
+from ..verbs import Closed, Failed
+from ..victim import Victim
+from .table import lie, like, once
+
+
+class SaysInvalidated(Honest):
+    """Answers "key invalidated", and has not invalidated it."""
+
+    def spot(self, server, request):
+        if request.is_io_read:
+            server.put_data(request, b"\x11" * request.desc[2])
+            return server.end(request, kind=wire.IMM_ANSWER_INV)
+        return super().spot(server, request)
+
+
+def write_to_last(server: Server) -> str | None:
+    """Writes to the memory of the last read; says so if that is taken."""
+    request = server.requests_that(lambda r: r.is_read and r.at_spot)[-1]
+    addr, key, length = request.desc
+    try:
+        number = request.by.pair.write(b"\xEE" * min(length, 4096), addr, key)
+        request.by.pair.wait_sent(number, 60)
+    except (Failed, Closed, OSError, PyverbsError) as error:
+        print(f"refused: {error}", flush=True)
+        return None
+    return "a write to memory that a read had given back was taken"
+
+
+def owns_its_memory(length: int = 4096):
+    """A read ends; two seconds later nobody else may write to its memory."""
+    def victim(v: Victim) -> None:
+        v.must_map().impatient()
+        v.fill()
+        said = v.read(length)
+        v.fill()
+        time.sleep(2)
+        v.tell("order 0")
+        time.sleep(0.5)
+        assert v.is_filled(), f"the memory of a read that had ended ({said}) was written to by the server"
+    return victim
+
+
+lie("key invalidated, but not so", SaysInvalidated, owns_its_memory(), write_to_last)
+lie("key invalidated, but not so, 60 KiB", SaysInvalidated, owns_its_memory(61440), write_to_last)
+
+
+class InvalidatesAnother(SaysInvalidated):
+    """Invalidates a key, but that of the read before."""
+
+    last = None
+
+    def spot(self, server, request):
+        if request.is_io_read and self.last and self.last != request.desc[1]:
+            request.by.pair.send_inv(self.last)
+            self.last = None
+            return super().spot(server, request)
+        if request.is_io_read:
+            self.last = request.desc[1]
+        # The first read is left to the client to invalidate.
+        if request.is_io_read:
+            server.put_data(request, b"")
+            return server.end(request, kind=wire.IMM_ANSWER)
+        return super().spot(server, request)
+
+
+def twice_owns(v: Victim) -> None:
+    v.must_map().impatient()
+    v.read()
+    v.read()
+    v.fill()
+    time.sleep(1)
+    v.tell("order 0")
+    time.sleep(0.5)
+    assert v.is_filled(), "the memory of a read that had ended was written to by the server"
+
+
+lie("another key invalidated", InvalidatesAnother, twice_owns, write_to_last)
+
+
+class Replays(Honest):
+    """Honest answers; the key is used again after that."""
+
+
+lie("key used again", Replays, owns_its_memory(), write_to_last)
+lie("key used again without invalidation", like(spot=lambda self, server, request: (
+    server.put_data(request, b"") if request.is_io_read else None,
+    server.end(request, kind=wire.IMM_ANSWER))), owns_its_memory(), write_to_last)
+
+
+class WritesLate(Honest):
+    """Ends reads with an error, and writes to their memory afterwards."""
+
+    def spot(self, server, request):
+        server.end(request, 5, kind=wire.IMM_ANSWER)
+
+
+lie("key used after an error", WritesLate, owns_its_memory(), write_to_last)
+
+
+def beyond(at: int, length: int):
+    """Writes to the memory of a read, and also where that is not."""
+    def what(server, request):
+        addr, key, wanted = request.desc
+        request.by.pair.write(b"\xEE" * (wanted + length), addr + at, key)
+        server.invalidate(request)
+        server.end(request)
+    return what
+
+
+def keeps_the_rest(v: Victim) -> None:
+    v.must_map().impatient()
+    v.fill()
+    v.read(4096)
+    assert v.is_filled(4096), "more was written than the read had asked for"
+
+
+lie("data longer than asked for", once(beyond(0, 1)), keeps_the_rest)
+lie("data before the memory", once(beyond(-64, 0)), keeps_the_rest)
+
+
+def reads_the_clients_memory(server: Server) -> str | None:
+    request = server.requests_that(lambda r: r.is_read and r.at_spot)[-1]
+    try:
+        number = request.by.pair.read(request.desc[0], request.desc[1], 64)
+        request.by.pair.wait_sent(number, 60)
+    except (Failed, Closed, OSError, PyverbsError) as error:
+        print(f"refused: {error}", flush=True)
+        return None
+    return "the memory of a read could be read by the server"
+
+
+class HoldsReads(Honest):
+    """Does not answer the first read at all."""
+
+    held = False
+
+    def spot(self, server, request):
+        if request.is_io_read and not self.held:
+            self.held = True
+            return
+        super().spot(server, request)
+
+
+def orders_meanwhile(v: Victim) -> None:
+    v.must_map().impatient()
+    v.beside(v.read)
+    v.tell("wait read")
+    v.tell("order 0")
+
+
+lie("memory of a read is read", HoldsReads, orders_meanwhile, reads_the_clients_memory)

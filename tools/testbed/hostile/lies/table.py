@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The table of the lies, and what users of a server that lies do."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..server import Honest, Server
+from ..victim import Victim
+
+
+@dataclass(frozen=True)
+class Lie:
+    name: str
+    behaviour: type[Honest]
+    victim: Callable[[Victim], None]
+    # What the server does when it is told to; those that give a text have failed.
+    orders: tuple[Callable[[Server], str | None], ...] = ()
+
+
+LIES: list[Lie] = []
+
+
+def lie(name: str, behaviour: type[Honest], victim, *orders) -> None:
+    LIES.append(Lie(name, behaviour, victim, orders))
+
+
+def like(base: type[Honest] = Honest, **changes) -> type[Honest]:
+    return type("Liar", (base,), changes)
+
+
+def once(what) -> type[Honest]:
+    """Does `what` with the first read of the user; the path that it breaks comes back to an
+    honest server, as else the read would be sent again for ever."""
+    class Once(Honest):
+        done = False
+
+        def spot(self, server, request):
+            if self.done or not request.is_io_read:
+                return super().spot(server, request)
+            self.done = True
+            return what(server, request)
+    return Once
+
+
+# What users do.
+
+# Errors of an I/O that its path does not survive, and of a connection.
+ANY = ("OK", "EIO", "ETIMEDOUT")
+REFUSED = ("ECONNRESET", "EPROTO", "EINVAL")
+
+
+def expect(*wanted: str):
+    """Maps the disk, with one of these outcomes; one that is mapped is read, too."""
+    def victim(v: Victim) -> None:
+        said = v.map()
+        assert said in wanted, f"map_device: {said} for {' or '.join(wanted)}"
+        if said == "OK":
+            v.impatient()
+            v.read()
+    return victim
+
+
+def reads(*wanted: str, length: int = 4096, times: int = 1):
+    """Reads from the disk, with these outcomes."""
+    def victim(v: Victim) -> None:
+        v.must_map().impatient()
+        for _ in range(times):
+            said = v.read(length)
+            assert said in wanted, f"read: {said} for {' or '.join(wanted)}"
+    return victim
+
+
+def goes_on(v: Victim) -> None:
+    """The path has survived: the next read is an ordinary one."""
+    said = v.read()
+    assert said == "OK", f"read after that: {said}"
+
+
+def reads_and_goes_on(*wanted: str):
+    def victim(v: Victim) -> None:
+        reads(*wanted)(v)
+        assert v.tell("paths") == "1 path", "the client has connected again"
+        goes_on(v)
+    return victim
+
+
+def comes_back(v: Victim) -> None:
+    """The path is given up, and connected again; reads go on."""
+    deadline = time.monotonic() + 20
+    while v.tell("paths") == "1 path":
+        assert time.monotonic() < deadline, "the client has kept the path"
+        time.sleep(0.2)
+    goes_on(v)
+
+
+def reads_and_recovers(*wanted: str):
+    """The path is given up, and comes back."""
+    def victim(v: Victim) -> None:
+        v.must_map()
+        said = v.read()
+        assert said in wanted, f"read: {said} for {' or '.join(wanted)}"
+        comes_back(v)
+    return victim
+
+
+def not_mapped(v: Victim) -> None:
+    said = v.map()
+    assert said != "OK", "a connection that was refused makes a session"
