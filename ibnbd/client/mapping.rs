@@ -88,14 +88,19 @@ impl Mapping {
     fn add_disk(&self, registry: &Registry) -> Result<Disk<Queue>> {
         let session = self.opened.session();
         let rsp = self.device().rsp();
-        let spec = DiskSpec {
-            name: fmt!("ibnbd{}", self.number()),
-            capacity_sectors: rsp.nsectors,
-            limits: limits::of_disk(&rsp, Carrier::of(session.transport()))?,
-            read_only: !self.device().access().writes(),
-        };
+        let limits = limits::of_disk(&rsp, Carrier::of(session.transport()))?;
         let io = self.device().io().clone();
-        Disk::add(spec, session.tags().clone(), io, registry.disks())
+        Disk::add(
+            DiskSpec {
+                name: fmt!("ibnbd{}", self.number()),
+                capacity_sectors: rsp.nsectors,
+                limits,
+                read_only: !self.device().access().writes(),
+            },
+            session.tags().clone(),
+            io,
+            registry.disks(),
+        )
     }
 
     /// Makes the link `<device path>@<session>`, if such a name is short enough.

@@ -109,10 +109,12 @@ impl ExportDir {
     pub(crate) fn add(&self, view: &Arc<View>) -> Result<Dir<Arc<View>>> {
         let name = view.session.name();
         match Dir::new(&self.sessions, fmt!("{name}"), view.clone(), &FILES) {
-            Err(error) if error == EEXIST => {
-                let name = fmt!("{name}.{}", view.id);
-                Dir::new(&self.sessions, name, view.clone(), &FILES)
-            }
+            Err(error) if error == EEXIST => Dir::new(
+                &self.sessions,
+                fmt!("{name}.{}", view.id),
+                view.clone(),
+                &FILES,
+            ),
             result => result,
         }
     }

@@ -29,6 +29,8 @@ mod generated {
 }
 
 mod helpers {
+    // Some configurations have the kernel crate know it by its name.
+    use super::generated::ib_device;
     use super::generated::*;
     use kernel::{bindings::*, ffi};
     include!(concat!(
