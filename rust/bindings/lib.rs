@@ -18,6 +18,8 @@
     non_snake_case,
     non_upper_case_globals,
     improper_ctypes,
+    // The oldest rustc does not know all of these.
+    unknown_lints,
     unreachable_pub,
     unsafe_op_in_unsafe_fn,
     unused_imports,

@@ -4,6 +4,12 @@
 #include <linux/percpu-refcount.h>
 #include <linux/percpu.h>
 
+/*
+ * Rust has no address spaces.  Where the compiler has (gcc's __seg_gs), a pointer
+ * into another one is made of a number, as the kernel's own macros do.
+ */
+#define kx_percpu_u64(address) ((u64 __percpu *)(unsigned long)(address))
+
 __rust_helper void rust_helper_percpu_ref_get(struct percpu_ref *ref)
 {
 	percpu_ref_get(ref);
@@ -26,23 +32,23 @@ __rust_helper void rust_helper_percpu_ref_kill(struct percpu_ref *ref)
 
 __rust_helper void rust_helper_kx_this_cpu_add(void *counter, u64 value)
 {
-	this_cpu_add(*(u64 __percpu *)counter, value);
+	this_cpu_add(*kx_percpu_u64(counter), value);
 }
 
 __rust_helper u64 rust_helper_kx_this_cpu_next(void *number)
 {
-	return this_cpu_inc_return(*(u64 __percpu *)number);
+	return this_cpu_inc_return(*kx_percpu_u64(number));
 }
 
 __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 {
-	return READ_ONCE(*per_cpu_ptr((u64 __percpu *)counter, cpu));
+	return READ_ONCE(*per_cpu_ptr(kx_percpu_u64(counter), cpu));
 }
 
 /* Also when an interrupt or another CPU gets in between, the number only grows. */
 __rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
 {
-	u64 __percpu *this = (u64 __percpu *)number;
+	u64 __percpu *this = kx_percpu_u64(number);
 	u64 seen = this_cpu_read(*this);
 
 	while (seen < value && !this_cpu_try_cmpxchg(*this, &seen, value))
@@ -51,7 +57,7 @@ __rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
 
 __rust_helper void rust_helper_kx_per_cpu_write(void *number, unsigned int cpu, u64 value)
 {
-	WRITE_ONCE(*per_cpu_ptr((u64 __percpu *)number, cpu), value);
+	WRITE_ONCE(*per_cpu_ptr(kx_percpu_u64(number), cpu), value);
 }
 
 __rust_helper bool rust_helper_cpu_possible(unsigned int cpu)
