@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
+# make kernel-metadata makes what the headers of a distribution's kernel lack
 # make                 builds the modules for the kernel in KDIR
 # make install         installs them there, and rules for udev (root)
 # make demo            from a bare machine to a mapped disk, in two guests
@@ -7,14 +8,17 @@
 #
 # What else there is: make help.
 
-KDIR ?= /lib/modules/$(shell uname -r)/build
+# A kernel that is installed, by its release: KERNEL=7.3.4+deb13-amd64.
+KDIR ?= /lib/modules/$(or $(KERNEL),$(shell uname -r))/build
 FLAVOUR ?= debug
 
 # Out of the source tree, so that several kernels can be built for.
 OUT ?= $(CURDIR)/build
 # Where `make install` puts the names of disks.
 UDEV_RULES ?= /usr/lib/udev/rules.d
-kernel-make = $(MAKE) -C $(KDIR) M=$(CURDIR) MO=$(OUT)
+# What is built against: KDIR, or what `make kernel-metadata` has made for it.
+kdir = $(shell scripts/kernel-metadata.sh --find $(KDIR))
+kernel-make = $(MAKE) -C $(kdir) M=$(CURDIR) MO=$(OUT)
 
 .PHONY: all
 all: check-kdir
@@ -23,13 +27,17 @@ all: check-kdir
 
 .PHONY: check-kdir
 check-kdir:
-	@scripts/check-kdir.sh $(KDIR)
+	@scripts/check-kdir.sh $(KDIR) $(kdir)
+
+.PHONY: kernel-metadata
+kernel-metadata:
+	@scripts/kernel-metadata.sh $(KDIR)
 
 .PHONY: install
 install:
 	$(kernel-make) modules_install
 	install -D -m 644 tools/udev/60-ibnbd.rules $(INSTALL_MOD_PATH)$(UDEV_RULES)/60-ibnbd.rules
-	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(KDIR)/include/config/kernel.release)
+	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(kdir)/include/config/kernel.release)
 
 .PHONY: clean
 clean:
@@ -65,6 +73,7 @@ fuzz-host:
 help:
 	@echo 'Modules for a kernel that is there (KDIR=, default the running one):'
 	@echo '  make, make install, make clean'
+	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo 'In guests, with kernels of our own (built once and cached):'
 	@echo '  make demo [STACK=mainline]  maps a disk and verifies it with fio'
 	@echo '  make shell                  leaves you in the client with the disk mapped'

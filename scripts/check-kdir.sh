@@ -1,19 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# check-kdir.sh KDIR: says what is missing for building the modules against
-# the kernel in KDIR, a line for each thing, all at once.
+# check-kdir.sh [--kernel-only] KDIR [BUILT]: says what is missing for building
+# the modules for the kernel in KDIR, a line for each thing, all at once.  BUILT
+# is the folder to build against where that is another one (kernel-metadata.sh
+# makes it).  With --kernel-only just the kernel is looked at, not the tools.
 set -u
 
-kdir=${1:?usage: check-kdir.sh KDIR}
+kernel_only=
+if [ "${1:-}" = --kernel-only ]; then
+	kernel_only=1
+	shift
+fi
+kdir=${1:?usage: check-kdir.sh [--kernel-only] KDIR [BUILT]}
+built=${2:-$kdir}
 bad=0
+# Packages of a Debian that has this kernel.
+packages=()
 missing() {
 	printf 'missing: %s\n' "$*" >&2
 	bad=1
 }
 
 if [ ! -d "$kdir" ]; then
-	missing "no kernel build folder at $kdir; name one with KDIR="
+	release=$(sed -n 's,^.*/lib/modules/\([^/]*\)/build/*$,\1,p' <<<"$kdir")
+	missing "no kernel build folder at $kdir; name one with KDIR=${release:+, or install linux-headers-$release}"
 	exit 1
 fi
 config=$kdir/include/config/auto.conf
@@ -21,6 +32,7 @@ if [ ! -r "$config" ]; then
 	missing "$kdir is not a configured kernel (no include/config/auto.conf)"
 	exit 1
 fi
+release=$(cat "$kdir/include/config/kernel.release" 2>/dev/null || echo unknown)
 
 value() { sed -n "s/^$1=//p" "$config" | tr -d '"'; }
 tool() { printf '%s' "${!1:-$2}"; }
@@ -33,50 +45,87 @@ clang() {
 	esac
 }
 
-[ "$(value CONFIG_MODULES)" = y ] || missing "CONFIG_MODULES: the kernel takes no modules"
-[ "$(value CONFIG_BLOCK)" = y ] || missing "CONFIG_BLOCK: the kernel has no block devices"
-[ -n "$(value CONFIG_INFINIBAND)" ] || missing "CONFIG_INFINIBAND: the kernel has no RDMA"
-[ "$(value CONFIG_INFINIBAND_ADDR_TRANS)" = y ] ||
-	missing "CONFIG_INFINIBAND_ADDR_TRANS: the kernel has no RDMA connection manager"
-[ -r "$kdir/Module.symvers" ] || missing "$kdir/Module.symvers: build the kernel there first"
-
-release=$(cat "$kdir/include/config/kernel.release" 2>/dev/null || echo unknown)
-case $release in
-[0-6].* | 7.[0-2].* | 7.[0-2]-*) missing "kernel 7.3 or later (this is $release)" ;;
-esac
-
-if [ "$(value CONFIG_RUST)" != y ]; then
-	missing "CONFIG_RUST: the kernel was built without Rust"
-else
-	rustc=$(tool RUSTC rustc)
-	want=$(value CONFIG_RUSTC_VERSION_TEXT)
-	if have=$("$rustc" --version 2>/dev/null); then
+# check_tool VARIABLE NAME WANTED PACKAGE...: of the kernel's version, or what it
+# makes does not fit the kernel's.
+check_tool() {
+	local name have want=$3
+	name=$(tool "$1" "$2")
+	if have=$("$name" --version 2>/dev/null); then
 		[ "$have" = "$want" ] ||
-			missing "rustc as the kernel's: it was built with '$want', RUSTC=$rustc is '$have'"
+			missing "$2 as the kernel's: it was built with '$want', $1=$name is '$have'"
 	else
-		missing "rustc ($want); name it with RUSTC="
+		missing "$2 ($want); name it with $1="
+		packages+=("${@:4}")
 	fi
-	bindgen=$(tool BINDGEN bindgen)
-	want=$(value CONFIG_BINDGEN_VERSION_TEXT)
-	if have=$("$bindgen" --version 2>/dev/null); then
-		[ "$have" = "$want" ] ||
-			missing "bindgen as the kernel's: it was built with '$want', BINDGEN=$bindgen is '$have'"
-	else
-		missing "bindgen ($want); name it with BINDGEN="
+}
+
+check_config() {
+	[ "$(value CONFIG_MODULES)" = y ] || missing "CONFIG_MODULES: the kernel takes no modules"
+	[ "$(value CONFIG_BLOCK)" = y ] || missing "CONFIG_BLOCK: the kernel has no block devices"
+	[ -n "$(value CONFIG_INFINIBAND)" ] || missing "CONFIG_INFINIBAND: the kernel has no RDMA"
+	[ "$(value CONFIG_INFINIBAND_ADDR_TRANS)" = y ] ||
+		missing "CONFIG_INFINIBAND_ADDR_TRANS: the kernel has no RDMA connection manager"
+	[ "$(value CONFIG_RUST)" = y ] || missing "CONFIG_RUST: the kernel was built without Rust"
+	[ -r "$kdir/Module.symvers" ] || missing "$kdir/Module.symvers: build the kernel there first"
+	case $release in
+	[0-6].* | 7.[0-2].* | 7.[0-2]-*) missing "kernel 7.3 or later (this is $release)" ;;
+	esac
+	# Versions of symbols would have to be made of the Rust code's debugging information.
+	[ "$(value CONFIG_MODVERSIONS)" != y ] ||
+		missing "a kernel without CONFIG_MODVERSIONS: the modules export Rust symbols, which get no versions"
+}
+
+# A distribution's headers are installed, not built; the rest of them can be made.
+check_metadata() {
+	[ ! -r "$built/rust/libkernel.rmeta" ] || return 0
+	if [ -e "$kdir/Kbuild" ] || [ -e "$kdir/source/Kbuild" ]; then
+		missing "$kdir/rust/libkernel.rmeta: build the kernel there first"
+		return
 	fi
-	[ -r "$kdir/rust/libkernel.rmeta" ] || missing "$kdir/rust/libkernel.rmeta: build the kernel there first"
-fi
-want=$(value CONFIG_CC_VERSION_TEXT)
-if [ "$(value CONFIG_CC_IS_CLANG)" != y ]; then
-	missing "a kernel built with clang: the modules' C code becomes part of their Rust code (this one: '$want')"
-elif [ -z "${LLVM:-}" ]; then
-	missing "LLVM=1 (or LLVM=-22, say): the kernel was built with clang ('$want')"
-else
+	missing "the Rust metadata of kernel $release: make it with 'make kernel-metadata KDIR=$kdir' (as root)"
+	packages+=("linux-source-$(cut -d. -f1,2 <<<"$release")" flex bison bc libelf-dev libssl-dev pahole xz-utils)
+}
+
+check_gcc() {
+	local cc want=$1
+	cc=$(tool CC "${want%% *}")
+	command -v "$cc" >/dev/null && return
+	missing "${want%% *}, the kernel's compiler ($want)"
+	# x86_64-linux-gnu-gcc-14 is in gcc-14.
+	cc=${want%% *}
+	packages+=("gcc${cc##*gcc}")
+}
+
+check_clang() {
+	local have want=$1
+	if [ -z "${LLVM:-}" ]; then
+		missing "LLVM=1 (or LLVM=-22, say): the kernel was built with clang ('$want')"
+		return
+	fi
 	have=$("$(clang)" --version 2>/dev/null | head -n 1)
 	[ "$have" = "$want" ] ||
 		missing "clang as the kernel's: it was built with '$want', LLVM=$LLVM is '${have:-not there}'"
+}
+
+# Only what this machine does not have.
+name_packages() {
+	local package wanted=()
+	command -v dpkg-query >/dev/null || return 0
+	for package in "${packages[@]}"; do
+		dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+			wanted+=("$package")
+	done
+	[ "${#wanted[@]}" = 0 ] || printf 'try: apt install %s\n' "${wanted[*]}" >&2
+}
+
+check_config
+[ -z "$kernel_only" ] || exit $bad
+if [ "$(value CONFIG_RUST)" = y ]; then
+	check_tool RUSTC rustc "$(value CONFIG_RUSTC_VERSION_TEXT)" rustc rust-src
+	check_tool BINDGEN bindgen "$(value CONFIG_BINDGEN_VERSION_TEXT)" bindgen
+	check_metadata
 fi
-# Versions of symbols would have to be made of the Rust code's debugging information.
-[ "$(value CONFIG_MODVERSIONS)" != y ] ||
-	missing "a kernel without CONFIG_MODVERSIONS: the modules export Rust symbols, which get no versions"
+want=$(value CONFIG_CC_VERSION_TEXT)
+if [ "$(value CONFIG_CC_IS_CLANG)" = y ]; then check_clang "$want"; else check_gcc "$want"; fi
+[ "$bad" = 0 ] || name_packages
 exit $bad

@@ -1,131 +1,198 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# kernel-metadata.sh [RELEASE]: makes what a distribution's headers lack for
-# building Rust modules: the metadata of the kernel's Rust crates.  Prints the
-# folder to build against (KDIR) as the last line.
+# kernel-metadata.sh KDIR: makes what a distribution's kernel headers lack for
+# building Rust modules, the metadata of the kernel's Rust crates.  Prints the
+# folder to build against as the last line.
+# kernel-metadata.sh --find KDIR: prints that folder if it is there already,
+# KDIR itself if not.
 #
-# The metadata comes from the distribution's own source package of the very
-# same version, with the configuration and the compilers of the headers.  They
-# fit if every Rust symbol that this source defines is one of the running
-# kernel's: the names carry a hash of the compiler and of the crate.  The result
-# is kept for each release in $IBTRS_METADATA.
-set -euo pipefail
+# The metadata is made from the distribution's source package of the very same
+# version, with the headers' configuration and the kernel's compilers.  It fits
+# if the kernel has every Rust symbol that this source defines: their names
+# carry a hash of the compiler and the crate.  The result is kept in
+# $IBTRS_METADATA, a folder for each kernel release.
+#
+# Status 77: the source package of this kernel is not installed.
+set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
+# Variables of an outer make are not for the kernel's, but for the tools.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
 
-release=${1:-$(uname -r)}
-headers=${KERNEL_HEADERS:-/lib/modules/$release/build}
 cache=${IBTRS_METADATA:-/var/lib/ibtrs/kernel}
+# Where the distribution's source packages are.
+sources=${IBTRS_KERNEL_SOURCES:-/usr/src}
 jobs=${JOBS:-$(nproc)}
 
 say() { printf '==> %s\n' "$*"; }
 die() {
 	printf 'error: %s\n' "$*" >&2
-	exit 1
+	exit "${status:-1}"
 }
 
 value() { sed -n "s/^$1=//p" "$headers/.config" | tr -d '"'; }
 
-# The headers' package, in the words of the package manager.
-headers_version() {
-	dpkg-query -W -f '${Version}\n' "linux-headers-$release" 2>/dev/null ||
-		die "no package linux-headers-$release is installed: apt install linux-headers-$release"
+# Made before, and for these very headers: a new version of a package may have
+# the same kernel release.
+is_made() {
+	[ -n "$release" ] && [ -e "$work/.done" ] && cmp -s "$headers/.config" "$work/config" &&
+		cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"
 }
 
-# The source package's archive, which must be of the headers' version.
+installed_version() {
+	{ dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null || true; } | sed -n 's/^installed //p'
+}
+
 find_source() {
-	local version package have
-	version=$(headers_version)
+	local version have
+	command -v dpkg-query >/dev/null ||
+		die "$headers has no Rust metadata (rust/libkernel.rmeta), and only Debian's packages are known to this script as a source of it"
+	version=$(installed_version "linux-headers-$release")
+	[ -n "$version" ] || die "no package linux-headers-$release is installed, so the version of its source is not known"
 	package=linux-source-$(cut -d. -f1,2 <<<"${release%%[-+]*}")
-	have=$(dpkg-query -W -f '${Version}' "$package" 2>/dev/null || true)
-	[ "$have" = "$version" ] ||
-		die "$package $version is needed, the source of this very kernel (installed: ${have:-none}): apt install $package=$version"
-	source=/usr/src/$package.tar.xz
-	[ -r "$source" ] || die "$source is missing, though $package is installed: apt install --reinstall $package"
+	have=$(installed_version "$package")
+	[ "$have" = "$version" ] || status=77 \
+		die "$package $version is needed, the source of kernel $release (installed: ${have:-none}): apt install $package=$version"
+	archive=$sources/$package.tar.xz
+	[ -r "$archive" ] || status=77 die "$archive is missing, though $package is installed: apt install --reinstall $package"
 }
 
 # A compiler of another version makes other symbols.
 check_tool() {
-	local tool=$1 have want=$2
-	have=$("$tool" --version 2>/dev/null | head -n 1) || true
-	[ "$have" = "$want" ] ||
-		die "$tool of the kernel's version is needed ('$want'; installed: '${have:-none}')"
+	local have want=$2
+	have=$("$1" --version 2>/dev/null | head -n 1) || true
+	[ "$have" = "$want" ] || die "$1 has to be the kernel's: kernel $release was built with '$want', this is '${have:-not installed}'"
 }
 
-# What building for modules needs of the source; the rest is 1.5 GB.
+check_programs() {
+	local program missing=()
+	for program in make flex bison bc xz; do
+		command -v "$program" >/dev/null || missing+=("$program")
+	done
+	[ "${#missing[@]}" = 0 ] || die "these programs are missing: ${missing[*]}"
+}
+
+# Most of the source is not needed, and takes minutes to unpack.
 unpack() {
-	tar -C "$work/source" --strip-components=1 --wildcards \
-		--exclude='*/Documentation/*/*' --exclude='*/tools/testing/*' --exclude='*/tools/perf/*' \
-		--exclude='*/drivers/*.c' --exclude='*/sound/*.c' --exclude='*/fs/*.c' --exclude='*/net/*.c' \
-		--exclude='*/drivers/gpu/drm/amd/include/*' --exclude='*/arch/*/boot/dts/*' \
-		-xf "$source"
+	tar -C "$work/source" --strip-components=1 --anchored --wildcards \
+		--exclude="$package/Documentation/*/*" \
+		--exclude="$package/tools/testing/*" --exclude="$package/tools/perf/*" \
+		--exclude="$package/drivers/*.c" --exclude="$package/sound/*.c" \
+		--exclude="$package/fs/*.c" --exclude="$package/net/*.c" \
+		--exclude="$package/drivers/gpu/drm/*/include/*" \
+		--exclude="$package/arch/*/boot/dts/*" \
+		-xf "$archive"
 }
 
-# The configuration is the headers', but for the distribution's signing keys,
-# which nobody else has.
+# What the distribution alone has, or what its machine had that built the
+# kernel; no code depends on it.
+of_the_builder='^CONFIG_(MODULE_SIG_KEY|SYSTEM_TRUSTED_KEYS|MODULE_SIG_ALL|OPENSSL_SUPPORTS_[A-Z_]*)='
+options() { grep -E '^CONFIG_' "$1" | grep -vE "$of_the_builder"; }
+
 configure() {
 	cp "$headers/.config" "$headers/Module.symvers" "$work/build/"
+	# Debian names the compiler and the release there.
 	[ ! -e "$headers/.kernelvariables" ] || cp "$headers/.kernelvariables" "$work/build/"
-	# For the types of modules.
+	# For the types of modules (BTF).
 	[ ! -e "$headers/vmlinux" ] || cp "$headers/vmlinux" "$work/build/"
 	"$work/source/scripts/config" --file "$work/build/.config" \
 		--set-str MODULE_SIG_KEY '' --set-str SYSTEM_TRUSTED_KEYS '' -d MODULE_SIG_ALL
 	kmake olddefconfig
 	local changed
-	changed=$(diff <(options "$headers/.config") <(options "$work/build/.config") | grep '^[<>]' || true)
-	[ -z "$changed" ] || die "the source gives another configuration than the headers: $(head -n 3 <<<"$changed" | tr '\n' ' ')"
+	changed=$(diff <(options "$headers/.config") <(options "$work/build/.config") | sed -n 's/^[<>] //p') || true
+	[ -z "$changed" ] ||
+		die "the source does not take the configuration of kernel $release: $(head -n 3 <<<"$changed" | tr '\n' ' ')come out otherwise"
 }
 
-options() { grep -E '^CONFIG_' "$1" | grep -vE '^CONFIG_(MODULE_SIG_KEY|SYSTEM_TRUSTED_KEYS|MODULE_SIG_ALL)='; }
-
-kmake() { make -s -C "$work/source" O="$work/build" -j"$jobs" "$@"; }
-
-# Symbols of the metadata that the kernel does not have; none, if they fit.
-strangers() {
-	sed -n 's/^EXPORT_SYMBOL_RUST_GPL(\(.*\));.*/\1/p' "$work"/build/rust/exports_*_generated.h | sort -u >"$work/ours"
-	[ -s "$work/ours" ] || die "the source has made no Rust symbols: see $work/build/rust"
-	awk '{ print $2 }' "$headers/Module.symvers" | sort -u >"$work/kernels"
-	comm -23 "$work/ours" "$work/kernels"
+kmake() {
+	make -s -C "$work/source" O="$work/build" -j"$jobs" ${LLVM:+"LLVM=$LLVM"} \
+		RUSTC="$rustc" HOSTRUSTC="$rustc" BINDGEN="$bindgen" "$@"
 }
 
+# Every Rust symbol that the metadata speaks of has to be the kernel's.
 check_symbols() {
-	local first count
-	strangers >"$work/strangers"
+	local count
+	sed -n 's/^EXPORT_SYMBOL_RUST_GPL(\(.*\));.*/\1/p' "$work"/build/rust/exports_*_generated.h |
+		sort -u >"$work/symbols"
+	[ -s "$work/symbols" ] || die "the source of kernel $release defines no Rust symbols"
+	awk '{ print $2 }' "$headers/Module.symvers" | sort -u |
+		comm -23 "$work/symbols" - >"$work/strangers"
 	count=$(wc -l <"$work/strangers")
-	first=$(head -n 1 "$work/strangers")
 	[ "$count" = 0 ] ||
-		die "the Rust metadata does not fit the kernel $release: $count of $(wc -l <"$work/ours") symbols are not the kernel's, $first among them (other compiler, other source, or other configuration)"
+		die "the Rust metadata does not fit kernel $release: $count of $(wc -l <"$work/symbols") symbols are not the kernel's, $(head -n 1 "$work/strangers") among them (another compiler, another source, or another configuration)"
 }
 
-# In its final place, as generated files name it.
+# The version magic of modules is made of these two.
+take_release() {
+	cp "$headers/include/generated/utsrelease.h" "$work/build/include/generated/"
+	cp "$headers/include/config/kernel.release" "$work/build/include/config/"
+}
+
+# Modules need the headers and the rules of the build, not the sources.
+prune() {
+	local folder=$work/source
+	rm -rf "$folder"/{Documentation,drivers,sound,fs,net,samples,LICENSES}
+	find "$work/build/rust" -name '*.o' -delete
+}
+
+# Kernels that are gone need no metadata.
+forget_removed() {
+	local folder
+	for folder in "$cache"/*/; do
+		[ "$folder" = "$work/" ] || [ -e "/lib/modules/$(basename "$folder")" ] || rm -rf "$folder"
+	done
+}
+
 build() {
 	rm -rf "$work"
+	forget_removed
 	mkdir -p "$work/source" "$work/build"
-	say "Unpacking the source of $release"
+	say "Unpacking the source of kernel $release"
 	unpack
-	say "Configuring it as $headers"
+	say "Configuring it like $headers"
 	configure
-	say "Making the Rust metadata: two minutes on two processors"
+	say "Making the Rust metadata, which takes some minutes"
 	kmake modules_prepare
 	check_symbols
+	take_release
+	prune
+	cp "$headers/.config" "$work/config"
 	touch "$work/.done"
 }
 
-[ -r "$headers/.config" ] || die "no kernel headers at $headers: apt install linux-headers-$release"
-[ "$(value CONFIG_RUST)" = y ] || die "kernel $release was built without Rust (CONFIG_RUST)"
-if [ -e "$headers/rust/libkernel.rmeta" ]; then
-	echo "$headers"
-	exit 0
-fi
-work=$cache/$release
-if [ ! -e "$work/.done" ]; then
+# Fails with one line, and leaves nothing behind.
+make_metadata() {
 	find_source
-	check_tool rustc "$(value CONFIG_RUSTC_VERSION_TEXT)"
-	check_tool bindgen "$(value CONFIG_BINDGEN_VERSION_TEXT)"
-	mkdir -p "$cache"
+	rustc=${RUSTC:-rustc}
+	bindgen=${BINDGEN:-bindgen}
+	check_tool "$rustc" "$(value CONFIG_RUSTC_VERSION_TEXT)"
+	check_tool "$bindgen" "$(value CONFIG_BINDGEN_VERSION_TEXT)"
+	check_programs
+	mkdir -p "$cache" 2>/dev/null || true
+	[ -w "$cache" ] || die "cannot write to $cache: run this as root, or name another folder with IBTRS_METADATA="
 	exec 9>"$cache/.lock"
 	flock 9
-	[ -e "$work/.done" ] || build
+	! is_made || return 0
+	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
+	build
+}
+
+find=
+if [ "${1:-}" = --find ]; then
+	find=1
+	shift
 fi
-echo "$work/build"
+headers=${1:?usage: kernel-metadata.sh [--find] KDIR}
+release=$(cat "$headers/include/config/kernel.release" 2>/dev/null || true)
+work=$cache/$release
+if [ -e "$headers/rust/libkernel.rmeta" ]; then
+	echo "$headers"
+elif [ -n "$find" ]; then
+	if is_made; then echo "$work/build"; else echo "$headers"; fi
+else
+	[ -r "$headers/.config" ] ||
+		die "no kernel headers at $headers${release:+: apt install linux-headers-$release}"
+	[ "$(value CONFIG_RUST)" = y ] || die "kernel $release was built without Rust (CONFIG_RUST)"
+	is_made || make_metadata
+	echo "$work/build"
+fi

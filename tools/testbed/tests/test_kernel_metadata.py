@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Metadata that does not fit a distribution's kernel is refused before anything is built.
+
+The kernel's source here is a few lines that make the files which a real one makes.
+"""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "scripts"
+RELEASE = "7.3.4+test-amd64"
+VERSION = "7.3.4-1"
+RUSTC = "rustc 1.85.1 (test)"
+BINDGEN = "bindgen 0.71.1"
+SYMBOLS = ["_RNvCs1_6kernel3one", "_RNvCs1_6kernel3two"]
+CONFIG = f"""\
+CONFIG_BLOCK=y
+CONFIG_CC_VERSION_TEXT="sh 1"
+CONFIG_INFINIBAND=m
+CONFIG_INFINIBAND_ADDR_TRANS=y
+CONFIG_MODULES=y
+CONFIG_MODULE_SIG_KEY="the/distributions.pem"
+CONFIG_OPENSSL_SUPPORTS_ML_DSA=y
+CONFIG_RUST=y
+CONFIG_RUSTC_VERSION_TEXT="{RUSTC}"
+CONFIG_BINDGEN_VERSION_TEXT="{BINDGEN}"
+"""
+
+# Makes the exports that it was given, and writes down that it ran.
+MAKEFILE = """\
+olddefconfig:
+	@sed -i '/OPENSSL_SUPPORTS/d' $(O)/.config
+	@cat extra-config >> $(O)/.config
+modules_prepare:
+	@echo built >> $(COUNT)
+	@mkdir -p $(O)/rust $(O)/include/generated $(O)/include/config
+	@cp exports.h $(O)/rust/exports_kernel_generated.h
+	@touch $(O)/rust/libkernel.rmeta $(O)/rust/kernel.o
+"""
+SET_CONFIG = """\
+#!/bin/sh
+sed -i 's/^CONFIG_MODULE_SIG_KEY=.*/CONFIG_MODULE_SIG_KEY=""/' "$2"
+"""
+
+
+def program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class Machine:
+    """Headers, a source package and tools, as a distribution installs them."""
+
+    def __init__(self, root):
+        self.root = root
+        self.headers = root / "headers"
+        self.cache = root / "cache"
+        self.count = root / "count"
+        for folder in ("include/config", "include/generated"):
+            (self.headers / folder).mkdir(parents=True)
+        self.configure(CONFIG)
+        (self.headers / "include/config/kernel.release").write_text(RELEASE + "\n")
+        (self.headers / "include/generated/utsrelease.h").write_text(f'#define UTS_RELEASE "{RELEASE}"\n')
+        self.kernel_has(SYMBOLS)
+        self.tool("rustc", RUSTC)
+        self.tool("bindgen", BINDGEN)
+        for name in ("flex", "bison", "bc"):
+            self.tool(name, name)
+        self.packages(VERSION, VERSION)
+        self.pack(SYMBOLS)
+
+    def configure(self, text):
+        (self.headers / ".config").write_text(text)
+        (self.headers / "include/config/auto.conf").write_text(text)
+
+    def kernel_has(self, symbols):
+        lines = [f"0x00000000\t{name}\tvmlinux\tEXPORT_SYMBOL_GPL\t\n" for name in symbols + ["printk"]]
+        (self.headers / "Module.symvers").write_text("".join(lines))
+
+    def tool(self, name, version):
+        program(self.root / "bin" / name, f"#!/bin/sh\necho '{version}'\n")
+
+    def packages(self, headers, source):
+        program(self.root / "bin/dpkg-query", "#!/bin/sh\n"
+                f"case $* in *linux-headers-*) v={headers} ;; *linux-source-7.3) v={source} ;; esac\n"
+                '[ -n "$v" ] && echo "installed $v"\n')
+
+    def pack(self, symbols, extra_config=""):
+        source = self.root / "linux-source-7.3"
+        program(source / "scripts/config", SET_CONFIG)
+        (source / "Makefile").write_text(MAKEFILE)
+        (source / "exports.h").write_text("".join(f"EXPORT_SYMBOL_RUST_GPL({name});\n" for name in symbols))
+        (source / "extra-config").write_text(extra_config)
+        for name in ("drivers/net/one.c", "rust/helpers/net/genetlink.c", "fs/two.c", "drivers/base/base.h"):
+            program(source / name, "")
+        subprocess.run(["tar", "-C", self.root, "-cJf", self.root / "linux-source-7.3.tar.xz", source.name],
+                       check=True)
+
+    def run(self, *arguments, script="kernel-metadata.sh"):
+        env = {**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "COUNT": str(self.count),
+               "IBTRS_METADATA": str(self.cache), "IBTRS_KERNEL_SOURCES": str(self.root)}
+        return subprocess.run([SCRIPTS / script, *arguments], env=env, text=True, capture_output=True,
+                              check=False)
+
+    def builds(self):
+        return len(self.count.read_text().splitlines()) if self.count.exists() else 0
+
+    def folder(self):
+        return self.cache / RELEASE / "build"
+
+    def refused(self, status=1):
+        """The one line of a refusal that leaves nothing behind."""
+        result = self.run(self.headers)
+        assert result.returncode == status, result.stdout + result.stderr
+        assert not self.folder().parent.exists()
+        assert self.run("--find", self.headers).stdout.strip() == str(self.headers)
+        [line] = result.stderr.splitlines()
+        assert line.startswith("error: ")
+        return line
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_it_is_made_once(machine):
+    for _ in range(2):
+        result = machine.run(machine.headers)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.splitlines()[-1] == str(machine.folder())
+    assert machine.builds() == 1
+    assert machine.run("--find", machine.headers).stdout.strip() == str(machine.folder())
+    # The version magic is the kernel's, and its own symbols are known to modpost.
+    for name in ("include/config/kernel.release", "include/generated/utsrelease.h", "Module.symvers"):
+        assert (machine.folder() / name).read_text() == (machine.headers / name).read_text()
+
+
+def test_new_headers_of_the_same_release_want_new_metadata(machine):
+    assert machine.run(machine.headers).returncode == 0
+    machine.configure(CONFIG + "CONFIG_NEW=y\n")
+    machine.pack(SYMBOLS)
+    assert machine.run("--find", machine.headers).stdout.strip() == str(machine.headers)
+    assert machine.run(machine.headers).returncode == 0
+    assert machine.builds() == 2
+
+
+def test_what_the_distribution_ships_is_taken(machine):
+    (machine.headers / "rust").mkdir()
+    (machine.headers / "rust/libkernel.rmeta").touch()
+    result = machine.run(machine.headers)
+    assert (result.returncode, result.stdout.strip()) == (0, str(machine.headers))
+    assert machine.builds() == 0
+
+
+def test_a_symbol_changed_by_hand_is_refused(machine):
+    machine.kernel_has([SYMBOLS[0], SYMBOLS[1] + "x"])
+    line = machine.refused()
+    assert f"1 of 2 symbols are not the kernel's, {SYMBOLS[1]} among them" in line
+
+
+def test_another_source_is_refused(machine):
+    machine.packages(VERSION, "7.3.5-1")
+    line = machine.refused(status=77)
+    assert "linux-source-7.3 7.3.4-1 is needed" in line and "installed: 7.3.5-1" in line
+    machine.packages(VERSION, "")
+    assert "installed: none" in machine.refused(status=77)
+    assert machine.builds() == 0
+
+
+@pytest.mark.parametrize("name", ["rustc", "bindgen"])
+def test_another_compiler_is_refused(machine, name):
+    machine.tool(name, f"{name} 9.9.9")
+    line = machine.refused()
+    assert f"{name} has to be the kernel's" in line and f"this is '{name} 9.9.9'" in line
+    assert machine.builds() == 0
+
+
+def test_another_configuration_is_refused(machine):
+    machine.pack(SYMBOLS, extra_config="CONFIG_STRANGE=y\n")
+    assert "CONFIG_STRANGE=y" in machine.refused()
+    assert machine.builds() == 0
+
+
+def test_a_source_without_rust_symbols_is_refused(machine):
+    machine.pack([])
+    assert "no Rust symbols" in machine.refused()
+
+
+def test_a_kernel_without_rust_is_refused(machine):
+    machine.configure(CONFIG.replace("CONFIG_RUST=y", "# CONFIG_RUST is not set"))
+    assert "without Rust" in machine.refused()
+
+
+def test_check_kdir_names_the_command_and_then_is_content(machine):
+    machine.tool("sh", "sh 1")
+    first = machine.run(machine.headers, script="check-kdir.sh")
+    assert first.returncode == 1
+    assert [line for line in first.stderr.splitlines() if line.startswith("missing: ")] == [
+        f"missing: the Rust metadata of kernel {RELEASE}: make it with "
+        f"'make kernel-metadata KDIR={machine.headers}' (as root)"]
+    assert machine.run(machine.headers).returncode == 0
+    second = machine.run(machine.headers, machine.folder(), script="check-kdir.sh")
+    assert (second.returncode, second.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("release,option,why", [
+    ("6.12.107+test", "", "kernel 7.3 or later"),
+    (RELEASE, "CONFIG_RUST=y\n", "CONFIG_RUST"),
+    (RELEASE, "CONFIG_INFINIBAND=m\n", "CONFIG_INFINIBAND"),
+])
+def test_check_kdir_says_why_a_kernel_does_not_serve(machine, release, option, why):
+    machine.configure(CONFIG.replace(option, "") if option else CONFIG)
+    (machine.headers / "include/config/kernel.release").write_text(release + "\n")
+    result = machine.run("--kernel-only", machine.headers, script="check-kdir.sh")
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("missing: ") and why in line
