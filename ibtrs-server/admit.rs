@@ -33,6 +33,7 @@ use ibtrs_proto::{
         Decision, //
     },
     quota,
+    setup, //
 };
 use kernel::{
     fmt,
@@ -40,6 +41,10 @@ use kernel::{
     sync::{
         atomic::Relaxed,
         Arc, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     },
 };
 use kx::{
@@ -73,11 +78,62 @@ impl Incoming {
 pub(crate) struct Waiting {
     id: CmId,
     request: Result<ConnReq, HandshakeError>,
+    came: Instant<Monotonic>,
 }
 
 impl Waiting {
-    /// How many may wait; more are refused.
-    pub(crate) const MAX: usize = 1024;
+    /// The UUIDs of its session and its path.
+    fn path(&self) -> Option<PathName> {
+        let request = self.request.as_ref().ok()?;
+        Some((request.session_uuid, request.path_uuid))
+    }
+
+    /// Not the first connection of its path.
+    fn is_further(&self) -> bool {
+        self.request.as_ref().is_ok_and(|request| request.cid > 0)
+    }
+}
+
+/// What tells a path from all others: the UUIDs of its session and of itself.
+type PathName = ([u8; 16], [u8; 16]);
+
+/// The connections that wait for their admission, the oldest first.
+pub(crate) struct Line {
+    waiting: KVVec<Waiting>,
+    /// The path of the one that is being admitted.
+    now: Option<PathName>,
+}
+
+impl Line {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            waiting: KVVec::with_capacity(setup::WAITING_MAX, GFP_KERNEL)?,
+            now: None,
+        })
+    }
+
+    /// Takes a connection in; it comes back if too many wait.
+    fn push(&mut self, waiting: Waiting) -> Result<(), CmId> {
+        if !setup::may_wait(self.waiting.len(), waiting.is_further()) {
+            return Err(waiting.id);
+        }
+        self.waiting
+            .push_within_capacity(waiting)
+            .map_err(|full| full.0.id)
+    }
+
+    /// Takes the next one out, whose admission begins; that of the last one has ended.
+    fn next(&mut self) -> Option<Waiting> {
+        let next = self.waiting.remove(0).ok();
+        self.now = next.as_ref().and_then(Waiting::path);
+        next
+    }
+
+    /// Tells whether a connection of that path waits for its admission, or is being admitted.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        let path = Some((path.session.uuid, path.uuid));
+        self.now == path || self.waiting.iter().any(|waiting| waiting.path() == path)
+    }
 }
 
 impl CmHandler for Incoming {
@@ -85,12 +141,14 @@ impl CmHandler for Incoming {
 
     fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
         let request = ConnReq::decode(private_data);
-        let mut waiting = self.server.waiting.lock();
-        if let Err(full) = waiting.push_within_capacity(Waiting { id, request }) {
+        let waiting = Waiting {
+            id,
+            request,
+            came: Instant::now(),
+        };
+        self.server.line.lock().push(waiting).inspect_err(|_| {
             pr_warn_ratelimited!("connection refused: too many wait for admission\n");
-            return Err(full.0.id);
-        }
-        drop(waiting);
+        })?;
         self.server.admit.enqueue(self.server.clone());
         Ok(())
     }
@@ -102,15 +160,11 @@ impl WorkItem for Server {
 
     fn run(this: Arc<Self>) {
         loop {
-            let mut waiting = this.waiting.lock();
-            if waiting.is_empty() {
+            let next = this.line.lock().next();
+            let Some(next) = next else {
                 return;
-            }
-            let next = waiting.remove(0);
-            drop(waiting);
-            if let Ok(next) = next {
-                next.admit(&this);
-            }
+            };
+            next.admit(&this);
         }
     }
 }
@@ -190,7 +244,7 @@ impl Waiting {
         }
         let ends = Ends::of(&id);
         let result = match (self.request, ends) {
-            (Ok(request), Ok(ends)) => admit(server, &id, ends, &request),
+            (Ok(request), Ok(ends)) => admit(server, &id, ends, &request, self.came),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
@@ -216,6 +270,7 @@ fn admit(
     id: &Arc<CmId>,
     ends: Ends,
     request: &ConnReq,
+    came: Instant<Monotonic>,
 ) -> Result<(), Refusal> {
     if u32::from(request.cid_num) > server.config.max_connections {
         return Err(Refusal::new(
@@ -227,7 +282,7 @@ fn admit(
     let path = find_path(&session, id, ends, request).inspect_err(|_| {
         session.forget_if_unused();
     })?;
-    let result = connect(&path, id, request);
+    let result = connect(&path, id, request, came);
     if result.is_err() {
         path.event(Event::Error);
     }
@@ -298,7 +353,12 @@ fn find_path(
 }
 
 /// Makes the queue pair of a connection and accepts it.
-fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result<(), Refusal> {
+fn connect(
+    path: &Arc<Path>,
+    id: &Arc<CmId>,
+    request: &ConnReq,
+    came: Instant<Monotonic>,
+) -> Result<(), Refusal> {
     path.take_for_connection(request.cid)?;
     let events = Events {
         path: path.clone(),
@@ -307,10 +367,15 @@ fn connect(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result<(), Re
     let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
     // Before anything that takes long: the client may have ended it meanwhile.
     id.set_handler(events)?;
-    Ok(make_qp(path, id, request)?)
+    Ok(make_qp(path, id, request, came)?)
 }
 
-fn make_qp(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
+fn make_qp(
+    path: &Arc<Path>,
+    id: &Arc<CmId>,
+    request: &ConnReq,
+    came: Instant<Monotonic>,
+) -> Result {
     let config = path.session.server.config;
     let requests = config.io_recvs();
     let con = Con::new(path.clone(), request.cid)?;
@@ -356,7 +421,7 @@ fn make_qp(path: &Arc<Path>, id: &Arc<CmId>, request: &ConnReq) -> Result {
             bytes: 0,
         },
     )?;
-    path.add_con(request.cid, qp)?;
+    path.add_con(request.cid, qp, came)?;
     let ext = request.ext.map(|_| path.session.rsp_ext());
     id.accept(ConnParam {
         private_data: &config.rsp(ext).encode(),

@@ -46,7 +46,11 @@ use ibtrs_proto::{
         Attempt,
         Known, //
     },
-    owner::PathTag, //
+    owner::PathTag,
+    setup::{
+        self,
+        SetupClock, //
+    },
 };
 use kernel::{
     fmt, new_mutex, new_spinlock_irq,
@@ -111,6 +115,8 @@ pub(crate) struct Resources {
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
+    /// The time that the client has taken.
+    clock: SetupClock,
     /// Connections that were closed, and that requests in service refer to still. As long as
     /// all, it has room for `qps`.
     pub(crate) closed: KVVec<QpEnd<Con>>,
@@ -312,7 +318,14 @@ impl Path {
                     "Path::fsm"
                 ),
                 cons <- new_mutex!(
-                    Resources { qps, info_rsp: None, removal: None, closed, looks: None },
+                    Resources {
+                        qps,
+                        info_rsp: None,
+                        removal: None,
+                        clock: SetupClock::default(),
+                        closed,
+                        looks: None,
+                    },
                     "Path::cons"
                 ),
                 heart <- Heart::new(config.hb_missed_max),
@@ -393,23 +406,29 @@ impl Path {
         }
     }
 
-    /// Keeps a connection, and gives the others some more time to come, but no more than
-    /// `setup_timeout_ms` in all.
+    /// Keeps a connection whose request came at `came`, and gives the others some more time to
+    /// come, but the client no more than `setup_timeout_ms` in all.
     ///
     /// # Errors
     ///
     /// `ECONNRESET` when the path is being torn down.
-    pub(crate) fn add_con(self: &Arc<Self>, cid: u16, qp: Qp<Con>) -> Result {
+    pub(crate) fn add_con(
+        self: &Arc<Self>,
+        cid: u16,
+        qp: Qp<Con>,
+        came: Instant<Monotonic>,
+    ) -> Result {
         let mut cons = self.cons.lock();
         match cons.qps.get_mut(usize::from(cid)) {
             Some(place @ None) => *place = Some(qp),
             _ => return Err(ECONNRESET),
         }
-        drop(cons);
-        let age_ms = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // The first one came before the path was made, which counts as that moment.
+        let age_ms = |at: Instant<_>| u64::try_from((at - self.made).as_millis()).unwrap_or(0);
+        cons.clock.admitted(age_ms(came), age_ms(Instant::now()));
         let limit_ms = self.session.server.config.setup_timeout_ms;
-        let left = fsm::time_left(age_ms, limit_ms);
-        self.zombie.modify(self.clone(), left);
+        self.zombie
+            .modify(self.clone(), cons.clock.left_ms(limit_ms));
         Ok(())
     }
 
@@ -623,6 +642,12 @@ impl WorkItem<2> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let informed = this.fsm.lock().info.is_some();
+        if informed || this.session.server.line.lock().has(&this) {
+            // The client has done its part; it is the server that is behind.
+            this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
+            return;
+        }
         if this.event(Event::Stale) {
             pr_warn_ratelimited!("{}: a client did not complete its connections\n", *this);
         }

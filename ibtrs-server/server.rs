@@ -5,7 +5,7 @@
 use crate::{
     admit::{
         Incoming,
-        Waiting, //
+        Line, //
     },
     config::Config,
     memory::Ledger,
@@ -113,7 +113,7 @@ pub(crate) struct Server {
     #[pin]
     pub(crate) emptied: CondVar,
     #[pin]
-    pub(crate) waiting: Mutex<KVec<Waiting>>,
+    pub(crate) line: Mutex<Line>,
     #[pin]
     pub(crate) admit: Work<Self>,
     #[pin]
@@ -141,7 +141,7 @@ impl Server {
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let (admit_queue, expiry_queue) = (queue.clone(), slow.clone());
-        let waiting = KVec::with_capacity(Waiting::MAX, GFP_KERNEL)?;
+        let line = Line::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
                 service,
@@ -157,7 +157,7 @@ impl Server {
                     "Server::sessions"
                 ),
                 emptied <- new_condvar!("Server::emptied"),
-                waiting <- new_mutex!(waiting, "Server::waiting"),
+                line <- new_mutex!(line, "Server::line"),
                 admit <- kx::new_work!(admit_queue, "Server::admit"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
             }? Error),

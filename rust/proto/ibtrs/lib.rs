@@ -25,6 +25,7 @@
 //! | [`owner`] | which path of a server's session has a chunk in service |
 //! | [`keys`] | when the peer can no longer use the key of a request |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
+//! | [`quota`], [`setup`] | what a server lets itself in for, and how long a set-up may take |
 //! | [`settings`] | numbers that an operator sets |
 //! | [`stats`] | what the files of statistics say |
 //!
@@ -65,6 +66,7 @@ pub mod permit;
 pub mod quota;
 pub mod serving;
 pub mod settings;
+pub mod setup;
 pub mod stats;
 pub mod text;
 

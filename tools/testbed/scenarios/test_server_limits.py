@@ -196,6 +196,41 @@ print(cid)
     assert asked > 4 and said >= 2, (asked, said)
 
 
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_a_server_that_is_behind_closes_no_path(pair):
+    """All connections of a path are asked for at once, and the server takes much longer for them than
+    a client may: the path comes up."""
+    server, client = pair
+    limit = 1.0
+    # Long queues take long to be made.
+    start(pair, f"sess_queue_depth=1000 setup_timeout_ms={int(1000 * limit)}")
+    program = sits(client, """
+party = Party(name="many", cid_num=100)
+kept.append(party)
+cons = [party.resolve() for _ in range(party.cid_num)]
+def take(cid):
+    answer = cons[cid].answered(60)
+    cons[cid].establish()
+    party.connections[cid] = cons[cid]
+    party.accepted = party.accepted or wire.CONN_RSP.unpack(answer)
+cons[0].ask(party.request(0))
+take(0)
+begun = time.monotonic()
+for cid in range(1, party.cid_num):
+    cons[cid].ask(party.request(cid))
+for cid in range(1, party.cid_num):
+    take(cid)
+print(time.monotonic() - begun)
+party.introduce()
+party.heartbeat()
+print("connected")
+""")
+    said = leaves(client, program)
+    assert said[1:] == ["connected"], said
+    assert float(said[0]) > 2 * limit, f"the server was not behind: {said[0]} s for all connections"
+
+
 def fill_page_cache(server) -> None:
     """Leaves next to no free memory: all is full of what was read, as long as somebody has the disk
     open."""

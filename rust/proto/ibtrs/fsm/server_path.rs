@@ -11,7 +11,6 @@
 //! the old one of the same UUID is not CLOSED.
 
 use super::{actions, Verdict};
-use crate::consts::ZOMBIE_TIMEOUT_MS;
 use crate::errno::Errno;
 
 /// State of a server path.
@@ -180,20 +179,6 @@ impl Step {
 
 /// The state of a new path, whose first connection was accepted.
 pub const INITIAL: State = State::Connecting;
-
-/// How many milliseconds a path whose connection has just come may take to its completion, or to
-/// its next connection, if it was begun `age_ms` ago and must be complete at `limit_ms`. After that
-/// it is stale.
-pub const fn time_left(age_ms: u64, limit_ms: u32) -> u32 {
-    // Lossless: u32 to u64.
-    let left = (limit_ms as u64).saturating_sub(age_ms);
-    if left < ZOMBIE_TIMEOUT_MS as u64 {
-        // Lossless: it is less than a u32.
-        left as u32
-    } else {
-        ZOMBIE_TIMEOUT_MS
-    }
-}
 
 const DOWN: Actions = Actions::of(Action::TearDown);
 

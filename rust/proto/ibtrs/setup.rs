@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How long a client may take to set a path up (server, protocol 2.3).
+//!
+//! The server admits connections one after the other, which costs it a queue pair each. When many
+//! clients come back at once, after the server was restarted, their requests wait in line for
+//! longer than any limit. If that time counted, the server would close path after path before its
+//! last connection is admitted, the clients would begin again, and no path would ever be complete.
+//! So only the client's time counts: from when the server has admitted all that came, until the
+//! client's next request comes.
+
+use crate::consts::ZOMBIE_TIMEOUT_MS;
+
+/// How many milliseconds later to look again at a path whose time is over while the server is
+/// behind with its connections.
+pub const BEHIND_MS: u32 = 1000;
+
+/// How many connection requests may wait for their admission.
+pub const WAITING_MAX: usize = 4096;
+
+/// How many may be there if the request is the first of a path.
+const FIRST_WAITING_MAX: usize = 1024;
+
+/// Whether a connection request may wait where `waiting` others do.
+///
+/// A client asks for all further connections of a path at once, and begins again if one of them is
+/// refused. So most of the room is for these, and new paths are refused first.
+pub const fn may_wait(waiting: usize, further: bool) -> bool {
+    waiting
+        < if further {
+            WAITING_MAX
+        } else {
+            FIRST_WAITING_MAX
+        }
+}
+
+/// The time that the client of a path has taken for its set-up.
+///
+/// All times are milliseconds since the same moment, at which the path was made.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SetupClock {
+    /// What the client has taken.
+    spent_ms: u64,
+    /// Since when the server has waited for the client.
+    since_ms: u64,
+}
+
+impl SetupClock {
+    /// A connection was admitted at `now_ms`, whose request came at `came_ms`.
+    pub const fn admitted(&mut self, came_ms: u64, now_ms: u64) {
+        let waited = came_ms.saturating_sub(self.since_ms);
+        self.spent_ms = self.spent_ms.saturating_add(waited);
+        if now_ms > self.since_ms {
+            self.since_ms = now_ms;
+        }
+    }
+
+    /// How many milliseconds the client may take to complete the path, or for its next connection,
+    /// if all that it takes may be `limit_ms`. After that the path is stale.
+    pub const fn left_ms(&self, limit_ms: u32) -> u32 {
+        // Lossless: u32 to u64.
+        let left = (limit_ms as u64).saturating_sub(self.spent_ms);
+        if left < ZOMBIE_TIMEOUT_MS as u64 {
+            // Lossless: it is less than a u32.
+            left as u32
+        } else {
+            ZOMBIE_TIMEOUT_MS
+        }
+    }
+}
