@@ -275,7 +275,7 @@ fn admit(
     if u32::from(request.cid_num) > server.config.max_connections {
         return Err(Refusal::new(
             ENOSPC,
-            "a path has more than max_connections connections",
+            "its client has more CPUs and poll queues than max_connections allows: raise it",
         ));
     }
     let session = find_session(server, ends, request)?;

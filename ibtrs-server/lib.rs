@@ -98,8 +98,8 @@ kx::module_param! {
     "Sessions at one time, 1 to 65536 (default: 1024)";
 
     /// Connections of a path.
-    max_connections: kx::param::IntParam = kx::param::IntParam::new(512, 2..=4096),
-    "Connections of a path, one more than the client has CPUs, 2 to 4096 (default: 512)";
+    max_connections: kx::param::IntParam = kx::param::IntParam::new(1024, 2..=4096),
+    "Connections of a path, one more than the client has CPUs and poll queues, 2 to 4096 (default: 1024)";
 
     /// Paths that are not connected yet.
     max_attempts_per_address: kx::param::IntParam = kx::param::IntParam::new(64, 1..=65536),
