@@ -10,7 +10,8 @@ use ibtrs_proto::{
         RspExt, //
     },
     imm::ImmLayout,
-    limits, //
+    limits,
+    quota::Needs, //
 };
 use kernel::prelude::*;
 
@@ -126,12 +127,16 @@ impl Config {
         limits::numbers_bytes(&self.layout)
     }
 
-    /// Bytes that a path with so many connections takes.
-    pub(crate) fn path_bytes(&self, cons: u16) -> u64 {
+    /// What a path with so many connections takes.
+    pub(crate) fn path_needs(&self, cons: u16) -> Needs {
         let others = u64::from(cons.saturating_sub(1));
-        self.numbers_bytes()
-            .saturating_add(self.chunks_bytes())
-            .saturating_add(self.connection_bytes(0))
-            .saturating_add(self.connection_bytes(1).saturating_mul(others))
+        let others = self.connection_bytes(1).saturating_mul(others);
+        Needs {
+            connections: self
+                .numbers_bytes()
+                .saturating_add(self.connection_bytes(0))
+                .saturating_add(others),
+            chunks: self.chunks_bytes(),
+        }
     }
 }

@@ -7,6 +7,7 @@ use ibtrs_proto::{
     addr::Addr,
     quota::{
         self,
+        Needs,
         Quota,
         Refusal,
         Standing,
@@ -142,8 +143,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Begins the share of a path whose client comes from `addr`; `known` says that its session
-    /// has a connected path.
+    /// Begins the share of a path whose client comes from `addr`, and which will take what `needs`
+    /// says; `known` says that its session has a connected path.
     ///
     /// # Context
     ///
@@ -156,9 +157,10 @@ impl Share {
         server: &Arc<Server>,
         addr: Addr,
         known: bool,
+        needs: &Needs,
     ) -> Result<Self, Option<Refusal>> {
         let mut accounts = server.ledger.accounts.lock();
-        Self::quota(server).begin(&accounts.standing(addr, known))?;
+        Self::quota(server).begin(&accounts.standing(addr, known), needs)?;
         match accounts.find(addr) {
             Some(account) => {
                 account.paths += 1;

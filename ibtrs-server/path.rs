@@ -271,7 +271,8 @@ impl Path {
         request: &ConnReq,
     ) -> Result<Arc<Self>, Refusal> {
         let known = session.has_connected_path();
-        let share = Share::begin(&session.server, ends.src, known)?;
+        let needs = session.server.config.path_needs(request.cid_num);
+        let share = Share::begin(&session.server, ends.src, known, &needs)?;
         let path = Self::allocate(session, id, ends, request, share);
         path.map_err(|error| Refusal::new(error, "the path cannot be made"))
     }
@@ -359,7 +360,9 @@ impl Path {
         if self.share.is_empty() {
             bytes = bytes.saturating_add(config.numbers_bytes());
         }
-        Ok(self.share.connect(bytes, config.path_bytes(self.cid_num))?)
+        let needs = config.path_needs(self.cid_num);
+        let total = needs.connections.saturating_add(needs.chunks);
+        Ok(self.share.connect(bytes, total)?)
     }
 
     /// Makes the chunks: the client completes the path.

@@ -10,6 +10,10 @@
 //! begin, the last eighth is for those who are *known*: a session that has a connected path, whose
 //! UUID a stranger does not know, and an address that has a connected path or had one lately. A
 //! stranger who completes a path is known from then on.
+//!
+//! A path that could not come up even if it were the only one is refused when it begins, with a
+//! reason of its own: to wait for others, as its client will, is of no use then. One that is not
+//! refused so does come up when nothing else is there.
 
 use crate::errno::Errno;
 
@@ -36,6 +40,15 @@ pub struct Standing {
     pub known: bool,
 }
 
+/// What a path takes until it is complete, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// All its connections.
+    pub connections: u64,
+    /// Its chunks, when it is completed.
+    pub chunks: u64,
+}
+
 /// What there is to share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
@@ -48,6 +61,8 @@ pub struct Quota {
 /// Why a path, or one of its connections, is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
+    /// The path is larger than any may be.
+    TooLarge,
     /// The address has begun too many paths.
     Attempts,
     /// There is not as much memory left.
@@ -62,6 +77,9 @@ impl Refusal {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
+            Self::TooLarge => {
+                "one path of this size is more than max_chunk_memory_mib allows: raise it"
+            }
             Self::Attempts => "the address is connecting max_attempts_per_address paths already",
             Self::Memory => "paths have as much memory as max_chunk_memory_mib says",
             Self::Begun => "paths that the address is connecting have half of max_chunk_memory_mib",
@@ -79,17 +97,32 @@ impl Refusal {
 }
 
 impl Quota {
-    /// Whether an address may begin a path.
+    /// Whether an address may begin a path that will take so much.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Attempts`].
-    pub const fn begin(&self, from: &Standing) -> Result<(), Refusal> {
-        if from.attempts < self.attempts {
-            Ok(())
-        } else {
-            Err(Refusal::Attempts)
+    /// [`Refusal::TooLarge`], [`Refusal::Attempts`].
+    pub fn begin(&self, from: &Standing, needs: &Needs) -> Result<(), Refusal> {
+        let total = needs.connections.saturating_add(needs.chunks);
+        if needs.connections > self.begun_by_one() || total > self.all_of(from) {
+            return Err(Refusal::TooLarge);
         }
+        if from.attempts >= self.attempts {
+            return Err(Refusal::Attempts);
+        }
+        Ok(())
+    }
+
+    /// Bytes that paths of one address may take which are not complete.
+    const fn begun_by_one(&self) -> u64 {
+        self.bytes / 2
+    }
+
+    /// Bytes that all paths may take together, so that this one may come.
+    const fn all_of(&self, from: &Standing) -> u64 {
+        let reserve = if from.known { 0 } else { self.bytes / 8 };
+        // No underflow: an eighth is less than the whole.
+        self.bytes.saturating_sub(reserve)
     }
 
     /// Whether a path may take `bytes` for a connection. It will want `later` more until it is
@@ -97,7 +130,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// All but [`Refusal::Attempts`].
+    /// [`Refusal::Memory`], [`Refusal::Begun`], [`Refusal::AllBegun`].
     pub fn connect(
         &self,
         taken: &Taken,
@@ -106,7 +139,7 @@ impl Quota {
         later: u64,
     ) -> Result<(), Refusal> {
         self.complete(taken, from, bytes.saturating_add(later))?;
-        if from.begun.saturating_add(bytes) > self.bytes / 2 {
+        if from.begun.saturating_add(bytes) > self.begun_by_one() {
             return Err(Refusal::Begun);
         }
         // No overflow: a quarter is less than the whole.
@@ -123,8 +156,7 @@ impl Quota {
     ///
     /// [`Refusal::Memory`].
     pub fn complete(&self, taken: &Taken, from: &Standing, bytes: u64) -> Result<(), Refusal> {
-        let reserve = if from.known { 0 } else { self.bytes / 8 };
-        if taken.all.saturating_add(bytes) > self.bytes.saturating_sub(reserve) {
+        if taken.all.saturating_add(bytes) > self.all_of(from) {
             return Err(Refusal::Memory);
         }
         Ok(())

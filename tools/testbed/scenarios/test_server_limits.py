@@ -58,9 +58,12 @@ def test_memory_is_limited_and_given_back(pair):
 
 def test_queues_count_as_memory(pair):
     server, client = pair
-    start(pair, "sess_queue_depth=64 max_chunk_memory_mib=9")
+    # Seven eighths of it are 9.6 MiB. The chunks have 9.4, and all of a path 10.
+    start(pair, "sess_queue_depth=64 max_chunk_memory_mib=11")
     assert os.strerror(errno.ENOMEM) in refused(client, "one", "/dev/nullb0")
-    assert "refused: paths have as much memory" in server.run("dmesg")
+    # Nothing else is there, so to try again is of no use.
+    assert ("refused: one path of this size is more than max_chunk_memory_mib allows: raise it (ENOMEM)"
+            in server.run("dmesg"))
 
 
 # What no parameter can be is refused as it is read, what does not go together after that.

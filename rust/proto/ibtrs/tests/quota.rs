@@ -4,7 +4,7 @@
 
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::quota::{
-    has_room_for_session, is_known, Quota, Refusal, Standing, Taken, KNOWN_MS,
+    has_room_for_session, is_known, Needs, Quota, Refusal, Standing, Taken, KNOWN_MS,
 };
 use proptest::prelude::*;
 
@@ -31,9 +31,43 @@ fn known(begun: u64) -> Standing {
 
 #[test]
 fn so_many_paths_of_an_address_are_begun() {
-    assert_eq!(QUOTA.begin(&stranger(2, 0)), Ok(()));
-    assert_eq!(QUOTA.begin(&stranger(3, 0)), Err(Refusal::Attempts));
+    let needs = Needs {
+        connections: 400,
+        chunks: 300,
+    };
+    assert_eq!(QUOTA.begin(&stranger(2, 0), &needs), Ok(()));
+    assert_eq!(QUOTA.begin(&stranger(3, 0), &needs), Err(Refusal::Attempts));
     assert_eq!(Refusal::Attempts.errno(), Errno::EBUSY);
+}
+
+#[test]
+fn a_path_that_never_fits_is_refused_as_such() {
+    let needs = |connections, chunks| Needs {
+        connections,
+        chunks,
+    };
+    let begin = |from: Standing, needs| QUOTA.begin(&from, &needs);
+    // More than all that a stranger may have; who is known has an eighth more.
+    assert_eq!(begin(stranger(0, 0), needs(400, 300)), Ok(()));
+    assert_eq!(
+        begin(stranger(0, 0), needs(400, 301)),
+        Err(Refusal::TooLarge)
+    );
+    assert_eq!(begin(known(0), needs(400, 400)), Ok(()));
+    assert_eq!(begin(known(0), needs(400, 401)), Err(Refusal::TooLarge));
+    // Its connections are more than half, which nobody may have before a path is complete.
+    assert_eq!(begin(known(0), needs(401, 0)), Err(Refusal::TooLarge));
+    assert_eq!(
+        begin(known(0), needs(u64::MAX, u64::MAX)),
+        Err(Refusal::TooLarge)
+    );
+    // That comes before what time may change.
+    assert_eq!(
+        begin(stranger(3, 400), needs(401, 0)),
+        Err(Refusal::TooLarge)
+    );
+    assert_eq!(Refusal::TooLarge.errno(), Errno::ENOMEM);
+    assert!(Refusal::TooLarge.as_str().contains("max_chunk_memory_mib"));
 }
 
 #[test]
@@ -104,6 +138,27 @@ fn an_address_is_known_for_a_while() {
 }
 
 proptest! {
+    /// A path that is begun comes up where nothing else is, whatever its size, so that its client
+    /// does not try in vain for ever.
+    #[test]
+    fn what_is_begun_comes_up_alone(total in 0u64..1 << 45, cons in prop::collection::vec(0u64..1 << 42, 1..20), chunks in 0u64..1 << 45, is_known in any::<bool>()) {
+        let quota = Quota { bytes: total, attempts: 1 };
+        let mut from = Standing { known: is_known, ..Standing::default() };
+        let connections = cons.iter().sum();
+        if quota.begin(&from, &Needs { connections, chunks }).is_ok() {
+            let mut taken = Taken::default();
+            let mut later = connections + chunks;
+            for bytes in cons {
+                later -= bytes;
+                prop_assert_eq!(quota.connect(&taken, &from, bytes, later), Ok(()));
+                taken.all += bytes;
+                taken.begun += bytes;
+                from.begun += bytes;
+            }
+            prop_assert_eq!(quota.complete(&taken, &from, chunks), Ok(()));
+        }
+    }
+
     /// However many strangers begin and complete paths of whatever size: a client that is known
     /// gets the last eighth.
     #[test]
