@@ -146,7 +146,8 @@ impl Body {
     ///
     /// May sleep.
     pub(crate) fn new(pd: &Arc<Pd>, config: &Config, blocks: Blocks) -> Result<Self> {
-        let pages = config.chunk_bytes / kernel::page::PAGE_SIZE as u32;
+        // A chunk begins at a page and need not end at one.
+        let pages = config.chunk_bytes.div_ceil(kernel::page::PAGE_SIZE as u32);
         let private = |block| DmaPages::new(pd, block, Direction::ToDevice);
         Ok(Self {
             chunk: DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?,

@@ -13,7 +13,10 @@ use ibtrs_proto::{
     limits,
     quota::Needs, //
 };
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
 
 /// Sizes and mode, the same for all sessions.
 #[derive(Clone, Copy)]
@@ -110,7 +113,7 @@ impl Config {
 
     /// Bytes that the chunks of a path take.
     pub(crate) fn chunks_bytes(&self) -> u64 {
-        limits::chunks_bytes(&self.layout, self.private_bytes() as u32)
+        limits::chunks_bytes(&self.layout, self.private_bytes() as u32, PAGE_SIZE as u32)
     }
 
     /// Bytes that connection `cid` takes.

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn stops_at_the_end() -> Result {
-        let mut page = KBox::new([0; PAGE_SIZE], GFP_KERNEL)?;
+        let mut page = KBox::init(pin_init::init_zeroed::<[u8; PAGE_SIZE]>(), GFP_KERNEL)?;
         let mut buf = Buf::new(&mut page);
         assert!(buf.is_empty());
         buf.line(fmt!("{} {}", 1, "two"))?;

@@ -101,11 +101,13 @@ const RECV_ENTRY_BYTES: u64 = 128;
 const CONNECTION_BYTES: u64 = 16384;
 
 /// Bytes of memory that a path takes for its chunks: the chunks themselves, `private_bytes`
-/// for each that no client can write to, and about what belongs to a chunk beside that.
-pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32) -> u64 {
+/// for each that no client can write to, both in whole pages of `page_bytes`, and about what
+/// belongs to a chunk beside that.
+pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32, page_bytes: u32) -> u64 {
+    let whole_pages = |bytes: u32| u64::from(bytes).next_multiple_of(u64::from(page_bytes.max(1)));
     let tables = u64::from(layout.chunk_size() / PAGE_TABLE_SHARE);
-    let each = u64::from(layout.chunk_size())
-        .saturating_add(u64::from(private_bytes))
+    let each = whole_pages(layout.chunk_size())
+        .saturating_add(whole_pages(private_bytes))
         .saturating_add(tables.saturating_add(REQUEST_BYTES));
     each.saturating_mul(u64::from(layout.queue_depth()))
 }
