@@ -84,6 +84,7 @@ help:
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench                  counts instructions beside mainline'
+	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'
 	@echo '  make modules, make clippy, make fmt, make fmt-check, make doc, make rust-analyzer'

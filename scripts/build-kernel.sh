@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug|kcsan: builds a test kernel, prints its build folder as
-# the last line.  The folder is keyed by the kernel's version, the
-# configuration and the toolchain, and is built once.
+# build-kernel.sh fast|debug|kcsan|arm64 [prepare]: builds a test kernel, or only what modules
+# are compiled with, and prints its build folder as the last line.  The folder is keyed by the
+# kernel's version, the configuration and the toolchain, and is built once.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
-flavour=${1:?usage: build-kernel.sh fast|debug}
+flavour=${1:?usage: build-kernel.sh fast|debug|kcsan|arm64 [prepare]}
+goal=${2:-all}
 fragments=("$TOP/tools/testbed/kernel/base.config")
 units=2200
 case $flavour in
@@ -17,6 +18,10 @@ debug)
 	units=2250
 	;;
 kcsan) fragments+=("$TOP/tools/testbed/kernel/kcsan.config") ;;
+arm64)
+	fragments+=("$TOP/tools/testbed/kernel/arm64.config")
+	KERNEL_MAKE_ARGS+=(ARCH=arm64)
+	;;
 *) die "no such kernel flavour: $flavour" ;;
 esac
 
@@ -61,15 +66,29 @@ configure() {
 	kmake rustavailable
 }
 
-if [ ! -e "$out/.built" ]; then
+case $goal in
+all) stamp=$out/.built ;;
+prepare) stamp=$out/.prepared ;;
+*) die "no such goal: $goal" ;;
+esac
+
+# Does what is asked for, unless it was done while this waited.
+build() {
+	[ ! -e "$stamp" ] || return 0
+	[ -e "$out/.prepared" ] || with_progress "Configuring the $flavour kernel $version" 300 configure
+	if [ "$goal" = prepare ]; then
+		with_progress "Preparing the $flavour kernel $version" 550 kmake modules_prepare
+	else
+		with_progress "Building the $flavour kernel $version" "$units" kmake
+	fi
+	touch "$stamp"
+}
+
+if [ ! -e "$stamp" ]; then
 	# Two at the same time would tread on each other.
 	mkdir -p "$IBTRS_CACHE/kernel"
 	exec 9>"$IBTRS_CACHE/kernel/.lock"
 	flock -n 9 || { say "Waiting for another kernel build" && flock 9; }
 fi
-if [ ! -e "$out/.built" ]; then
-	with_progress "Configuring the $flavour kernel $version" 300 configure
-	with_progress "Building the $flavour kernel $version" "$units" kmake
-	touch "$out/.built"
-fi
+build
 echo "$out"

@@ -5,8 +5,7 @@
 # ibtrs, or mainline for the kernel's own RTRS and RNBD in its place.
 STACK ?= ibtrs
 
-.PHONY: setup demo shell test kunit fuzz bench bench-smoke
-.PHONY: setup demo shell test test-kcsan kunit soak bench bench-smoke
+.PHONY: setup demo shell test test-kcsan kunit fuzz soak bench bench-smoke check-arm64
 
 setup:
 	@scripts/setup.sh fast debug
@@ -31,6 +30,10 @@ soak:
 
 kunit:
 	@scripts/test.sh kunit
+
+# No guest: the compiler looks at all code for another processor.
+check-arm64:
+	@scripts/check-arm64.sh
 
 # Ten minutes, half of them against the server; IBTRS_SEED=... makes the same changes again.
 fuzz:
