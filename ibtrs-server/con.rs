@@ -154,7 +154,10 @@ pub(crate) fn proceed(
             chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
         });
         if let Err(error) = posted {
-            path.error(fmt!("cannot invalidate a key ({:?})", error));
+            path.error(fmt!(
+                "cannot invalidate a key ({})",
+                convert::errno(error).as_str()
+            ));
         }
         posted.is_ok()
     };
@@ -238,8 +241,10 @@ impl Handler for Con {
             }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.path
-                        .error(fmt!("cannot answer a heartbeat ({:?})", error));
+                    self.path.error(fmt!(
+                        "cannot answer a heartbeat ({})",
+                        convert::errno(error).as_str()
+                    ));
                 }
             }
             Imm::HeartbeatAck => {

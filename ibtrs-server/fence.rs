@@ -10,6 +10,7 @@
 
 use crate::path::Path;
 use ibtrs_core::{
+    convert,
     imm::send_imm,
     trace, //
 };
@@ -239,7 +240,10 @@ impl WorkItem<3> for Path {
         while let Some(fence) = this.inbox.take() {
             if let Err(error) = this.put_up(fence) {
                 // The client asks again by another path.
-                return this.error(fmt!("cannot follow a fence ({:?})", error));
+                return this.error(fmt!(
+                    "cannot follow a fence ({})",
+                    convert::errno(error).as_str()
+                ));
             }
         }
         match this.answer_fences() {
@@ -249,7 +253,10 @@ impl WorkItem<3> for Path {
             }
             // The path is being closed.
             Err(error) if error == ENOTCONN => {}
-            Err(error) => this.error(fmt!("cannot answer a fence ({:?})", error)),
+            Err(error) => this.error(fmt!(
+                "cannot answer a fence ({})",
+                convert::errno(error).as_str()
+            )),
         }
     }
 }

@@ -153,9 +153,10 @@ fn lost(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, error: Error) {
         slot.put(body);
     }
     if error != ENOTCONN {
-        qp.handler()
-            .path
-            .error(fmt!("cannot post an answer ({:?})", error));
+        qp.handler().path.error(fmt!(
+            "cannot post an answer ({})",
+            convert::errno(error).as_str()
+        ));
     }
 }
 

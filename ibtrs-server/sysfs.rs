@@ -7,7 +7,10 @@
 //! waits for those who read and write its files, which takes them no time.
 
 use crate::path::Path;
-use ibtrs_core::convert::Shown;
+use ibtrs_core::convert::{
+    self,
+    Shown, //
+};
 use kernel::{
     fmt,
     prelude::*,
@@ -53,7 +56,8 @@ impl SessionDir {
         let told = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
             .and_then(|path| self.device.uevent(Action::Change, &[&path, state]));
         if let Err(error) = told {
-            pr_debug!("no event for user space: {:?}\n", error);
+            let error = convert::errno(error);
+            pr_debug!("no event for user space ({})\n", error.as_str());
         }
     }
 }

@@ -122,7 +122,12 @@ impl Exports {
             let dir = folder.and_then(|folder| {
                 ExportDir::new(folder, bdev.name())
                     .inspect_err(|error| {
-                        pr_warn_ratelimited!("{}: cannot be shown: {:?}\n", bdev.name(), error)
+                        let error = convert::errno(*error);
+                        pr_warn_ratelimited!(
+                            "{}: cannot be shown ({})\n",
+                            bdev.name(),
+                            error.as_str()
+                        );
                     })
                     .ok()
             });
@@ -153,8 +158,8 @@ fn boot_id() -> Result<KVec<u8>> {
     let mut text = [0; 48];
     let len = fs::read_once(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or_else(|error| {
         pr_warn!(
-            "boot_id cannot be read: {:?}: clients will not know when this machine was without power\n",
-            error
+            "boot_id cannot be read ({}): clients will not know when this machine was without power\n",
+            convert::errno(error).as_str()
         );
         0
     });
@@ -182,7 +187,13 @@ impl User {
         dir.add(view)
             .inspect_err(|error| {
                 let (session, name) = (view.session.name(), &view.name);
-                pr_warn_ratelimited!("{}: {} cannot be shown: {:?}\n", session, **name, error);
+                let error = convert::errno(*error);
+                pr_warn_ratelimited!(
+                    "{}: {} cannot be shown ({})\n",
+                    session,
+                    **name,
+                    error.as_str()
+                );
             })
             .ok()
     }

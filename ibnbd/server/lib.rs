@@ -105,7 +105,8 @@ impl kernel::Module for ServerModule {
             _control: control,
             _works: works,
             _listener: ibtrs_server::listen(service, port).inspect_err(|error| {
-                pr_err!("cannot listen on port {}: {:?}\n", port, error);
+                let error = ibtrs_core::convert::errno(*error);
+                pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
             })?,
         })
     }
