@@ -194,7 +194,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
-    if open.is_full() {
+    if session.is_full(&open) {
         let why = "the session has max_devices open, or being closed";
         return Err(Refusal::new(ENOSPC, why));
     }

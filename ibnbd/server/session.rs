@@ -91,6 +91,7 @@ impl ibtrs_server::Service for Service {
                 exports: self.exports.clone(),
                 devices: RcuPtr::new(None),
                 open <- new_mutex!(OpenDevices::new(), "Session::open"),
+                closing: Atomic::new(0),
                 bios: BioTable::new(usize::from(info.queue_depth))?,
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
@@ -146,8 +147,8 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         drop(self.device.take());
-        let mut open = self.session.open.lock();
-        open.closing = open.closing.saturating_sub(1);
+        // ORDERING: Nothing depends on it but how many may be opened.
+        self.session.closing.fetch_sub(1, Relaxed);
     }
 }
 
@@ -159,8 +160,6 @@ pub(crate) struct OpenDevices {
     /// were, and another session begins elsewhere, so that a late request does not
     /// hit another device.
     next_id: u32,
-    /// Those that are withdrawn, and not closed yet.
-    closing: usize,
 }
 
 impl OpenDevices {
@@ -168,7 +167,6 @@ impl OpenDevices {
         Self {
             list: KVec::new(),
             next_id: kx::random::next_u32(),
-            closing: 0,
         }
     }
 
@@ -183,9 +181,9 @@ impl OpenDevices {
         self.list.iter().any(|device| device.dev == dev)
     }
 
-    /// Returns whether there are as many devices as a session may have.
-    pub(crate) fn is_full(&self) -> bool {
-        self.list.len().saturating_add(self.closing) >= param::max_devices.get() as usize
+    /// Returns how many devices there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Returns an id that no device has.
@@ -251,6 +249,8 @@ pub(crate) struct Session {
     devices: RcuPtr<Table>,
     #[pin]
     pub(crate) open: Mutex<OpenDevices>,
+    /// How many devices are withdrawn, and not closed yet.
+    closing: Atomic<usize>,
     /// A bio for each chunk.
     pub(crate) bios: BioTable<IoOp>,
     /// Until the session has gone, if the client takes notices.
@@ -292,6 +292,13 @@ impl Session {
         let table = table.get()?;
         let at = table.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         Some(table.get(at)?.1.clone())
+    }
+
+    /// Returns whether the session has as many devices as it may have, those among them that are
+    /// being closed.
+    pub(crate) fn is_full(&self, open: &OpenDevices) -> bool {
+        let closing = self.closing.load(Relaxed);
+        open.len().saturating_add(closing) >= param::max_devices.get() as usize
     }
 
     /// Calls a function for each device that I/O finds.
@@ -340,7 +347,9 @@ impl Session {
             let _ = open.insert(device);
             return Err(error);
         }
-        open.closing = open.closing.saturating_add(1);
+        // ORDERING: As in the drop of `Closing`. Under the lock, so that nobody misses the device
+        // in both counts.
+        self.closing.fetch_add(1, Relaxed);
         Ok(Some(device))
     }
 
