@@ -48,7 +48,6 @@
 
 use kernel::prelude::*;
 
-#[allow(dead_code)]
 const __LOG_PREFIX: &[u8] = b"rdma\0";
 
 pub mod cm;

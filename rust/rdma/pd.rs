@@ -23,6 +23,7 @@ use kernel::{
         Mutex, //
     }, //
 };
+use kx::pr_warn_ratelimited;
 
 /// A protection domain of a device.
 ///
@@ -140,13 +141,31 @@ impl PinnedDrop for Pd {
         for region in &self.regions.lock().0 {
             // SAFETY: The region is live by the type invariant. Those who may use
             // it, queue pairs among them, hold references to `self`, so all of
-            // them are gone. An error would mean that it is bound to a window,
-            // which this crate never does.
-            unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
+            // them are gone.
+            let error =
+                unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
+            self.gave_back("memory region", error);
         }
-        // SAFETY: The domain is live by the type invariant, and nothing is in it
-        // any more: the regions were just freed, and queue pairs hold references
-        // to `self`.
-        unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+        // SAFETY: The domain is live by the type invariant, and nobody uses it any
+        // more: queue pairs hold references to `self`. Where the driver kept a
+        // region, it refuses.
+        let error =
+            unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+        self.gave_back("protection domain", error);
+    }
+}
+
+impl Pd {
+    /// Says what the driver has kept, if it has. No peer reaches it, as the domain
+    /// has no queue pair any more; the device has the less for others.
+    fn gave_back(&self, what: &str, error: c_int) {
+        if error != 0 {
+            pr_warn_ratelimited!(
+                "{}: the driver keeps a {} ({}), until it is loaded again\n",
+                self.dev.name(),
+                what,
+                error
+            );
+        }
     }
 }
