@@ -592,20 +592,35 @@ struct Unadded<D: Driver> {
 
 impl<D: Driver> Drop for Unadded<D> {
     fn drop(&mut self) {
-        if !self.disk.is_null() {
-            // When `device_add_disk` fails late, the disk was in sysfs for a moment. Whoever found
-            // it there may have a reference still, and the end of the last one uses the data. No
-            // new ones come, so there is but little to wait for.
-            // SAFETY: The disk is allocated by the type invariant.
-            while unsafe { ours::kx_disk_references(self.disk) } > 1 {
-                fsleep(Delta::from_millis(1));
-            }
-        }
-        // SAFETY: The reference is ours by the type invariant; null is fine. It is the last, so
-        // that the queue has ended when this returns. As the disk was not added, this does not
-        // free the data.
+        // When `device_add_disk` fails late, the disk was in sysfs for a moment. Whoever found it
+        // there may have a reference still, and the end of the last one uses the data. No new ones
+        // come, and nobody keeps one for longer than a call takes.
+        let looks = (0..Self::LOOKS).find(|_| self.is_ours_alone());
+        // SAFETY: The reference is ours by the type invariant; null is fine. If it is the last, the
+        // queue has ended when this returns. As the disk was not added, this does not free the
+        // data.
         unsafe { bindings::put_disk(self.disk) };
+        if looks.is_none() {
+            // Better that it stays for ever than that it is missed.
+            pr_err!("bug: somebody keeps a disk that could not be added, and so its memory\n");
+            return;
+        }
         // SAFETY: Leaked by the type invariant, and used by no one without a disk.
         drop(unsafe { KBox::from_raw(self.data) });
+    }
+}
+
+impl<D: Driver> Unadded<D> {
+    /// How often to look whether nobody else has the disk, a millisecond at least between two looks.
+    const LOOKS: u32 = 60_000;
+
+    /// Tells whether nobody else has a reference; if somebody has, after a millisecond.
+    fn is_ours_alone(&self) -> bool {
+        // SAFETY: The disk is allocated by the type invariant, unless it is null.
+        let alone = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;
+        if !alone {
+            fsleep(Delta::from_millis(1));
+        }
+        alone
     }
 }
