@@ -72,6 +72,11 @@ impl Path {
     }
 
     /// Keeps the memory of the chunks for the next that comes.
+    ///
+    /// One of them may be missing: whoever takes a request that waited sees that the path is being
+    /// closed, and puts its body back a moment after this looks for it (`Session::serve_woken`,
+    /// `Session::supersede`). That chunk is freed with the path then, which the other thread holds
+    /// as long, and is not kept. Its bytes count as given back that much too early.
     fn give_chunks_back(&self) {
         let bodies = self.slots.iter().filter_map(|slot| slot.take_last());
         let blocks = bodies.map(|body| KBox::into_inner(body).into_blocks());
