@@ -26,9 +26,11 @@ use kernel::{
     cpu::CpuId,
     prelude::*,
     sync::atomic::{
+        Acquire,
         Atomic,
         AtomicFlag,
-        Relaxed, //
+        Relaxed,
+        Release, //
     },
     time::{
         Instant,
@@ -74,8 +76,15 @@ impl Strays {
     }
 
     fn get(&self) -> u64 {
-        let reset_at = self.reset_at.load(Relaxed);
+        // ORDERING: Pairs with the release in `reset`, which has read `counted`: here that is at
+        // least as new, so that the difference is not negative.
+        let reset_at = self.reset_at.load(Acquire);
         self.counted.load(Relaxed).wrapping_sub(reset_at)
+    }
+
+    fn reset(&self) {
+        // ORDERING: Pairs with the acquire in `get`.
+        self.reset_at.store(self.counted.load(Relaxed), Release);
     }
 }
 
@@ -241,10 +250,7 @@ impl Stats {
 
     pub(crate) fn reset_migrations(&self) {
         self.counters.reset_some(MIGRATED_TO..MIGRATED_TO + 1);
-        for strays in &self.strays {
-            let counted = strays.counted.load(Relaxed);
-            strays.reset_at.store(counted, Relaxed);
-        }
+        self.strays.iter().for_each(Strays::reset);
     }
 
     /// Lets everything begin at zero again, but for the requests in flight.

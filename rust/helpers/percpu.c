@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <asm/barrier.h>
 #include <linux/cpumask.h>
 #include <linux/percpu-refcount.h>
 #include <linux/percpu.h>
@@ -40,9 +41,14 @@ __rust_helper u64 rust_helper_kx_this_cpu_next(void *number)
 	return this_cpu_inc_return(*kx_percpu_u64(number));
 }
 
+/*
+ * Of two numbers, who reads one after the other has the second at least as new as
+ * the first: see Counters::on_cpu(), and Flow::in_flight() of ibtrs-core.  Pairs with
+ * the release in kx_per_cpu_write().
+ */
 __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 {
-	return READ_ONCE(*per_cpu_ptr(kx_percpu_u64(counter), cpu));
+	return smp_load_acquire(per_cpu_ptr(kx_percpu_u64(counter), cpu));
 }
 
 /* Also when an interrupt or another CPU gets in between, the number only grows. */
@@ -55,9 +61,10 @@ __rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
 		;
 }
 
+/* Pairs with the acquire in kx_per_cpu_read(). */
 __rust_helper void rust_helper_kx_per_cpu_write(void *number, unsigned int cpu, u64 value)
 {
-	WRITE_ONCE(*per_cpu_ptr(kx_percpu_u64(number), cpu), value);
+	smp_store_release(per_cpu_ptr(kx_percpu_u64(number), cpu), value);
 }
 
 __rust_helper bool rust_helper_cpu_possible(unsigned int cpu)
