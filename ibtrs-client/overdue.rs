@@ -21,7 +21,10 @@ use ibtrs_proto::imm::Imm;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Acquire,
+            Release, //
+        },
         Arc, //
     }, //
 };
@@ -76,7 +79,9 @@ impl Active {
     /// Asks the server for a sign of life, unless that is being done.
     fn ask(&self) {
         let attempt = &self.attempt;
-        if attempt.asked.xchg(true, Relaxed) {
+        // ORDERING: Pairs with the release in `run`: what the server said to the last question was
+        // looked at before it has to be silent again.
+        if attempt.asked.xchg(true, Acquire) {
             return;
         }
         attempt.heart.listen();
@@ -99,11 +104,13 @@ impl WorkItem<4> for Path {
         let Some(attempt) = this.attempt() else {
             return;
         };
+        let silent = attempt.heart.is_silent();
         // If not, it was another attempt that is gone.
-        if !attempt.asked.xchg(false, Relaxed) {
+        // ORDERING: Pairs with the acquire in `ask`, which may begin anew from here on.
+        if !attempt.asked.xchg(false, Release) {
             return;
         }
-        if attempt.heart.is_silent() {
+        if silent {
             attempt.error(fmt!("a request is overdue, and the server is silent"));
         } else {
             kx::pr_warn_ratelimited!(
