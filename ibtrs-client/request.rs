@@ -62,7 +62,6 @@ use ibtrs_proto::{
 };
 use kernel::{
     new_spinlock_irq,
-    page::PAGE_SIZE,
     prelude::*,
     sync::{
         atomic::Relaxed,
@@ -128,7 +127,7 @@ impl Wire {
         let layout = rsp
             .layout()
             .map_err(|error| convert::error(error.errno()))?;
-        let page = PAGE_SIZE as u32;
+        let page = dev.region_page_bytes();
         // Data that begins inside a page touches one page more.
         let wanted = rsp.max_io_size.div_ceil(page).saturating_add(1);
         let mr_pages = wanted.min(dev.max_fast_reg_pages());

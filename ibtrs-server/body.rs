@@ -5,7 +5,6 @@
 
 use crate::{
     con::MAX_USER_HDR,
-    config::Config,
     pool::Blocks, //
 };
 use ibtrs_proto::{
@@ -145,12 +144,15 @@ impl Body {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, config: &Config, blocks: Blocks) -> Result<Self> {
-        // A chunk begins at a page and need not end at one.
-        let pages = config.chunk_bytes.div_ceil(kernel::page::PAGE_SIZE as u32);
+    pub(crate) fn new(pd: &Arc<Pd>, blocks: Blocks) -> Result<Self> {
+        let chunk = DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?;
+        // The region is for all of the block, which is longer than the chunk where that is no
+        // whole number of the machine's pages.
+        let page = pd.device().region_page_bytes();
+        let pages = u32::try_from(chunk.len())?.div_ceil(page);
         let private = |block| DmaPages::new(pd, block, Direction::ToDevice);
         Ok(Self {
-            chunk: DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?,
+            chunk,
             small: blocks.private.map(private).transpose()?,
             mr: Mr::new(pd, pages)?,
             rkey_rsp: DmaBuf::new(pd, RKEY_RSP_LEN, Direction::ToDevice)?,

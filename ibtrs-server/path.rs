@@ -390,7 +390,7 @@ impl Path {
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let blocks = server.pool.take(chunk_bytes, config.private_bytes())?;
-        Ok(KBox::new(Body::new(&self.pd, config, blocks)?, GFP_KERNEL)?)
+        Ok(KBox::new(Body::new(&self.pd, blocks)?, GFP_KERNEL)?)
     }
 
     /// Says how the path looks to a connection that asks to be accepted.

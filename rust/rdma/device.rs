@@ -11,6 +11,7 @@ use ibtrs_bindings as bindings;
 use kernel::{
     fmt,
     new_mutex,
+    page::PAGE_SIZE,
     prelude::*,
     str::CStr,
     sync::{
@@ -226,6 +227,15 @@ impl Device {
         self.attrs().max_fast_reg_page_list_len
     }
 
+    /// Returns the bytes of a page of a region: as many as a page of the machine has, unless the
+    /// device knows no pages of that size. `irdma`, for one, has none of 64 KiB, and would take
+    /// them for such of 4096 bytes.
+    #[inline]
+    pub fn region_page_bytes(&self) -> u32 {
+        // CAST: A page is no larger than that.
+        region_page_bytes(self.attrs().page_size_cap, PAGE_SIZE as u32)
+    }
+
     /// Tells whether writes and sends can carry an immediate. iWARP has none,
     /// but for what some adapters added to it.
     pub fn has_immediates(&self) -> bool {
@@ -259,6 +269,19 @@ impl Device {
     /// May sleep.
     pub fn name(&self) -> Name {
         *self.name.lock()
+    }
+}
+
+/// Says how large the pages of regions are, where those of the machine have `page` bytes, and the
+/// device knows the powers of two that are bits of `sizes`.
+const fn region_page_bytes(sizes: u64, page: u32) -> u32 {
+    /// The smallest that machines and devices have.
+    const SMALLEST: u32 = 4096;
+    // Lossless: u32 to u64. A driver that says nothing knows what the machine has.
+    if sizes & page as u64 == 0 && sizes & SMALLEST as u64 != 0 {
+        SMALLEST
+    } else {
+        page
     }
 }
 
@@ -454,5 +477,21 @@ impl PinnedDrop for Client {
         // keep its memory when the module goes.
         let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
         drop(list);
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(rdma_device)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_such_that_the_device_knows() {
+        const IRDMA: u64 = 1 << 12 | 1 << 21 | 1 << 30;
+        assert_eq!(region_page_bytes(IRDMA, 4096), 4096);
+        assert_eq!(region_page_bytes(IRDMA, 65_536), 4096);
+        for any in [0xffff_f000, u64::MAX << 12, 1 << 16, 0] {
+            assert_eq!(region_page_bytes(any, 65_536), 65_536);
+        }
     }
 }

@@ -69,7 +69,8 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Allocates a region of at most `pages` pages.
+    /// Allocates a region of at most `pages` pages of
+    /// [`Device::region_page_bytes`](crate::device::Device::region_page_bytes).
     ///
     /// # Context
     ///
@@ -91,7 +92,10 @@ impl Mr {
     }
 
     /// Describes the mapped scatter list of `io` as one range of I/O virtual
-    /// addresses, in pages of `PAGE_SIZE` bytes.
+    /// addresses.
+    ///
+    /// All its elements but the first begin, and all but the last end, where a page of
+    /// the machine does, also if the region's pages are smaller.
     ///
     /// # Context
     ///
@@ -127,6 +131,7 @@ impl Mr {
     /// `sg` must point to a list of `nents` elements with DMA addresses and
     /// lengths, whose end is marked.
     unsafe fn map(&mut self, sg: *mut kernel::bindings::scatterlist, nents: i32) -> Result {
+        let page_bytes = self.pd.device().region_page_bytes();
         // SAFETY: The region is live by the type invariant and exclusively
         // ours, the list is valid by this function's contract.
         let mapped = unsafe {
@@ -135,7 +140,7 @@ impl Mr {
                 sg,
                 nents,
                 core::ptr::null_mut(),
-                PAGE_SIZE as u32,
+                page_bytes,
             )
         };
         kernel::error::to_result(mapped.min(0))?;
