@@ -279,6 +279,13 @@ impl Body {
         self.data().sge(self.request.return_len() as usize)
     }
 
+    /// Gives the memory of a read that failed to the device: what the CPU has written there must
+    /// not get to memory later than what the client sends next.
+    pub(crate) fn leave_data(&self) -> Result {
+        self.data()
+            .sync_for_device(self.request.return_len() as usize)
+    }
+
     /// Writes the message with the key to use next, and names it.
     pub(crate) fn answer_key(&mut self, buf_id: u16) -> Result<Sge> {
         let message = RkeyRsp {

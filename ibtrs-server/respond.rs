@@ -185,7 +185,11 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
             };
             Some((to, body.answer_data()?))
         }
-        _ => None,
+        (Some(_), Err(_)) => {
+            body.leave_data()?;
+            None
+        }
+        (None, _) => None,
     };
     let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
     let errno = match result {
