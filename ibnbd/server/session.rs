@@ -359,8 +359,12 @@ impl Session {
     ///
     /// May sleep, until their I/O has ended.
     fn close_all(&self) {
+        let mut open = self.open.lock();
+        let list = core::mem::take(&mut open.list);
+        // Under the lock, or who withdraws a device publishes the others once more: they would be
+        // waited for in vain.
         drop(self.devices.replace(None));
-        let list = core::mem::take(&mut self.open.lock().list);
+        drop(open);
         for device in list {
             pr_info_ratelimited!("{}: closed {}\n", *self.name, *device.name);
             drop(device);
