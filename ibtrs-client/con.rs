@@ -11,7 +11,10 @@ use crate::{
         Stray, //
     },
 };
-use ibtrs_core::imm::send_imm;
+use ibtrs_core::{
+    convert,
+    imm::send_imm, //
+};
 use ibtrs_proto::{
     imm::Imm,
     keys::{
@@ -203,7 +206,7 @@ impl Handler for Con {
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.attempt
-                        .error(fmt!("cannot answer a heartbeat ({:?})", error));
+                        .error(fmt!("cannot answer a heartbeat ({})", convert::errno(error).as_str()));
                 }
             }
             Imm::HeartbeatAck => self.attempt.heartbeat_answered(),

@@ -169,7 +169,7 @@ impl Session {
                     };
                     if let Some(via) = via {
                         if let Err(error) = via.send_imm(Imm::Fence(fence)) {
-                            via.attempt.error(fmt!("cannot send a fence ({:?})", error));
+                            via.attempt.error(fmt!("cannot send a fence ({})", convert::errno(error).as_str()));
                         }
                     }
                     false

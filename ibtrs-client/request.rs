@@ -534,7 +534,7 @@ impl Active {
             // is torn down.
             self.count(req, nents);
             drop(guard);
-            self.attempt.error(fmt!("cannot post ({:?})", error));
+            self.attempt.error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             return Ok(());
         }
         let flight = inner.flight.take();
@@ -555,7 +555,7 @@ impl Active {
         };
         if let Err(error) = qp.ring() {
             if !is_surely_unsent(error) {
-                self.attempt.error(fmt!("cannot post ({:?})", error));
+                self.attempt.error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             }
         }
     }
@@ -632,7 +632,7 @@ pub(crate) fn answered(
         // The request ends when the path is torn down.
         qp.handler()
             .attempt
-            .error(fmt!("cannot invalidate a key ({:?})", error));
+            .error(fmt!("cannot invalidate a key ({})", convert::errno(error).as_str()));
     }
     Ok(())
 }
@@ -705,7 +705,7 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
         // It is sent again by another path then.
         Err(error) => active
             .attempt
-            .error(fmt!("cannot invalidate a key ({:?})", error)),
+            .error(fmt!("cannot invalidate a key ({})", convert::errno(error).as_str())),
     }
 }
 

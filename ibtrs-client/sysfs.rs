@@ -47,7 +47,10 @@ impl Place {
     /// Tells user space. That it does not hear of it is no reason to fail.
     fn tell(&self, action: Action, variables: &[&CStr]) {
         if let Err(error) = self.device.uevent(action, variables) {
-            pr_debug!("no event for user space: {:?}\n", error);
+            pr_debug!(
+                "no event for user space: {}\n",
+                convert::errno(error).as_str()
+            );
         }
     }
 }

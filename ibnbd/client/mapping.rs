@@ -15,6 +15,7 @@ use crate::{
     queue::Queue,
     registry::Registry, //
 };
+use ibtrs_core::convert;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -110,11 +111,11 @@ impl Mapping {
         let link = Link::new(registry.links()?, disk, fmt!("{path}@{session}"));
         link.inspect_err(|error| {
             pr_warn!(
-                "ibnbd{}: no link {}@{}: {:?}\n",
+                "ibnbd{}: no link {}@{}: {}\n",
                 self.number(),
                 path,
                 session,
-                error
+                convert::errno(*error).as_str()
             );
         })
         .ok()

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Telling user space what has happened to a disk.
+//!
+//! Whoever sends events waits for others who do, and those may wait for memory, which may
+//! wait for this very disk. So a worker does it, under no lock that it takes to open the disk's
+//! device again, and requests do not wait for it.
+
+use super::Device;
+use crate::queue::Queue;
+use ibtrs_core::steps::Steps;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    blk::Disk,
+    sysfs::Action,
+    work::WorkItem, //
+};
+
+/// What user space has not been told yet.
+#[derive(Default)]
+pub(super) struct Untold {
+    cache_lost: bool,
+    resized: bool,
+    /// Whether it was open, of each state by itself.
+    states: Steps<bool>,
+}
+
+impl Untold {
+    pub(super) fn cache_lost(&mut self) {
+        self.cache_lost = true;
+    }
+
+    pub(super) fn resized(&mut self) {
+        self.resized = true;
+    }
+
+    pub(super) fn state(&mut self, open: bool) {
+        self.states.push(open, |_, last| last);
+    }
+
+    fn take(&mut self) -> Option<Self> {
+        let is_empty = !self.cache_lost && !self.resized && self.states.is_empty();
+        (!is_empty).then(|| core::mem::take(self))
+    }
+
+    /// That nobody hears of it is no reason to do anything else.
+    fn tell(self, disk: &Disk<Queue>) {
+        if self.cache_lost {
+            let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
+        }
+        if self.resized {
+            let _ = disk.announce_size();
+        }
+        self.states.iter().for_each(|open| {
+            let _ = if open {
+                disk.uevent(Action::Online, &[c"IBNBD_STATE=open"])
+            } else {
+                disk.uevent(Action::Offline, &[c"IBNBD_STATE=closed"])
+            };
+        });
+    }
+}
+
+impl Device {
+    /// Has a worker tell what is untold.
+    pub(super) fn tell_soon(self: &Arc<Self>) {
+        self.telling.enqueue(self.clone());
+    }
+
+    /// What is to be told, and of which disk; nothing of one that was unmapped.
+    fn take_untold(&self) -> Option<(Untold, Arc<Disk<Queue>>)> {
+        let mut inner = self.inner.lock();
+        let disk = inner.disk.clone()?;
+        Some((inner.untold.take()?, disk))
+    }
+}
+
+impl WorkItem<2> for Device {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        while let Some((untold, disk)) = this.take_untold() {
+            untold.tell(&disk);
+        }
+    }
+}
