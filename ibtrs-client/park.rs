@@ -70,8 +70,6 @@ pub(crate) struct Park {
     pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
     /// The epoch that the server has fenced last.
     pub(crate) answered: Option<u32>,
-    /// Nothing is parked any more but what a path leaves behind.
-    pub(crate) closed: bool,
 }
 
 /// A copy of a user header.
@@ -143,7 +141,6 @@ impl Park {
             places: Places::EMPTY,
             outage: None,
             answered: None,
-            closed: false,
         }
     }
 

@@ -64,10 +64,7 @@ impl Session {
 
     /// Lets everything that waits, and all that comes, fail.
     pub(crate) fn refuse_all(self: &Arc<Self>) {
-        let mut park = self.park.lock();
-        park.closed = true;
-        park.failover.close();
-        drop(park);
+        self.park.lock().failover.close();
         self.pump();
     }
 
@@ -219,7 +216,7 @@ impl Session {
             return;
         }
         park.outage = None;
-        let over = park.failover.queue_timeout(outage) && !park.closed;
+        let over = park.failover.queue_timeout(outage) && !park.failover.is_closed();
         drop(park);
         if over {
             pr_warn!(

@@ -183,11 +183,6 @@ impl DiskIo {
     pub(crate) fn set_gone(&self) {
         gate::go(self);
     }
-
-    /// Returns whether the disk goes.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Relaxed)
-    }
 }
 
 /// The words and places that [`gate`] decides about.

@@ -20,6 +20,7 @@ use crate::{
     }, //
 };
 use ibnbd_proto::{
+    gate::Disk as _,
     msg::{
         IoFlags,
         IoHdr,

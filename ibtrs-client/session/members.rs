@@ -192,7 +192,7 @@ impl Session {
         if let Some(outage) = outage {
             park.outage = Some((outage, Instant::now()));
         }
-        let closing = park.closed;
+        let closing = park.failover.is_closed();
         drop(park);
         drop(members);
         // A fence that this path carried goes by another one; nothing waits for that until this

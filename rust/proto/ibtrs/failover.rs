@@ -493,6 +493,11 @@ impl Failover {
         self.closed = true;
     }
 
+    /// Whether the session ends: nothing is parked any more but what a path leaves behind.
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each parked
     /// request, and pump.
     pub fn fence_done(&mut self, epoch: u32) {
