@@ -51,8 +51,10 @@ use kernel::{
 };
 use kx::{
     blk::Disk,
-    mm::NoIo,
-    sysfs::Action,
+    mm::{
+        in_reclaim,
+        NoIo, //
+    },
     work::{
         DelayedWork,
         Work,
@@ -61,6 +63,9 @@ use kx::{
 };
 
 mod changes;
+mod telling;
+
+use telling::Untold;
 
 /// When the server is asked again.
 const RETRY: Backoff = Backoff {
@@ -90,12 +95,15 @@ pub(crate) struct Device {
     #[pin]
     reopen: DelayedWork<Self, 0>,
     #[pin]
-    look: Work<Self, 1>,
+    look: DelayedWork<Self, 1>,
+    #[pin]
+    telling: Work<Self, 2>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
-    impl HasWork<Work<Self, 1>> for Device { self.look }
+    impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
+    impl HasWork<Work<Self, 2>> for Device { self.telling }
 }
 
 struct Inner {
@@ -108,8 +116,11 @@ struct Inner {
     life: u32,
     /// Present from when user space can see the disk until it is unmapped.
     disk: Option<Arc<Disk<Queue>>>,
-    /// What user space was told.
+    /// What user space sees.
     shown: DevState,
+    untold: Untold,
+    /// When the server was asked what has changed.
+    looked: Option<Instant<Monotonic>>,
     /// Attempts to open it again that came to nothing.
     attempts: u32,
     /// When it was found to be closed.
@@ -142,13 +153,16 @@ impl Device {
             life,
             disk: None,
             shown: DevState::Init,
+            untold: Untold::default(),
+            looked: None,
             attempts: 0,
             since: Instant::now(),
             last_error: None,
             closed: false,
         };
         let queue = session.registry().retries().clone();
-        Arc::pin_init(
+        let telling = session.registry().tellings().clone();
+        let this = Arc::pin_init(
             try_pin_init!(Self {
                 number,
                 name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
@@ -158,10 +172,15 @@ impl Device {
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
-                look <- kx::new_work!(queue, "Device::look"),
+                look <- kx::new_delayed_work!(queue, "Device::look"),
+                telling <- kx::new_work!(telling, "Device::telling"),
             }? Error),
             GFP_KERNEL,
-        )
+        )?;
+        // To open the device again takes both.
+        in_reclaim(|| drop(this.asking.lock()));
+        in_reclaim(|| drop(this.inner.lock()));
+        Ok(this)
     }
 
     /// Returns the name of the device on the server.
@@ -184,52 +203,56 @@ impl Device {
         self.inner.lock().rsp
     }
 
-    /// Returns the state that user space was told.
+    /// Returns the state that user space sees.
     pub(crate) fn state(&self) -> DevState {
         self.inner.lock().shown
     }
 
-    /// Says which disk user space sees from now on, or that it is unmapped: then
-    /// nobody does anything with the disk any more when this returns.
-    pub(crate) fn set_disk(&self, disk: Option<Arc<Disk<Queue>>>) {
-        let _no_io = NoIo::enter();
+    /// Says which disk user space sees from now on, which has been told when this returns. Or
+    /// that it is unmapped: then nobody does anything with the disk any more.
+    ///
+    /// # Context
+    ///
+    /// Under no lock that a disk needs to come back: waits for user space.
+    pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<Disk<Queue>>>) {
         let mut inner = self.inner.lock();
-        if let Some(disk) = &disk {
-            disk.set_capacity_and_notify(inner.rsp.nsectors);
-        } else {
+        if disk.is_none() {
             inner.shown = DevState::Unmapped;
         }
         let old = core::mem::replace(&mut inner.disk, disk);
+        let sectors = inner.rsp.nsectors;
+        self.set_size(&mut inner, sectors);
         self.show_locked(&mut inner);
         drop(inner);
+        self.telling.flush();
         drop(old);
     }
 
-    /// Tells user space, should the state be another one.
-    pub(crate) fn show(&self) {
+    /// Shows the state, should it be another one.
+    pub(crate) fn show(self: &Arc<Self>) {
         self.show_locked(&mut self.inner.lock());
     }
 
-    fn show_locked(&self, inner: &mut Inner) {
-        let Some(disk) = &inner.disk else { return };
+    fn show_locked(self: &Arc<Self>, inner: &mut Inner) {
+        if inner.disk.is_none() {
+            return;
+        }
         let open = inner.standing == Standing::Open && self.io.transport().is_connected();
-        let (state, action, variable) = if open {
-            (DevState::Open, Action::Online, c"IBNBD_STATE=open")
+        let state = if open {
+            DevState::Open
         } else {
-            (DevState::Closed, Action::Offline, c"IBNBD_STATE=closed")
+            DevState::Closed
         };
         if inner.shown == state {
             return;
         }
         inner.shown = state;
-        // Who holds this lock must not wait for what the disk has to write.
-        let _no_io = NoIo::enter();
-        // That nobody hears of it is no reason to do anything else.
-        let _ = disk.uevent(action, &[variable]);
+        inner.untold.state(open);
+        self.tell_soon();
     }
 
     /// The server has forgotten the device; requests wait from now on.
-    pub(crate) fn forgotten(&self, life: u32) {
+    pub(crate) fn forgotten(self: &Arc<Self>, life: u32) {
         let mut inner = self.inner.lock();
         inner.life = life;
         inner.standing = Standing::Forgotten;
@@ -264,7 +287,7 @@ impl Device {
     }
 
     /// Asks the server for the device, once.
-    fn try_open(&self) -> Result {
+    fn try_open(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let life = {
@@ -318,9 +341,8 @@ impl Device {
     ///
     /// `ENOENT` unless the disk is open; `EINVAL` for a size that is no whole number
     /// of blocks, or zero; `EFBIG` for one that no disk can have.
-    pub(crate) fn resize(&self, sectors: u64) -> Result {
-        let _no_io = NoIo::enter();
-        let inner = self.inner.lock();
+    pub(crate) fn resize(self: &Arc<Self>, sectors: u64) -> Result {
+        let mut inner = self.inner.lock();
         inner.shown.may_resize().map_err(convert::error)?;
         let block = u64::from(inner.rsp.logical_block_size >> 9).max(1);
         // A plain remainder leaves a panic that objtool of 7.3 does not know.
@@ -330,12 +352,13 @@ impl Device {
         if sectors > MAX_SECTORS {
             return Err(EFBIG);
         }
-        let disk = inner.disk.as_ref().ok_or(ENOENT)?;
-        disk.set_capacity_and_notify(sectors);
+        self.set_size(&mut inner, sectors);
+        drop(inner);
+        self.telling.flush();
         Ok(())
     }
 
-    fn opened(&self, inner: &mut Inner, rsp: OpenRsp) {
+    fn opened(self: &Arc<Self>, inner: &mut Inner, rsp: OpenRsp) {
         let cache_run = rsp.cache_run();
         if !cache_run.may_be(inner.cache_run) {
             self.cache_lost(inner);
@@ -358,9 +381,7 @@ impl Device {
                 self.number
             );
         }
-        if let Some(disk) = &inner.disk {
-            disk.set_capacity_and_notify(rsp.nsectors);
-        }
+        self.set_size(inner, rsp.nsectors);
         self.io.open(rsp.device_id, write_through);
         self.show_locked(inner);
     }
@@ -424,12 +445,14 @@ impl Device {
     fn close(self: &Arc<Self>, queue: &kx::work::Queue) {
         self.reopen.disable_sync();
         self.look.disable_sync();
+        self.telling.disable_sync();
         self.close_asking(queue);
         // Not before: it has to know when the server has forgotten the number.
         self.link.remove(self);
     }
 
     fn close_asking(&self, queue: &kx::work::Queue) {
+        let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let (standing, device_id) = {
             let mut inner = self.inner.lock();

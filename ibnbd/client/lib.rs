@@ -33,7 +33,9 @@
 //! for moments only, and nothing is locked under it.
 //!
 //! Nobody waits for a disk under a lock that is needed to bring its session back:
-//! these are `Device::asking`, `Device::inner` and `Link::inner`.
+//! these are `Device::asking`, `Device::inner` and `Link::inner`. Under them nothing is
+//! allocated but inside of [`NoIo`](kx::mm::NoIo), and user space is not told of anything: see
+//! [`device`]. Lockdep knows, by [`in_reclaim`](kx::mm::in_reclaim).
 
 #![deny(unsafe_code)]
 

@@ -23,7 +23,10 @@ use kernel::{
         Mutex, //
     }, //
 };
-use kx::mm::NoIo;
+use kx::mm::{
+    in_reclaim,
+    NoIo, //
+};
 
 /// The devices of a session.
 #[pin_data]
@@ -48,13 +51,16 @@ impl Link {
             devices: KVec::new(),
             life: 0,
         };
-        Arc::pin_init(
+        let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{name}"))?,
                 inner <- new_mutex!(inner, "Link::inner"),
             }? Error),
             GFP_KERNEL,
-        )
+        )?;
+        // Who learns that the session is back takes it.
+        in_reclaim(|| drop(this.inner.lock()));
+        Ok(this)
     }
 
     /// Says which session it is, or that it is closed.

@@ -42,6 +42,8 @@ pub(crate) struct Registry {
     disks: DiskOwner,
     /// Where devices are opened again; nothing here waits for a disk.
     retries: Arc<Queue>,
+    /// Where user space is told of disks; nothing that a disk needs waits for it.
+    tellings: Arc<Queue>,
     /// Where users' orders are brought to an end.
     jobs: Arc<Queue>,
 }
@@ -154,6 +156,7 @@ impl Registry {
                 changed <- new_condvar!("Registry::changed"),
                 disks: DiskOwner::new()?,
                 retries: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-retry"))?,
+                tellings: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-tell"))?,
                 jobs: Queue::new(Options::unbound(), fmt!("ibnbd-client"))?,
             }? Error),
             GFP_KERNEL,
@@ -168,6 +171,11 @@ impl Registry {
     /// Returns where devices are opened again.
     pub(crate) fn retries(&self) -> &Arc<Queue> {
         &self.retries
+    }
+
+    /// Returns where user space is told of disks.
+    pub(crate) fn tellings(&self) -> &Arc<Queue> {
+        &self.tellings
     }
 
     /// Returns where users' orders are brought to an end when they have left. It is

@@ -47,7 +47,7 @@ impl<A: Copy> Steps<A> {
     }
 
     /// Goes through the steps in their order.
-    fn iter(&self) -> impl Iterator<Item = A> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = A> + '_ {
         self.steps.iter().take(self.len).flatten().copied()
     }
 }

@@ -12,30 +12,39 @@ use ibnbd_proto::state::Standing;
 use ibtrs_proto::imm::notice_number;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::Instant, //
 };
 use kx::{
     mm::NoIo,
-    sysfs::Action,
     work::WorkItem, //
 };
+
+/// The least time from one look to the next, whatever the server says.
+const LOOK_PAUSE_MS: u32 = 1000;
 
 impl Device {
     /// Has a worker ask what it is, if the number is that of this device.
     pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
-        let device_id = self.inner.lock().rsp.device_id;
-        if notice_number(device_id) == number {
-            self.look.enqueue(self.clone());
+        let inner = self.inner.lock();
+        if notice_number(inner.rsp.device_id) != number {
+            return;
         }
+        let passed = inner.looked.map(|at| at.elapsed().as_millis());
+        drop(inner);
+        let passed = passed.and_then(|ms| u32::try_from(ms).ok());
+        let delay = passed.map_or(0, |ms| LOOK_PAUSE_MS.saturating_sub(ms));
+        self.look.enqueue_in(self.clone(), delay);
     }
 
     /// Asks the server about the device. If there is no answer, the server tells us
     /// again that there is something to ask.
-    fn look(&self) -> Result {
+    fn look(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let (life, device_id) = {
-            let inner = self.inner.lock();
+            let mut inner = self.inner.lock();
+            inner.looked = Some(Instant::now());
             if inner.closed || inner.standing != Standing::Open {
                 return Ok(());
             }
@@ -57,25 +66,35 @@ impl Device {
     }
 
     /// The server's disk has another size.
-    fn resized(&self, inner: &mut Inner, sectors: u64) {
-        if inner.rsp.nsectors == sectors {
+    fn resized(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
+        // Otherwise the size that a user has set holds.
+        if inner.rsp.nsectors != sectors {
+            inner.rsp.nsectors = sectors;
+            self.set_size(inner, sectors);
+        }
+    }
+
+    /// Lets the disk have that size, should it be another one.
+    pub(super) fn set_size(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
+        let Some(disk) = &inner.disk else { return };
+        let before = disk.capacity_sectors();
+        if before == sectors {
             return;
         }
+        disk.set_capacity(sectors);
         kx::pr_info_ratelimited!(
             "ibnbd{}: {} has {} sectors now, it had {}\n",
             self.number,
             *self.name,
             sectors,
-            inner.rsp.nsectors
+            before
         );
-        inner.rsp.nsectors = sectors;
-        if let Some(disk) = &inner.disk {
-            disk.set_capacity_and_notify(sectors);
-        }
+        inner.untold.resized();
+        self.tell_soon();
     }
 
     /// The server's operator has closed the device.
-    fn taken(&self, inner: &mut Inner) {
+    fn taken(self: &Arc<Self>, inner: &mut Inner) {
         pr_err!(
             "ibnbd{}: {} was closed on the server; write 1 to remap_device to have it opened again\n",
             self.number,
@@ -88,7 +107,7 @@ impl Device {
 
     /// The server's cache is empty. Nobody who has written, and not flushed, shall believe that it
     /// is on the disk.
-    pub(super) fn cache_lost(&self, inner: &Inner) {
+    pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {
         if !self.io.cache().lose() {
             return;
         }
@@ -97,10 +116,8 @@ impl Device {
             self.number,
             *self.name
         );
-        if let Some(disk) = &inner.disk {
-            // That nobody hears of it is no reason to do anything else.
-            let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
-        }
+        inner.untold.cache_lost();
+        self.tell_soon();
     }
 }
 

@@ -9,10 +9,7 @@
 use super::Device;
 use crate::queue::Queue;
 use ibtrs_core::steps::Steps;
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::sync::Arc;
 use kx::{
     blk::Disk,
     sysfs::Action,

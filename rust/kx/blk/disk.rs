@@ -338,17 +338,27 @@ impl<D: Driver> Disk<D> {
         unsafe { ours::get_capacity(self.disk.as_ptr()) }
     }
 
-    /// Changes the size and tells user space if it was not so before. Nothing happens to a
-    /// disk that was deleted.
+    /// Changes the size, in 512 byte sectors. User space learns of it by [`Self::announce_size`].
+    ///
+    /// # Context
+    ///
+    /// *any* but hardirq: nobody is told and no memory is allocated.
+    pub fn set_capacity(&self, sectors: u64) {
+        // SAFETY: The disk is live by the type invariant; if it was deleted, its size means nothing.
+        unsafe { bindings::set_capacity(self.disk.as_ptr(), sectors) };
+    }
+
+    /// Tells user space that the size has changed, with the event of `set_capacity_and_notify()` in C.
     ///
     /// # Context
     ///
     /// *may sleep*, but not for I/O.
-    pub fn set_capacity_and_notify(&self, sectors: u64) {
-        let _ = self.unless_deleted(|| {
-            // SAFETY: The disk is live by the type invariant, and not being deleted.
-            unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), sectors) }
-        });
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::uevent`].
+    pub fn announce_size(&self) -> Result {
+        self.uevent(Action::Change, &[c"RESIZE=1"])
     }
 
     /// Lets the disk be written to or not, and tells user space. Nothing happens to a disk

@@ -504,7 +504,8 @@ mod suite {
             ..LIMITS
         })?;
         assert_eq!(rig.dev.limits().max_discard_sectors, 0);
-        disk.set_capacity_and_notify(CAPACITY / 2);
+        disk.set_capacity(CAPACITY / 2);
+        disk.announce_size()?;
         assert_eq!(rig.dev.capacity_sectors(), CAPACITY / 2);
 
         // Taken away from under an opener.
@@ -517,7 +518,7 @@ mod suite {
         assert_eq!(disk.uevent(Action::Change, &[]), Err(ENODEV));
         disk.announce();
         disk.set_read_only(true);
-        disk.set_capacity_and_notify(CAPACITY);
+        assert_eq!(disk.announce_size(), Err(ENODEV));
         assert!(rig.io(PLAIN).is_err());
         drop(rig);
         assert_eq!(counts.opens.load(Relaxed), 0);
