@@ -75,6 +75,32 @@ impl Session {
     }
 }
 
+/// Requests of a disk that goes, whatever the server does.
+impl Session {
+    /// Gives the paths up that carry a request which nobody waits for any more
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) and which the server has not
+    /// answered. It ends with `EIO` as soon as nobody can reach its memory. All other requests
+    /// are sent again by another path, or when this one is back.
+    ///
+    /// A server that carries such a request out for a long time does not take the path back
+    /// before it has ended.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq.
+    pub fn give_up_unwanted(&self) {
+        self.with_set(|set| {
+            for path in &set.paths {
+                if path.slots.iter().any(|slot| slot.is_unwanted()) {
+                    path.attempt.error(fmt!(
+                        "a request of a disk that is unmapped by force is not answered"
+                    ));
+                }
+            }
+        });
+    }
+}
+
 impl Active {
     /// Asks the server for a sign of life, unless that is being done.
     fn ask(&self) {

@@ -217,6 +217,13 @@ impl Carried {
         }
     }
 
+    fn is_wanted(&self) -> bool {
+        match self {
+            Self::Mapped(io) => io.is_wanted(),
+            Self::Plain(io) => io.is_wanted(),
+        }
+    }
+
     fn release(self, dev: &Device) -> IoHandle {
         match self {
             Self::Mapped(io) => io.unmap(dev),
@@ -247,6 +254,14 @@ impl Request {
     /// Tells whether a request is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.inner.lock().flight.is_some()
+    }
+
+    /// Tells whether a request is in flight that nobody waits for any more.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        let inner = self.inner.lock();
+        let flight = inner.flight.as_ref().filter(|flight| flight.unanswered);
+        let io = flight.and_then(|flight| flight.io.as_ref());
+        io.is_some_and(|io| !io.is_wanted())
     }
 
     /// Makes the slot of `chunk`.

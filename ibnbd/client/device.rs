@@ -63,6 +63,7 @@ use kx::{
 };
 
 mod changes;
+mod forcing;
 mod telling;
 
 use telling::Untold;
@@ -98,12 +99,15 @@ pub(crate) struct Device {
     look: DelayedWork<Self, 1>,
     #[pin]
     telling: Work<Self, 2>,
+    #[pin]
+    forcing: DelayedWork<Self, 3>,
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
     impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
     impl HasWork<Work<Self, 2>> for Device { self.telling }
+    impl HasWork<DelayedWork<Self, 3>> for Device { self.forcing }
 }
 
 struct Inner {
@@ -172,7 +176,8 @@ impl Device {
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
-                look <- kx::new_delayed_work!(queue, "Device::look"),
+                look <- kx::new_delayed_work!(queue.clone(), "Device::look"),
+                forcing <- kx::new_delayed_work!(queue, "Device::forcing"),
                 telling <- kx::new_work!(telling, "Device::telling"),
             }? Error),
             GFP_KERNEL,
@@ -446,6 +451,7 @@ impl Device {
         self.reopen.disable_sync();
         self.look.disable_sync();
         self.telling.disable_sync();
+        self.forcing.disable_sync();
         self.close_asking(queue);
         // Not before: it has to know when the server has forgotten the number.
         self.link.remove(self);

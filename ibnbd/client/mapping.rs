@@ -162,7 +162,8 @@ impl Mapping {
     ///
     /// # Context
     ///
-    /// May sleep, as long as requests take.
+    /// May sleep, as long as requests take; if `force` is set, as long as it takes at most to close
+    /// the paths that carry them.
     ///
     /// # Errors
     ///
@@ -190,8 +191,10 @@ impl Mapping {
         // Nobody uses the disk after this but who has it open.
         self.device().set_disk(None);
         drop(dir);
-        disk.delete();
-        if force {
+        if !force {
+            disk.delete();
+        } else {
+            self.device().delete_by_force(&disk);
             // To let go of it waits for the requests of the session's last other disk,
             // which may have to wait for a path.
             let jobs = self.opened.session().registry().jobs();

@@ -260,6 +260,11 @@ impl MappedIo {
         unsafe { ManuallyDrop::into_inner(core::ptr::read(&this.io)) }
     }
 
+    /// Returns whether anybody still waits for the I/O, see [`IoHandle::is_wanted`].
+    pub fn is_wanted(&self) -> bool {
+        self.io.is_wanted()
+    }
+
     /// Returns the number of mapped elements, at least one.
     #[inline]
     pub fn nents(&self) -> u32 {

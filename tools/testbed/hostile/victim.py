@@ -92,8 +92,8 @@ def disks() -> set[str]:
 class Victim:
     """One session with the server that lies."""
 
-    def __init__(self, name: str, port: int, tell):
-        self.name, self.port = name, port
+    def __init__(self, name: str, port: int, tell, device: str = "/dev/lie"):
+        self.name, self.port, self.device = name, port, device
         # Has the server do something, by name, and waits for what it says.
         self.tell = tell
         self.disk: str | None = None
@@ -101,7 +101,7 @@ class Victim:
         self.page = mmap.mmap(-1, 1 << 17)
 
     def line(self) -> bytes:
-        return (f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port} device_path=/dev/lie").encode()
+        return (f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port} device_path={self.device}").encode()
 
     def map(self, seconds: float = PATIENCE) -> str:
         """Maps the disk, in a process that is killed after that time; the name of the
@@ -138,7 +138,7 @@ class Victim:
 
     def impatient(self) -> "Victim":
         """Has I/O that no path carries fail soon, and I/O that the server does not answer, too:
-        without a limit it waits for ever, and so does whoever unmaps the disk."""
+        without a limit it waits for ever."""
         self.session("queue_timeout_s", 2)
         self.attribute("queue/io_timeout", "3000")
         self.attribute("ibnbd/io_timeout_limit", "2")
@@ -181,15 +181,22 @@ class Victim:
         thread.start()
         return thread
 
+    def unmap_disk(self, seconds: float = PATIENCE) -> None:
+        """Unmaps by force."""
+        if self.disk is not None:
+            said = error_of(lambda: self.attribute("ibnbd/unmap_device", "force"), seconds)
+            assert said == "OK", f"unmap by force: {said}"
+            self.disk = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
     def unmap(self) -> None:
         """Unmaps by force, and sees that the session goes as well."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        if self.disk is not None:
-            said = error_of(lambda: self.attribute("ibnbd/unmap_device", "force"))
-            assert said == "OK", f"unmap by force: {said}"
-            self.disk = None
+        self.unmap_disk()
         deadline = time.monotonic() + PATIENCE
         while os.path.exists(f"{SESSIONS}/{self.name}"):
             assert time.monotonic() < deadline, "the session stays when its disk has gone"

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The requests of a disk that is unmapped by force.
+//!
+//! The block layer lets go of a disk when its requests have ended. Those that wait end at once,
+//! those that the server has end when it answers. It may never do that, and be there all the
+//! same: then the paths that carry them are given up, and with them the requests.
+
+use super::Device;
+use crate::queue::Queue;
+use kernel::sync::Arc;
+use kx::{
+    blk::Disk,
+    work::WorkItem, //
+};
+
+/// How long the server has to answer what it was asked.
+const PATIENCE_MS: u32 = 10_000;
+
+impl Device {
+    /// Lets the requests of `disk`, which is this device's, fail, and removes it.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until the server has answered or its paths are closed.
+    pub(crate) fn delete_by_force(self: &Arc<Self>, disk: &Disk<Queue>) {
+        self.forcing.enqueue_in(self.clone(), PATIENCE_MS);
+        disk.delete();
+        self.forcing.cancel_sync();
+    }
+}
+
+impl WorkItem<3> for Device {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.io.transport().give_up_unwanted();
+        // One may have been on its way to a path.
+        this.forcing.enqueue_in(this.clone(), PATIENCE_MS);
+    }
+}
