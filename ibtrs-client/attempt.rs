@@ -22,7 +22,10 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
-    failover::Published,
+    failover::{
+        Loss,
+        Published, //
+    },
     fsm::client_path::Event,
     imm::{
         Fence,
@@ -152,6 +155,10 @@ pub(crate) struct Attempt {
     latency_ns: Atomic<u64>,
     /// The server was asked for a sign of life, see [`crate::overdue`].
     pub(crate) asked: AtomicFlag,
+    /// The server has broken the protocol.
+    broken: AtomicFlag,
+    /// A key was taken from the server that it may use in good faith.
+    pub(crate) revoked: AtomicFlag,
     /// Requests in flight that are counted.
     pub(crate) inflight: Atomic<i32>,
 }
@@ -173,6 +180,8 @@ impl Attempt {
                 heart <- Heart::new(missed_max),
                 latency_ns: Atomic::new(0),
                 asked: AtomicFlag::new(false),
+                broken: AtomicFlag::new(false),
+                revoked: AtomicFlag::new(false),
                 inflight: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
@@ -192,6 +201,22 @@ impl Attempt {
     /// Any.
     pub(crate) fn error(&self, what: fmt::Arguments<'_>) {
         self.path.error(self.epoch, what);
+    }
+
+    /// As [`Attempt::error`], when the server breaks the protocol: it may do so whenever it is
+    /// sent one of the requests in service, see [`Loss`].
+    pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
+        // ORDERING: The connections are drained before it is looked at.
+        self.broken.store(true, Relaxed);
+        self.error(what);
+    }
+
+    fn loss(&self) -> Loss {
+        if self.broken.load(Relaxed) {
+            Loss::Protocol
+        } else {
+            Loss::Link
+        }
     }
 
     /// Returns the last round trip, if there was one.
@@ -296,11 +321,12 @@ impl Attempt {
             self.wait_disconnected(resources.qps.len());
         }
         let session = &self.path.session;
+        let loss = self.loss();
         for slot in slots.iter() {
             let over = request::take(&slot, self, service.pd().device(), |info, user, cid, io| {
                 self.path.stats.failed_over();
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
-                session.park_lost(&published, info, user, cid, io)
+                session.park_lost((&published, loss), info, user, cid, io)
             });
             request::end(over);
         }

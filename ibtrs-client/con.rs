@@ -109,7 +109,7 @@ impl Con {
     }
 
     fn bogus(&self, bogus: Bogus) {
-        self.attempt.error(fmt!(
+        self.attempt.breach(fmt!(
             "connection {}: the server invalidated a wrong key ({:#x})",
             self.cid,
             bogus.key
@@ -126,7 +126,7 @@ impl Con {
             match RkeyRsp::decode_for(message.bytes, id, wire.depth) {
                 Ok(rsp) => Some(rsp.rkey),
                 Err(error) => {
-                    self.attempt.error(fmt!("bad answer: {}", error.as_str()));
+                    self.attempt.breach(fmt!("bad answer: {}", error.as_str()));
                     return;
                 }
             }
@@ -136,7 +136,7 @@ impl Con {
         let slot = qp.slots().and_then(|slots| slots.get(id));
         let Some(slot) = slot else {
             self.attempt
-                .error(fmt!("answer to the chunk {id}, which does not exist"));
+                .breach(fmt!("answer to the chunk {id}, which does not exist"));
             return;
         };
         let answer = Answer {
@@ -150,8 +150,8 @@ impl Con {
             Ok(()) => {}
             Err(Stray::Unasked) => self
                 .attempt
-                .error(fmt!("answer to the chunk {id}, which has no request")),
-            Err(Stray::Elsewhere(asked)) => self.attempt.error(fmt!(
+                .breach(fmt!("answer to the chunk {id}, which has no request")),
+            Err(Stray::Elsewhere(asked)) => self.attempt.breach(fmt!(
                 "answer on connection {} to the chunk {id}, whose request went by connection {asked}",
                 self.cid
             )),
@@ -170,7 +170,7 @@ impl Con {
             return Repost::No;
         }
         self.attempt
-            .error(fmt!("connection {}: unexpected message", self.cid));
+            .breach(fmt!("connection {}: unexpected message", self.cid));
         Repost::Yes
     }
 }
@@ -191,7 +191,7 @@ impl Handler for Con {
         };
         let decoded = Imm::decode(imm);
         if !decoded.is_from_server(self.cid) {
-            self.attempt.error(fmt!(
+            self.attempt.breach(fmt!(
                 "connection {}: unexpected immediate {:#x}",
                 self.cid,
                 imm
@@ -205,8 +205,10 @@ impl Handler for Con {
             }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
-                    self.attempt
-                        .error(fmt!("cannot answer a heartbeat ({})", convert::errno(error).as_str()));
+                    self.attempt.error(fmt!(
+                        "cannot answer a heartbeat ({})",
+                        convert::errno(error).as_str()
+                    ));
                 }
             }
             Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
@@ -242,6 +244,16 @@ impl Handler for Con {
                 .error(fmt!("connection {} was flushed", self.cid));
         } else {
             self.attempt.error(fmt!("connection {}: {}", self.cid, wc));
+        }
+    }
+
+    fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+        // The network ends no receive but by flushing it, so it is the message's doing.
+        if wc.is_flush() || self.attempt.revoked.load(Relaxed) {
+            self.failed(qp, wc);
+        } else {
+            self.attempt
+                .breach(fmt!("connection {}: a message: {}", self.cid, wc));
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
 use ibtrs_core::convert;
 use ibtrs_proto::failover::{
     Failover,
+    Loss,
     Outage,
     Published, //
 };
@@ -188,13 +189,13 @@ impl Park {
     /// The I/O comes back if its place is taken, which the rules for tags exclude.
     pub(crate) fn put_lost(
         &mut self,
-        path: &Published,
+        (path, loss): (&Published, Loss),
         mut info: Info,
         user_hdr: &[u8],
         cid: u16,
         io: IoHandle,
     ) -> Result<(), IoHandle> {
-        info.entry.lost(path);
+        info.entry.lost(path, loss);
         let parked = Parked {
             info,
             usr_len: user_hdr.len(),

@@ -17,9 +17,11 @@ use crate::{
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
+    errno::Errno,
     failover::{
         Call,
-        Next, //
+        Next,
+        MAX_BREAKS, //
     },
     imm::{
         Fence,
@@ -153,6 +155,13 @@ impl Session {
                 Next::End(errno) => {
                     let parked = park.take(tag, header);
                     drop(park);
+                    if entry.is_outcast() && errno == Errno::EIO {
+                        kx::pr_err_ratelimited!(
+                            "{}: a request fails: the server broke the protocol each of the {} times that it was sent\n",
+                            self.name(),
+                            MAX_BREAKS
+                        );
+                    }
                     if let Some(parked) = parked {
                         parked.io.done(Err(convert::error(errno)));
                     }
@@ -166,7 +175,10 @@ impl Session {
                     };
                     if let Some(via) = via {
                         if let Err(error) = via.send_imm(Imm::Fence(fence)) {
-                            via.attempt.error(fmt!("cannot send a fence ({})", convert::errno(error).as_str()));
+                            via.attempt.error(fmt!(
+                                "cannot send a fence ({})",
+                                convert::errno(error).as_str()
+                            ));
                         }
                     }
                     false

@@ -549,7 +549,8 @@ impl Active {
             // is torn down.
             self.count(req, nents);
             drop(guard);
-            self.attempt.error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+            self.attempt
+                .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             return Ok(());
         }
         let flight = inner.flight.take();
@@ -570,7 +571,8 @@ impl Active {
         };
         if let Err(error) = qp.ring() {
             if !is_surely_unsent(error) {
-                self.attempt.error(fmt!("cannot post ({})", convert::errno(error).as_str()));
+                self.attempt
+                    .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             }
         }
     }
@@ -645,9 +647,10 @@ pub(crate) fn answered(
     end(over);
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
-        qp.handler()
-            .attempt
-            .error(fmt!("cannot invalidate a key ({})", convert::errno(error).as_str()));
+        qp.handler().attempt.error(fmt!(
+            "cannot invalidate a key ({})",
+            convert::errno(error).as_str()
+        ));
     }
     Ok(())
 }
@@ -710,6 +713,9 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
     flight.given_up = true;
     let step = flight.key.revoke();
     flight.key = step.next;
+    if step.invalidate {
+        active.attempt.revoked.store(true, Relaxed);
+    }
     let invalidated = match step.invalidate {
         true => invalidate(qp, slot, rkey),
         false => Ok(()),
@@ -718,9 +724,10 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
     match invalidated {
         Ok(()) => abandon(qp, slot),
         // It is sent again by another path then.
-        Err(error) => active
-            .attempt
-            .error(fmt!("cannot invalidate a key ({})", convert::errno(error).as_str())),
+        Err(error) => active.attempt.error(fmt!(
+            "cannot invalidate a key ({})",
+            convert::errno(error).as_str()
+        )),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
 use ibtrs_proto::{
     failover::{
         Admit,
+        Loss,
         Offer,
         Published, //
     },
@@ -218,11 +219,11 @@ impl Session {
         self.swap(&mut members, |_| ());
     }
 
-    /// Puts a request aside that a path leaves behind; gives it back if that is
+    /// Puts a request aside that a path leaves behind, which was lost as is said; gives it back if that is
     /// not possible.
     pub(crate) fn park_lost(
         &self,
-        path: &Published,
+        path: (&Published, Loss),
         info: Info,
         user_hdr: &[u8],
         cid: u16,

@@ -91,6 +91,11 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// A work request failed, or was flushed because an earlier one did, or
     /// because the queue pair is being closed (see [`Wc::is_flush`]).
     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc);
+
+    /// As [`Handler::failed`], of a receive: a message did not fit it, for one.
+    fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
+        self.failed(qp, wc);
+    }
 }
 
 /// A queue pair as its completions see it.

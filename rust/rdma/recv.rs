@@ -297,7 +297,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     // SAFETY: By this function's contract.
     let wc = unsafe { Wc::from_raw(wc) };
     if !wc.is_success() {
-        qp.handler().failed(QpRef::new(qp), wc);
+        qp.handler().receive_failed(QpRef::new(qp), wc);
         return;
     }
     let (class, index) = (entry.class as usize, entry.index as usize);

@@ -15,6 +15,10 @@
 //!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
 //!   nothing that is of use, such as the path of another attempt that asked at the same time.
 //!
+//! A request that is sent again goes on for as long as it takes: networks fail often. A server
+//! that breaks the protocol in each answer would have it sent for ever, though, so it ends with EIO
+//! when that has ended its path [`MAX_BREAKS`] times.
+//!
 //! What a request of an earlier *life* of the server meant is not known to the present one, which
 //! may have other devices under the same numbers: it ends with ESTALE, to be made anew.
 //!
@@ -29,6 +33,19 @@
 use crate::errno::Errno;
 use crate::handshake::{RspExt, MAX_EPOCH};
 
+/// How often a path may end under a request by the server's breach of the protocol
+/// ([`Loss::Protocol`]).
+pub const MAX_BREAKS: u8 = 5;
+
+/// Why a path was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// The network, the end of the server or somebody's wish: no request has to do with it.
+    Link,
+    /// The server broke the protocol, perhaps in its answer to one of the requests in service.
+    Protocol,
+}
+
 /// What has to be known about a request that is sent again.
 ///
 /// [`Entry::NEW`] or [`Entry::ADMIN`] when the request is submitted; kept until it has ended.
@@ -42,6 +59,8 @@ pub struct Entry {
     life: u32,
     /// An admin message, which waits for no path, and is not held back with I/O.
     admin: bool,
+    /// How often it was in service when the server broke the protocol.
+    breaks: u8,
 }
 
 impl Entry {
@@ -51,6 +70,7 @@ impl Entry {
         last: 0,
         life: 0,
         admin: false,
+        breaks: 0,
     };
 
     /// An admin message that was not sent.
@@ -66,10 +86,18 @@ impl Entry {
 
     /// The request was in flight on a path that is lost and drained. Then it is to be parked, and
     /// the session to be pumped.
-    pub fn lost(&mut self, path: &Published) {
+    pub fn lost(&mut self, path: &Published, loss: Loss) {
+        if loss == Loss::Protocol {
+            self.breaks = self.breaks.saturating_add(1);
+        }
         self.need = if path.ext { path.epoch } else { 0 };
         self.last = self.last.max(path.epoch);
         self.life = path.life;
+    }
+
+    /// Whether the server has broken the protocol so often meanwhile that it is not sent again.
+    pub const fn is_outcast(&self) -> bool {
+        self.breaks >= MAX_BREAKS
     }
 
     /// `epoch` is fenced. True when that was what the request waited for.
@@ -538,6 +566,12 @@ impl Failover {
         }
         if self.connected == 0 {
             return Next::Wait;
+        }
+        if entry.need == 0 && entry.is_outcast() {
+            // No message of it is taken any more. What an honest server might still do with it is
+            // of no concern: this one is none.
+            self.given_up(entry);
+            return Next::End(Errno::EIO);
         }
         if entry.need == 0 {
             return Next::Submit;

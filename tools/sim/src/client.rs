@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::failover::{Admit, Entry, Failover, Next, Offer, Published, Stage as Life};
+use ibtrs_proto::failover::{Admit, Entry, Failover, Loss, Next, Offer, Published, Stage as Life};
 use ibtrs_proto::fsm::client_path::{self, Action, Event, Machine, State};
 use ibtrs_proto::fsm::Verdict;
 use ibtrs_proto::handshake::RspExt;
@@ -424,7 +424,7 @@ impl World<'_> {
         for t in 0..TAGS {
             let tag = &mut self.client.tags[t];
             if of_path(tag) {
-                tag.entry.lost(&path);
+                tag.entry.lost(&path, Loss::Link);
                 tag.slot = Slot::Parked;
                 self.client.paths[i].inflight -= 1;
                 self.pump();

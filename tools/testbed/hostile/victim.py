@@ -144,12 +144,6 @@ class Victim:
         self.attribute("ibnbd/io_timeout_limit", "2")
         return self
 
-    def disconnect(self) -> None:
-        """Disconnects all paths; what waits for the server ends then."""
-        for path in glob.glob(f"{SESSIONS}/{self.name}/paths/*/disconnect"):
-            with open(path, "w") as file:
-                file.write("1")
-
     def _descriptor(self) -> int:
         if self.fd < 0:
             node = "/dev/" + os.path.basename(self.disk)

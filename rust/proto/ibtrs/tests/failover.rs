@@ -35,7 +35,7 @@ fn up(f: &mut Failover, ext: Option<RspExt>) -> Published {
 
 fn lost(path: &Published) -> Entry {
     let mut e = Entry::NEW;
-    e.lost(path);
+    e.lost(path, Loss::Link);
     e
 }
 
@@ -66,6 +66,55 @@ fn a_fence_whose_path_dies_is_sent_again() {
     assert_eq!(f.next(&lost(&b), Some(c.epoch)), Next::Wait);
     f.fence_done(a.epoch);
     assert_eq!(f.next(&lost(&b), Some(c.epoch)), Next::Fence(b.epoch));
+}
+
+/// A request survives any number of losses, and few breaches of the protocol.
+#[test]
+fn a_server_that_breaks_the_protocol_is_not_asked_for_ever() {
+    for ext in [server(1, 1), None] {
+        let mut f = Failover::new();
+        let mut e = Entry::NEW;
+        let mut again = |f: &mut Failover, e: &mut Entry, loss| {
+            let a = up(f, ext);
+            assert!(f.path_lost(&a).is_some());
+            e.lost(&a, loss);
+            assert_eq!(f.next(e, None), Next::Wait, "there is no path");
+            let b = up(f, ext);
+            if e.need() != 0 {
+                // Also of one that is not sent again, no message may be on its way.
+                assert_eq!(f.next(e, Some(b.epoch)), Next::Fence(a.epoch));
+                f.fence_done(a.epoch);
+                e.fenced(a.epoch);
+            }
+            while f.call().is_some() {
+                f.returned();
+            }
+            let next = f.next(e, Some(b.epoch));
+            f.path_lost(&b);
+            next
+        };
+        // Servers without extensions count as fresh each time, and end it for that.
+        let sent = if ext.is_some() {
+            Next::Submit
+        } else {
+            Next::End(Errno::ESTALE)
+        };
+        for _ in 0..1000 {
+            assert_eq!(again(&mut f, &mut e, Loss::Link), sent);
+        }
+        for _ in 1..MAX_BREAKS {
+            assert_eq!(again(&mut f, &mut e, Loss::Protocol), sent);
+            assert!(!e.is_outcast());
+        }
+        let last = again(&mut f, &mut e, Loss::Protocol);
+        assert!(e.is_outcast() && !f.unsent(Entry::NEW).is_outcast());
+        if ext.is_some() {
+            assert_eq!(last, Next::End(Errno::EIO));
+            // What the server has of it is over before anything else is sent.
+            let epoch = f.begin().unwrap();
+            assert!(matches!(f.offer(&offer(epoch, ext)), Admit::Fence(_)));
+        }
+    }
 }
 
 #[test]
@@ -256,7 +305,7 @@ fn admin_messages_wait_for_no_path() {
     let (a, b) = (up(&mut f, server(1, 1)), up(&mut f, server(1, 1)));
     f.path_lost(&a);
     let mut e = Entry::ADMIN;
-    e.lost(&a);
+    e.lost(&a, Loss::Link);
     assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
     f.path_lost(&b);
     assert_eq!(f.next(&e, None), Next::End(Errno::ECONNABORTED));

@@ -5,8 +5,9 @@ import time
 
 from ..server import SECTORS, Honest, Server
 from ..victim import Victim
+from .answers import other
 from .immediates import known_notices
-from .table import goes_on, lie
+from .table import goes_on, lie, like
 
 
 class Resizes(Honest):
@@ -38,3 +39,29 @@ def resized_over_and_over(v: Victim) -> None:
 
 
 lie("sizes without end", Resizes, resized_over_and_over, was_asked_now_and_then)
+
+
+def always(what) -> type[Honest]:
+    """Does `what` with each request of the user; others are served."""
+    return like(spot=lambda self, server, request: what(server, request))
+
+
+# It is sent five times, and connecting anew takes a little longer each time.
+NEVER_S = 60
+
+
+def fails_at_last(v: Victim) -> None:
+    """Both a read and a write end with an error; other requests of the disk go on."""
+    v.must_map()
+    for call in (v.read, v.write):
+        said = call(seconds=NEVER_S)
+        assert said == "EIO", f"{call.__name__}: {said}"
+    paths = int(v.tell("paths").split()[0])
+    assert 10 <= paths <= 14, f"connected {paths} times"
+    said = v.read(at=0)
+    assert said == "OK", f"read beside it: {said}"
+
+
+lie("each answer on another connection", always(lambda s, r: s.end(r, by=other(s, r))), fails_at_last)
+lie("each answer to another chunk", always(lambda s, r: s.end(r, chunk=(r.chunk + 1) % s.behaviour.depth)), fails_at_last)
+lie("each answer too long", always(lambda s, r: r.by.pair.send(b"x" * 9000)), fails_at_last)

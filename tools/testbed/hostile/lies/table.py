@@ -31,7 +31,7 @@ def like(base: type[Honest] = Honest, **changes) -> type[Honest]:
 
 def once(what) -> type[Honest]:
     """Does `what` with the first read of the user; the path that it breaks comes back to an
-    honest server, as else the read would be sent again for ever."""
+    honest server."""
     class Once(Honest):
         done = False
 
