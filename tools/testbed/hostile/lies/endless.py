@@ -62,6 +62,6 @@ def fails_at_last(v: Victim) -> None:
     assert said == "OK", f"read beside it: {said}"
 
 
-lie("each answer on another connection", always(lambda s, r: s.end(r, by=other(s, r))), fails_at_last)
-lie("each answer to another chunk", always(lambda s, r: s.end(r, chunk=(r.chunk + 1) % s.behaviour.depth)), fails_at_last)
-lie("each answer too long", always(lambda s, r: r.by.pair.send(b"x" * 9000)), fails_at_last)
+lie("each answer, on another connection", always(lambda s, r: s.end(r, by=other(s, r))), fails_at_last)
+lie("each answer, to another chunk", always(lambda s, r: s.end(r, chunk=(r.chunk + 1) % s.behaviour.depth)), fails_at_last)
+lie("each answer, too long", always(lambda s, r: r.by.pair.send(b"x" * 9000)), fails_at_last)
