@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How many guests were booted, and which of them again, because they did not come up."""
+"""How many guests were booted, and which of them again, because they did not come up, or because
+their emulator failed later on."""
 
 import shutil
 import sys
@@ -40,7 +41,7 @@ COUNT = Count()
 
 def summary(booted: int, failed: int) -> str:
     """The line for the end of a run."""
-    return f"{booted} guests booted, {failed} of them again as they did not come up"
+    return f"{booted} guests booted, {failed} of them again as they did not come up, or their emulator failed"
 
 
 def _keep(guest) -> Path:

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import bootloop
+import emulator
 import pytest
 
 from testbed import boots, judge
@@ -158,6 +159,7 @@ class Bench:
         # What guests had cost before the present scenario, how many had been booted, and of
         # these again.
         self.spent, self.booted, self.again = 0.0, 0, 0
+        self.spoiled = emulator.Spoiled()
 
     def take(self, key: tuple, fresh: bool) -> Lab:
         if fresh or self.key != key or not all(g.alive for g in self.lab.guests.values()):
@@ -220,13 +222,13 @@ def _judge(item, lab: Lab, leaks: bool):
         judge.check_leaks(lab)
 
 
-@pytest.hookimpl(hookwrapper=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     """What comes after a scenario decides whether its guests are given up."""
     bench = item.config.bench
     bench.following, bench.spent = nextitem, bench.cost()
     bench.booted, bench.again = boots.COUNT.booted, len(boots.COUNT.failed)
-    yield
+    return emulator.run(item, nextitem, bench.spoiled)
 
 
 def pytest_runtest_teardown(item):
@@ -254,15 +256,17 @@ def pytest_terminal_summary(terminalreporter):
 
 def pytest_exception_interact(node, report):
     """Guests that a fixture could not make ready are of no use to others."""
-    if report.when == "setup":
-        node.config.bench.clear()
+    bench = node.config.bench
+    if report.when == "setup" and bench.lab is not None:
+        bench.spoiled.look(bench.lab, bool(judge.kernel_reports(bench.lab)))
+        bench.clear()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Has the guests judged as a part of the scenario, so that what a kernel says fails
     the scenario during which it was said."""
-    if wanted(pyfuncitem) is not None:
+    if wanted(pyfuncitem) is not None and not hasattr(pyfuncitem.obj, "judged"):
         pyfuncitem.obj = _judged(pyfuncitem, pyfuncitem.obj)
     # Left to pytest, which calls it now.
     return None
@@ -278,13 +282,18 @@ def _judged(item, scenario):
             _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
         except BaseException as error:
             words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
-            if not isinstance(error, judge.Harmed):
-                words += judge.kernel_reports(lab) + [judge.last_words(lab)]
+            harmed = isinstance(error, judge.Harmed)
+            reports = [] if harmed else judge.kernel_reports(lab)
+            bench.spoiled.look(lab, harmed or bool(reports))
+            if not harmed:
+                words += reports + [judge.last_words(lab)]
             item.add_report_section("call", "guests", "\n\n".join(words))
             bench.clear()
             raise
         if fresh or leaky:
             bench.clear()
+    # So that it is not judged twice when it is run again.
+    run.judged = True
     return run
 
 

@@ -80,4 +80,4 @@ def test_the_closing_lines(tmp_path, capsys):
     Tally(3, 0, 0, booted=1).save(tmp_path / "kunit")
     assert main("sum", str(tmp_path / "scenarios"), str(tmp_path / "kunit")) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "6 guests booted, 1 of them again as they did not come up", "7 passed, 0 failed, 2 skipped"]
+        "6 guests booted, 1 of them again as they did not come up, or their emulator failed", "7 passed, 0 failed, 2 skipped"]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Scenarios that an emulator spoiled.
+
+QEMU 10.0 dies of an assertion of its own now and then (see guest.DidNotBoot), also long after
+the boot.  That says nothing of what is tested: the scenario is run once more, on new guests.  One
+in which a kernel has reported something is not, as that would be lost."""
+
+import contextlib
+import signal
+import subprocess
+
+from _pytest.runner import runtestprotocol
+
+from testbed import boots
+
+
+def assertion(returncode: int | None, log: str) -> str | None:
+    """What an emulator says that an assertion of its own has ended; None of one that lives,
+    was killed, or ended for another reason."""
+    if returncode != -signal.SIGABRT:
+        return None
+    lines = [line for line in log.splitlines() if "assertion" in line.lower()]
+    return lines[-1].strip() if lines else None
+
+
+class Spoiled:
+    """Remembers which of the guests of a scenario had an emulator that failed."""
+
+    def __init__(self):
+        # Whether it may be run again, and is to be.
+        self.may, self.found = False, False
+
+    def look(self, lab, harmed: bool) -> None:
+        """To be called when a scenario has failed, before its guests are given up; `harmed` says
+        that a kernel has reported something."""
+        words = {guest: said for guest in lab.guests.values() if (said := _last_words(guest))}
+        self.found = self.may and bool(words) and not harmed
+        if self.found:
+            for guest, said in words.items():
+                boots.COUNT.fail(guest, RuntimeError(f"its emulator failed during a scenario: {said}"))
+
+
+def _last_words(guest) -> str | None:
+    if guest.channel is not None and guest.channel.closed:
+        # It may be about to end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            guest.process.wait(5)
+    return assertion(guest.process.poll(), (guest.folder / "qemu.log").read_text(errors="replace"))
+
+
+def run(item, nextitem, spoiled: Spoiled) -> bool:
+    """Runs a scenario, and a second time if the emulator spoiled the first; as pytest does it, but
+    for that."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    spoiled.may, spoiled.found = True, False
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    spoiled.may = False
+    if spoiled.found and any(report.failed for report in reports):
+        # The teardown noted what the guests cost, and does so for both runs at the end.
+        item.user_properties.clear()
+        item._initrequest()
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
