@@ -136,12 +136,12 @@ def leaves(client, program) -> list[str]:
 @pytest.mark.fast
 @pytest.mark.rdma("rxe")
 def test_who_asks_for_much_has_little(pair):
-    """A path of 600 connections, of which one comes: who asks so does not keep others out."""
+    """A path of 300 connections, of which one comes: who asks so does not keep others out."""
     server, client = pair
     start(pair, "")
     free = "awk '/^MemAvailable/ { print $2 }' /proc/meminfo"
     before = int(server.run(free))
-    program = sits(client, "print(ask(600), ask(600))")
+    program = sits(client, "print(ask(300), ask(300))")
     assert before - int(server.run(free)) < 32 << 10
     client.run(OURS.map_device("/dev/nullb0", session="honest"))
     client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
