@@ -118,18 +118,10 @@ def reset(dice) -> str:
     return write(f"{CLIENT}/paths/*/stats/reset_all", "1")
 
 
-def unload_client(dice) -> str:
-    answer = rmmod("ibnbd_client")
+def unload(side: str) -> str:
+    answer = rmmod(f"ibnbd_{side}")
     if answer == "ok":
-        rmmod("ibtrs_client")
-    load()
-    return answer
-
-
-def unload_server(dice) -> str:
-    answer = rmmod("ibnbd_server")
-    if answer == "ok":
-        rmmod("ibtrs_server")
+        rmmod(f"ibtrs_{side}")
     load()
     return answer
 
@@ -180,8 +172,8 @@ DEEDS = {
     "disconnect": disconnect_path,
     "policy": policy,
     "reset": reset,
-    "unload": unload_client,
-    "unload-server": unload_server,
+    "unload": lambda dice: unload("client"),
+    "unload-server": lambda dice: unload("server"),
     "remove-device": remove_device,
     "rename": rename_device,
     "server-disconnect": server_disconnect,

@@ -6,9 +6,11 @@ import random
 import statistics
 import time
 
+from .. import blockdev
+from ..channel import Job
 from ..guest import Guest
 from ..load import Load
-from .report import ENOUGH
+from . import report
 
 # Both are measured in turns, so that what else the machine does meanwhile falls on both.
 TURNS, SECONDS = 3, 2.0
@@ -60,5 +62,17 @@ def share(load: Load, hostile: Beside) -> float:
         alone.append(_rate(load))
         hostile.resume()
         beside.append(_rate(load))
-    hostile.guest.run(f"touch {ENOUGH}")
+    hostile.guest.run(f"touch {report.ENOUGH}")
     return statistics.median(beside) / statistics.median(alone)
+
+
+def ends_well(load: Load, fuzzer: Job, program: Beside) -> None:
+    """Measures the honest client beside a fuzzer, and sees that both end as they should."""
+    part = share(load, program)
+    said = fuzzer.wait(seconds() + 600, check=False)
+    print(said, f"and the honest client at {part:.2f} of its speed")
+    assert report.parse(said) and not report.failures(said), said
+    load.goes_on()
+    load.end()
+    assert blockdev.connected(load.client) == 1
+    assert part >= 0.5, f"beside a hostile peer an honest client has {part:.2f} of its speed"

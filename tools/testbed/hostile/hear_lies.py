@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """The program of the hostile server's victim: goes through the table, a line for each case."""
 
-import argparse
 import socket
 
 from . import report
 from .lies import LIES, Lie
-from .values import representatives
+from .values import chosen
 from .victim import ADDRESS, Victim
 
 CONTROL = 4000
@@ -38,12 +37,7 @@ def run(server: Server, number: int, lie: Lie) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--all", action="store_true", help="not only some of each kind")
-    chosen = parser.parse_args()
-    names = [lie.name for lie in LIES if chosen.only in lie.name]
-    wanted = set(names) if chosen.all else representatives(names)
+    wanted = chosen([lie.name for lie in LIES])
     server = Server(ADDRESS)
     for number, lie in enumerate(LIES):
         if lie.name in wanted:

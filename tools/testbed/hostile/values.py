@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is tried in the fields of messages."""
 
+import argparse
 import re
 
 from .wire import Field
@@ -39,3 +40,13 @@ def representatives(names: list[str]) -> set[str]:
         count = len(family)
         chosen |= {family[-1], *family[:count > 3], *family[count // 2:][:count > 8]}
     return chosen
+
+
+def chosen(names: list[str]) -> set[str]:
+    """The cases of a table that the command line of its program asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--all", action="store_true", help="not only some of each kind")
+    options = parser.parse_args()
+    names = [name for name in names if options.only in name]
+    return set(names) if options.all else representatives(names)

@@ -4,9 +4,8 @@ or ends its own path, and nobody else notices."""
 
 import pytest
 
-from testbed import blockdev
 from testbed.hostile import launch, report
-from testbed.hostile.beside import Beside, seconds, seed, share, table
+from testbed.hostile.beside import Beside, ends_well, seconds, seed, table
 from testbed.load import Load
 from testbed.stack import STACKS
 
@@ -60,13 +59,6 @@ def test_fuzz(pair):
     client.run(OURS.map_device(f"/dev/{OTHER}"))
     load = Load(client, OURS)
     fuzz = launch.ready(launch.start(client, "fuzz", f"{seed()} {seconds()} {DISK}"))
-    part = share(load, Beside(client, "testbed.hostile.fuzz"))
-    said = fuzz.wait(seconds() + 600, check=False)
-    print(said, f"and the honest client at {part:.2f} of its speed")
-    assert report.parse(said) and not report.failures(said), said
-    load.goes_on()
-    load.end()
-    assert blockdev.connected(client) == 1
-    assert part >= 0.5, f"beside a hostile client an honest one has {part:.2f} of its speed"
+    ends_well(load, fuzz, Beside(client, "testbed.hostile.fuzz"))
     client.run(OURS.unmap())
     nothing_is_left(server)

@@ -8,7 +8,7 @@ import pytest
 
 from testbed import blockdev
 from testbed.hostile import launch, report
-from testbed.hostile.beside import Beside, seconds, seed, share, table
+from testbed.hostile.beside import Beside, ends_well, seconds, seed, table
 from testbed.lab import SERVER_ADDRESS
 from testbed.load import Load
 from testbed.stack import STACKS
@@ -47,11 +47,4 @@ def test_fuzz(pair):
     load = Load(client, OURS)
     serve(server)
     fuzz = launch.ready(launch.start(client, "fuzz_victim", f"{seed()} {seconds()}"))
-    part = share(load, Beside(client, "testbed.hostile.fuzz_victim"))
-    said = fuzz.wait(seconds() + 600, check=False)
-    print(said, f"and the honest server's disk at {part:.2f} of its speed")
-    assert report.parse(said) and not report.failures(said), said
-    load.goes_on()
-    load.end()
-    assert blockdev.connected(client) == 1
-    assert part >= 0.5, f"beside a hostile server an honest one's disk has {part:.2f} of its speed"
+    ends_well(load, fuzz, Beside(client, "testbed.hostile.fuzz_victim"))
