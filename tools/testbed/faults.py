@@ -213,6 +213,7 @@ class Phases:
 
     @staticmethod
     def load() -> str:
+        """Where a call fails once, busybox loads the module at its second attempt."""
         answers = races.load()
         return "ok" if set(answers) <= {"ok", "none"} else "refused"
 
@@ -334,7 +335,6 @@ def main() -> int:
     from checker import Checkers
 
     budget, seed, named = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    end = time.monotonic() + budget
     # Functions of modules can be watched once these are there.
     races.program("modprobe", "rdma_cm")
     # The kernel would run modprobe for a disk that goes as it is opened, which holds up all.
@@ -349,6 +349,7 @@ def main() -> int:
     try:
         if not named:
             cases = pick(run.cases(), run.dice)
+        end = time.monotonic() + budget
         for case in cases:
             if not named and time.monotonic() > end:
                 break
