@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Each error has an errno, and a line for the log that no other error of its type has.
+
+use std::collections::HashSet;
+
+use ibnbd_proto::access::{Access, AccessMode, BadAccessMode};
+use ibnbd_proto::identity::{Difference, Identity};
+use ibnbd_proto::io_check::IoError;
+use ibnbd_proto::map_opts::{BadUnmapMode, MapError};
+use ibnbd_proto::msg::{MsgError, Op};
+use ibnbd_proto::path::PathError;
+use ibnbd_proto::state::DevState;
+use ibtrs_proto::addr::AddrError;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::name::NameError;
+use ibtrs_proto::opts::{OptError, OptProblem};
+
+/// The texts of one type: lines of ASCII that begin and end with something, all of them different.
+fn differ(of: &str, texts: &[&str]) {
+    for text in texts {
+        let is_line = text.bytes().all(|b| (b' '..=b'~').contains(&b));
+        assert!(is_line && !text.is_empty(), "{of}: {text:?}");
+        assert_eq!(*text, text.trim(), "{of}");
+    }
+    let set: HashSet<_> = texts.iter().collect();
+    assert_eq!(set.len(), texts.len(), "{of}: {texts:?}");
+}
+
+/// All errors of a type, and the errno of each.
+macro_rules! errors {
+    ($type:ident: $($error:expr => $errno:ident,)*) => {
+        differ(stringify!($type), &[$($error.as_str()),*]);
+        $(assert_eq!($error.errno(), Errno::$errno, "{:?}", $error);)*
+    };
+}
+
+#[test]
+fn what_users_write() {
+    let option = OptError {
+        problem: OptProblem::Missing,
+        option: "sessname",
+    };
+    errors! { MapError:
+        MapError::Option(option) => EINVAL,
+        MapError::Session(NameError::Empty) => EINVAL,
+        MapError::Device(NameError::TooLong) => ENAMETOOLONG,
+        MapError::Path(AddrError::Ip, "ip:") => EINVAL,
+        MapError::Port("0") => EINVAL,
+        MapError::AccessMode("wo") => EINVAL,
+        MapError::Exclusive("2") => EINVAL,
+        MapError::PollQueues("-2") => EINVAL,
+    }
+    // What is wrong inside of an option says so itself.
+    assert_eq!(MapError::Option(option).as_str(), option.as_str());
+    let path = AddrError::Gid;
+    assert_eq!(MapError::Path(path, "gid:").as_str(), path.as_str());
+    errors! { PathError:
+        PathError::Empty => EINVAL,
+        PathError::Parent => EINVAL,
+        PathError::TooLong => ENAMETOOLONG,
+        PathError::NotPrintable => EINVAL,
+        PathError::Relative => EINVAL,
+    }
+    assert_eq!(BadUnmapMode.as_str(), "write normal or force");
+    assert_eq!(BadUnmapMode.errno(), Errno::EINVAL);
+    let modes = "access mode is not ro, rw or migration";
+    assert_eq!(BadAccessMode.as_str(), modes);
+    assert_eq!(MapError::AccessMode("wo").as_str(), modes);
+    assert_eq!(BadAccessMode.errno(), Errno::EINVAL);
+}
+
+#[test]
+fn what_peers_send() {
+    errors! { MsgError:
+        MsgError::Short => EINVAL,
+        MsgError::Type(9) => EINVAL,
+        MsgError::AccessMode(9) => EINVAL,
+        MsgError::Name(NameError::TooLong) => ENAMETOOLONG,
+        MsgError::Op(9) => EOPNOTSUPP,
+        MsgError::Flags(9) => EOPNOTSUPP,
+        MsgError::BlockSize(9) => EINVAL,
+        MsgError::Capacity(9) => EFBIG,
+        MsgError::Direction => EINVAL,
+    }
+    let name = NameError::NoNul;
+    assert_eq!(MsgError::Name(name).as_str(), name.as_str());
+    errors! { IoError:
+        IoError::Direction => EINVAL,
+        IoError::ReadOnly => EROFS,
+        IoError::Length => EINVAL,
+        IoError::Empty => EINVAL,
+        IoError::Data => EINVAL,
+        IoError::Flags => EINVAL,
+        IoError::Alignment => EINVAL,
+        IoError::Range => EIO,
+    }
+}
+
+#[test]
+fn names() {
+    differ("operations", &Op::ALL.map(|op| op.as_str()));
+    differ("states", &DevState::ALL.map(|state| state.as_str()));
+    let modes = [AccessMode::Ro, AccessMode::Rw, AccessMode::Migration];
+    let all = modes
+        .iter()
+        .flat_map(|&mode| [false, true].map(|exclusive| Access { mode, exclusive }));
+    let all: Vec<_> = all.collect();
+    differ(
+        "access",
+        &all.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+    );
+    for access in all {
+        let name = access.mode.as_str();
+        assert!(access.as_str().starts_with(name));
+        assert_eq!(access.as_str().ends_with(", exclusive"), access.exclusive);
+        // Whoever only reads, and lets others do as they like, claims nothing.
+        let reads = access.mode == AccessMode::Ro;
+        assert_eq!(access.claims(), access.exclusive || !reads, "{access:?}");
+    }
+    differ(
+        "differences",
+        &[
+            Difference::Identity.as_str(),
+            Difference::BlockSize.as_str(),
+            Difference::Smaller.as_str(),
+        ],
+    );
+    let identity = format!("{:?}", Identity::from_wire(0x1234));
+    assert_eq!(identity, "Identity(0x0000000000001234)");
+}
