@@ -93,6 +93,14 @@ fn bad_paths() {
         root(&mut large, "/%SESSNAME%x/".repeat(1100).as_str(), session),
         Err(TooLong)
     );
+    // Nor do names of sessions make it longer: 256 bytes each, and one less.
+    let name = "s".repeat(254);
+    let session = SessionName::new(name.as_bytes()).unwrap();
+    let most = format!("{}/%SESSNAME%", "/%SESSNAME%x".repeat(15));
+    let made = root(&mut large, &most, session);
+    assert_eq!(made.map(|p| p.count_bytes()), Ok(PATH_MAX - 1));
+    let one_more = format!("{most}x");
+    assert_eq!(root(&mut large, &one_more, session), Err(TooLong));
     assert_eq!(TooLong.errno(), Errno::ENAMETOOLONG);
     let marks = "/%SESSNAME%".repeat(300);
     assert_eq!(joined(&marks, &"s".repeat(254), "d"), Err(TooLong));
@@ -231,6 +239,8 @@ fn standing() {
         assert_eq!(s.gate() == Gate::Pass, s == Open);
         // Who waits is waited for.
         assert!(s.gate() != Gate::Hold || s.is_retried());
+        // What an operator decides is left to one.
+        assert_eq!(s.is_retried(), matches!(s, Forgotten | Overdue), "{s:?}");
         assert_eq!(s.failed(false), s);
         assert_ne!(s.failed(true).gate(), Gate::Hold);
         assert_eq!(s.failed(true).is_retried(), s.is_retried());

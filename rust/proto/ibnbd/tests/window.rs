@@ -101,3 +101,71 @@ fn no_numbers_break_it() {
         assert!(window.limit() >= Window::MIN);
     }
 }
+
+/// A window whose base is 1000 ns, and that has grown to at least `limit` before the first second is
+/// over; with the time.
+fn grown(limit: u32) -> (Window, u64) {
+    let mut window = Window::new();
+    let mut now = 0;
+    while window.limit() < limit {
+        now += 1000;
+        window.ended(1000, now);
+        assert!(now < Window::PERIOD_NS / 2, "it does not grow");
+    }
+    (window, now)
+}
+
+/// Has as many requests end as are under way, the first `late` of them after `took` ns.
+fn round(window: &mut Window, now: &mut u64, late: u32, took: u64) -> u32 {
+    for n in 0..window.limit() {
+        *now += 1;
+        window.ended(if n < late { took } else { 1000 }, *now);
+    }
+    window.limit()
+}
+
+#[test]
+fn what_is_late_and_how_much_room_there_is_then() {
+    let (mut window, mut now) = grown(64);
+    let limit = window.limit();
+    // Twice the base is not late yet: an eighth more.
+    let more = round(&mut window, &mut now, limit, 2000);
+    assert_eq!(more, limit + limit / 8);
+    // More than a quarter is, up to the half: as many as before.
+    let half = more / 2;
+    assert_eq!(round(&mut window, &mut now, half, 2001), more);
+    // More than the half: a quarter less.
+    assert_eq!(round(&mut window, &mut now, more, 2001), more - more / 4);
+}
+
+#[test]
+fn exactly_half_of_them_late_changes_nothing() {
+    let (mut window, mut now) = grown(16);
+    while window.limit() % 2 != 0 {
+        round(&mut window, &mut now, 0, 0);
+    }
+    let limit = window.limit();
+    assert_eq!(round(&mut window, &mut now, limit / 2, 5000), limit);
+}
+
+#[test]
+fn the_base_is_measured_once_a_period() {
+    let (mut window, mut now) = grown(40);
+    let limit = window.limit();
+    now = now.max(Window::PERIOD_NS - 2);
+    window.ended(1000, now);
+    assert_eq!(window.limit(), limit, "too early");
+    // The first measurement began with the first request, at 1000 ns.
+    now = Window::PERIOD_NS + 1000;
+    window.ended(1000, now);
+    // What was under way before, and four more.
+    for n in 0..limit + 4 {
+        assert_eq!(window.limit(), Window::MIN, "{n}");
+        now += 1;
+        // From now on everything takes longer.
+        window.ended(50_000, now);
+    }
+    assert_eq!(window.limit(), limit);
+    // By the new base nothing of that is late.
+    assert!(round(&mut window, &mut now, limit, 100_000) > limit);
+}
