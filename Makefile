@@ -39,6 +39,11 @@ install:
 	install -D -m 644 tools/udev/60-ibnbd.rules $(INSTALL_MOD_PATH)$(UDEV_RULES)/60-ibnbd.rules
 	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $(shell cat $(kdir)/include/config/kernel.release)
 
+# The Debian packages.
+.PHONY: deb
+deb:
+	@scripts/build-deb.sh $(OUT)
+
 .PHONY: clean
 clean:
 	rm -rf $(OUT) rust-project.json
@@ -73,6 +78,7 @@ fuzz-host:
 help:
 	@echo 'Modules for a kernel that is there (KDIR=, default the running one):'
 	@echo '  make, make install, make clean'
+	@echo '  make deb                    Debian packages, in build/'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo 'In guests, with kernels of our own (built once and cached):'
 	@echo '  make demo [STACK=mainline]  maps a disk and verifies it with fio'
@@ -82,6 +88,7 @@ help:
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
 	@echo '  make fuzz                   hostile peers, ten minutes of them'
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
+	@echo '  make test-deb               installs and purges the packages in a fresh Debian 13'
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench                  counts instructions beside mainline'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'

@@ -71,7 +71,7 @@ check_config() {
 	[0-6].* | 7.[0-2].* | 7.[0-2]-*) missing "kernel 7.3 or later (this is $release)" ;;
 	esac
 	# Versions of symbols would have to be made of the Rust code's debugging information.
-	[ "$(value CONFIG_MODVERSIONS)" != y ] ||
+	[ "$(value CONFIG_RUST)$(value CONFIG_MODVERSIONS)" != yy ] ||
 		missing "a kernel without CONFIG_MODVERSIONS: the modules export Rust symbols, which get no versions"
 }
 

@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# dkms-catch-up.sh MODULE VERSION: has DKMS build and install the modules for
+# each kernel that has headers and no modules yet, and says in a line for each
+# other kernel why there are none.  The package runs it when kernels' headers or
+# sources were installed, and does not fail for a kernel that has no modules.
+set -u
+
+module=$1
+version=$2
+scripts=$(dirname "$0")
+
+say() { printf '%s: %s\n' "$module" "$*"; }
+is_installed() { dkms status -m "$module" -v "$version" -k "$1" 2>/dev/null | grep -q ': installed'; }
+# All that check-kdir.sh has to say, in one line.
+unfit() { "$scripts/check-kdir.sh" --kernel-only "$1" 2>&1 | sed -n 's/^missing: //p' | paste -sd ';' | sed 's/;/; /g'; }
+
+catch_up() {
+	local kernel=$1 headers=$2 why
+	why=$(unfit "$headers")
+	if [ -n "$why" ]; then
+		say "no modules for kernel $kernel, which does not suit: $why"
+	elif is_installed "$kernel"; then
+		say "the modules for kernel $kernel are installed"
+	elif ! why=$("$scripts/kernel-metadata.sh" "$headers" 2>&1 >/dev/null); then
+		say "no modules for kernel $kernel: $(tail -n 1 <<<"${why#error: }")"
+	elif dkms install -m "$module" -v "$version" -k "$kernel"; then
+		say "the modules for kernel $kernel are installed"
+	else
+		say "no modules for kernel $kernel: they could not be built, see above"
+	fi
+}
+
+[ ! -e /etc/dkms/no-autoinstall ] || exit 0
+for headers in /lib/modules/*/build; do
+	[ ! -d "$headers/include" ] || catch_up "$(basename "$(dirname "$headers")")" "$headers"
+done
