@@ -130,8 +130,11 @@ take_release() {
 
 # Modules need the headers and the rules of the build, not the sources.
 prune() {
-	local folder=$work/source
-	rm -rf "$folder"/{Documentation,drivers,sound,fs,net,samples,LICENSES}
+	local folder=$work/source arch
+	rm -rf "$folder"/{Documentation,drivers,sound,fs,net,samples,LICENSES} "$work/build/rust/host"
+	for arch in "$folder"/arch/*/; do
+		[ -e "$work/build/arch/$(basename "$arch")" ] || rm -rf "$arch"
+	done
 	find "$work/build/rust" -name '*.o' -delete
 }
 

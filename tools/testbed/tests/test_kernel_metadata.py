@@ -135,6 +135,9 @@ def test_it_is_made_once(machine):
         assert result.stdout.splitlines()[-1] == str(machine.folder())
     assert machine.builds() == 1
     assert machine.run("--find", machine.headers).stdout.strip() == str(machine.folder())
+    # Sources that modules are not built with are not kept.
+    source = machine.folder().parent / "source"
+    assert (source / "rust/helpers/net/genetlink.c").exists() and not (source / "drivers").exists()
     # The version magic is the kernel's, and its own symbols are known to modpost.
     for name in ("include/config/kernel.release", "include/generated/utsrelease.h", "Module.symvers"):
         assert (machine.folder() / name).read_text() == (machine.headers / name).read_text()
