@@ -19,6 +19,11 @@ shell:
 test:
 	@scripts/test.sh
 
+# The Debian packages, in a fresh Debian 13 without a guest: not a part of `make test`.
+.PHONY: test-deb
+test-deb:
+	@scripts/test-deb.sh
+
 # Races, on a kernel that is built for it: not a part of `make test`.
 test-kcsan:
 	@scripts/test-kcsan.sh

@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# test-deb.sh: the Debian packages in a fresh Debian 13 with backports, made with
+# mmdebstrap: built and looked at by lintian, installed, built by DKMS for Debian's
+# own kernel, rebuilt for a second one, skipped for one that is too old, purged.
+# No kernel is booted.  Needs root, mmdebstrap and a package mirror.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/apt-suite.sh
+. "$TOP/scripts/apt-suite.sh"
+
+MODULES_OF_OURS=(ibtrs_core ibtrs_client ibtrs_server ibnbd_client ibnbd_server)
+work=$IBTRS_CACHE/test-deb
+base=$work/debian13.tar
+logs=$work/logs
+version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/debian/changelog")
+passed=0
+
+# inside ROOT COMMAND: in that tree, with its own mounts.
+inside() {
+	# shellcheck disable=SC2016 # for the inner shell
+	unshare --mount --pid --fork bash -c '
+		mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" || exit
+		exec chroot "$1" env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+			PATH=/usr/sbin:/usr/bin:/sbin:/bin bash -c "$2"' - "$work/$1" "$2"
+}
+
+# step NAME COMMAND...: its output goes to a log, its time to the screen.
+step() {
+	local name=$1 started log rc=0
+	shift
+	log=$logs/$(tr -cs '[:alnum:]' - <<<"$name" | sed 's/-$//').log
+	started=$(date +%s)
+	# In the background, or bash would go on after a command that fails in it.
+	"$@" >"$log" 2>&1 &
+	wait $! || rc=$?
+	if [ "$rc" != 0 ]; then
+		tail -n 40 "$log" >&2
+		die "$name: status $rc, see $log"
+	fi
+	passed=$((passed + 1))
+	say "$name: $(($(date +%s) - started)) s"
+}
+
+make_base() {
+	local mirror key='[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]'
+	[ ! -e "$base" ] || return 0
+	mirror=$(debian_mirror)
+	mmdebstrap --variant=minbase --include=ca-certificates trixie "$base.new" \
+		"deb $key $mirror trixie main" "deb $key $mirror trixie-backports main"
+	mv "$base.new" "$base"
+}
+
+fresh() {
+	rm -rf "${work:?}/$1"
+	mkdir -p "$work/$1"
+	tar -C "$work/$1" -xf "$base"
+	cp -L /etc/resolv.conf "$work/$1/etc/"
+	inside "$1" 'apt-get update -q'
+}
+
+build_packages() {
+	fresh builder
+	inside builder 'apt-get install -qy --no-install-recommends debhelper dh-dkms lintian'
+	mkdir -p "$work/builder/root/ibtrs"
+	git -C "$TOP" ls-files -z --cached --others --exclude-standard |
+		tar -C "$TOP" --null --no-recursion --files-from=- -c | tar -C "$work/builder/root/ibtrs" -x
+	inside builder 'make -C /root/ibtrs deb'
+}
+
+check_packages() { inside builder 'lintian --display-info --info --fail-on error,warning,info /root/ibtrs/build/*.deb'; }
+
+# The kernel of the release itself, too old for the modules.
+install_old_kernel() {
+	fresh machine
+	inside machine 'apt-get install -qy --no-install-recommends linux-headers-amd64'
+}
+
+install_packages() {
+	cp "$work"/builder/root/ibtrs/build/*.deb "$work/machine/root/"
+	inside machine 'apt-get install -qy /root/ibtrs-*.deb'
+}
+
+install_second_kernel() {
+	local release
+	release=$(kernel_like '7\.[^-]*-amd64')
+	inside machine "apt-get install -qy linux-headers-${release%-amd64}-cloud-amd64"
+}
+
+# has_modules RELEASE: all five, for this very kernel, signed and without
+# debugging information.
+has_modules() {
+	local release=$1 module file
+	for module in "${MODULES_OF_OURS[@]}"; do
+		file=$(cd "$work/machine" && ls "lib/modules/$release/updates/dkms/$module".ko*)
+		inside machine "modinfo -F vermagic /$file" | grep -q "^$release "
+		inside machine "modinfo -F signer /$file" | grep -q .
+		[ "$(stat -c %s "$work/machine/$file")" -lt 1500000 ]
+	done
+	inside machine "dkms status ibtrs -k $release" | grep ': installed'
+}
+
+# The release of the one kernel whose name fits.
+kernel_like() { (cd "$work/machine/lib/modules" && printf '%s\n' * | grep -xE "$1"); }
+
+says_why_not() {
+	grep -E "^ibtrs: no modules for kernel 6\.12[^ ]*, which does not suit: .*CONFIG_RUST" "$logs"/the-packages-install.log
+	[ ! -e "$work/machine/lib/modules/$(kernel_like '6\..*')/updates" ]
+}
+
+# apt may unpack a kernel's headers before its source: without the source the
+# modules are skipped, and built when it has come.
+lose_source() {
+	local release
+	release=$(kernel_like '7\.[^-]*-amd64')
+	inside machine "dkms remove ibtrs/$version -k $release"
+	# What was made is kept for later, to save the time.
+	mv "$work/machine/var/lib/ibtrs/kernel/$release" "$work/machine/root/made"
+	inside machine "dpkg --purge --force-depends linux-source-$(cut -d. -f1,2 <<<"$release")"
+	inside machine "/usr/lib/dkms/dkms_autoinstaller start $release"
+	[ ! -e "$work/machine/lib/modules/$release/updates/dkms" ]
+}
+find_source_again() {
+	mv "$work/machine/root/made" "$work/machine/var/lib/ibtrs/kernel/$(kernel_like '7\.[^-]*-amd64')"
+	inside machine 'apt-get install -qy --fix-broken'
+}
+
+purge() { inside machine 'apt-get purge -qy ibtrs-dkms ibtrs-tools'; }
+
+nothing_is_left() {
+	local left
+	rm -f "$work"/machine/root/*.deb
+	left=$(find "$work/machine" -xdev \( -name '*ibtrs*' -o -name '*ibnbd*' \) \
+		-not -path '*/var/cache/apt/*' -not -path '*/var/log/*')
+	[ -z "$left" ] || die "left behind: $left"
+}
+
+[ "$(id -u)" = 0 ] || die "this makes trees of another Debian, which root has to do"
+command -v mmdebstrap >/dev/null || die "mmdebstrap is needed: apt install mmdebstrap"
+mkdir -p "$logs"
+step "a fresh Debian 13" make_base
+step "the packages are built" build_packages
+step "lintian has nothing to say" check_packages
+step "an old kernel is installed" install_old_kernel
+step "the packages install" install_packages
+step "the modules are there" has_modules "$(kernel_like '7\.[^-]*-amd64')"
+step "the old kernel is skipped and named" says_why_not
+step "a second kernel is installed" install_second_kernel
+step "its modules are there" has_modules "$(kernel_like '7\..*-cloud-amd64')"
+step "a kernel without its source is skipped" lose_source
+step "the source comes" find_source_again
+step "the modules of its kernel are there" has_modules "$(kernel_like '7\.[^-]*-amd64')"
+step "the packages are purged" purge
+step "nothing is left" nothing_is_left
+rm -rf "$work/builder" "$work/machine"
+say "test-deb: $passed passed"
