@@ -611,7 +611,7 @@ impl<D: Driver> Drop for Unadded<D> {
         // data.
         unsafe { bindings::put_disk(self.disk) };
         if looks.is_none() {
-            // Better that it stays for ever than that it is missed.
+            // Better that it stays for ever, and the driver with it, than that it is missed.
             pr_err!("bug: somebody keeps a disk that could not be added, and so its memory\n");
             return;
         }
