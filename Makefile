@@ -69,10 +69,12 @@ fmt-check:
 	@$(rustfmt) --check $(rust-files)
 
 # Of what has no kernel in it.
-.PHONY: fuzz-host
+.PHONY: fuzz-host mutants
 SECONDS_OF_FUZZING ?= 60
 fuzz-host:
 	@scripts/fuzz-host.sh $(SECONDS_OF_FUZZING)
+mutants:
+	@scripts/mutants.sh $(MUTANTS)
 
 .PHONY: help
 help:
@@ -86,6 +88,7 @@ help:
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
 	@echo '  make kunit                  the suites inside the modules'
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
+	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
 	@echo '  make fuzz                   hostile peers, ten minutes of them'
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
 	@echo '  make test-deb               installs and purges the packages in a fresh Debian 13'

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# mutants.sh [ARGUMENT...]: changes rust/proto in one place after the other and looks whether a test fails
+# (cargo-mutants; the arguments are its, such as -f fsm/client_path.rs, or --shard 0/20). What need not be
+# found stands in .cargo/mutants.toml, with the reason. Takes hours for all of it.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+
+VERSION=26.0.0
+root=$IBTRS_CACHE/mutants-$VERSION
+
+install_mutants() {
+	cargo install --locked cargo-mutants --version "$VERSION" --root "$root"
+}
+
+[ -x "$root/bin/cargo-mutants" ] ||
+	with_progress "Building cargo-mutants $VERSION" 200 install_mutants
+cd "$TOP"
+mkdir -p "$IBTRS_CACHE/mutants"
+exec "$root/bin/cargo-mutants" mutants --package ibtrs_proto --package ibnbd_proto \
+	--output "$IBTRS_CACHE/mutants" --jobs "${JOBS_MUTANTS:-1}" --no-shuffle "$@"
