@@ -7,7 +7,7 @@
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
-VERSION=26.0.0
+VERSION=27.1.0
 root=$IBTRS_CACHE/mutants-$VERSION
 
 install_mutants() {

@@ -91,7 +91,6 @@ impl Policy {
     pub fn parse(bytes: &[u8]) -> Result<Self, BadPolicy> {
         let text = text::line(bytes).map_err(|_| BadPolicy)?;
         match text {
-            "" => return Err(BadPolicy),
             "0" => return Ok(Policy::RoundRobin),
             "1" => return Ok(Policy::MinInflight),
             "2" => return Ok(Policy::MinLatency),

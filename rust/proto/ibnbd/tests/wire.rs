@@ -349,6 +349,7 @@ fn io_golden() {
     assert_eq!(format!("{:?}", IoFlags::FUA), r#"{"FUA"}"#);
     let both = IoFlags::FUA.and(IoFlags::SYNC);
     assert!(both.contains(IoFlags::FUA) && both.contains(both));
+    assert_eq!(both.and(IoFlags::FUA), both);
     assert!(!IoFlags::FUA.contains(both) && !IoFlags::FUA.contains(IoFlags::SYNC));
     assert!(!IoFlags::NONE.contains(IoFlags::FUA) && IoFlags::FUA.contains(IoFlags::NONE));
 }

@@ -4,7 +4,7 @@
 
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::failover::*;
-use ibtrs_proto::handshake::RspExt;
+use ibtrs_proto::handshake::{RspExt, MAX_EPOCH};
 use proptest::prelude::*;
 
 fn server(run: u8, gen: u32) -> Option<RspExt> {
@@ -321,15 +321,66 @@ fn admin_messages_wait_for_no_path() {
 fn epochs_end() {
     let mut f = Failover::new();
     assert_eq!((f.begin(), f.begin()), (Some(1), Some(2)));
-    let names = [
-        Refusal::OtherServer,
-        Refusal::QueueDepth,
-        Refusal::MaxIo,
-        Refusal::Closed,
-    ]
-    .map(|r| (r.as_str(), r.errno()));
-    assert_eq!(names[0].1, Errno::ESTALE);
-    assert!(names.iter().all(|(s, _)| !s.is_empty()));
+    // 27 bits of them, and no number comes twice.
+    assert_eq!(MAX_EPOCH, 0x07FF_FFFF);
+    for _ in 3..MAX_EPOCH {
+        f.begin();
+    }
+    assert_eq!((f.begin(), f.begin()), (Some(MAX_EPOCH), None));
+    assert_eq!(f.begin(), None);
+}
+
+#[test]
+fn who_is_known_to_have_extensions() {
+    let mut f = Failover::new();
+    assert!(!f.has_ext() && !f.is_failing());
+    let a = up(&mut f, server(1, 1));
+    assert!(f.has_ext());
+    // Also as long as nobody is connected.
+    f.path_lost(&a);
+    assert!(f.has_ext());
+    up(&mut f, None);
+    assert!(!f.has_ext());
+}
+
+#[test]
+fn users_are_called_one_call_at_a_time() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    assert_eq!(f.call(), None);
+    f.path_lost(&a);
+    assert_eq!(f.call(), Some(Call::Down));
+    assert_eq!(f.call(), None, "it has not returned");
+    up(&mut f, server(1, 1));
+    assert_eq!(f.call(), None, "it has not returned");
+    f.returned();
+    assert_eq!(f.call(), Some(Call::Up { fresh: false }));
+    assert_eq!(f.call(), None, "it has not returned");
+    f.returned();
+    assert_eq!(f.call(), None);
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    f.path_lost(&a);
+    f.close();
+    assert_eq!(f.call(), None, "it is closed");
+}
+
+#[test]
+fn what_was_parked_while_devices_were_opened_stays_of_the_life_before() {
+    let mut f = Failover::new();
+    let a = up(&mut f, server(1, 1));
+    f.path_lost(&a);
+    let b = up(&mut f, server(2, 1));
+    assert!(f.is_held());
+    let parked = f.unsent(Entry::NEW);
+    assert_eq!(f.call(), Some(Call::Down));
+    f.returned();
+    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    f.returned();
+    assert!(!f.is_held());
+    // No path takes it a second time.
+    let parked = f.unsent(parked);
+    assert_eq!(f.next(&parked, Some(b.epoch)), Next::End(Errno::ESTALE));
 }
 
 proptest! {

@@ -25,6 +25,18 @@ fn a_key_that_was_invalidated_before_the_request_was_made_is_another() {
 }
 
 #[test]
+fn what_was_invalidated_fits_a_word() {
+    assert_eq!(Revoked::NONE.to_bits(), 0);
+    for key in [0, 1, KEY, 1 << 31, u32::MAX] {
+        let bits = revoked(key).to_bits();
+        assert_eq!(bits, 1 << 32 | u64::from(key));
+        assert_eq!(Revoked::from_bits(bits), revoked(key));
+        // Without the bit that says so there is none.
+        assert_eq!(Revoked::from_bits(u64::from(key)), Revoked::NONE);
+    }
+}
+
+#[test]
 fn an_honest_server_saves_the_local_invalidation() {
     let said = Key::Live.answered(KEY, revoked(KEY));
     assert_eq!(said, step(Key::Dead, false));
@@ -36,6 +48,7 @@ fn an_answer_alone_ends_no_read() {
     assert_eq!(said, step(Key::Dying, true));
     assert!(!Key::Dying.is_dead() && !Key::Live.is_dead());
     assert_eq!(Key::Dying.invalidated(), Key::Dead);
+    assert!(Key::Dead.is_dead());
 }
 
 #[test]

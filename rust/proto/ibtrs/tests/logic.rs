@@ -120,6 +120,20 @@ fn heartbeat_with_traffic_sends_each_tick() {
     }
 }
 
+#[test]
+fn what_is_forgiven_may_change_meanwhile() {
+    let mut hb = Heartbeat::new(5);
+    for missed in 1..=3 {
+        assert_ne!(hb.tick(0), HbAction::Dead);
+        assert_eq!(hb.missed(), missed);
+    }
+    hb.set_missed_max(4);
+    assert_eq!(hb.tick(0), HbAction::Nothing);
+    assert_eq!(hb.tick(0), HbAction::Dead);
+    hb.received();
+    assert_eq!((hb.missed(), hb.tick(0)), (0, HbAction::Send));
+}
+
 /// One message, then silence: dead 25 s after it, and 30 s at most after the last reception.
 #[test]
 fn heartbeat_in_silence() {
