@@ -177,6 +177,19 @@ fn a_disk_goes_while_requests_wait() {
 }
 
 #[test]
+fn no_request_waits_for_a_disk_that_is_gone() {
+    let threads: [Thread<World>; 2] = [
+        |stage| submitter(&View(stage), Wrong::Nothing),
+        mover!(|view| gate::go(view)),
+    ];
+    let states = play(&threads, |w| {
+        all_over(w);
+        assert_eq!(w.failed, 1);
+    });
+    assert!(states.unwrap() > 5);
+}
+
+#[test]
 fn requests_fail_when_they_have_waited_too_long() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
