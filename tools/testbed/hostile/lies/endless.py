@@ -3,10 +3,10 @@
 
 import time
 
+from .. import wire
 from ..server import SECTORS, Honest, Server
 from ..victim import Victim
 from .answers import other
-from .immediates import known_notices
 from .table import goes_on, lie, like
 
 
@@ -19,7 +19,8 @@ class Resizes(Honest):
         self.asked += 1
         self.opened = {"nsectors": SECTORS + 8 * (self.asked % 2)}
         super().open(server, request)
-        known_notices(server)
+        for _ in range(3):
+            server.imm(server.cons[0], wire.imm(wire.IMM_NOTICE, self.device_id))
 
 
 # Once for the map, and then once a second.
