@@ -13,7 +13,7 @@
 # carry a hash of the compiler and the crate.  The result is kept in
 # $IBTRS_METADATA, a folder for each kernel release.
 #
-# Status 77: the source package of this kernel is not installed.
+# Status 77: the source of this kernel, or its compilers, are not installed.
 set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 # Variables of an outer make are not for the kernel's, but for the tools.
@@ -61,7 +61,7 @@ find_source() {
 check_tool() {
 	local have want=$2
 	have=$("$1" --version 2>/dev/null | head -n 1) || true
-	[ "$have" = "$want" ] || die "$1 has to be the kernel's: kernel $release was built with '$want', this is '${have:-not installed}'"
+	[ "$have" = "$want" ] || status=77 die "$1 has to be the kernel's: kernel $release was built with '$want', this is '${have:-not installed}'"
 }
 
 check_programs() {
@@ -69,7 +69,7 @@ check_programs() {
 	for program in make flex bison bc xz; do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
-	[ "${#missing[@]}" = 0 ] || die "these programs are missing: ${missing[*]}"
+	[ "${#missing[@]}" = 0 ] || status=77 die "these programs are missing: ${missing[*]}"
 }
 
 # Most of the source is not needed, and takes minutes to unpack.
