@@ -110,14 +110,14 @@ impl Imm {
     #[inline]
     pub const fn encode(self) -> u32 {
         match self {
-            Imm::IoReq { payload } => (IO_REQ << TYPE_SHIFT) | (payload & PAYLOAD_MASK),
-            Imm::IoRsp { id, errno } => (IO_RSP << TYPE_SHIFT) | response(id, errno),
-            Imm::IoRspInv { id, errno } => (IO_RSP_INV << TYPE_SHIFT) | response(id, errno),
-            Imm::Fence(fence) => (FENCE << TYPE_SHIFT) | fence.encode(),
-            Imm::FenceDone(fence) => (FENCE_DONE << TYPE_SHIFT) | fence.encode(),
-            Imm::Notice(number) => (NOTICE << TYPE_SHIFT) | notice_number(number),
-            Imm::Heartbeat => HB_MSG << TYPE_SHIFT,
-            Imm::HeartbeatAck => HB_ACK << TYPE_SHIFT,
+            Imm::IoReq { payload } => typed(IO_REQ, payload & PAYLOAD_MASK),
+            Imm::IoRsp { id, errno } => typed(IO_RSP, response(id, errno)),
+            Imm::IoRspInv { id, errno } => typed(IO_RSP_INV, response(id, errno)),
+            Imm::Fence(fence) => typed(FENCE, fence.encode()),
+            Imm::FenceDone(fence) => typed(FENCE_DONE, fence.encode()),
+            Imm::Notice(number) => typed(NOTICE, notice_number(number)),
+            Imm::Heartbeat => typed(HB_MSG, 0),
+            Imm::HeartbeatAck => typed(HB_ACK, 0),
             Imm::Unknown(raw) => raw,
         }
     }
@@ -152,6 +152,12 @@ impl Imm {
             _ => Imm::Unknown(raw),
         }
     }
+}
+
+/// An immediate of a type, with a payload of at most 28 bits.
+#[inline]
+const fn typed(kind: u32, payload: u32) -> u32 {
+    (kind << TYPE_SHIFT) | payload
 }
 
 /// What a notice tells of a number: its lower 28 bits.

@@ -205,6 +205,7 @@ fn shares() {
     assert!(s.is_reserved(504) && !s.is_reserved(503));
     assert_eq!(Shares::of_session(512).reserved(), 4);
     assert_eq!(Shares::of_session(15).reserved(), 1);
+    assert_eq!(Shares::of_session(16).reserved(), 4);
     assert_eq!(Shares::new(2, 8).reserved(), 1);
     assert_eq!(Shares::new(512, 0).reserved(), 1);
     assert_eq!(Shares::new(1, 8).reserved(), 0);

@@ -204,6 +204,9 @@ fn rows_of_scatter_lists() {
         (64, 8),
         (127, 8),
         (128, 9),
+        (255, 9),
+        (256, 9),
+        (512, 9),
         (u32::MAX, 9),
     ];
     for (entries, row) in first.into_iter().chain(then) {
