@@ -215,7 +215,7 @@ class Server:
         for connection in list(self.all):
             busy |= connection.pair.poll()
             while connection.pair.messages:
-                self._message(connection, connection.pair.messages.popleft())
+                self._guarded(self._message, connection, connection.pair.messages.popleft())
                 busy = True
         now = time.monotonic()
         due = [entry for entry in self.later_on if entry[0] <= now]

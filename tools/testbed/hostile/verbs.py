@@ -156,11 +156,18 @@ class Memory:
         self.base, self.lkey, self.rkey = self.mr.buf, self.mr.lkey, self.mr.rkey
 
     def put(self, at: int, data: bytes) -> None:
+        self._check(at, len(data))
         if data:
             self.mr.write(data, len(data), at)
 
     def get(self, at: int, length: int) -> bytes:
+        self._check(at, length)
         return bytes(self.mr.read(length, at)) if length else b""
+
+    def _check(self, at: int, length: int) -> None:
+        """pyverbs reads and writes wherever it is told to."""
+        if at < 0 or length < 0 or at + length > self.length:
+            raise ValueError(f"bytes {at} to {at + length} of {self.length}")
 
     def close(self) -> None:
         self.mr.close()

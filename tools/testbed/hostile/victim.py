@@ -150,7 +150,8 @@ class Victim:
             deadline = time.monotonic() + 10
             while not os.path.exists(node) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            self.fd = os.open(node, os.O_RDWR | os.O_DIRECT)
+            # Whoever opens a disk may have to wait until its partitions were looked for.
+            self.fd = in_time(lambda: os.open(node, os.O_RDWR | os.O_DIRECT))
         return self.fd
 
     def fill(self) -> None:

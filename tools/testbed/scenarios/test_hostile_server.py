@@ -2,8 +2,6 @@
 """A server that lies, and the kernel's client: what it says harms no memory, and no user
 who wants to be rid of it."""
 
-import os
-
 import pytest
 
 from testbed import blockdev
@@ -37,8 +35,6 @@ def test_lies(pair):
 
 @pytest.mark.fast
 @pytest.mark.quiet
-@pytest.mark.skipif("IBTRS_FUZZ_SECONDS" not in os.environ,
-                    reason="only make fuzz runs it")
 def test_fuzz(pair):
     """A server that changes valid answers by chance; a disk of an honest server keeps half
     of its speed beside those of the hostile one."""
