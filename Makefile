@@ -84,6 +84,7 @@ help:
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo 'In guests, with kernels of our own (built once and cached):'
 	@echo '  make demo [STACK=mainline]  maps a disk and verifies it with fio'
+	@echo "  make demo KERNEL=stock      on Debian's own kernel, which is fetched instead of built"
 	@echo '  make shell                  leaves you in the client with the disk mapped'
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
 	@echo '  make kunit                  the suites inside the modules'

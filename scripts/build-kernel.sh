@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug|kcsan|arm64 [prepare]: builds a test kernel, or only what modules
-# are compiled with, and prints its build folder as the last line.  The folder is keyed by the
-# kernel's version, the configuration and the toolchain, and is built once.
+# build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]: builds a test kernel, or only what
+# modules are compiled with, and prints its build folder as the last line.  The folder is keyed
+# by the kernel's version, the configuration and the toolchain, and is built once.  The stock
+# kernel is Debian's own, which is fetched; see stock-kernel.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
-flavour=${1:?usage: build-kernel.sh fast|debug|kcsan|arm64 [prepare]}
+flavour=${1:?usage: build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]}
+[ "$flavour" != stock ] || exec "$TOP/scripts/stock-kernel.sh"
 goal=${2:-all}
 fragments=("$TOP/tools/testbed/kernel/base.config")
 units=2200

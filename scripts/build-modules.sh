@@ -4,9 +4,12 @@
 # build-modules.sh FLAVOUR [clippy|doc|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
 # tool over them.  IBTRS_KUNIT=1 builds the suites inside them, too,
-# into FLAVOUR-kunit; W=1 asks the compilers for more warnings.
+# into FLAVOUR-kunit; W=1 asks the compilers for more warnings.  For the stock
+# kernel the tools are Debian's, see stock-tools.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/stock-tools.sh
+. "$TOP/scripts/stock-tools.sh"
 
 flavour=${1:?usage: build-modules.sh FLAVOUR [TOOL]}
 tool=${2:-}
@@ -18,9 +21,19 @@ checkout=$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)
 out=$IBTRS_CACHE/build/$checkout-$variant${tool:+-$tool}
 mkdir -p "$out"
 
+with_tools=()
+if [ "$flavour" = stock ]; then
+	[ -z "$tool" ] || die "$tool is for kernels of our own: FLAVOUR=fast or debug"
+	release=$(cat "$kernel/include/config/kernel.release")
+	make_stock_tools "$release"
+	kernel=$(stock_kdir "$release" | tee /dev/stderr | tail -n 1)
+	with_tools=(with_stock_tools)
+	KERNEL_MAKE_ARGS=(RUSTC=/usr/bin/rustc BINDGEN=/usr/bin/bindgen)
+fi
+
 kmake() {
 	# The variables of an outer make are not for the kernel's.
-	env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" \
+	"${with_tools[@]}" env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" \
 		"${KERNEL_MAKE_ARGS[@]}" ${IBTRS_KUNIT:+IBTRS_KUNIT=1} ${W:+W=$W} "$@"
 }
 
@@ -29,6 +42,9 @@ build() {
 	kmake -s modules
 	mkdir -p "$target"
 	cp "$out"/*.ko "$target"
+	# Debian's kernels are built with information for debuggers: ten times as
+	# much as the code, for the guests to load.
+	[ "$flavour" != stock ] || strip --strip-debug "$target"/*.ko
 	echo "modules for the $flavour kernel are in $target"
 }
 

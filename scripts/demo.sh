@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# demo.sh [--stack ibtrs|mainline] [--shell]: from a bare machine to a disk
-# that is mapped over soft-RoCE between two guests.  See tools/testbed/demo.py.
+# demo.sh [--kernel fast|stock] [--stack ibtrs|mainline] [--shell]: from a bare
+# machine to a disk that is mapped over soft-RoCE between two guests.  See
+# tools/testbed/demo.py.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
+kernel=fast
 case " $* " in
-*mainline*) NO_MODULES=1 "$TOP/scripts/setup.sh" fast ;;
-*) "$TOP/scripts/setup.sh" fast ;;
+*" --kernel stock "*) kernel=stock ;;
+esac
+case " $* " in
+*mainline*)
+	[ "$kernel" != stock ] || die "Debian's kernel has no RTRS and RNBD: STACK=mainline needs KERNEL=fast"
+	NO_MODULES=1 "$TOP/scripts/setup.sh" fast
+	;;
+*) "$TOP/scripts/setup.sh" "$kernel" ;;
 esac
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$TOP/tools exec /usr/bin/python3 -m testbed.demo "$@"

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Installs what the build and the tests need on Debian 12 or 13.  Does nothing,
-# quickly, where it is all there already.
+# setup-packages.sh [stock-tools|stock]: installs what the build and the tests
+# need on Debian 12 or 13; or what stock-tools.sh needs, or only what a
+# demonstration on Debian's own kernel needs.  Does nothing, quickly, where it is
+# all there already.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/apt-suite.sh
@@ -15,8 +17,10 @@ OLDEST_RUSTC=1.85
 OLDEST_QEMU=9.2
 
 KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole cpio kmod xz-utils rsync make git)
-GUESTS=(qemu-system-x86 busybox-static bash-static python3 python3-pytest python3-pytest-xdist python3-pyverbs procps fio iproute2 rdma-core
-	ibverbs-providers perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk e2fsprogs xfsprogs shellcheck)
+DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make)
+GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
+	e2fsprogs xfsprogs shellcheck)
+STOCK_TOOLS=(mmdebstrap debian-archive-keyring kmod xz-utils)
 
 [ "$(uname -m)" = x86_64 ] || die "the guests are x86-64 only, and so must this machine be"
 command -v apt-get >/dev/null || die "this set-up knows apt of Debian only; the lists of packages in this script say what is needed"
@@ -25,7 +29,8 @@ installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -
 at_least() { dpkg --compare-versions "$1" ge "$2"; }
 candidate() { apt-cache policy "$1" | sed -n 's/^  Candidate: //p' | grep -v none; }
 
-apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+# Another part of set-up may be installing at the same time.
+apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 "$@"; }
 
 install_missing() {
 	local missing=() package
@@ -65,28 +70,51 @@ install_rust() {
 	command -v cargo >/dev/null || install_missing cargo
 }
 
-install_qemu_backport() {
-	local suite
-	suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)-backports
-	open_suite "$suite" with-system
-	apt_install "${APT_SUITE[@]}" -y --no-install-recommends install -t "$suite" qemu-system-x86
+# The release's own, or a newer one, but not one after the other: it is large.
+install_qemu() {
+	local version suite
+	if installed qemu-system-x86; then
+		version=$(dpkg-query -W -f '${Version}' qemu-system-x86)
+	else
+		refresh_lists
+		version=$(candidate qemu-system-x86 || true)
+	fi
+	if at_least "${version#*:}" "$OLDEST_QEMU"; then
+		install_missing qemu-system-x86
+	else
+		suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)-backports
+		with_progress "Installing a newer QEMU than ${version:-none}" 40 install_qemu_backport "$suite"
+	fi
 }
 
-qemu_version() { dpkg-query -W -f '${Version}' qemu-system-x86 | sed 's/^[0-9]*://'; }
+install_qemu_backport() {
+	open_suite "$1" with-system
+	apt_install "${APT_SUITE[@]}" -y --no-install-recommends install -t "$1" qemu-system-x86
+}
 
 install_bindgen() {
 	cargo install --locked bindgen-cli --version "$BINDGEN_VERSION" --root "$BINDGEN_ROOT"
 }
 
-install_missing "${KERNEL_BUILD[@]}" "${GUESTS[@]}"
+# The guests' modules are mounted there.
+[ -d /lib/modules ] || as_root mkdir -p /lib/modules
+
+case ${1:-} in
+stock-tools)
+	install_missing "${STOCK_TOOLS[@]}"
+	exit 0
+	;;
+stock)
+	install_missing "${DEMO[@]}"
+	install_qemu
+	exit 0
+	;;
+esac
+install_missing "${KERNEL_BUILD[@]}" "${DEMO[@]}" "${GUESTS[@]}"
+install_qemu
 install_rust
 LLVM_MAJOR=$(llvm_of_rustc)
 install_missing "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR" "llvm-$LLVM_MAJOR" "libclang-$LLVM_MAJOR-dev"
 export LIBCLANG_PATH=/usr/lib/llvm-$LLVM_MAJOR/lib
-if ! at_least "$(qemu_version)" "$OLDEST_QEMU"; then
-	with_progress "Installing a newer QEMU than $(qemu_version)" 40 install_qemu_backport
-fi
 [ -x "$BINDGEN_ROOT/bin/bindgen" ] ||
 	with_progress "Building bindgen $BINDGEN_VERSION" 130 install_bindgen
-# The guests' modules are mounted there.
-[ -d /lib/modules ] || as_root mkdir -p /lib/modules

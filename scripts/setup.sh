@@ -2,16 +2,33 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # setup.sh [FLAVOUR...]: everything up to guests that can boot: packages,
-# toolchain, and for each flavour (fast, debug) the kernel and our modules.
+# toolchain, and for each flavour (fast, debug, stock) the kernel and our modules.
 # Each step is skipped where its result is in the cache.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
+[ $# != 0 ] || set -- fast
+
+# kernel FLAVOUR: with our modules for it.
+kernel() {
+	"$TOP/scripts/build-kernel.sh" "$1"
+	[ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modules "FLAVOUR=$1"
+}
+
+case " $* " in
+*" stock "*) "$TOP/scripts/setup-packages.sh" stock-tools ;;
+esac
+if [ "$*" = stock ]; then
+	# Nothing of the one is needed for the other: two processors are kept busy.
+	kernel stock &
+	"$TOP/scripts/setup-packages.sh" stock
+	wait $! || die "no modules for Debian's kernel; what failed is above"
+	exit 0
+fi
 "$TOP/scripts/setup-packages.sh"
 # Asked again: rustc may only be there since the line above.
 # shellcheck source=scripts/env.sh
 . "$TOP/scripts/env.sh"
-for flavour in "${@:-fast}"; do
-	"$TOP/scripts/build-kernel.sh" "$flavour"
-	[ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modules "FLAVOUR=$flavour"
+for flavour in "$@"; do
+	kernel "$flavour"
 done

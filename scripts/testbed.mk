@@ -4,6 +4,8 @@
 
 # ibtrs, or mainline for the kernel's own RTRS and RNBD in its place.
 STACK ?= ibtrs
+# fast, or stock for Debian's own kernel, of demo and shell.
+KERNEL ?= fast
 
 .PHONY: setup demo shell test test-kcsan kunit fuzz soak bench bench-smoke check-arm64
 
@@ -11,10 +13,10 @@ setup:
 	@scripts/setup.sh fast debug
 
 demo:
-	@scripts/demo.sh --stack $(STACK)
+	@scripts/demo.sh --kernel $(KERNEL) --stack $(STACK)
 
 shell:
-	@scripts/demo.sh --stack $(STACK) --shell
+	@scripts/demo.sh --kernel $(KERNEL) --stack $(STACK) --shell
 
 test:
 	@scripts/test.sh

@@ -55,7 +55,7 @@ def _boots_with_kvm(kernel: paths.Kernel) -> bool:
         return False
     command = [QEMU, *kvm().qemu, "-m", "256", "-nodefaults", "-no-reboot", "-display", "none",
                "-serial", "stdio", "-kernel", str(kernel.image),
-               "-initrd", str(initramfs.build()),
+               "-initrd", str(initramfs.build(kernel.boot_modules)),
                "-append", "console=ttyS0 panic=-1 reboot=t testbed.probe"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)

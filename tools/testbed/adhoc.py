@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import klog, leaks, terminal
+from . import klog, leaks, paths, terminal
 from .channel import CommandFailed
 from .lab import Pair, Solo
 
@@ -16,7 +16,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="tools/testbed/run", description=__doc__,
         epilog="-s COMMAND runs a command on the server, -c COMMAND on the client; "
                "both may be given many times and run in their order.")
-    parser.add_argument("--kernel", choices=("fast", "debug", "kcsan"), default="fast")
+    parser.add_argument("--kernel", choices=paths.FLAVOURS, default="fast")
     parser.add_argument("--solo", action="store_true", help="one guest that is server and client")
     parser.add_argument("--links", type=int, default=1)
     parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe")

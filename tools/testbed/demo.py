@@ -8,7 +8,7 @@ import argparse
 import sys
 import time
 
-from . import fio, judge, terminal
+from . import fio, judge, paths, terminal
 from .channel import CommandFailed
 from .guest import Guest
 from .lab import Pair
@@ -84,7 +84,7 @@ def same_on_server(lab: Network, disk: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--stack", choices=STACKS, default="ibtrs")
-    parser.add_argument("--kernel", choices=("fast", "debug"), default="fast")
+    parser.add_argument("--kernel", choices=paths.FLAVOURS, default="fast")
     parser.add_argument("--shell", action="store_true", help="a shell in the client instead of fio")
     options = parser.parse_args()
     stack = STACKS[options.stack]

@@ -10,13 +10,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import initramfs, klog, stubs
+from . import initramfs, klog, paths, stubs
 from .accel import QEMU, Accel
 from .channel import Channel, Job, Output
 from .paths import Kernel
 from .qmp import Qmp
 
 SERVER = Path(__file__).parent / "guest/server.py"
+# What a guest with systemd has in addition: the server's unit, and what `make install` installs.
+SYSTEMD = (Path(__file__).parent / "guest/testbed.service", paths.TOP / "tools/udev/60-ibnbd.rules")
 
 # What every kernel gets.  The guests are often emulated on a machine that is
 # busy, so the watchdogs for things that stand still are patient.
@@ -41,12 +43,17 @@ class Spec:
     nics: list[list[str]] = field(default_factory=list)
     disks: list[Path] = field(default_factory=list)
     kernel_arguments: str = ""
+    # A Debian that the guest boots into with systemd, writable in its memory; without one
+    # it has the host's files and no init.
+    tree: Path | None = None
 
     @property
     def memory_mb(self) -> int:
         """What there has to be: booting and kmemleak's scans take their time for each page.
         A path of the usual size takes 512 pieces of 256 KiB, which get rare in a guest that
         has been used for a while: its kernel cannot compact memory."""
+        if self.tree:
+            return 2048
         return 768 if self.kernel.slow else 1536
 
 
@@ -122,7 +129,11 @@ class Guest:
         self.share = folder / "share"
         self.share.mkdir(parents=True, exist_ok=True)
         shutil.copy(SERVER, self.share)
-        shutil.copytree(stubs.build(), self.share / "lib", dirs_exist_ok=True)
+        if spec.tree:
+            for file in SYSTEMD:
+                shutil.copy(file, self.share)
+        else:
+            shutil.copytree(stubs.build(), self.share / "lib", dirs_exist_ok=True)
         self.console = folder / "console.log"
         self.command_log = folder / "commands.log"
         self.booted_in = 0.0
@@ -142,6 +153,7 @@ class Guest:
 
     def _command(self) -> list[str]:
         spec, folder = self.spec, self.folder
+        systemd = ["testbed.systemd", "net.ifnames=0"] if spec.tree else []
         command = [
             # What it says is in its log at once.
             "stdbuf", "-oL", QEMU, *spec.accel.qemu,
@@ -149,9 +161,9 @@ class Guest:
             "-name", self.name, "-m", str(spec.memory_mb),
             # One processor a socket: without ACPI the kernel finds no others.
             "-smp", f"{spec.cpus},sockets={spec.cpus}",
-            "-kernel", str(spec.kernel.image), "-initrd", str(initramfs.build()),
+            "-kernel", str(spec.kernel.image), "-initrd", str(initramfs.build(spec.kernel.boot_modules)),
             "-append", " ".join([COMMAND_LINE, spec.accel.kernel_arguments,
-                                 f"testbed.name={self.name}", spec.kernel_arguments]),
+                                 f"testbed.name={self.name}", *systemd, spec.kernel_arguments]),
             "-serial", f"file:{self.console}",
             "-qmp", f"unix:{folder}/qmp,server=on,wait=off",
             "-device", "virtio-serial-pci",
@@ -160,7 +172,7 @@ class Guest:
             "-chardev", f"socket,id=term,path={folder}/term,server=on,wait=off",
             "-device", "virtconsole,nr=2,chardev=term",
         ]
-        shares = (("root", "/", ",readonly=on"), ("share", self.share, ""),
+        shares = (("root", spec.tree or "/", ",readonly=on"), ("share", self.share, ""),
                   ("modules", spec.modules, ",readonly=on"))
         for tag, path, mode in shares:
             command += ["-fsdev", f"local,id={tag},path={path},security_model=none,multidevs=remap{mode}",
@@ -189,7 +201,7 @@ class Guest:
 
     def wait_booted(self) -> None:
         """Waits until the guest takes commands.  One that does not come up is killed."""
-        patience = SLOW if self.spec.kernel.slow else FAST
+        patience = SLOW if self.spec.kernel.slow or self.spec.tree else FAST
         try:
             self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, patience.silence)
             reason = self._watch(Progress(patience, time.monotonic()))

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guest's first root: a static busybox and guest/init, nothing else."""
+"""The guest's first root: a static busybox and guest/init, and the modules
+without which a kernel finds neither its disks nor the host."""
 
 import gzip
 import hashlib
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import paths
 
 INIT = Path(__file__).parent / "guest/init"
-FOLDERS = ("bin", "sbin", "dev", "proc", "sys", "host")
+FOLDERS = ("bin", "sbin", "dev", "proc", "sys", "host", "modules")
 
 
 def _entry(name: str, mode: int, data: bytes = b"", device=(0, 0)) -> bytes:
@@ -23,13 +25,17 @@ def _entry(name: str, mode: int, data: bytes = b"", device=(0, 0)) -> bytes:
     return out + data + b"\0" * (-len(data) % 4)
 
 
-def build() -> Path:
+def build(modules: Sequence[Path] = ()) -> Path:
     """Returns the archive, made anew only when one of its parts changed."""
     busybox = shutil.which("busybox")
     if not busybox:
         raise RuntimeError("busybox is not installed: run make setup")
     program, init = Path(busybox).read_bytes(), INIT.read_bytes()
-    key = hashlib.sha256(program + init + Path(__file__).read_bytes()).hexdigest()[:12]
+    # Loaded in the order of their names.
+    loaded = [(f"modules/{number:02}-{module.name}", module.read_bytes())
+              for number, module in enumerate(modules)]
+    parts = [program, init, Path(__file__).read_bytes(), *(content for _, content in loaded)]
+    key = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     archive = paths.cache() / "initramfs" / f"{key}.cpio.gz"
     if archive.exists():
         return archive
@@ -38,6 +44,8 @@ def build() -> Path:
     content += _entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
     content += _entry("bin/busybox", stat.S_IFREG | 0o755, program)
     content += _entry("init", stat.S_IFREG | 0o755, init)
+    for name, module in loaded:
+        content += _entry(name, stat.S_IFREG | 0o644, module)
     content += _entry("TRAILER!!!", 0)
     archive.parent.mkdir(parents=True, exist_ok=True)
     partial = archive.with_suffix(".new")

@@ -21,13 +21,13 @@ MTU = 9000
 # Kinds of software RDMA, and the modules that have them.
 RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw"}
 
-# Tests inside modules run when these are loaded: only where asked for.  The
-# watchdogs are patient for the same reason as guest.COMMAND_LINE's.  Sessions
+# Watchdogs are patient for the same reason as guest.COMMAND_LINE's.
+STOCK_ARGUMENTS = "sysctl.kernel.watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=120"
+# Tests inside modules run when these are loaded: only where asked for.  Sessions
 # are small, as setting up what a request needs takes longest where every
 # allocation is watched; scenarios that want the default of 512 say so.
 DEBUG_ARGUMENTS = ("ibtrs_server.sess_queue_depth=64 rtrs_server.sess_queue_depth=64 "
-                   "kunit.enable=0 sysctl.kernel.watchdog_thresh=60 workqueue.watchdog_thresh=240 "
-                   "sysctl.kernel.hung_task_timeout_secs=120")
+                   f"kunit.enable=0 workqueue.watchdog_thresh=240 {STOCK_ARGUMENTS}")
 
 _numbers = itertools.count(1)
 
@@ -55,6 +55,8 @@ class Lab:
     """Base of Pair and Solo: guests that share a kernel and a module tree."""
 
     names: tuple[str, ...] = ()
+    # Whether they boot into a Debian of their own.
+    systemd = False
 
     def __init__(self, flavour: str = "debug", links: int = 1, rdma: str = "rxe",
                  kernel_arguments: str = "", cpus: int = 2, disks: dict | None = None,
@@ -66,8 +68,11 @@ class Lab:
         self.accel = how or accel.choose(self.kernel)
         if self.kernel.slow:
             kernel_arguments = f"{DEBUG_ARGUMENTS} {kernel_arguments}"
+        elif flavour == "stock":
+            kernel_arguments = f"{STOCK_ARGUMENTS} {kernel_arguments}"
         self.kernel_arguments = kernel_arguments
         self.disks = disks or {}
+        self.tree = paths.guest_tree() if self.systemd else None
         self.folder = _run_folder()
         modules.stage(self.kernel, self.folder / "modules")
         self.generation = itertools.count(1)
@@ -88,7 +93,7 @@ class Lab:
         folder = self.folder / f"{name}-{next(self.generation)}"
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
-                    kernel_arguments=self.kernel_arguments)
+                    kernel_arguments=self.kernel_arguments, tree=self.tree)
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:
@@ -217,6 +222,12 @@ class Pair(Lab):
         for link in self._links(name):
             commands += [*self.wire(name, link), self.add_device(name, link)]
         return commands
+
+
+class Debian(Pair):
+    """A pair that boots into Debian with systemd and udev, on Debian's kernel."""
+
+    systemd = True
 
 
 class Trio(Pair):

@@ -24,7 +24,7 @@ def modules(flavour: str) -> Path:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A built test kernel and the modules of ours that belong to it."""
+    """A test kernel and the modules of ours that belong to it."""
 
     flavour: str
     build: Path
@@ -42,12 +42,29 @@ class Kernel:
     @property
     def slow(self) -> bool:
         """Whether the kernel checks itself: everything takes longer."""
-        return self.flavour != "fast"
+        return self.flavour not in ("fast", "stock")
+
+    @property
+    def boot_modules(self) -> list[Path]:
+        """What has to be loaded before anything else, in this order: a kernel of
+        our own needs nothing."""
+        names = self.build / "modules.boot"
+        return [self.build / "kernel" / name for name in names.read_text().split()] if names.exists() else []
+
+
+# Kernels of our own, and Debian's, which has no checks in it and no RNBD.
+FLAVOURS = ("fast", "debug", "kcsan", "stock")
 
 
 def kernel(flavour: str) -> Kernel:
-    """Finds the kernel of a flavour ("fast", "debug" or "kcsan"), building it if it
-    is not in the cache."""
+    """Finds the kernel of a flavour, building or fetching it if it is not in the
+    cache."""
     script = TOP / "scripts/build-kernel.sh"
     done = subprocess.run([script, flavour], stdout=subprocess.PIPE, text=True, check=True)
     return Kernel(flavour, Path(done.stdout.splitlines()[-1]), modules(flavour))
+
+
+def guest_tree() -> Path:
+    """The Debian with systemd that guests can boot into, made if it is not in the cache."""
+    done = subprocess.run([TOP / "scripts/guest-tree.sh"], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.splitlines()[-1])

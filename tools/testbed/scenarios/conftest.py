@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The fixtures of the scenarios: `pair` (server and client), `trio` (two servers
-and a client) and `solo`.
+and a client), `solo`, and `debian` (a pair with systemd, on Debian's kernel only).
 
 Guests are shared by scenarios that ask for the same kind, in whatever file, one
 kind at a time.  After each scenario their kernel logs are judged; after the
@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import bootloop
 import emulator
+import not_on_stock
 import pytest
 
-from testbed import boots, judge
-from testbed.lab import RDMA_MODULES, Lab, Pair, Solo, Trio
+from testbed import boots, judge, paths
+from testbed.lab import RDMA_MODULES, Debian, Lab, Pair, Solo, Trio
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -39,13 +40,13 @@ MARKERS = {
 }
 # How many batches the files that want the same guests are dealt to.  Guests take
 # their time to boot; those that check themselves also to be asked for leaks.
-BATCHES = {"debug": 2, "fast": 8}
-KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio}
+BATCHES = {"debug": 2, "fast": 8, "stock": 8}
+KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian": Debian}
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kernel", choices=("debug", "fast", "kcsan"), default="debug",
-                     help="the kernel for scenarios that do not ask for the fast one; kcsan for all of them")
+    parser.addoption("--kernel", choices=paths.FLAVOURS, default="debug",
+                     help="the kernel for scenarios that do not ask for the fast one; kcsan and stock for all of them")
     parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
@@ -80,7 +81,7 @@ def wanted(item) -> tuple | None:
     if kind is None:
         return None
     flavour = item.config.getoption("kernel")
-    if _has(item, "fast") and flavour != "kcsan":
+    if _has(item, "fast") and flavour == "debug":
         flavour = "fast"
     return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
             _argument(item, "rdma", item.config.getoption("--rdma")))
@@ -123,11 +124,24 @@ def pytest_xdist_make_scheduler(config, log):
     return scheduler
 
 
+def _choose_for_kernel(config, items) -> None:
+    """Skips what Debian's kernel cannot do, and leaves out what only it is for."""
+    if config.getoption("kernel") == "stock":
+        for item in items:
+            if reason := not_on_stock.reason(item.path.name, item.name):
+                item.add_marker(pytest.mark.skip(reason=reason))
+        return
+    others = [item for item in items if "debian" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session, config, items):
     """The longest go first.  Scenarios that can share guests follow one another,
     those that kill some last.  Guests have as many links as the most demanding
     scenario of the selected ones asks for."""
+    _choose_for_kernel(config, items)
     _deal(items)
     # pytest-xdist takes the batches in, and what is not selected goes.
     yield
@@ -197,6 +211,12 @@ def pair(request) -> Pair:
 @pytest.fixture
 def trio(request) -> Trio:
     """Three guests: `server, second, client = trio`."""
+    return _lab(request)
+
+
+@pytest.fixture
+def debian(request) -> Debian:
+    """Two guests that run systemd and udev: `server, client = debian`."""
     return _lab(request)
 
 

@@ -45,7 +45,7 @@ time.sleep(60)
 class Emulated(Guest):
     def __init__(self, folder, what):
         self.what = what
-        spec = SimpleNamespace(name="solo", kernel=SimpleNamespace(flavour="fast", slow=False))
+        spec = SimpleNamespace(name="solo", kernel=SimpleNamespace(flavour="fast", slow=False), tree=None)
         super().__init__(spec, folder)
 
     def _command(self):

@@ -14,13 +14,28 @@ from testbed.lab import together
 from testbed.stack import STACKS
 
 
+def names_in(archive) -> list[str]:
+    return subprocess.run(["cpio", "-it", "--quiet"], input=gzip.decompress(archive.read_bytes()),
+                          stdout=subprocess.PIPE, check=True).stdout.decode().split()
+
+
 def test_the_first_root_is_an_archive_that_others_can_read(tmp_path, monkeypatch):
     monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
     archive = initramfs.build()
     assert archive == initramfs.build()
-    names = subprocess.run(["cpio", "-it", "--quiet"], input=gzip.decompress(archive.read_bytes()),
-                           stdout=subprocess.PIPE, check=True).stdout.decode().split()
-    assert {"init", "bin/busybox", "dev/console", "host"} <= set(names)
+    assert {"init", "bin/busybox", "dev/console", "host"} <= set(names_in(archive))
+
+
+def test_modules_of_the_first_root_keep_their_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("IBTRS_CACHE", str(tmp_path))
+    modules = [tmp_path / name for name in ("virtio_net.ko", "9pnet.ko", "9p.ko")]
+    for module in modules:
+        module.write_text(module.name)
+    archive = initramfs.build(modules)
+    loaded = sorted(name for name in names_in(archive) if name.startswith("modules/"))
+    assert [name.partition("-")[2] for name in loaded] == [module.name for module in modules]
+    modules[0].write_text("another version")
+    assert initramfs.build(modules) != archive
 
 
 LISTING = """

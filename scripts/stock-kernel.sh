@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# stock-kernel.sh: fetches Debian's own kernel image and modules, once, and
+# prints their folder as the last line.  It looks as if the kernel had been
+# built there, and has the part of the modules that guests may want.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/stock-tools.sh
+. "$TOP/scripts/stock-tools.sh"
+
+# What guests need before they have /lib/modules.
+BOOT=(virtio_net virtio_blk 9pnet_virtio 9p configfs overlay)
+# What they may ask for, with all that it depends on; folders of modules.
+TAKEN=(arch/x86/crypto crypto lib fs/9p fs/configfs fs/ext4 fs/xfs fs/overlayfs fs/autofs net/9p net/sched
+	drivers/block drivers/infiniband/core drivers/infiniband/sw drivers/md drivers/nvme
+	drivers/net/dummy.ko drivers/net/veth.ko drivers/net/virtio_net.ko)
+
+pointer=$IBTRS_CACHE/kernel/stock
+new=$IBTRS_CACHE/kernel/stock.new
+# Made anew when this changes.
+key=$(sha256sum "$0" | cut -c1-12)
+
+# The image's package and those of the same kernel that it depends on.
+packages() {
+	echo "linux-image-$1"
+	apt-cache "${APT_SUITE[@]}" show "linux-image-$1" | sed -n 's/^Depends: //p' |
+		grep -oE 'linux-[a-z]+-[0-9][^ ,]*' | grep -F -- "-$1"
+}
+
+fetch() {
+	local release package
+	rm -rf "$new"
+	mkdir -p "$new/deb" "$new/root/usr/lib" "$new/include/config"
+	ln -s usr/lib "$new/root/lib"
+	open_suite "$STOCK_SUITE"
+	release=$(apt-cache "${APT_SUITE[@]}" show linux-image-amd64 |
+		sed -n 's/^Depends:.*linux-image-\([0-9][^ ,]*\).*/\1/p' | head -n 1)
+	[ -n "$release" ] || die "found no kernel in $STOCK_SUITE"
+	cd "$new/deb"
+	mapfile -t packages < <(packages "$release")
+	apt-get "${APT_SUITE[@]}" download "${packages[@]}"
+	for package in *.deb; do
+		# Some have their files in /lib, which is a link.
+		dpkg-deb --fsys-tarfile "$package" | tar -C "$new/root" --keep-directory-symlink -x
+	done
+	echo "$release" >"$new/include/config/kernel.release"
+}
+
+# The files of modules and of those that they depend on, in an order in which
+# they can be loaded.
+files_of() {
+	modprobe -d "$new/root" -S "$release" --show-depends -a "$@" |
+		awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
+}
+
+# wanted FOLDER...: the names of the modules there.
+wanted() {
+	local folder
+	for folder in "$@"; do
+		find "$modules/kernel/$folder"* -name '*.ko*' -printf '%f\n' | sed 's/\.ko.*//'
+	done
+}
+
+# Modules are as Debian packed them, often compressed; in a guest that is
+# emulated that would cost time with each one.
+take() {
+	local file name
+	while read -r file; do
+		name=${file##*/}
+		case $name in
+		*.ko) cp "$file" "$new/kernel/$name" ;;
+		*.ko.xz) xz -dc "$file" >"$new/kernel/${name%.xz}" ;;
+		*) die "do not know how to unpack $file" ;;
+		esac
+		echo "kernel/${name%%.*}.o" >>"$new/modules.order"
+	done
+}
+
+names() { sed 's,.*/,,; s/\.ko.*/.ko/'; }
+
+arrange() {
+	local release modules image all
+	release=$(cat "$new/include/config/kernel.release")
+	modules=$new/root/usr/lib/modules/$release
+	mkdir -p "$new/kernel" "$new/arch/x86/boot"
+	for image in "$modules/vmlinuz" "$new/root/boot/vmlinuz-$release"; do
+		[ ! -e "$image" ] || cp "$image" "$new/arch/x86/boot/bzImage"
+	done
+	[ -e "$new/arch/x86/boot/bzImage" ] || die "the packages of $release have no kernel image"
+	depmod -b "$new/root" "$release"
+	mapfile -t all < <(wanted "${TAKEN[@]}" | sort -u)
+	files_of "${all[@]}" | take
+	files_of "${BOOT[@]}" | names >"$new/modules.boot"
+	cp "$modules"/modules.builtin* "$new"
+	rm -rf "$new/deb" "$new/root"
+	echo "$key" >"$new/.built"
+}
+
+export PATH=$PATH:/usr/sbin:/sbin
+mkdir -p "$IBTRS_CACHE/kernel"
+exec 9>"$IBTRS_CACHE/kernel/.stock.lock"
+flock 9
+if [ "$(cat "$pointer/.built" 2>/dev/null)" != "$key" ]; then
+	with_progress "Fetching Debian's kernel from $STOCK_SUITE" 20 fetch
+	with_progress "Unpacking its modules" 10 arrange
+	release=$(cat "$new/include/config/kernel.release")
+	rm -rf "$IBTRS_CACHE/kernel/$release-stock"
+	mv "$new" "$IBTRS_CACHE/kernel/$release-stock"
+	ln -sfn "$release-stock" "$pointer"
+fi
+readlink -f "$pointer"

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The scenarios that cannot pass on Debian's own kernel (--kernel stock), each with
+its reason.  All others must."""
+
+from fnmatch import fnmatchcase
+
+NO_RNBD = "Debian's kernel has no RTRS and RNBD"
+NO_SIW = "Debian's kernel has no soft-iWARP"
+
+# A disk that takes eight seconds for each read, and so minutes until it is there.
+SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
+
+# File, function and parameters, as patterns of the shell.
+REASONS = {
+    "test_access.py::test_a_flood_of_messages_has_one_worker": SLOW_DISK,
+    "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
+    "test_faults.py::*": "Debian's kernel has no fault injection",
+    "test_interop.py::*mainline*": NO_RNBD,
+    "test_iwarp.py::*": NO_SIW,
+    "test_mainline_selfcheck.py::test_map_and_verify": NO_RNBD,
+    "test_mainline_selfcheck.py::test_a_guest_is_killed_and_comes_back*": NO_RNBD,
+    "test_mainline_selfcheck.py::test_leaks_are_seen": "Debian's kernel has no kmemleak",
+    "test_operations.py::test_operations_with_mainline*": NO_RNBD,
+    "test_overtaking.py::*mainline*": NO_RNBD,
+    "test_polled.py::test_mainlines_server_is_polled": NO_RNBD,
+    "test_server_limits.py::test_a_client_vanishes_while_it_connects": NO_RNBD,
+    "test_server_paths.py::*": NO_RNBD,
+}
+
+
+def pattern_of(file: str, name: str) -> str | None:
+    """The entry of the list that a scenario is on."""
+    return next((pattern for pattern in REASONS if fnmatchcase(f"{file}::{name}", pattern)), None)
+
+
+def reason(file: str, name: str) -> str | None:
+    """Why a scenario is not for the stock kernel, if it is not."""
+    pattern = pattern_of(file, name)
+    return REASONS[pattern] if pattern else None
