@@ -245,6 +245,7 @@ impl Session {
     /// then.
     ///
     /// - `EINTR`: a signal came.
+    /// - `ECONNABORTED`: users disconnected or removed all its paths meanwhile.
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of
     ///   the connection manager: there is no way to the server.
     /// - What the server refused with.
@@ -338,7 +339,11 @@ impl Session {
             }
             let members = self.members.lock();
             let mut outcomes = members.paths.iter().map(|path| path.outcome_since(0));
-            let first = outcomes.next()??;
+            // Users may have removed them all.
+            let Some(first) = outcomes.next() else {
+                return Some(Err(ECONNABORTED));
+            };
+            let first = first?;
             outcomes.all(|o| o.is_some()).then_some(first)
         })?
     }

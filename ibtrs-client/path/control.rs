@@ -20,6 +20,20 @@ use kernel::{
 /// as long as it is busy closing the path's former connections.
 const RESETS_FORGIVEN: u32 = 3;
 
+impl Fsm {
+    /// See [`Path::outcome_since`].
+    fn outcome_since(&self, outcomes: u64) -> Option<Result> {
+        if self.outcomes != outcomes {
+            return Some(self.outcome);
+        }
+        matches!(
+            self.machine.state,
+            State::Closing | State::Closed | State::Dead
+        )
+        .then_some(Err(ECONNABORTED))
+    }
+}
+
 impl Path {
     /// Waits until `ready` gives something about the state.
     fn wait<R>(&self, mut ready: impl FnMut(&Fsm) -> Option<R>) -> Result<R> {
@@ -34,10 +48,10 @@ impl Path {
         }
     }
 
-    /// What the attempts since the first `outcomes` came to, if there was one.
+    /// What the attempts since the first `outcomes` came to, if there was one;
+    /// `ECONNABORTED` when the path is closed instead.
     pub(crate) fn outcome_since(&self, outcomes: u64) -> Option<Result> {
-        let fsm = self.fsm.lock();
-        (fsm.outcomes != outcomes).then_some(fsm.outcome)
+        self.fsm.lock().outcome_since(outcomes)
     }
 
     /// Waits for the outcome of an attempt after the first `outcomes`.
@@ -47,16 +61,7 @@ impl Path {
     /// `EINTR`; `ECONNABORTED` when the path is closed instead; why the attempt
     /// failed.
     pub(crate) fn wait_outcome(&self, outcomes: u64) -> Result {
-        self.wait(|fsm| {
-            if fsm.outcomes != outcomes {
-                return Some(fsm.outcome);
-            }
-            matches!(
-                fsm.machine.state,
-                State::Closing | State::Closed | State::Dead
-            )
-            .then_some(Err(ECONNABORTED))
-        })?
+        self.wait(|fsm| fsm.outcome_since(outcomes))?
     }
 
     /// Waits until the path is torn down for good.

@@ -100,6 +100,20 @@ def test_a_signal_ends_the_wait(ready, stack):
     nothing_left(client, stack)
 
 
+@pytest.mark.parametrize("how", ["disconnect", "remove_path"])
+def test_no_path_is_left_while_it_connects(ready, stack, how):
+    """An operator takes the only path away, while the mapping waits for it."""
+    client = ready.client
+    mapping = client.start(f'echo "sessname=s path=ip:10.0.1.77 device_path=/dev/nullb0" > {stack.map_file}')
+    path = f"{stack.sessions('client')}/s/paths/ip:10.0.1.77"
+    client.wait_until(f"[ -e {path} ]")
+    # ENODEV if the mapping has given up, and taken the path along, before it was removed.
+    client.run(f"echo 1 > {path}/{how}", timeout=60, check=False)
+    answer = mapping.wait(30, check=False)
+    assert os.strerror(errno.ECONNABORTED) in answer
+    nothing_left(client, stack)
+
+
 def test_no_server_at_the_address(ready, stack):
     ready.server.run(f"modprobe -r {stack.server_module}")
     refused(ready, stack, GOOD, {errno.ECONNRESET, errno.ECONNREFUSED, errno.ETIMEDOUT}, timeout=120)
