@@ -74,7 +74,7 @@ fn a_server_that_breaks_the_protocol_is_not_asked_for_ever() {
     for ext in [server(1, 1), None] {
         let mut f = Failover::new();
         let mut e = Entry::NEW;
-        let mut again = |f: &mut Failover, e: &mut Entry, loss| {
+        let again = |f: &mut Failover, e: &mut Entry, loss| {
             let a = up(f, ext);
             assert!(f.path_lost(&a).is_some());
             e.lost(&a, loss);
