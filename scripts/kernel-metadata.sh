@@ -39,8 +39,10 @@ is_made() {
 		cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"
 }
 
+# Unpacked will do: headers have DKMS build for them while they are configured.
 installed_version() {
-	{ dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null || true; } | sed -n 's/^installed //p'
+	{ dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null || true; } |
+		sed -nE 's/^(installed|unpacked|half-configured|triggers-awaited|triggers-pending) //p'
 }
 
 find_source() {
@@ -48,7 +50,7 @@ find_source() {
 	command -v dpkg-query >/dev/null ||
 		die "$headers has no Rust metadata (rust/libkernel.rmeta), and only Debian's packages are known to this script as a source of it"
 	version=$(installed_version "linux-headers-$release")
-	[ -n "$version" ] || die "no package linux-headers-$release is installed, so the version of its source is not known"
+	[ -n "$version" ] || status=77 die "no package linux-headers-$release is installed, so the version of its source is not known"
 	package=linux-source-$(cut -d. -f1,2 <<<"${release%%[-+]*}")
 	have=$(installed_version "$package")
 	[ "$have" = "$version" ] || status=77 \

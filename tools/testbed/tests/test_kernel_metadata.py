@@ -84,10 +84,10 @@ class Machine:
     def tool(self, name, version):
         program(self.root / "bin" / name, f"#!/bin/sh\necho '{version}'\n")
 
-    def packages(self, headers, source):
+    def packages(self, headers, source, status="installed"):
         program(self.root / "bin/dpkg-query", "#!/bin/sh\n"
                 f"case $* in *linux-headers-*) v={headers} ;; *linux-source-7.3) v={source} ;; esac\n"
-                '[ -n "$v" ] && echo "installed $v"\n')
+                f'[ -n "$v" ] && echo "{status} $v"\n')
 
     def pack(self, symbols, extra_config=""):
         source = self.root / "linux-source-7.3"
@@ -141,6 +141,17 @@ def test_it_is_made_once(machine):
     # The version magic is the kernel's, and its own symbols are known to modpost.
     for name in ("include/config/kernel.release", "include/generated/utsrelease.h", "Module.symvers"):
         assert (machine.folder() / name).read_text() == (machine.headers / name).read_text()
+
+
+def test_headers_that_are_being_configured_will_do(machine):
+    # Their package has DKMS build for them then.
+    machine.packages(VERSION, VERSION, status="half-configured")
+    assert machine.run(machine.headers).returncode == 0
+
+
+def test_a_package_that_was_removed_is_not_there(machine):
+    machine.packages(VERSION, VERSION, status="config-files")
+    assert "no package linux-headers" in machine.refused(status=77)
 
 
 def test_new_headers_of_the_same_release_want_new_metadata(machine):
