@@ -22,7 +22,6 @@
 //! | [`mp`] | which path a request takes |
 //! | [`failover`] | what a client does when paths come and go |
 //! | [`owner`], [`serving`] | which path of a server's session has a chunk in service, and how requests get there |
-//! | [`owner`] | which path of a server's session has a chunk in service |
 //! | [`keys`] | when the peer can no longer use the key of a request |
 //! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
 //! | [`quota`], [`setup`] | what a server lets itself in for, and how long a set-up may take |

@@ -361,7 +361,9 @@ fn users_are_called_one_call_at_a_time() {
     let mut f = Failover::new();
     let a = up(&mut f, server(1, 1));
     f.path_lost(&a);
+    assert!(!f.is_closed());
     f.close();
+    assert!(f.is_closed());
     assert_eq!(f.call(), None, "it is closed");
 }
 
