@@ -54,6 +54,7 @@ use kernel::{
     sync::Arc, //
 };
 use kx::{
+    mm::Reserve,
     net::addr::SockAddr,
     sync::PercpuArc, //
 };
@@ -202,7 +203,17 @@ impl Start {
 ///
 /// May sleep.
 pub(crate) fn run(attempt: &Arc<Attempt>) {
-    let result = establish(attempt).and_then(|active| offer(attempt, active));
+    let may_use_reserve = attempt.path.may_use_reserve();
+    let reached = {
+        let _reserve = may_use_reserve.then(Reserve::enter);
+        reach(attempt)
+    };
+    let result = reached.and_then(|reached| {
+        let _reserve = may_use_reserve.then(|| Share::take(attempt)).flatten();
+        complete(attempt, reached).and_then(|made| offer(attempt, made))
+    });
+    let failed = matches!(result, Err(error) if error == ENOMEM);
+    attempt.path.set_patient(failed && may_use_reserve);
     match result {
         Ok(())
             if attempt
@@ -223,8 +234,37 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
     attempt.set_ended();
 }
 
-/// Connects all connections: gives what submitters need.
-fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
+/// The right to take much of the memory in reserve, while nobody else of the session has it: the
+/// attempts of all its paths together could take everything.
+struct Share<'a> {
+    attempt: &'a Attempt,
+    _scope: Reserve,
+}
+
+impl<'a> Share<'a> {
+    fn take(attempt: &'a Attempt) -> Option<Self> {
+        let mine = attempt.path.session.take_reserve(attempt.epoch);
+        mine.then(|| Self {
+            attempt,
+            _scope: Reserve::enter(),
+        })
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.attempt.path.session.give_reserve(self.attempt.epoch);
+    }
+}
+
+/// A server that has answered, by the service connection.
+struct Reached {
+    pd: Arc<Pd>,
+    wire: Wire,
+}
+
+/// Connects the service connection, which takes little memory.
+fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let service = Start::resolve(attempt, 0)?;
     service.resolved(attempt)?;
@@ -245,8 +285,14 @@ fn establish(attempt: &Arc<Attempt>) -> Result<Made> {
     attempt.path.set_accepted();
     let wire = Wire::new(rsp, &dev)?;
     attempt.wire.populate(wire);
+    Ok(Reached { pd, wire })
+}
 
-    connect_rest(attempt, &pd, &wire, cid_num)?;
+/// Connects all other connections: gives what submitters need.
+fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Made> {
+    // What this takes there was room for before.
+    attempt.path.release_kept();
+    connect_rest(attempt, &pd, &wire)?;
     if wire.imm_in_messages {
         for qp in &attempt.cons.lock().qps {
             qp.carry_imm_in_messages()?;
@@ -389,7 +435,8 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
 }
 
 /// Brings up the I/O connections, each step for all of them at once.
-fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, cid_num: u16) -> Result {
+fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result {
+    let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let dev = pd.device();
     let mut starts = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
     for cid in 1..cid_num {

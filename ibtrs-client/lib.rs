@@ -35,7 +35,8 @@
 //!
 //! `Session::hook` or `Path::hook`, `Session::members`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
-//! `Request::inner`, `Session::park`; then the locks of the RDMA crate.
+//! `Request::inner`, `Session::park`; then the locks of the RDMA crate. Nothing is taken under
+//! `Path::kept`.
 
 #![deny(unsafe_code)]
 

@@ -8,7 +8,8 @@
 use crate::{
     attempt::{
         self,
-        Attempt, //
+        Attempt,
+        Resources, //
     },
     reap::Closing,
     session::{
@@ -111,6 +112,8 @@ pub struct Path {
     nr_attempts: Atomic<u32>,
     /// A server has accepted it once.
     accepted: AtomicFlag,
+    /// The reserve of memory did not do for the last attempt: the next one waits for memory.
+    patient: AtomicFlag,
     /// Counters.
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
@@ -126,6 +129,11 @@ pub struct Path {
     beat: DelayedWork<Self, 3>,
     #[pin]
     pub(crate) overdue: DelayedWork<Self, 4>,
+    /// What the last attempt had: its memory is to be had for the next one, when there is no other.
+    #[pin]
+    kept: Mutex<Option<Resources>>,
+    #[pin]
+    release: Work<Self, 7>,
     /// Connections for `reap` to poll.
     pub(crate) closing: TakeCell<Arc<Closing>>,
     #[pin]
@@ -142,6 +150,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
     impl HasWork<Work<Self, 5>> for Path { self.reap }
     impl HasWork<Work<Self, 6>> for Path { self.telling }
+    impl HasWork<Work<Self, 7>> for Path { self.release }
 }
 
 impl Path {
@@ -178,6 +187,7 @@ impl Path {
                 previous: Atomic::new(0),
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
+                patient: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
@@ -185,6 +195,8 @@ impl Path {
                 timer <- kx::new_delayed_work!(queue.clone(), "Path::timer"),
                 beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
                 overdue <- kx::new_delayed_work!(queue.clone(), "Path::overdue"),
+                kept <- new_mutex!(None, "Path::kept"),
+                release <- kx::new_work!(queue.clone(), "Path::release"),
                 closing: TakeCell::empty(),
                 reap <- kx::new_work!(queue, "Path::reap"),
                 telling <- kx::new_work!(telling, "Path::telling"),
@@ -193,6 +205,7 @@ impl Path {
         )?;
         in_reclaim(|| drop(this.attempt.lock()));
         in_reclaim(|| drop(this.hca.lock()));
+        in_reclaim(|| drop(this.kept.lock()));
         attempt::needed_in_reclaim();
         Ok(this)
     }
@@ -335,6 +348,17 @@ impl Path {
 
     pub(crate) fn was_accepted(&self) -> bool {
         self.accepted.load(Relaxed)
+    }
+
+    /// Tells whether an attempt may take memory that is kept in reserve: users of the session wait
+    /// for it, and memory may be had back only by what they write.
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.session.is_cut_off() && !self.patient.load(Relaxed)
+    }
+
+    /// Says whether the next attempt shall wait for memory, as the reserve has no large pieces.
+    pub(crate) fn set_patient(&self, patient: bool) {
+        self.patient.store(patient, Relaxed);
     }
 
     pub(crate) fn set_accepted(&self) {

@@ -189,6 +189,8 @@ pub struct Session {
     admin: Admin,
     /// The attempt that asks the server for a session; 0 for none.
     turn: Atomic<u32>,
+    /// The attempt that may take much of the memory in reserve; 0 for none.
+    reserve: Atomic<u32>,
     #[pin]
     news: News,
     pub(crate) link_events: Arc<dyn LinkEvents>,
@@ -301,6 +303,7 @@ impl Session {
                 turns: Turns::new()?,
                 admin <- Admin::new(),
                 turn: Atomic::new(0),
+                reserve: Atomic::new(0),
                 news <- News::new(),
                 link_events: config.link.clone(),
                 notices <- Notices::new(),

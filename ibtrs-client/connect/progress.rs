@@ -16,6 +16,7 @@ use kernel::{
     fmt,
     prelude::*,
     sync::{
+        atomic::Relaxed,
         Arc,
         CondVarTimeoutResult, //
     },
@@ -177,7 +178,11 @@ pub(super) struct Removal(pub(super) Arc<Attempt>);
 
 impl RemovalHandler for Removal {
     fn device_removed(&self) {
+        // ORDERING: The work takes the lock under which something of the attempt is kept.
+        self.0.deviceless.store(true, Relaxed);
         self.0.error(fmt!("the RDMA device goes away"));
+        // It may be an attempt that is over.
+        self.0.path.release_soon();
     }
 }
 

@@ -178,6 +178,8 @@ impl Path {
         self.reap.flush();
         self.connect.flush();
         self.events.flush();
+        self.release.flush();
+        self.release_kept();
         self.telling.flush();
     }
 

@@ -5,7 +5,10 @@
 
 use super::Path;
 use crate::{
-    attempt::Attempt,
+    attempt::{
+        Attempt,
+        Resources, //
+    },
     connect,
     text::Text, //
 };
@@ -32,7 +35,10 @@ use kernel::{
     }, //
 };
 use kx::{
-    mm::NoIo,
+    mm::{
+        NoIo,
+        Reserve, //
+    },
     work::WorkItem, //
 };
 
@@ -174,6 +180,7 @@ impl Path {
 
     /// Begins an attempt.
     fn begin(self: &Arc<Self>) -> Result {
+        let _reserve = self.may_use_reserve().then(Reserve::enter);
         let epoch = self.session.next_epoch()?;
         let attempt = Attempt::new(self.clone(), epoch)?;
         self.nr_attempts.fetch_add(1, Relaxed);
@@ -198,9 +205,32 @@ impl Path {
         self.session.unpublish(&attempt);
         let left = attempt.tear_down();
         self.session.pump();
-        drop(left);
+        self.keep(&attempt, left);
         let gone = self.attempt.lock().take();
         drop(gone);
+    }
+
+    /// Keeps what an attempt had for the memory that it takes.
+    fn keep(&self, attempt: &Attempt, left: Resources) {
+        let mut kept = self.kept.lock();
+        // If there is something already, this attempt has not come to what takes much.
+        if kept.is_none() && !attempt.deviceless.load(Relaxed) {
+            *kept = Some(left);
+            return;
+        }
+        drop(kept);
+        drop(left);
+    }
+
+    /// Lets go of what the last attempt had.
+    pub(crate) fn release_kept(&self) {
+        let kept = self.kept.lock().take();
+        drop(kept);
+    }
+
+    /// As [`Path::release_kept`], where that must not be waited for.
+    pub(crate) fn release_soon(self: &Arc<Self>) {
+        self.release.enqueue(self.clone());
     }
 
     /// A limit of the attempts was set: it holds for a path that waits, too.
@@ -242,11 +272,25 @@ impl WorkItem<0> for Path {
         );
         // A step may have been added since; in this state, none is from then on.
         let fsm = this.fsm.lock();
-        let closed = fsm.machine.state == State::Closing && fsm.todo.is_empty();
+        let state = fsm.machine.state;
+        let closed = state == State::Closing && fsm.todo.is_empty();
         drop(fsm);
+        if matches!(state, State::Closing | State::Closed | State::Dead) {
+            // There may be no next attempt.
+            this.release_kept();
+        }
         if closed {
             this.event(Event::CloseDone);
         }
+    }
+}
+
+/// What an attempt had whose device goes away.
+impl WorkItem<7> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.release_kept();
     }
 }
 

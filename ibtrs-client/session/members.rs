@@ -64,6 +64,22 @@ impl Session {
         let _ = self.turn.cmpxchg(epoch, 0, Relaxed);
     }
 
+    /// Tells whether its users wait for a path.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.limits.as_ref().is_some() && !self.is_connected()
+    }
+
+    /// Lets the attempt take much of the memory in reserve, unless another one may.
+    pub(crate) fn take_reserve(&self, epoch: u32) -> bool {
+        // ORDERING: Nothing else depends on it.
+        self.reserve.cmpxchg(0, epoch, Relaxed).is_ok()
+    }
+
+    /// Gives the right back.
+    pub(crate) fn give_reserve(&self, epoch: u32) {
+        let _ = self.reserve.cmpxchg(epoch, 0, Relaxed);
+    }
+
     /// Calls `f` with the set of connected paths, for what may not sleep.
     pub(crate) fn with_set<R>(&self, f: impl FnOnce(&Set) -> R) -> Option<R> {
         self.set.read().get().map(f)

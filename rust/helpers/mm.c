@@ -32,6 +32,16 @@ __rust_helper void rust_helper_memalloc_noio_restore(unsigned int flags)
 	memalloc_noio_restore(flags);
 }
 
+__rust_helper unsigned int rust_helper_memalloc_noreclaim_save(void)
+{
+	return memalloc_noreclaim_save();
+}
+
+__rust_helper void rust_helper_memalloc_noreclaim_restore(unsigned int flags)
+{
+	memalloc_noreclaim_restore(flags);
+}
+
 __rust_helper void rust_helper_kx_reclaim_acquire(void)
 {
 	fs_reclaim_acquire(GFP_KERNEL);

@@ -5,6 +5,7 @@
 mod block;
 mod no_io;
 mod reclaim;
+mod reserve;
 mod total;
 
 pub use block::{
@@ -14,4 +15,5 @@ pub use block::{
 };
 pub use no_io::NoIo;
 pub use reclaim::in_reclaim;
+pub use reserve::Reserve;
 pub use total::total_bytes;

@@ -44,6 +44,27 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
 
 
 @pytest.mark.fast
+def test_the_rdma_device_of_a_lost_path_goes_away(pair, stack):
+    """What is kept of a path until it is back does not keep its device, which comes back with it."""
+    server, client = pair
+    device = blockdev.map_new(pair, stack, size_mb=16)
+    blockdev.impatient(client)
+    server.run(pair.remove_device("server", 1), timeout=120)
+    client.wait_until("dmesg | grep -q 'no path to the server is left'", 60)
+    client.run(pair.remove_device("client", 1), timeout=60)
+    for guest in pair:
+        guest.run(pair.add_device(guest.name, 1))
+    client.wait_until(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none", 120)
+    # Nor does it stay when nobody wants the path back.
+    server.run(pair.remove_device("server", 1), timeout=120)
+    client.run(stack.unmap(how="force"), timeout=120)
+    client.run(pair.remove_device("client", 1), timeout=60)
+    for guest in pair:
+        guest.run(pair.add_device(guest.name, 1))
+    client.run(stack.map_device(device), timeout=120)
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_a_module_goes_with_the_rdma_device(pair, stack, side):
     """The transport is unloaded while the device tells its users that it goes away."""

@@ -2,7 +2,6 @@
 """Memory that is had back only by way of the mapped disk: the client's is full of what is to be
 written there, also while there is no path; the server's is full of its page cache."""
 
-import os
 import time
 
 import pytest
@@ -76,8 +75,6 @@ class Client:
         assert not self.says("I/O error")
 
 
-@pytest.mark.skipif("IBTRS_LONG" not in os.environ,
-                    reason="a client without memory may not get its paths back, see the operator's guide")
 def test_written_back_while_memory_is_exhausted(pair, stack):
     """Also while there is no path, for longer than memory lasts; a path is added meanwhile."""
     server = pair.server
