@@ -8,9 +8,9 @@
 
 folder=${1:?usage: build-deb.sh FOLDER}
 [ -x /usr/bin/dh_dkms ] || die "debhelper and dh-dkms are needed: apt install debhelper dh-dkms"
-version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/debian/changelog")
+version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/tools/debian/changelog")
 grep -qx "version = \"$version\"" "$TOP/Cargo.toml" ||
-	die "debian/changelog says $version; Cargo.toml says another version"
+	die "tools/debian/changelog says $version; Cargo.toml says another version"
 
 # Those of this checkout; all of an unpacked archive.
 files() {
@@ -25,6 +25,7 @@ tree=$work/ibtrs-$version
 mkdir "$tree"
 files |
 	tar -C "$TOP" --null --no-recursion --files-from=- -c | tar -C "$tree" -x
+mv "$tree/tools/debian" "$tree/debian"
 # Not checked: build-essential, which every package is said to need.
 (cd "$tree" && dpkg-buildpackage --no-check-builddeps --build=binary --no-sign)
 mkdir -p "$folder"

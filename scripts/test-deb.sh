@@ -14,7 +14,7 @@ MODULES_OF_OURS=(ibtrs_core ibtrs_client ibtrs_server ibnbd_client ibnbd_server)
 work=$IBTRS_CACHE/test-deb
 base=$work/debian13.tar
 logs=$work/logs
-version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/debian/changelog")
+version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/tools/debian/changelog")
 passed=0
 
 # inside ROOT COMMAND: in that tree, with its own mounts.
