@@ -5,7 +5,7 @@
 use ibnbd_proto::unflushed::{Record, Unflushed};
 use ibnbd_proto::window::Window;
 use ibtrs_proto::backoff::{Attempts, Backoff};
-use ibtrs_proto::failover::{Admit, Entry, Failover, Look, Next, Offer, Published};
+use ibtrs_proto::failover::{Admit, Entry, Failover, Look, Loss, Next, Offer, Published};
 use ibtrs_proto::fsm::{client_path as c, server_path as s};
 use ibtrs_proto::handshake::RspExt;
 use ibtrs_proto::hb::{HbAction, Heartbeat};
@@ -158,7 +158,11 @@ pub(crate) fn failover(bytes: &[u8]) {
                 outages.extend(outage);
                 if parked[at].is_none() {
                     let mut entry = Entry::NEW;
-                    entry.lost(&path);
+                    // The server has broken the protocol up to seven times under it.
+                    for _ in 0..n >> 5 {
+                        entry.lost(&path, Loss::Protocol);
+                    }
+                    entry.lost(&path, Loss::Link);
                     parked[at] = Some(entry);
                 }
             }
@@ -195,7 +199,7 @@ pub(crate) fn failover(bytes: &[u8]) {
                 let Some(entry) = parked[at] else { continue };
                 match f.next(&entry, via) {
                     Next::Submit => {
-                        assert!(entry.need() == 0 && !up.is_empty());
+                        assert!(entry.need() == 0 && !up.is_empty() && !entry.is_outcast());
                         parked[at] = None;
                     }
                     Next::Fence(epoch) => assert!(epoch == entry.need() && via.is_some()),
