@@ -19,8 +19,10 @@ class Resizes(Honest):
         self.asked += 1
         self.opened = {"nsectors": SECTORS + 8 * (self.asked % 2)}
         super().open(server, request)
-        for _ in range(3):
-            server.imm(server.cons[0], wire.imm(wire.IMM_NOTICE, self.device_id))
+        notice = wire.imm(wire.IMM_NOTICE, self.device_id)
+        # One that comes before the client knows the disk tells it nothing.
+        for seconds in (0, 0.3, 3):
+            server.later(seconds, lambda: server.imm(server.cons[0], notice))
 
 
 # Once for the map, and then once a second.
