@@ -55,8 +55,8 @@ class Tally:
 
 def cargo(log: str) -> Tally:
     tally = Tally()
-    for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed; (\d+) ignored", log, re.M):
-        tally += Tally(*map(int, found.groups()))
+    for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed(?:; (\d+) ignored)?", log, re.M):
+        tally += Tally(*map(int, found.groups(default="0")))
     # What does not compile has no result line.
     if re.search(r"^error(\[|:)", log, re.M) and not tally.failed:
         tally.failed = 1

@@ -55,6 +55,8 @@ def test_cargo_counts_are_added_up():
            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n")
     assert cargo(log) == Tally(15, 2, 1)
     assert cargo("error[E0425]: cannot find value\n") == Tally(0, 1)
+    # As scripts/test.sh writes of the fuzzer.
+    assert cargo("test result: FAILED. 0 passed; 1 failed (fuzzing)\n") == Tally(0, 1)
 
 
 def test_junit_counts():
