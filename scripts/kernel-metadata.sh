@@ -18,8 +18,10 @@ set -Eeuo pipefail
 trap 'printf "error: %s, line %s: exit status %s\n" "${BASH_SOURCE[0]}" "$LINENO" "$?" >&2' ERR
 # Variables of an outer make are not for the kernel's, but for the tools.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
+# Users build against what root has made.
+umask 022
 
-cache=${IBTRS_METADATA:-/var/lib/ibtrs/kernel}
+cache=$(realpath -m "${IBTRS_METADATA:-/var/lib/ibtrs/kernel}")
 # Where the distribution's source packages are.
 sources=${IBTRS_KERNEL_SOURCES:-/usr/src}
 jobs=${JOBS:-$(nproc)}
@@ -36,8 +38,12 @@ value() { sed -n "s/^$1=//p" "$headers/.config" | tr -d '"'; }
 # the same kernel release.
 is_made() {
 	[ -n "$release" ] && [ -e "$work/.done" ] && cmp -s "$headers/.config" "$work/config" &&
-		cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"
+		cmp -s "$headers/Module.symvers" "$work/build/Module.symvers" &&
+		[ "$(headers_version)" = "$(cat "$work/version" 2>/dev/null)" ]
 }
+
+# Whoever names a folder for the cache may have other things there.
+is_ours() { [ -e "$1/.ibtrs-metadata" ] || [ -e "$1/.done" ]; }
 
 # Unpacked will do: headers have DKMS build for them while they are configured.
 installed_version() {
@@ -45,11 +51,13 @@ installed_version() {
 		sed -nE 's/^(installed|unpacked|half-configured|triggers-awaited|triggers-pending) //p'
 }
 
+headers_version() { installed_version "linux-headers-$release"; }
+
 find_source() {
-	local version have
+	local have
 	command -v dpkg-query >/dev/null ||
 		die "$headers has no Rust metadata (rust/libkernel.rmeta), and only Debian's packages are known to this script as a source of it"
-	version=$(installed_version "linux-headers-$release")
+	version=$(headers_version)
 	[ -n "$version" ] || status=77 die "no package linux-headers-$release is installed, so the version of its source is not known"
 	package=linux-source-$(cut -d. -f1,2 <<<"${release%%[-+]*}")
 	have=$(installed_version "$package")
@@ -67,8 +75,9 @@ check_tool() {
 }
 
 check_programs() {
-	local program missing=()
-	for program in make flex bison bc xz; do
+	local program missing=() btf
+	btf=$(value CONFIG_DEBUG_INFO_BTF)
+	for program in make flex bison bc xz ${btf:+pahole}; do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
 	[ "${#missing[@]}" = 0 ] || status=77 die "these programs are missing: ${missing[*]}"
@@ -144,6 +153,7 @@ prune() {
 forget_removed() {
 	local folder
 	for folder in "$cache"/*/; do
+		is_ours "$folder" || continue
 		[ "$folder" = "$work/" ] || [ -e "/lib/modules/$(basename "$folder")" ] || rm -rf "$folder"
 	done
 }
@@ -152,6 +162,7 @@ build() {
 	rm -rf "$work"
 	forget_removed
 	mkdir -p "$work/source" "$work/build"
+	touch "$work/.ibtrs-metadata"
 	say "Unpacking the source of kernel $release"
 	unpack
 	say "Configuring it like $headers"
@@ -162,6 +173,8 @@ build() {
 	take_release
 	prune
 	cp "$headers/.config" "$work/config"
+	echo "$version" >"$work/version"
+	sync -f "$work"
 	touch "$work/.done"
 }
 
@@ -178,6 +191,7 @@ make_metadata() {
 	exec 9>"$cache/.lock"
 	flock 9
 	! is_made || return 0
+	[ ! -e "$work" ] || is_ours "$work" || die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
 	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
 	build
 }

@@ -30,12 +30,18 @@ stock_tools_are_ours() {
 		! dpkg-query -W -f '${db:Status-Status}' rustc-web 2>/dev/null | grep -qx installed
 }
 
+# What is mounted in a tree would be removed with it.
+nothing_mounted_below() {
+	! grep -qF " $1/" /proc/self/mountinfo || die "something is still mounted below $1: unmount it first"
+}
+
 # make_tree FOLDER PACKAGE...: a Debian 13 with these packages.
 make_tree() {
 	local folder=$1 mirror signed="[signed-by=$STOCK_KEYRING]" packages
 	shift
 	mirror=$(debian_mirror)
 	packages=$(printf '%s\n' "$@" | paste -sd,)
+	nothing_mounted_below "$folder"
 	as_root rm -rf "$folder.new"
 	# Nothing is lost in a crash that could not be made again.
 	as_root mmdebstrap --mode=root --variant=apt --include="$packages" \

@@ -5,7 +5,6 @@
 # ibtrs, or mainline for the kernel's own RTRS and RNBD in its place.
 STACK ?= ibtrs
 # fast, or stock for Debian's own kernel, of demo and shell.
-KERNEL ?= fast
 
 .PHONY: setup demo shell test test-kcsan kunit fuzz soak bench bench-smoke check-arm64
 
@@ -13,10 +12,10 @@ setup:
 	@scripts/setup.sh fast debug
 
 demo:
-	@scripts/demo.sh --kernel $(KERNEL) --stack $(STACK)
+	@scripts/demo.sh --kernel $(or $(KERNEL),fast) --stack $(STACK)
 
 shell:
-	@scripts/demo.sh --kernel $(KERNEL) --stack $(STACK) --shell
+	@scripts/demo.sh --kernel $(or $(KERNEL),fast) --stack $(STACK) --shell
 
 test:
 	@scripts/test.sh

@@ -6,6 +6,7 @@ The kernel's source here is a few lines that make the files which a real one mak
 
 import os
 import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -161,6 +162,41 @@ def test_new_headers_of_the_same_release_want_new_metadata(machine):
     assert machine.run("--find", machine.headers).stdout.strip() == str(machine.headers)
     assert machine.run(machine.headers).returncode == 0
     assert machine.builds() == 2
+
+
+def test_a_new_package_of_the_same_kernel_wants_new_metadata(machine):
+    assert machine.run(machine.headers).returncode == 0
+    machine.packages("7.3.4-2", "7.3.4-2")
+    assert machine.run("--find", machine.headers).stdout.strip() == str(machine.headers)
+    assert machine.run(machine.headers).returncode == 0
+    assert machine.builds() == 2
+
+
+def test_nothing_else_in_the_folder_is_touched(machine):
+    """Only metadata of kernels that are gone is removed."""
+    old = machine.cache / "7.3.0-gone"
+    other = machine.cache / "photos"
+    for folder in (old, other):
+        folder.mkdir(parents=True)
+        (folder / "one").touch()
+    (old / ".done").touch()
+    assert machine.run(machine.headers).returncode == 0
+    assert not old.exists() and (other / "one").exists()
+    # Nor is what has the name of the kernel.
+    shutil.rmtree(machine.folder().parent)
+    machine.folder().parent.mkdir()
+    (machine.folder().parent / "one").touch()
+    result = machine.run(machine.headers)
+    assert result.returncode == 1 and "is no metadata" in result.stderr
+    assert (machine.folder().parent / "one").exists()
+
+
+def test_the_running_kernel_is_what_is_built_for():
+    """By whoever names none."""
+    said = subprocess.run(["make", "-n", "kernel-metadata"], cwd=SCRIPTS.parent, text=True, capture_output=True,
+                          check=True, env={key: value for key, value in os.environ.items()
+                                           if key not in ("KDIR", "KERNEL", "MAKEFLAGS", "MFLAGS")}).stdout
+    assert said.strip().endswith(f"/lib/modules/{os.uname().release}/build")
 
 
 def test_what_the_distribution_ships_is_taken(machine):
