@@ -291,8 +291,10 @@ def test_traces(mapped, stack):
     server.thaw()
     change.wait(60)
     blockdev.wait_for_reads(client, stack)
-    client.run(f"echo 1 > {FIRST}/disconnect; echo 1 > {SECOND}/disconnect; sleep 0.5; "
-               f"echo 1 > {FIRST}/reconnect && echo 1 > {SECOND}/reconnect")
+    # All that the load has may be in flight then, so somebody else asks for something, too.
+    client.run(f"echo 1 > {FIRST}/disconnect; echo 1 > {SECOND}/disconnect; "
+               f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none & sleep 0.5; "
+               f"echo 1 > {FIRST}/reconnect && echo 1 > {SECOND}/reconnect; wait")
     blockdev.wait_for_reads(client, stack)
     fio.end(client, load)
     for side, events in EVENTS.items():
