@@ -159,6 +159,8 @@ pub(crate) struct Attempt {
     broken: AtomicFlag,
     /// Its device goes away.
     pub(crate) deviceless: AtomicFlag,
+    /// It found no memory.
+    pub(crate) starved: AtomicFlag,
     /// A key was taken from the server that it may use in good faith.
     pub(crate) revoked: AtomicFlag,
     /// Requests in flight that are counted.
@@ -184,6 +186,7 @@ impl Attempt {
                 asked: AtomicFlag::new(false),
                 broken: AtomicFlag::new(false),
                 deviceless: AtomicFlag::new(false),
+                starved: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
                 inflight: Atomic::new(0),
             }? Error),

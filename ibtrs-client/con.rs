@@ -248,12 +248,11 @@ impl Handler for Con {
     }
 
     fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
-        // The network ends no receive but by flushing it, so it is the message's doing.
-        if wc.is_flush() || self.attempt.revoked.load(Relaxed) {
-            self.failed(qp, wc);
-        } else {
+        if wc.is_peers_mistake() && !self.attempt.revoked.load(Relaxed) {
             self.attempt
                 .breach(fmt!("connection {}: a message: {}", self.cid, wc));
+        } else {
+            self.failed(qp, wc);
         }
     }
 }

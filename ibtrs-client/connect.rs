@@ -51,7 +51,10 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
 };
 use kx::{
     mm::Reserve,
@@ -203,17 +206,18 @@ impl Start {
 ///
 /// May sleep.
 pub(crate) fn run(attempt: &Arc<Attempt>) {
-    let may_use_reserve = attempt.path.may_use_reserve();
     let reached = {
-        let _reserve = may_use_reserve.then(Reserve::enter);
+        let _reserve = attempt.path.may_use_reserve().then(Reserve::enter);
         reach(attempt)
     };
     let result = reached.and_then(|reached| {
-        let _reserve = may_use_reserve.then(|| Share::take(attempt)).flatten();
+        let _share = Share::take(attempt)?;
         complete(attempt, reached).and_then(|made| offer(attempt, made))
     });
-    let failed = matches!(result, Err(error) if error == ENOMEM);
-    attempt.path.set_patient(failed && may_use_reserve);
+    if matches!(result, Err(error) if error == ENOMEM) {
+        // ORDERING: Whoever reads it has waited for the end of the attempt.
+        attempt.starved.store(true, Relaxed);
+    }
     match result {
         Ok(())
             if attempt
@@ -234,20 +238,41 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
     attempt.set_ended();
 }
 
-/// The right to take much of the memory in reserve, while nobody else of the session has it: the
-/// attempts of all its paths together could take everything.
+/// The right to take much of the memory in reserve.
+///
+/// The attempts of all paths of a session together could take everything, so they have it one
+/// after the other: as soon as one has succeeded, the others do not need it.
 struct Share<'a> {
     attempt: &'a Attempt,
     _scope: Reserve,
 }
 
 impl<'a> Share<'a> {
-    fn take(attempt: &'a Attempt) -> Option<Self> {
-        let mine = attempt.path.session.take_reserve(attempt.epoch);
-        mine.then(|| Self {
+    /// How often the attempt that has it is waited for, and how long each time. If it takes longer,
+    /// it waits for its own network, and has taken what it needs.
+    const WAITS: u32 = 100;
+    const WAIT_MS: u32 = 20;
+
+    /// Takes the right, if the attempt may use the reserve at all.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt has failed meanwhile.
+    fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
+        let path = &attempt.path;
+        for _ in 0..Self::WAITS {
+            if !path.may_use_reserve() {
+                return Ok(None);
+            }
+            if path.session.take_reserve(attempt.epoch) {
+                break;
+            }
+            attempt.pause(Self::WAIT_MS)?;
+        }
+        Ok(Some(Self {
             attempt,
             _scope: Reserve::enter(),
-        })
+        }))
     }
 }
 

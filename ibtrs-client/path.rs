@@ -112,8 +112,6 @@ pub struct Path {
     nr_attempts: Atomic<u32>,
     /// A server has accepted it once.
     accepted: AtomicFlag,
-    /// The reserve of memory did not do for the last attempt: the next one waits for memory.
-    patient: AtomicFlag,
     /// Counters.
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
@@ -187,7 +185,6 @@ impl Path {
                 previous: Atomic::new(0),
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
-                patient: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
@@ -353,12 +350,7 @@ impl Path {
     /// Tells whether an attempt may take memory that is kept in reserve: users of the session wait
     /// for it, and memory may be had back only by what they write.
     pub(crate) fn may_use_reserve(&self) -> bool {
-        self.session.is_cut_off() && !self.patient.load(Relaxed)
-    }
-
-    /// Says whether the next attempt shall wait for memory, as the reserve has no large pieces.
-    pub(crate) fn set_patient(&self, patient: bool) {
-        self.patient.store(patient, Relaxed);
+        self.session.is_cut_off()
     }
 
     pub(crate) fn set_accepted(&self) {

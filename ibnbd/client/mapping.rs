@@ -186,6 +186,8 @@ impl Mapping {
             // Nobody hands requests on any more that have seen the disk before.
             drop(disk.quiesce());
             self.opened.session().transport().recheck();
+            // Before anything that waits: it may wait for memory, and that for these requests.
+            self.device().begin_forcing();
             disk.mark_dead();
         }
         // Nobody uses the disk after this but who has it open.

@@ -213,8 +213,10 @@ impl Path {
     /// Keeps what an attempt had for the memory that it takes.
     fn keep(&self, attempt: &Attempt, left: Resources) {
         let mut kept = self.kept.lock();
-        // If there is something already, this attempt has not come to what takes much.
-        if kept.is_none() && !attempt.deviceless.load(Relaxed) {
+        // If there is something already, this attempt has not come to what takes much. One that
+        // found no memory shall leave some for the next one, in larger pieces.
+        let of_use = !attempt.deviceless.load(Relaxed) && !attempt.starved.load(Relaxed);
+        if kept.is_none() && of_use {
             *kept = Some(left);
             return;
         }

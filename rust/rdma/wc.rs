@@ -42,6 +42,20 @@ impl Wc {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
+    /// Tells whether a receive failed because of what the peer has sent: a message that is too
+    /// long, or a key that it may not use. What networks and cards do has other statuses, but
+    /// `LOC_QP_OP_ERR`, which soft-RoCE has for messages that are too long.
+    pub fn is_peers_mistake(&self) -> bool {
+        matches!(
+            self.0.status,
+            bindings::ib_wc_status_IB_WC_LOC_LEN_ERR
+                | bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR
+                | bindings::ib_wc_status_IB_WC_LOC_ACCESS_ERR
+                | bindings::ib_wc_status_IB_WC_REM_INV_REQ_ERR
+                | bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR
+        )
+    }
+
     /// Returns the status in words.
     pub fn status_str(&self) -> &'static CStr {
         // SAFETY: The function accepts any status and returns a static string.

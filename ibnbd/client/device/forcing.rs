@@ -18,13 +18,18 @@ use kx::{
 const PATIENCE_MS: u32 = 10_000;
 
 impl Device {
-    /// Lets the requests of `disk`, which is this device's, fail, and removes it.
+    /// From now on the requests of the disk have so much time.
+    pub(crate) fn begin_forcing(self: &Arc<Self>) {
+        self.forcing.enqueue_in(self.clone(), PATIENCE_MS);
+    }
+
+    /// Removes `disk`, which is this device's, once its requests have ended. They do, after
+    /// [`Device::begin_forcing`].
     ///
     /// # Context
     ///
     /// May sleep, until the server has answered or its paths are closed.
-    pub(crate) fn delete_by_force(self: &Arc<Self>, disk: &Disk<Queue>) {
-        self.forcing.enqueue_in(self.clone(), PATIENCE_MS);
+    pub(crate) fn delete_by_force(&self, disk: &Disk<Queue>) {
         disk.delete();
         self.forcing.cancel_sync();
     }
