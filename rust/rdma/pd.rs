@@ -138,6 +138,7 @@ impl Pd {
 #[pinned_drop]
 impl PinnedDrop for Pd {
     fn drop(self: Pin<&mut Self>) {
+        let mut kept = false;
         for region in &self.regions.lock().0 {
             // SAFETY: The region is live by the type invariant. Those who may use
             // it, queue pairs among them, hold references to `self`, so all of
@@ -145,10 +146,14 @@ impl PinnedDrop for Pd {
             let error =
                 unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
             self.gave_back("memory region", error);
+            kept |= error != 0;
+        }
+        if kept {
+            // The region refers to its domain, and not every driver refuses to free that.
+            return;
         }
         // SAFETY: The domain is live by the type invariant, and nobody uses it any
-        // more: queue pairs hold references to `self`. Where the driver kept a
-        // region, it refuses.
+        // more: queue pairs hold references to `self`, and all regions are gone.
         let error =
             unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
         self.gave_back("protection domain", error);
