@@ -360,8 +360,7 @@ impl Path {
         if self.share.is_empty() {
             bytes = bytes.saturating_add(config.numbers_bytes());
         }
-        let needs = config.path_needs(self.cid_num);
-        let total = needs.connections.saturating_add(needs.chunks);
+        let total = config.path_needs(self.cid_num).total();
         Ok(self.share.connect(bytes, total)?)
     }
 

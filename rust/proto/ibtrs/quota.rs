@@ -49,6 +49,13 @@ pub struct Needs {
     pub chunks: u64,
 }
 
+impl Needs {
+    /// All of it.
+    pub const fn total(&self) -> u64 {
+        self.connections.saturating_add(self.chunks)
+    }
+}
+
 /// What there is to share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
@@ -103,8 +110,7 @@ impl Quota {
     ///
     /// [`Refusal::TooLarge`], [`Refusal::Attempts`].
     pub fn begin(&self, from: &Standing, needs: &Needs) -> Result<(), Refusal> {
-        let total = needs.connections.saturating_add(needs.chunks);
-        if needs.connections > self.begun_by_one() || total > self.all_of(from) {
+        if needs.connections > self.begun_by_one() || needs.total() > self.all_of(from) {
             return Err(Refusal::TooLarge);
         }
         if from.attempts >= self.attempts {

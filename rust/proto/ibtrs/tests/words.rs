@@ -2,7 +2,8 @@
 
 //! Each error has an errno, and a line for the log that no other error of its type has.
 
-use std::collections::HashSet;
+#[macro_use]
+mod texts;
 
 use ibtrs_proto::addr::AddrError;
 use ibtrs_proto::errno::Errno;
@@ -17,26 +18,7 @@ use ibtrs_proto::name::NameError;
 use ibtrs_proto::opts::{OptError, OptProblem};
 use ibtrs_proto::text::TextError;
 use ibtrs_proto::{failover, join, quota};
-
-/// The texts of one type: lines of ASCII that begin and end with something, all of them different.
-fn differ(of: &str, texts: &[&str]) {
-    for text in texts {
-        let is_line = text.bytes().all(|b| (b' '..=b'~').contains(&b));
-        assert!(is_line && !text.is_empty(), "{of}: {text:?}");
-        assert_eq!(*text, text.trim(), "{of}");
-        assert_ne!(*text, "xyzzy", "{of}");
-    }
-    let set: HashSet<_> = texts.iter().collect();
-    assert_eq!(set.len(), texts.len(), "{of}: {texts:?}");
-}
-
-/// All errors of a type, and the errno of each.
-macro_rules! errors {
-    ($type:ident: $($error:expr => $errno:ident,)*) => {
-        differ(stringify!($type), &[$($error.as_str()),*]);
-        $(assert_eq!($error.errno(), Errno::$errno, "{:?}", $error);)*
-    };
-}
+use texts::differ;
 
 #[test]
 fn what_users_write() {
