@@ -157,10 +157,8 @@ pub(crate) struct Attempt {
     pub(crate) asked: AtomicFlag,
     /// The server has broken the protocol.
     broken: AtomicFlag,
-    /// Its device goes away.
-    pub(crate) deviceless: AtomicFlag,
-    /// It found no memory.
-    pub(crate) starved: AtomicFlag,
+    /// What it has made is not to be kept for its memory: its device goes away, or it found none.
+    pub(crate) disposable: AtomicFlag,
     /// A key was taken from the server that it may use in good faith.
     pub(crate) revoked: AtomicFlag,
     /// Requests in flight that are counted.
@@ -185,8 +183,7 @@ impl Attempt {
                 latency_ns: Atomic::new(0),
                 asked: AtomicFlag::new(false),
                 broken: AtomicFlag::new(false),
-                deviceless: AtomicFlag::new(false),
-                starved: AtomicFlag::new(false),
+                disposable: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
                 inflight: Atomic::new(0),
             }? Error),

@@ -20,7 +20,8 @@ use crate::{
         self,
         Request,
         Wire, //
-    }, //
+    },
+    session::Token, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -207,7 +208,7 @@ impl Start {
 /// May sleep.
 pub(crate) fn run(attempt: &Arc<Attempt>) {
     let reached = {
-        let _reserve = attempt.path.may_use_reserve().then(Reserve::enter);
+        let _reserve = attempt.path.session.is_cut_off().then(Reserve::enter);
         reach(attempt)
     };
     let result = reached.and_then(|reached| {
@@ -216,7 +217,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
     });
     if matches!(result, Err(error) if error == ENOMEM) {
         // ORDERING: Whoever reads it has waited for the end of the attempt.
-        attempt.starved.store(true, Relaxed);
+        attempt.disposable.store(true, Relaxed);
     }
     match result {
         Ok(())
@@ -238,47 +239,75 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
     attempt.set_ended();
 }
 
+/// The turn of an attempt to do what those of a session do one after the other.
+struct Turn<'a> {
+    attempt: &'a Attempt,
+    token: &'a Token,
+}
+
+impl<'a> Turn<'a> {
+    /// How often it looks whether the turn of another one is over.
+    const PAUSE_MS: u32 = 20;
+
+    /// Waits for its turn as long as `wanted` says that there is need for it, or goes on without
+    /// after `patience_ms`. None when there is no need.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt has failed meanwhile.
+    fn wait(
+        attempt: &'a Attempt,
+        token: &'a Token,
+        patience_ms: u32,
+        wanted: impl Fn() -> bool,
+    ) -> Result<Option<Self>> {
+        for _ in 0..patience_ms / Self::PAUSE_MS {
+            if !wanted() {
+                return Ok(None);
+            }
+            if token.take(attempt.epoch) {
+                break;
+            }
+            attempt.pause(Self::PAUSE_MS)?;
+        }
+        Ok(Some(Self { attempt, token }))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.token.give(self.attempt.epoch);
+    }
+}
+
 /// The right to take much of the memory in reserve.
 ///
 /// The attempts of all paths of a session together could take everything, so they have it one
 /// after the other: as soon as one has succeeded, the others do not need it.
 struct Share<'a> {
-    attempt: &'a Attempt,
+    _turn: Turn<'a>,
     _scope: Reserve,
 }
 
 impl<'a> Share<'a> {
-    /// How often the attempt that has it is waited for, and how long each time. If it takes longer,
-    /// it waits for its own network, and has taken what it needs.
-    const WAITS: u32 = 100;
-    const WAIT_MS: u32 = 20;
+    /// How long the attempt that has it is waited for. If it takes longer, it waits for its own
+    /// network, and has taken what it needs.
+    const PATIENCE_MS: u32 = 2000;
 
     /// Takes the right, if the attempt may use the reserve at all.
     ///
     /// # Errors
     ///
-    /// Why the attempt has failed meanwhile.
+    /// Those of [`Turn::wait`].
     fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
-        let path = &attempt.path;
-        for _ in 0..Self::WAITS {
-            if !path.may_use_reserve() {
-                return Ok(None);
-            }
-            if path.session.take_reserve(attempt.epoch) {
-                break;
-            }
-            attempt.pause(Self::WAIT_MS)?;
-        }
-        Ok(Some(Self {
-            attempt,
+        let session = &attempt.path.session;
+        let turn = Turn::wait(attempt, &session.reserve, Self::PATIENCE_MS, || {
+            session.is_cut_off()
+        })?;
+        Ok(turn.map(|turn| Self {
+            _turn: turn,
             _scope: Reserve::enter(),
         }))
-    }
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        self.attempt.path.session.give_reserve(self.attempt.epoch);
     }
 }
 
@@ -334,40 +363,27 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Mad
 /// wait for long.
 struct FirstConn<'a> {
     attempt: &'a Attempt,
-    first: bool,
+    turn: Option<Turn<'a>>,
 }
 
 impl<'a> FirstConn<'a> {
     /// How long a path waits for another one's answer.
     const PATIENCE_MS: u32 = 3000;
-    /// How often it looks for that.
-    const PAUSE_MS: u32 = 20;
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
         let session = &attempt.path.session;
-        let mut first = true;
-        for _ in 0..Self::PATIENCE_MS / Self::PAUSE_MS {
-            first = !session.is_connected();
-            if !first || session.take_turn(attempt.epoch) {
-                break;
-            }
-            attempt.pause(Self::PAUSE_MS)?;
-        }
-        Ok(Self { attempt, first })
+        let turn = Turn::wait(attempt, &session.turn, Self::PATIENCE_MS, || {
+            !session.is_connected()
+        })?;
+        Ok(Self { attempt, turn })
     }
 
     fn is_first(&self) -> bool {
-        self.first || self.attempt.path.was_accepted()
+        self.turn.is_some() || self.attempt.path.was_accepted()
     }
 }
 
-impl Drop for FirstConn<'_> {
-    fn drop(&mut self) {
-        self.attempt.path.session.give_turn(self.attempt.epoch);
-    }
-}
-
-/// What [`establish`] has made of a path.
+/// What [`complete`] has made of a path.
 struct Made {
     qps: KVec<PercpuArc<QueuePair<Con>>>,
     slots: Arc<Slots<Con>>,

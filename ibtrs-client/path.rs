@@ -347,12 +347,6 @@ impl Path {
         self.accepted.load(Relaxed)
     }
 
-    /// Tells whether an attempt may take memory that is kept in reserve: users of the session wait
-    /// for it, and memory may be had back only by what they write.
-    pub(crate) fn may_use_reserve(&self) -> bool {
-        self.session.is_cut_off()
-    }
-
     pub(crate) fn set_accepted(&self) {
         self.accepted.store(true, Relaxed);
     }

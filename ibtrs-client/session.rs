@@ -63,6 +63,7 @@ mod telling;
 mod tune;
 
 use members::Members;
+pub(crate) use members::Token;
 use notices::Notices;
 pub(crate) use submit::cid_of;
 
@@ -188,9 +189,9 @@ pub struct Session {
     #[pin]
     admin: Admin,
     /// The attempt that asks the server for a session; 0 for none.
-    turn: Atomic<u32>,
+    pub(crate) turn: Token,
     /// The attempt that may take much of the memory in reserve; 0 for none.
-    reserve: Atomic<u32>,
+    pub(crate) reserve: Token,
     #[pin]
     news: News,
     pub(crate) link_events: Arc<dyn LinkEvents>,
@@ -302,8 +303,8 @@ impl Session {
                 port: config.paths.first().ok_or(EINVAL)?.port,
                 turns: Turns::new()?,
                 admin <- Admin::new(),
-                turn: Atomic::new(0),
-                reserve: Atomic::new(0),
+                turn: Token::new(),
+                reserve: Token::new(),
                 news <- News::new(),
                 link_events: config.link.clone(),
                 notices <- Notices::new(),

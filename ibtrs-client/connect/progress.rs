@@ -179,7 +179,7 @@ pub(super) struct Removal(pub(super) Arc<Attempt>);
 impl RemovalHandler for Removal {
     fn device_removed(&self) {
         // ORDERING: The work takes the lock under which something of the attempt is kept.
-        self.0.deviceless.store(true, Relaxed);
+        self.0.disposable.store(true, Relaxed);
         self.0.error(fmt!("the RDMA device goes away"));
         // It may be an attempt that is over.
         self.0.path.release_soon();
@@ -194,7 +194,7 @@ impl Attempt {
         }
     }
 
-    /// Takes the session information; see [`establish`].
+    /// Takes the session information; see [`complete`].
     pub(crate) fn info_received(&self, bytes: &[u8]) {
         let mut setup = self.setup.lock();
         if let Some(place) = setup.info.get_mut(..bytes.len()) {

@@ -180,7 +180,7 @@ impl Path {
 
     /// Begins an attempt.
     fn begin(self: &Arc<Self>) -> Result {
-        let _reserve = self.may_use_reserve().then(Reserve::enter);
+        let _reserve = self.session.is_cut_off().then(Reserve::enter);
         let epoch = self.session.next_epoch()?;
         let attempt = Attempt::new(self.clone(), epoch)?;
         self.nr_attempts.fetch_add(1, Relaxed);
@@ -215,8 +215,7 @@ impl Path {
         let mut kept = self.kept.lock();
         // If there is something already, this attempt has not come to what takes much. One that
         // found no memory shall leave some for the next one, in larger pieces.
-        let of_use = !attempt.deviceless.load(Relaxed) && !attempt.starved.load(Relaxed);
-        if kept.is_none() && of_use {
+        if kept.is_none() && !attempt.disposable.load(Relaxed) {
             *kept = Some(left);
             return;
         }

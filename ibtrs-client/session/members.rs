@@ -28,7 +28,10 @@ use ibtrs_proto::{
 use kernel::{
     prelude::*,
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc, //
     },
     time::Instant, //
@@ -46,38 +49,36 @@ pub(super) struct Members {
     pub(super) closing: bool,
 }
 
+/// What one attempt of a session has at a time: its number, 0 for none.
+pub(crate) struct Token(Atomic<u32>);
+
+impl Token {
+    pub(super) fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Takes it, unless another attempt has it.
+    pub(crate) fn take(&self, epoch: u32) -> bool {
+        // ORDERING: Nothing else depends on it.
+        self.0.cmpxchg(0, epoch, Relaxed).is_ok()
+    }
+
+    /// Gives it back, if the attempt has it.
+    pub(crate) fn give(&self, epoch: u32) {
+        let _ = self.0.cmpxchg(epoch, 0, Relaxed);
+    }
+}
+
 impl Session {
     /// Returns the number of an attempt that begins.
     pub(crate) fn next_epoch(&self) -> Result<u32> {
         self.park.lock().failover.begin().ok_or(EOVERFLOW)
     }
 
-    /// Takes the turn to ask the server for a session, unless another attempt
-    /// has it.
-    pub(crate) fn take_turn(&self, epoch: u32) -> bool {
-        // ORDERING: Nothing else depends on it.
-        self.turn.cmpxchg(0, epoch, Relaxed).is_ok()
-    }
-
-    /// Gives the turn back.
-    pub(crate) fn give_turn(&self, epoch: u32) {
-        let _ = self.turn.cmpxchg(epoch, 0, Relaxed);
-    }
-
-    /// Tells whether its users wait for a path.
+    /// Tells whether its users wait for a path. An attempt may take memory that is kept in reserve
+    /// then, as memory may be had back only by what they write.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.limits.as_ref().is_some() && !self.is_connected()
-    }
-
-    /// Lets the attempt take much of the memory in reserve, unless another one may.
-    pub(crate) fn take_reserve(&self, epoch: u32) -> bool {
-        // ORDERING: Nothing else depends on it.
-        self.reserve.cmpxchg(0, epoch, Relaxed).is_ok()
-    }
-
-    /// Gives the right back.
-    pub(crate) fn give_reserve(&self, epoch: u32) {
-        let _ = self.reserve.cmpxchg(epoch, 0, Relaxed);
     }
 
     /// Calls `f` with the set of connected paths, for what may not sleep.
@@ -235,8 +236,7 @@ impl Session {
         self.swap(&mut members, |_| ());
     }
 
-    /// Puts a request aside that a path leaves behind, which was lost as is said; gives it back if that is
-    /// not possible.
+    /// Puts a request aside that a lost path leaves behind; gives it back if that is not possible.
     pub(crate) fn park_lost(
         &self,
         path: (&Published, Loss),
