@@ -57,8 +57,6 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         pr_err_ratelimited!("{}: not all connections are there\n", **path);
         return false;
     }
-    // What is left to do takes the server's time, not the client's.
-    path.zombie.cancel();
     let refused = |error| {
         let (name, ends) = (request.name.as_str(), path.ends);
         pr_err_ratelimited!(

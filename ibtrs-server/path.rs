@@ -100,6 +100,8 @@ struct Fsm {
     todo: Steps<Actions>,
     /// The client's message with the session's name, until it is handled.
     info: Option<Info>,
+    /// It has come: the client has done its part.
+    informed: bool,
 }
 
 /// The message on the service connection that completes the set-up.
@@ -315,6 +317,7 @@ impl Path {
                         state: fsm::INITIAL,
                         todo: Steps::default(),
                         info: None,
+                        informed: false,
                     },
                     "Path::fsm"
                 ),
@@ -505,7 +508,10 @@ impl Path {
         for (to, from) in info.bytes.iter_mut().zip(message) {
             *to = *from;
         }
-        self.fsm.lock().info = Some(info);
+        let mut fsm = self.fsm.lock();
+        fsm.info = Some(info);
+        fsm.informed = true;
+        drop(fsm);
         self.events.enqueue(self.clone());
     }
 
@@ -644,8 +650,13 @@ impl WorkItem<2> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let informed = this.fsm.lock().info.is_some();
-        if informed || this.session.server.line.lock().has(&this) {
+        if this.fsm.lock().informed {
+            // What is left to do takes the server's time, and completes the path or closes it.
+            return;
+        }
+        let limit_ms = this.session.server.config.setup_timeout_ms;
+        let age_ms = u64::try_from(this.made.elapsed().as_millis()).unwrap_or(0);
+        if setup::may_be_behind(age_ms, limit_ms) && this.session.server.line.lock().has(&this) {
             // The client has done its part; it is the server that is behind.
             this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
             return;

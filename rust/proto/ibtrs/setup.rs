@@ -15,6 +15,19 @@ use crate::consts::ZOMBIE_TIMEOUT_MS;
 /// behind with its connections.
 pub const BEHIND_MS: u32 = 1000;
 
+/// How many times the client's limit a path may stay incomplete, whoever is behind.
+const BEHIND_MAX: u64 = 10;
+
+/// Whether a path whose time is over stays as long as the server is behind with its connections,
+/// where the path is `age_ms` old and the client may take `limit_ms`.
+///
+/// Peers that keep the line of waiting connections filled could otherwise keep an incomplete path
+/// for ever.
+pub const fn may_be_behind(age_ms: u64, limit_ms: u32) -> bool {
+    // Lossless: u32 to u64.
+    age_ms < limit_ms as u64 * BEHIND_MAX
+}
+
 /// How many connection requests may wait for their admission.
 pub const WAITING_MAX: usize = 4096;
 

@@ -3,7 +3,7 @@
 //! How long a client may take to set a path up.
 
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
-use ibtrs_proto::setup::{may_wait, SetupClock};
+use ibtrs_proto::setup::{may_be_behind, may_wait, SetupClock};
 use proptest::prelude::*;
 
 const LIMIT: u32 = 120_000;
@@ -50,6 +50,12 @@ fn what_waits_for_the_server_takes_none_of_the_clients_time() {
 fn new_paths_are_refused_before_connections_of_others() {
     assert!(may_wait(0, false) && may_wait(1023, false) && !may_wait(1024, false));
     assert!(may_wait(1024, true) && may_wait(4095, true) && !may_wait(4096, true));
+}
+
+#[test]
+fn no_path_stays_incomplete_for_ever() {
+    assert!(may_be_behind(0, 1000) && may_be_behind(9_999, 1000));
+    assert!(!may_be_behind(10_000, 1000) && !may_be_behind(u64::MAX, u32::MAX));
 }
 
 proptest! {
