@@ -16,6 +16,7 @@ use ibtrs_core::{
     imm::send_imm, //
 };
 use ibtrs_proto::{
+    fsm::client_path::State,
     imm::Imm,
     keys::{
         Bogus,
@@ -109,11 +110,22 @@ impl Con {
     }
 
     fn bogus(&self, bogus: Bogus) {
-        self.attempt.breach(fmt!(
-            "connection {}: the server invalidated a wrong key ({:#x})",
-            self.cid,
-            bogus.key
-        ));
+        let path = &self.attempt.path;
+        let polled = u32::from(self.cid) > path.session.nr_queues();
+        // Of a polled connection that is being closed it may be the next answer's, see `revoked`:
+        // no reason to suspect the server.
+        let report = match polled && path.state() != State::Connected {
+            true => Attempt::error,
+            false => Attempt::breach,
+        };
+        report(
+            &self.attempt,
+            fmt!(
+                "connection {}: the server invalidated a wrong key ({:#x})",
+                self.cid,
+                bogus.key
+            ),
+        );
     }
 
     /// Handles an answer to the request that used the chunk `id`.
