@@ -26,6 +26,7 @@ use ibtrs_proto::{
     permit::Shares, //
 };
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     new_mutex,
     new_spinlock_irq,
     prelude::*,
@@ -41,10 +42,7 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    mm::{
-        in_reclaim,
-        NoIo, //
-    },
+    mm::in_reclaim,
     net::ns::Net,
     percpu::Turns,
     sync::RcuPtr,
@@ -365,8 +363,6 @@ impl Session {
 
     /// Takes a path in that does nothing yet.
     fn enlist(&self, path: &Arc<Path>) -> Result {
-        // Other paths connect under the lock, which memory reclaim may wait for.
-        let _scope = NoIo::enter();
         let mut members = self.members.lock();
         if members.closing {
             return Err(ESHUTDOWN);
@@ -379,7 +375,8 @@ impl Session {
             return Err(EEXIST);
         }
         self.make_room(&mut members)?;
-        members.paths.push(path.clone(), GFP_KERNEL)?;
+        // Nobody waits for memory under the lock: it may be had back only by what waits for a path.
+        members.paths.push(path.clone(), GFP_NOWAIT)?;
         Ok(())
     }
 
@@ -472,26 +469,6 @@ impl Session {
             .read()
             .get()
             .is_some_and(|set| !set.paths.is_empty())
-    }
-
-    /// Returns the paths, in the order in which they were made.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn paths(&self) -> Result<KVec<Arc<Path>>> {
-        // As in `enlist`.
-        let _scope = NoIo::enter();
-        let members = self.members.lock();
-        let mut paths = KVec::with_capacity(members.paths.len(), GFP_KERNEL)?;
-        for path in &members.paths {
-            paths.push(path.clone(), GFP_KERNEL)?;
-        }
-        Ok(paths)
     }
 
     /// Tells whether the server knows the extensions of the protocol: if not,

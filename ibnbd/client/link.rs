@@ -15,6 +15,7 @@ use ibtrs_client::{
     Session, //
 };
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     new_mutex,
     prelude::*,
     str::CString,
@@ -78,10 +79,9 @@ impl Link {
 
     /// Takes in a device that was opened in the given life of the server.
     pub(crate) fn add(&self, device: &Arc<Device>, life: u32) -> Result {
-        // Nobody may wait under this lock for what the disks have to write.
-        let _no_io = NoIo::enter();
         let mut inner = self.inner.lock();
-        inner.devices.push(device.clone(), GFP_KERNEL)?;
+        // Nobody waits for memory under this lock: it may be had back only by what the disks write.
+        inner.devices.push(device.clone(), GFP_NOWAIT)?;
         let forgotten = inner.life != life;
         if forgotten {
             device.forgotten(inner.life);

@@ -26,6 +26,7 @@ use ibtrs_proto::{
     permit::Shares, //
 };
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     prelude::*,
     sync::{
         atomic::{
@@ -163,9 +164,9 @@ impl Session {
 
     /// Makes room for one more path in both sets, so that later changes need no memory.
     ///
-    /// # Context
+    /// # Errors
     ///
-    /// Inside of [`NoIo`](kx::mm::NoIo), as the lock of the members is held.
+    /// `ENOMEM`. It does not wait for memory, as other paths connect under the lock of the members.
     pub(super) fn make_room(&self, members: &mut Members) -> Result {
         let count = members.paths.len() + 1;
         if count <= members.room {
@@ -175,7 +176,7 @@ impl Session {
         for _ in 0..2 {
             if let Some(spare) = &mut members.spare {
                 // It is empty.
-                spare.paths.reserve(room, GFP_KERNEL)?;
+                spare.paths.reserve(room, GFP_NOWAIT)?;
             }
             self.swap(members, |_| ());
         }

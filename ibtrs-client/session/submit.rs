@@ -32,9 +32,12 @@ use kernel::{
         Arc, //
     }, //
 };
-use kx::io::{
-    IoHandle,
-    SyncIo, //
+use kx::{
+    io::{
+        IoHandle,
+        SyncIo, //
+    },
+    mm::Reserve, //
 };
 
 impl Session {
@@ -182,8 +185,13 @@ impl Session {
         if user_hdr.len() > request::MAX_USER_HDR {
             return Err(EMSGSIZE);
         }
-        let io = SyncIo::new(reply.len())?;
         let permit = self.admin.get(self)?;
+        let io = {
+            // Devices whose I/O waits are opened by these messages, and memory may be had back only
+            // by what they write. The permits bound what is taken.
+            let _reserve = Reserve::enter();
+            SyncIo::new(reply.len())?
+        };
         let req = Req {
             info: Info {
                 tag: permit.tag(),

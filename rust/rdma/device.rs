@@ -9,6 +9,7 @@ use core::ptr::NonNull;
 use crate::CZeroed;
 use ibtrs_bindings as bindings;
 use kernel::{
+    alloc::flags::GFP_NOWAIT,
     fmt,
     new_mutex,
     page::PAGE_SIZE,
@@ -27,10 +28,7 @@ use kernel::{
     types::Opaque, //
 };
 use kx::{
-    mm::{
-        in_reclaim,
-        NoIo, //
-    },
+    mm::in_reclaim,
     sync::Completion, //
 };
 
@@ -168,14 +166,14 @@ impl Device {
             handler: handler.clone(),
             told: told.clone(),
         };
-        // Reclaim may wait for a disk whose path needs the list to come back.
-        let _scope = NoIo::enter();
         let mut devices = DEVICES.lock();
         let entry = devices
             .iter_mut()
             .find(|entry| entry.dev.ib == self.ib)
             .ok_or(ENODEV)?;
-        entry.users.push(user, GFP_KERNEL)?;
+        // Nobody waits for memory under the lock: reclaim may wait for a disk whose path needs the
+        // list to come back.
+        entry.users.push(user, GFP_NOWAIT)?;
         Ok(RemovalGuard {
             ib: self.ib,
             told,
@@ -423,8 +421,7 @@ impl Client {
                 users: KVec::new(),
             };
             // As in `Device::on_removal`.
-            let _scope = NoIo::enter();
-            DEVICES.lock().push(entry, GFP_KERNEL)?;
+            DEVICES.lock().push(entry, GFP_NOWAIT)?;
             Ok(0)
         })
     }
