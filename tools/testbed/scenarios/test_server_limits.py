@@ -210,8 +210,10 @@ def test_a_server_that_is_behind_closes_no_path(pair):
     a client may: the path comes up."""
     server, client = pair
     limit = 1.0
-    # Long queues take long to be made.
+    # Long queues take long to be made, above all where others keep the processors busy.
     start(pair, f"sess_queue_depth=1000 setup_timeout_ms={int(1000 * limit)}")
+    hogs = server.run("for cpu in $(seq $(nproc)); do nice -n -10 sh -c 'while :; do :; done' > /dev/null 2>&1 & "
+                      "echo $!; done").split()
     program = sits(client, """
 party = Party(name="many", cid_num=100)
 kept.append(party)
@@ -234,6 +236,7 @@ party.heartbeat()
 print("connected")
 """)
     said = leaves(client, program)
+    server.run(f"kill {' '.join(hogs)}")
     assert said[1:] == ["connected"], said
     assert float(said[0]) > 2 * limit, f"the server was not behind: {said[0]} s for all connections"
 
