@@ -17,7 +17,7 @@ use crate::{
     }, //
 };
 use ibtrs_core::{
-    heart::Heart,
+    heartbeat::PathHeartbeat,
     imm::send_imm,
     trace, //
 };
@@ -150,7 +150,7 @@ pub(crate) struct Attempt {
     #[pin]
     pub(crate) cons: Mutex<Resources>,
     #[pin]
-    pub(crate) heart: Heart,
+    pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
     /// The server was asked for a sign of life, see [`crate::overdue`].
@@ -179,7 +179,7 @@ impl Attempt {
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
                 cons <- new_cons(),
-                heart <- Heart::new(missed_max),
+                heartbeat <- PathHeartbeat::new(missed_max),
                 latency_ns: Atomic::new(0),
                 asked: AtomicFlag::new(false),
                 broken: AtomicFlag::new(false),
@@ -233,17 +233,17 @@ impl Attempt {
 
     /// A heartbeat was answered.
     pub(crate) fn heartbeat_answered(&self) {
-        if let Some(ns) = self.heart.answered() {
+        if let Some(ns) = self.heartbeat.answered() {
             self.latency_ns.store(ns.max(1), Relaxed);
         }
     }
 
     /// Does what is due at the end of an interval: `ETIMEDOUT` when the server
     /// has been silent for too long.
-    pub(crate) fn beat(&self) -> Result {
+    pub(crate) fn heartbeat_due(&self) -> Result {
         let missed_max = self.path.session.settings().hb_missed_max.get();
-        self.heart.set_missed_max(missed_max);
-        self.heart.beat(|imm| {
+        self.heartbeat.set_missed_max(missed_max);
+        self.heartbeat.send_due(|imm| {
             let cons = self.cons.lock();
             send_imm(cons.qps.first().ok_or(ENOTCONN)?, imm)
         })

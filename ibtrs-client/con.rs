@@ -191,7 +191,7 @@ impl Handler for Con {
     type Slot = Request;
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.attempt.heart.received();
+        self.attempt.heartbeat.received();
         // ORDERING: As for `revoked`.
         self.messages.store(self.messages() + 1, Relaxed);
         match message.invalidated {

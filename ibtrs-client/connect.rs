@@ -83,8 +83,8 @@ use rdma::{
     recv::RecvClass,
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
     slot::Slots,
 };
@@ -413,7 +413,7 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
         GFP_KERNEL,
     )?;
     // Measures the latency at once.
-    attempt.beat()?;
+    attempt.heartbeat_due()?;
     loop {
         match session.offer(&offer, &active)? {
             Admit::Publish(_) => return Ok(()),
@@ -522,7 +522,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
             bytes: u32::try_from(len)?,
         },
     )?;
-    service.send(Room { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+    service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
         chain.send([sge], Signal::Control);
     })?;
     // The device may read the message until the connection is drained.

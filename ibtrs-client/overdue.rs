@@ -110,7 +110,7 @@ impl Active {
         if attempt.asked.xchg(true, Acquire) {
             return;
         }
-        attempt.heart.listen();
+        attempt.heartbeat.listen();
         // A full queue has messages that the server must acknowledge anyway. If there is
         // another error, the path is about to go.
         let asked = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
@@ -130,7 +130,7 @@ impl WorkItem<4> for Path {
         let Some(attempt) = this.attempt() else {
             return;
         };
-        let silent = attempt.heart.is_silent();
+        let silent = attempt.heartbeat.is_silent();
         // If not, it was another attempt that is gone.
         // ORDERING: Pairs with the acquire in `ask`, which may begin anew from here on.
         if !attempt.asked.xchg(false, Release) {

@@ -124,7 +124,7 @@ pub struct Path {
     #[pin]
     timer: DelayedWork<Self, 2>,
     #[pin]
-    beat: DelayedWork<Self, 3>,
+    heartbeat_work: DelayedWork<Self, 3>,
     #[pin]
     pub(crate) overdue: DelayedWork<Self, 4>,
     /// What the last attempt had: its memory is to be had for the next one, when there is no other.
@@ -144,7 +144,7 @@ kx::impl_has_work! {
     impl HasWork<Work<Self, 0>> for Path { self.events }
     impl HasWork<Work<Self, 1>> for Path { self.connect }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.timer }
-    impl HasWork<DelayedWork<Self, 3>> for Path { self.beat }
+    impl HasWork<DelayedWork<Self, 3>> for Path { self.heartbeat_work }
     impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
     impl HasWork<Work<Self, 5>> for Path { self.reap }
     impl HasWork<Work<Self, 6>> for Path { self.telling }
@@ -190,7 +190,7 @@ impl Path {
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 connect <- kx::new_work!(slow, "Path::connect"),
                 timer <- kx::new_delayed_work!(queue.clone(), "Path::timer"),
-                beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
+                heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
                 overdue <- kx::new_delayed_work!(queue.clone(), "Path::overdue"),
                 kept <- new_mutex!(None, "Path::kept"),
                 release <- kx::new_work!(queue.clone(), "Path::release"),

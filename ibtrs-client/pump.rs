@@ -195,7 +195,13 @@ impl Session {
             last: true,
             counted: false,
         };
-        let sent = set.submit(self.settings(), &self.turns, parked.cid, req, parked.io);
+        let sent = set.submit(
+            self.settings(),
+            &self.round_robin,
+            parked.cid,
+            req,
+            parked.io,
+        );
         match sent {
             Ok(_) => false,
             Err((error, io)) if error == EAGAIN || error == ENOTCONN => {

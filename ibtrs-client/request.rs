@@ -88,8 +88,8 @@ use rdma::{
     },
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
     sge::Remote,
     slot::{
@@ -387,20 +387,20 @@ impl Inner {
         };
         match (transfer, &flight.io) {
             (Transfer::Direct, Some(Carried::Mapped(io))) => {
-                let room = Room {
+                let space = SqSpace {
                     wrs: 1,
                     sges: io.nents() + 1,
                 };
                 let data = io.sges(&active.pd);
-                qp.send(room, doorbell, |chain| {
+                qp.send(space, doorbell, |chain| {
                     let pieces = Iterator::chain(data, [hdr]);
                     chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
                 })
             }
             (Transfer::Region, _) => {
-                let room = Room { wrs: 2, sges: 2 };
+                let space = SqSpace { wrs: 2, sges: 2 };
                 let data = self.mr.sge(submit.info.bytes)?;
-                qp.send(room, doorbell, |chain| match submit.info.dir {
+                qp.send(space, doorbell, |chain| match submit.info.dir {
                     Dir::Read => {
                         chain.reg_mr(&self.mr, Access::RemoteWrite);
                         chain.rdma_write_imm(to, [hdr], imm, Signal::None);
@@ -411,7 +411,7 @@ impl Inner {
                     }
                 })
             }
-            _ => qp.send(Room { wrs: 1, sges: 1 }, doorbell, |chain| {
+            _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, |chain| {
                 chain.rdma_write_imm(to, [hdr], imm, Signal::None)
             }),
         }
@@ -657,7 +657,7 @@ pub(crate) fn answered(
 
 /// Invalidates the key of `slot`'s request, which hears of it: see [`invalidated`].
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
-    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+    qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
         chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
     })
 }

@@ -44,7 +44,7 @@ use kx::{
     io::IoHandle,
     mm::in_reclaim,
     net::ns::Net,
-    percpu::Turns,
+    percpu::RoundRobin,
     sync::RcuPtr,
     work::{
         DelayedWork,
@@ -183,7 +183,7 @@ pub struct Session {
     /// The server's port, for paths that the operator adds.
     port: u16,
     /// Whose turn it is with round-robin.
-    pub(crate) turns: Turns,
+    pub(crate) round_robin: RoundRobin,
     #[pin]
     admin: Admin,
     /// The attempt that asks the server for a session; 0 for none.
@@ -299,7 +299,7 @@ impl Session {
                 settings: Settings::new(),
                 nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,
-                turns: Turns::new()?,
+                round_robin: RoundRobin::new()?,
                 admin <- Admin::new(),
                 turn: Token::new(),
                 reserve: Token::new(),

@@ -30,7 +30,7 @@ use kernel::{
 };
 use kx::{
     io::IoHandle,
-    percpu::Turns, //
+    percpu::RoundRobin, //
 };
 
 /// The connected paths.
@@ -76,7 +76,7 @@ impl Set {
     pub(crate) fn submit(
         &self,
         settings: &Settings,
-        turns: &Turns,
+        round_robin: &RoundRobin,
         cid: u16,
         mut req: Req<'_>,
         mut io: IoHandle,
@@ -85,7 +85,7 @@ impl Set {
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
         let mut tried = Tried::default();
         loop {
-            let at = self.choose(policy, turns, &tried);
+            let at = self.choose(policy, round_robin, &tried);
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
                 return Err((ENOTCONN, io));
             };
@@ -106,7 +106,7 @@ impl Set {
         self.paths.iter().map(|path| path.poll(cid)).sum()
     }
 
-    fn choose(&self, policy: Policy, turns: &Turns, tried: &Tried) -> Option<usize> {
+    fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &Tried) -> Option<usize> {
         let count = self.paths.len();
         if count <= 1 {
             return (count == 1 && !tried.has(0)).then_some(0);
@@ -114,7 +114,7 @@ impl Set {
         let last = match policy {
             Policy::RoundRobin => {
                 // Less than the number of paths.
-                Some((turns.next() % count as u64) as usize)
+                Some((round_robin.next() % count as u64) as usize)
             }
             Policy::MinInflight | Policy::MinLatency => None,
         };

@@ -53,8 +53,8 @@ use rdma::{
     },
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
     slot::{
         Kind,
@@ -150,7 +150,7 @@ pub(crate) fn proceed(
     let rkey = body.mr().rkey();
     body.invalidated = true;
     let post = || {
-        let posted = qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+        let posted = qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
             chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
         });
         if let Err(error) = posted {
@@ -219,7 +219,7 @@ impl Handler for Con {
     type Slot = BodySlot;
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
-        self.path.heart.received();
+        self.path.heartbeat.received();
         let Some(imm) = message.imm else {
             if message.class == RECV_INFO {
                 self.path.info_received(message.bytes);
@@ -248,7 +248,7 @@ impl Handler for Con {
                 }
             }
             Imm::HeartbeatAck => {
-                self.path.heart.answered();
+                self.path.heartbeat.answered();
             }
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
@@ -284,7 +284,7 @@ impl Handler for Con {
         self.path.stats.batches.completes(position);
     }
 
-    fn room(&self, qp: QpRef<'_, Self>) {
+    fn sq_space_freed(&self, qp: QpRef<'_, Self>) {
         respond::retry(&qp);
     }
 

@@ -25,7 +25,7 @@ impl Path {
     /// Nobody else waits for this: other paths, other sessions and admissions go
     /// on.
     fn tear_down(self: &Arc<Self>) {
-        self.beat.disable_sync();
+        self.heartbeat_work.disable_sync();
         self.zombie.disable_sync();
         self.fences.disable_sync();
         self.hide();

@@ -35,8 +35,8 @@ use rdma::{
     mr::Access,
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
 };
 
@@ -123,7 +123,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
         // The queue has room for all; it is only a matter of time if not.
         loop {
             let posted = slot.with_idle(|body| {
-                service.send(Room { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
+                service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
                     chain.reg_mr(body.mr(), Access::RemoteWrite)
                 })
             });
@@ -141,7 +141,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     InfoRsp::write(message.bytes_mut(), descs.iter().copied()).map_err(|_| EINVAL)?;
     let sge = message.sge(0, len)?;
     path.cons.lock().info_rsp = Some(message);
-    service.send(Room { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+    service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
         chain.send([sge], Signal::Control)
     })
 }

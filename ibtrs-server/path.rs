@@ -22,7 +22,7 @@ use ibtrs_core::{
         self,
         Shown, //
     },
-    heart::Heart,
+    heartbeat::PathHeartbeat,
     imm::send_imm,
     steps::{
         self,
@@ -190,13 +190,13 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) cons: Mutex<Resources>,
     #[pin]
-    pub(crate) heart: Heart,
+    pub(crate) heartbeat: PathHeartbeat,
     #[pin]
     pub(crate) inbox: Inbox,
     #[pin]
     events: Work<Self, 0>,
     #[pin]
-    pub(crate) beat: DelayedWork<Self, 1>,
+    pub(crate) heartbeat_work: DelayedWork<Self, 1>,
     #[pin]
     pub(crate) zombie: DelayedWork<Self, 2>,
     #[pin]
@@ -210,7 +210,7 @@ pub(crate) struct Path {
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, 0>> for Path { self.events }
-    impl HasWork<DelayedWork<Self, 1>> for Path { self.beat }
+    impl HasWork<DelayedWork<Self, 1>> for Path { self.heartbeat_work }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.fences }
     impl HasWork<DelayedWork<Self, 4>> for Path { self.end }
@@ -332,10 +332,10 @@ impl Path {
                     },
                     "Path::cons"
                 ),
-                heart <- Heart::new(config.hb_missed_max),
+                heartbeat <- PathHeartbeat::new(config.hb_missed_max),
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
-                beat <- kx::new_delayed_work!(queue.clone(), "Path::beat"),
+                heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
                 end <- kx::new_delayed_work!(slow.clone(), "Path::end"),
@@ -571,7 +571,8 @@ impl Path {
                     self.zombie.cancel();
                 }
                 Action::StartHeartbeat => {
-                    self.beat.enqueue_in(self.clone(), self.hb_interval_ms());
+                    self.heartbeat_work
+                        .enqueue_in(self.clone(), self.hb_interval_ms());
                 }
                 Action::SendInfoRsp => {
                     if let Err(error) = info::answer(self) {
@@ -632,9 +633,10 @@ impl WorkItem<1> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        match this.heart.beat(|imm| this.send_heartbeat(imm)) {
+        match this.heartbeat.send_due(|imm| this.send_heartbeat(imm)) {
             Ok(()) if this.state() == State::Connected => {
-                this.beat.enqueue_in(this.clone(), this.hb_interval_ms());
+                this.heartbeat_work
+                    .enqueue_in(this.clone(), this.hb_interval_ms());
             }
             Ok(()) => {}
             Err(error) => this.error(fmt!(

@@ -33,8 +33,8 @@ use rdma::{
     qp::QueuePair,
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
     sge::{
         Remote,
@@ -43,7 +43,7 @@ use rdma::{
 };
 
 /// The most that an answer takes: data, registration, invalidation, message.
-const ROOM: Room = Room { wrs: 4, sges: 2 };
+const ROOM: SqSpace = SqSpace { wrs: 4, sges: 2 };
 
 /// Answers of a connection that wait for room in its send queue.
 #[pin_data]

@@ -50,7 +50,7 @@ use kernel::{
     }, //
 };
 use kx::{
-    blk::Disk,
+    blk::GenDisk,
     mm::{
         in_reclaim,
         NoIo, //
@@ -119,7 +119,7 @@ struct Inner {
     /// The life of the server that `standing` is about.
     life: u32,
     /// Present from when user space can see the disk until it is unmapped.
-    disk: Option<Arc<Disk<Queue>>>,
+    disk: Option<Arc<GenDisk<Queue>>>,
     /// What user space sees.
     shown: DevState,
     untold: Untold,
@@ -219,7 +219,7 @@ impl Device {
     /// # Context
     ///
     /// Under no lock that a disk needs to come back: waits for user space.
-    pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<Disk<Queue>>>) {
+    pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<Queue>>>) {
         let mut inner = self.inner.lock();
         if disk.is_none() {
             inner.shown = DevState::Unmapped;

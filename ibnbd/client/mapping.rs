@@ -26,8 +26,8 @@ use kernel::{
 };
 use kx::{
     blk::{
-        Disk,
-        DiskSpec, //
+        DiskSpec,
+        GenDisk, //
     },
     sysfs::{
         Dir,
@@ -49,7 +49,7 @@ pub(crate) struct Mapping {
 struct Parts {
     link: Option<Link<Arc<PlainDir>>>,
     dir: Dir<Arc<Mapping>>,
-    disk: Arc<Disk<Queue>>,
+    disk: Arc<GenDisk<Queue>>,
 }
 
 impl Mapping {
@@ -86,12 +86,12 @@ impl Mapping {
         Ok(())
     }
 
-    fn add_disk(&self, registry: &Registry) -> Result<Disk<Queue>> {
+    fn add_disk(&self, registry: &Registry) -> Result<GenDisk<Queue>> {
         let session = self.opened.session();
         let rsp = self.device().rsp();
         let limits = limits::of_disk(&rsp, Carrier::of(session.transport()))?;
         let io = self.device().io().clone();
-        Disk::add(
+        GenDisk::add(
             DiskSpec {
                 name: fmt!("ibnbd{}", self.number()),
                 capacity_sectors: rsp.nsectors,
@@ -105,7 +105,7 @@ impl Mapping {
     }
 
     /// Makes the link `<device path>@<session>`, if such a name is short enough.
-    fn link(&self, registry: &Registry, disk: &Disk<Queue>) -> Option<Link<Arc<PlainDir>>> {
+    fn link(&self, registry: &Registry, disk: &GenDisk<Queue>) -> Option<Link<Arc<PlainDir>>> {
         let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;
         let link = Link::new(registry.links()?, disk, fmt!("{path}@{session}"));
@@ -208,7 +208,7 @@ impl Mapping {
     }
 
     /// Does something with the disk, if it is complete and not taken apart.
-    fn with_disk(&self, func: impl FnOnce(&Disk<Queue>) -> Result) -> Result {
+    fn with_disk(&self, func: impl FnOnce(&GenDisk<Queue>) -> Result) -> Result {
         let parts = self.parts.lock();
         func(&parts.as_ref().ok_or(EALREADY)?.disk)
     }

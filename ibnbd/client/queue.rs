@@ -38,12 +38,12 @@ use kernel::{
 };
 use kx::{
     blk::{
-        Driver,
         Hctx,
         HctxType,
-        IoDriver,
+        IoOperations,
         Op,
         OpenMode,
+        Operations,
         QueueMaps,
         Request,
         Status,
@@ -103,7 +103,7 @@ fn can_do(disk: &DiskIo, op: WireOp) -> bool {
 }
 
 #[vtable]
-impl Driver for Queue {
+impl Operations for Queue {
     type Pdu = Pdu;
     type QueueData = Arc<DiskIo>;
 
@@ -195,7 +195,7 @@ impl Driver for Queue {
     }
 }
 
-impl IoDriver for Queue {
+impl IoOperations for Queue {
     fn is_wanted(disk: &Arc<DiskIo>) -> bool {
         !disk.is_gone()
     }

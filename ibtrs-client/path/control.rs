@@ -173,7 +173,7 @@ impl Path {
         }
         self.session.forget(self);
         self.timer.cancel_sync();
-        self.beat.cancel_sync();
+        self.heartbeat_work.cancel_sync();
         self.overdue.cancel_sync();
         self.reap.flush();
         self.connect.flush();

@@ -166,7 +166,7 @@ impl Path {
                 }
                 Action::StartHeartbeat => {
                     let interval = self.session.settings().hb_interval_ms.get();
-                    self.beat.enqueue_in(self.clone(), interval);
+                    self.heartbeat_work.enqueue_in(self.clone(), interval);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Path {
         };
         attempt.wait_ended();
         self.fsm.lock().machine.ended();
-        self.beat.cancel();
+        self.heartbeat_work.cancel();
         self.session.unpublish(&attempt);
         let left = attempt.tear_down();
         self.session.pump();
@@ -256,7 +256,7 @@ impl Path {
     pub(crate) fn heartbeat_changed(self: &Arc<Self>) {
         if self.state() == State::Connected {
             let interval = self.session.settings().hb_interval_ms.get();
-            self.beat.modify(self.clone(), interval);
+            self.heartbeat_work.modify(self.clone(), interval);
         }
     }
 }
@@ -335,11 +335,11 @@ impl WorkItem<3> for Path {
         let Some(attempt) = attempt else {
             return;
         };
-        match attempt.beat() {
+        match attempt.heartbeat_due() {
             Ok(()) => {
                 if this.state() == State::Connected {
                     let interval = this.session.settings().hb_interval_ms.get();
-                    this.beat.enqueue_in(this.clone(), interval);
+                    this.heartbeat_work.enqueue_in(this.clone(), interval);
                 }
             }
             Err(error) => attempt.error(fmt!(

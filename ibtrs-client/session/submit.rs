@@ -134,11 +134,13 @@ impl Session {
             match set.life.0.look(life.0) {
                 Look::Stale => return Err((ESTALE, io)),
                 Look::Park => {}
-                Look::Submit => match set.submit(&self.settings, &self.turns, cid, *req, io) {
-                    Ok(_) => return Ok(set.paths.len() == 1),
-                    Err((ENOTCONN, back)) => io = back,
-                    Err(refused) => return Err(refused),
-                },
+                Look::Submit => {
+                    match set.submit(&self.settings, &self.round_robin, cid, *req, io) {
+                        Ok(_) => return Ok(set.paths.len() == 1),
+                        Err((ENOTCONN, back)) => io = back,
+                        Err(refused) => return Err(refused),
+                    }
+                }
             }
         }
         drop(set);
@@ -207,7 +209,7 @@ impl Session {
         let set = self.set.read();
         let sent = match set.get() {
             Some(set) => set
-                .submit(&self.settings, &self.turns, 0, req, handle)
+                .submit(&self.settings, &self.round_robin, 0, req, handle)
                 .map(drop),
             None => Err((ENOTCONN, handle)),
         };

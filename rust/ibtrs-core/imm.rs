@@ -11,8 +11,8 @@ use rdma::{
     },
     sendq::{
         Doorbell,
-        Room,
-        Signal, //
+        Signal,
+        SqSpace, //
     },
     sge::Remote, //
 };
@@ -27,7 +27,7 @@ use rdma::{
 ///
 /// `EAGAIN` when the send queue is full, others as [`QueuePair::send`].
 pub fn send_imm<H: Handler>(qp: &QueuePair<H>, imm: Imm) -> Result {
-    qp.send(Room { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+    qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
         chain.rdma_write_imm(Remote::default(), [], imm.encode(), Signal::None)
     })
 }

@@ -3,7 +3,7 @@
 //! What the client and the server of IBTRS share at run time.
 //!
 //! - The registration with the RDMA core that every device comes from.
-//! - [`heart::Heart`], the heartbeat of a path.
+//! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
 //! - [`trace`], the trace events.
 //! - [`imm::send_imm`], for messages that are an immediate and nothing else.
 //! - Small conversions between the protocol's types and the kernel's.
@@ -16,7 +16,7 @@ use kernel::prelude::*;
 use rdma::device::Client;
 
 pub mod convert;
-pub mod heart;
+pub mod heartbeat;
 pub mod imm;
 pub mod stats;
 pub mod steps;

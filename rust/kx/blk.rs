@@ -7,22 +7,22 @@
 //! This half stands for [`kernel::block::mq`], which cannot be extended from
 //! outside, and keeps its names where it can:
 //!
-//! 1. Implement [`Driver`]: the type of the per-request data, `queue_rq`, and
+//! 1. Implement [`Operations`]: the type of the per-request data, `queue_rq`, and
 //!    what else the device can do.
 //! 2. Make a [`TagSet`]; it allocates the requests. Several disks may share it.
 //! 3. Make a [`DiskOwner`] when the module loads; it is dropped when the module
 //!    goes and then waits for the last disk.
-//! 4. Add a [`Disk`] with its [`Limits`]. From then on `queue_rq` is called with
+//! 4. Add a [`GenDisk`] with its [`Limits`]. From then on `queue_rq` is called with
 //!    owned [`Request`]s; each ends by [`Request::end`].
-//! 5. Remove the disk: [`Disk::begin_removal`], then drop it.
+//! 5. Remove the disk: [`GenDisk::begin_removal`], then drop it.
 //!
 //! | here | in C |
 //! |---|---|
-//! | [`Driver`] | `struct blk_mq_ops`, `struct block_device_operations` |
+//! | [`Operations`] | `struct blk_mq_ops`, `struct block_device_operations` |
 //! | [`TagSet`] | `struct blk_mq_tag_set` |
 //! | [`Hctx`] | `struct blk_mq_hw_ctx` |
 //! | [`Request`] | `struct request` |
-//! | [`Disk`] | `struct gendisk` with its `struct request_queue` |
+//! | [`GenDisk`] | `struct gendisk` with its `struct request_queue` |
 //! | [`Limits`] | `struct queue_limits` |
 //! | [`Status`] | `blk_status_t` |
 //!
@@ -36,11 +36,11 @@
 
 pub mod bdev;
 pub mod bio;
-pub mod disk;
-pub mod driver;
+pub mod gen_disk;
 pub mod hctx;
 pub mod limits;
 pub mod op;
+pub mod operations;
 pub mod queue;
 pub mod request;
 pub mod status;
@@ -61,16 +61,11 @@ pub use bio::{
     BioSpec,
     BioTable, //
 };
-pub use disk::{
-    Disk,
+pub use gen_disk::{
     DiskOwner,
     DiskSpec,
+    GenDisk,
     OpenMode, //
-};
-pub use driver::{
-    Driver,
-    IoDriver,
-    TimeoutAction, //
 };
 pub use hctx::{
     Hctx,
@@ -79,6 +74,11 @@ pub use hctx::{
 };
 pub use limits::Limits;
 pub use op::Op;
+pub use operations::{
+    IoOperations,
+    Operations,
+    TimeoutAction, //
+};
 pub use queue::{
     Frozen,
     Quiesced, //

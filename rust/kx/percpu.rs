@@ -9,9 +9,9 @@
 mod array;
 mod counters;
 mod maxima;
-mod turns;
+mod round_robin;
 
 pub use array::is_possible;
 pub use counters::Counters;
 pub use maxima::Maxima;
-pub use turns::Turns;
+pub use round_robin::RoundRobin;

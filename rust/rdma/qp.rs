@@ -81,7 +81,7 @@ pub trait Handler: Send + Sync + Sized + 'static {
     fn control_sent(&self, _qp: QpRef<'_, Self>) {}
 
     /// The send queue has more room than before.
-    fn room(&self, _qp: QpRef<'_, Self>) {}
+    fn sq_space_freed(&self, _qp: QpRef<'_, Self>) {}
 
     /// A completion is about to be handled, by one of the functions here: it is the one at
     /// `position` of those that were taken off the completion queue together, from 0 on;

@@ -69,7 +69,7 @@ pub enum Doorbell {
 
 /// The most that a chain will use.
 #[derive(Clone, Copy)]
-pub struct Room {
+pub struct SqSpace {
     /// Work requests.
     pub wrs: u32,
     /// Scatter elements of all of them together.
@@ -257,9 +257,9 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// With the first three, nothing of the chain was or will be sent:
     ///
-    /// - `EAGAIN`: the device's queue has no such room now; [`Handler::room`]
+    /// - `EAGAIN`: the device's queue has no such room now; [`Handler::sq_space_freed`]
     ///   tells when it may. The doorbell has been rung for what waited.
-    /// - `EINVAL`: `build` used more than `room`, elements of another device, a
+    /// - `EINVAL`: `build` used more than `space`, elements of another device, a
     ///   region of another protection domain, or a slot of another queue pair; or
     ///   no such chain can ever be sent.
     /// - `ENOTCONN`: the queue pair was closed.
@@ -268,7 +268,7 @@ impl<H: Handler> QueuePair<H> {
     ///   this chain, and of those that waited, was sent.
     pub fn send(
         &self,
-        room: Room,
+        space: SqSpace,
         doorbell: Doorbell,
         build: impl FnOnce(&mut Chain<'_, H>),
     ) -> Result {
@@ -277,15 +277,15 @@ impl<H: Handler> QueuePair<H> {
         if queue.is_closed() {
             return Err(ENOTCONN);
         }
-        let room = queue.with_imm(room);
-        let admitted = queue.admit(room);
+        let space = queue.with_imm(space);
+        let admitted = queue.admit(space);
         if admitted != Ok(Admitted::Beside) {
             // SAFETY: This is the queue pair's own send queue.
             unsafe { queue.post(self.as_raw()) }?;
         }
         admitted?;
         let mut chain = Chain {
-            draft: queue.begin(room),
+            draft: queue.begin(space),
             owner: self,
         };
         build(&mut chain);
@@ -344,7 +344,7 @@ pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
     // SAFETY: By this function's contract.
     let wc = unsafe { Wc::from_raw(wc) };
     if qp.send_completed(wc) {
-        qp.handler().room(QpRef::new(qp));
+        qp.handler().sq_space_freed(QpRef::new(qp));
     }
 }
 
@@ -363,7 +363,7 @@ pub(crate) unsafe extern "C" fn control_done<H: Handler>(
     let wc = unsafe { Wc::from_raw(wc) };
     if qp.send_completed(wc) {
         qp.handler().control_sent(QpRef::new(qp));
-        qp.handler().room(QpRef::new(qp));
+        qp.handler().sq_space_freed(QpRef::new(qp));
     }
 }
 
@@ -383,7 +383,7 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
         if let Some(slot) = slot {
             qp.handler().sent(QpRef::new(qp), slot);
         }
-        qp.handler().room(QpRef::new(qp));
+        qp.handler().sq_space_freed(QpRef::new(qp));
     }
 }
 
@@ -403,7 +403,7 @@ pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
         if let Some(slot) = slot {
             qp.handler().invalidated(QpRef::new(qp), slot);
         }
-        qp.handler().room(QpRef::new(qp));
+        qp.handler().sq_space_freed(QpRef::new(qp));
     }
 }
 

@@ -10,7 +10,7 @@ use super::Device;
 use crate::queue::Queue;
 use kernel::sync::Arc;
 use kx::{
-    blk::Disk,
+    blk::GenDisk,
     work::WorkItem, //
 };
 
@@ -29,7 +29,7 @@ impl Device {
     /// # Context
     ///
     /// May sleep, until the server has answered or its paths are closed.
-    pub(crate) fn delete_by_force(&self, disk: &Disk<Queue>) {
+    pub(crate) fn delete_by_force(&self, disk: &GenDisk<Queue>) {
         disk.delete();
         self.forcing.cancel_sync();
     }

@@ -11,7 +11,7 @@ use crate::queue::Queue;
 use ibtrs_core::steps::Steps;
 use kernel::sync::Arc;
 use kx::{
-    blk::Disk,
+    blk::GenDisk,
     sysfs::Action,
     work::WorkItem, //
 };
@@ -44,7 +44,7 @@ impl Untold {
     }
 
     /// That nobody hears of it is no reason to do anything else.
-    fn tell(self, disk: &Disk<Queue>) {
+    fn tell(self, disk: &GenDisk<Queue>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
         }
@@ -68,7 +68,7 @@ impl Device {
     }
 
     /// What is to be told, and of which disk; nothing of one that was unmapped.
-    fn take_untold(&self) -> Option<(Untold, Arc<Disk<Queue>>)> {
+    fn take_untold(&self) -> Option<(Untold, Arc<GenDisk<Queue>>)> {
         let mut inner = self.inner.lock();
         let disk = inner.disk.clone()?;
         Some((inner.untold.take()?, disk))

@@ -5,9 +5,9 @@
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::blk::{
-    disk::Disk,
-    driver::Driver,
-    limits::Limits, //
+    gen_disk::GenDisk,
+    limits::Limits,
+    operations::Operations, //
 };
 use core::ffi::c_uint;
 use ibtrs_bindings as ours;
@@ -22,17 +22,17 @@ use kernel::{
 ///
 /// It must be dropped by the thread that made it.
 #[must_use = "the queue is thawed at once when this is not kept"]
-pub struct Frozen<'a, D: Driver> {
-    disk: &'a Disk<D>,
+pub struct Frozen<'a, D: Operations> {
+    disk: &'a GenDisk<D>,
     memflags: c_uint,
     _thread: NotThreadSafe,
 }
 
 /// Nothing is dispatched to the driver until this is dropped.
 #[must_use = "the queue goes on at once when this is not kept"]
-pub struct Quiesced<'a, D: Driver>(&'a Disk<D>);
+pub struct Quiesced<'a, D: Operations>(&'a GenDisk<D>);
 
-impl<D: Driver> Disk<D> {
+impl<D: Operations> GenDisk<D> {
     /// Waits until no request is in flight and keeps it so.
     ///
     /// # Context
@@ -48,7 +48,7 @@ impl<D: Driver> Disk<D> {
         }
     }
 
-    /// Waits until no call of [`Driver::queue_rq`] is going on and keeps it so.
+    /// Waits until no call of [`Operations::queue_rq`] is going on and keeps it so.
     ///
     /// # Context
     ///
@@ -88,14 +88,14 @@ impl<D: Driver> Disk<D> {
     }
 }
 
-impl<D: Driver> Drop for Frozen<'_, D> {
+impl<D: Operations> Drop for Frozen<'_, D> {
     fn drop(&mut self) {
         // SAFETY: Frozen by this thread when this was made, with these flags.
         unsafe { ours::blk_mq_unfreeze_queue(self.disk.queue(), self.memflags) };
     }
 }
 
-impl<D: Driver> Drop for Quiesced<'_, D> {
+impl<D: Operations> Drop for Quiesced<'_, D> {
     fn drop(&mut self) {
         // SAFETY: Quiesced when this was made.
         unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };

@@ -4,11 +4,11 @@
 //!
 //! A request is owned by one of three:
 //!
-//! 1. the block layer, until it calls [`Driver::queue_rq`] and after the end;
+//! 1. the block layer, until it calls [`Operations::queue_rq`] and after the end;
 //! 2. the driver, in form of a [`Request`];
 //! 3. a transport, which was handed the [`Request`] as an
 //!    [`IoHandle`](crate::io::IoHandle) and gives it back to
-//!    [`IoDriver::io_done`].
+//!    [`IoOperations::io_done`].
 //!
 //! There is no reference count: a tag cannot be turned into a request, and who
 //! wants to find a request again keeps the [`Request`].
@@ -17,12 +17,12 @@
 
 use crate::{
     blk::{
-        disk::DiskData,
-        driver::{
-            Driver,
-            IoDriver, //
-        },
+        gen_disk::DiskData,
         op::Op,
+        operations::{
+            IoOperations,
+            Operations, //
+        },
         status::Status, //
     },
     io::Io,
@@ -49,14 +49,14 @@ use kernel::{
 /// - The pointer is to a started request of a disk of `D`, owned by the driver.
 /// - A valid `D::Pdu` follows the request.
 #[must_use = "a request that is dropped ends in an error"]
-pub struct Request<D: Driver>(NonNull<bindings::request>, PhantomData<D>);
+pub struct Request<D: Operations>(NonNull<bindings::request>, PhantomData<D>);
 
 // SAFETY: A request belongs to no thread, and neither does its private data.
-unsafe impl<D: Driver> Send for Request<D> {}
+unsafe impl<D: Operations> Send for Request<D> {}
 // SAFETY: Shared references only read, and the private data is `Sync`.
-unsafe impl<D: Driver> Sync for Request<D> {}
+unsafe impl<D: Operations> Sync for Request<D> {}
 
-impl<D: Driver> Request<D> {
+impl<D: Operations> Request<D> {
     /// # Safety
     ///
     /// `rq` must be a started request of a disk of `D`, with a valid `D::Pdu`,
@@ -170,7 +170,7 @@ impl<D: Driver> Request<D> {
     /// Returns the driver's part of the disk.
     #[inline]
     pub fn queue_data(&self) -> &D::QueueData {
-        // SAFETY: Queues of `D` are made by `Disk::add` only, and live while a
+        // SAFETY: Queues of `D` are made by `GenDisk::add` only, and live while a
         // request of theirs is owned.
         unsafe { DiskData::<D>::of_queue(self.queue()) }.queue_data()
     }
@@ -269,7 +269,7 @@ impl<D: Driver> Request<D> {
         self.end(Status::NOT_SUPPORTED);
     }
 
-    /// Has [`Driver::complete`] called on a CPU near the submitter's.
+    /// Has [`Operations::complete`] called on a CPU near the submitter's.
     ///
     /// # Context
     ///
@@ -299,7 +299,7 @@ impl<D: Driver> Request<D> {
     }
 }
 
-impl<D: Driver> Drop for Request<D> {
+impl<D: Operations> Drop for Request<D> {
     fn drop(&mut self) {
         // SAFETY: The driver owns the request by the type invariant, and gives it
         // back here.
@@ -312,7 +312,7 @@ impl<D: Driver> Drop for Request<D> {
 // emptied before the driver gets the request, and filled by `map_sg` only, so that
 // it describes the request's own memory. `is_wanted` and `is_given_up` get shared
 // references to the disk's data, which is `Sync`.
-unsafe impl<D: IoDriver> Io for Request<D> {
+unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
     }
@@ -331,7 +331,7 @@ unsafe impl<D: IoDriver> Io for Request<D> {
     unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
         let rq: NonNull<bindings::request> = raw.cast();
         // SAFETY: The caller owns the request, so it is live, and so is its queue, which
-        // was made by `Disk::add`.
+        // was made by `GenDisk::add`.
         D::is_wanted(unsafe { DiskData::<D>::of_queue((*rq.as_ptr()).q) }.queue_data())
     }
 

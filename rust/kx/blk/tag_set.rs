@@ -4,8 +4,8 @@
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
-use crate::blk::driver::{
-    Driver,
+use crate::blk::operations::{
+    Operations,
     Vtable, //
 };
 use core::marker::PhantomData;
@@ -24,7 +24,7 @@ pub struct TagSetSpec {
     /// Number of tags: of each hardware queue, or of all with `shared_tags`.
     pub depth: u32,
     /// Number of maps, in the order of [`HctxType`](super::HctxType); more than
-    /// one need [`Driver::map_queues`], and more than two [`Driver::poll`].
+    /// one need [`Operations::map_queues`], and more than two [`Operations::poll`].
     pub nr_maps: u32,
     /// One set of tags over all hardware queues, so that a tag names one request
     /// in flight on the whole tag set. There are then `depth` requests in all
@@ -33,7 +33,7 @@ pub struct TagSetSpec {
     pub shared_tags: bool,
     /// Disks start without an I/O scheduler.
     pub no_scheduler: bool,
-    /// When [`Driver::timeout`] is called, zero for the default.
+    /// When [`Operations::timeout`] is called, zero for the default.
     pub timeout_jiffies: u32,
 }
 
@@ -57,19 +57,19 @@ impl Default for TagSetSpec {
 /// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the
 /// size of private data of `D`.
 #[pin_data(PinnedDrop)]
-pub struct TagSet<D: Driver> {
+pub struct TagSet<D: Operations> {
     #[pin]
     inner: Opaque<bindings::blk_mq_tag_set>,
     _driver: PhantomData<D>,
 }
 
 // SAFETY: A tag set belongs to no thread.
-unsafe impl<D: Driver> Send for TagSet<D> {}
+unsafe impl<D: Operations> Send for TagSet<D> {}
 // SAFETY: What a shared reference can do is either read what does not change or
 // locked by the block layer.
-unsafe impl<D: Driver> Sync for TagSet<D> {}
+unsafe impl<D: Operations> Sync for TagSet<D> {}
 
-impl<D: Driver> TagSet<D> {
+impl<D: Operations> TagSet<D> {
     /// Creates an initializer that allocates the tag set.
     ///
     /// # Context
@@ -140,7 +140,7 @@ impl<D: Driver> TagSet<D> {
 }
 
 #[pinned_drop]
-impl<D: Driver> PinnedDrop for TagSet<D> {
+impl<D: Operations> PinnedDrop for TagSet<D> {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: Allocated by the type invariant. No disk uses it, as each keeps
         // a reference to the tag set until its queue has left it.

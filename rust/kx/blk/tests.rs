@@ -106,7 +106,7 @@ const HOLD: u32 = u32::MAX;
 const SWAP: u32 = u32::MAX - 1;
 
 #[vtable]
-impl Driver for NullDriver {
+impl Operations for NullDriver {
     type OwnerModule = NoModule;
     type Pdu = NullPdu;
     type QueueData = Arc<Counts>;
@@ -224,7 +224,7 @@ impl Driver for NullDriver {
     }
 }
 
-impl IoDriver for NullDriver {
+impl IoOperations for NullDriver {
     fn io_done(rq: Request<Self>, _result: Result) {
         rq.requeue();
     }
@@ -425,11 +425,11 @@ mod suite {
             ..LIMITS
         };
         let res = spec("kxbad", limits, |spec| {
-            Disk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
+            GenDisk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
         });
         assert_eq!(res, Err(EINVAL));
         let res = spec("a-name-of-more-than-thirty-one-bytes", LIMITS, |spec| {
-            Disk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
+            GenDisk::add(spec, tag_set()?, counts.clone(), &owner).map(|_| ())
         });
         assert_eq!(res, Err(EINVAL));
         Ok(())
@@ -443,7 +443,7 @@ mod suite {
         assert_eq!(set.depth(), 16);
         assert_eq!(MAPPED.load(Relaxed), 1);
         spec("kxtest0", LIMITS, |spec| {
-            let disk = Disk::add(spec, set.clone(), counts.clone(), &owner)?;
+            let disk = GenDisk::add(spec, set.clone(), counts.clone(), &owner)?;
             assert_eq!(disk.name().to_bytes(), b"kxtest0");
             assert_eq!(disk.capacity_sectors(), CAPACITY);
             life(&disk, &counts)?;
@@ -454,7 +454,7 @@ mod suite {
         Ok(())
     }
 
-    fn life(disk: &Disk<NullDriver>, counts: &Counts) -> Result {
+    fn life(disk: &GenDisk<NullDriver>, counts: &Counts) -> Result {
         static HOLDER: Holder = Holder::new();
 
         let plain = OpenSpec {
@@ -555,7 +555,7 @@ mod suite {
     }
 
     /// Nothing is left to be done of a request that was abandoned.
-    fn abandoned(disk: &Disk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
+    fn abandoned(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
         let seen = counts.busy.load(Relaxed);

@@ -10,8 +10,8 @@
 
 use core::mem::offset_of;
 use ibtrs_bindings::{
-    __kernel_sockaddr_storage, //
-    sockaddr_ib,
+    __kernel_sockaddr_storage,
+    sockaddr_ib, //
 };
 use kernel::{
     bindings::{

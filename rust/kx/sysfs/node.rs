@@ -5,8 +5,8 @@
 use crate::{
     blk::{
         BlockDevice,
-        Disk,
-        Driver, //
+        GenDisk,
+        Operations, //
     },
     sync::Completion, //
 };
@@ -78,7 +78,7 @@ unsafe fn with_block_kobject<R>(
 
 // SAFETY: Deleting a disk takes its open mutex, after which it is not live, before it deletes the
 // disk's device.
-unsafe impl<D: Driver> InSysfs for Disk<D> {
+unsafe impl<D: Operations> InSysfs for GenDisk<D> {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>,

@@ -8,7 +8,7 @@ use core::{
     ptr, //
 };
 
-use super::Room;
+use super::SqSpace;
 use crate::{
     imm::ImmRing,
     sge::Sge,
@@ -105,15 +105,15 @@ impl SendQueue {
         self.credits.completed();
     }
 
-    /// Says what a chain really takes that was announced to take `room`.
-    pub(super) fn with_imm(&self, room: Room) -> Room {
+    /// Says what a chain really takes that was announced to take `space`.
+    pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
             // A chain has one immediate, which is a message of its own then.
-            Some(_) => Room {
-                wrs: room.wrs.saturating_add(1),
-                sges: room.sges.saturating_add(1),
+            Some(_) => SqSpace {
+                wrs: space.wrs.saturating_add(1),
+                sges: space.sges.saturating_add(1),
             },
-            None => room,
+            None => space,
         }
     }
 
@@ -125,12 +125,12 @@ impl SendQueue {
     /// # Errors
     ///
     /// `EINVAL`: never; `EAGAIN`: not now.
-    pub(super) fn admit(&self, room: Room) -> Result<Admitted> {
-        if !self.is_possible(room) {
+    pub(super) fn admit(&self, space: SqSpace) -> Result<Admitted> {
+        if !self.is_possible(space) {
             Err(EINVAL)
-        } else if !self.has_credit(room) {
+        } else if !self.has_credit(space) {
             Err(EAGAIN)
-        } else if !self.fits(room) {
+        } else if !self.fits(space) {
             Ok(Admitted::Alone)
         } else {
             Ok(Admitted::Beside)
@@ -138,26 +138,26 @@ impl SendQueue {
     }
 
     /// Tells whether a chain can ever be queued.
-    fn is_possible(&self, room: Room) -> bool {
-        room.wrs <= self.credits.depth
-            && room.wrs as usize <= self.wrs.len()
-            && room.sges as usize <= self.sges.len()
+    fn is_possible(&self, space: SqSpace) -> bool {
+        space.wrs <= self.credits.depth
+            && space.wrs as usize <= self.wrs.len()
+            && space.sges as usize <= self.sges.len()
     }
 
     /// Tells whether the device's queue has room now.
-    fn has_credit(&self, room: Room) -> bool {
-        room.wrs <= self.credits.room
+    fn has_credit(&self, space: SqSpace) -> bool {
+        space.wrs <= self.credits.free
     }
 
     /// Tells whether a chain can wait beside those that wait already.
-    fn fits(&self, room: Room) -> bool {
-        self.used_wrs.saturating_add(room.wrs as usize) <= self.wrs.len()
-            && self.used_sges.saturating_add(room.sges as usize) <= self.sges.len()
+    fn fits(&self, space: SqSpace) -> bool {
+        self.used_wrs.saturating_add(space.wrs as usize) <= self.wrs.len()
+            && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
     }
 
-    /// Begins a chain of at most `room`, for which there must be credit and which
+    /// Begins a chain of at most `space`, for which there must be credit and which
     /// must fit.
-    pub(super) fn begin(&mut self, room: Room) -> Draft<'_> {
+    pub(super) fn begin(&mut self, space: SqSpace) -> Draft<'_> {
         Draft {
             before: Mark {
                 wrs: self.used_wrs,
@@ -165,9 +165,9 @@ impl SendQueue {
                 credits: self.credits.mark(),
                 imms: self.imms.as_ref().map(ImmRing::position),
             },
-            wrs_left: room.wrs,
-            sges_left: room.sges,
-            overflow: !(self.has_credit(room) && self.fits(room)),
+            wrs_left: space.wrs,
+            sges_left: space.sges,
+            overflow: !(self.has_credit(space) && self.fits(space)),
             queue: self,
         }
     }
@@ -354,7 +354,7 @@ impl Draft<'_> {
 /// How many entries of the device's queue are free.
 struct Credits {
     depth: u32,
-    room: u32,
+    free: u32,
     /// Requests since the last signalled one.
     unsignalled: u32,
     /// How many requests make the queue signal one by itself.
@@ -365,7 +365,7 @@ struct Credits {
 
 /// A state of [`Credits`] to go back to, as long as nothing has completed.
 struct CreditMark {
-    room: u32,
+    free: u32,
     unsignalled: u32,
     signals: usize,
 }
@@ -374,7 +374,7 @@ impl Credits {
     fn new(depth: u32) -> Result<Self> {
         Ok(Self {
             depth,
-            room: depth,
+            free: depth,
             unsignalled: 0,
             signal_every: (depth / 4).clamp(1, 64),
             frees: Ring::new(depth as usize)?,
@@ -384,7 +384,7 @@ impl Credits {
     /// Takes an entry, of which there must be one; tells whether its request has
     /// to be signalled.
     fn take(&mut self, signalled: bool) -> bool {
-        self.room = self.room.saturating_sub(1);
+        self.free = self.free.saturating_sub(1);
         self.unsignalled += 1;
         if !signalled && self.unsignalled < self.signal_every {
             return false;
@@ -398,20 +398,20 @@ impl Credits {
     /// A signalled request has completed, and with it those before it.
     fn completed(&mut self) {
         if let Some(count) = self.frees.pop() {
-            self.room = self.room.saturating_add(count);
+            self.free = self.free.saturating_add(count);
         }
     }
 
     fn mark(&self) -> CreditMark {
         CreditMark {
-            room: self.room,
+            free: self.free,
             unsignalled: self.unsignalled,
             signals: self.frees.len(),
         }
     }
 
     fn undo(&mut self, mark: CreditMark) {
-        self.room = mark.room;
+        self.free = mark.free;
         self.unsignalled = mark.unsignalled;
         self.frees.truncate(mark.signals);
     }

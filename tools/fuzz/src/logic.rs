@@ -15,7 +15,7 @@ use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
 /// An attempt, its heartbeat and the timer of the next one are there when they have to be.
 pub(crate) fn client_path(bytes: &[u8]) {
     let mut m = c::Machine::new();
-    let (mut attempt, mut beat, mut timer) = (true, false, false);
+    let (mut attempt, mut heartbeat, mut timer) = (true, false, false);
     let mut limit = Attempts::Forever;
     let mut epoch = 1;
     m.begin(epoch);
@@ -44,7 +44,7 @@ pub(crate) fn client_path(bytes: &[u8]) {
                     c::Action::TearDown => {
                         assert!(attempt);
                         m.ended();
-                        (attempt, beat) = (false, false);
+                        (attempt, heartbeat) = (false, false);
                     }
                     c::Action::ScheduleReconnect => {
                         let backoff = Backoff {
@@ -63,8 +63,8 @@ pub(crate) fn client_path(bytes: &[u8]) {
                         m.begin(epoch);
                     }
                     c::Action::StartHeartbeat => {
-                        assert!(attempt && !beat);
-                        beat = true;
+                        assert!(attempt && !heartbeat);
+                        heartbeat = true;
                     }
                     c::Action::CountConnect | c::Action::CountFailure => {}
                 }
@@ -76,14 +76,14 @@ pub(crate) fn client_path(bytes: &[u8]) {
         }
         let late = m.attempt_step(epoch + 1, c::Event::Error, limit);
         assert!(!late.verdict.accepted());
-        assert_eq!(beat, m.state == c::State::Connected);
+        assert_eq!(heartbeat, m.state == c::State::Connected);
         assert_eq!(timer, m.state == c::State::Reconnecting);
     }
 }
 
 pub(crate) fn server_path(bytes: &[u8]) {
     let mut state = s::INITIAL;
-    let (mut cons, mut beat, mut released) = (true, false, false);
+    let (mut cons, mut heartbeat, mut released) = (true, false, false);
     for byte in bytes {
         let event = s::Event::ALL[usize::from(*byte) % s::Event::ALL.len()];
         if event == s::Event::CloseDone && cons {
@@ -95,12 +95,12 @@ pub(crate) fn server_path(bytes: &[u8]) {
             match action {
                 s::Action::CancelStale | s::Action::SendInfoRsp => assert!(cons),
                 s::Action::StartHeartbeat => {
-                    assert!(!beat);
-                    beat = true;
+                    assert!(!heartbeat);
+                    heartbeat = true;
                 }
                 s::Action::TearDown => {
                     assert!(cons);
-                    (cons, beat) = (false, false);
+                    (cons, heartbeat) = (false, false);
                 }
                 s::Action::Release => {
                     assert!(!cons && !released);
@@ -108,7 +108,7 @@ pub(crate) fn server_path(bytes: &[u8]) {
                 }
             }
         }
-        assert_eq!(beat, state == s::State::Connected);
+        assert_eq!(heartbeat, state == s::State::Connected);
         assert_eq!(released, state == s::State::Closed);
     }
 }

@@ -127,7 +127,7 @@ fn server_transitions_of_the_protocol() {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 struct ClientShell {
     attempt: bool,
-    beat: bool,
+    heartbeat: bool,
     timer: bool,
 }
 
@@ -142,7 +142,7 @@ impl ClientShell {
                 CancelReconnect => self.timer = false,
                 TearDown => {
                     assert!(self.attempt, "nothing to tear down");
-                    (self.attempt, self.beat) = (false, false);
+                    (self.attempt, self.heartbeat) = (false, false);
                 }
                 ScheduleReconnect => {
                     assert!(!self.timer, "a second timer");
@@ -154,8 +154,8 @@ impl ClientShell {
                     self.attempt = true;
                 }
                 StartHeartbeat => {
-                    assert!(self.attempt && !self.beat, "a second heartbeat");
-                    self.beat = true;
+                    assert!(self.attempt && !self.heartbeat, "a second heartbeat");
+                    self.heartbeat = true;
                 }
                 CountConnect | CountFailure => {}
             }
@@ -181,7 +181,7 @@ impl ClientShell {
 
     fn fits(self, state: c::State) -> bool {
         use c::State::*;
-        let (attempt, beat, timer) = match state {
+        let (attempt, heartbeat, timer) = match state {
             Connecting | ConnectingErr => (true, false, false),
             Connected => (true, true, false),
             Reconnecting => (false, false, true),
@@ -189,7 +189,7 @@ impl ClientShell {
         };
         let is = Self {
             attempt,
-            beat,
+            heartbeat,
             timer,
         };
         self == is
@@ -250,7 +250,7 @@ fn attempts_are_counted_once() {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ServerShell {
     cons: bool,
-    beat: bool,
+    heartbeat: bool,
     stale_timer: bool,
     answered: bool,
     released: bool,
@@ -262,7 +262,7 @@ fn a_server_leaves_nothing_behind() {
     use s::{Action, Event, State};
     let first = ServerShell {
         cons: true,
-        beat: false,
+        heartbeat: false,
         stale_timer: true,
         answered: false,
         released: false,
@@ -275,8 +275,12 @@ fn a_server_leaves_nothing_behind() {
         }
         let fits = match state {
             State::Connecting => shell == first,
-            State::Connected => shell.cons && shell.beat && !shell.stale_timer && shell.answered,
-            State::Closing => !shell.cons && !shell.beat && !shell.stale_timer && !shell.released,
+            State::Connected => {
+                shell.cons && shell.heartbeat && !shell.stale_timer && shell.answered
+            }
+            State::Closing => {
+                !shell.cons && !shell.heartbeat && !shell.stale_timer && !shell.released
+            }
             State::Closed => !shell.cons && shell.released,
         };
         assert!(fits, "{state:?} {shell:?}");
@@ -290,8 +294,8 @@ fn a_server_leaves_nothing_behind() {
                 match action {
                     Action::CancelStale => shell.stale_timer = false,
                     Action::StartHeartbeat => {
-                        assert!(!shell.beat);
-                        shell.beat = true;
+                        assert!(!shell.heartbeat);
+                        shell.heartbeat = true;
                     }
                     Action::SendInfoRsp => {
                         assert!(!shell.answered);
@@ -299,7 +303,7 @@ fn a_server_leaves_nothing_behind() {
                     }
                     Action::TearDown => {
                         assert!(shell.cons, "twice");
-                        (shell.cons, shell.beat, shell.stale_timer) = (false, false, false);
+                        (shell.cons, shell.heartbeat, shell.stale_timer) = (false, false, false);
                     }
                     Action::Release => {
                         assert!(!shell.cons && !shell.released);

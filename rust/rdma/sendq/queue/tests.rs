@@ -11,8 +11,8 @@ fn queue() -> Result<SendQueue> {
     SendQueue::new(DEPTH, 4, DEVICE)
 }
 
-fn room(wrs: u32, sges: u32) -> Room {
-    Room { wrs, sges }
+fn space(wrs: u32, sges: u32) -> SqSpace {
+    SqSpace { wrs, sges }
 }
 
 fn sge(number: u64) -> Sge {
@@ -28,7 +28,7 @@ fn push(draft: &mut Draft<'_>, first: u64, sges: u64, signalled: bool) {
 
 /// Queues a chain of that many requests of one element each.
 fn chain(queue: &mut SendQueue, wrs: u32, signalled: bool) -> Result {
-    let mut draft = queue.begin(room(wrs, wrs));
+    let mut draft = queue.begin(space(wrs, wrs));
     for number in 0..wrs {
         push(&mut draft, number.into(), 1, signalled && number + 1 == wrs);
     }
@@ -71,11 +71,11 @@ mod suite {
     fn chains_are_linked() -> Result {
         let mut queue = queue()?;
         assert!(list(&queue)?.is_empty());
-        let mut draft = queue.begin(room(2, 3));
+        let mut draft = queue.begin(space(2, 3));
         push(&mut draft, 10, 2, false);
         push(&mut draft, 20, 1, false);
         draft.finish()?;
-        let mut draft = queue.begin(room(1, 0));
+        let mut draft = queue.begin(space(1, 0));
         push(&mut draft, 0, 0, true);
         draft.finish()?;
         assert_eq!(&list(&queue)?[..], &[(2, 10), (1, 20), (0, 0)]);
@@ -92,22 +92,22 @@ mod suite {
         for (wrs, sges) in [(2, 9), (9, 2)] {
             let mut queue = queue()?;
             chain(&mut queue, 3, true)?;
-            let before = (queue.used_wrs, queue.used_sges, queue.credits.room);
-            let mut draft = queue.begin(room(wrs, sges));
+            let before = (queue.used_wrs, queue.used_sges, queue.credits.free);
+            let mut draft = queue.begin(space(wrs, sges));
             for number in 0..3 {
                 push(&mut draft, number, 1, true);
             }
             assert_eq!(draft.finish(), Err(EINVAL));
             assert_eq!(
                 before,
-                (queue.used_wrs, queue.used_sges, queue.credits.room)
+                (queue.used_wrs, queue.used_sges, queue.credits.free)
             );
             assert_eq!(list(&queue)?.len(), 3);
             // One signal, which frees what the first chain took.
             queue.completed();
-            assert_eq!(queue.credits.room, DEPTH);
+            assert_eq!(queue.credits.free, DEPTH);
             queue.completed();
-            assert_eq!(queue.credits.room, DEPTH);
+            assert_eq!(queue.credits.free, DEPTH);
         }
         Ok(())
     }
@@ -115,20 +115,20 @@ mod suite {
     #[test]
     fn nothing_after_a_refusal() -> Result {
         let mut queue = queue()?;
-        let mut draft = queue.begin(room(2, 2));
+        let mut draft = queue.begin(space(2, 2));
         push(&mut draft, 0, 1, true);
         draft.refuse();
         push(&mut draft, 0, 1, true);
         assert_eq!(draft.finish(), Err(EINVAL));
         assert!(list(&queue)?.is_empty());
-        assert_eq!(queue.credits.room, DEPTH);
+        assert_eq!(queue.credits.free, DEPTH);
         Ok(())
     }
 
     #[test]
     fn elements_are_of_the_device() -> Result {
         let mut queue = queue()?;
-        let mut draft = queue.begin(room(1, 2));
+        let mut draft = queue.begin(space(1, 2));
         let from = [sge(1), Sge::of_device(DEVICE + 1, 2, 1, 0)];
         let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
         assert_eq!(wr.num_sge, 0);
@@ -141,7 +141,7 @@ mod suite {
     #[test]
     fn no_request_has_too_many_elements() -> Result {
         let mut queue = queue()?;
-        let mut draft = queue.begin(room(2, 9));
+        let mut draft = queue.begin(space(2, 9));
         push(&mut draft, 0, 4, true);
         push(&mut draft, 0, 5, true);
         assert_eq!(draft.finish(), Err(EINVAL));
@@ -152,16 +152,16 @@ mod suite {
     fn no_chain_without_credit() -> Result {
         let mut queue = queue()?;
         for _ in 0..DEPTH / 4 {
-            assert!(queue.has_credit(room(4, 4)));
+            assert!(queue.has_credit(space(4, 4)));
             chain(&mut queue, 4, false)?;
             post(&mut queue);
         }
-        assert!(!queue.has_credit(room(1, 0)));
+        assert!(!queue.has_credit(space(1, 0)));
         assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
         // Signals came by themselves, each for a quarter.
         queue.completed();
-        assert_eq!(queue.credits.room, DEPTH / 4);
-        assert!(queue.has_credit(room(4, 0)) && !queue.has_credit(room(5, 0)));
+        assert_eq!(queue.credits.free, DEPTH / 4);
+        assert!(queue.has_credit(space(4, 0)) && !queue.has_credit(space(5, 0)));
         Ok(())
     }
 
@@ -171,15 +171,15 @@ mod suite {
     fn full_queues_are_rung() -> Result {
         let mut queue = queue()?;
         chain(&mut queue, DEPTH - 1, false)?;
-        assert_eq!(queue.admit(room(1, 0)), Ok(Admitted::Beside));
-        assert_eq!(queue.admit(room(2, 0)), Err(EAGAIN));
-        assert_eq!(queue.admit(room(DEPTH + 1, 0)), Err(EINVAL));
+        assert_eq!(queue.admit(space(1, 0)), Ok(Admitted::Beside));
+        assert_eq!(queue.admit(space(2, 0)), Err(EAGAIN));
+        assert_eq!(queue.admit(space(DEPTH + 1, 0)), Err(EINVAL));
         post(&mut queue);
         queue.completed();
-        assert_eq!(queue.admit(room(2, 0)), Ok(Admitted::Beside));
+        assert_eq!(queue.admit(space(2, 0)), Ok(Admitted::Beside));
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
-        assert_eq!(queue.admit(room(1, 0)), Ok(Admitted::Alone));
+        assert_eq!(queue.admit(space(1, 0)), Ok(Admitted::Alone));
         Ok(())
     }
 
@@ -188,15 +188,15 @@ mod suite {
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
         let most = SendQueue::BATCH_WRS as u32;
         chain(&mut queue, most - 1, true)?;
-        assert!(queue.fits(room(1, 0)) && !queue.fits(room(2, 0)));
-        assert!(queue.is_possible(room(most, 0)) && !queue.is_possible(room(most + 1, 0)));
-        assert!(!queue.is_possible(room(u32::MAX, 0)));
+        assert!(queue.fits(space(1, 0)) && !queue.fits(space(2, 0)));
+        assert!(queue.is_possible(space(most, 0)) && !queue.is_possible(space(most + 1, 0)));
+        assert!(!queue.is_possible(space(u32::MAX, 0)));
         assert_eq!(chain(&mut queue, 2, true), Err(EINVAL));
         let sges = SendQueue::BATCH_SGES as u32;
-        assert!(queue.is_possible(room(1, sges)) && !queue.is_possible(room(1, sges + 1)));
+        assert!(queue.is_possible(space(1, sges)) && !queue.is_possible(space(1, sges + 1)));
         // Never, whatever completes.
         let queue = SendQueue::new(3, 4, DEVICE)?;
-        assert!(queue.is_possible(room(3, 0)) && !queue.is_possible(room(4, 0)));
+        assert!(queue.is_possible(space(3, 0)) && !queue.is_possible(space(4, 0)));
         Ok(())
     }
 
@@ -236,12 +236,12 @@ mod suite {
                 match (dice >> 8) % 3 {
                     0 if !in_flight.is_empty() => {
                         let freed = in_flight.remove(0).map_err(|_| EINVAL)?;
-                        let room = queue.credits.room;
+                        let free = queue.credits.free;
                         queue.completed();
-                        assert_eq!(queue.credits.room, room + freed);
+                        assert_eq!(queue.credits.free, free + freed);
                     }
                     1 => {
-                        let mut draft = queue.begin(room(wrs, 0));
+                        let mut draft = queue.begin(space(wrs, 0));
                         for _ in 0..=wrs {
                             push(&mut draft, 0, 0, dice >> 16 & 1 == 0);
                         }
@@ -249,9 +249,9 @@ mod suite {
                         assert_eq!(before, queue.credits.unsignalled);
                         assert_eq!(signals, queue.credits.frees.len());
                     }
-                    _ if queue.has_credit(room(wrs, 0)) => {
+                    _ if queue.has_credit(space(wrs, 0)) => {
                         let mut since = before;
-                        let mut draft = queue.begin(room(wrs, 0));
+                        let mut draft = queue.begin(space(wrs, 0));
                         for _ in 0..wrs {
                             let signals = draft.queue.credits.frees.len();
                             push(&mut draft, 0, 0, dice >> 16 & 7 == 0);
@@ -269,7 +269,7 @@ mod suite {
                 }
                 let credits = &queue.credits;
                 let signalled: u32 = in_flight.iter().sum();
-                assert_eq!(credits.room + credits.unsignalled + signalled, depth);
+                assert_eq!(credits.free + credits.unsignalled + signalled, depth);
                 assert!(credits.unsignalled < credits.signal_every);
                 assert!(credits.signal_every <= (depth / 4).max(1));
             }

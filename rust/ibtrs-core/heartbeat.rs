@@ -27,7 +27,7 @@ use kernel::{
 
 /// The heartbeat of a path.
 #[pin_data]
-pub struct Heart {
+pub struct PathHeartbeat {
     #[pin]
     state: SpinLockIrq<Heartbeat>,
     /// Something was received since the last tick. Apart from the state so
@@ -42,10 +42,10 @@ pub struct Heart {
 /// function has a name of its own in each.
 #[inline(never)]
 fn new_state(missed_max: u32) -> impl PinInit<SpinLockIrq<Heartbeat>> {
-    new_spinlock_irq!(Heartbeat::new(missed_max), "Heart::state")
+    new_spinlock_irq!(Heartbeat::new(missed_max), "PathHeartbeat::state")
 }
 
-impl Heart {
+impl PathHeartbeat {
     /// Makes a heart that forgives `missed_max` silent intervals.
     pub fn new(missed_max: u32) -> impl PinInit<Self> {
         pin_init!(Self {
@@ -87,7 +87,7 @@ impl Heart {
     /// # Errors
     ///
     /// `ETIMEDOUT` when the peer has been silent for too long; those of `send`.
-    pub fn beat(&self, send: impl FnOnce(Imm) -> Result) -> Result {
+    pub fn send_due(&self, send: impl FnOnce(Imm) -> Result) -> Result {
         match self.tick() {
             HbAction::Send => match send(Imm::Heartbeat) {
                 // A full queue has messages that the peer must acknowledge anyway.
@@ -114,7 +114,7 @@ impl Heart {
         }
     }
 
-    /// Begins to listen for the peer: [`Heart::is_silent`] is about the time from
+    /// Begins to listen for the peer: [`PathHeartbeat::is_silent`] is about the time from
     /// now on. Whoever wants an answer sends an [`Imm::Heartbeat`] then.
     ///
     /// # Context
@@ -124,7 +124,7 @@ impl Heart {
         self.silent.store(true, Relaxed);
     }
 
-    /// Tells whether the peer has sent nothing since [`Heart::listen`].
+    /// Tells whether the peer has sent nothing since [`PathHeartbeat::listen`].
     ///
     /// # Context
     ///

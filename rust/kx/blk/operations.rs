@@ -7,7 +7,7 @@
 
 use crate::{
     blk::{
-        disk::{
+        gen_disk::{
             DiskData,
             OpenMode, //
         },
@@ -49,7 +49,7 @@ pub enum TimeoutAction {
 
 /// A driver of multi-queue disks.
 #[vtable]
-pub trait Driver: Sized + 'static {
+pub trait Operations: Sized + 'static {
     /// The driver's part of each request; pinned, of 8 byte alignment at most.
     ///
     /// It is initialized once when the request is allocated, and then keeps its
@@ -160,7 +160,7 @@ pub trait Driver: Sized + 'static {
 }
 
 /// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
-pub trait IoDriver: Driver {
+pub trait IoOperations: Operations {
     /// Returns whether anybody still waits for requests of the disk. If not, a
     /// transport that keeps them for later ends them.
     ///
@@ -190,10 +190,10 @@ pub trait IoDriver: Driver {
     fn io_done(rq: Request<Self>, result: Result);
 }
 
-/// The C functions that stand before a [`Driver`].
+/// The C functions that stand before a [`Operations`].
 pub(crate) struct Vtable<D>(PhantomData<D>);
 
-impl<D: Driver> Vtable<D> {
+impl<D: Operations> Vtable<D> {
     const OPS: bindings::blk_mq_ops = bindings::blk_mq_ops {
         queue_rq: Some(Self::queue_rq),
         commit_rqs: if D::HAS_COMMIT_RQS {
@@ -247,7 +247,7 @@ impl<D: Driver> Vtable<D> {
         }
         // SAFETY: The request is the driver's and is passed on here.
         let given = unsafe { Request::<D>::from_raw(rq) };
-        // SAFETY: A queue with this vtable is made by `Disk::add` only. A queue
+        // SAFETY: A queue with this vtable is made by `GenDisk::add` only. A queue
         // that dispatches has not been given up.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
         // SAFETY: Live by this function's contract.

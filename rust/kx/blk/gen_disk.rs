@@ -2,20 +2,20 @@
 
 //! Disks.
 //!
-//! The data of a disk lives from [`Disk::add`] until the block layer has let go
-//! of the disk, which can be later than the drop of [`Disk`]: an opener may keep
+//! The data of a disk lives from [`GenDisk::add`] until the block layer has let go
+//! of the disk, which can be later than the drop of [`GenDisk`]: an opener may keep
 //! a removed disk. An open disk keeps its driver's module loaded; the rest of
 //! the time between is covered by [`DiskOwner`], for which the module waits.
 //!
 //! Lock order: the disk's open mutex comes before anything that a driver takes
-//! in [`Driver::open`] or [`Driver::release`].
+//! in [`Operations::open`] or [`Operations::release`].
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use crate::{
     blk::{
-        driver::Driver,
         limits::Limits,
+        operations::Operations,
         tag_set::TagSet, //
     },
     mm::NoIo,
@@ -135,7 +135,7 @@ pub(crate) struct Head {
 
 /// What `private_data` of a disk and `queuedata` of its queue point to.
 #[repr(C)]
-pub(crate) struct DiskData<D: Driver> {
+pub(crate) struct DiskData<D: Operations> {
     /// Comes first, as a pointer to it is one to the whole.
     head: Head,
     queue_data: D::QueueData,
@@ -143,14 +143,14 @@ pub(crate) struct DiskData<D: Driver> {
     tag_set: Arc<TagSet<D>>,
 }
 
-impl<D: Driver> DiskData<D> {
+impl<D: Operations> DiskData<D> {
     /// # Safety
     ///
-    /// `queue` must be the queue of a disk made by [`Disk::add`] for `D`, and not
+    /// `queue` must be the queue of a disk made by [`GenDisk::add`] for `D`, and not
     /// be gone for as long as the result is used.
     #[inline]
     pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
-        // SAFETY: `Disk::add` has set `queuedata` to a `DiskData`, which is freed
+        // SAFETY: `GenDisk::add` has set `queuedata` to a `DiskData`, which is freed
         // when the disk is.
         unsafe { &*(*queue).queuedata.cast() }
     }
@@ -159,7 +159,7 @@ impl<D: Driver> DiskData<D> {
     ///
     /// As [`Self::of_queue`].
     unsafe fn of_disk<'a>(disk: *mut bindings::gendisk) -> &'a Self {
-        // SAFETY: `Disk::add` has set `private_data` to a `DiskData`, which is
+        // SAFETY: `GenDisk::add` has set `private_data` to a `DiskData`, which is
         // freed when the disk is.
         unsafe { &*(*disk).private_data.cast() }
     }
@@ -174,21 +174,21 @@ impl<D: Driver> DiskData<D> {
     /// `head` must be that of a boxed `Self`, which is not used again.
     unsafe fn free(head: NonNull<Head>) {
         // CAST: The head is the first field.
-        // SAFETY: It was leaked by `Disk::add`.
+        // SAFETY: It was leaked by `GenDisk::add`.
         drop(unsafe { KBox::from_raw(head.cast::<Self>().as_ptr()) });
     }
 }
 
 /// A disk that can be used, `struct gendisk` in C.
 ///
-/// Dropping it removes the disk, if [`Disk::delete`] was not called before.
+/// Dropping it removes the disk, if [`GenDisk::delete`] was not called before.
 ///
 /// # Invariants
 ///
 /// - The pointer is to a disk that was added, and whose data is a `DiskData<D>`;
 ///   it holds a reference to the disk.
 /// - The disk has been deleted if and only if `deleted` is set.
-pub struct Disk<D: Driver> {
+pub struct GenDisk<D: Operations> {
     disk: NonNull<bindings::gendisk>,
     deleted: AtomicFlag,
     /// Held while user space is told of something, which goes up the tree that the disk leaves
@@ -198,11 +198,11 @@ pub struct Disk<D: Driver> {
 }
 
 // SAFETY: A disk belongs to no thread; its data is `Send` and `Sync`.
-unsafe impl<D: Driver> Send for Disk<D> {}
+unsafe impl<D: Operations> Send for GenDisk<D> {}
 // SAFETY: The methods do what may be done from several threads at once.
-unsafe impl<D: Driver> Sync for Disk<D> {}
+unsafe impl<D: Operations> Sync for GenDisk<D> {}
 
-impl<D: Driver> Disk<D> {
+impl<D: Operations> GenDisk<D> {
     /// Adds a disk. It is used at once: its partition table is read before this
     /// function returns.
     ///
@@ -538,7 +538,7 @@ impl<D: Driver> Disk<D> {
     }
 }
 
-impl<D: Driver> Drop for Disk<D> {
+impl<D: Operations> Drop for GenDisk<D> {
     fn drop(&mut self) {
         self.delete();
         // SAFETY: The reference is ours by the type invariant, and not used again.
@@ -578,10 +578,10 @@ unsafe extern "C" fn geometry(
 ///
 /// # Safety
 ///
-/// `disk` must be a disk made by [`Disk::add`], which is not used again.
+/// `disk` must be a disk made by [`GenDisk::add`], which is not used again.
 unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
     // CAST: The data starts with its head.
-    // SAFETY: `private_data` is set by `Disk::add`, and stays.
+    // SAFETY: `private_data` is set by `GenDisk::add`, and stays.
     let head = unsafe { NonNull::new_unchecked((*disk).private_data.cast::<Head>()) };
     // SAFETY: The data is still there.
     let (free, presence) = unsafe { ((*head.as_ptr()).free, (*head.as_ptr()).presence.clone()) };
@@ -595,12 +595,12 @@ unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
 /// # Invariants
 ///
 /// `disk` is null or an allocated disk, `data` a leaked box for it.
-struct Unadded<D: Driver> {
+struct Unadded<D: Operations> {
     disk: *mut bindings::gendisk,
     data: *mut DiskData<D>,
 }
 
-impl<D: Driver> Drop for Unadded<D> {
+impl<D: Operations> Drop for Unadded<D> {
     fn drop(&mut self) {
         // When `device_add_disk` fails late, the disk was in sysfs for a moment. Whoever found it
         // there may have a reference still, and the end of the last one uses the data. No new ones
@@ -620,7 +620,7 @@ impl<D: Driver> Drop for Unadded<D> {
     }
 }
 
-impl<D: Driver> Unadded<D> {
+impl<D: Operations> Unadded<D> {
     /// How often to look whether nobody else has the disk, a millisecond at least between two looks.
     const LOOKS: u32 = 60_000;
 

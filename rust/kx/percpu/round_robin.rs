@@ -9,9 +9,9 @@ use super::array::Array;
 /// Gives the users of each CPU numbers in a row.
 ///
 /// No number is given twice on a CPU, whoever gets in between, and no memory is shared.
-pub struct Turns(Array<1>);
+pub struct RoundRobin(Array<1>);
 
-impl Turns {
+impl RoundRobin {
     /// Makes turns that begin with 1.
     ///
     /// # Context
@@ -37,18 +37,18 @@ impl Turns {
 }
 
 #[cfg(IBTRS_KUNIT)]
-#[kernel::macros::kunit_tests(kx_turns)]
+#[kernel::macros::kunit_tests(kx_round_robin)]
 mod tests {
     use super::super::array::cpus;
     use super::*;
 
     #[test]
     fn each_cpu_counts() -> Result {
-        let turns = Turns::new()?;
+        let round_robin = RoundRobin::new()?;
         for _ in 0..10 {
-            assert!(turns.next() > 0);
+            assert!(round_robin.next() > 0);
         }
-        let given: u64 = cpus().map(|cpu| turns.0.get(0, cpu)).sum();
+        let given: u64 = cpus().map(|cpu| round_robin.0.get(0, cpu)).sum();
         assert_eq!(given, 10);
         Ok(())
     }
