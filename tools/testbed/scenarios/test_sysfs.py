@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed import abi, blockdev, fio, sysfs_walk
+from testbed.paths import TOP
 
 pytestmark = pytest.mark.links(2)
 
@@ -81,6 +82,14 @@ def test_files_are_those_that_are_documented(mapped):
             assert int(mode, 8) == entry.mode, f"{path} has the mode {mode}"
             met.add(entry)
     assert [entry.what for entry in entries if entry.mode is not None and entry not in met] == []
+
+
+def test_modules_have_one_version(mapped):
+    kbuild = (TOP / "Kbuild").read_text()
+    version = re.search(r"^ibtrs-version := (\S+)$", kbuild, re.M)[1]
+    for guest, modules in ((mapped.client, "{ibtrs_core,ibtrs_client,ibnbd_client}"),
+                           (mapped.server, "{ibtrs_core,ibtrs_server,ibnbd_server}")):
+        assert guest.run(f"cat /sys/module/{modules}/version").split() == [version] * 3
 
 
 def test_a_device_that_is_renamed(mapped):
