@@ -77,7 +77,12 @@ check_config() {
 
 # A distribution's headers are installed, not built; the rest of them can be made.
 check_metadata() {
-	[ ! -r "$built/rust/libkernel.rmeta" ] || return 0
+	if [ -r "$built/rust/libkernel.rmeta" ]; then
+		# What our own bindings are made with; a package may have the metadata alone.
+		[ -r "$built/source/rust/bindgen_parameters" ] || [ -r "$built/rust/bindgen_parameters" ] ||
+			missing "$built/rust/bindgen_parameters, a file of the kernel's source that its headers have not"
+		return
+	fi
 	if [ -e "$kdir/Kbuild" ] || [ -e "$kdir/source/Kbuild" ]; then
 		missing "$kdir/rust/libkernel.rmeta: build the kernel there first"
 		return

@@ -34,13 +34,14 @@ die() {
 
 value() { sed -n "s/^$1=//p" "$headers/.config" | tr -d '"'; }
 
-# Made before, and for these very headers: a new version of a package may have
+# Made before, and for headers like these: a new version of a package may have
 # the same kernel release.
-is_made() {
+is_of_this_source() {
 	[ -n "$release" ] && [ -e "$work/.done" ] && cmp -s "$headers/.config" "$work/config" &&
-		cmp -s "$headers/Module.symvers" "$work/build/Module.symvers" &&
 		[ "$(headers_version)" = "$(cat "$work/version" 2>/dev/null)" ]
 }
+
+is_made() { is_of_this_source && cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"; }
 
 # Whoever names a folder for the cache may have other things there.
 is_ours() { [ -e "$1/.ibtrs-metadata" ] || [ -e "$1/.done" ]; }
@@ -85,7 +86,7 @@ check_programs() {
 
 # Most of the source is not needed, and takes minutes to unpack.
 unpack() {
-	tar -C "$work/source" --strip-components=1 --anchored --wildcards \
+	tar -C "$work/source" --strip-components=1 --no-same-owner --anchored --wildcards \
 		--exclude="$package/Documentation/*/*" \
 		--exclude="$package/tools/testing/*" --exclude="$package/tools/perf/*" \
 		--exclude="$package/drivers/*.c" --exclude="$package/sound/*.c" \
@@ -191,6 +192,12 @@ make_metadata() {
 	exec 9>"$cache/.lock"
 	flock 9
 	! is_made || return 0
+	if is_of_this_source; then
+		# Only the kernel's list of symbols is another one.
+		check_symbols
+		cp "$headers/Module.symvers" "$work/build/"
+		return
+	fi
 	[ ! -e "$work" ] || is_ours "$work" || die "$work is there already, and is no metadata: name another folder with IBTRS_METADATA="
 	trap '[ -e "$work/.done" ] || rm -rf "$work"' EXIT
 	build

@@ -3,7 +3,8 @@
 #
 # test-deb.sh: the Debian packages in a fresh Debian 13 with backports, made with
 # mmdebstrap: built and looked at by lintian, installed, built by DKMS for Debian's
-# own kernel, rebuilt for a second one, skipped for one that is too old, purged.
+# own kernel, rebuilt for a second one, skipped for one that is too old, refused for one whose
+# symbols are others, purged.
 # No kernel is booted.  Needs root, mmdebstrap and a package mirror.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -47,9 +48,10 @@ make_base() {
 	local mirror key='[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]'
 	[ ! -e "$base" ] || return 0
 	mirror=$(debian_mirror)
-	mmdebstrap --variant=minbase --include=ca-certificates trixie "$base.new" \
+	# It makes an archive because of the name.
+	mmdebstrap --variant=minbase --include=ca-certificates --dpkgopt=force-unsafe-io trixie "$work/new.tar" \
 		"deb $key $mirror trixie main" "deb $key $mirror trixie-backports main"
-	mv "$base.new" "$base"
+	mv "$work/new.tar" "$base"
 }
 
 fresh() {
@@ -126,6 +128,41 @@ find_source_again() {
 	inside machine 'apt-get install -qy --fix-broken'
 }
 
+# A kernel of other symbols than the metadata speaks of: nothing is built for it,
+# and the installation does not fail.
+change_a_symbol() {
+	local release headers symbol
+	release=$(kernel_like '7\.[^-]*-amd64')
+	headers=$work/machine/usr/src/linux-headers-$release
+	symbol=$(head -n 1 "$work/machine/var/lib/ibtrs/kernel/$release/symbols")
+	inside machine "dkms remove ibtrs/$version -k $release"
+	cp "$headers/Module.symvers" "$work/symvers"
+	sed -i "s/\t$symbol\t/\t${symbol}_\t/" "$headers/Module.symvers"
+	[ "$(diff "$headers/Module.symvers" "$work/symvers" | grep -c '^<')" = 1 ]
+	# What dpkg does when a package brings files there.
+	inside machine 'dpkg-trigger --by-package=dkms /usr/src && dpkg --triggers-only --pending'
+	[ ! -e "$work/machine/lib/modules/$release/updates/dkms" ]
+}
+is_refused() {
+	local release not_fit
+	release=$(kernel_like '7\.[^-]*-amd64')
+	not_fit="the Rust metadata does not fit kernel ${release//+/\\+}: 1 of [0-9]+ symbols are not the kernel's"
+	grep -E "^ibtrs: no modules for kernel ${release//+/\\+}: $not_fit" "$logs"/a-symbol-is-not-the-kernel-s.log
+	# Nor does DKMS build by hand, or begin to.
+	if inside machine "dkms build ibtrs/$version -k $release" >"$work/build.log" 2>&1; then return 1; fi
+	cat "$work/machine/var/lib/dkms/ibtrs/$version/build/make.log" >>"$work/build.log" || true
+	cat "$work/build.log"
+	grep -E "^error: $not_fit" "$work/build.log"
+	[ -z "$(find "$work/machine/var/lib/dkms/ibtrs/$version" -name '*.o')" ]
+}
+change_it_back() {
+	local release
+	release=$(kernel_like '7\.[^-]*-amd64')
+	mv "$work/symvers" "$work/machine/usr/src/linux-headers-$release/Module.symvers"
+	[ "$(inside machine "/usr/src/ibtrs-$version/scripts/kernel-metadata.sh --find /lib/modules/$release/build")" = \
+		"/var/lib/ibtrs/kernel/$release/build" ]
+}
+
 purge() { inside machine 'apt-get purge -qy ibtrs-dkms ibtrs-tools'; }
 
 nothing_is_left() {
@@ -151,6 +188,9 @@ step "its modules are there" has_modules "$(kernel_like '7\..*-cloud-amd64')"
 step "a kernel without its source is skipped" lose_source
 step "the source comes" find_source_again
 step "the modules of its kernel are there" has_modules "$(kernel_like '7\.[^-]*-amd64')"
+step "a symbol is not the kernel's" change_a_symbol
+step "its metadata is refused" is_refused
+step "the symbol is the kernel's again" change_it_back
 step "the packages are purged" purge
 step "nothing is left" nothing_is_left
 rm -rf "$work/builder" "$work/machine"

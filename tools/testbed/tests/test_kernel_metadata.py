@@ -40,6 +40,7 @@ modules_prepare:
 	@mkdir -p $(O)/rust $(O)/include/generated $(O)/include/config
 	@cp exports.h $(O)/rust/exports_kernel_generated.h
 	@touch $(O)/rust/libkernel.rmeta $(O)/rust/kernel.o
+	@ln -sfn $(CURDIR) $(O)/source
 """
 SET_CONFIG = """\
 #!/bin/sh
@@ -95,6 +96,7 @@ class Machine:
         program(source / "scripts/config", SET_CONFIG)
         (source / "Makefile").write_text(MAKEFILE)
         (source / "exports.h").write_text("".join(f"EXPORT_SYMBOL_RUST_GPL({name});\n" for name in symbols))
+        program(source / "rust/bindgen_parameters", "")
         (source / "extra-config").write_text(extra_config)
         for name in ("drivers/net/one.c", "rust/helpers/net/genetlink.c", "fs/two.c", "drivers/base/base.h"):
             program(source / name, "")
@@ -213,6 +215,21 @@ def test_a_symbol_changed_by_hand_is_refused(machine):
     assert f"1 of 2 symbols are not the kernel's, {SYMBOLS[1]} among them" in line
 
 
+def test_a_symbol_changed_later_is_refused_and_nothing_is_made_again(machine):
+    """Only the kernel's list of symbols changed: metadata that is there is compared with it."""
+    assert machine.run(machine.headers).returncode == 0
+    machine.kernel_has([SYMBOLS[0]])
+    result = machine.run(machine.headers)
+    assert result.returncode == 1
+    assert f"1 of 2 symbols are not the kernel's, {SYMBOLS[1]} among them" in result.stderr
+    assert machine.run("--find", machine.headers).stdout.strip() == str(machine.headers)
+    # The list has more than before, and all that is wanted.
+    machine.kernel_has([*SYMBOLS, "_RNvCs1_6kernel5three"])
+    assert machine.run(machine.headers).returncode == 0
+    assert (machine.folder() / "Module.symvers").read_text() == (machine.headers / "Module.symvers").read_text()
+    assert machine.builds() == 1
+
+
 def test_another_source_is_refused(machine):
     machine.packages(VERSION, "7.3.5-1")
     line = machine.refused(status=77)
@@ -244,6 +261,18 @@ def test_a_source_without_rust_symbols_is_refused(machine):
 def test_a_kernel_without_rust_is_refused(machine):
     machine.configure(CONFIG.replace("CONFIG_RUST=y", "# CONFIG_RUST is not set"))
     assert "without Rust" in machine.refused()
+
+
+def test_check_kdir_wants_what_bindings_are_made_with(machine):
+    """Some distributions ship the metadata alone."""
+    (machine.headers / "rust").mkdir()
+    (machine.headers / "rust/libkernel.rmeta").touch()
+    machine.tool("sh", "sh 1")
+    result = machine.run(machine.headers, script="check-kdir.sh")
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("missing: ")]
+    assert result.returncode == 1 and "rust/bindgen_parameters" in line
+    (machine.headers / "rust/bindgen_parameters").touch()
+    assert machine.run(machine.headers, script="check-kdir.sh").returncode == 0
 
 
 def test_check_kdir_names_the_command_and_then_is_content(machine):
