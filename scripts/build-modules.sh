@@ -13,7 +13,13 @@
 
 flavour=${1:?usage: build-modules.sh FLAVOUR [TOOL]}
 tool=${2:-}
-kernel=$("$TOP/scripts/build-kernel.sh" "$flavour" | tail -n 1)
+if [ "$flavour" = stock ]; then
+	# Its headers are what is needed; the kernel itself may still be on its way.
+	release=$("$TOP/scripts/stock-kernel.sh" --release | tail -n 1)
+	kernel=$IBTRS_CACHE/kernel/$release-stock
+else
+	kernel=$("$TOP/scripts/build-kernel.sh" "$flavour" | tail -n 1)
+fi
 
 # Objects remember where their sources are, so each checkout has its own.
 variant=$flavour${IBTRS_KUNIT:+-kunit}
@@ -24,7 +30,6 @@ mkdir -p "$out"
 with_tools=()
 if [ "$flavour" = stock ]; then
 	[ -z "$tool" ] || die "$tool is for kernels of our own: FLAVOUR=fast or debug"
-	release=$(cat "$kernel/include/config/kernel.release")
 	make_stock_tools "$release"
 	kernel=$(stock_kdir "$release" | tee /dev/stderr | tail -n 1)
 	with_tools=(with_stock_tools)

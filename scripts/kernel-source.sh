@@ -48,7 +48,8 @@ unpack() {
 	rm -rf "$new"
 	mkdir -p "$new"
 	dpkg -x "$debs"/linux-source-*.deb "$debs/unpacked"
-	tar -C "$new" --strip-components=1 -xf "$debs"/unpacked/usr/src/linux-source-*.tar.xz
+	xz -T0 -dc "$debs"/unpacked/usr/src/linux-source-*.tar.xz |
+		tar -C "$new" --strip-components=1 --no-same-owner -x
 	rm -rf "$debs"
 }
 

@@ -46,7 +46,10 @@ install_missing() {
 }
 
 refresh_lists() {
+	local folder=/var/lib/apt/lists
 	[ -z "${lists_fresh:-}" ] || return 0
+	# Another part of set-up may have read them a moment ago.
+	[ -z "$(find $folder -maxdepth 0 -mmin -20)" ] || ! compgen -G "$folder/*_Packages*" >/dev/null || return 0
 	with_progress "Reading the package lists" 20 apt_install update
 	lists_fresh=1
 }

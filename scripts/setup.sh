@@ -9,20 +9,21 @@
 
 [ $# != 0 ] || set -- fast
 
-# kernel FLAVOUR: with our modules for it.
-kernel() {
-	"$TOP/scripts/build-kernel.sh" "$1"
-	[ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modules "FLAVOUR=$1"
-}
+modules() { [ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modules "FLAVOUR=$1"; }
 
 case " $* " in
 *" stock "*) "$TOP/scripts/setup-packages.sh" stock-tools ;;
 esac
 if [ "$*" = stock ]; then
-	# Nothing of the one is needed for the other: two processors are kept busy.
-	kernel stock &
+	# Nothing of the one is needed for the other: two processors are kept busy, and the network.
+	"$TOP/scripts/stock-kernel.sh" --release
+	modules stock &
+	modules=$!
+	"$TOP/scripts/stock-kernel.sh" &
+	kernel=$!
 	"$TOP/scripts/setup-packages.sh" stock
-	wait $! || die "no modules for Debian's kernel; what failed is above"
+	wait "$kernel" || die "could not get Debian's kernel; what failed is above"
+	wait "$modules" || die "no modules for Debian's kernel; what failed is above"
 	exit 0
 fi
 "$TOP/scripts/setup-packages.sh"
@@ -30,5 +31,6 @@ fi
 # shellcheck source=scripts/env.sh
 . "$TOP/scripts/env.sh"
 for flavour in "$@"; do
-	kernel "$flavour"
+	"$TOP/scripts/build-kernel.sh" "$flavour"
+	modules "$flavour"
 done

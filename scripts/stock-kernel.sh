@@ -4,6 +4,8 @@
 # stock-kernel.sh: fetches Debian's own kernel image and modules, once, and
 # prints their folder as the last line.  It looks as if the kernel had been
 # built there, and has the part of the modules that guests may want.
+# stock-kernel.sh --release: prints only the release of that kernel, or of the one
+# that would be fetched.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/stock-tools.sh
@@ -16,10 +18,12 @@ TAKEN=(arch/x86/crypto crypto lib fs/9p fs/configfs fs/ext4 fs/xfs fs/overlayfs 
 	drivers/block drivers/infiniband/core drivers/infiniband/sw drivers/md drivers/nvme
 	drivers/net/dummy.ko drivers/net/veth.ko drivers/net/virtio_net.ko)
 
-pointer=$IBTRS_CACHE/kernel/stock
-new=$IBTRS_CACHE/kernel/stock.new
 # Made anew when this changes.
 key=$(sha256sum "$0" | cut -c1-12)
+pointer=$IBTRS_CACHE/kernel/stock-$key
+new=$pointer.new
+# The release, for those who prepare for the kernel while it is fetched.
+noted=$IBTRS_CACHE/kernel/stock.release
 
 # The image's package and those of the same kernel that it depends on.
 packages() {
@@ -28,21 +32,24 @@ packages() {
 		grep -oE 'linux-[a-z]+-[0-9][^ ,]*' | grep -F -- "-$1"
 }
 
+newest_release() {
+	apt-cache "${APT_SUITE[@]}" show linux-image-amd64 |
+		sed -n 's/^Depends:.*linux-image-\([0-9][^ ,]*\).*/\1/p' | head -n 1 | grep .
+}
+
 fetch() {
 	local release package
 	rm -rf "$new"
 	mkdir -p "$new/deb" "$new/root/usr/lib" "$new/include/config"
 	ln -s usr/lib "$new/root/lib"
 	open_suite "$STOCK_SUITE"
-	release=$(apt-cache "${APT_SUITE[@]}" show linux-image-amd64 |
-		sed -n 's/^Depends:.*linux-image-\([0-9][^ ,]*\).*/\1/p' | head -n 1)
-	[ -n "$release" ] || die "found no kernel in $STOCK_SUITE"
+	release=$(newest_release) || die "found no kernel in $STOCK_SUITE"
 	cd "$new/deb"
 	mapfile -t packages < <(packages "$release")
 	apt-get "${APT_SUITE[@]}" download "${packages[@]}"
 	for package in *.deb; do
 		# Some have their files in /lib, which is a link.
-		dpkg-deb --fsys-tarfile "$package" | tar -C "$new/root" --keep-directory-symlink -x
+		dpkg-deb --fsys-tarfile "$package" | tar -C "$new/root" --no-same-owner --keep-directory-symlink -x
 	done
 	echo "$release" >"$new/include/config/kernel.release"
 }
@@ -94,19 +101,33 @@ arrange() {
 	files_of "${BOOT[@]}" | names >"$new/modules.boot"
 	cp "$modules"/modules.builtin* "$new"
 	rm -rf "$new/deb" "$new/root"
-	echo "$key" >"$new/.built"
+	touch "$new/.built"
 }
 
 export PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$IBTRS_CACHE/kernel"
+if [ "${1:-}" = --release ] && [ -e "$pointer/.built" ]; then
+	cat "$pointer/include/config/kernel.release"
+	exit 0
+fi
 exec 9>"$IBTRS_CACHE/kernel/.stock.lock"
+if [ "${1:-}" = --release ]; then
+	# Later the suite may have another one.
+	if [ -z "$(find "$noted" -mmin -60 2>/dev/null)" ]; then
+		flock 9
+		open_suite "$STOCK_SUITE" >&2
+		newest_release >"$noted" || die "found no kernel in $STOCK_SUITE"
+	fi
+	cat "$noted"
+	exit 0
+fi
 flock 9
-if [ "$(cat "$pointer/.built" 2>/dev/null)" != "$key" ]; then
+if [ ! -e "$pointer/.built" ]; then
 	with_progress "Fetching Debian's kernel from $STOCK_SUITE" 20 fetch
 	with_progress "Unpacking its modules" 10 arrange
 	release=$(cat "$new/include/config/kernel.release")
-	rm -rf "$IBTRS_CACHE/kernel/$release-stock"
-	mv "$new" "$IBTRS_CACHE/kernel/$release-stock"
-	ln -sfn "$release-stock" "$pointer"
+	rm -rf "$IBTRS_CACHE/kernel/$release-stock-$key"
+	mv "$new" "$IBTRS_CACHE/kernel/$release-stock-$key"
+	ln -sfn "$release-stock-$key" "$pointer"
 fi
 readlink -f "$pointer"

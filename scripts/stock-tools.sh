@@ -12,6 +12,9 @@
 STOCK_RELEASE=trixie
 STOCK_SUITE=$STOCK_RELEASE-backports
 STOCK_TREE=$IBTRS_CACHE/debian-$STOCK_RELEASE
+# Of packages in trees: rust-src has most of its files where no kernel is built from, and
+# two thirds of Clang's are libraries to link with.
+NOT_UNPACKED=('/usr/src/rustc-*/src/*' '/usr/src/rustc-*/compiler/*' '/usr/lib/llvm-*/lib/*.a')
 STOCK_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # Where kernel-metadata.sh keeps what it makes.
 STOCK_METADATA=$IBTRS_CACHE/metadata
@@ -45,6 +48,7 @@ make_tree() {
 	as_root rm -rf "$folder.new"
 	# Nothing is lost in a crash that could not be made again.
 	as_root mmdebstrap --mode=root --variant=apt --include="$packages" \
+		"${NOT_UNPACKED[@]/#/--dpkgopt=path-exclude=}" \
 		--aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -91,6 +95,14 @@ make_stock_tools() {
 	exec 8>&-
 }
 
+# with_own_mounts COMMAND...: as root; what it mounts is not to show elsewhere.  In a
+# chroot there is nothing to say that of.
+with_own_mounts() {
+	local propagation=private
+	as_root unshare --mount --propagation private true 2>/dev/null || propagation=unchanged
+	as_root unshare --mount --propagation "$propagation" "$@"
+}
+
 # with_stock_tools COMMAND...: runs it, as this user, where the tools are.
 # Checkout and cache are in the same place there.
 with_stock_tools() {
@@ -99,12 +111,8 @@ with_stock_tools() {
 		env -i "${variables[@]}" "$@"
 		return
 	fi
-	# What is mounted here is not to show elsewhere.  In a chroot there is
-	# nothing to say that of.
-	local propagation=private
-	as_root unshare --mount --propagation private true 2>/dev/null || propagation=unchanged
 	# shellcheck disable=SC2016 # for the shell inside
-	as_root unshare --mount --propagation "$propagation" sh -euc '
+	with_own_mounts sh -euc '
 		tree=$1 user=$2 top=$3 cache=$4
 		shift 4
 		mkdir -p "$tree$top" "$tree$cache"
