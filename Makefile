@@ -82,10 +82,11 @@ help:
 	@echo '  make, make install, make clean'
 	@echo '  make deb                    Debian packages, in build/'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
+	@echo "In guests, on Debian's own kernel, which is fetched:"
+	@echo '  make demo                   maps a disk and verifies it with fio'
+	@echo '  make demo KERNEL=fast       on a kernel that is built; [STACK=mainline] with its own RNBD'
+	@echo '  make shell                  leaves you in the client with the disk mapped; KERNEL and STACK as well'
 	@echo 'In guests, with kernels of our own (built once and cached):'
-	@echo '  make demo [STACK=mainline]  maps a disk and verifies it with fio'
-	@echo "  make demo KERNEL=stock      on Debian's own kernel, which is fetched instead of built"
-	@echo '  make shell                  leaves you in the client with the disk mapped'
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
 	@echo '  make kunit                  the suites inside the modules'
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'

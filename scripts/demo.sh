@@ -7,9 +7,9 @@
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
-kernel=fast
+kernel=stock
 case " $* " in
-*" --kernel stock "*) kernel=stock ;;
+*" --kernel fast "*) kernel=fast ;;
 esac
 case " $* " in
 *mainline*)

@@ -4,7 +4,9 @@
 
 # ibtrs, or mainline for the kernel's own RTRS and RNBD in its place.
 STACK ?= ibtrs
-# fast, or stock for Debian's own kernel, of demo and shell.
+# Of demo and shell: stock for Debian's own kernel, or fast for one that is built. Debian's has
+# no RTRS and RNBD.
+demo-kernel = $(or $(KERNEL),$(if $(filter mainline,$(STACK)),fast,stock))
 
 .PHONY: setup demo shell test test-kcsan kunit fuzz soak bench bench-smoke check-arm64
 
@@ -12,10 +14,10 @@ setup:
 	@scripts/setup.sh fast debug
 
 demo:
-	@scripts/demo.sh --kernel $(or $(KERNEL),fast) --stack $(STACK)
+	@scripts/demo.sh --kernel $(demo-kernel) --stack $(STACK)
 
 shell:
-	@scripts/demo.sh --kernel $(or $(KERNEL),fast) --stack $(STACK) --shell
+	@scripts/demo.sh --kernel $(demo-kernel) --stack $(STACK) --shell
 
 test:
 	@scripts/test.sh

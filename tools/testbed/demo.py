@@ -84,7 +84,7 @@ def same_on_server(lab: Network, disk: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--stack", choices=STACKS, default="ibtrs")
-    parser.add_argument("--kernel", choices=paths.FLAVOURS, default="fast")
+    parser.add_argument("--kernel", choices=paths.FLAVOURS, default="stock")
     parser.add_argument("--shell", action="store_true", help="a shell in the client instead of fio")
     options = parser.parse_args()
     stack = STACKS[options.stack]
