@@ -89,11 +89,14 @@ class Lab:
     def _nics(self, name: str) -> list[list[str]]:
         return []
 
+    def _tree(self, name: str) -> Path | None:
+        return self.tree
+
     def _launch(self, name: str) -> None:
         folder = self.folder / f"{name}-{next(self.generation)}"
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
-                    kernel_arguments=self.kernel_arguments, tree=self.tree)
+                    kernel_arguments=self.kernel_arguments, tree=self._tree(name))
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:
@@ -228,6 +231,20 @@ class Debian(Pair):
     """A pair that boots into Debian with systemd and udev, on Debian's kernel."""
 
     systemd = True
+
+
+class Installed(Pair):
+    """A pair with the modules that DKMS built from our packages, on Debian's kernel.  The client
+    boots into the Debian in which the packages are installed; the server, which is there only
+    for the client, as guests do elsewhere."""
+
+    def __init__(self, flavour: str, **options):
+        self.installed = paths.package_tree()
+        built = self.installed / "usr/lib/modules" / paths.kernel(flavour).release / "updates/dkms"
+        super().__init__(flavour, our_modules=built, **options)
+
+    def _tree(self, name: str) -> Path | None:
+        return self.installed if name == "client" else None
 
 
 class Trio(Pair):

@@ -64,7 +64,16 @@ def kernel(flavour: str) -> Kernel:
     return Kernel(flavour, Path(done.stdout.splitlines()[-1]), modules(flavour))
 
 
+def _made_by(script: str) -> Path:
+    done = subprocess.run([TOP / "scripts" / script], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.splitlines()[-1])
+
+
 def guest_tree() -> Path:
     """The Debian with systemd that guests can boot into, made if it is not in the cache."""
-    done = subprocess.run([TOP / "scripts/guest-tree.sh"], stdout=subprocess.PIPE, text=True, check=True)
-    return Path(done.stdout.splitlines()[-1])
+    return _made_by("guest-tree.sh")
+
+
+def package_tree() -> Path:
+    """A Debian like that in which our packages, as they are now, are installed."""
+    return _made_by("package-tree.sh")

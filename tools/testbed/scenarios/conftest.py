@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The fixtures of the scenarios: `pair` (server and client), `trio` (two servers
-and a client), `solo`, and `debian` (a pair with systemd, on Debian's kernel only).
+and a client), `solo`, and, on Debian's kernel only, `debian` (a pair with systemd)
+and `installed` (a pair with our packages).
 
 Guests are shared by scenarios that ask for the same kind, in whatever file, one
 kind at a time.  After each scenario their kernel logs are judged; after the
@@ -22,7 +23,7 @@ import not_on_stock
 import pytest
 
 from testbed import boots, judge, paths
-from testbed.lab import RDMA_MODULES, Debian, Lab, Pair, Solo, Trio
+from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Solo, Trio
 from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
@@ -41,7 +42,8 @@ MARKERS = {
 # How many batches the files that want the same guests are dealt to.  Guests take
 # their time to boot; those that check themselves also to be asked for leaks.
 BATCHES = {"debug": 2, "fast": 8, "stock": 8}
-KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian": Debian}
+KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian": Debian,
+                               "installed": Installed}
 
 
 def pytest_addoption(parser):
@@ -131,7 +133,7 @@ def _choose_for_kernel(config, items) -> None:
             if reason := not_on_stock.reason(item.path.name, item.name):
                 item.add_marker(pytest.mark.skip(reason=reason))
         return
-    others = [item for item in items if "debian" in getattr(item, "fixturenames", ())]
+    others = [item for item in items if {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
 
@@ -217,6 +219,12 @@ def trio(request) -> Trio:
 @pytest.fixture
 def debian(request) -> Debian:
     """Two guests that run systemd and udev: `server, client = debian`."""
+    return _lab(request)
+
+
+@pytest.fixture
+def installed(request) -> Installed:
+    """Two guests with our packages, on the client installed: `server, client = installed`."""
     return _lab(request)
 
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# package-tree.sh: makes the Debian 13 with our packages installed, in which DKMS has built the
+# modules for Debian's own kernel; guests boot in it.  Prints its folder as the last line.  What
+# the packages depend on is installed once; they themselves again whenever their source changes.
+# shellcheck source=scripts/env.sh
+. "$(dirname "$0")/env.sh"
+# shellcheck source=scripts/stock-tools.sh
+. "$TOP/scripts/stock-tools.sh"
+
+# What guests need, what ibtrs-dkms depends on, and what builds the packages.
+PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
+	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs
+	dkms zstd debhelper dh-dkms)
+# What goes into the packages.
+SOURCES=(COPYING Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust
+	scripts tools/debian tools/udev)
+
+# Each checkout has one of its own, as its guests read it.
+tree=$IBTRS_CACHE/debian-$STOCK_RELEASE-packages-$(basename "$MODULES")
+
+# inside COMMAND: as root in the tree, with the cache of metadata where it is here.
+inside() {
+	# shellcheck disable=SC2016 # for the shell inside
+	with_own_mounts sh -euc '
+		mount -t proc proc "$1/proc"
+		mount --rbind /dev "$1/dev"
+		mkdir -p "$1$2"
+		mount --bind "$2" "$1$2"
+		exec chroot "$1" env -i HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+			PATH=/usr/sbin:/usr/bin:/sbin:/bin JOBS="$3" bash -euc "$4"' \
+		sh "$tree" "$STOCK_METADATA" "$JOBS" "$1" </dev/null
+}
+
+files() { git -C "$TOP" ls-files -z --cached --others --exclude-standard "${SOURCES[@]}"; }
+# Of names and contents; a file that was deleted here is one less.
+source_key() {
+	cd "$TOP"
+	files | LC_ALL=C sort -z | { xargs -0 sha256sum 2>/dev/null || true; } | sha256sum | cut -c1-12
+}
+
+# The modules of the kernel that guests boot, as they have them otherwise: some
+# hundred, unpacked.  The whole package would cost a guest minutes, in depmod alone.
+take_kernel() {
+	local folder=$tree/usr/lib/modules/$release
+	as_root mkdir -p "$folder/kernel"
+	as_root cp "$kernel"/kernel/*.ko "$folder/kernel"
+	as_root cp "$kernel"/modules.order "$kernel"/modules.builtin* "$folder"
+	as_root depmod -b "$tree" "$release"
+}
+
+make_base() {
+	local packages
+	mapfile -t packages < <(stock_packages "$release")
+	make_tree "$tree" "${PACKAGES[@]}" "${packages[@]}"
+	# What systemd starts is what it starts in the other guests.
+	as_root rm -rf "$tree/etc/systemd/system"
+	as_root cp -a "$guest/etc/systemd/system" "$tree/etc/systemd/"
+	as_root mkdir -p "$tree/mnt/share" "$tree/var/lib/ibtrs"
+	as_root sh -c ": > '$tree/etc/fstab' && echo uninitialized > '$tree/etc/machine-id'"
+	take_kernel
+	as_root sh -c "echo '$base_key' > '$tree/.base'"
+}
+
+# The packages are built there, and replace what was installed before.
+install_packages() {
+	local folder=$tree/root/ibtrs
+	as_root rm -rf "$folder" "$tree/.installed"
+	as_root mkdir -p "$folder"
+	files | tar -C "$TOP" --null --no-recursion --ignore-failed-read --files-from=- -c |
+		as_root tar -C "$folder" --no-same-owner -x
+	inside '
+		IBTRS_CACHE=/root/ibtrs/cache make -C /root/ibtrs deb
+		dpkg --purge ibtrs-dkms ibtrs-tools
+		mkdir -p /var/lib/ibtrs
+		ln -sfn "'"$STOCK_METADATA"'" /var/lib/ibtrs/kernel
+		apt-get -o Dpkg::Options::=--force-unsafe-io install -qy /root/ibtrs/build/*.deb
+		dkms status ibtrs -k "'"$release"'" | grep ": installed"'
+	as_root rm -rf "$folder"
+	as_root sh -c "echo '$1' > '$tree/.installed'"
+}
+
+kernel=$("$TOP/scripts/stock-kernel.sh" | tail -n 1)
+release=$(cat "$kernel/include/config/kernel.release")
+guest=$("$TOP/scripts/guest-tree.sh" | tail -n 1)
+base_key=$({
+	echo "$(basename "$kernel") ${PACKAGES[*]}"
+	find "$guest/etc/systemd/system" -printf '%P %l\n' | LC_ALL=C sort
+} | sha256sum | cut -c1-12)
+
+exec 9>"$IBTRS_CACHE/.package-tree.lock"
+flock 9
+key=$(source_key)
+mkdir -p "$STOCK_METADATA"
+[ "$(cat "$tree/.base" 2>/dev/null)" = "$base_key" ] ||
+	with_progress "Making a Debian 13 with what our packages depend on" 12 make_base
+[ "$(cat "$tree/.installed" 2>/dev/null)" = "$key" ] ||
+	with_progress "Building our packages and installing them" 250 install_packages "$key"
+echo "$tree"
