@@ -69,7 +69,7 @@ impl Mapping {
         let disk = Arc::new(this.add_disk(registry)?, GFP_KERNEL)?;
         let dir = Dir::new(&*disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
         let link = this.link(registry, &disk);
-        // The event of the disk itself came before its files.
+        // The first event of the disk came before its files.
         disk.announce();
         this.opened.place().set_mapping(Some(this.clone()));
         this.device().set_disk(Some(disk.clone()));

@@ -396,18 +396,19 @@ impl<D: Operations> GenDisk<D> {
         })?
     }
 
-    /// Tells user space that something about the disk and each of its partitions has
-    /// changed, such as attributes that a driver has added. Nothing happens to a disk that was
-    /// deleted.
+    /// Tells user space of the disk and each of its partitions once more, now that a driver has
+    /// added the attributes that rules of udev look at. The event is `add` again: rules for
+    /// physical volumes and members of arrays take no other for that of a new disk. Nothing
+    /// happens to a disk that was deleted.
     ///
     /// # Context
     ///
     /// *may sleep*, but not for I/O.
     pub fn announce(&self) {
-        let change = bindings::kobject_action_KOBJ_CHANGE;
+        let add = bindings::kobject_action_KOBJ_ADD;
         let _ = self.unless_deleted(|| {
             // SAFETY: The disk is live by the type invariant, and not being deleted.
-            unsafe { bindings::disk_uevent(self.disk.as_ptr(), change) }
+            unsafe { bindings::disk_uevent(self.disk.as_ptr(), add) }
         });
     }
 

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, uevents
+from testbed.lab import wait_for
 from testbed.paths import TOP
 
 pytestmark = pytest.mark.fast
@@ -65,7 +66,14 @@ def test_udev_makes_links(pair, stack):
     client.push("/run/udev/rules.d/60-ibnbd.rules", (TOP / "tools/udev/60-ibnbd.rules").read_text())
     daemon = client.start("exec /usr/lib/systemd/systemd-udevd 2>&1")
     client.wait_until("[ -S /run/udev/control ]")
+    events = uevents.listen(client)
     client.run(stack.map_device("/dev/loop0"))
+    # The second one when there are files: rules of others (LVM, md) want it to be "add", too.
+    for name in ("ibnbd0", "ibnbd0/ibnbd0p1"):
+        added = f"add@/devices/virtual/block/{name} "
+        wait_for(lambda: events.text.count(added) == 2, 30, f"two events for {name}")
+    events.kill()
+    events.wait(20, check=False)
     name = client.run(f"cat {WWID}").strip()
     uuid = server.run("blkid -s UUID -o value /dev/loop0p1").strip()
     part = server.run("blkid -s PARTUUID -o value /dev/loop0p1").strip()
