@@ -9,4 +9,5 @@
 "$TOP/scripts/setup.sh" kcsan
 folder=$TOP/tools/testbed/scenarios
 [ $# != 0 ] || set -- "$folder"/test_{races,data,failover,changes,queues,life}.py
-exec "$TOP/scripts/pytest.sh" --kernel kcsan --durations=10 "$@"
+# The files first: the options are known once pytest has seen them.
+exec "$TOP/scripts/pytest.sh" "$@" --kernel kcsan --durations=10
