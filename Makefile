@@ -48,6 +48,11 @@ deb:
 clean:
 	rm -rf $(OUT) rust-project.json
 
+# The command `ibnbd`, its manual pages and completions, into build/tool.
+.PHONY: tool
+tool:
+	@scripts/build-tool.sh $(OUT)/tool
+
 # For the cached test kernels; see scripts/build-modules.sh.
 .PHONY: modules
 modules:
@@ -57,7 +62,7 @@ modules:
 clippy doc rust-analyzer:
 	@scripts/build-modules.sh $(FLAVOUR) $@
 
-rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/sim)/')
+rust-files = $(shell git ls-files -co --exclude-standard '*.rs' | grep -vE '^(rust/proto|tools/sim|tools/ibnbd)/')
 RUSTFMT ?= /usr/bin/rustfmt
 rustfmt = $(RUSTFMT) --edition 2021 --config-path scripts/rustfmt.toml
 
@@ -80,6 +85,7 @@ mutants:
 help:
 	@echo 'Modules for a kernel that is there (KDIR=, default the running one):'
 	@echo '  make, make install, make clean'
+	@echo '  make tool                   the command ibnbd, in build/tool'
 	@echo '  make deb                    Debian packages, in build/'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo "In guests, on Debian's own kernel, which is fetched:"

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Error numbers in words, and what helps.
+
+use ibtrs_proto::Errno;
+
+/// What was tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// A disk was to be mapped.
+    Map,
+    /// A disk was to be unmapped.
+    Unmap,
+    /// A disk was to be opened anew.
+    Remap,
+    /// A disk was to have another size.
+    Resize,
+    /// A path was to be added, or connected.
+    Path,
+    /// A setting was to be changed.
+    Set,
+    /// A device was to be taken from a client.
+    Close,
+    /// Something else.
+    Other,
+}
+
+/// An error of a task: the reason, and the remedy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Advice {
+    /// Of which task.
+    pub task: Task,
+    /// Which error.
+    pub errno: Errno,
+    /// The reason, in words.
+    pub why: &'static str,
+    /// What helps.
+    pub todo: &'static str,
+}
+
+const fn advice(task: Task, errno: Errno, why: &'static str, todo: &'static str) -> Advice {
+    Advice {
+        task,
+        errno,
+        why,
+        todo,
+    }
+}
+
+/// Errors that have advice of their own; `Documentation/tool.md` has the same table.
+pub const TABLE: &[Advice] = &[
+    advice(Task::Map, Errno::EEXIST, "the device is mapped on that session, or another network namespace has a session of that name", "see `ibnbd list`; take another --session"),
+    advice(Task::Map, Errno::ENXIO, "the session does not exist, and no path is given", "give the server's address"),
+    advice(Task::Map, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Map, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Map, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`; make one with `rdma link add rxe0 type rxe netdev INTERFACE`"),
+    advice(Task::Map, Errno::EADDRNOTAVAIL, "the source address is none of this machine", "check --path; see `ip address`"),
+    advice(Task::Map, Errno::ETIMEDOUT, "the server did not answer within 30 s", "check that the server is up and its address right, and that RoCE's UDP port 4791 passes firewalls"),
+    advice(Task::Map, Errno::ECONNREFUSED, "nobody listens on the server's port", "load ibnbd_server there; check --port"),
+    advice(Task::Map, Errno::ECONNRESET, "the server ended the connection while it was set up", "the server's log has the reason; `ibnbd report` there shows it"),
+    advice(Task::Map, Errno::ECONNABORTED, "the connection ended while it was set up", "the log of this machine and the server's have the reason"),
+    advice(Task::Map, Errno::E2BIG, "the queues of the RDMA device are shorter than the server asks for", "set a smaller sess_queue_depth of ibtrs_server"),
+    advice(Task::Map, Errno::ENOMEM, "there is no memory for it, here or on the server", "set a smaller sess_queue_depth or max_chunk_size of ibtrs_server"),
+    advice(Task::Map, Errno::ENOENT, "the server has no such device below dev_search_path", "check the name with `ibnbd export list` on the server"),
+    advice(Task::Map, Errno::ENOTDIR, "a part of the name is no directory on the server", "check the name with `ibnbd export list` on the server"),
+    advice(Task::Map, Errno::ELOOP, "the name leads through a circle of links on the server", "export the device itself: `ibnbd export add` on the server"),
+    advice(Task::Map, Errno::ENOTBLK, "the name is no block device on the server", "check the name with `ibnbd export list` on the server"),
+    advice(Task::Map, Errno::EXDEV, "a symbolic link leads out of the server's dev_search_path", "export the device itself: `ibnbd export add` on the server"),
+    advice(Task::Map, Errno::EACCES, "the server exports nothing, or the device is read-only there", "set dev_search_path of ibnbd_server; map with --ro"),
+    advice(Task::Map, Errno::EPERM, "as many clients as may write to the device do", "unmap it elsewhere, or take --ro or --migration"),
+    advice(Task::Map, Errno::EBUSY, "the device is in use on the server, or a client has it for itself", "unmount it there, or map with --ro"),
+    advice(Task::Map, Errno::EINVAL, "a value makes no sense, or the server's device cannot be used", "see the kernel's line"),
+    advice(Task::Map, Errno::ENOSPC, "the session has as many devices open as the server allows", "set a larger max_devices of ibnbd_server, or take another --session"),
+    advice(Task::Map, Errno::EOPNOTSUPP, "the disk is zoned, or the server does not know exclusive use", "leave --exclusive out; zoned disks cannot be used"),
+    advice(Task::Map, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; map again when a path is connected"),
+    advice(Task::Map, Errno::EPROTO, "the server's answer makes no sense", "check that it is a server of RTRS 2.0 and RNBD 2.2"),
+    advice(Task::Map, Errno::EFBIG, "the device is larger than a disk can be", "export a part of it"),
+    advice(Task::Unmap, Errno::EBUSY, "the disk is in use", "see `fuser -v` and `findmnt`; end what uses it, or take --force"),
+    advice(Task::Unmap, Errno::EALREADY, "it is being unmapped, or its mapping is not complete yet", "wait for that"),
+    advice(Task::Remap, Errno::EALREADY, "the disk is open", "nothing: it can be used"),
+    advice(Task::Remap, Errno::ESTALE, "the server still has another disk under the name", "correct the names on the server, or unmap and map to use the other disk"),
+    advice(Task::Remap, Errno::ENOTCONN, "the server cannot be reached", "see `ibnbd paths`"),
+    advice(Task::Remap, Errno::ENOENT, "the server has no such device below dev_search_path", "export it again: `ibnbd export add` on the server"),
+    advice(Task::Resize, Errno::EINVAL, "the size is zero, or no whole number of blocks", "give a multiple of the disk's block size"),
+    advice(Task::Resize, Errno::EFBIG, "the size is more than a disk can have", "give the size of the server's device"),
+    advice(Task::Resize, Errno::ENOENT, "the disk is not open", "see `ibnbd show` of the disk"),
+    advice(Task::Path, Errno::EEXIST, "the session has that path", "see `ibnbd paths`"),
+    advice(Task::Path, Errno::ENOSPC, "the session has 128 paths", "remove one first"),
+    advice(Task::Path, Errno::ESTALE, "another server answers at that address", "give an address of the session's server"),
+    advice(Task::Path, Errno::EBUSY, "the path is being connected or closed", "wait for that"),
+    advice(Task::Path, Errno::ETIMEDOUT, "the server did not answer in time", "check that the address is right, and that RoCE's UDP port 4791 passes firewalls"),
+    advice(Task::Path, Errno::ECONNREFUSED, "nobody listens on the server's port there", "check the address"),
+    advice(Task::Path, Errno::ECONNRESET, "the server ended the connection while it was set up", "the server's log has the reason"),
+    advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`"),
+    advice(Task::Path, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Path, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/operators-guide.md for the ranges"),
+    advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/operators-guide.md for the values"),
+    advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
+];
+
+/// What is to be said of an error of a task: of its own, or what the number means in general.
+pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {
+    let errno = Errno(errno);
+    let name = errno.as_str();
+    let known = TABLE.iter().find(|a| a.task == task && a.errno == errno);
+    match known {
+        Some(advice) => (format!("{} ({name})", advice.why), Some(advice.todo)),
+        None if name == "E?" => (
+            std::io::Error::from_raw_os_error(errno.get()).to_string(),
+            None,
+        ),
+        None => (format!("{} ({name})", general(errno)), None),
+    }
+}
+
+fn general(errno: Errno) -> String {
+    match errno {
+        Errno::EINTR => "it was interrupted".to_owned(),
+        Errno::ENODEV => "it goes away, or somebody else removes it".to_owned(),
+        other => {
+            let text = std::io::Error::from_raw_os_error(other.get()).to_string();
+            let plain = text.split(" (os error").next().unwrap_or(&text);
+            plain.to_lowercase()
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Doing something: writing to a file of the kernel, with progress, and the kernel's words if it fails.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ibnbd_host::advice::{self, Task};
+use ibnbd_host::kmsg::Mark;
+
+use crate::context::Context;
+use crate::fail::{Failure, NO_RIGHTS, REFUSED};
+
+/// Writes `text` to `file`. `what` says what that does, as "cannot ..." would go on.
+pub(crate) fn write(
+    context: &Context,
+    task: Task,
+    what: &str,
+    file: &str,
+    text: &str,
+) -> Result<(), Failure> {
+    let mark = Mark::now(&context.root);
+    let result = patiently(what, || context.root.write(file, text));
+    result.map_err(|error| failure(task, what, &error, mark))
+}
+
+fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Mark>) -> Failure {
+    let what = format!("cannot {what}");
+    if error.kind() == io::ErrorKind::PermissionDenied && mark.is_none() {
+        return Failure::new(NO_RIGHTS, what, "only root may do that").todo("try it as root");
+    }
+    let Some(errno) = error.raw_os_error() else {
+        return Failure::system(what, error);
+    };
+    let (why, todo) = advice::find(task, errno);
+    let mut failure = Failure::new(REFUSED, what, why);
+    failure.kernel = mark.map(Mark::lines).unwrap_or_default();
+    failure.todo = todo.map(String::from);
+    failure
+}
+
+/// Does something that may take long, and says so after a second.
+pub(crate) fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let (done, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || progress(what, &ended));
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+fn progress(what: &str, ended: &mpsc::Receiver<()>) {
+    let started = Instant::now();
+    let terminal = io::stderr().is_terminal();
+    let mut told = false;
+    while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        let seconds = started.elapsed().as_secs();
+        // Nobody has to see it.
+        let _ = if terminal {
+            write!(
+                io::stderr(),
+                "\r\x1b[Kwaiting to {what}: {seconds} s; Ctrl-C ends it"
+            )
+        } else if told {
+            Ok(())
+        } else {
+            writeln!(io::stderr(), "ibnbd: waiting to {what}")
+        };
+        told = true;
+    }
+    if told && terminal {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The words of the command.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  ibnbd map 10.0.1.1 disk1                    maps disk1 of a server, and prints /dev/ibnbd0
+  ibnbd map storage1,storage1-b disk1         the same over two paths
+  ibnbd list                                  disks here, and devices that clients have open
+  ibnbd unmap ibnbd0
+  ibnbd export add /dev/vg/data disk1         on a server: clients may open it as disk1
+  ibnbd check                                 what is wrong, and what mends it
+
+Exit status: 0 done, 1 refused by the kernel or the server, 2 wrong usage, 3 no such thing,
+4 a module is not loaded, 5 not root, 6 wrong configuration; `status` has codes of its own.";
+
+/// Maps, exports and watches network block devices over RDMA.
+#[derive(Parser, Debug)]
+#[command(name = "ibnbd", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Global {
+    /// How to print what is shown
+    #[arg(short, long, value_enum, default_value = "table", global = true)]
+    pub(crate) output: Format,
+    /// Columns of tables and CSV, in that order
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", global = true)]
+    pub(crate) columns: Vec<String>,
+    /// Folder that stands for the machine's root
+    #[arg(long, default_value = "/", hide = true, global = true)]
+    pub(crate) root: PathBuf,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// One document; its schema is in Documentation/tool.schema.json
+    Json,
+    /// The same document
+    Yaml,
+    /// Comma-separated values with a line of names
+    Csv,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Lists disks that are mapped here, and devices that clients have open
+    List,
+    /// Shows all of a disk, a session, a path, or a device that a client has open
+    Show {
+        /// A disk (ibnbd0, a link to it, its name on the server), a session, or SESSION/PATH
+        name: String,
+    },
+    /// Lists sessions, at either end
+    Sessions,
+    /// Lists paths, at either end
+    Paths {
+        /// Only of that session
+        session: Option<String>,
+    },
+    /// Shows what disks and paths have counted
+    Stats {
+        /// Only that disk, session or path
+        name: Option<String>,
+        /// Lets the paths' counts begin at zero, once they were shown
+        #[arg(long)]
+        reset: bool,
+    },
+    /// Maps a device of a server as a disk
+    #[command(after_help = MAP_EXAMPLES)]
+    Map(Map),
+    /// Unmaps disks
+    Unmap {
+        /// Disks, by any of their names
+        #[arg(required = true)]
+        disks: Vec<String>,
+        /// Also if somebody uses them: their I/O fails
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Has the server open a disk anew that it refused, or that its operator has closed
+    Remap {
+        /// A disk
+        disk: String,
+    },
+    /// Gives a disk another size, for a server that does not tell
+    Resize {
+        /// A disk
+        disk: String,
+        /// Bytes; with K, M, G, T or P in powers of 1024, with s in sectors of 512
+        size: String,
+    },
+    /// Adds, removes and connects paths of a session
+    #[command(subcommand)]
+    Path(PathCommand),
+    /// Shows or sets which path of a session a request takes
+    Policy {
+        /// A session
+        session: String,
+        /// min-inflight, round-robin or min-latency
+        policy: Option<String>,
+    },
+    /// Changes settings of a session or a disk
+    #[command(after_help = SET_HELP)]
+    Set {
+        /// A session or a disk
+        name: String,
+        /// Settings
+        #[arg(required = true, value_name = "SETTING=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Manages the devices that clients may open
+    #[command(subcommand)]
+    Export(ExportCommand),
+    /// Lists the clients of this server
+    Clients,
+    /// Throws a client's path out, or all paths of its session; it may connect again
+    Disconnect {
+        /// The client's session
+        session: String,
+        /// One of its paths only
+        path: Option<String>,
+    },
+    /// Takes a device from clients; their I/O to it fails
+    Close {
+        /// The device, by its name here or that of the clients
+        device: String,
+        /// Only from that session
+        session: Option<String>,
+    },
+    /// Says in one line how things are, for monitoring
+    #[command(
+        after_help = "Exit status: 0 OK, 1 WARNING (a path is lost), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module)."
+    )]
+    Status,
+    /// Finds what is wrong, and says what mends it
+    #[command(after_help = "Exit status: 1 if there is an error among the findings, else 0.")]
+    Check,
+    /// Collects what a bug report needs
+    Report {
+        /// A file instead of standard output
+        #[arg(long)]
+        file: Option<PathBuf>,
+    },
+    /// Prints metrics for Prometheus
+    Metrics {
+        /// A file of node_exporter's textfile collector, which is replaced at once
+        #[arg(long, value_name = "FILE")]
+        textfile: Option<PathBuf>,
+    },
+    /// Prints events as they come; with --output json a document a line
+    Watch {
+        /// Ends after so many
+        #[arg(short = 'n', long)]
+        count: Option<u64>,
+    },
+    /// Prints completions for a shell
+    Completions {
+        /// Which one
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages of all commands
+    Manpages {
+        /// Into that folder
+        folder: PathBuf,
+    },
+}
+
+const MAP_EXAMPLES: &str = "\
+Examples:
+  ibnbd map 10.0.1.1 disk1
+  ibnbd map storage1 disk1 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1
+  ibnbd map fe80::1%eth0 disk1 --ro
+
+Without --session the session is called HOST@SERVER, and disks of the same server share it.";
+
+const SET_HELP: &str = "\
+Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
+hb_missed_max, queue_timeout_s. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost (0 only).
+
+Example:
+  ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("access"))]
+pub(crate) struct Map {
+    /// Names or addresses of one server: each makes a path
+    #[arg(
+        value_delimiter = ',',
+        required = true,
+        num_args = 1,
+        value_name = "SERVER[,SERVER...]"
+    )]
+    pub(crate) servers: Vec<String>,
+    /// The device's name on the server
+    pub(crate) device: String,
+    /// Name of the session
+    #[arg(short, long)]
+    pub(crate) session: Option<String>,
+    /// A path, from an address here to one of the server
+    #[arg(short, long = "path", value_name = "SRC,DST")]
+    pub(crate) paths: Vec<String>,
+    /// The server's port
+    #[arg(long, default_value_t = 1234, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// For reading only
+    #[arg(long, group = "access")]
+    pub(crate) ro: bool,
+    /// To hand a disk over: another client may write to it at the same time
+    #[arg(long, group = "access")]
+    pub(crate) migration: bool,
+    /// Nobody else may have the device open
+    #[arg(long)]
+    pub(crate) exclusive: bool,
+    /// Queues for polled I/O; -1 for one for each CPU
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
+    pub(crate) poll_queues: i64,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PathCommand {
+    /// Adds a path, and waits until it is connected
+    Add {
+        /// A session
+        session: String,
+        /// Names or addresses
+        #[arg(value_name = "[SRC,]DST")]
+        path: String,
+    },
+    /// Removes a path
+    Remove(PathOf),
+    /// Connects a path anew, and waits until it is
+    Reconnect(PathOf),
+    /// Disconnects a path, until it is reconnected
+    Disconnect(PathOf),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PathOf {
+    /// A session
+    pub(crate) session: String,
+    /// One of its paths: both addresses, or one that no other path has
+    pub(crate) path: String,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ExportCommand {
+    /// Lists the devices that clients may open
+    List(Directory),
+    /// Lets clients open a device
+    Add {
+        /// A block device, or a link to one
+        device: String,
+        /// The name that clients give; that of the device without it
+        name: Option<String>,
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Takes a device from those that clients may open
+    Remove {
+        /// The name that clients give
+        name: String,
+        /// Also if clients have it open, and go on using it
+        #[arg(short, long)]
+        force: bool,
+        #[command(flatten)]
+        directory: Directory,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Directory {
+    /// The directory of devices, if not that of ibnbd_server
+    #[arg(long)]
+    pub(crate) directory: Option<String>,
+    /// The session, where each one has a directory of its own
+    #[arg(long)]
+    pub(crate) session: Option<String>,
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `policy` and `set`.
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::family::{Family, Side};
+use ibnbd_host::find::{self, Unclear};
+use ibnbd_host::model::Machine;
+
+use super::{paths, Done};
+use crate::act;
+use crate::context::Context;
+use crate::fail::Failure;
+
+const OF_SESSION: [&str; 6] = [
+    "mp_policy",
+    "max_reconnect_attempts",
+    "reconnect_delay_ms",
+    "hb_interval_ms",
+    "hb_missed_max",
+    "queue_timeout_s",
+];
+const OF_DISK: [&str; 3] = ["io_timeout_ms", "io_timeout_limit", "cache_lost"];
+
+pub(super) fn policy(context: &Context, name: &str, policy: Option<&str>) -> Done {
+    context.need(Side::Client)?;
+    let machine = context.machine();
+    let session = paths::session(&machine, name)?;
+    match policy {
+        None => context.say(session.settings.mp_policy.as_deref().unwrap_or("unknown"))?,
+        Some(policy) => write(
+            context,
+            &session.name,
+            &session.folder(),
+            "mp_policy",
+            policy,
+        )?,
+    }
+    Ok(0)
+}
+
+pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
+    context.need(Side::Client)?;
+    let machine = context.machine();
+    let (kind, folder, known) = target(context, &machine, name)?;
+    let mut pairs = Vec::new();
+    // All are looked at before the first one is set.
+    for setting in settings {
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| Failure::usage(setting, "it is no SETTING=VALUE"))?;
+        if !known.contains(&key) {
+            let why = format!("{kind} has no such setting");
+            return Err(Failure::usage(format!("set {key}"), why)
+                .todo(format!("take one of: {}", known.join(" "))));
+        }
+        pairs.push((key, value));
+    }
+    for (key, value) in pairs {
+        write(context, name, &folder, key, value)?;
+    }
+    Ok(0)
+}
+
+/// The kind of thing, its folder and its settings.
+fn target(
+    context: &Context,
+    machine: &Machine,
+    name: &str,
+) -> Result<(&'static str, String, &'static [&'static str]), Failure> {
+    match find::disk(machine, &context.root, name) {
+        Ok(disk) if disk.family == Family::Ibnbd => return Ok(("a disk", disk.folder(), &OF_DISK)),
+        Err(why @ Unclear::Several(_)) => return Err(Failure::unclear("disk", name, &why)),
+        _ => {}
+    }
+    let session = paths::session(machine, name)?;
+    Ok(("a session", session.folder(), &OF_SESSION))
+}
+
+/// Sets one setting of a session or a disk.
+pub(super) fn write(
+    context: &Context,
+    name: &str,
+    folder: &str,
+    key: &str,
+    value: &str,
+) -> Result<(), Failure> {
+    let file = match key {
+        // The block layer's own.
+        "io_timeout_ms" => format!("{folder}/../queue/io_timeout"),
+        _ => format!("{folder}/{key}"),
+    };
+    act::write(
+        context,
+        Task::Set,
+        &format!("set {key}={value} of {name}"),
+        &file,
+        value,
+    )
+}

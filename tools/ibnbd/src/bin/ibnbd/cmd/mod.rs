@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The commands. Each returns its exit code.
+
+mod change;
+mod export;
+mod map;
+mod observe;
+mod paths;
+mod print;
+mod serve;
+mod show;
+mod stats;
+mod watch;
+
+use crate::cli::Command;
+use crate::context::Context;
+use crate::fail::Failure;
+
+/// An exit code, or a failure.
+pub(crate) type Done = Result<u8, Failure>;
+
+pub(crate) fn run(context: &Context, command: Command) -> Done {
+    match command {
+        Command::List => show::list(context),
+        Command::Show { name } => show::show(context, &name),
+        Command::Sessions => show::sessions(context),
+        Command::Paths { session } => show::paths(context, session.as_deref()),
+        Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
+        Command::Map(map) => map::map(context, &map),
+        Command::Unmap { disks, force } => map::unmap(context, &disks, force),
+        Command::Remap { disk } => map::remap(context, &disk),
+        Command::Resize { disk, size } => map::resize(context, &disk, &size),
+        Command::Path(command) => paths::run(context, &command),
+        Command::Policy { session, policy } => change::policy(context, &session, policy.as_deref()),
+        Command::Set { name, settings } => change::set(context, &name, &settings),
+        Command::Export(command) => export::run(context, &command),
+        Command::Clients => serve::clients(context),
+        Command::Disconnect { session, path } => {
+            serve::disconnect(context, &session, path.as_deref())
+        }
+        Command::Close { device, session } => serve::close(context, &device, session.as_deref()),
+        Command::Status => observe::status(context),
+        Command::Check => observe::check(context),
+        Command::Report { file } => observe::report(context, file.as_deref()),
+        Command::Metrics { textfile } => observe::metrics(context, textfile.as_deref()),
+        Command::Watch { count } => watch::watch(context, count),
+        Command::Completions { shell } => print::completions(context, shell),
+        Command::Manpages { folder } => print::manpages(&folder),
+    }
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `completions` and `manpages`.
+
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Done;
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::fail::Failure;
+
+pub(super) fn completions(context: &Context, shell: Shell) -> Done {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ibnbd", &mut text);
+    context.print(&String::from_utf8_lossy(&text))?;
+    Ok(0)
+}
+
+pub(super) fn manpages(folder: &Path) -> Done {
+    fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
+        .map_err(|error| {
+            Failure::system(format!("cannot write to {}", folder.display()), &error)
+        })?;
+    Ok(0)
+}

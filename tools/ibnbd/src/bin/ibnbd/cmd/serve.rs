@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `clients`, `disconnect` and `close`.
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::document::{Client, Clients, FORMAT};
+use ibnbd_host::family::{Family, Side};
+use ibnbd_host::find::{self, Unclear};
+use ibnbd_host::model::{Machine, Path};
+
+use super::Done;
+use crate::act;
+use crate::context::Context;
+use crate::fail::Failure;
+use crate::out::{self, Table};
+
+pub(super) fn clients(context: &Context) -> Done {
+    let machine = context.machine();
+    context.warn(&machine.notes);
+    context.explain_nothing(&machine);
+    let clients = all(&machine);
+    let mut table = Table::new(["client", "addresses", "paths", "devices"]);
+    for client in &clients {
+        table.row([
+            client.session.clone(),
+            client.addresses.join(" "),
+            client.paths.to_string(),
+            client.devices.join(" "),
+        ]);
+    }
+    let document = Clients {
+        format: FORMAT,
+        clients,
+        notes: machine.notes,
+    };
+    out::emit(context, &document, vec![table])?;
+    Ok(0)
+}
+
+fn all(machine: &Machine) -> Vec<Client> {
+    let sessions = machine.sessions.iter().filter(|s| s.side == Side::Server);
+    let client = |session: &ibnbd_host::Session| {
+        let mut addresses: Vec<String> =
+            session.paths.iter().filter_map(|p| p.src.clone()).collect();
+        addresses.sort();
+        addresses.dedup();
+        let opened = machine
+            .opened
+            .iter()
+            .filter(|o| o.session == session.name && o.family == session.family);
+        Client {
+            session: session.name.clone(),
+            addresses,
+            paths: session.paths.len(),
+            devices: opened.map(|o| o.device.clone()).collect(),
+        }
+    };
+    sessions.map(client).collect()
+}
+
+pub(super) fn disconnect(context: &Context, name: &str, path: Option<&str>) -> Done {
+    context.need(Side::Server)?;
+    let machine = context.machine();
+    let found = find::session(&machine, name, Some(Side::Server));
+    let session = found.map_err(|why| Failure::unclear("client", name, &why))?;
+    if session.family != Family::Ibnbd {
+        let why = "it belongs to the kernel's own rtrs_server, which this command only looks at";
+        return Err(Failure::usage(format!("client {name}"), why));
+    }
+    let paths: Vec<&Path> = match path {
+        None => session.paths.iter().collect(),
+        Some(path) => {
+            vec![find::path_of(session, path).map_err(|why| Failure::unclear("path", path, &why))?]
+        }
+    };
+    for path in paths {
+        let what = format!("disconnect the path {} of {name}", path.name);
+        act::write(
+            context,
+            Task::Path,
+            &what,
+            &format!("{}/disconnect", path.folder()),
+            "1",
+        )?;
+    }
+    Ok(0)
+}
+
+pub(super) fn close(context: &Context, device: &str, session: Option<&str>) -> Done {
+    context.need(Side::Server)?;
+    let machine = context.machine();
+    let mut open = find::opened(&machine, device);
+    open.retain(|o| {
+        o.family == Family::Ibnbd && session.is_none_or(|session| o.session == session)
+    });
+    if open.is_empty() {
+        return Err(Failure::unclear("open device", device, &Unclear::Nothing));
+    }
+    for open in open {
+        let what = format!("close {} for session {}", open.device, open.session);
+        act::write(
+            context,
+            Task::Close,
+            &what,
+            &format!("{}/force_close", open.folder()),
+            "1",
+        )?;
+    }
+    Ok(0)
+}

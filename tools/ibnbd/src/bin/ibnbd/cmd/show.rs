@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `list`, `show`, `sessions`, `paths`.
+
+use ibnbd_host::document::{List, Paths, Sessions, Show, FORMAT};
+use ibnbd_host::find::{self, Found};
+use ibnbd_host::model::{Disk, Opened, Path, Session};
+use serde_json::Value;
+
+use super::Done;
+use crate::cli::Format;
+use crate::context::Context;
+use crate::fail::{Failure, REFUSED};
+use crate::out::{self, cell, Table};
+
+pub(super) fn list(context: &Context) -> Done {
+    let machine = context.machine();
+    context.warn(&machine.notes);
+    context.explain_nothing(&machine);
+    let tables = vec![disks(&machine.disks), opened(&machine.opened)];
+    let document = List {
+        format: FORMAT,
+        disks: machine.disks,
+        opened: machine.opened,
+        notes: machine.notes,
+    };
+    out::emit(context, &document, tables)?;
+    Ok(0)
+}
+
+fn disks(disks: &[Disk]) -> Table {
+    let mut table = Table::new([
+        "disk", "state", "size", "mode", "session", "paths", "device",
+    ]);
+    for disk in disks {
+        table.row([
+            disk.name.clone(),
+            cell(&disk.state),
+            out::size(disk.size_bytes),
+            cell(&disk.access_mode),
+            cell(&disk.session),
+            format!("{}/{}", disk.paths_connected, disk.paths),
+            cell(&disk.mapping_path),
+        ]);
+    }
+    table
+}
+
+fn opened(opened: &[Opened]) -> Table {
+    let mut table = Table::new(["opened", "size", "mode", "client", "as"]);
+    for open in opened {
+        table.row([
+            open.device.clone(),
+            out::size(open.size_bytes),
+            cell(&open.access_mode),
+            open.session.clone(),
+            cell(&open.mapping_path),
+        ]);
+    }
+    table
+}
+
+pub(super) fn sessions(context: &Context) -> Done {
+    let machine = context.machine();
+    context.warn(&machine.notes);
+    context.explain_nothing(&machine);
+    let mut table = Table::new(["session", "side", "state", "paths", "policy", "used"]);
+    for session in &machine.sessions {
+        let disks = machine
+            .disks
+            .iter()
+            .filter(|d| d.session.as_ref() == Some(&session.name))
+            .map(|d| &d.name);
+        let opened = machine
+            .opened
+            .iter()
+            .filter(|o| o.session == session.name)
+            .map(|o| &o.device);
+        let used: Vec<&str> = match session.side {
+            ibnbd_host::family::Side::Client => disks.map(String::as_str).collect(),
+            ibnbd_host::family::Side::Server => opened.map(String::as_str).collect(),
+        };
+        table.row([
+            session.name.clone(),
+            session.side.as_str().to_owned(),
+            session.state.as_str().to_owned(),
+            format!("{}/{}", session.connected(), session.paths.len()),
+            cell(&session.settings.mp_policy),
+            used.join(" "),
+        ]);
+    }
+    let document = Sessions {
+        format: FORMAT,
+        sessions: machine.sessions,
+        notes: machine.notes,
+    };
+    out::emit(context, &document, vec![table])?;
+    Ok(0)
+}
+
+pub(super) fn paths(context: &Context, session: Option<&str>) -> Done {
+    let mut machine = context.machine();
+    if let Some(name) = session {
+        find::session(&machine, name, None)
+            .map_err(|why| Failure::unclear("session", name, &why))?;
+        machine.sessions.retain(|s| s.name == name);
+    }
+    context.warn(&machine.notes);
+    context.explain_nothing(&machine);
+    let paths: Vec<Path> = machine.sessions.into_iter().flat_map(|s| s.paths).collect();
+    let mut table = Table::new([
+        "session",
+        "path",
+        "side",
+        "state",
+        "rdma",
+        "heartbeat",
+        "error",
+    ]);
+    for path in &paths {
+        table.row(path_row(path));
+    }
+    let document = Paths {
+        format: FORMAT,
+        paths,
+        notes: machine.notes,
+    };
+    out::emit(context, &document, vec![table])?;
+    Ok(0)
+}
+
+fn path_row(path: &Path) -> [String; 7] {
+    let rdma = match (&path.hca, path.port) {
+        (Some(hca), Some(port)) => format!("{hca}/{port}"),
+        (hca, _) => cell(hca),
+    };
+    [
+        path.session.clone(),
+        path.name.clone(),
+        path.side.as_str().to_owned(),
+        path.state.as_str().to_owned(),
+        rdma,
+        out::time(path.latency_ns),
+        cell(&path.last_error),
+    ]
+}
+
+pub(super) fn show(context: &Context, name: &str) -> Done {
+    let mut machine = context.machine();
+    context.warn(&machine.notes);
+    machine.read_stats(&context.root);
+    machine.read_disk_stats(&context.root);
+    let found = find::anything(&machine, &context.root, name)
+        .map_err(|why| Failure::unclear("show", name, &why))?;
+    let mut document = Show {
+        format: FORMAT,
+        disk: None,
+        session: None,
+        path: None,
+        opened: None,
+        notes: Vec::new(),
+    };
+    match found {
+        Found::Disk(disk) => document.disk = Some(disk.clone()),
+        Found::Session(session) => document.session = Some(without_stats(session)),
+        Found::Path(path) => document.path = Some(path.clone()),
+        Found::Opened(opened) => document.opened = Some(opened.clone()),
+    }
+    if matches!(context.format, Format::Json | Format::Yaml) {
+        out::emit(context, &document, Vec::new())?;
+        return Ok(0);
+    }
+    let mut table = Table::new(["name", "value"]);
+    let value = serde_json::to_value(&document)
+        .map_err(|e| Failure::new(REFUSED, "show", e.to_string()))?;
+    for part in ["disk", "session", "path", "opened"] {
+        flatten(&mut table, "", value.get(part).unwrap_or(&Value::Null));
+    }
+    out::emit(context, &document, vec![table])?;
+    Ok(0)
+}
+
+fn without_stats(session: &Session) -> Session {
+    let mut session = session.clone();
+    for path in &mut session.paths {
+        path.stats = None;
+    }
+    session
+}
+
+/// Each value with its way to it: `stat.reads`, `paths.0.state`.
+fn flatten(table: &mut Table, name: &str, value: &Value) {
+    let below = |part: &str| {
+        if name.is_empty() {
+            part.to_owned()
+        } else {
+            format!("{name}.{part}")
+        }
+    };
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(part, value)| flatten(table, &below(part), value)),
+        Value::Array(values) => {
+            for (number, value) in values.iter().enumerate() {
+                flatten(table, &below(&number.to_string()), value);
+            }
+        }
+        Value::Null if name.is_empty() => {}
+        Value::Null => table.row([name.to_owned(), String::new()]),
+        Value::String(text) => table.row([name.to_owned(), text.clone()]),
+        other => table.row([name.to_owned(), other.to_string()]),
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `stats`.
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::document::{Stats, FORMAT};
+use ibnbd_host::find::{self, Found};
+use ibnbd_host::model::{Disk, Machine, Path};
+use ibnbd_host::value::human;
+
+use super::Done;
+use crate::act;
+use crate::context::Context;
+use crate::fail::{Failure, USAGE};
+use crate::out::{self, Table};
+
+pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done {
+    let mut machine = context.machine();
+    machine.read_stats(&context.root);
+    machine.read_disk_stats(&context.root);
+    context.warn(&machine.notes);
+    context.explain_nothing(&machine);
+    let (disks, paths) = chosen(context, &machine, name)?;
+    let tables = vec![of_disks(&disks), of_paths(&paths)];
+    let document = Stats {
+        format: FORMAT,
+        disks,
+        paths,
+        notes: machine.notes,
+    };
+    out::emit(context, &document, tables)?;
+    if reset {
+        reset_paths(context, &document.paths)?;
+    }
+    Ok(0)
+}
+
+/// What is to be shown: all, or the parts of one thing.
+fn chosen(
+    context: &Context,
+    machine: &Machine,
+    name: Option<&str>,
+) -> Result<(Vec<Disk>, Vec<Path>), Failure> {
+    let Some(name) = name else {
+        let paths = machine
+            .sessions
+            .iter()
+            .flat_map(|s| s.paths.clone())
+            .collect();
+        return Ok((machine.disks.clone(), paths));
+    };
+    let found = find::anything(machine, &context.root, name);
+    match found.map_err(|why| Failure::unclear("stats", name, &why))? {
+        Found::Disk(disk) => Ok((vec![disk.clone()], Vec::new())),
+        Found::Session(session) => Ok((Vec::new(), session.paths.clone())),
+        Found::Path(path) => Ok((Vec::new(), vec![path.clone()])),
+        Found::Opened(opened) => {
+            let why = "a device that a client has open has no statistics of its own";
+            Err(Failure::new(USAGE, format!("stats {}", opened.device), why)
+                .todo("see those of the client's session"))
+        }
+    }
+}
+
+fn of_disks(disks: &[Disk]) -> Table {
+    let mut table = Table::new([
+        "disk",
+        "reads",
+        "read",
+        "writes",
+        "written",
+        "flushes",
+        "in flight",
+        "ms/read",
+        "ms/write",
+    ]);
+    for disk in disks {
+        let Some(stat) = disk.stat else { continue };
+        table.row([
+            disk.name.clone(),
+            stat.reads.to_string(),
+            human(stat.read_bytes),
+            stat.writes.to_string(),
+            human(stat.write_bytes),
+            stat.flushes.to_string(),
+            stat.in_flight.to_string(),
+            average(stat.read_ms, stat.reads),
+            average(stat.write_ms, stat.writes),
+        ]);
+    }
+    table
+}
+
+fn average(all: u64, number: u64) -> String {
+    match number {
+        0 => String::new(),
+        _ => format!("{:.3}", all as f64 / number as f64),
+    }
+}
+
+fn of_paths(paths: &[Path]) -> Table {
+    let mut table = Table::new([
+        "session",
+        "path",
+        "side",
+        "reads",
+        "read",
+        "writes",
+        "written",
+        "in flight",
+        "failovers",
+        "reconnects",
+        "p50 us",
+        "p99 us",
+    ]);
+    for path in paths {
+        let Some(stats) = &path.stats else { continue };
+        let traffic = stats.traffic.unwrap_or_default();
+        let latency = |percent| {
+            let of = |writes| {
+                stats
+                    .latency
+                    .as_ref()
+                    .and_then(|l| l.percentile(percent, writes))
+            };
+            match (of(false), of(true)) {
+                (None, None) => String::new(),
+                (reads, writes) => format!("{}/{}", or_dash(reads), or_dash(writes)),
+            }
+        };
+        let reconnects = stats
+            .reconnects
+            .map(|r| format!("{}+{}", r.successful, r.failed));
+        table.row([
+            path.session.clone(),
+            path.name.clone(),
+            path.side.as_str().to_owned(),
+            traffic.reads.to_string(),
+            human(traffic.read_bytes),
+            traffic.writes.to_string(),
+            human(traffic.write_bytes),
+            out::cell(&traffic.in_flight),
+            out::cell(&traffic.failovers),
+            reconnects.unwrap_or_default(),
+            latency(50),
+            latency(99),
+        ]);
+    }
+    table
+}
+
+fn or_dash(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn reset_paths(context: &Context, paths: &[Path]) -> Result<(), Failure> {
+    for path in paths
+        .iter()
+        .filter(|p| p.family == ibnbd_host::Family::Ibnbd)
+    {
+        let what = format!("reset the statistics of {}", path.name);
+        act::write(
+            context,
+            Task::Other,
+            &what,
+            &format!("{}/stats/reset_all", path.folder()),
+            "1",
+        )?;
+    }
+    Ok(())
+}

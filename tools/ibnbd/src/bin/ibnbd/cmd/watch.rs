@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `watch`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ibnbd_host::uevent::{Event, Socket};
+
+use super::Done;
+use crate::cli::Format;
+use crate::context::Context;
+use crate::fail::{Failure, REFUSED};
+
+pub(super) fn watch(context: &Context, count: Option<u64>) -> Done {
+    let socket =
+        Socket::open().map_err(|error| Failure::system("cannot listen for events", &error))?;
+    let mut left = count;
+    while left != Some(0) {
+        match socket
+            .next(now)
+            .map_err(|error| Failure::system("cannot wait for events", &error))?
+        {
+            Some(event) => print(context, &event)?,
+            None => {
+                eprintln!("ibnbd: warning: events were lost: they came faster than they were read");
+                continue;
+            }
+        }
+        left = left.map(|n| n.saturating_sub(1));
+    }
+    Ok(0)
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}
+
+fn print(context: &Context, event: &Event) -> Result<(), Failure> {
+    if context.format != Format::Json {
+        return context.say(&event.text());
+    }
+    let line =
+        serde_json::to_string(event).map_err(|e| Failure::new(REFUSED, "json", e.to_string()))?;
+    context.say(&line)
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What all commands share.
+
+use std::io::{self, Write};
+
+use ibnbd_host::family::{Family, Side};
+use ibnbd_host::model::{Machine, Note};
+use ibnbd_host::{host, Root};
+
+use crate::cli::{Format, Global};
+use crate::fail::{Failure, NO_MODULE};
+
+pub(crate) struct Context {
+    pub(crate) root: Root,
+    pub(crate) format: Format,
+    pub(crate) columns: Vec<String>,
+}
+
+impl Context {
+    pub(crate) fn new(global: &Global) -> Self {
+        Self {
+            root: Root::new(&global.root),
+            format: global.output,
+            columns: global.columns.clone(),
+        }
+    }
+
+    pub(crate) fn machine(&self) -> Machine {
+        Machine::read(&self.root)
+    }
+
+    /// Prints to standard output. Nobody who listens any more is no failure.
+    pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+            Err(error) => Err(Failure::system("standard output", &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// A line, unless the output is for programs.
+    pub(crate) fn say(&self, text: &str) -> Result<(), Failure> {
+        self.print(&format!("{text}\n"))
+    }
+
+    /// What could not be read, for people; documents have it in them.
+    pub(crate) fn warn(&self, notes: &[Note]) {
+        for note in notes {
+            eprintln!("ibnbd: warning: {}: {}", note.file, note.why);
+        }
+    }
+
+    /// Fails if the block client or server is not there.
+    pub(crate) fn need(&self, side: Side) -> Result<(), Failure> {
+        if host::has(&self.root, side) {
+            return Ok(());
+        }
+        let module = Family::Ibnbd.module(side);
+        let more = match side {
+            Side::Client => "",
+            Side::Server => " dev_search_path=DIRECTORY",
+        };
+        let failure = Failure::new(NO_MODULE, module, "the module is not loaded");
+        Err(failure.todo(format!("modprobe {module}{more}")))
+    }
+
+    /// Tells people why there is nothing to show.
+    pub(crate) fn explain_nothing(&self, machine: &Machine) {
+        let loaded = Side::ALL.iter().any(|side| host::has(&self.root, *side));
+        if machine.is_empty() && !loaded && self.format == Format::Table {
+            eprintln!("ibnbd: neither ibnbd_client nor ibnbd_server is loaded; see `ibnbd check`");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ibnbd`: maps, exports and watches network block devices over RDMA.
+
+#![forbid(unsafe_code)]
+#![warn(rust_2018_idioms, unreachable_pub)]
+
+mod act;
+mod cli;
+mod cmd;
+mod context;
+mod fail;
+mod out;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let context = context::Context::new(&cli.global);
+    match cmd::run(&context, cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprint!("{failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}

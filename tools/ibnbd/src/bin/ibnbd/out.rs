@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tables, CSV, JSON and YAML.
+
+use comfy_table::{presets, Table as Drawn};
+use serde::Serialize;
+
+use crate::cli::Format;
+use crate::context::Context;
+use crate::fail::Failure;
+
+/// Rows under names of columns.
+pub(crate) struct Table {
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(columns: [&'static str; N]) -> Self {
+        Self {
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, row: [String; N]) {
+        self.rows.push(row.to_vec());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// With those columns only, in that order; none stands for all.
+    fn select(mut self, wanted: &[String]) -> Result<Self, Failure> {
+        if wanted.is_empty() {
+            return Ok(self);
+        }
+        let mut places = Vec::new();
+        for name in wanted {
+            let place = self
+                .columns
+                .iter()
+                .position(|column| column.eq_ignore_ascii_case(name));
+            places.push(place.ok_or_else(|| {
+                let all = self.columns.join(",").to_lowercase();
+                Failure::usage("--columns", format!("there is no column {name}"))
+                    .todo(format!("take some of: {all}"))
+            })?);
+        }
+        let pick = |row: &[String]| {
+            places
+                .iter()
+                .filter_map(|&at| row.get(at).cloned())
+                .collect()
+        };
+        self.rows = self.rows.iter().map(|row| pick(row)).collect();
+        self.columns = places
+            .iter()
+            .filter_map(|&at| self.columns.get(at).copied())
+            .collect();
+        Ok(self)
+    }
+
+    fn drawn(&self) -> String {
+        let mut table = Drawn::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(self.columns.iter().map(|name| name.to_uppercase()));
+        for row in &self.rows {
+            table.add_row(row.iter().map(|cell| visible(cell)));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+        lines.collect()
+    }
+
+    fn csv(&self) -> Result<String, Failure> {
+        let bad = |error: &dyn std::fmt::Display| {
+            Failure::new(crate::fail::REFUSED, "csv", error.to_string())
+        };
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(&self.columns).map_err(|e| bad(&e))?;
+        for row in &self.rows {
+            writer.write_record(row).map_err(|e| bad(&e))?;
+        }
+        let bytes = writer.into_inner().map_err(|e| bad(&e))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// A name from the other end of the network may hold anything: nothing of it reaches the terminal as control.
+fn visible(cell: &str) -> String {
+    let one = |c: char| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    match cell {
+        "" => "-".to_owned(),
+        text => text.chars().map(one).collect(),
+    }
+}
+
+/// Prints a document, or its tables.
+pub(crate) fn emit<T: Serialize>(
+    context: &Context,
+    document: &T,
+    tables: Vec<Table>,
+) -> Result<(), Failure> {
+    let text = match context.format {
+        Format::Json => json(document)? + "\n",
+        Format::Yaml => serde_yaml_ng::to_string(document)
+            .map_err(|e| Failure::new(crate::fail::REFUSED, "yaml", e.to_string()))?,
+        Format::Csv => joined(context, tables, Table::csv)?,
+        Format::Table => joined(context, tables, |table| Ok(table.drawn()))?,
+    };
+    context.print(&text)
+}
+
+pub(crate) fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
+    serde_json::to_string_pretty(document)
+        .map_err(|e| Failure::new(crate::fail::REFUSED, "json", e.to_string()))
+}
+
+/// Tables that have rows, or the first one if none has.
+fn joined(
+    context: &Context,
+    tables: Vec<Table>,
+    draw: impl Fn(&Table) -> Result<String, Failure>,
+) -> Result<String, Failure> {
+    let all_empty = tables.iter().all(Table::is_empty);
+    let mut parts = Vec::new();
+    for (number, table) in tables.into_iter().enumerate() {
+        if table.is_empty() && !(all_empty && number == 0) {
+            continue;
+        }
+        parts.push(draw(&table.select(&context.columns)?)?);
+    }
+    Ok(parts.join("\n"))
+}
+
+/// A value that may not be known.
+pub(crate) fn cell<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+/// The same for sizes.
+pub(crate) fn size(value: Option<u64>) -> String {
+    value.map(ibnbd_host::value::human).unwrap_or_default()
+}
+
+/// Microseconds or milliseconds, from nanoseconds.
+pub(crate) fn time(ns: Option<u64>) -> String {
+    match ns {
+        None => String::new(),
+        Some(ns) if ns < 1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        Some(ns) => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}

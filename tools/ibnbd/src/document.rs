@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What commands print with `--output json` and `yaml`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::findings::Finding;
+use crate::folder::Exported;
+use crate::health::Health;
+use crate::model::{Disk, Note, Opened, Path, Session};
+use crate::uevent::Event;
+
+/// The number of this format. Fields may be added without a new one.
+pub const FORMAT: u32 = 1;
+
+macro_rules! documents {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            /// The number of the format: 1.
+            pub format: u32,
+            $($(#[$field_doc])* pub $field: $kind,)*
+            /// What could not be read.
+            #[serde(skip_serializing_if = "Vec::is_empty", default)]
+            pub notes: Vec<Note>,
+        }
+    )*};
+}
+
+documents! {
+    /// `list`.
+    List {
+        /// Disks that are mapped here.
+        disks: Vec<Disk>,
+        /// Devices that clients have open here.
+        opened: Vec<Opened>,
+    }
+    /// `sessions`.
+    Sessions {
+        /// Those of clients and of servers.
+        sessions: Vec<Session>,
+    }
+    /// `paths`.
+    Paths {
+        /// Those of all sessions.
+        paths: Vec<Path>,
+    }
+    /// `stats`: disks have `stat`, paths have `stats`.
+    Stats {
+        /// Disks that were asked for.
+        disks: Vec<Disk>,
+        /// Paths that were asked for.
+        paths: Vec<Path>,
+    }
+    /// `show`: one of these.
+    Show {
+        /// A disk.
+        disk: Option<Disk>,
+        /// A session.
+        session: Option<Session>,
+        /// A path.
+        path: Option<Path>,
+        /// A device that a client has open.
+        opened: Option<Opened>,
+    }
+    /// `clients`.
+    Clients {
+        /// Sessions of clients that use this server.
+        clients: Vec<Client>,
+    }
+    /// `export list`.
+    Exports {
+        /// The folder that is looked in.
+        directory: String,
+        /// Devices that clients may open.
+        exports: Vec<Exported>,
+    }
+    /// `check`.
+    Check {
+        /// What is wrong, the worst first.
+        findings: Vec<Finding>,
+    }
+    /// `status`.
+    Status {
+        /// How things are.
+        health: Health,
+    }
+}
+
+/// A session of a client that uses this server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// The session's name.
+    pub session: String,
+    /// The addresses that it comes from.
+    pub addresses: Vec<String>,
+    /// Its paths.
+    pub paths: usize,
+    /// Names of the devices that it has open.
+    pub devices: Vec<String>,
+}
+
+/// Each document by the command that prints it; `watch` prints one for each event. Only the schema is
+/// made of it.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "for the schema")]
+pub struct Documents {
+    list: List,
+    show: Show,
+    sessions: Sessions,
+    paths: Paths,
+    stats: Stats,
+    clients: Clients,
+    #[schemars(rename = "export list")]
+    exports: Exports,
+    check: Check,
+    status: Status,
+    watch: Event,
+}
+
+/// The schema of all documents, as `Documentation/tool.schema.json` has it.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Documents);
+    // It is a tree of strings and numbers.
+    let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    text + "\n"
+}

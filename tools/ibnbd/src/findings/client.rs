@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is wrong with disks and with sessions of a client.
+
+use super::{Finding, Severity};
+use crate::family::{Family, Side};
+use crate::host;
+use crate::model::{Disk, Machine, Path, PathState, Session, SessionState};
+use crate::root::Root;
+use crate::value;
+
+/// Where the rules for names that stay can be.
+const RULES: [&str; 2] = [
+    "/usr/lib/udev/rules.d/60-ibnbd.rules",
+    "/etc/udev/rules.d/60-ibnbd.rules",
+];
+
+/// Fewer answers say nothing about how interrupts are spread.
+const ENOUGH_ANSWERS: u64 = 10_000;
+
+pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
+    let sessions = machine
+        .sessions
+        .iter()
+        .filter(|s| s.side == Side::Client && s.family == Family::Ibnbd);
+    let mut found: Vec<Finding> = sessions
+        .flat_map(|session| of_session(root, session))
+        .collect();
+    let disks = machine.disks.iter().filter(|d| d.family == Family::Ibnbd);
+    found.extend(disks.flat_map(of_disk));
+    if host::has(root, Side::Client) && !RULES.iter().any(|file| root.exists(file)) {
+        let what = "the rules for udev are not installed: disks have no names that stay";
+        found.push(Finding::new(
+            Severity::Hint,
+            what,
+            "install the package ibtrs-tools, or: make install",
+        ));
+    }
+    found
+}
+
+fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
+    let name = &session.name;
+    let mut found = Vec::new();
+    if session.state == SessionState::Disconnected {
+        let what = format!("session {name} has no path to its server: I/O waits or fails");
+        found.push(Finding::new(
+            Severity::Error,
+            what,
+            "check server and network; paths come back by themselves",
+        ));
+    }
+    for path in session
+        .paths
+        .iter()
+        .filter(|path| path.state == PathState::Disconnected)
+    {
+        let why = path
+            .last_error
+            .as_deref()
+            .map(|why| format!(": {why}"))
+            .unwrap_or_default();
+        let what = format!("session {name}: path {} is not connected{why}", path.name);
+        let remedy = format!("ibnbd path reconnect {name} {}", path.name);
+        found.push(Finding::new(Severity::Warning, what, remedy));
+    }
+    if session.paths.len() == 1 {
+        let what = format!("session {name} has one path: nothing takes over when it is lost");
+        let remedy = format!("ibnbd path add {name} SOURCE,DESTINATION");
+        found.push(Finding::new(Severity::Hint, what, remedy));
+    }
+    found.extend(session.paths.iter().filter_map(|path| spread(root, path)));
+    found
+}
+
+/// Whether answers arrive on other CPUs than those whose connections they came on.
+fn spread(root: &Root, path: &Path) -> Option<Finding> {
+    // With soft-RoCE that is always so.
+    if path
+        .hca
+        .as_deref()
+        .is_some_and(|hca| hca.starts_with("rxe"))
+    {
+        return None;
+    }
+    let read = |file: &str| root.read(&format!("{}/stats/{file}", path.folder())).ok();
+    let moved: u64 = value::numbers(&read("cpu_migration_from")?)?.iter().sum();
+    let traffic = value::traffic(&read("rdma")?)?;
+    let all = traffic.reads.saturating_add(traffic.writes);
+    (all >= ENOUGH_ANSWERS && moved > all / 2).then(|| {
+        let what = format!(
+            "session {}: path {}: {moved} of {all} answers were handled on another CPU than they should",
+            path.session, path.name
+        );
+        let remedy = "spread the interrupts of the RDMA device over the CPUs: systemctl start irqbalance, or its driver's script";
+        Finding::new(Severity::Hint, what, remedy)
+    })
+}
+
+fn of_disk(disk: &Disk) -> Vec<Finding> {
+    let name = &disk.name;
+    let mut found = Vec::new();
+    if disk.state.as_deref() == Some("closed") && disk.paths_connected > 0 {
+        let what = format!("{name} is closed though its server is there: it was refused, closed by the server's operator, or is being opened again");
+        found.push(Finding::new(
+            Severity::Error,
+            what,
+            format!("ibnbd remap {name}"),
+        ));
+    } else if disk.state.as_deref() == Some("closed") {
+        let what = format!("{name} is closed: its server is out of reach");
+        found.push(Finding::new(
+            Severity::Error,
+            what,
+            "check server and network; it is opened again by itself",
+        ));
+    }
+    if disk.cache_lost == Some(true) {
+        let what =
+            format!("{name}: the server has lost writes that were not flushed; flushes fail");
+        let remedy =
+            format!("unmount and check what is on it, then: ibnbd set {name} cache_lost=0");
+        found.push(Finding::new(Severity::Error, what, remedy));
+    }
+    if disk.wwid.is_some() && !disk.has_identity() {
+        let what = format!("{name} has no identity: after a restart of the server another disk under its name is noticed by its size only");
+        found.push(Finding::new(
+            Severity::Hint,
+            what,
+            "export a partition, a logical volume, or a disk with a serial number",
+        ));
+    }
+    found
+}

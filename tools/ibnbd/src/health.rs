@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a machine is, in one line.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Family, Side};
+use crate::host;
+use crate::model::{Machine, SessionState};
+use crate::root::Root;
+
+/// How things are, as monitoring systems call it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Level {
+    /// All is well.
+    Ok,
+    /// Something is lost, and nothing fails.
+    Warning,
+    /// Something fails.
+    Critical,
+    /// Nothing is known: no module is loaded.
+    Unknown,
+}
+
+impl Level {
+    /// As it is printed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+
+    /// The exit status that stands for it.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Warning => 1,
+            Self::Critical => 2,
+            Self::Unknown => 3,
+        }
+    }
+}
+
+/// How a machine is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Health {
+    /// The worst of all that is.
+    pub level: Level,
+    /// What is wrong; empty if nothing is.
+    pub problems: Vec<String>,
+    /// Disks that are mapped, and those of them that are open.
+    pub disks: usize,
+    /// Disks that are open.
+    pub disks_open: usize,
+    /// Paths of a client's sessions.
+    pub paths: usize,
+    /// Those of them that are connected.
+    pub paths_connected: usize,
+    /// Sessions of clients that use this server.
+    pub clients: usize,
+}
+
+impl Health {
+    /// Of a machine that was read.
+    pub fn of(root: &Root, machine: &Machine) -> Self {
+        let sessions = || {
+            machine
+                .sessions
+                .iter()
+                .filter(|s| s.family == Family::Ibnbd)
+        };
+        let ours = || sessions().filter(|s| s.side == Side::Client);
+        let disks = || machine.disks.iter().filter(|d| d.family == Family::Ibnbd);
+        let mut health = Self {
+            level: Level::Ok,
+            problems: Vec::new(),
+            disks: disks().count(),
+            disks_open: disks().filter(|d| d.is_open()).count(),
+            paths: ours().map(|s| s.paths.len()).sum(),
+            paths_connected: ours().map(|s| s.connected()).sum(),
+            clients: sessions().filter(|s| s.side == Side::Server).count(),
+        };
+        if !Side::ALL.iter().any(|side| host::has(root, *side)) {
+            health.add(
+                Level::Unknown,
+                "neither ibnbd_client nor ibnbd_server is loaded".to_owned(),
+            );
+        }
+        for disk in disks() {
+            if !disk.is_open() {
+                let state = disk.state.as_deref().unwrap_or("of unknown state");
+                health.add(Level::Critical, format!("{} is {state}", disk.name));
+            }
+            if disk.cache_lost == Some(true) {
+                health.add(
+                    Level::Critical,
+                    format!("{}: flushes fail, the server has lost its cache", disk.name),
+                );
+            }
+        }
+        for session in ours() {
+            let (has, all) = (session.connected(), session.paths.len());
+            let text = format!("session {}: {has} of {all} paths connected", session.name);
+            match session.state {
+                SessionState::Connected => {}
+                SessionState::Degraded => health.add(Level::Warning, text),
+                SessionState::Disconnected => health.add(Level::Critical, text),
+            }
+        }
+        health
+    }
+
+    fn add(&mut self, level: Level, problem: String) {
+        self.level = self.level.max(level);
+        self.problems.push(problem);
+    }
+
+    /// One line.
+    pub fn line(&self) -> String {
+        let counts = format!(
+            "{} of {} disks open, {} of {} paths connected, {} clients",
+            self.disks_open, self.disks, self.paths_connected, self.paths, self.clients
+        );
+        match self.problems.as_slice() {
+            [] => format!("{}: {counts}", self.level.as_str()),
+            problems => format!(
+                "{}: {} ({counts})",
+                self.level.as_str(),
+                problems.join("; ")
+            ),
+        }
+    }
+}

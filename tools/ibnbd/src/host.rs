@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Modules, RDMA devices, block devices.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::family::Side;
+use crate::root::Root;
+use crate::value;
+
+/// Our modules, in the order in which they need each other.
+pub const MODULES: [&str; 5] = [
+    "ibtrs_core",
+    "ibtrs_client",
+    "ibtrs_server",
+    "ibnbd_client",
+    "ibnbd_server",
+];
+
+/// Whether a module is loaded.
+pub fn is_loaded(root: &Root, module: &str) -> bool {
+    root.exists(&format!("/sys/module/{module}"))
+}
+
+/// Whether the block client or server is there.
+pub fn has(root: &Root, side: Side) -> bool {
+    let module = crate::family::Family::Ibnbd.module(side);
+    is_loaded(root, module) || root.exists(crate::family::Family::Ibnbd.control(side))
+}
+
+/// Names and values of a module's parameters.
+pub fn parameters(root: &Root, module: &str) -> Vec<(String, String)> {
+    let folder = format!("/sys/module/{module}/parameters");
+    let names = root.list_if_any(&folder).unwrap_or_default();
+    let value = |name: String| {
+        let text = root.read(&format!("{folder}/{name}")).ok()?;
+        Some((name, value::line(&text)?))
+    };
+    names.into_iter().filter_map(value).collect()
+}
+
+/// One parameter, if the module is loaded and it can be read.
+pub fn parameter(root: &Root, module: &str, name: &str) -> Option<String> {
+    let text = root
+        .read(&format!("/sys/module/{module}/parameters/{name}"))
+        .ok()?;
+    value::line(&text)
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Port {
+    /// The device's name.
+    pub device: String,
+    /// The port's number.
+    pub port: String,
+    /// Its state: `ACTIVE`, `DOWN` or others.
+    pub state: Option<String>,
+    /// The interface of the network below it, for RoCE and iWARP.
+    pub interface: Option<String>,
+    /// The MTU of that.
+    pub mtu: Option<u64>,
+}
+
+/// All ports of RDMA devices.
+pub fn ports(root: &Root) -> Vec<Port> {
+    let class = "/sys/class/infiniband";
+    let mut found = Vec::new();
+    for device in root.list_if_any(class).unwrap_or_default() {
+        let ports = format!("{class}/{device}/ports");
+        for port in root.list_if_any(&ports).unwrap_or_default() {
+            found.push(self::port(root, &device, &ports, port));
+        }
+    }
+    found
+}
+
+fn port(root: &Root, device: &str, ports: &str, port: String) -> Port {
+    let word = |file: String| root.read(&file).ok().and_then(|text| value::word(&text));
+    // "4: ACTIVE"
+    let state = word(format!("{ports}/{port}/state"));
+    let state = state.map(|s| s.rsplit(' ').next().unwrap_or_default().to_owned());
+    let interface = word(format!("{ports}/{port}/gid_attrs/ndevs/0"))
+        .or_else(|| word(format!("/sys/class/infiniband/{device}/parent")));
+    let mtu = interface.as_ref().and_then(|name| {
+        let text = root.read(&format!("/sys/class/net/{name}/mtu")).ok()?;
+        value::number(&text)
+    });
+    Port {
+        device: device.to_owned(),
+        port,
+        state,
+        interface,
+        mtu,
+    }
+}
+
+/// The block device with that number: its name, as in `/sys/class/block`.
+pub fn block_name(root: &Root, major: u32, minor: u32) -> Option<String> {
+    root.link_name(&format!("/sys/dev/block/{major}:{minor}"))
+}
+
+/// The size of a block device in bytes.
+pub fn block_size(root: &Root, name: &str) -> Option<u64> {
+    value::sectors(&root.read(&format!("/sys/class/block/{name}/size")).ok()?)
+}
+
+/// The machine's name, without its domain.
+pub fn name(root: &Root) -> String {
+    let text = root.read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let full = value::word(&text).unwrap_or_else(|| "client".to_owned());
+    full.split('.').next().unwrap_or(&full).to_owned()
+}
+
+/// The release of the running kernel.
+pub fn release(root: &Root) -> Option<String> {
+    value::word(&root.read("/proc/sys/kernel/osrelease").ok()?)
+}

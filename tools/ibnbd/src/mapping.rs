@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Servers' names, sessions' names and lines of `map_device`.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+
+use ibnbd_proto::map_opts::MapOptions;
+use ibtrs_proto::addr::PathAddr;
+
+use crate::root::Root;
+use crate::value;
+
+/// Finds addresses of names. On a machine that is the system's resolver.
+pub type Resolve<'a> = &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>;
+
+/// Asks the system.
+///
+/// # Errors
+///
+/// The resolver's.
+pub fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    Ok((name, 0)
+        .to_socket_addrs()?
+        .map(|address| address.ip())
+        .collect())
+}
+
+/// One end of a path as a path's line has it, from what a user has written: a name, an address, `ip:` or
+/// `gid:` and an address. The scope of a link-local address may be the name of an interface.
+///
+/// # Errors
+///
+/// Why it is none.
+pub fn end(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("an address is empty".to_owned());
+    }
+    if text.starts_with("gid:") {
+        return Ok(text.to_owned());
+    }
+    let plain = text.strip_prefix("ip:").unwrap_or(text);
+    let plain = plain
+        .strip_prefix('[')
+        .and_then(|t| t.strip_suffix(']'))
+        .unwrap_or(plain);
+    if let Some((address, scope)) = plain.split_once('%') {
+        return Ok(format!("ip:{address}%{}", scope_number(root, scope)?));
+    }
+    if let Ok(address) = plain.parse::<IpAddr>() {
+        return Ok(format!("ip:{address}"));
+    }
+    let found =
+        resolve(plain).map_err(|error| format!("{plain}: no address is known for it: {error}"))?;
+    let first = found
+        .first()
+        .ok_or_else(|| format!("{plain}: no address is known for it"))?;
+    Ok(format!("ip:{first}"))
+}
+
+fn scope_number(root: &Root, scope: &str) -> Result<String, String> {
+    if !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(scope.to_owned());
+    }
+    if scope.contains('/') {
+        return Err(format!("{scope}: no such interface"));
+    }
+    let file = format!("/sys/class/net/{scope}/ifindex");
+    let text = root
+        .read(&file)
+        .map_err(|_| format!("{scope}: no such interface"))?;
+    value::word(&text).ok_or_else(|| format!("{file}: not understood"))
+}
+
+/// A path as `map_device` and `add_path` take it, from `DST`, `SRC,DST` or `SRC@DST`.
+///
+/// # Errors
+///
+/// Why it is none.
+pub fn path(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, String> {
+    let ends: Result<Vec<_>, _> = text
+        .split([',', '@'])
+        .map(|part| end(root, resolve, part))
+        .collect();
+    let line = ends?.join(",");
+    PathAddr::parse(&line).map_err(|error| format!("{text}: {}", error.as_str()))?;
+    Ok(line)
+}
+
+/// The same, for another path with the same ends: how sysfs would call it.
+///
+/// # Errors
+///
+/// Why it is none.
+pub fn canonical(line: &str) -> Result<String, String> {
+    let parsed = PathAddr::parse(line).map_err(|error| format!("{line}: {}", error.as_str()))?;
+    Ok(match parsed.src {
+        Some(src) => format!("{src}@{}", parsed.dst),
+        None => parsed.dst.to_string(),
+    })
+}
+
+/// A name for a session with these servers: `<this machine>@<first server>`.
+///
+/// A disk with poll queues has a session of its own, so its name is a part of that.
+pub fn session_name(host: &str, server: &str, device: Option<&str>) -> String {
+    let server = server
+        .trim_start_matches("ip:")
+        .trim_start_matches('[')
+        .trim_end_matches(']');
+    let mut name = format!("{host}@{server}");
+    if let Some(device) = device {
+        name = format!("{name}+{}", device.trim_start_matches('/'));
+    }
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_:@+".contains(c);
+    let name: String = name
+        .chars()
+        .map(|c| if safe(c) { c } else { '-' })
+        .take(254)
+        .collect();
+    name.trim_start_matches('-').to_owned()
+}
+
+/// What to map, and how.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mapping {
+    /// The session's name.
+    pub session: String,
+    /// The device's name on the server.
+    pub device: String,
+    /// Paths, as [`path`] makes them; none for a session that is there.
+    pub paths: Vec<String>,
+    /// The server's port, if another one than usual.
+    pub port: Option<u16>,
+    /// `ro`, `rw` or `migration`.
+    pub access: Option<String>,
+    /// Whether nobody else may have it.
+    pub exclusive: bool,
+    /// Queues for polled I/O, -1 for one for each CPU.
+    pub poll_queues: i64,
+}
+
+impl Mapping {
+    /// The line to write to `map_device`.
+    ///
+    /// # Errors
+    ///
+    /// Why the driver would not take it, in its own words.
+    pub fn line(&self) -> Result<String, String> {
+        // A line has no quoting: such a name would be several words.
+        for (what, name) in [("device", &self.device), ("session", &self.session)] {
+            if name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                return Err(format!(
+                    "{what} {name:?}: a name with blanks or control characters cannot be used"
+                ));
+            }
+        }
+        let mut line = format!("sessname={} device_path={}", self.session, self.device);
+        for path in &self.paths {
+            line += &format!(" path={path}");
+        }
+        if let Some(port) = self.port {
+            line += &format!(" dest_port={port}");
+        }
+        if let Some(access) = &self.access {
+            line += &format!(" access_mode={access}");
+        }
+        if self.exclusive {
+            line += " exclusive=1";
+        }
+        if self.poll_queues != 0 {
+            line += &format!(" nr_poll_queues={}", self.poll_queues);
+        }
+        match MapOptions::parse(line.as_bytes()) {
+            Ok(_) if line.len() > 4096 => {
+                Err("too many paths: more than 4096 bytes in all".to_owned())
+            }
+            Ok(_) => Ok(line),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

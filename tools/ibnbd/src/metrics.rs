@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Numbers in the text format of Prometheus.
+
+use std::fmt::Write;
+
+use crate::family::Side;
+use crate::model::{Disk, Machine, Opened, Path, PathState};
+use crate::value::Latency;
+
+/// All metrics of a machine whose statistics were read.
+pub fn text(machine: &Machine) -> String {
+    let mut out = Out::default();
+    disks(&mut out, &machine.disks);
+    sessions(&mut out, machine);
+    let paths: Vec<&Path> = machine.sessions.iter().flat_map(|s| &s.paths).collect();
+    path_counts(&mut out, &paths);
+    durations(&mut out, &paths);
+    opened(&mut out, &machine.opened);
+    out.text
+}
+
+#[derive(Default)]
+struct Out {
+    text: String,
+}
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Out {
+    /// The head of a metric, and a line for each sample that has a value.
+    fn metric<'a, T>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'a>, Option<T>)>,
+    ) where
+        T: std::fmt::Display,
+    {
+        let mut head = false;
+        for (labels, value) in samples {
+            let Some(value) = value else { continue };
+            if !head {
+                // Writing to a string does not fail.
+                let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+                head = true;
+            }
+            self.sample(name, &labels, value);
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: &Labels<'_>, value: impl std::fmt::Display) {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(n, v)| format!("{n}=\"{}\"", escaped(v)))
+            .collect();
+        let _ = writeln!(self.text, "{name}{{{}}} {value}", labels.join(","));
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+fn of_disk(disk: &Disk) -> Labels<'_> {
+    vec![("disk", &disk.name)]
+}
+
+fn disks(out: &mut Out, disks: &[Disk]) {
+    let all = |value: fn(&Disk) -> Option<f64>| disks.iter().map(move |d| (of_disk(d), value(d)));
+    let info = disks.iter().map(|d| {
+        let mut labels = of_disk(d);
+        labels.push(("session", d.session.as_deref().unwrap_or_default()));
+        labels.push(("device", d.mapping_path.as_deref().unwrap_or_default()));
+        labels.push(("mode", d.access_mode.as_deref().unwrap_or_default()));
+        (labels, Some(1))
+    });
+    out.metric("ibnbd_disk_info", "gauge", "What the disk is.", info);
+    out.metric(
+        "ibnbd_disk_open",
+        "gauge",
+        "Whether the disk can be used.",
+        all(|d| d.state.as_ref().map(|_| f64::from(u8::from(d.is_open())))),
+    );
+    out.metric(
+        "ibnbd_disk_size_bytes",
+        "gauge",
+        "Size of the disk.",
+        all(|d| d.size_bytes.map(|n| n as f64)),
+    );
+    out.metric(
+        "ibnbd_disk_cache_lost",
+        "gauge",
+        "Whether flushes fail as the server has lost its cache.",
+        all(|d| d.cache_lost.map(|lost| f64::from(u8::from(lost)))),
+    );
+    out.metric(
+        "ibnbd_disk_requests_in_flight",
+        "gauge",
+        "Requests that have not ended.",
+        all(|d| d.stat.map(|s| s.in_flight as f64)),
+    );
+    let both = |reads: fn(&Disk) -> Option<f64>, writes: fn(&Disk) -> Option<f64>| {
+        disks.iter().flat_map(move |d| {
+            [("read", reads(d)), ("write", writes(d))]
+                .map(|(op, value)| (vec![("disk", d.name.as_str()), ("operation", op)], value))
+        })
+    };
+    out.metric(
+        "ibnbd_disk_requests_total",
+        "counter",
+        "Requests that ended.",
+        both(
+            |d| d.stat.map(|s| s.reads as f64),
+            |d| d.stat.map(|s| s.writes as f64),
+        ),
+    );
+    out.metric(
+        "ibnbd_disk_bytes_total",
+        "counter",
+        "Bytes that were read and written.",
+        both(
+            |d| d.stat.map(|s| s.read_bytes as f64),
+            |d| d.stat.map(|s| s.write_bytes as f64),
+        ),
+    );
+    out.metric(
+        "ibnbd_disk_request_seconds_total",
+        "counter",
+        "Time that all requests took together.",
+        both(
+            |d| d.stat.map(|s| seconds(s.read_ms)),
+            |d| d.stat.map(|s| seconds(s.write_ms)),
+        ),
+    );
+    out.metric(
+        "ibnbd_disk_flushes_total",
+        "counter",
+        "Flushes that ended.",
+        all(|d| d.stat.map(|s| s.flushes as f64)),
+    );
+}
+
+fn sessions(out: &mut Out, machine: &Machine) {
+    let all = |value: fn(&crate::model::Session) -> usize| {
+        machine.sessions.iter().map(move |s| {
+            (
+                vec![("session", s.name.as_str()), ("side", s.side.as_str())],
+                Some(value(s)),
+            )
+        })
+    };
+    out.metric(
+        "ibtrs_session_paths",
+        "gauge",
+        "Paths of the session.",
+        all(|s| s.paths.len()),
+    );
+    out.metric(
+        "ibtrs_session_paths_connected",
+        "gauge",
+        "Paths that are connected.",
+        all(|s| s.connected()),
+    );
+}
+
+fn of_path(path: &Path) -> Labels<'_> {
+    vec![
+        ("session", &path.session),
+        ("path", &path.name),
+        ("side", path.side.as_str()),
+    ]
+}
+
+fn path_counts(out: &mut Out, paths: &[&Path]) {
+    let all = |value: fn(&Path) -> Option<f64>| paths.iter().map(move |p| (of_path(p), value(p)));
+    let both = |reads: fn(&Path) -> Option<u64>, writes: fn(&Path) -> Option<u64>| {
+        paths.iter().flat_map(move |p| {
+            [("read", reads(p)), ("write", writes(p))].map(|(op, value)| {
+                let mut labels = of_path(p);
+                labels.push(("operation", op));
+                (labels, value)
+            })
+        })
+    };
+    out.metric(
+        "ibtrs_path_connected",
+        "gauge",
+        "Whether the path carries requests.",
+        all(|p| match p.state {
+            PathState::Connected => Some(1.0),
+            PathState::Disconnected => Some(0.0),
+            PathState::Unknown => None,
+        }),
+    );
+    out.metric(
+        "ibtrs_path_heartbeat_seconds",
+        "gauge",
+        "Time in which the last heartbeat was answered.",
+        all(|p| p.latency_ns.map(|ns| ns as f64 / 1e9)),
+    );
+    out.metric(
+        "ibtrs_path_requests_in_flight",
+        "gauge",
+        "Requests that have not ended.",
+        all(|p| traffic(p).and_then(|t| t.in_flight).map(|n| n as f64)),
+    );
+    out.metric(
+        "ibtrs_path_requests_total",
+        "counter",
+        "Requests that the path was given.",
+        both(
+            |p| traffic(p).map(|t| t.reads),
+            |p| traffic(p).map(|t| t.writes),
+        ),
+    );
+    out.metric(
+        "ibtrs_path_bytes_total",
+        "counter",
+        "Bytes of these.",
+        both(
+            |p| traffic(p).map(|t| t.read_bytes),
+            |p| traffic(p).map(|t| t.write_bytes),
+        ),
+    );
+    out.metric(
+        "ibtrs_path_failovers_total",
+        "counter",
+        "Requests that left the path for another one.",
+        all(|p| traffic(p).and_then(|t| t.failovers).map(|n| n as f64)),
+    );
+    let attempts = paths.iter().flat_map(|p| {
+        let counts = p.stats.as_ref().and_then(|s| s.reconnects);
+        [
+            ("success", counts.map(|c| c.successful)),
+            ("failure", counts.map(|c| c.failed)),
+        ]
+        .map(|(result, value)| {
+            let mut labels = of_path(p);
+            labels.push(("result", result));
+            (labels, value)
+        })
+    });
+    out.metric(
+        "ibtrs_path_reconnects_total",
+        "counter",
+        "Attempts to connect the path again.",
+        attempts,
+    );
+}
+
+fn traffic(path: &Path) -> Option<crate::value::Traffic> {
+    path.stats.as_ref()?.traffic
+}
+
+/// Histograms. The driver counts what took less than a limit, so what took exactly as long is in the next
+/// bucket; there is no sum, as it keeps none.
+fn durations(out: &mut Out, paths: &[&Path]) {
+    const NAME: &str = "ibtrs_path_request_duration_seconds";
+    let known = paths
+        .iter()
+        .filter(|p| p.side == Side::Client)
+        .filter_map(|path| Some((*path, path.stats.as_ref()?.latency.as_ref()?)));
+    let known: Vec<(&Path, &Latency)> = known.collect();
+    if known.is_empty() {
+        return;
+    }
+    let _ = writeln!(out.text, "# HELP {NAME} Time from when a request was handed to the path to its end.\n# TYPE {NAME} histogram");
+    for (path, latency) in known {
+        for (operation, writes) in [("read", false), ("write", true)] {
+            histogram(out, NAME, path, latency, operation, writes);
+        }
+    }
+}
+
+fn histogram(
+    out: &mut Out,
+    name: &str,
+    path: &Path,
+    latency: &Latency,
+    operation: &'static str,
+    writes: bool,
+) {
+    let mut labels = of_path(path);
+    labels.push(("operation", operation));
+    let mut seen = 0u64;
+    for row in &latency.rows {
+        seen = seen.saturating_add(if writes { row.writes } else { row.reads });
+        let limit = match row.below_us {
+            Some(us) => format!("{}", us as f64 / 1e6),
+            None => "+Inf".to_owned(),
+        };
+        let mut bucket = labels.clone();
+        bucket.push(("le", &limit));
+        out.sample(&format!("{name}_bucket"), &bucket, seen);
+    }
+    out.sample(&format!("{name}_count"), &labels, seen);
+}
+
+fn opened(out: &mut Out, opened: &[Opened]) {
+    let info = opened.iter().map(|o| {
+        let mode = o.access_mode.as_deref().unwrap_or_default();
+        (
+            vec![
+                ("device", o.device.as_str()),
+                ("session", o.session.as_str()),
+                ("mode", mode),
+            ],
+            Some(1),
+        )
+    });
+    out.metric(
+        "ibnbd_opened_info",
+        "gauge",
+        "A device that a client has open.",
+        info,
+    );
+}

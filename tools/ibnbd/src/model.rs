@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks, sessions, paths and opened devices of a machine.
+
+mod disk;
+mod opened;
+mod reader;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use disk::Disk;
+pub use opened::Opened;
+pub use reader::Note;
+pub use session::{Path, PathState, PathStats, Reconnects, Session, SessionState, Settings};
+
+use crate::family::{Family, Side};
+use crate::root::Root;
+use reader::Reader;
+
+/// All that there is, of both families and both sides.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Disks that are mapped here.
+    pub disks: Vec<Disk>,
+    /// Sessions of clients and servers.
+    pub sessions: Vec<Session>,
+    /// Devices that clients have open here.
+    pub opened: Vec<Opened>,
+    /// What could not be read.
+    pub notes: Vec<Note>,
+}
+
+impl Machine {
+    /// Reads all but what paths have counted.
+    pub fn read(root: &Root) -> Self {
+        let mut reader = Reader::new(root);
+        let mut disks = disk::all(&mut reader);
+        let mut sessions = Vec::new();
+        let mut opened = Vec::new();
+        for family in Family::ALL {
+            for side in Side::ALL {
+                sessions.append(&mut session::all(&mut reader, family, side));
+            }
+            opened.append(&mut opened::all(&mut reader, family));
+        }
+        for disk in &mut disks {
+            disk.count_paths(&sessions);
+        }
+        Self {
+            disks,
+            sessions,
+            opened,
+            notes: reader.notes,
+        }
+    }
+
+    /// Reads what each path has counted.
+    pub fn read_stats(&mut self, root: &Root) {
+        let mut reader = Reader::new(root);
+        for path in self.sessions.iter_mut().flat_map(|s| &mut s.paths) {
+            path.read_stats(&mut reader);
+        }
+        self.notes.append(&mut reader.notes);
+    }
+
+    /// Reads what each disk has done.
+    pub fn read_disk_stats(&mut self, root: &Root) {
+        let mut reader = Reader::new(root);
+        for disk in &mut self.disks {
+            disk.read_stat(&mut reader);
+        }
+        self.notes.append(&mut reader.notes);
+    }
+
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.disks.is_empty() && self.sessions.is_empty() && self.opened.is_empty()
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks that are mapped here.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reader::Reader;
+use super::session::Session;
+use crate::family::{Family, Side};
+use crate::value::{self, DiskStat};
+
+/// A disk. What is none is not known: the file is missing, or cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// As in `/sys/block`.
+    pub name: String,
+    /// Whose client has it.
+    pub family: Family,
+    /// Its device file.
+    pub device: String,
+    /// The session that it uses.
+    pub session: Option<String>,
+    /// Its name on the server.
+    pub mapping_path: Option<String>,
+    /// `init`, `open`, `closed` or `unmapped`.
+    pub state: Option<String>,
+    /// `ro`, `rw` or `migration`.
+    pub access_mode: Option<String>,
+    /// Whether nobody else can open the server's device.
+    pub exclusive: Option<bool>,
+    /// Its size in bytes.
+    pub size_bytes: Option<u64>,
+    /// Queues for polled I/O.
+    pub poll_queues: Option<u64>,
+    /// How often a request may be overdue before it fails; 0 for any number.
+    pub io_timeout_limit: Option<u64>,
+    /// Milliseconds after which a request is overdue.
+    pub io_timeout_ms: Option<u64>,
+    /// Whether the server has lost writes that were not flushed.
+    pub cache_lost: Option<bool>,
+    /// The name that it always has.
+    pub wwid: Option<String>,
+    /// Paths of its session.
+    pub paths: usize,
+    /// Those of them that are connected.
+    pub paths_connected: usize,
+    /// What it has done; where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stat: Option<DiskStat>,
+}
+
+impl Disk {
+    /// The folder with its own files.
+    pub fn folder(&self) -> String {
+        format!("/sys/block/{}/{}", self.name, self.family.disk())
+    }
+
+    /// Whether it can be used.
+    pub fn is_open(&self) -> bool {
+        self.state.as_deref() == Some("open")
+    }
+
+    /// Whether its `wwid` tells it from another disk of the same name: there are 16 digits at the end.
+    pub fn has_identity(&self) -> bool {
+        let last = self.wwid.as_deref().and_then(|id| id.rsplit('-').next());
+        last.is_some_and(|id| id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit()))
+    }
+
+    pub(super) fn count_paths(&mut self, sessions: &[Session]) {
+        let own = sessions.iter().find(|session| {
+            session.side == Side::Client
+                && session.family == self.family
+                && Some(&session.name) == self.session.as_ref()
+        });
+        if let Some(session) = own {
+            self.paths = session.paths.len();
+            self.paths_connected = session.connected();
+        }
+    }
+
+    pub(super) fn read_stat(&mut self, reader: &mut Reader<'_>) {
+        self.stat = reader.get(&format!("/sys/block/{}/stat", self.name), value::disk_stat);
+    }
+}
+
+pub(super) fn all(reader: &mut Reader<'_>) -> Vec<Disk> {
+    let names = reader.list("/sys/block");
+    let ours = names.iter().filter_map(|name| {
+        let of = |family: &Family| {
+            let number = name.strip_prefix(family.disk())?;
+            let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+            digits.then_some(*family)
+        };
+        Some((name, Family::ALL.iter().find_map(of)?))
+    });
+    let ours: Vec<_> = ours.collect();
+    ours.into_iter()
+        .filter_map(|(name, family)| disk(reader, name, family))
+        .collect()
+}
+
+/// A disk, unless it goes just now, or has not got its files yet.
+fn disk(reader: &mut Reader<'_>, name: &str, family: Family) -> Option<Disk> {
+    let block = format!("/sys/block/{name}");
+    let own = |file: &str| format!("{block}/{}/{file}", family.disk());
+    let state = reader.get(&own("state"), value::word);
+    if state.is_none() && !reader.root.exists(&own("")) {
+        return None;
+    }
+    Some(Disk {
+        state,
+        session: reader.get(&own("session"), value::word),
+        mapping_path: reader.get(&own("mapping_path"), value::word),
+        access_mode: reader.get(&own("access_mode"), value::word),
+        exclusive: reader.get(&own("exclusive"), value::flag),
+        size_bytes: reader.get(&format!("{block}/size"), value::sectors),
+        poll_queues: reader.get(&own("nr_poll_queues"), value::number),
+        io_timeout_limit: reader.get(&own("io_timeout_limit"), value::number),
+        io_timeout_ms: reader.get(&format!("{block}/queue/io_timeout"), value::number),
+        cache_lost: reader.get(&own("cache_lost"), value::flag),
+        wwid: reader.get(&own("wwid"), value::word),
+        name: name.to_owned(),
+        device: format!("/dev/{name}"),
+        family,
+        paths: 0,
+        paths_connected: 0,
+        stat: None,
+    })
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Reads values, and remembers what was none.
+
+use std::io;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::root::{is_gone, Root};
+
+/// A file that could not be read, or that makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Note {
+    /// Its name.
+    pub file: String,
+    /// The reason, in words.
+    pub why: String,
+}
+
+pub(super) struct Reader<'a> {
+    pub(super) root: &'a Root,
+    pub(super) notes: Vec<Note>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(root: &'a Root) -> Self {
+        Self {
+            root,
+            notes: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, file: &str, why: impl ToString) {
+        self.notes.push(Note {
+            file: file.to_owned(),
+            why: why.to_string(),
+        });
+    }
+
+    /// The names in a folder; none where there is no such folder.
+    pub(super) fn list(&mut self, folder: &str) -> Vec<String> {
+        match self.root.list_if_any(folder) {
+            Ok(names) => names,
+            Err(error) => {
+                self.note(folder, error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A value, if the file is there and has one.
+    pub(super) fn get<T>(&mut self, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+        match self.root.read(file) {
+            Ok(text) => {
+                let value = parse(&text);
+                if value.is_none() {
+                    self.note(file, not_understood(&text));
+                }
+                value
+            }
+            Err(error) if is_gone(&error) => None,
+            Err(error) => {
+                self.note(file, in_words(&error));
+                None
+            }
+        }
+    }
+
+    /// A word from a file, and none without a note if that is empty.
+    pub(super) fn get_if_any(&mut self, file: &str) -> Option<String> {
+        self.get(file, crate::value::line)
+            .filter(|text| !text.is_empty())
+    }
+}
+
+fn not_understood(text: &str) -> String {
+    match text.trim_end() {
+        "" => "it is empty".to_owned(),
+        text => {
+            let short: String = text.chars().take(40).collect();
+            let more = if short.len() < text.len() { "..." } else { "" };
+            format!("not understood: {short:?}{more}")
+        }
+    }
+}
+
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => format!("not understood: it is {error}"),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sessions and their paths.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reader::Reader;
+use crate::family::{Family, Side};
+use crate::value::{self, Latency, Traffic};
+
+/// How many of its paths a session has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionState {
+    /// All.
+    Connected,
+    /// Some.
+    Degraded,
+    /// None.
+    Disconnected,
+}
+
+impl SessionState {
+    /// As in tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Degraded => "degraded",
+            Self::Disconnected => "disconnected",
+        }
+    }
+}
+
+/// Whether a path carries requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PathState {
+    /// It does.
+    Connected,
+    /// It does not.
+    Disconnected,
+    /// The file is missing, or cannot be read.
+    Unknown,
+}
+
+impl PathState {
+    /// As in tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One client's association with one server, at either end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// The name that the client has given.
+    pub name: String,
+    /// Whose modules have it.
+    pub family: Family,
+    /// Which end this machine is.
+    pub side: Side,
+    /// How many of its paths it has.
+    pub state: SessionState,
+    /// What can be set; clients only.
+    pub settings: Settings,
+    /// Its paths; a server's are all connected.
+    pub paths: Vec<Path>,
+}
+
+/// What can be set for a session of a client.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Which path a request takes: `min-inflight`, `round-robin` or `min-latency`.
+    pub mp_policy: Option<String>,
+    /// Attempts in a row to connect a lost path again; -1 for any number.
+    pub max_reconnect_attempts: Option<i64>,
+    /// Longest delay before the first of them, in milliseconds.
+    pub reconnect_delay_ms: Option<i64>,
+    /// Milliseconds between heartbeats.
+    pub hb_interval_ms: Option<i64>,
+    /// Heartbeats that may be missed.
+    pub hb_missed_max: Option<i64>,
+    /// Seconds that requests wait while there is no path.
+    pub queue_timeout_s: Option<i64>,
+}
+
+impl Settings {
+    /// Names and values of those that are known, as they are written to files.
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let number = |name, value: Option<i64>| value.map(|v| (name, v.to_string()));
+        [
+            self.mp_policy.clone().map(|v| ("mp_policy", v)),
+            number("max_reconnect_attempts", self.max_reconnect_attempts),
+            number("reconnect_delay_ms", self.reconnect_delay_ms),
+            number("hb_interval_ms", self.hb_interval_ms),
+            number("hb_missed_max", self.hb_missed_max),
+            number("queue_timeout_s", self.queue_timeout_s),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// A pair of addresses over which a session runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Path {
+    /// The session's name.
+    pub session: String,
+    /// The name of its folder: the addresses.
+    pub name: String,
+    /// Whose modules have it.
+    pub family: Family,
+    /// Which end this machine is.
+    pub side: Side,
+    /// Whether it carries requests.
+    pub state: PathState,
+    /// The client's address.
+    pub src: Option<String>,
+    /// The server's address.
+    pub dst: Option<String>,
+    /// The RDMA device here.
+    pub hca: Option<String>,
+    /// The port of that.
+    pub port: Option<u64>,
+    /// The time in which the last heartbeat was answered, in nanoseconds; clients only.
+    pub latency_ns: Option<u64>,
+    /// Why it was lost, or could not be connected, the last time.
+    pub last_error: Option<String>,
+    /// What it has counted; where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stats: Option<PathStats>,
+}
+
+/// What a path has counted. What is none is not told by that side or family.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathStats {
+    /// Requests and bytes.
+    pub traffic: Option<Traffic>,
+    /// Attempts to connect it again.
+    pub reconnects: Option<Reconnects>,
+    /// Requests by the time they took.
+    pub latency: Option<Latency>,
+}
+
+/// Attempts to connect a path again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reconnects {
+    /// Those that succeeded.
+    pub successful: u64,
+    /// Those that did not.
+    pub failed: u64,
+}
+
+impl Session {
+    /// The folder with its files.
+    pub fn folder(&self) -> String {
+        format!("{}/{}", self.family.sessions(self.side), self.name)
+    }
+
+    /// Paths that are connected.
+    pub fn connected(&self) -> usize {
+        let connected = |path: &&Path| path.state == PathState::Connected;
+        self.paths.iter().filter(connected).count()
+    }
+}
+
+impl Path {
+    /// The folder with its files.
+    pub fn folder(&self) -> String {
+        format!(
+            "{}/{}/paths/{}",
+            self.family.sessions(self.side),
+            self.session,
+            self.name
+        )
+    }
+
+    pub(super) fn read_stats(&mut self, reader: &mut Reader<'_>) {
+        let file = |name: &str| format!("{}/stats/{name}", self.folder());
+        let client = self.side == Side::Client;
+        let ours = self.family == Family::Ibnbd;
+        self.stats = Some(PathStats {
+            traffic: reader.get(&file("rdma"), value::traffic),
+            reconnects: client
+                .then(|| reader.get(&file("reconnects"), value::pair))
+                .flatten()
+                .map(|(successful, failed)| Reconnects { successful, failed }),
+            latency: (client && ours)
+                .then(|| reader.get(&file("rdma_lat_us"), value::latency))
+                .flatten(),
+        });
+    }
+}
+
+pub(super) fn all(reader: &mut Reader<'_>, family: Family, side: Side) -> Vec<Session> {
+    let class = family.sessions(side);
+    let names = reader.list(class);
+    let found = names.into_iter().filter(|name| name != "ctl");
+    found
+        .filter_map(|name| session(reader, family, side, name))
+        .collect()
+}
+
+/// A session, unless it goes just now.
+fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) -> Option<Session> {
+    let folder = format!("{}/{name}", family.sessions(side));
+    let names = reader.list(&format!("{folder}/paths"));
+    if names.is_empty() && !reader.root.exists(&folder) {
+        return None;
+    }
+    let paths: Vec<Path> = names
+        .into_iter()
+        .filter_map(|path| self::path(reader, family, side, &name, path))
+        .collect();
+    let settings = match side {
+        Side::Client => settings(reader, &folder),
+        Side::Server => Settings::default(),
+    };
+    let mut session = Session {
+        name,
+        family,
+        side,
+        state: SessionState::Connected,
+        settings,
+        paths,
+    };
+    session.state = match session.connected() {
+        0 => SessionState::Disconnected,
+        n if n < session.paths.len() => SessionState::Degraded,
+        _ => SessionState::Connected,
+    };
+    Some(session)
+}
+
+fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {
+    let file = |name: &str| format!("{folder}/{name}");
+    Settings {
+        mp_policy: reader
+            .get(&file("mp_policy"), value::policy)
+            .or_else(|| reader.get(&file("mpath_policy"), value::policy)),
+        max_reconnect_attempts: reader.get(&file("max_reconnect_attempts"), value::number),
+        reconnect_delay_ms: reader.get(&file("reconnect_delay_ms"), value::number),
+        hb_interval_ms: reader.get(&file("hb_interval_ms"), value::number),
+        hb_missed_max: reader.get(&file("hb_missed_max"), value::number),
+        queue_timeout_s: reader.get(&file("queue_timeout_s"), value::number),
+    }
+}
+
+/// A path, unless it goes just now.
+fn path(
+    reader: &mut Reader<'_>,
+    family: Family,
+    side: Side,
+    session: &str,
+    name: String,
+) -> Option<Path> {
+    let folder = format!("{}/{session}/paths/{name}", family.sessions(side));
+    let file = |name: &str| format!("{folder}/{name}");
+    let src = reader.get_if_any(&file("src_addr"));
+    let dst = reader.get_if_any(&file("dst_addr"));
+    if dst.is_none() && !reader.root.exists(&folder) {
+        return None;
+    }
+    let client = side == Side::Client;
+    let state = match client.then(|| reader.get(&file("state"), value::word)) {
+        // A server shows connected ones only.
+        None => PathState::Connected,
+        Some(Some(state)) if state == "connected" => PathState::Connected,
+        Some(Some(_)) => PathState::Disconnected,
+        Some(None) => PathState::Unknown,
+    };
+    let latency = client.then(|| reader.get(&file("cur_latency"), value::nanoseconds));
+    Some(Path {
+        session: session.to_owned(),
+        family,
+        side,
+        state,
+        src,
+        dst,
+        hca: reader.get_if_any(&file("hca_name")),
+        port: reader.get(&file("hca_port"), value::number),
+        latency_ns: latency.flatten().flatten(),
+        last_error: client
+            .then(|| reader.get_if_any(&file("last_error")))
+            .flatten(),
+        name,
+        stats: None,
+    })
+}

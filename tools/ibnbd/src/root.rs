@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files below a root.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// What a file of sysfs can be at most. One has a page; the largest of ours, several.
+const MAX_FILE: usize = 1 << 20;
+
+/// Where the machine's files begin.
+#[derive(Clone, Debug)]
+pub struct Root {
+    base: PathBuf,
+    #[cfg(test)]
+    pub(crate) opened: std::rc::Rc<std::cell::RefCell<Vec<String>>>,
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self::new("/")
+    }
+}
+
+impl Root {
+    /// A root at that folder; `/` on a machine.
+    pub fn new(base: impl Into<PathBuf>) -> Self {
+        Self {
+            base: base.into(),
+            #[cfg(test)]
+            opened: std::rc::Rc::default(),
+        }
+    }
+
+    /// Whether it is the machine itself, and not a folder that looks like one.
+    pub fn is_machine(&self) -> bool {
+        self.base == Path::new("/")
+    }
+
+    /// Where a file really is. `path` is written as on a machine, from `/` on.
+    pub fn real(&self, path: &str) -> PathBuf {
+        self.base.join(path.trim_start_matches('/'))
+    }
+
+    /// The text of a file, with one opening.
+    ///
+    /// # Errors
+    ///
+    /// The system's; `InvalidData` for what is no text (UTF-8) or longer than a MiB.
+    pub fn read(&self, path: &str) -> io::Result<String> {
+        #[cfg(test)]
+        self.opened.borrow_mut().push(path.to_owned());
+        let mut bytes = Vec::with_capacity(4096);
+        let file = File::open(self.real(path))?;
+        let read = file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
+        if read > MAX_FILE {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too long"));
+        }
+        String::from_utf8(bytes)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+    }
+
+    /// The names in a folder, sorted; numbers in them count as numbers.
+    ///
+    /// Names that are no UTF-8 are left out: the kernel makes none.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let mut names: Vec<String> = fs::read_dir(self.real(folder))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort_by_cached_key(|name| natural(name));
+        Ok(names)
+    }
+
+    /// The same, and none where there is no such folder.
+    ///
+    /// # Errors
+    ///
+    /// The system's, other than that.
+    pub fn list_if_any(&self, folder: &str) -> io::Result<Vec<String>> {
+        match self.list(folder) {
+            Err(error) if is_gone(&error) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    /// Whether there is such a file or folder.
+    pub fn exists(&self, path: &str) -> bool {
+        self.real(path).exists()
+    }
+
+    /// The last part of what a link points to.
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.real(path)).ok()?;
+        target.file_name().and_then(OsStr::to_str).map(String::from)
+    }
+
+    /// Writes to a file that is there, in one piece, as sysfs wants it.
+    ///
+    /// # Errors
+    ///
+    /// The system's, which is the driver's answer.
+    pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).open(self.real(path))?;
+        let written = file.write(text.as_bytes())?;
+        if written == text.len() {
+            Ok(())
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::WriteZero,
+                "the kernel took a part of it only",
+            ))
+        }
+    }
+}
+
+/// Whether an error says that the file is not there, or goes just now.
+pub fn is_gone(error: &io::Error) -> bool {
+    const ENODEV: i32 = 19;
+    error.kind() == io::ErrorKind::NotFound
+        || error.kind() == io::ErrorKind::NotADirectory
+        || error.raw_os_error() == Some(ENODEV)
+}
+
+/// A key that sorts `ibnbd10` after `ibnbd9`.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut key = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(digits);
+        let end = tail
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(tail.len());
+        let (number, tail) = tail.split_at(end);
+        key.push((word.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_sort_as_numbers() {
+        let mut names = vec!["ibnbd10", "ibnbd9", "ibnbd", "a2b10", "a2b9"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["a2b9", "a2b10", "ibnbd9", "ibnbd10", "ibnbd"]);
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_text_is_no_value() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("huge"), vec![b'x'; MAX_FILE + 1]).unwrap();
+        fs::write(folder.path().join("odd"), b"\xff\xfe").unwrap();
+        let root = Root::new(folder.path());
+        for name in ["/huge", "/odd"] {
+            let error = root.read(name).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn a_write_makes_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Root::new(folder.path()).write("/x", "1").unwrap_err();
+        assert!(is_gone(&error));
+    }
+}

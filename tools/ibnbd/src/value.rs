@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What files say, as values. Each function is `None` for a text that is none of its kind.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A line: the text without the newline at its end.
+pub fn line(text: &str) -> Option<String> {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    (!text.contains('\n')).then(|| text.to_owned())
+}
+
+/// A line that is not empty.
+pub fn word(text: &str) -> Option<String> {
+    line(text).filter(|text| !text.is_empty())
+}
+
+/// A number.
+pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    line(text)?.trim().parse().ok()
+}
+
+/// `0` or `1`, `N` or `Y`.
+pub fn flag(text: &str) -> Option<bool> {
+    match line(text)?.as_str() {
+        "0" | "N" => Some(false),
+        "1" | "Y" => Some(true),
+        _ => None,
+    }
+}
+
+/// Bytes, from a number of sectors of 512.
+pub fn sectors(text: &str) -> Option<u64> {
+    number::<u64>(text)?.checked_mul(512)
+}
+
+/// Nanoseconds: `123 ns`. Zero stands for none, and so does mainline's `-1`.
+pub fn nanoseconds(text: &str) -> Option<Option<u64>> {
+    let text = line(text)?;
+    let number: i64 = text
+        .strip_suffix("ns")
+        .unwrap_or(&text)
+        .trim()
+        .parse()
+        .ok()?;
+    Some(u64::try_from(number).ok().filter(|&n| n > 0))
+}
+
+/// The policy of a session: the word of `min-inflight (MI: 1)`.
+pub fn policy(text: &str) -> Option<String> {
+    let text = line(text)?;
+    let word = text.split_whitespace().next()?;
+    Some(word.to_owned())
+}
+
+/// A size as people write it: `10G`, `512M`, `4096`, `2048s`; bytes, or sectors with `s`.
+///
+/// K, M, G, T and P are powers of 1024, with or without `iB`.
+pub fn size(text: &str) -> Option<u64> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "" | "B" => 1,
+        "s" => 512,
+        "K" | "k" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        "P" | "PiB" => 1 << 50,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// A size for people: `64.0 MiB`.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// What a path has carried: `stats/rdma`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Traffic {
+    /// Reads that were handed to the path.
+    pub reads: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Writes and all else.
+    pub writes: u64,
+    /// Bytes of these.
+    pub write_bytes: u64,
+    /// Requests that have not ended; mainline's server does not say.
+    pub in_flight: Option<u64>,
+    /// Requests that left the path for another one; clients only.
+    pub failovers: Option<u64>,
+}
+
+/// Reads `stats/rdma`: four to six numbers.
+pub fn traffic(text: &str) -> Option<Traffic> {
+    let numbers = numbers(text)?;
+    let &[reads, read_bytes, writes, write_bytes, ref more @ ..] = numbers.as_slice() else {
+        return None;
+    };
+    (more.len() <= 2).then(|| Traffic {
+        reads,
+        read_bytes,
+        writes,
+        write_bytes,
+        in_flight: more.first().copied(),
+        failovers: more.get(1).copied(),
+    })
+}
+
+/// All words as numbers; signed ones are none.
+pub fn numbers(text: &str) -> Option<Vec<u64>> {
+    let text = line(text)?;
+    text.split_whitespace().map(|w| w.parse().ok()).collect()
+}
+
+/// Two numbers.
+pub fn pair(text: &str) -> Option<(u64, u64)> {
+    match numbers(text)?.as_slice() {
+        &[a, b] => Some((a, b)),
+        _ => None,
+    }
+}
+
+/// Requests by the time they took: `stats/rdma_lat_us`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// The rows; the last one has no limit.
+    pub rows: Vec<LatencyRow>,
+    /// The longest read, in microseconds.
+    pub longest_read_us: u64,
+    /// The longest write, in microseconds.
+    pub longest_write_us: u64,
+}
+
+/// One row: what took less than the limit, and not less than the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatencyRow {
+    /// Microseconds; none in the last row.
+    pub below_us: Option<u64>,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+/// Reads `stats/rdma_lat_us`.
+pub fn latency(text: &str) -> Option<Latency> {
+    let mut found = Latency::default();
+    let mut ended = false;
+    for row in text.lines() {
+        let (label, numbers) = row.split_once(':')?;
+        let (reads, writes) = pair(numbers)?;
+        let label = label.trim();
+        if label == "maximum us" {
+            (found.longest_read_us, found.longest_write_us) = (reads, writes);
+            ended = true;
+            continue;
+        }
+        let below_us = match label.strip_prefix(">=") {
+            Some(_) => None,
+            None => Some(label.strip_suffix("us")?.trim().parse().ok()?),
+        };
+        found.rows.push(LatencyRow {
+            below_us,
+            reads,
+            writes,
+        });
+    }
+    let last = found.rows.last()?;
+    (ended && last.below_us.is_none()).then_some(found)
+}
+
+impl Latency {
+    /// The limit below which `percent` of the reads or writes stay: microseconds, from the row that
+    /// the request is in; the longest one for the last row. None without requests.
+    pub fn percentile(&self, percent: u64, of_writes: bool) -> Option<u64> {
+        let count = |row: &LatencyRow| if of_writes { row.writes } else { row.reads };
+        let all = self.rows.iter().map(count).fold(0, u64::saturating_add);
+        let wanted = (u128::from(all) * u128::from(percent)).div_ceil(100);
+        if all == 0 {
+            return None;
+        }
+        let mut seen = 0u128;
+        for row in &self.rows {
+            seen += u128::from(count(row));
+            if seen >= wanted.max(1) {
+                let longest = if of_writes {
+                    self.longest_write_us
+                } else {
+                    self.longest_read_us
+                };
+                return Some(row.below_us.unwrap_or(longest));
+            }
+        }
+        None
+    }
+
+    /// What was counted since `before`; all of it if that counted more, after a reset.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut left = self.clone();
+        if before.rows.len() != left.rows.len() {
+            return left;
+        }
+        for (row, old) in left.rows.iter_mut().zip(&before.rows) {
+            match (
+                row.reads.checked_sub(old.reads),
+                row.writes.checked_sub(old.writes),
+            ) {
+                (Some(reads), Some(writes)) => (row.reads, row.writes) = (reads, writes),
+                _ => return self.clone(),
+            }
+        }
+        left
+    }
+}
+
+/// What a disk has done: the file `stat` of a block device, as far as it is of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskStat {
+    /// Reads that ended.
+    pub reads: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
+    /// Milliseconds that all reads took together.
+    pub read_ms: u64,
+    /// Writes that ended.
+    pub writes: u64,
+    /// Bytes of these.
+    pub write_bytes: u64,
+    /// Milliseconds that all writes took together.
+    pub write_ms: u64,
+    /// Requests that have not ended.
+    pub in_flight: u64,
+    /// Discards that ended.
+    pub discards: u64,
+    /// Flushes that ended.
+    pub flushes: u64,
+}
+
+/// Reads `stat` of a block device.
+pub fn disk_stat(text: &str) -> Option<DiskStat> {
+    let all = numbers(text.trim_end_matches('\n'))?;
+    let at = |index: usize| all.get(index).copied();
+    Some(DiskStat {
+        reads: at(0)?,
+        read_bytes: at(2)?.checked_mul(512)?,
+        read_ms: at(3)?,
+        writes: at(4)?,
+        write_bytes: at(6)?.checked_mul(512)?,
+        write_ms: at(7)?,
+        in_flight: at(8)?,
+        discards: at(11).unwrap_or(0),
+        flushes: at(15).unwrap_or(0),
+    })
+}

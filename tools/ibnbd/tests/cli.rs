@@ -1,0 +1,719 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command over a made tree.
+
+mod tree;
+
+use assert_cmd::Command;
+use ibnbd_host::document;
+use serde::de::DeserializeOwned;
+use tree::Tree;
+
+fn ibnbd(tree: &Tree, words: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("ibnbd").unwrap();
+    command.arg("--root").arg(tree.base()).args(words);
+    command
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(tree: &Tree, words: &[&str]) -> Ran {
+    let output = ibnbd(tree, words).output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn good(tree: &Tree, words: &[&str]) -> String {
+    let ran = run(tree, words);
+    assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
+    assert_eq!(ran.err, "", "{words:?}");
+    ran.out
+}
+
+/// Lines of a table as words.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    text.lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn list_shows_disks_and_what_clients_have_open() {
+    let tree = Tree::new();
+    tree.usual_client().server("/x").opened("sda", "u", "a");
+    let text = good(&tree, &["list"]);
+    let rows = rows(&text);
+    assert_eq!(
+        rows[0],
+        ["DISK", "STATE", "SIZE", "MODE", "SESSION", "PATHS", "DEVICE"]
+    );
+    assert_eq!(
+        rows[3],
+        [
+            "ibnbd10",
+            "open",
+            "64.0",
+            "MiB",
+            "rw",
+            "t",
+            "1/2",
+            "/dev/nullb0"
+        ]
+    );
+    assert_eq!(rows[5], ["OPENED", "SIZE", "MODE", "CLIENT", "AS"]);
+    assert_eq!(rows[6], ["sda", "64.0", "MiB", "rw", "u", "a"]);
+}
+
+#[test]
+fn columns_are_chosen_by_name() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = good(&tree, &["list", "--columns", "device,disk", "-o", "csv"]);
+    assert_eq!(
+        text,
+        "device,disk\n/dev/nullb0,ibnbd0\ndisk1,ibnbd1\n/dev/nullb0,ibnbd10\n"
+    );
+    let ran = run(&tree, &["list", "--columns", "colour"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("there is no column colour"), "{}", ran.err);
+}
+
+#[test]
+fn what_a_peer_has_named_is_harmless_in_a_table() {
+    let tree = Tree::new();
+    tree.server("/x").opened("sda", "u", "a\x1b[31m");
+    let text = good(&tree, &["list"]);
+    assert!(!text.contains('\x1b'), "{text:?}");
+    let csv = good(&tree, &["list", "-o", "csv", "--columns", "as"]);
+    assert_eq!(csv, "as\na\u{1b}[31m\n");
+}
+
+fn documents<T: DeserializeOwned + PartialEq + std::fmt::Debug>(tree: &Tree, words: &[&str]) -> T {
+    let with = |format| {
+        let mut all = words.to_vec();
+        all.extend(["-o", format]);
+        ibnbd(tree, &all).output().unwrap().stdout
+    };
+    // Fields that are not in the schema are refused.
+    let json: T = serde_json::from_slice(&with("json")).unwrap();
+    let yaml: T = serde_yaml_ng::from_slice(&with("yaml")).unwrap();
+    assert_eq!(json, yaml);
+    json
+}
+
+#[test]
+fn documents_are_as_the_schema_says() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .mainline()
+        .server("/exports")
+        .folder("/exports");
+    tree.served("u", "10.0.1.3", "10.0.1.1")
+        .opened("sda", "u", "a");
+    assert_eq!(documents::<document::List>(&tree, &["list"]).disks.len(), 4);
+    assert_eq!(
+        documents::<document::Sessions>(&tree, &["sessions"])
+            .sessions
+            .len(),
+        5
+    );
+    assert_eq!(
+        documents::<document::Paths>(&tree, &["paths"]).paths.len(),
+        7
+    );
+    assert_eq!(
+        documents::<document::Paths>(&tree, &["paths", "s"])
+            .paths
+            .len(),
+        2
+    );
+    assert_eq!(
+        documents::<document::Stats>(&tree, &["stats"]).paths.len(),
+        7
+    );
+    assert!(documents::<document::Show>(&tree, &["show", "ibnbd0"])
+        .disk
+        .is_some());
+    assert!(documents::<document::Show>(&tree, &["show", "s"])
+        .session
+        .is_some());
+    assert!(documents::<document::Show>(&tree, &["show", "s/10.0.1.1"])
+        .path
+        .is_some());
+    assert!(documents::<document::Show>(&tree, &["show", "sda"])
+        .opened
+        .is_some());
+    assert_eq!(
+        documents::<document::Clients>(&tree, &["clients"])
+            .clients
+            .len(),
+        2
+    );
+    assert_eq!(
+        documents::<document::Exports>(&tree, &["export", "list"]).directory,
+        "/exports"
+    );
+    assert!(!documents::<document::Check>(&tree, &["check"])
+        .findings
+        .is_empty());
+    assert_eq!(
+        documents::<document::Status>(&tree, &["status"])
+            .health
+            .paths,
+        4
+    );
+}
+
+/// To make it anew: `IBNBD_WRITE_SCHEMA=1 cargo test -p ibnbd schema`.
+#[test]
+fn the_schema_is_the_one_in_the_documentation() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../Documentation/tool.schema.json"
+    );
+    if std::env::var_os("IBNBD_WRITE_SCHEMA").is_some() {
+        std::fs::write(file, document::schema()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(file).unwrap(), document::schema());
+}
+
+#[test]
+fn names_lead_to_disks() {
+    let tree = Tree::new();
+    tree.usual_client();
+    tree.file("/dev/ibnbd1", "")
+        .link("/dev/disk/by-ibnbd/s/disk1", "../../../ibnbd1");
+    for name in [
+        "ibnbd1",
+        "/dev/ibnbd1",
+        "disk1",
+        "disk1@s",
+        "/dev/disk/by-ibnbd/s/disk1",
+        "ibnbd-sdisk1-0123456789abcdef",
+    ] {
+        assert_eq!(
+            documents::<document::Show>(&tree, &["show", name])
+                .disk
+                .unwrap()
+                .name,
+            "ibnbd1",
+            "{name}"
+        );
+    }
+    let ran = run(&tree, &["show", "/dev/nullb0"]);
+    assert_eq!(ran.code, 3);
+    assert!(
+        ran.err.contains("take one of: ibnbd0 ibnbd10"),
+        "{}",
+        ran.err
+    );
+    let ran = run(&tree, &["show", "nothing"]);
+    assert_eq!(ran.code, 3);
+    assert!(
+        ran.err.contains("there is none of that name"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn without_modules_nothing_is_changed_and_the_remedy_is_said() {
+    let tree = Tree::new();
+    for words in [
+        &["map", "10.0.1.1", "d"][..],
+        &["unmap", "ibnbd0"],
+        &["remap", "ibnbd0"],
+        &["resize", "ibnbd0", "1G"],
+        &["path", "add", "s", "10.0.1.1"],
+        &["policy", "s"],
+        &["set", "s", "hb_missed_max=3"],
+        &["disconnect", "s"],
+        &["close", "sda"],
+    ] {
+        let ran = run(&tree, words);
+        assert_eq!(ran.code, 4, "{words:?}: {}", ran.err);
+        assert!(ran.err.contains("remedy: modprobe ibnbd_"), "{}", ran.err);
+    }
+    for words in [
+        &["list"][..],
+        &["sessions"],
+        &["paths"],
+        &["stats"],
+        &["clients"],
+    ] {
+        let ran = run(&tree, words);
+        assert_eq!(ran.code, 0, "{words:?}");
+        assert!(ran.err.contains("see `ibnbd check`"), "{}", ran.err);
+    }
+    assert_eq!(run(&tree, &["status"]).code, 3);
+    assert_eq!(run(&tree, &["check"]).code, 1);
+}
+
+const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
+
+#[test]
+fn map_writes_the_line_and_prints_the_disk() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file("/proc/sys/kernel/hostname", "host1.example\n")
+        .file(MAP_FILE, "");
+    tree.file("/sys/class/net/eth0/ifindex", "7\n");
+    tree.disk(2, "host1@10-0-1-1", "data");
+    assert_eq!(
+        good(&tree, &["map", "10.0.1.1,fe80::1%eth0", "data"]),
+        "/dev/ibnbd2\n"
+    );
+    assert_eq!(
+        tree.text(MAP_FILE),
+        "sessname=host1@10-0-1-1 device_path=data path=ip:10.0.1.1 path=ip:fe80::1%7"
+    );
+    tree.file(MAP_FILE, "");
+    let words = [
+        "map",
+        "localhost",
+        "disk1",
+        "--session",
+        "s",
+        "--path",
+        "10.0.1.2,10.0.1.1",
+        "--migration",
+        "--exclusive",
+    ];
+    assert_eq!(good(&tree, &words), "/dev/ibnbd1\n");
+    let text = tree.text(MAP_FILE);
+    assert!(
+        text.starts_with("sessname=s device_path=disk1 path=ip:10.0.1.2,ip:10.0.1.1 path=ip:"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with(" access_mode=migration exclusive=1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn lines_that_make_no_sense_are_not_written() {
+    let tree = Tree::new();
+    tree.usual_client();
+    for (words, why) in [
+        (&["map", "10.0.1.1", "a b"][..], "blanks"),
+        (&["map", "10.0.1.1", "d sessname=x"], "blanks"),
+        (&["map", "10.0.1.1", "d\u{a0}e"], "blanks"),
+        (&["map", "10.0.1.1", "d", "--session", "a.b"], "'/' or '.'"),
+        (&["map", "10.0.1.1", "d", "--session", "-b"], ""),
+        (&["map", "0.0.0.0", "d"], "names no single host"),
+        (&["map", "", "d"], "empty"),
+        (
+            &["map", "10.0.1.1", "d", "--ro", "--migration"],
+            "cannot be used with",
+        ),
+        (&["map", "10.0.1.1", "d", "--port", "0"], "0 is not in"),
+        (
+            &["map", "10.0.1.1", "d", "--path", "fd00::1,10.0.1.1"],
+            "different kinds",
+        ),
+        (&["map", "fe80::1%nonet0", "d"], "no such interface"),
+        (&["map", "no-such-host.invalid", "d"], "no address is known"),
+        (&["resize", "ibnbd0", "1.5G"], "no size"),
+        (&["resize", "ibnbd0", "513"], "whole number of sectors"),
+        (&["set", "s", "colour=1"], "no such setting"),
+        (&["set", "s", "hb_missed_max"], "no SETTING=VALUE"),
+        (&["set", "ibnbd0", "queue_timeout_s=1"], "no such setting"),
+    ] {
+        let ran = run(&tree, words);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.err);
+        assert!(ran.err.contains(why), "{words:?}: {}", ran.err);
+        assert!(tree.text(MAP_FILE).starts_with("Usage"));
+    }
+}
+
+#[test]
+fn commands_write_to_their_files() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .server("/x")
+        .served("u", "10.0.1.3", "10.0.1.1")
+        .opened("sda", "u", "a")
+        .opened("sda", "v", "a");
+    let path = "/sys/class/ibtrs-client/t/paths/ip:10.0.2.2@ip:10.0.3.2";
+    for (words, file, text) in [
+        (
+            &["unmap", "ibnbd0"][..],
+            "/sys/block/ibnbd0/ibnbd/unmap_device",
+            "normal",
+        ),
+        (
+            &["unmap", "disk1", "--force"],
+            "/sys/block/ibnbd1/ibnbd/unmap_device",
+            "force",
+        ),
+        (
+            &["remap", "ibnbd0"],
+            "/sys/block/ibnbd0/ibnbd/remap_device",
+            "1",
+        ),
+        (
+            &["resize", "ibnbd0", "1M"],
+            "/sys/block/ibnbd0/ibnbd/resize",
+            "2048",
+        ),
+        (
+            &["path", "add", "t", "10.0.9.2,10.0.9.1"],
+            "/sys/class/ibtrs-client/t/add_path",
+            "ip:10.0.9.2,ip:10.0.9.1",
+        ),
+        (
+            &["path", "remove", "t", "10.0.3.2"],
+            &format!("{path}/remove_path"),
+            "1",
+        ),
+        (
+            &["path", "reconnect", "t", "10.0.2.2,10.0.3.2"],
+            &format!("{path}/reconnect"),
+            "1",
+        ),
+        (
+            &["path", "disconnect", "t", "ip:10.0.2.2@ip:10.0.3.2"],
+            &format!("{path}/disconnect"),
+            "1",
+        ),
+        (
+            &["policy", "s", "min-latency"],
+            "/sys/class/ibtrs-client/s/mp_policy",
+            "min-latency",
+        ),
+        (
+            &["set", "s", "queue_timeout_s=300"],
+            "/sys/class/ibtrs-client/s/queue_timeout_s",
+            "300",
+        ),
+        (
+            &["set", "ibnbd1", "io_timeout_ms=5000"],
+            "/sys/block/ibnbd1/queue/io_timeout",
+            "5000",
+        ),
+        (
+            &["set", "ibnbd1", "io_timeout_limit=3"],
+            "/sys/block/ibnbd1/ibnbd/io_timeout_limit",
+            "3",
+        ),
+        (
+            &["disconnect", "u"],
+            "/sys/class/ibtrs-server/u/paths/ip:10.0.1.3@ip:10.0.1.1/disconnect",
+            "1",
+        ),
+        (
+            &["close", "sda", "v"],
+            "/sys/class/ibnbd-server/ctl/devices/sda/sessions/v/force_close",
+            "1",
+        ),
+    ] {
+        tree.file(file, "");
+        assert_eq!(good(&tree, words), "", "{words:?}");
+        assert_eq!(tree.text(file), text, "{words:?}");
+    }
+    // Only the session that was named.
+    assert!(tree
+        .text("/sys/class/ibnbd-server/ctl/devices/sda/sessions/u/force_close")
+        .starts_with("Usage"));
+    assert_eq!(good(&tree, &["policy", "t"]), "min-inflight\n");
+}
+
+#[test]
+fn statistics_are_shown_and_then_reset() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let file = |n: usize| {
+        format!("/sys/class/ibtrs-client/s/paths/ip:10.0.{n}.2@ip:10.0.{n}.1/stats/reset_all")
+    };
+    tree.file(&file(1), "").file(&file(2), "");
+    let text = good(&tree, &["stats", "s", "--reset"]);
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 3);
+    assert!(text.contains("8/2500"), "{text}");
+    assert_eq!(
+        (tree.text(&file(1)).as_str(), tree.text(&file(2)).as_str()),
+        ("1", "1")
+    );
+    let other = "/sys/class/ibtrs-client/t/paths/ip:10.0.1.2@ip:10.0.3.1/stats/reset_all";
+    assert!(tree.text(other).starts_with("echo"));
+}
+
+#[test]
+fn mainline_is_looked_at_and_not_touched() {
+    let tree = Tree::new();
+    tree.client().server("/x").mainline();
+    assert!(good(&tree, &["list"]).contains("rnbd0"));
+    assert!(good(&tree, &["paths"]).contains("17.0 us"));
+    for words in [
+        &["unmap", "rnbd0"][..],
+        &["path", "add", "m", "10.0.1.9"],
+        &["set", "m", "max_reconnect_attempts=1"],
+        &["set", "rnbd0", "io_timeout_ms=1"],
+        &["disconnect", "n"],
+        &["close", "nullb1"],
+    ] {
+        let ran = run(&tree, words);
+        assert!(ran.code == 2 || ran.code == 3, "{words:?}: {}", ran.err);
+    }
+    assert!(tree
+        .text("/sys/block/rnbd0/rnbd/unmap_device")
+        .starts_with("Usage"));
+}
+
+#[test]
+fn status_is_one_line_and_a_code() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let ran = run(&tree, &["status"]);
+    assert_eq!(ran.code, 1);
+    let line = "WARNING: session t: 1 of 2 paths connected (3 of 3 disks open, 3 of 4 paths connected, 0 clients)\n";
+    assert_eq!(ran.out, line);
+    tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n");
+    let ran = run(&tree, &["status"]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.out.starts_with("CRITICAL: ibnbd0: flushes fail"),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
+fn a_healthy_machine_is_ok() {
+    let tree = Tree::new();
+    tree.client().session(
+        "s",
+        &[
+            ("10.0.1.2", "10.0.1.1", "connected"),
+            ("10.0.2.2", "10.0.2.1", "connected"),
+        ],
+    );
+    tree.disk(0, "s", "d")
+        .file("/usr/lib/udev/rules.d/60-ibnbd.rules", "");
+    tree.files(
+        "/sys/class/infiniband/mlx5_0/ports/1",
+        &[("state", "4: ACTIVE\n"), ("gid_attrs/ndevs/0", "eth0\n")],
+    );
+    tree.file("/sys/class/net/eth0/mtu", "9000\n");
+    assert_eq!(
+        good(&tree, &["status"]),
+        "OK: 1 of 1 disks open, 2 of 2 paths connected, 0 clients\n"
+    );
+    assert_eq!(good(&tree, &["check"]), "nothing is wrong\n");
+}
+
+#[test]
+fn check_finds_what_is_wrong_and_the_remedy() {
+    let tree = Tree::new();
+    tree.usual_client().server("/dev");
+    tree.files(
+        "/sys/class/infiniband/rxe0/ports/1",
+        &[("state", "1: DOWN\n"), ("gid_attrs/ndevs/0", "eth0\n")],
+    );
+    tree.file("/sys/class/net/eth0/mtu", "1500\n");
+    tree.file("/sys/block/ibnbd1/ibnbd/state", "closed\n")
+        .file("/sys/block/ibnbd10/ibnbd/wwid", "ibnbd-t-x\n");
+    tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n")
+        .file("/sys/class/ibtrs-client/s/hb_missed_max", "?\n");
+    tree.file(
+        "/sys/module/ibtrs_server/parameters/always_invalidate",
+        "N\n",
+    );
+    let ran = run(&tree, &["check"]);
+    assert_eq!(ran.code, 1);
+    for text in [
+        "error: ibnbd1 is closed though its server is there",
+        "remedy: ibnbd remap ibnbd1",
+        "ibnbd set ibnbd0 cache_lost=0",
+        "warning: session t: path ip:10.0.2.2@ip:10.0.3.2 is not connected: no heartbeat from the server (ETIMEDOUT)",
+        "remedy: ibnbd path reconnect t ip:10.0.2.2@ip:10.0.3.2",
+        "rxe0 port 1 is DOWN",
+        "remedy: ip link set eth0 up",
+        "MTU of 1500",
+        "ibnbd10 has no identity",
+        "dev_search_path=/dev: whoever reaches the port",
+        "always_invalidate=N",
+        "hb_missed_max: not understood: \"?\"",
+        "rules for udev are not installed",
+    ] {
+        assert!(ran.out.contains(text), "{text}: {}", ran.out);
+    }
+    let first_hint = ran.out.find("hint:").unwrap();
+    assert!(ran.out.rfind("error:").unwrap() < first_hint);
+}
+
+#[test]
+fn interrupts_that_are_not_spread_are_found() {
+    let tree = Tree::new();
+    tree.client()
+        .session("s", &[("10.0.1.2", "10.0.1.1", "connected")]);
+    let path = "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1";
+    tree.files(
+        path,
+        &[
+            ("hca_name", "mlx5_0\n"),
+            ("stats/rdma", "9000 1 9000 1 0 0\n"),
+            ("stats/cpu_migration_from", "9000 1 \n"),
+        ],
+    );
+    assert!(run(&tree, &["check"]).out.contains("9001 of 18000 answers"));
+    tree.files(path, &[("stats/cpu_migration_from", "8999 1 \n")]);
+    assert!(!run(&tree, &["check"]).out.contains("answers"));
+}
+
+#[test]
+fn exports_are_checked() {
+    for (search, text) in [
+        ("", "dev_search_path is not set"),
+        ("/nowhere", "/nowhere cannot be read"),
+        ("/empty", "nothing is exported"),
+        ("/", "every disk of this machine"),
+    ] {
+        let tree = Tree::new();
+        tree.server(search).folder("/empty");
+        let out = run(&tree, &["check"]).out;
+        assert!(out.contains(text), "{search}: {out}");
+    }
+}
+
+#[test]
+fn exports_need_a_folder_of_their_own() {
+    let tree = Tree::new();
+    let ran = run(&tree, &["export", "list"]);
+    assert_eq!(
+        (ran.code, ran.err.contains("give --directory")),
+        (3, true),
+        "{}",
+        ran.err
+    );
+    tree.server("/dev");
+    assert_eq!(run(&tree, &["export", "add", "/dev/x"]).code, 2);
+    tree.server("/e/%SESSNAME%");
+    assert!(run(&tree, &["export", "list"])
+        .err
+        .contains("give --session"));
+    tree.server("/e")
+        .file("/e/file", "x")
+        .file("/secret", "x")
+        .link("/e/link", "nowhere");
+    let ran = run(&tree, &["export", "add", "/e/file", "d"]);
+    assert!(ran.err.contains("is no block device"), "{}", ran.err);
+    assert!(run(&tree, &["export", "add", "/e/file", "../d"])
+        .err
+        .contains("leads out"));
+    for name in ["file", "../secret"] {
+        assert!(
+            run(&tree, &["export", "remove", name])
+                .err
+                .contains("it is no device file"),
+            "{name}"
+        );
+        assert!(tree.real("/e/file").exists() && tree.real("/secret").exists());
+    }
+    good(&tree, &["export", "remove", "link"]);
+}
+
+#[test]
+fn metrics_are_in_the_format_of_prometheus() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .server("/x")
+        .served("u", "10.0.1.3", "10.0.1.1")
+        .opened("sda", "u", "a");
+    tree.file("/sys/block/ibnbd1/ibnbd/mapping_path", "a\"b\\c\n");
+    let text = good(&tree, &["metrics"]);
+    let path = "session=\"s\",path=\"ip:10.0.1.2@ip:10.0.1.1\",side=\"client\"";
+    for line in [
+        "ibnbd_disk_info{disk=\"ibnbd1\",session=\"s\",device=\"a\\\"b\\\\c\",mode=\"rw\"} 1".to_owned(),
+        "ibnbd_disk_bytes_total{disk=\"ibnbd0\",operation=\"read\"} 40960".to_owned(),
+        "ibtrs_session_paths_connected{session=\"t\",side=\"client\"} 1".to_owned(),
+        format!("ibtrs_path_heartbeat_seconds{{{path}}} 0.0001205"),
+        format!("ibtrs_path_reconnects_total{{{path},result=\"failure\"}} 4"),
+        format!("ibtrs_path_request_duration_seconds_bucket{{{path},operation=\"read\",le=\"0.000008\"}} 9"),
+        format!("ibtrs_path_request_duration_seconds_bucket{{{path},operation=\"read\",le=\"+Inf\"}} 10"),
+        format!("ibtrs_path_request_duration_seconds_count{{{path},operation=\"read\"}} 10"),
+        "ibnbd_opened_info{device=\"sda\",session=\"u\",mode=\"rw\"} 1".to_owned(),
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+    }
+    // Each metric has one head, before its samples.
+    let mut heads = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        match line.strip_prefix("# TYPE ") {
+            Some(head) => assert!(
+                heads.insert(head.split(' ').next().unwrap().to_owned()),
+                "{line}"
+            ),
+            None if line.starts_with('#') => {}
+            None => {
+                let name = line.split('{').next().unwrap();
+                let plain = name.trim_end_matches("_bucket").trim_end_matches("_count");
+                assert!(heads.contains(name) || heads.contains(plain), "{line}");
+                assert!(
+                    line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(),
+                    "{line}"
+                );
+            }
+        }
+    }
+    let file = tree.real("/ibnbd.prom");
+    good(&tree, &["metrics", "--textfile", file.to_str().unwrap()]);
+    assert_eq!(tree.text("/ibnbd.prom"), text);
+}
+
+#[test]
+fn a_report_has_modules_findings_and_the_log() {
+    let tree = Tree::new();
+    tree.usual_client().file(
+        "/dev/kmsg",
+        "6,1,5,-;ibnbd_client: s: connected\n6,2,6,-;other: x\n",
+    );
+    let text = good(&tree, &["report"]);
+    for part in [
+        "module ibnbd_client 0123",
+        "ack_timeout=0",
+        "there is no RDMA device",
+        "\"ibnbd10\"",
+        "  ibnbd_client: s: connected\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("other: x"));
+}
+
+#[test]
+fn completions_and_manual_pages_know_all_commands() {
+    let tree = Tree::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = good(&tree, &["completions", shell]);
+        assert!(
+            text.contains("reconnect") && text.contains("exclusive"),
+            "{shell}"
+        );
+    }
+    let folder = tree.real("/man");
+    good(&tree, &["manpages", folder.to_str().unwrap()]);
+    let page = tree.text("/man/ibnbd-map.1");
+    assert!(
+        page.contains("migration") && page.contains("Examples"),
+        "{page}"
+    );
+}
+
+/// Half a configuration: the session is there and its disk is not, a disk is there and its session is not.
+#[test]
+fn halves_are_shown_as_they_are() {
+    let tree = Tree::new();
+    tree.client().disk(3, "gone", "d").session("alone", &[]);
+    assert_eq!(rows(&good(&tree, &["list"]))[1][6], "0/0");
+    assert!(good(&tree, &["sessions"]).contains("disconnected"));
+    assert_eq!(run(&tree, &["status"]).code, 2);
+}

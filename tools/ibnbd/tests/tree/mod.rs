@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A made tree of sysfs, as our modules show it.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+pub struct Tree {
+    folder: TempDir,
+}
+
+pub const LATENCY: &str =
+    "1 us: 0 0\n2 us: 0 0\n4 us: 3 1\n8 us: 6 0\n>= 8 us: 1 3\nmaximum us: 11 2500\n";
+
+impl Tree {
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn base(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn real(&self, path: &str) -> PathBuf {
+        self.base().join(path.trim_start_matches('/'))
+    }
+
+    pub fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
+        let real = self.real(path);
+        fs::create_dir_all(real.parent().unwrap()).unwrap();
+        fs::write(real, content).unwrap();
+        self
+    }
+
+    pub fn files(&self, folder: &str, files: &[(&str, &str)]) -> &Self {
+        for (name, content) in files {
+            self.file(&format!("{folder}/{name}"), content);
+        }
+        self
+    }
+
+    pub fn folder(&self, path: &str) -> &Self {
+        fs::create_dir_all(self.real(path)).unwrap();
+        self
+    }
+
+    pub fn link(&self, path: &str, target: &str) -> &Self {
+        let real = self.real(path);
+        fs::create_dir_all(real.parent().unwrap()).unwrap();
+        symlink(target, real).unwrap();
+        self
+    }
+
+    pub fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.real(path)).unwrap()
+    }
+
+    /// The client's modules.
+    pub fn client(&self) -> &Self {
+        self.file("/sys/class/ibnbd-client/ctl/map_device", "Usage: ...\n")
+            .folder("/sys/class/ibtrs-client")
+            .file("/sys/module/ibnbd_client/srcversion", "0123\n")
+            .file("/sys/module/ibtrs_client/parameters/ack_timeout", "0\n")
+    }
+
+    pub fn disk(&self, number: usize, session: &str, mapping_path: &str) -> &Self {
+        let block = format!("/sys/block/ibnbd{number}");
+        let wwid = mapping_path.replace('/', "-");
+        self.files(&block, &[
+            ("size", "131072\n"),
+            ("queue/io_timeout", "30000\n"),
+            ("stat", "      10        0      80        5       20        0      160       40        1       45       45        2        0        0        0        3        1\n"),
+        ]);
+        self.files(
+            &format!("{block}/ibnbd"),
+            &[
+                ("state", "open\n"),
+                ("session", &format!("{session}\n")),
+                ("mapping_path", &format!("{mapping_path}\n")),
+                ("access_mode", "rw\n"),
+                ("exclusive", "0\n"),
+                ("nr_poll_queues", "0\n"),
+                ("io_timeout_limit", "0\n"),
+                ("cache_lost", "0\n"),
+                ("wwid", &format!("ibnbd-{session}{wwid}-0123456789abcdef\n")),
+                (
+                    "unmap_device",
+                    "Usage: echo <normal|force> > unmap_device\n",
+                ),
+                ("remap_device", "Usage: echo 1 > remap_device\n"),
+                ("resize", "Usage: echo <new size in sectors> > resize\n"),
+            ],
+        )
+    }
+
+    pub fn session(&self, name: &str, paths: &[(&str, &str, &str)]) -> &Self {
+        let folder = format!("/sys/class/ibtrs-client/{name}");
+        self.files(
+            &folder,
+            &[
+                (
+                    "add_path",
+                    "Usage: echo [<source>,]<destination> > add_path\n",
+                ),
+                ("max_reconnect_attempts", "-1\n"),
+                ("mp_policy", "min-inflight (MI: 1)\n"),
+                ("mpath_policy", "min-inflight (MI: 1)\n"),
+                ("hb_interval_ms", "5000\n"),
+                ("hb_missed_max", "5\n"),
+                ("reconnect_delay_ms", "1000\n"),
+                ("queue_timeout_s", "60\n"),
+            ],
+        );
+        self.folder(&format!("{folder}/paths"));
+        for (src, dst, state) in paths {
+            let error = if *state == "connected" {
+                "\n"
+            } else {
+                "no heartbeat from the server (ETIMEDOUT)\n"
+            };
+            self.files(
+                &format!("{folder}/paths/ip:{src}@ip:{dst}"),
+                &[
+                    ("state", &format!("{state}\n")),
+                    ("src_addr", &format!("ip:{src}\n")),
+                    ("dst_addr", &format!("ip:{dst}\n")),
+                    ("hca_name", "rxe0\n"),
+                    ("hca_port", "1\n"),
+                    ("cur_latency", "120500 ns\n"),
+                    ("last_error", error),
+                    ("disconnect", "Usage: echo 1 > disconnect\n"),
+                    ("reconnect", "Usage: echo 1 > reconnect\n"),
+                    ("remove_path", "Usage: echo 1 > remove_path\n"),
+                    ("stats/rdma", "10 40960 20 81920 1 2\n"),
+                    ("stats/reconnects", "3 4\n"),
+                    ("stats/rdma_lat_us", LATENCY),
+                    ("stats/reset_all", "echo 1 to reset all statistics\n"),
+                ],
+            );
+        }
+        self
+    }
+
+    /// The server's modules, with that folder.
+    pub fn server(&self, search_path: &str) -> &Self {
+        self.files(
+            "/sys/module/ibnbd_server/parameters",
+            &[
+                ("port_nr", "1234\n"),
+                ("dev_search_path", &format!("{search_path}\n")),
+                ("max_devices", "256\n"),
+                ("allow_rt_prio", "N\n"),
+            ],
+        );
+        self.files(
+            "/sys/module/ibtrs_server/parameters",
+            &[
+                ("max_chunk_size", "135168\n"),
+                ("sess_queue_depth", "512\n"),
+                ("always_invalidate", "Y\n"),
+            ],
+        );
+        self.folder("/sys/class/ibnbd-server/ctl/devices")
+            .folder("/sys/class/ibtrs-server")
+    }
+
+    pub fn served(&self, name: &str, src: &str, dst: &str) -> &Self {
+        self.files(
+            &format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}"),
+            &[
+                ("src_addr", &format!("ip:{src}\n")),
+                ("dst_addr", &format!("ip:{dst}\n")),
+                ("hca_name", "rxe0\n"),
+                ("hca_port", "1\n"),
+                ("disconnect", "Usage: echo 1 > disconnect\n"),
+                ("stats/rdma", "10 40960 20 81920 0\n"),
+                ("stats/reset_all", "echo 1 to reset all statistics\n"),
+            ],
+        )
+    }
+
+    pub fn opened(&self, device: &str, session: &str, mapping_path: &str) -> &Self {
+        self.file(&format!("/sys/class/block/{device}/size"), "131072\n");
+        self.files(
+            &format!("/sys/class/ibnbd-server/ctl/devices/{device}/sessions/{session}"),
+            &[
+                ("mapping_path", &format!("{mapping_path}\n")),
+                ("access_mode", "rw\n"),
+                ("read_only", "0\n"),
+                ("force_close", "Usage: echo 1 > force_close\n"),
+            ],
+        )
+    }
+
+    /// A client with two sessions, one of which has lost a path, and three disks.
+    pub fn usual_client(&self) -> &Self {
+        self.client()
+            .session(
+                "s",
+                &[
+                    ("10.0.1.2", "10.0.1.1", "connected"),
+                    ("10.0.2.2", "10.0.2.1", "connected"),
+                ],
+            )
+            .session(
+                "t",
+                &[
+                    ("10.0.1.2", "10.0.3.1", "connected"),
+                    ("10.0.2.2", "10.0.3.2", "disconnected"),
+                ],
+            )
+            .disk(0, "s", "/dev/nullb0")
+            .disk(1, "s", "disk1")
+            .disk(10, "t", "/dev/nullb0")
+    }
+
+    /// The kernel's own client and server: fewer files, and others.
+    pub fn mainline(&self) -> &Self {
+        self.files("/sys/block/rnbd0", &[("size", "2048\n")]);
+        self.files(
+            "/sys/block/rnbd0/rnbd",
+            &[
+                ("state", "open\n"),
+                ("session", "m\n"),
+                ("mapping_path", "dev/nullb0\n"),
+                ("access_mode", "rw\n"),
+                ("nr_poll_queues", "0\n"),
+                (
+                    "unmap_device",
+                    "Usage: echo <normal|force> > unmap_device\n",
+                ),
+            ],
+        );
+        self.files(
+            "/sys/class/rtrs-client/m",
+            &[
+                ("mpath_policy", "min-inflight (MI: 1)\n"),
+                ("max_reconnect_attempts", "-1\n"),
+                ("add_path", "Usage\n"),
+            ],
+        );
+        self.files(
+            "/sys/class/rtrs-client/m/paths/ip:10.0.1.2@ip:10.0.1.1",
+            &[
+                ("state", "connected\n"),
+                ("src_addr", "ip:10.0.1.2\n"),
+                ("dst_addr", "ip:10.0.1.1\n"),
+                ("hca_name", "rxe0\n"),
+                ("hca_port", "1\n"),
+                ("cur_latency", "17000 ns\n"),
+                ("stats/rdma", "1 4096 2 8192 0 0\n"),
+                ("stats/reconnects", "0 0\n"),
+            ],
+        );
+        self.files(
+            "/sys/class/rtrs-server/n/paths/ip:10.0.1.3@ip:10.0.1.2",
+            &[
+                ("src_addr", "ip:10.0.1.3\n"),
+                ("dst_addr", "ip:10.0.1.2\n"),
+                ("hca_name", "rxe0\n"),
+                ("hca_port", "1\n"),
+                ("stats/rdma", "1 4096 2 8192\n"),
+            ],
+        );
+        self.folder("/sys/class/rtrs-server/ctl");
+        self.file("/sys/class/block/nullb1/size", "2048\n");
+        self.files(
+            "/sys/class/rnbd-server/ctl/devices/nullb1/sessions/n",
+            &[
+                ("mapping_path", "dev/nullb1\n"),
+                ("access_mode", "migration\n"),
+                ("read_only", "0\n"),
+                ("force_close", "Usage\n"),
+            ],
+        )
+    }
+}

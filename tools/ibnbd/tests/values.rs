@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Texts of files, those that are right and any others.
+
+mod tree;
+
+use ibnbd_host::value::{self, DiskStat, Traffic};
+use proptest::prelude::*;
+
+#[test]
+fn texts_that_are_right() {
+    assert_eq!(value::flag("1\n"), Some(true));
+    assert_eq!(value::flag("N\n"), Some(false));
+    assert_eq!(value::nanoseconds("120 ns\n"), Some(Some(120)));
+    assert_eq!(value::nanoseconds("0 ns\n"), Some(None));
+    assert_eq!(
+        value::policy("min-latency (ML: 2)\n").as_deref(),
+        Some("min-latency")
+    );
+    assert_eq!(value::size("10G"), Some(10 << 30));
+    assert_eq!(value::size("8s"), Some(4096));
+    assert_eq!(value::size("1.5G"), None);
+    assert_eq!(value::size("99999999999P"), None);
+    assert_eq!(value::human(1536), "1.5 KiB");
+    assert_eq!(value::traffic("1 2 3 4\n").unwrap().in_flight, None);
+    assert_eq!(value::traffic("1 2 3\n"), None);
+    assert_eq!(value::traffic("1 2 3 4 5 6 7\n"), None);
+}
+
+#[test]
+fn percentiles_are_the_rows_limits() {
+    let found = value::latency(tree::LATENCY).unwrap();
+    assert_eq!(found.percentile(30, false), Some(4));
+    assert_eq!(found.percentile(31, false), Some(8));
+    assert_eq!(found.percentile(99, false), Some(11));
+    assert_eq!(found.percentile(99, true), Some(2500));
+    let none = found.since(&found);
+    assert_eq!(none.percentile(50, false), None);
+    // After a reset all that is counted is new.
+    let mut less = found.clone();
+    less.rows[2].reads = 1;
+    assert_eq!(less.since(&found), less);
+}
+
+#[test]
+fn latencies_without_their_last_rows_are_none() {
+    assert_eq!(value::latency(""), None);
+    assert_eq!(value::latency("1 us: 0 0\n"), None);
+    assert_eq!(value::latency("1 us: 0 0\nmaximum us: 0 0\n"), None);
+}
+
+proptest! {
+    #[test]
+    fn no_text_does_harm(text in "\\PC*|[0-9 \n:a-z<>=-]{0,200}") {
+        let _ = value::line(&text);
+        let _ = value::number::<u64>(&text);
+        let _ = value::sectors(&text);
+        let _ = value::nanoseconds(&text);
+        let _ = value::policy(&text);
+        let _ = value::size(&text);
+        let _ = value::traffic(&text);
+        let _ = value::disk_stat(&text);
+        let found = value::latency(&text);
+        if let Some(found) = found {
+            for percent in [0, 50, 99, 100] {
+                let _ = found.percentile(percent, true);
+            }
+        }
+    }
+
+    #[test]
+    fn traffic_is_what_was_written(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) {
+        let text = format!("{a} {b} {c} {d} {e} {f}\n");
+        let expected = Traffic {
+            reads: a, read_bytes: b, writes: c, write_bytes: d, in_flight: Some(e), failovers: Some(f),
+        };
+        prop_assert_eq!(value::traffic(&text), Some(expected));
+    }
+
+    #[test]
+    fn sizes_are_what_was_written(n in 0u64..1 << 20) {
+        prop_assert_eq!(value::size(&n.to_string()), Some(n));
+        prop_assert_eq!(value::size(&format!("{n}GiB")), Some(n << 30));
+        prop_assert_eq!(value::size(&format!("{n}s")), Some(n * 512));
+    }
+
+    #[test]
+    fn counts_since_are_never_more(rows in proptest::collection::vec((0u64..99, 0u64..99), 1..20)) {
+        let text = |factor: u64| {
+            let mut text = String::new();
+            for (power, (r, w)) in rows.iter().enumerate() {
+                text += &format!("{} us: {} {}\n", 1u64 << power, r * factor, w * factor);
+            }
+            text + ">= 9 us: 0 0\nmaximum us: 1 1\n"
+        };
+        let (once, twice) = (value::latency(&text(1)).unwrap(), value::latency(&text(2)).unwrap());
+        prop_assert_eq!(twice.since(&once).rows, once.rows);
+    }
+
+    #[test]
+    fn short_stats_are_none(n in 0usize..9) {
+        let text = vec!["1"; n].join(" ");
+        prop_assert_eq!(value::disk_stat(&text), None::<DiskStat>);
+    }
+}
