@@ -8,6 +8,7 @@
 //! to make one.
 
 use crate::{
+    mm::PageBlock,
     sg::{
         SgList,
         SgTable, //
@@ -177,6 +178,25 @@ impl IoHandle {
         // SAFETY: The table is reachable only through `raw`, by the contract of
         // `Io`, and `self` is borrowed exclusively for as long as the reference.
         table.map(|mut table| unsafe { table.as_mut() })
+    }
+
+    /// Copies the first `len` bytes of `from` to the I/O's memory, which no device uses.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the I/O carries no data, or less, or the block is shorter.
+    pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
+        let table = self.sg().ok_or(EINVAL)?;
+        // SAFETY: The memory is of this I/O, which is not ended yet and owned here; its other
+        // users wait for its end.
+        match unsafe { table.copy_from(from, len) }? {
+            copied if copied == len => Ok(()),
+            _ => Err(EINVAL),
+        }
     }
 
     /// Returns whether anybody still waits for the I/O. If not, it is better ended
@@ -439,6 +459,23 @@ mod tests {
         assert!(handle.sg().is_none());
         drop(handle);
         assert_eq!(io.result(), Err(EIO));
+        Ok(())
+    }
+
+    #[test]
+    fn takes_what_it_has_room_for() -> Result {
+        let block = PageBlock::with_len(8, crate::mm::Node::ANY)?;
+        block.copy_in(0, b"data of ")?;
+        let io = SyncIo::new(8)?;
+        let mut handle = io.handle()?;
+        handle.fill(&block, 4)?;
+        assert_eq!(handle.fill(&block, 9), Err(EINVAL));
+        assert_eq!(handle.fill(&block, block.len() + 1), Err(EINVAL));
+        handle.fill(&block, 6)?;
+        handle.done(Ok(()));
+        assert_eq!(io.bytes()?, b"data of ");
+        let empty = SyncIo::new(0)?;
+        assert_eq!(empty.handle()?.fill(&block, 1), Err(EINVAL));
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
+use crate::mm::PageBlock;
 use core::{
     marker::PhantomPinned,
     ptr::NonNull, //
@@ -186,6 +187,29 @@ impl SgTable {
         // which fit, and has marked the last one.
         self.nents = u32::try_from(nents).map_err(|_| EIO)?;
         Ok(())
+    }
+
+    /// Copies the first `len` bytes of `from` to the memory that the table describes; returns how
+    /// many there was room for.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the block is shorter.
+    ///
+    /// # Safety
+    ///
+    /// What the table describes must be allocated, and nobody else may use it.
+    pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result<usize> {
+        if len > from.len() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The table has that many entries, the block at least as many bytes. It may be
+        // written to meanwhile, which the callee, in C, allows for. The rest is by this function's
+        // contract.
+        let copied = unsafe {
+            bindings::sg_copy_from_buffer(self.as_mut_ptr(), self.nents, from.as_ptr().cast(), len)
+        };
+        Ok(copied)
     }
 
     fn used(&self) -> impl Iterator<Item = &SgEntry> + '_ {

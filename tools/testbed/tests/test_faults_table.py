@@ -29,7 +29,7 @@ memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delaye
 path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
-set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
+set_disk_ro sg_copy_from_buffer sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
 submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion wait_for_completion_timeout
 work_pending
 """.split()
