@@ -129,12 +129,18 @@ impl Con {
     }
 
     /// Handles an answer to the request that used the chunk `id`.
-    fn answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, id: u32, errno: u16) {
+    fn answered(
+        &self,
+        qp: &QpRef<'_, Self>,
+        message: &Received<'_>,
+        same_key: bool,
+        (id, errno): (u32, u16),
+    ) {
         let revoked = self.take_revoked();
         let Some(wire) = self.attempt.wire.as_ref() else {
             return;
         };
-        let rkey = if wire.rsp.new_rkey {
+        let rkey = if wire.rsp.new_rkey && !same_key {
             match RkeyRsp::decode_for(message.bytes, id, wire.depth) {
                 Ok(rsp) => Some(rsp.rkey),
                 Err(error) => {
@@ -213,8 +219,9 @@ impl Handler for Con {
         match decoded {
             // What the server says of the key is not believed, see `ibtrs_proto::keys`.
             Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
-                self.answered(&qp, &message, id, errno);
+                self.answered(&qp, &message, false, (id, errno));
             }
+            Imm::IoRspSameKey { id, errno } => self.answered(&qp, &message, true, (id, errno)),
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.attempt.error(fmt!(

@@ -189,6 +189,7 @@ impl Start {
                 epoch: attempt.epoch,
                 send_imm: !dev.has_immediates(),
                 notices: true,
+                same_key: true,
             }),
         };
         self.id.connect(ConnParam {

@@ -252,6 +252,7 @@ impl Handler for Con {
             }
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
+            | Imm::IoRspSameKey { .. }
             | Imm::FenceDone(_)
             | Imm::Notice(_)
             | Imm::Unknown(_) => {

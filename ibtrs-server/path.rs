@@ -171,6 +171,8 @@ pub(crate) struct Path {
     pub(crate) epoch: Option<u32>,
     /// The client takes notices.
     pub(crate) notices: bool,
+    /// The client takes answers of one message, which leave the key as it was.
+    pub(crate) same_key: bool,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -303,6 +305,7 @@ impl Path {
                 tag: session.next_tag().ok_or(ENOSPC)?,
                 epoch: request.ext.map(|ext| ext.epoch),
                 notices: request.ext.is_some_and(|ext| ext.notices),
+                same_key: request.ext.is_some_and(|ext| ext.same_key),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,

@@ -196,6 +196,10 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
         Ok(()) => 0,
         Err(error) => errno_on_wire(error),
     };
+    if qp.handler().path.same_key && inval.is_none() && !body.invalidated {
+        let imm = Imm::IoRspSameKey { id: index, errno };
+        return post_one(qp, data, imm);
+    }
     let imm = match inval {
         Some(_) => Imm::IoRspInv { id: index, errno },
         None => Imm::IoRsp { id: index, errno },
@@ -228,6 +232,18 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
                 Signal::None,
             ),
         }
+    })
+}
+
+/// Posts an answer that is one message: with the data of a read, if there is any.
+fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Result {
+    let space = SqSpace { wrs: 1, sges: 1 };
+    qp.send(space, Doorbell::Now, |chain| {
+        let (to, from) = match data {
+            Some((to, from)) => (to, Some(from)),
+            None => (Remote::default(), None),
+        };
+        chain.rdma_write_imm(to, from, imm.encode(), Signal::None);
     })
 }
 

@@ -70,6 +70,9 @@ pub struct ReqExt {
     pub send_imm: bool,
     /// The client takes notices.
     pub notices: bool,
+    /// The client takes answers that leave the key of a chunk as it was, see
+    /// [`Imm::IoRspSameKey`](crate::imm::Imm::IoRspSameKey).
+    pub same_key: bool,
 }
 
 /// What a server that knows the extensions adds to its acceptance, in reserved bytes; only for
@@ -86,6 +89,7 @@ pub struct RspExt {
 pub const MAX_EPOCH: u32 = (1 << 27) - 1;
 const EXT_SEND_IMM: u8 = 1;
 const EXT_NOTICES: u8 = 2;
+const EXT_SAME_KEY: u8 = 4;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +127,8 @@ impl ConnReq {
                 w.u8(EXT_VERSION);
                 let send_imm = if ext.send_imm { EXT_SEND_IMM } else { 0 };
                 let notices = if ext.notices { EXT_NOTICES } else { 0 };
-                w.u8(send_imm | notices);
+                let same_key = if ext.same_key { EXT_SAME_KEY } else { 0 };
+                w.u8(send_imm | notices | same_key);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -186,6 +191,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         epoch,
         send_imm: flags & EXT_SEND_IMM != 0,
         notices: flags & EXT_NOTICES != 0,
+        same_key: flags & EXT_SAME_KEY != 0,
     }))
 }
 

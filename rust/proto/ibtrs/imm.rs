@@ -17,6 +17,7 @@ const IO_RSP_INV: u32 = 2;
 const FENCE: u32 = 3;
 const FENCE_DONE: u32 = 4;
 const NOTICE: u32 = 5;
+const IO_RSP_SAME_KEY: u32 = 6;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
 
@@ -86,6 +87,14 @@ pub enum Imm {
         /// As in [`Imm::IoRsp`].
         errno: u16,
     },
+    /// A response that leaves the key of the chunk as it was, whatever the session does otherwise.
+    /// With the data of a read, if there is any, it is one message. Extension.
+    IoRspSameKey {
+        /// The request's chunk (19 bits).
+        id: u32,
+        /// As in [`Imm::IoRsp`].
+        errno: u16,
+    },
     /// Client to server, connection 0: take no request of an attempt any more, and say when that
     /// holds. Extension.
     Fence(Fence),
@@ -113,6 +122,7 @@ impl Imm {
             Imm::IoReq { payload } => typed(IO_REQ, payload & PAYLOAD_MASK),
             Imm::IoRsp { id, errno } => typed(IO_RSP, response(id, errno)),
             Imm::IoRspInv { id, errno } => typed(IO_RSP_INV, response(id, errno)),
+            Imm::IoRspSameKey { id, errno } => typed(IO_RSP_SAME_KEY, response(id, errno)),
             Imm::Fence(fence) => typed(FENCE, fence.encode()),
             Imm::FenceDone(fence) => typed(FENCE_DONE, fence.encode()),
             Imm::Notice(number) => typed(NOTICE, notice_number(number)),
@@ -127,7 +137,10 @@ impl Imm {
     #[inline]
     pub const fn is_from_server(&self, cid: u16) -> bool {
         match self {
-            Imm::IoRsp { .. } | Imm::IoRspInv { .. } | Imm::Unknown(_) => true,
+            Imm::IoRsp { .. }
+            | Imm::IoRspInv { .. }
+            | Imm::IoRspSameKey { .. }
+            | Imm::Unknown(_) => true,
             Imm::FenceDone(_) | Imm::Notice(_) | Imm::Heartbeat | Imm::HeartbeatAck => cid == 0,
             Imm::IoReq { .. } | Imm::Fence(_) => false,
         }
@@ -144,6 +157,7 @@ impl Imm {
             IO_REQ => Imm::IoReq { payload },
             IO_RSP => Imm::IoRsp { id, errno },
             IO_RSP_INV => Imm::IoRspInv { id, errno },
+            IO_RSP_SAME_KEY => Imm::IoRspSameKey { id, errno },
             FENCE => Imm::Fence(Fence::decode(payload)),
             FENCE_DONE => Imm::FenceDone(Fence::decode(payload)),
             NOTICE => Imm::Notice(payload),

@@ -24,6 +24,7 @@ fn immediates_of_the_protocol() {
     let rsp = |id, errno| Imm::IoRsp { id, errno }.encode();
     assert_eq!(rsp(5, 0), 0x1000_0005);
     assert_eq!(Imm::IoRspInv { id: 5, errno: 0 }.encode(), 0x2000_0005);
+    assert_eq!(Imm::IoRspSameKey { id: 5, errno: 5 }.encode(), 0x6028_0005);
     assert_eq!(rsp(5, 5), 0x1028_0005);
     assert_eq!(rsp(7, 107), 0x1358_0007);
     assert_eq!(Imm::Heartbeat.encode(), 0x8000_0000);
@@ -77,6 +78,7 @@ fn servers_keep_to_what_servers_say() {
     for answer in [
         Imm::IoRsp { id: 5, errno: 0 },
         Imm::IoRspInv { id: 5, errno: 0 },
+        Imm::IoRspSameKey { id: 5, errno: 0 },
         Imm::Unknown(0x7000_0000),
     ] {
         assert!(answer.is_from_server(0) && answer.is_from_server(7));
@@ -96,7 +98,7 @@ fn servers_keep_to_what_servers_say() {
 
 #[test]
 fn unknown_immediates_are_kept() {
-    for kind in [6u32, 7, 10, 11, 12, 13, 14, 15] {
+    for kind in [7u32, 10, 11, 12, 13, 14, 15] {
         let raw = (kind << 28) | 0x0123_4567;
         assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
         assert_eq!(Imm::decode(raw).encode(), raw);
@@ -106,6 +108,7 @@ fn unknown_immediates_are_kept() {
     assert_eq!(Imm::decode(0x0000_0007), Imm::IoReq { payload: 7 });
     assert_eq!(Imm::decode(0x1000_0005), Imm::IoRsp { id, errno });
     assert_eq!(Imm::decode(0x2000_0005), Imm::IoRspInv { id, errno });
+    assert_eq!(Imm::decode(0x6000_0005), Imm::IoRspSameKey { id, errno });
     assert_eq!(Imm::decode(0x8000_0001), Imm::Heartbeat);
     assert_eq!(Imm::decode(0x9FFF_FFFF), Imm::HeartbeatAck);
 }
@@ -256,6 +259,7 @@ fn extensions_golden() {
             epoch: 0x0102_0304,
             send_imm: true,
             notices: false,
+            same_key: false,
         }),
     };
     let b = req.encode();
@@ -264,6 +268,9 @@ fn extensions_golden() {
     let mut told = req;
     told.ext.as_mut().unwrap().notices = true;
     assert_eq!(told.encode()[44..48], [1, 1, 3, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().same_key = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 7, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {
