@@ -10,6 +10,7 @@ use crate::{
     con::Con,
     connect::Setup,
     path::Path,
+    read_buffer::ReadBuffers,
     reap::Reaping,
     request::{
         self,
@@ -76,6 +77,7 @@ const DISCONNECT_GRACE_MS: u32 = 3000;
 pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
+    pub(crate) read_buffers: Option<Arc<ReadBuffers>>,
     /// The message with the session's name.
     pub(crate) info_req: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
@@ -86,6 +88,7 @@ impl Resources {
         Self {
             qps: KVec::new(),
             slots: None,
+            read_buffers: None,
             info_req: None,
             removal: None,
         }
@@ -331,7 +334,9 @@ impl Attempt {
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
                 session.park_lost((&published, loss), info, user, cid, io)
             });
-            request::end(over);
+            if let Some(ended) = over {
+                ended.end(&slot);
+            }
         }
         resources
     }

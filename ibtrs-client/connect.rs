@@ -16,6 +16,7 @@ use crate::{
         RECV_ANSWERS,
         RECV_INFO, //
     },
+    read_buffer::ReadBuffers,
     request::{
         self,
         Request,
@@ -55,6 +56,10 @@ use kernel::{
     sync::{
         atomic::Relaxed,
         Arc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 use kx::{
@@ -73,6 +78,10 @@ use rdma::{
     dma::{
         Direction,
         DmaBuf, //
+    },
+    mr::{
+        Access,
+        Mr, //
     },
     pd::Pd,
     qp::{
@@ -523,6 +532,12 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
             bytes: u32::try_from(len)?,
         },
     )?;
+    // Before the message on the same queue: when its answer comes they are registered.
+    let buffers = ReadBuffers::new(pd, wire.depth)?;
+    attempt.cons.lock().read_buffers = Some(buffers.clone());
+    for region in buffers.regions() {
+        register(&service, region)?;
+    }
     service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
         chain.send([sge], Signal::Control);
     })?;
@@ -547,10 +562,23 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     })?;
     let mut chunks = rsp.chunks();
     let slots = Slots::new(u32::from(wire.depth), |_| {
-        Request::new(pd, wire, chunks.next().ok_or(EIO)?)
+        Request::new(pd, wire, chunks.next().ok_or(EIO)?, &buffers)
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)
+}
+
+/// Has a region registered for the server to write to. The queue has room for it, if not at once.
+fn register(service: &QueuePair<Con>, region: &Mr) -> Result {
+    loop {
+        let posted = service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+            chain.reg_mr(region, Access::RemoteWrite)
+        });
+        match posted {
+            Err(error) if error == EAGAIN => fsleep(Delta::from_millis(1)),
+            other => return other,
+        }
+    }
 }
 
 /// Lets the connections take answers.

@@ -51,6 +51,7 @@ mod overdue;
 mod park;
 mod path;
 mod pump;
+mod read_buffer;
 mod reap;
 mod request;
 mod session;
@@ -86,6 +87,10 @@ mod param {
         /// See [`rdma::cm::CmId::set_ack_timeout`].
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
         "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";
+
+        /// See [`crate::read_buffer`].
+        pub(crate) read_buffer_bytes: IntParam = IntParam::new(4096, 0..=16384),
+        "Reads of up to so many bytes land in memory that stays registered, and are copied; 0 for none (default: 4096)";
     }
 }
 

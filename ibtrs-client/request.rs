@@ -9,7 +9,9 @@
 //! - a write from the memory itself, when the server has answered and the
 //!   message was acknowledged, as the device may send it again until then;
 //! - a write of more pieces than a message can have, through a registration,
-//!   when the server has answered and the registration was invalidated.
+//!   when the server has answered and the registration was invalidated;
+//! - a small read, when the server has answered: its data is in a
+//!   [`ReadBuffer`], and the server never had a key of the read's own memory.
 //!
 //! A request whose users have given it up before the server has answered has no memory
 //! any more: see [`give_up`].
@@ -24,6 +26,10 @@ use crate::{
         Attempt, //
     },
     con::Con,
+    read_buffer::{
+        ReadBuffer,
+        ReadBuffers, //
+    },
     session::Dir,
     stats::Timer, //
 };
@@ -152,6 +158,8 @@ impl Wire {
 pub(crate) struct Request {
     #[pin]
     inner: SpinLockIrq<Inner>,
+    /// Those of all slots.
+    read_buffers: Arc<ReadBuffers>,
 }
 
 struct Inner {
@@ -188,6 +196,8 @@ struct Flight {
 
 enum Carried {
     Mapped(MappedIo),
+    /// A read whose data lands in the slot's [`ReadBuffer`].
+    Buffered(IoHandle),
     /// No data.
     Plain(IoHandle),
 }
@@ -213,6 +223,7 @@ impl Carried {
     fn nents(&self) -> u32 {
         match self {
             Self::Mapped(io) => io.nents(),
+            Self::Buffered(_) => 1,
             Self::Plain(_) => 0,
         }
     }
@@ -220,14 +231,14 @@ impl Carried {
     fn is_wanted(&self) -> bool {
         match self {
             Self::Mapped(io) => io.is_wanted(),
-            Self::Plain(io) => io.is_wanted(),
+            Self::Buffered(io) | Self::Plain(io) => io.is_wanted(),
         }
     }
 
     fn release(self, dev: &Device) -> IoHandle {
         match self {
             Self::Mapped(io) => io.unmap(dev),
-            Self::Plain(io) => io,
+            Self::Buffered(io) | Self::Plain(io) => io,
         }
     }
 }
@@ -269,6 +280,7 @@ impl Request {
         pd: &'a Arc<Pd>,
         wire: &'a Wire,
         chunk: Chunk,
+        read_buffers: &'a Arc<ReadBuffers>,
     ) -> Result<impl PinInit<Self, Error> + 'a> {
         let inner = Inner {
             mr: Mr::new(pd, wire.mr_pages)?,
@@ -281,7 +293,18 @@ impl Request {
         };
         Ok(try_pin_init!(Self {
             inner <- new_spinlock_irq!(inner, "Request::inner"),
+            read_buffers: read_buffers.clone(),
         }? Error))
+    }
+
+    /// The buffer for the data of a request, if it is to have one.
+    #[inline]
+    fn buffer_for(&self, info: &Info) -> Option<&ReadBuffer> {
+        if info.dir != Dir::Read || info.bytes == 0 {
+            return None;
+        }
+        let buffer = self.read_buffers.get(info.tag)?;
+        buffer.has_room(info.bytes).then_some(buffer)
     }
 }
 
@@ -296,8 +319,14 @@ enum Transfer {
 }
 
 impl Inner {
-    /// Writes user header and request header; gives the placement.
-    fn write_header(&mut self, wire: &Wire, submit: &Req<'_>) -> Result<Placement> {
+    /// Writes user header and request header, with the buffer that takes the data, if there is
+    /// one; gives the placement.
+    fn write_header(
+        &mut self,
+        wire: &Wire,
+        submit: &Req<'_>,
+        buffer: Option<&ReadBuffer>,
+    ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
         let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
         let place = match submit.info.dir {
@@ -305,10 +334,13 @@ impl Inner {
             Dir::Read => layout::read(submit.info.bytes, usr_len, chunk_size, max_hdr),
         };
         let place = place.map_err(|error| convert::error(error.errno()))?;
-        let desc = (submit.info.bytes > 0).then(|| SgDesc {
-            addr: self.mr.iova(),
-            key: self.mr.rkey(),
-            len: submit.info.bytes,
+        let desc = (submit.info.bytes > 0).then(|| match buffer {
+            Some(buffer) => buffer.desc(submit.info.bytes),
+            None => SgDesc {
+                addr: self.mr.iova(),
+                key: self.mr.rkey(),
+                len: submit.info.bytes,
+            },
         });
         let usr_end = submit.user_hdr.len();
         let (user, hdr) = self
@@ -327,7 +359,7 @@ impl Inner {
             Dir::Read => {
                 let header = ReadHdr {
                     usr_len,
-                    need_inval: true,
+                    need_inval: buffer.is_none(),
                     desc,
                 };
                 header.encode(hdr).ok_or(EMSGSIZE)?;
@@ -418,7 +450,7 @@ impl Inner {
     }
 
     /// Ends the request if nobody needs its memory any more.
-    fn finish(&mut self, qp: &QueuePair<Con>) -> Option<(IoHandle, Result)> {
+    fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
         if !self.flight.as_ref()?.is_over() {
             return None;
         }
@@ -433,7 +465,43 @@ impl Inner {
             let error = result.err().map_or(0, Error::to_errno);
             (path.session.name(), path.name(), flight.info.tag, error, ns)
         });
-        Some((flight.io?.release(qp.pd().device()), result))
+        let io = flight.io?;
+        let in_buffer = match &io {
+            Carried::Buffered(_) if result.is_ok() => flight.info.bytes,
+            _ => 0,
+        };
+        Some(Ended {
+            io: io.release(qp.pd().device()),
+            in_buffer,
+            result,
+        })
+    }
+}
+
+/// A request that is over, and in its slot no more.
+pub(crate) struct Ended {
+    io: IoHandle,
+    /// So many bytes of data are in the slot's [`ReadBuffer`].
+    in_buffer: u32,
+    result: Result,
+}
+
+impl Ended {
+    /// Ends the request of `slot`: nobody else uses the slot before that.
+    ///
+    /// # Context
+    ///
+    /// Any but hardirq; under no lock.
+    pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>) {
+        if self.in_buffer > 0 {
+            // CAST: A table has no more slots than tags.
+            let buffer = slot.read_buffers.get(slot.index() as u16);
+            let copied = buffer
+                .ok_or(EIO)
+                .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
+            self.result = copied.map_err(|_| EIO);
+        }
+        self.io.done(self.result);
     }
 }
 
@@ -507,11 +575,15 @@ impl Active {
         if inner.flight.is_some() {
             return Err((EBUSY, io));
         }
-        let io = Carried::map(self.pd.device(), info.bytes, info.dir, io)?;
+        let buffer = slot.buffer_for(info);
+        let io = match buffer {
+            Some(_) => Carried::Buffered(io),
+            None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
+        };
         let nents = io.nents();
         let prepared = inner
             .prepare(&self.wire, req, &io)
-            .and_then(|transfer| Ok((inner.write_header(&self.wire, req)?, transfer)));
+            .and_then(|transfer| Ok((inner.write_header(&self.wire, req, buffer)?, transfer)));
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, io.release(self.pd.device()))),
@@ -644,7 +716,7 @@ pub(crate) fn answered(
     };
     let over = inner.finish(qp);
     drop(guard);
-    end(over);
+    end(over, &slot);
     if let Err(error) = invalidated {
         // The request ends when the path is torn down.
         qp.handler().attempt.error(fmt!(
@@ -683,7 +755,7 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut F
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over);
+    end(over, &slot);
     if revoked {
         abandon(qp, slot);
     }
@@ -752,7 +824,7 @@ fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     }
     let over = inner.finish(qp);
     drop(inner);
-    end(over);
+    end(over, &slot);
 }
 
 /// Takes the request of `slot`, whose connection is drained, out of it. Gives
@@ -763,25 +835,31 @@ pub(crate) fn take(
     attempt: &Attempt,
     dev: &Device,
     park: impl FnOnce(Info, &[u8], u16, IoHandle) -> Option<IoHandle>,
-) -> Option<(IoHandle, Result)> {
+) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let flight = inner.flight.take()?;
     flight.uncount(attempt);
+    // A small read that was answered is over at once, so it is not here.
+    let ended = |io, result| Ended {
+        io,
+        in_buffer: 0,
+        result,
+    };
     let io = flight.io?.release(dev);
     if !flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(flight.info.dir, &flight.timer, flight.cid);
-        return Some((io, flight.result.map_err(convert::error)));
+        return Some(ended(io, flight.result.map_err(convert::error)));
     }
     let user = inner.hdr.bytes_mut().get(..flight.usr_len).unwrap_or(&[]);
     let refused = park(flight.info, user, flight.cid, io);
-    refused.map(|io| (io, Err(EIO)))
+    refused.map(|io| ended(io, Err(EIO)))
 }
 
-/// Ends what is over; not to be called under a lock.
-pub(crate) fn end(over: Option<(IoHandle, Result)>) {
-    if let Some((io, result)) = over {
-        io.done(result);
+/// Ends what is over of `slot`; not to be called under a lock.
+fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>) {
+    if let Some(ended) = over {
+        ended.end(slot);
     }
 }

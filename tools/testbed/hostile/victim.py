@@ -19,6 +19,8 @@ SESSIONS = "/sys/class/ibtrs-client"
 # A request that nobody answers ends after the time that its session waits.
 PATIENCE = 60.0
 MINE = 0x5A
+# So long that the read's own memory is registered, and so short that its data lands in a buffer.
+LONG, SHORT = 8192, 4096
 # Where the user reads and writes; see server.SPOT.
 SPOT = 2048 * 512
 
@@ -161,7 +163,7 @@ class Victim:
     def is_filled(self, since: int = 0) -> bool:
         return self.page[since:] == bytes([MINE]) * (len(self.page) - since)
 
-    def read(self, length: int = 4096, at: int = SPOT, seconds: float = PATIENCE) -> str:
+    def read(self, length: int = LONG, at: int = SPOT, seconds: float = PATIENCE) -> str:
         """Reads past the page cache to the start of `page`; the name of the error, or "OK"."""
         fd = self._descriptor()
         return error_of(lambda: os.preadv(fd, [memoryview(self.page)[:length]], at), seconds)

@@ -8,7 +8,7 @@ from pyverbs.pyverbs_error import PyverbsError
 from .. import wire
 from ..server import Honest, Server
 from ..verbs import Closed, Failed
-from ..victim import Victim
+from ..victim import LONG, SHORT, Victim
 from .table import lie, like, once
 
 
@@ -35,7 +35,7 @@ def write_to_last(server: Server) -> str | None:
     return "a write to memory that a read had given back was taken"
 
 
-def owns_its_memory(length: int = 4096):
+def owns_its_memory(length: int = LONG):
     """A read ends; two seconds later nobody else may write to its memory."""
     def victim(v: Victim) -> None:
         v.must_map().impatient()
@@ -106,6 +106,38 @@ class WritesLate(Honest):
 lie("key used after an error", WritesLate, owns_its_memory(), write_to_last)
 
 
+lie("key used again after an answer that says nothing of it", like(spot=lambda self, server, request: (
+    server.put_data(request, b"") if request.is_io_read else None,
+    server.end(request, kind=wire.IMM_ANSWER_SAME_KEY))), owns_its_memory(), write_to_last)
+
+
+# Small reads land in a buffer that stays registered.
+
+def writes_to_the_buffer(server: Server) -> str | None:
+    return None if write_to_last(server) else "the buffer of a small read is not registered any more"
+
+
+lie("buffer used again", Replays, owns_its_memory(SHORT), writes_to_the_buffer)
+
+
+def reads_again(v: Victim) -> None:
+    v.must_map().impatient()
+    v.session("reconnect_delay_ms", 10)
+    said = v.read(SHORT)
+    assert said == "OK", f"a small read whose path has come back: {said}"
+    assert not v.is_filled(), "a small read has got no data"
+
+
+def invalidates_the_buffer(server, request):
+    request.by.pair.send_inv(request.desc[1])
+    server.answer(request, b"")
+
+
+lie("buffer invalidated", once(invalidates_the_buffer), reads_again)
+lie("small read answered as a registered one", once(lambda server, request: (
+    server.put_data(request, b""), server.end(request, kind=wire.IMM_ANSWER_INV))), reads_again)
+
+
 def beyond(at: int, length: int):
     """Writes to the memory of a read, and also where that is not."""
     def what(server, request):
@@ -119,11 +151,20 @@ def beyond(at: int, length: int):
 def keeps_the_rest(v: Victim) -> None:
     v.must_map().impatient()
     v.fill()
-    v.read(4096)
-    assert v.is_filled(4096), "more was written than the read had asked for"
+    v.read(LONG)
+    assert v.is_filled(LONG), "more was written than the read had asked for"
+
+
+def keeps_the_rest_of_small_ones(v: Victim) -> None:
+    v.must_map().impatient()
+    v.fill()
+    v.read(512)
+    assert v.is_filled(512), "more was copied than the read had asked for"
 
 
 lie("data longer than asked for", once(beyond(0, 1)), keeps_the_rest)
+lie("data longer than asked for, small read", once(beyond(0, 1024)), keeps_the_rest_of_small_ones)
+lie("data beyond the buffer", once(beyond(0, 1 << 16)), keeps_the_rest_of_small_ones)
 lie("data before the memory", once(beyond(-64, 0)), keeps_the_rest)
 
 
