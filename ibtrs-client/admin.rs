@@ -5,8 +5,8 @@
 
 use crate::session::Session;
 use ibtrs_proto::permit::{
-    FreeIds,
-    Shares, //
+    DepthSplit,
+    FreeIds, //
 };
 use kernel::{
     new_condvar,
@@ -37,7 +37,7 @@ struct State {
     /// Of all that could ever be reserved; below the number that is.
     free: FreeIds,
     /// Messages that their senders gave up and the server has not answered.
-    late: [Option<SyncIo>; Shares::MESSAGES as usize],
+    late: [Option<SyncIo>; DepthSplit::MESSAGES as usize],
 }
 
 impl State {
@@ -56,8 +56,8 @@ impl State {
 impl Admin {
     pub(crate) fn new() -> impl PinInit<Self> {
         let state = State {
-            free: FreeIds::new(Shares::MESSAGES),
-            late: [const { None }; Shares::MESSAGES as usize],
+            free: FreeIds::new(DepthSplit::MESSAGES),
+            late: [const { None }; DepthSplit::MESSAGES as usize],
         };
         pin_init!(Self {
             state <- new_mutex!(state, "Admin::state"),
@@ -77,7 +77,7 @@ impl Admin {
     ///
     /// `EINTR`; `ENOTCONN` when the session is cut off.
     pub(crate) fn get<'a>(&'a self, session: &Session) -> Result<Permit<'a>> {
-        let shares = session.shares();
+        let depth_split = session.depth_split();
         let mut state = self.state.lock();
         loop {
             if !session.is_connected() {
@@ -85,11 +85,11 @@ impl Admin {
             }
             state.sweep();
             match state.free.take() {
-                Some(nr) if nr < shares.reserved() => {
+                Some(nr) if nr < depth_split.reserved() => {
                     return Ok(Permit {
                         admin: self,
                         nr,
-                        tag: shares.io() + nr,
+                        tag: depth_split.io() + nr,
                         late: None,
                     });
                 }

@@ -33,8 +33,8 @@ use ibtrs_proto::{
         SERVICE_QUEUE_DEPTH, //
     },
     failover::{
-        Admit,
-        Offer, //
+        Offer,
+        OfferResult, //
     },
     fsm::client_path::Event,
     handshake::{
@@ -426,16 +426,16 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
     attempt.heartbeat_due()?;
     loop {
         match session.offer(&offer, &active)? {
-            Admit::Publish(_) => return Ok(()),
-            Admit::Fence(epoch) => {
+            OfferResult::Publish(_) => return Ok(()),
+            OfferResult::Fence(epoch) => {
                 fence_ghosts(attempt, &active, epoch)?;
                 offer.fenced = epoch;
             }
-            Admit::Again | Admit::Forgotten => {
-                attempt.path.set_hurry();
+            OfferResult::Again | OfferResult::SessionLost => {
+                attempt.path.set_reconnect_now();
                 return Err(ESTALE);
             }
-            Admit::Refuse(refusal) => {
+            OfferResult::Refuse(refusal) => {
                 attempt.error(fmt!("{}", refusal.as_str()));
                 return Err(convert::error(refusal.errno()));
             }

@@ -147,7 +147,7 @@ impl Park {
 
     /// Names the present life, see [`Life`].
     pub(crate) fn life(&self) -> Life {
-        Life(self.failover.stage())
+        Life(self.failover.phase())
     }
 
     /// Puts a request aside that no path has taken, and that was built for `life`.
@@ -165,7 +165,7 @@ impl Park {
         req: &Req<'_>,
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        if let Err(errno) = self.failover.may_park(life.0) {
+        if let Err(errno) = self.failover.may_requeue(life.0) {
             return Err((convert::error(errno), io));
         }
         let parked = Parked {
@@ -237,10 +237,10 @@ impl Park {
         Some(parked)
     }
 
-    /// Takes the memory of `fresh` if there is none yet.
-    pub(crate) fn set_places(&mut self, fresh: &mut Places) {
+    /// Takes the memory of `new` if there is none yet.
+    pub(crate) fn set_places(&mut self, new: &mut Places) {
         if self.places.parked.is_empty() {
-            core::mem::swap(&mut self.places, fresh);
+            core::mem::swap(&mut self.places, new);
         }
     }
 

@@ -82,7 +82,7 @@ impl Session {
 
     /// Nothing of the attempt `epoch` can come to life again.
     pub(crate) fn fenced(&self, epoch: u32) {
-        for tag in 0..self.shares().queue_depth() {
+        for tag in 0..self.depth_split().queue_depth() {
             let mut park = self.park.lock();
             if park.count() == 0 {
                 break;
@@ -102,7 +102,7 @@ impl Session {
         }
         let mut header = Header::EMPTY;
         let mut full = false;
-        for tag in 0..self.shares().queue_depth() {
+        for tag in 0..self.depth_split().queue_depth() {
             if self.park.lock().count() == 0 {
                 break;
             }
@@ -125,7 +125,7 @@ impl Session {
                 return false;
             };
             if !wanted {
-                park.failover.given_up(&entry);
+                park.failover.note_abandoned(&entry);
                 let parked = park.take(tag, header);
                 drop(park);
                 if let Some(parked) = parked {
@@ -155,7 +155,7 @@ impl Session {
                 Next::End(errno) => {
                     let parked = park.take(tag, header);
                     drop(park);
-                    if entry.is_outcast() && errno == Errno::EIO {
+                    if entry.broke_too_often() && errno == Errno::EIO {
                         kx::pr_err_ratelimited!(
                             "{}: a request fails: the server broke the protocol each of the {} times that it was sent\n",
                             self.name(),
@@ -256,7 +256,7 @@ impl Session {
             self.announce(matches!(call, Call::Up { .. }));
             match call {
                 Call::Down => self.link_events.down(),
-                Call::Up { fresh } => self.link_events.up(fresh),
+                Call::Up { session_lost } => self.link_events.up(session_lost),
             }
             self.link_returned();
             self.pump();

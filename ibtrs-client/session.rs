@@ -21,9 +21,9 @@ use ibtrs_proto::{
         MAX_CONNECTIONS,
         MAX_PATHS, //
     },
-    failover::Stage,
+    failover::Phase,
     name::SessionName,
-    permit::Shares, //
+    permit::DepthSplit, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -106,13 +106,13 @@ pub trait LinkEvents: Send + Sync {
 
     /// The server can be reached again.
     ///
-    /// If `fresh`, the server may have forgotten what was open on the session:
+    /// If `session_lost`, the server may have forgotten what was open on the session:
     /// it must be opened anew. Requests are held until this returns, except
     /// for administrative messages. Those that were submitted before end with
     /// `ESTALE` then, as what they name may not exist any more: they are to be
     /// built and submitted again. Should the session be lost meanwhile,
     /// the requests stay where they are, and the next time is fresh as well.
-    fn up(&self, fresh: bool);
+    fn up(&self, session_lost: bool);
 
     /// The server's upper layer tells something about what a number stands for; only
     /// the lower 28 bits of that arrive.
@@ -128,7 +128,7 @@ pub trait LinkEvents: Send + Sync {
 /// A request that names a device of an earlier one is not sent: the server may
 /// have given its number to another device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life(pub(crate) Stage);
+pub struct Life(pub(crate) Phase);
 
 /// A request for the server.
 pub struct Submit<'a> {
@@ -520,14 +520,14 @@ impl Session {
     }
 
     /// Returns how the chunks are shared.
-    pub(crate) fn shares(&self) -> Shares {
-        Shares::of_session(self.limits().queue_depth)
+    pub(crate) fn depth_split(&self) -> DepthSplit {
+        DepthSplit::of_session(self.limits().queue_depth)
     }
 
     /// Returns the number of tags for I/O: tags below it are chunks of the
     /// server. A few chunks above are left for administrative messages.
     pub fn io_depth(&self) -> u16 {
-        self.shares().io()
+        self.depth_split().io()
     }
 
     /// Returns how many bytes of data one request can carry.

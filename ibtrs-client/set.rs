@@ -14,7 +14,7 @@ use crate::{
 };
 use ibtrs_proto::{
     consts::MAX_PATHS,
-    failover::Stage,
+    failover::Phase,
     mp::{
         self,
         Candidate,
@@ -62,7 +62,7 @@ impl Set {
     pub(crate) const fn new() -> Self {
         Self {
             paths: KVec::new(),
-            life: Life(Stage::NONE),
+            life: Life(Phase::NONE),
         }
     }
 

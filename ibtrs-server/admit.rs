@@ -336,9 +336,9 @@ fn find_path(
     let decision = join::decide(attempt, known);
     match decision {
         Decision::Join(path) => return Ok(path.clone()),
-        Decision::Refuse(refusal, given_up) => {
-            if let Some(path) = given_up {
-                path.given_up();
+        Decision::Refuse(refusal, superseded) => {
+            if let Some(path) = superseded {
+                path.superseded();
             }
             return Err(refusal.into());
         }

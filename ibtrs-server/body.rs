@@ -132,7 +132,7 @@ pub(crate) struct Body {
     pub(crate) cid: u16,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,
-    /// The path has the number for it, see [`crate::owner`].
+    /// The path has the number for it, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
     /// It counts as in service.
     pub(crate) counted: bool,

@@ -268,7 +268,7 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        let Some(body) = slot.unhold() else {
+        let Some(body) = slot.take_invalidating() else {
             return;
         };
         if self.path.takes_requests() {

@@ -5,7 +5,7 @@
 //! A path takes no request from the moment on that it is being closed (see
 //! [`Path::takes_requests`]), so that a fence closes the paths it is about and
 //! can be answered at once. What these paths have in service still holds its
-//! number ([`crate::owner`]). Only if the client wants to know that this has
+//! number ([`crate::chunk_owner`]). Only if the client wants to know that this has
 //! ended, too, the answer waits until the paths are gone.
 
 use crate::path::Path;
@@ -15,12 +15,12 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
-    fsm::server_path::Event,
+    chunk_owner::PathTag,
+    fsm::server_path::Event, //
     imm::{
         Fence,
         Imm, //
     },
-    owner::PathTag, //
 };
 use kernel::{
     new_mutex, new_spinlock_irq,
@@ -179,7 +179,7 @@ impl Path {
             if Arc::ptr_eq(path, self) || !fence.covers(path.epoch) {
                 continue;
             }
-            path.given_up();
+            path.superseded();
             left.push(path.tag, GFP_KERNEL)?;
         }
         if left.is_empty() || !fence.drain {
@@ -225,9 +225,9 @@ impl Path {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn given_up(self: &Arc<Self>) {
-        if self.event(Event::GivenUp) {
-            pr_info_ratelimited!("{}: given up by the client\n", **self);
+    pub(crate) fn superseded(self: &Arc<Self>) {
+        if self.event(Event::Superseded) {
+            pr_info_ratelimited!("{}: superseded by the client\n", **self);
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which path has a number in service; the shell around [`ibtrs_proto::owner`],
+//! Which path has a number in service; the shell around [`ibtrs_proto::chunk_owner`],
 //! which has the rules, and [`ibtrs_proto::serving`], which follows them.
 
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     session::Session, //
 };
 use ibtrs_proto::{
-    owner::{
-        Owner,
+    chunk_owner::{
+        ChunkOwner,
         PathTag, //
     },
     serving::{
@@ -43,17 +43,17 @@ use kx::{
     work::WorkItem, //
 };
 
-/// A word for each number, as [`Owner::to_bits`].
+/// A word for each number, as [`ChunkOwner::to_bits`].
 struct Words(KVVec<Atomic<u32>>);
 
 impl serving::Words for Words {
-    fn load(&self, buf_id: u16) -> Option<Owner> {
+    fn load(&self, buf_id: u16) -> Option<ChunkOwner> {
         let word = self.0.get(usize::from(buf_id))?;
         // ORDERING: Pairs with the exchanges of others.
-        Some(Owner::from_bits(word.load(Acquire)))
+        Some(ChunkOwner::from_bits(word.load(Acquire)))
     }
 
-    fn replace(&self, buf_id: u16, old: Owner, new: Owner) -> bool {
+    fn replace(&self, buf_id: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
         let Some(word) = self.0.get(usize::from(buf_id)) else {
             return false;
         };
@@ -66,23 +66,23 @@ impl serving::Words for Words {
 impl Place for BodySlot {
     type Request = KBox<Body>;
 
-    fn park(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
+    fn put_waiting(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
         self.waiting.put(body)
     }
 
-    fn unpark(&self) -> Option<KBox<Body>> {
+    fn take_waiting(&self) -> Option<KBox<Body>> {
         self.waiting.take()
     }
 
-    fn has_parked(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         self.waiting.is_full()
     }
 
-    fn hold(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
+    fn put_invalidating(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
         self.invalidating.put(body)
     }
 
-    fn unhold(&self) -> Option<KBox<Body>> {
+    fn take_invalidating(&self) -> Option<KBox<Body>> {
         self.invalidating.take()
     }
 }
@@ -107,7 +107,7 @@ impl Owners {
             words: {
                 let mut words = KVVec::with_capacity(usize::from(depth), GFP_KERNEL)?;
                 for _ in 0..depth {
-                    words.push(Atomic::new(Owner::FREE.to_bits()), GFP_KERNEL)?;
+                    words.push(Atomic::new(ChunkOwner::FREE.to_bits()), GFP_KERNEL)?;
                 }
                 Words(words)
             },
@@ -177,8 +177,8 @@ impl Path {
             let buf_id = slot.index() as u16;
             match serving::leave(&session.owners.words, self.tag, buf_id, &**slot) {
                 Left::Nothing => {}
-                Left::Held(body) => session.drop_request(self, &slot, buf_id, body),
-                Left::Parked(body) => slot.put(body),
+                Left::Invalidating(body) => session.drop_request(self, &slot, buf_id, body),
+                Left::Waiting(body) => slot.put(body),
                 Left::Taken => all = false,
             }
         }
@@ -226,14 +226,14 @@ impl Session {
     fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
-                if let Some(body) = slot.unpark() {
+                if let Some(body) = slot.take_waiting() {
                     slot.put(body);
                 }
             }
-            path.given_up();
+            path.superseded();
         }
         if let Some(path) = close.and_then(|tag| self.path(tag)) {
-            path.given_up();
+            path.superseded();
         }
     }
 
@@ -242,7 +242,7 @@ impl Session {
         let Some(slot) = path.slots.get(buf_id.into()) else {
             return;
         };
-        let Some(mut body) = slot.unpark() else {
+        let Some(mut body) = slot.take_waiting() else {
             // It is parked before the word names it.
             warn_on!(true);
             return self.release(path.tag, buf_id);

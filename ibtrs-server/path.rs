@@ -32,6 +32,7 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     addr::Addr,
+    chunk_owner::PathTag,
     consts::INFO_REQ_LEN,
     fsm::server_path::{
         self as fsm,
@@ -46,7 +47,6 @@ use ibtrs_proto::{
         Attempt,
         Known, //
     },
-    owner::PathTag,
     setup::{
         self,
         SetupClock, //
@@ -545,7 +545,7 @@ impl Path {
         if work {
             self.events.enqueue(self.clone());
         }
-        step.verdict.accepted()
+        step.reply.accepted()
     }
 
     /// Something broke, which `what` says: the path is closed.

@@ -19,10 +19,10 @@ use crate::{
     sysfs::SessionDir, //
 };
 use ibtrs_proto::{
+    chunk_owner::PathTag,
     fsm::server_path::Event,
     handshake::RspExt,
-    name::SessionName,
-    owner::PathTag, //
+    name::SessionName, //
 };
 use kernel::{
     new_mutex,

@@ -87,8 +87,8 @@ impl Path {
     /// - `EINTR`: a signal came; the attempt goes on.
     /// - Why the attempt failed; others follow as the settings say.
     pub fn reconnect(self: &Arc<Self>) -> Result {
-        let (verdict, mut outcomes) = self.step(Event::UserReconnect, None);
-        verdict.result().map_err(convert::error)?;
+        let (reply, mut outcomes) = self.step(Event::UserReconnect, None);
+        reply.result().map_err(convert::error)?;
         for _ in 0..RESETS_FORGIVEN {
             match self.wait_outcome(outcomes) {
                 Err(error) if error == ECONNRESET && !self.is_closing() => outcomes += 1,

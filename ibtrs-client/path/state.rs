@@ -24,7 +24,7 @@ use ibtrs_proto::{
         Event,
         State, //
     },
-    fsm::Verdict, //
+    fsm::Reply, //
 };
 use kernel::{
     fmt,
@@ -44,8 +44,8 @@ use kx::{
 
 impl Path {
     /// Lets the next attempt begin at once.
-    pub(crate) fn set_hurry(&self) {
-        self.fsm.lock().machine.hurry();
+    pub(crate) fn set_reconnect_now(&self) {
+        self.fsm.lock().machine.reconnect_now();
     }
 
     /// Says what the attempt of that number comes to.
@@ -61,7 +61,7 @@ impl Path {
     /// # Context
     ///
     /// Any.
-    pub(super) fn event(self: &Arc<Self>, event: Event) -> Verdict {
+    pub(super) fn event(self: &Arc<Self>, event: Event) -> Reply {
         self.step(event, None).0
     }
 
@@ -72,7 +72,7 @@ impl Path {
     }
 
     /// Also gives the number of outcomes before the step.
-    pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Verdict, u64) {
+    pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Reply, u64) {
         let limit = self.session.settings().max_reconnect_attempts();
         let mut fsm = self.fsm.lock();
         let outcomes = fsm.outcomes;
@@ -82,7 +82,7 @@ impl Path {
             None => fsm.machine.step(event, limit),
         };
         let moved = from != step.next;
-        if step.verdict.accepted() {
+        if step.reply.accepted() {
             let outcome = match event {
                 Event::Established => Some(Ok(())),
                 Event::ConnectFailed => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
@@ -111,7 +111,7 @@ impl Path {
             self.changed.notify_all();
             self.session.news().post();
         }
-        (step.verdict, outcomes)
+        (step.reply, outcomes)
     }
 
     /// Something broke in the attempt of that number, which `what` says: the

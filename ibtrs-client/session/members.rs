@@ -18,12 +18,12 @@ use crate::{
 };
 use ibtrs_proto::{
     failover::{
-        Admit,
         Loss,
         Offer,
+        OfferResult,
         Published, //
     },
-    permit::Shares, //
+    permit::DepthSplit, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -115,9 +115,13 @@ impl Session {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn offer(self: &Arc<Self>, offer: &Offer, active: &Arc<Active>) -> Result<Admit> {
+    pub(crate) fn offer(
+        self: &Arc<Self>,
+        offer: &Offer,
+        active: &Arc<Active>,
+    ) -> Result<OfferResult> {
         let depth = offer.queue_depth;
-        if Shares::of_session(depth).reserved() == 0 {
+        if DepthSplit::of_session(depth).reserved() == 0 {
             active
                 .attempt
                 .error(fmt!("the server's queue depth {} is too short", depth));
@@ -130,9 +134,9 @@ impl Session {
         let mut members = self.members.lock();
         let mut park = self.park.lock();
         let admit = park.failover.offer(offer);
-        let Admit::Publish(published) = admit else {
+        let OfferResult::Publish(published) = admit else {
             drop(park);
-            if let Admit::Forgotten = admit {
+            if let OfferResult::SessionLost = admit {
                 self.forgotten();
             }
             return Ok(admit);

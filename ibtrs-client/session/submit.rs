@@ -20,7 +20,7 @@ use ibtrs_core::trace;
 use ibtrs_proto::failover::{
     Entry,
     Look,
-    Stage, //
+    Phase, //
 };
 use kernel::{
     prelude::*,
@@ -55,7 +55,7 @@ impl Session {
     pub fn life(&self) -> Life {
         // ORDERING: Pairs with the release in `set_life`: what the users did
         // before they let I/O go is seen.
-        Life(Stage::from_bits(self.life.load(Acquire)))
+        Life(Phase::from_bits(self.life.load(Acquire)))
     }
 
     /// Publishes the life that `park` is in.
@@ -133,7 +133,7 @@ impl Session {
         if let Some(set) = set.get() {
             match set.life.0.look(life.0) {
                 Look::Stale => return Err((ESTALE, io)),
-                Look::Park => {}
+                Look::Requeue => {}
                 Look::Submit => {
                     match set.submit(&self.settings, &self.round_robin, cid, *req, io) {
                         Ok(_) => return Ok(set.paths.len() == 1),

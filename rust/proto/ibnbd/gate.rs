@@ -84,7 +84,7 @@ pub fn open<D: Disk>(disk: &D, device_id: u32) {
     set(disk, Gate::Pass);
 }
 
-/// Moves the gate, and lets those be decided about anew that wait before it.
+/// Moves the gate, and lets those be decided about again that wait before it.
 pub fn set<D: Disk>(disk: &D, gate: Gate) {
     disk.set_gate(gate);
     if gate != Gate::Hold {

@@ -81,7 +81,7 @@ pub enum Gate {
 pub enum Standing {
     /// The server has it open for us.
     Open,
-    /// The server has forgotten us, and is to open it anew; requests wait for that.
+    /// The server has forgotten us, and is to open it again; requests wait for that.
     Forgotten,
     /// As before, but requests have waited for too long.
     Overdue,

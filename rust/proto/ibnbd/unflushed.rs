@@ -24,7 +24,7 @@ pub enum Unflushed {
 
 /// What a client remembers of the writes of a disk.
 ///
-/// # What the shell keeps
+/// # What the driver keeps
 ///
 /// One value for each disk, in an atomic `u64` ([`Record::to_bits`]), and for each request the
 /// [`Record::run`] when it was sent. The value changes

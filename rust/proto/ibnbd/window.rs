@@ -9,7 +9,7 @@
 //! only waits there.
 //!
 //! How much that is shows in the time that requests take. With few under way there is no queue:
-//! that is the *base*, which is measured anew from time to time, with as few again. When they
+//! that is the *base*, which is measured again from time to time, with as few again. When they
 //! take twice as long, half of the time is spent in queues, and it is enough.
 
 /// The window of one disk.

@@ -95,7 +95,7 @@ errnos! {
     EHOSTUNREACH = 113, "No route to host.";
     EALREADY = 114, "Already in progress, or done already.";
     EINPROGRESS = 115, "In progress.";
-    ESTALE = 116, "Stale: made for an earlier life of the server, or it is another one.";
+    ESTALE = 116, "Stale: made for an earlier generation of the session, or for another server.";
     EUCLEAN = 117, "Needs cleaning.";
     EREMOTEIO = 121, "Remote input/output error.";
     EDQUOT = 122, "Quota exceeded.";
@@ -150,7 +150,7 @@ impl Errno {
     /// From the 9-bit magnitude of a response immediate; `None` means success.
     ///
     /// `ESTALE` of a server is `EIO`: only a client says it, to itself, of a request that is to be
-    /// made anew. A server that answers so again and again would keep it for ever.
+    /// made again. A server that answers so again and again would keep it for ever.
     #[inline]
     pub const fn from_imm(magnitude: u16) -> Option<Self> {
         // Lossless: u16 to i32.

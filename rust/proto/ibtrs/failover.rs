@@ -8,10 +8,10 @@
 //!
 //! - sends a request again only after the server has confirmed that it takes none of the old
 //!   epoch any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before
-//!   the new one's starts is the server's concern ([`crate::owner`]), as both have one chunk number;
+//!   the new one's starts is the server's concern ([`crate::chunk_owner`]), as both have one chunk number;
 //! - after a request ended with an error though it had been sent, lets no path take requests
 //!   before the server has confirmed that its epoch and all before are closed and their I/O has
-//!   ended ([`Admit::Fence`]): the number may belong to another request by then. As no attempt of
+//!   ended ([`OfferResult::Fence`]): the number may belong to another request by then. As no attempt of
 //!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
 //!   nothing that is of use, such as the path of another attempt that asked at the same time.
 //!
@@ -19,16 +19,17 @@
 //! that breaks the protocol in each answer would have it sent for ever, though, so it ends with EIO
 //! when that has ended its path [`MAX_BREAKS`] times.
 //!
-//! What a request of an earlier *life* of the server meant is not known to the present one, which
-//! may have other devices under the same numbers: it ends with ESTALE, to be made anew.
+//! A server that has lost the session begins another *generation* of it: it may have given the
+//! numbers of the earlier generation to other devices. A request of an earlier generation ends
+//! with ESTALE and is built again.
 //!
 //! # Context
 //!
-//! One [`Failover`] for each session, under its lock; nothing here is called for a request that
-//! is submitted to a connected path and answered. The shell keeps an [`Entry`] for each tag. It
-//! *pumps* after each call that says so: it asks [`Failover::next`] for each parked request, in
-//! any order, and does what it says before it releases the lock, or under a second one that
-//! serialises pumps. A request belongs to one path, or is parked, or has ended.
+//! One [`Failover`] for each session, under its lock. A request that is submitted to a connected
+//! path and answered causes no call. The driver keeps an [`Entry`] for each tag. After each call
+//! that says so it *requeues*: it asks [`Failover::next`] for each request on the requeue list, in
+//! any order, and acts on the answer before it releases the lock, or under a second lock that
+//! serialises this. A request belongs to one path, or is on the requeue list, or has ended.
 
 use crate::errno::Errno;
 use crate::handshake::{RspExt, MAX_EPOCH};
@@ -55,20 +56,20 @@ pub struct Entry {
     need: u32,
     /// The greatest epoch it was ever sent by; 0 for none.
     last: u32,
-    /// The life of the session that it was made in.
-    life: u32,
-    /// An admin message, which waits for no path, and is not held back with I/O.
+    /// The generation of the session that it was made in.
+    generation: u32,
+    /// An admin message, which waits for no path, and is not quiesced with I/O.
     admin: bool,
     /// How often it was in service when the server broke the protocol.
     breaks: u8,
 }
 
 impl Entry {
-    /// An I/O that was not sent, made for no life in particular.
+    /// An I/O that was not sent, made for no generation in particular.
     pub const NEW: Self = Self {
         need: 0,
         last: 0,
-        life: 0,
+        generation: 0,
         admin: false,
         breaks: 0,
     };
@@ -84,19 +85,19 @@ impl Entry {
         self.need
     }
 
-    /// The request was in flight on a path that is lost and drained. Then it is to be parked, and
-    /// the session to be pumped.
+    /// The request was in flight on a path that is lost and drained. Then it goes on the requeue list, and
+    /// the session requeues.
     pub fn lost(&mut self, path: &Published, loss: Loss) {
         if loss == Loss::Protocol {
             self.breaks = self.breaks.saturating_add(1);
         }
         self.need = if path.ext { path.epoch } else { 0 };
         self.last = self.last.max(path.epoch);
-        self.life = path.life;
+        self.generation = path.generation;
     }
 
     /// Whether the server has broken the protocol so often meanwhile that it is not sent again.
-    pub const fn is_outcast(&self) -> bool {
+    pub const fn broke_too_often(&self) -> bool {
         self.breaks >= MAX_BREAKS
     }
 
@@ -110,13 +111,13 @@ impl Entry {
     }
 }
 
-/// A path that takes requests: what its shell keeps of [`Admit::Publish`].
+/// A path that takes requests: what its driver keeps of [`OfferResult::Publish`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Published {
     /// Number of the attempt.
     pub epoch: u32,
-    /// The life of the session when it came up.
-    pub life: u32,
+    /// The generation of the session when it came up.
+    pub generation: u32,
     /// The peer knows the extensions.
     pub ext: bool,
 }
@@ -134,7 +135,7 @@ pub struct Offer {
     pub queue_depth: u16,
     /// Largest I/O, in bytes.
     pub max_io_bytes: u32,
-    /// The greatest epoch of this attempt's fences ([`Admit::Fence`]) whose answers are in; 0 for
+    /// The greatest epoch of this attempt's fences ([`OfferResult::Fence`]) whose answers are in; 0 for
     /// none.
     pub fenced: u32,
 }
@@ -176,9 +177,9 @@ impl Refusal {
 /// What becomes of a path that is about to come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum Admit {
+pub enum OfferResult {
     /// It counts as connected from now on. Call [`Entry::fenced`] with the offer's `previous` for
-    /// each parked request, put the path into the set, see [`Failover::call`], pump. Should it fail
+    /// each request on the requeue list, put the path into the set, see [`Failover::call`], and requeue. Should it fail
     /// before it is in the set, call [`Failover::path_lost`] as if it failed later.
     Publish(Published),
     /// Send FENCE with this epoch and `drain` by this path, wait for its answer as part of the
@@ -189,16 +190,16 @@ pub enum Admit {
     /// The server has forgotten the paths that are connected: they are to get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
     /// one may begin at once.
-    Forgotten,
+    SessionLost,
     /// The attempt has failed.
     Refuse(Refusal),
 }
 
-/// What is to be done with a parked request.
+/// What is to be done with a request on the requeue list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {
-    /// Submit it to a connected path. If all refuse it stays parked.
+    /// Submit it to a connected path. If all refuse it stays there.
     Submit,
     /// Leave it.
     Wait,
@@ -217,56 +218,56 @@ pub enum Call {
     Down,
     /// `LinkEvents::up`.
     Up {
-        /// Devices are to be opened anew. I/O is held until the call returns.
-        fresh: bool,
+        /// Devices are to be opened again. I/O is quiesced until the call returns.
+        session_lost: bool,
     },
 }
 
-/// A stage of a session's life: another one begins when a fresh server begins a life, and another
-/// one when the users have opened their devices there. What was built in one stage is not to be sent
+/// A phase of a session generation: one begins when the server has lost the session, the next when
+/// the users have opened their devices again. What was built in one phase is not to be sent
 /// in another.
 ///
-/// Who builds an I/O reads the stage before anything that a fresh server changes, such as the
-/// number of a device. The stage is also part of the set of connected paths, so that who submits
-/// reads both at once, and asks [`Stage::look`].
+/// Who builds an I/O reads the phase before anything that changes with the generation, such as the
+/// number of a device. The phase is also part of the set of connected paths, so that who submits
+/// reads both at once, and asks [`Phase::look`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stage(u32);
+pub struct Phase(u32);
 
 /// What becomes of an I/O that is submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Look {
-    /// A path of the set may take it. If none does it is parked.
+    /// A path of the set may take it. If none does it goes on the requeue list.
     Submit,
-    /// It is parked, see [`Failover::may_park`].
-    Park,
-    /// It was built in another stage: it is to be built anew.
+    /// It goes on the requeue list, see [`Failover::may_requeue`].
+    Requeue,
+    /// It was built in another phase: it is to be built again.
     Stale,
 }
 
-impl Stage {
+impl Phase {
     /// Of a session that was never connected.
     pub const NONE: Self = Self(0);
 
-    /// As a number for an atomic word; the inverse of [`Stage::from_bits`].
+    /// As a number for an atomic word; the inverse of [`Phase::from_bits`].
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// The value of a number from [`Stage::to_bits`].
+    /// The value of a number from [`Phase::to_bits`].
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// Whether I/O may be sent, and need not wait for devices to be opened anew.
+    /// Whether I/O may be sent, and need not wait for devices to be opened again.
     pub const fn is_open(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// What becomes of an I/O that was built in `built`, when the set of paths is of this stage.
-    pub const fn look(self, built: Stage) -> Look {
+    /// What becomes of an I/O that was built in `built`, when the set of paths is of this phase.
+    pub const fn look(self, built: Phase) -> Look {
         if !self.is_open() {
-            Look::Park
+            Look::Requeue
         } else if self.0 == built.0 {
             Look::Submit
         } else {
@@ -304,27 +305,27 @@ pub struct Failover {
     max_io_bytes: u32,
     known: Option<Known>,
     /// The greatest epoch of a request that ended with an error after it was sent; 0 for none.
-    ghosts: u32,
+    abandoned: u32,
     /// Attempts up to this one may be closed by a fence at any time.
-    barred: u32,
+    stale_epoch: u32,
     fence: Option<Fence>,
-    life: u32,
+    generation: u32,
     /// How often the last path was lost.
     outages: u32,
     /// I/O waits for `up(true)` to return.
-    held: bool,
+    quiesced: bool,
     /// The queue timeout is over: requests fail at once.
     failing: bool,
     closed: bool,
     /// What the users were told last, and the number of outages then.
-    told_up: bool,
-    told: u32,
+    notified_up: bool,
+    notified_outages: u32,
     /// The call that is under way.
     calling: Option<Call>,
 }
 
 impl Failover {
-    /// A session that was never connected. Its life is 1: no entry but [`Entry::NEW`] has life 0.
+    /// A session that was never connected. Its generation is 1: no entry but [`Entry::NEW`] has 0.
     pub const fn new() -> Self {
         Self {
             next_epoch: 1,
@@ -332,17 +333,17 @@ impl Failover {
             queue_depth: 0,
             max_io_bytes: 0,
             known: None,
-            ghosts: 0,
-            barred: 0,
+            abandoned: 0,
+            stale_epoch: 0,
             fence: None,
-            life: 1,
+            generation: 1,
             outages: 0,
-            held: false,
+            quiesced: false,
             failing: false,
             closed: false,
             // The first connect is reported by `Session::open`.
-            told_up: true,
-            told: 0,
+            notified_up: true,
+            notified_outages: 0,
             calling: None,
         }
     }
@@ -362,9 +363,9 @@ impl Failover {
         self.connected != 0
     }
 
-    /// Whether I/O waits for the users to open their devices anew.
-    pub const fn is_held(&self) -> bool {
-        self.held
+    /// Whether I/O waits for the users to open their devices again.
+    pub const fn is_quiesced(&self) -> bool {
+        self.quiesced
     }
 
     /// Whether the server that was connected last knows the extensions.
@@ -380,27 +381,31 @@ impl Failover {
         self.failing
     }
 
-    /// The present stage of the session's life.
-    pub const fn stage(&self) -> Stage {
-        Stage(self.life.wrapping_mul(2).wrapping_add(!self.held as u32))
+    /// The present phase of the session generation.
+    pub const fn phase(&self) -> Phase {
+        Phase(
+            self.generation
+                .wrapping_mul(2)
+                .wrapping_add(!self.quiesced as u32),
+        )
     }
 
-    /// Whether an I/O that was built in `built`, and that no path has taken, may be parked.
+    /// Whether an I/O that was built in `built`, and that no path has taken, may go on the requeue list.
     ///
     /// # Errors
     ///
     /// - ENOTCONN: the session is closed.
     /// - ETIMEDOUT: the queue timeout is over.
-    /// - ESTALE: it is to be built anew.
-    pub fn may_park(&self, built: Stage) -> Result<(), Errno> {
+    /// - ESTALE: it is to be built again.
+    pub fn may_requeue(&self, built: Phase) -> Result<(), Errno> {
         if self.closed {
             return Err(Errno::ENOTCONN);
         }
         if self.failing {
             return Err(Errno::ETIMEDOUT);
         }
-        // While I/O is held nobody knows what it was built for: `unsent` takes care of that.
-        if self.stage().look(built) == Look::Stale {
+        // While I/O is quiesced nobody knows what it was built for: `unsent` takes care of that.
+        if self.phase().look(built) == Look::Stale {
             return Err(Errno::ESTALE);
         }
         Ok(())
@@ -408,51 +413,55 @@ impl Failover {
 
     /// All connections of a path are there. To be asked right before it is put into the set of
     /// connected paths, under the lock that protects the set.
-    pub fn offer(&mut self, offer: &Offer) -> Admit {
+    pub fn offer(&mut self, offer: &Offer) -> OfferResult {
         if self.closed {
-            return Admit::Refuse(Refusal::Closed);
+            return OfferResult::Refuse(Refusal::Closed);
         }
         if let Some(no) = self.misfit(offer) {
-            return Admit::Refuse(no);
+            return OfferResult::Refuse(no);
         }
-        let fresh = match self.known {
+        let session_lost = match self.known {
             None => false,
             Some(known) => {
                 let same = known.ext == offer.ext;
                 // What an attempt has learnt before another one came up may be older than that.
                 if !same && offer.epoch < known.since {
-                    return Admit::Again;
+                    return OfferResult::Again;
                 }
                 if !same && self.connected != 0 {
                     return others_are_wrong(known.ext, offer.ext);
                 }
                 if !same {
-                    // Nothing of the earlier life is left there, or nothing can be done about it.
-                    self.ghosts = 0;
+                    // Nothing of the earlier generation is left there, or nothing can be done about it.
+                    self.abandoned = 0;
                 }
-                self.connected == 0 && (!same || offer.ext.is_none() || self.held)
+                self.connected == 0 && (!same || offer.ext.is_none() || self.quiesced)
             }
         };
         if offer.ext.is_some() {
-            if let Some(admit) = self.bar(offer) {
+            if let Some(admit) = self.check_abandoned(offer) {
                 return admit;
             }
         }
-        Admit::Publish(self.publish(offer, fresh))
+        OfferResult::Publish(self.publish(offer, session_lost))
     }
 
-    /// What is to be done about ghosts before a path takes requests.
-    fn bar(&mut self, offer: &Offer) -> Option<Admit> {
+    /// What is to be done about abandoned requests before a path takes requests.
+    fn check_abandoned(&mut self, offer: &Offer) -> Option<OfferResult> {
         // With a path connected it is too late.
-        let ghosts = if self.connected == 0 { self.ghosts } else { 0 };
-        if offer.epoch <= self.barred.max(ghosts) {
-            return Some(Admit::Again);
+        let abandoned = if self.connected == 0 {
+            self.abandoned
+        } else {
+            0
+        };
+        if offer.epoch <= self.stale_epoch.max(abandoned) {
+            return Some(OfferResult::Again);
         }
-        if ghosts <= offer.fenced {
+        if abandoned <= offer.fenced {
             return None;
         }
-        self.barred = self.barred.max(ghosts);
-        Some(Admit::Fence(ghosts))
+        self.stale_epoch = self.stale_epoch.max(abandoned);
+        Some(OfferResult::Fence(abandoned))
     }
 
     fn misfit(&self, offer: &Offer) -> Option<Refusal> {
@@ -465,7 +474,7 @@ impl Failover {
         None
     }
 
-    fn publish(&mut self, offer: &Offer, fresh: bool) -> Published {
+    fn publish(&mut self, offer: &Offer, session_lost: bool) -> Published {
         if self.known.is_none() {
             self.queue_depth = offer.queue_depth;
             self.max_io_bytes = offer.max_io_bytes;
@@ -475,23 +484,23 @@ impl Failover {
             since: self.next_epoch,
         });
         if self.connected == 0 {
-            self.ghosts = 0;
+            self.abandoned = 0;
         }
         self.failing = false;
         self.connected = self.connected.saturating_add(1);
-        if fresh {
-            self.held = true;
-            self.life = later(self.life);
+        if session_lost {
+            self.quiesced = true;
+            self.generation = next_generation(self.generation);
         }
         Published {
             epoch: offer.epoch,
-            life: self.life,
+            generation: self.generation,
             ext: offer.ext.is_some(),
         }
     }
 
     /// A published path takes no requests any more: it is out of the set. Its requests follow
-    /// with [`Entry::lost`] when its QPs are drained. To be pumped.
+    /// with [`Entry::lost`] when its QPs are drained. Requeue afterwards.
     ///
     /// Returns what [`Failover::queue_timeout`] wants to know when it was the last one: the queue
     /// timeout runs from now on (0 is over at once).
@@ -508,7 +517,7 @@ impl Failover {
         Some(Outage(self.outages))
     }
 
-    /// The queue timeout is over. True when the session is to be pumped: `outage` lasts still.
+    /// The queue timeout is over. True when the session has to requeue: `outage` lasts still.
     pub fn queue_timeout(&mut self, outage: Outage) -> bool {
         if self.connected == 0 && outage.0 == self.outages {
             self.failing = true;
@@ -516,61 +525,61 @@ impl Failover {
         self.failing
     }
 
-    /// The session ends. To be pumped: everything that is parked ends.
+    /// The session ends. Requeue afterwards: everything on the requeue list ends.
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Whether the session ends: nothing is parked any more but what a path leaves behind.
+    /// Whether the session ends: nothing goes on the requeue list any more but what a path leaves behind.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each parked
-    /// request, and pump.
+    /// request, and requeue_all.
     pub fn fence_done(&mut self, epoch: u32) {
         if self.fence.is_some_and(|f| f.epoch == epoch) {
             self.fence = None;
         }
     }
 
-    /// What is kept of a request that is parked as no path has taken it: what it knows already,
+    /// What is kept of a request that goes on the requeue list as no path has taken it: what it knows already,
     /// if one had taken it before.
     pub fn unsent(&self, entry: Entry) -> Entry {
-        if entry.life != 0 {
+        if entry.generation != 0 {
             return entry;
         }
         Entry {
-            // While devices are opened anew nobody knows for which life it was made.
-            life: if self.held && !entry.admin {
-                earlier(self.life)
+            // While devices are opened again nobody knows for which generation it was made.
+            generation: if self.quiesced && !entry.admin {
+                previous_generation(self.generation)
             } else {
-                self.life
+                self.generation
             },
             ..entry
         }
     }
 
-    /// What is to be done with a parked request. `via` is the epoch of a connected path that
+    /// What is to be done with a request on the requeue list. `via` is the epoch of a connected path that
     /// a fence could go by.
     pub fn next(&mut self, entry: &Entry, via: Option<u32>) -> Next {
         if let Some(errno) = self.hopeless(entry) {
-            self.given_up(entry);
+            self.note_abandoned(entry);
             return Next::End(errno);
         }
-        if self.held && !entry.admin {
+        if self.quiesced && !entry.admin {
             return Next::Wait;
         }
-        if entry.life != self.life {
+        if entry.generation != self.generation {
             return Next::End(Errno::ESTALE);
         }
         if self.connected == 0 {
             return Next::Wait;
         }
-        if entry.need == 0 && entry.is_outcast() {
+        if entry.need == 0 && entry.broke_too_often() {
             // No message of it is taken any more. What an honest server might still do with it is
             // of no concern: this one is none.
-            self.given_up(entry);
+            self.note_abandoned(entry);
             return Next::End(Errno::EIO);
         }
         if entry.need == 0 {
@@ -588,10 +597,10 @@ impl Failover {
         }
     }
 
-    /// A parked request ends as nobody wants it any more. It may come to life again, as long as
-    /// a path is connected: whoever gives it up has to know that it does no harm.
-    pub fn given_up(&mut self, entry: &Entry) {
-        self.ghosts = self.ghosts.max(entry.last);
+    /// A request on the requeue list is abandoned: it ends with an error, and the server may still execute
+    /// it as long as a path is connected. The caller makes sure that this does no harm.
+    pub fn note_abandoned(&mut self, entry: &Entry) {
+        self.abandoned = self.abandoned.max(entry.last);
     }
 
     /// The error with which a request ends that has nothing to wait for.
@@ -606,28 +615,30 @@ impl Failover {
     }
 
     /// The next call to the users of the session, if there is one to be made. To be asked after
-    /// [`Failover::path_lost`], [`Admit::Publish`] and [`Failover::returned`].
+    /// [`Failover::path_lost`], [`OfferResult::Publish`] and [`Failover::returned`].
     pub fn call(&mut self) -> Option<Call> {
         if self.calling.is_some() || self.closed {
             return None;
         }
-        if self.told_up && self.told != self.outages {
-            self.told_up = false;
+        if self.notified_up && self.notified_outages != self.outages {
+            self.notified_up = false;
             self.calling = Some(Call::Down);
-        } else if !self.told_up && self.connected != 0 {
-            self.told = self.outages;
-            self.calling = Some(Call::Up { fresh: self.held });
+        } else if !self.notified_up && self.connected != 0 {
+            self.notified_outages = self.outages;
+            self.calling = Some(Call::Up {
+                session_lost: self.quiesced,
+            });
         }
         self.calling
     }
 
-    /// The call has returned. To be pumped: it may have been what I/O waited for.
+    /// The call has returned. Requeue afterwards: it may have been what I/O waited for.
     pub fn returned(&mut self) {
         if let Some(Call::Up { .. }) = self.calling.take() {
-            self.told_up = true;
+            self.notified_up = true;
             // Otherwise the path was lost meanwhile, and all is to be done again.
-            if self.told == self.outages {
-                self.held = false;
+            if self.notified_outages == self.outages {
+                self.quiesced = false;
             }
         }
     }
@@ -640,24 +651,26 @@ impl Default for Failover {
 }
 
 /// A server that differs from the one that others are connected to.
-fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> Admit {
+fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> OfferResult {
     match (theirs, mine) {
-        (Some(theirs), Some(mine)) if theirs.server_run == mine.server_run => Admit::Forgotten,
-        _ => Admit::Refuse(Refusal::OtherServer),
+        (Some(theirs), Some(mine)) if theirs.server_run == mine.server_run => {
+            OfferResult::SessionLost
+        }
+        _ => OfferResult::Refuse(Refusal::OtherServer),
     }
 }
 
-/// The life after `life`; 0 is none.
-const fn later(life: u32) -> u32 {
-    match life.wrapping_add(1) {
+/// The generation after `generation`; 0 is none.
+const fn next_generation(generation: u32) -> u32 {
+    match generation.wrapping_add(1) {
         0 => 1,
         next => next,
     }
 }
 
-/// The life before `life`; 0 is none.
-const fn earlier(life: u32) -> u32 {
-    match life.wrapping_sub(1) {
+/// The generation before `generation`; 0 is none.
+const fn previous_generation(generation: u32) -> u32 {
+    match generation.wrapping_sub(1) {
         0 => u32::MAX,
         last => last,
     }

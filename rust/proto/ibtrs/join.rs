@@ -78,7 +78,7 @@ pub enum Decision<P> {
     Join(P),
     /// It is the first of a new path.
     New,
-    /// It is refused. The path that is named, if any, is the one that the client has given up:
+    /// It is refused. The path that is named, if any, is the one that the client has superseded:
     /// it is to be closed, so that the client's next attempt gets in.
     Refuse(Refusal, Option<P>),
 }

@@ -45,6 +45,7 @@
 pub mod addr;
 pub mod backoff;
 pub mod bytes;
+pub mod chunk_owner;
 pub mod consts;
 pub mod errno;
 pub mod failover;
@@ -60,7 +61,6 @@ pub mod mp;
 pub mod msg;
 pub mod name;
 pub mod opts;
-pub mod owner;
 pub mod permit;
 pub mod quota;
 pub mod serving;

@@ -6,11 +6,11 @@ use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
 use crate::errno::Errno;
 use crate::handshake::ConnRsp;
 use crate::imm::ImmLayout;
-use crate::permit::Shares;
+use crate::permit::DepthSplit;
 
 /// The most chunks that a client uses of a session: as many as Linux lets requests of a block
 /// device be in flight (`BLK_MQ_MAX_DEPTH`), and those for messages.
-pub const MAX_CLIENT_DEPTH: u16 = 10_240 + Shares::MESSAGES;
+pub const MAX_CLIENT_DEPTH: u16 = 10_240 + DepthSplit::MESSAGES;
 
 /// How many chunks a client uses of a server's `queue_depth`: the first ones.
 ///

@@ -16,12 +16,12 @@ pub const MAX_RESERVED: u16 = 64;
 /// `0 < reserved < queue_depth` unless the queue holds a single chunk, which both share then
 /// (`reserved == 0`); `reserved <= MAX_RESERVED`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shares {
+pub struct DepthSplit {
     queue_depth: u16,
     reserved: u16,
 }
 
-impl Shares {
+impl DepthSplit {
     /// Sets `wanted` of `queue_depth` chunks aside, but never more than half of them.
     pub const fn new(queue_depth: u16, wanted: u16) -> Self {
         let mut reserved = wanted;

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! How requests come into service one after the other, and how those of a path end that is being
-//! closed (server): the moves that [`crate::owner`] asks for, in the order that it asks for them.
+//! closed (server): the moves that [`crate::chunk_owner`] asks for, in the order that it asks for them.
 //!
 //! Many threads make them at once: receives of any path, ends of I/O, the worker that serves
-//! requests that waited, the end of each path. The shell brings the words and the places, whose
+//! requests that waited, the end of each path. The driver provides the words and the places, whose
 //! methods are atomic each; nothing else has to be.
 //!
 //! # Where a request is
 //!
-//! A request is in one place at a time, or in the hands of one thread. It may be *parked*, as
-//! another path has its number; or *held* until the key of its chunk is invalidated, and then it
+//! A request is in one place at a time, or in the hands of one thread. It may be *waiting*, as
+//! another path has its number; or *invalidating* until the key of its chunk is invalidated, and then it
 //! has its number. A thread that has a request in its hands and cannot go on drops it by itself:
 //! nobody looks for it elsewhere. So the end of a path looks at places only, and as often as it
 //! takes: whoever was about to empty one gets there.
 
-use crate::owner::{Arrive, Done, Leave, Owner, PathTag};
+use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 
 /// The words of a session, one for each number.
 pub trait Words {
     /// The word of a number; none if there is no such number.
-    fn load(&self, number: u16) -> Option<Owner>;
+    fn load(&self, number: u16) -> Option<ChunkOwner>;
 
     /// Replaces a word, fully ordered; tells whether it still was `old`.
-    fn replace(&self, number: u16, old: Owner, new: Owner) -> bool;
+    fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool;
 }
 
 /// What a path has for the request of a number.
@@ -31,28 +31,28 @@ pub trait Place {
     /// The request.
     type Request;
 
-    /// Parks it. It comes back if there is one.
+    /// Makes it wait. It comes back if there is one.
     ///
     /// # Errors
     ///
-    /// The request, if one is parked already.
-    fn park(&self, request: Self::Request) -> Result<(), Self::Request>;
+    /// The request, if one is waiting already.
+    fn put_waiting(&self, request: Self::Request) -> Result<(), Self::Request>;
 
-    /// Takes the one that is parked.
-    fn unpark(&self) -> Option<Self::Request>;
+    /// Takes the one that waits.
+    fn take_waiting(&self) -> Option<Self::Request>;
 
-    /// Tells whether one is parked.
-    fn has_parked(&self) -> bool;
+    /// Tells whether one waits.
+    fn has_waiting(&self) -> bool;
 
-    /// Holds it.
+    /// Keeps it while the key of its chunk is invalidated.
     ///
     /// # Errors
     ///
-    /// The request, if one is held already.
-    fn hold(&self, request: Self::Request) -> Result<(), Self::Request>;
+    /// The request, if one is there already.
+    fn put_invalidating(&self, request: Self::Request) -> Result<(), Self::Request>;
 
-    /// Takes the one that is held.
-    fn unhold(&self) -> Option<Self::Request>;
+    /// Takes the one whose key is being invalidated.
+    fn take_invalidating(&self) -> Option<Self::Request>;
 }
 
 /// What becomes of a request that has arrived.
@@ -62,9 +62,9 @@ pub enum Claim<R> {
     /// It has its number: serve it, or drop it and [`release`] the number if the path is being
     /// closed, which is to be asked after this only.
     Has(R),
-    /// It is parked.
+    /// It waits.
     Waits {
-        /// The client has given this path up. To be closed, unless the request's own path is being
+        /// The client has superseded this path. To be closed, unless the request's own path is being
         /// closed, which is to be asked after this only.
         close: PathTag,
         /// This path's request is to be taken out of its place and dropped, and the path closed.
@@ -95,13 +95,13 @@ pub fn claim<W: Words, P: Place>(
                 close,
                 displaced,
             } => {
-                if let Err(back) = place.park(request) {
+                if let Err(back) = place.put_waiting(request) {
                     return Claim::Violation(back);
                 }
                 if words.replace(number, word, next) {
                     return Claim::Waits { close, displaced };
                 }
-                match place.unpark() {
+                match place.take_waiting() {
                     Some(back) => request = back,
                     // Nobody else knows of it yet, so this does not happen.
                     None => {
@@ -123,7 +123,7 @@ pub fn claim<W: Words, P: Place>(
 pub enum Next {
     /// Nobody waits.
     Nobody,
-    /// The parked request of this path, which has the number now: it is to be served, or dropped.
+    /// The waiting request of this path, which has the number now: it is to be served, or dropped.
     Wake(PathTag),
     /// The number was not the path's: a mistake of the caller.
     Stray,
@@ -160,12 +160,12 @@ pub fn invalidate<P: Place>(
     request: P::Request,
     post: impl FnOnce() -> bool,
 ) -> Result<(), P::Request> {
-    place.hold(request)?;
+    place.put_invalidating(request)?;
     if post() {
         return Ok(());
     }
     // The end of the path may have been faster.
-    place.unhold().map_or(Ok(()), Err)
+    place.take_invalidating().map_or(Ok(()), Err)
 }
 
 /// What a path that is being closed has left of a number.
@@ -175,9 +175,9 @@ pub enum Left<R> {
     /// No request that waits for anything. In hands there may be one.
     Nothing,
     /// A request that has its number: to be dropped, and the number released.
-    Held(R),
+    Invalidating(R),
     /// A request that does not have its number: to be dropped.
-    Parked(R),
+    Waiting(R),
     /// A request that another thread is about to take: to be looked at again.
     Taken,
 }
@@ -191,17 +191,17 @@ pub fn leave<W: Words, P: Place>(
     number: u16,
     place: &P,
 ) -> Left<P::Request> {
-    if let Some(request) = place.unhold() {
-        return Left::Held(request);
+    if let Some(request) = place.take_invalidating() {
+        return Left::Invalidating(request);
     }
-    while place.has_parked() {
+    while place.has_waiting() {
         let Some(word) = words.load(number) else {
             break;
         };
         match word.leave(me) {
             Leave::Left(next) => {
                 if words.replace(number, word, next) {
-                    return place.unpark().map_or(Left::Nothing, Left::Parked);
+                    return place.take_waiting().map_or(Left::Nothing, Left::Waiting);
                 }
             }
             // Whoever took the path off the word takes the request.

@@ -5,12 +5,12 @@
 use ibnbd_proto::unflushed::{Record, Unflushed};
 use ibnbd_proto::window::Window;
 use ibtrs_proto::backoff::{Attempts, Backoff};
-use ibtrs_proto::failover::{Admit, Entry, Failover, Look, Loss, Next, Offer, Published};
+use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
+use ibtrs_proto::failover::{Entry, Failover, Look, Loss, Next, Offer, OfferResult, Published};
 use ibtrs_proto::fsm::{client_path as c, server_path as s};
 use ibtrs_proto::handshake::RspExt;
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::mp::{choose, Candidate, Policy};
-use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
 
 /// An attempt, its heartbeat and the timer of the next one are there when they have to be.
 pub(crate) fn client_path(bytes: &[u8]) {
@@ -75,7 +75,7 @@ pub(crate) fn client_path(bytes: &[u8]) {
             step = m.step(c::Event::ReconnectDue, limit);
         }
         let late = m.attempt_step(epoch + 1, c::Event::Error, limit);
-        assert!(!late.verdict.accepted());
+        assert!(!late.reply.accepted());
         assert_eq!(heartbeat, m.state == c::State::Connected);
         assert_eq!(timer, m.state == c::State::Reconnecting);
     }
@@ -113,11 +113,11 @@ pub(crate) fn server_path(bytes: &[u8]) {
     }
 }
 
-/// What is submitted waits for no fence, has a path to go by, and is of the present life.
+/// What is submitted waits for no fence, has a path to go by, and is of the present generation.
 pub(crate) fn failover(bytes: &[u8]) {
     let mut f = Failover::new();
     let mut up: Vec<Published> = Vec::new();
-    let mut parked = [None::<Entry>; 4];
+    let mut waiting = [None::<Entry>; 4];
     let mut outages = Vec::new();
     let mut server = 0u8;
     for pair in bytes.chunks_exact(2) {
@@ -138,14 +138,14 @@ pub(crate) fn failover(bytes: &[u8]) {
                     max_io_bytes: 4096,
                     fenced: 0,
                 };
-                let mut admit = f.offer(&offer);
-                if let Admit::Fence(ghosts) = admit {
-                    assert!(ghosts < epoch && up.is_empty());
-                    offer.fenced = ghosts;
-                    admit = f.offer(&offer);
-                    assert!(matches!(admit, Admit::Publish(_)));
+                let mut result = f.offer(&offer);
+                if let OfferResult::Fence(abandoned) = result {
+                    assert!(abandoned < epoch && up.is_empty());
+                    offer.fenced = abandoned;
+                    result = f.offer(&offer);
+                    assert!(matches!(result, OfferResult::Publish(_)));
                 }
-                if let Admit::Publish(path) = admit {
+                if let OfferResult::Publish(path) = result {
                     up.push(path);
                 }
             }
@@ -156,14 +156,14 @@ pub(crate) fn failover(bytes: &[u8]) {
                 let outage = f.path_lost(&path);
                 assert_eq!(outage.is_some(), last);
                 outages.extend(outage);
-                if parked[at].is_none() {
+                if waiting[at].is_none() {
                     let mut entry = Entry::NEW;
                     // The server has broken the protocol up to seven times under it.
                     for _ in 0..n >> 5 {
                         entry.lost(&path, Loss::Protocol);
                     }
                     entry.lost(&path, Loss::Link);
-                    parked[at] = Some(entry);
+                    waiting[at] = Some(entry);
                 }
             }
             5 => {
@@ -174,40 +174,40 @@ pub(crate) fn failover(bytes: &[u8]) {
             6 => {
                 let fenced = u32::from(n);
                 f.fence_done(fenced);
-                for entry in parked.iter_mut().flatten() {
+                for entry in waiting.iter_mut().flatten() {
                     entry.fenced(fenced);
                     assert!(fenced == 0 || entry.need() != fenced);
                 }
             }
             7 => {
-                let stage = f.stage();
-                if f.may_park(stage).is_ok() && parked[at].is_none() {
+                let phase = f.phase();
+                if f.may_requeue(phase).is_ok() && waiting[at].is_none() {
                     let entry = if n & 64 == 0 {
                         Entry::NEW
                     } else {
                         Entry::ADMIN
                     };
-                    parked[at] = Some(f.unsent(entry));
+                    waiting[at] = Some(f.unsent(entry));
                 }
-                assert_eq!(stage.look(stage) == Look::Submit, !f.is_held());
+                assert_eq!(phase.look(phase) == Look::Submit, !f.is_quiesced());
             }
             8 => drop(f.call().map(|_| ())),
             9 => f.returned(),
             10 if n == 255 => f.close(),
             _ => {
                 let via = up.first().map(|path| path.epoch);
-                let Some(entry) = parked[at] else { continue };
+                let Some(entry) = waiting[at] else { continue };
                 match f.next(&entry, via) {
                     Next::Submit => {
-                        assert!(entry.need() == 0 && !up.is_empty() && !entry.is_outcast());
-                        parked[at] = None;
+                        assert!(entry.need() == 0 && !up.is_empty() && !entry.broke_too_often());
+                        waiting[at] = None;
                     }
                     Next::Fence(epoch) => assert!(epoch == entry.need() && via.is_some()),
                     Next::End(errno) => {
                         assert!(errno.0 > 0);
-                        parked[at] = None;
+                        waiting[at] = None;
                     }
-                    Next::Wait => assert!(up.is_empty() || f.is_held() || entry.need() != 0),
+                    Next::Wait => assert!(up.is_empty() || f.is_quiesced() || entry.need() != 0),
                 }
             }
         }
@@ -217,7 +217,7 @@ pub(crate) fn failover(bytes: &[u8]) {
 
 /// One serves at most, and whoever waits is woken or leaves.
 pub(crate) fn owner(bytes: &[u8]) {
-    let mut word = Owner::FREE;
+    let mut word = ChunkOwner::FREE;
     for byte in bytes {
         let Some(me) = PathTag::new(u16::from(byte % 4) + 1) else {
             return;
@@ -247,7 +247,7 @@ pub(crate) fn owner(bytes: &[u8]) {
             },
             2 => match word.done(me) {
                 Done::Free(next) => {
-                    assert_eq!(next, Owner::FREE);
+                    assert_eq!(next, ChunkOwner::FREE);
                     word = next;
                 }
                 Done::Wake { next, waiter } => {
@@ -269,7 +269,7 @@ pub(crate) fn owner(bytes: &[u8]) {
         }
         assert!(word.owner().is_some() || word.waiter().is_none());
         assert!(word.waiter().is_none() || word.owner() != word.waiter());
-        assert_eq!(Owner::from_bits(word.to_bits()), word);
+        assert_eq!(ChunkOwner::from_bits(word.to_bits()), word);
     }
 }
 

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::failover::{Admit, Entry, Failover, Loss, Next, Offer, Published, Stage as Life};
+use ibtrs_proto::failover::{Entry, Failover, Loss, Next, Offer, OfferResult, Phase, Published};
 use ibtrs_proto::fsm::client_path::{self, Action, Event, Machine, State};
-use ibtrs_proto::fsm::Verdict;
+use ibtrs_proto::fsm::Reply;
 use ibtrs_proto::handshake::RspExt;
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
@@ -35,7 +35,7 @@ enum Stage {
     First,
     /// The other connections, and INFO.
     Others,
-    /// Waiting for the answer to a fence of ghosts.
+    /// Waiting for the answer to a fence of abandoned requests.
     Fencing,
     /// Admitted; the worker is about to say so.
     Done,
@@ -82,7 +82,7 @@ pub(crate) enum Slot {
     /// The driver has it.
     Driver,
     /// The driver keeps it until the gate is moved.
-    Held,
+    Queued,
     InFlight {
         path: u8,
         attempt: u32,
@@ -95,8 +95,8 @@ pub(crate) struct Tag {
     pub slot: Slot,
     pub entry: Entry,
     pub io: Io,
-    /// The stage of the session's life in which it was built.
-    pub built: Life,
+    /// The phase of the session generation in which it was built.
+    pub built: Phase,
 }
 
 /// The client.
@@ -106,16 +106,16 @@ pub(crate) struct Client {
     pub paths: Vec<Path>,
     pub tags: [Tag; TAGS],
     pub disk: Disk,
-    /// The stage that who builds a request reads.
-    pub life: Life,
-    /// The stage of the set of paths.
-    pub set_life: Life,
+    /// The phase that who builds a request reads.
+    pub phase: Phase,
+    /// The phase of the set of paths.
+    pub set_phase: Phase,
     pub limit: Attempts,
     last: Option<usize>,
     pub retries: u32,
     pub fences: u32,
     pub older: u32,
-    pub fresh: u32,
+    pub session_lost: u32,
     pub connects: u32,
     pub failures: u32,
     pub exhausted: u32,
@@ -159,17 +159,17 @@ impl Client {
                 slot: Slot::Free,
                 entry: Entry::NEW,
                 io,
-                built: Life::NONE,
+                built: Phase::NONE,
             }; TAGS],
             disk: Disk::new(sch),
-            life: fo.stage(),
-            set_life: Life::NONE,
+            phase: fo.phase(),
+            set_phase: Phase::NONE,
             limit: sch.limit,
             last: None,
             retries: 0,
             fences: 0,
             older: 0,
-            fresh: 0,
+            session_lost: 0,
             connects: 0,
             failures: 0,
             exhausted: 0,
@@ -283,7 +283,7 @@ impl World<'_> {
         }
         let lost = before.state == State::Connected && step.next != State::Connected;
         p.todo.extend(step.actions.iter());
-        if step.verdict == Verdict::Accepted {
+        if step.reply == Reply::Accepted {
             let limit = self.client.limit;
             if let Some(violation) = p.tally.note(event, step.next, path, limit) {
                 self.violate(violation);
@@ -384,7 +384,7 @@ impl World<'_> {
         let Some(published) = p.published else {
             return self.violate(Violation::Stray);
         };
-        self.client.set_life = self.client.fo.stage();
+        self.client.set_phase = self.client.fo.phase();
         if let Some(outage) = self.client.fo.path_lost(&published) {
             if self.sch.queue_timeout == 0 {
                 self.client.fo.queue_timeout(outage);
@@ -393,7 +393,7 @@ impl World<'_> {
                 self.at(when, Ev::QueueTimeout(outage));
             }
         }
-        self.pump();
+        self.requeue_all();
         self.calls();
     }
 
@@ -420,14 +420,14 @@ impl World<'_> {
                     attempt: path.epoch,
                 }
         };
-        // One after the other: the session may be pumped between any two.
+        // One after the other: the session may requeue between any two.
         for t in 0..TAGS {
             let tag = &mut self.client.tags[t];
             if of_path(tag) {
                 tag.entry.lost(&path, Loss::Link);
                 tag.slot = Slot::Parked;
                 self.client.paths[i].inflight -= 1;
-                self.pump();
+                self.requeue_all();
             }
         }
     }
@@ -515,7 +515,7 @@ impl World<'_> {
         let p = &mut self.client.paths[i];
         p.stage = Stage::None;
         if self.bug == Some(Bug::AlwaysHurry) {
-            p.machine.hurry();
+            p.machine.reconnect_now();
         }
         let epoch = p.attempt;
         self.attempt_event(i as u8, epoch, Event::ConnectFailed);
@@ -561,18 +561,18 @@ impl World<'_> {
                 _ => p.fenced,
             },
         };
-        let admit = self.client.fo.offer(&offer);
-        self.note(format_args!("  path {i}: {offer:?} {admit:?}"));
+        let result = self.client.fo.offer(&offer);
+        self.note(format_args!("  path {i}: {offer:?} {result:?}"));
         let p = &mut self.client.paths[i];
-        match admit {
-            Admit::Publish(published) => self.publish(i, published),
-            Admit::Fence(epoch) => {
+        match result {
+            OfferResult::Publish(published) => self.publish(i, published),
+            OfferResult::Fence(epoch) => {
                 p.stage = Stage::Fencing;
                 self.client.older += 1;
                 self.send_fence(attempt, epoch, true);
             }
-            Admit::Again => self.hurry(i),
-            Admit::Forgotten => {
+            OfferResult::Again => self.reconnect_now(i),
+            OfferResult::SessionLost => {
                 for other in 0..self.client.paths.len() {
                     let p = &self.client.paths[other];
                     if p.in_set {
@@ -580,16 +580,16 @@ impl World<'_> {
                         self.attempt_event(other as u8, epoch, Event::Error);
                     }
                 }
-                self.hurry(i);
+                self.reconnect_now(i);
             }
-            Admit::Refuse(_) => self.attempt_failed(i),
+            OfferResult::Refuse(_) => self.attempt_failed(i),
         }
     }
 
     /// What the attempt has learnt is out of date: another one need not wait.
-    fn hurry(&mut self, i: usize) {
+    fn reconnect_now(&mut self, i: usize) {
         let p = &mut self.client.paths[i];
-        p.machine.hurry();
+        p.machine.reconnect_now();
         p.tally.again = true;
         self.attempt_failed(i);
     }
@@ -601,8 +601,8 @@ impl World<'_> {
         p.in_set = true;
         p.stage = Stage::Done;
         let (attempt, ext) = (p.attempt, p.ext);
-        self.client.life = self.client.fo.stage();
-        self.client.set_life = self.client.fo.stage();
+        self.client.phase = self.client.fo.phase();
+        self.client.set_phase = self.client.fo.phase();
         for t in &mut self.client.tags {
             if t.slot == Slot::Parked {
                 t.entry.fenced(previous);
@@ -611,7 +611,7 @@ impl World<'_> {
         self.client.disk.first_connected(ext);
         let lag = self.chance(13, attempt.into()) % MS;
         self.at(self.now + lag, Ev::Established { attempt });
-        self.pump();
+        self.requeue_all();
         self.calls();
         self.at(self.now, Ev::Dispatch);
     }
@@ -748,8 +748,8 @@ impl World<'_> {
         true
     }
 
-    /// Looks at each request that is parked.
-    pub(crate) fn pump(&mut self) {
+    /// Looks at each request on the requeue list.
+    pub(crate) fn requeue_all(&mut self) {
         for t in 0..TAGS {
             if self.client.tags[t].slot != Slot::Parked {
                 continue;
@@ -765,7 +765,7 @@ impl World<'_> {
             }
             match next {
                 Next::Submit if self.is_full(t) => {
-                    self.at(self.now + 20 * MS, Ev::Pump);
+                    self.at(self.now + 20 * MS, Ev::Requeue);
                 }
                 Next::Submit => self.client.retries += u32::from(self.post(t)),
                 Next::Wait => {}
@@ -793,7 +793,7 @@ impl World<'_> {
             }
         }
         if self.bug != Some(Bug::NoPump) {
-            self.pump();
+            self.requeue_all();
         }
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The driver of a disk on top of the client's session: what builds requests and has the server
-//! open the disk anew.
+//! open the disk again.
 //!
 //! A request is built and submitted in steps, and anything may happen between two of them: the
-//! stage of the session's life is read, the gate is looked at, the set of paths is looked at, and if
-//! no path takes the request it is parked.
+//! phase of the session generation is read, the queue state is read, the set of paths is looked at, and if
+//! no path takes the request it goes on the requeue list.
 
 use ibnbd_proto::state::{Gate, Standing};
 use ibtrs_proto::errno::Errno;
@@ -25,7 +25,7 @@ pub(crate) enum Step {
     /// Look at the set of paths.
     Submit,
     /// Park it.
-    Park,
+    Requeue,
 }
 
 /// The disk as its driver has it.
@@ -38,8 +38,8 @@ pub(crate) struct Disk {
     standing: Standing,
     gate: Gate,
     /// How often the server was found to have forgotten the disk.
-    life: u32,
-    /// In which of these lives the server was asked to open it.
+    phase: u32,
+    /// In which of these generations the server was asked to open it.
     asking: Option<u32>,
     timer: u32,
     /// It is to be asked once more.
@@ -54,7 +54,7 @@ impl Disk {
             device: 0,
             standing: Standing::Open,
             gate: Gate::Pass,
-            life: 0,
+            phase: 0,
             asking: None,
             timer: 0,
             again: false,
@@ -85,7 +85,7 @@ impl World<'_> {
             };
             let req = self.client.disk.queue.remove(0);
             let r = self.reqs[usize::from(req)];
-            let life = self.client.life;
+            let phase = self.client.phase;
             let tag = &mut self.client.tags[t];
             tag.io = Io {
                 tag: t as u8,
@@ -96,7 +96,7 @@ impl World<'_> {
             };
             tag.entry = Entry::NEW;
             tag.slot = Slot::Driver;
-            tag.built = life;
+            tag.built = phase;
             self.then(t, Step::Gate);
         }
     }
@@ -127,7 +127,7 @@ impl World<'_> {
         match step {
             Step::Gate => self.look_at_gate(t),
             Step::Submit => self.submit(t),
-            Step::Park => self.park(t),
+            Step::Requeue => self.requeue(t),
         }
     }
 
@@ -137,36 +137,36 @@ impl World<'_> {
                 self.client.tags[t].io.device = self.client.disk.device;
                 self.then(t, Step::Submit);
             }
-            Gate::Hold => self.client.tags[t].slot = Slot::Held,
+            Gate::Hold => self.client.tags[t].slot = Slot::Queued,
             Gate::Fail => self.end(t, Err(Errno::EIO), 0),
         }
     }
 
     fn submit(&mut self, t: usize) {
         if self.bug == Some(Bug::LateStage) {
-            self.client.tags[t].built = self.client.life;
+            self.client.tags[t].built = self.client.phase;
         }
-        let mut look = self.client.set_life.look(self.client.tags[t].built);
+        let mut look = self.client.set_phase.look(self.client.tags[t].built);
         if self.bug == Some(Bug::NoLook) {
             look = Look::Submit;
         }
         match look {
             Look::Stale => self.build_anew(t),
             Look::Submit if self.post(t) => {}
-            Look::Submit | Look::Park => self.then(t, Step::Park),
+            Look::Submit | Look::Requeue => self.then(t, Step::Requeue),
         }
     }
 
-    fn park(&mut self, t: usize) {
+    fn requeue(&mut self, t: usize) {
         let tag = self.client.tags[t];
-        match self.client.fo.may_park(tag.built) {
+        match self.client.fo.may_requeue(tag.built) {
             Err(Errno::ESTALE) if self.bug != Some(Bug::ParkStale) => self.build_anew(t),
             Err(errno) if errno != Errno::ESTALE => self.end(t, Err(errno), 0),
             _ => {
                 let tag = &mut self.client.tags[t];
                 tag.entry = self.client.fo.unsent(tag.entry);
                 tag.slot = Slot::Parked;
-                self.pump();
+                self.requeue_all();
             }
         }
     }
@@ -209,11 +209,13 @@ impl World<'_> {
     pub(crate) fn called(&mut self, call: Call) {
         match call {
             Call::Down => {}
-            Call::Up { fresh: false } => self.open_soon(),
-            Call::Up { fresh: true } => {
-                self.client.fresh += 1;
+            Call::Up {
+                session_lost: false,
+            } => self.open_soon(),
+            Call::Up { session_lost: true } => {
+                self.client.session_lost += 1;
                 let disk = &mut self.client.disk;
-                disk.life += 1;
+                disk.phase += 1;
                 disk.standing = Standing::Forgotten;
                 disk.gate = disk.standing.gate();
                 self.open_soon();
@@ -225,13 +227,13 @@ impl World<'_> {
 
     pub(crate) fn call_returns(&mut self) {
         self.client.fo.returned();
-        self.client.life = self.client.fo.stage();
-        self.client.set_life = self.client.fo.stage();
-        self.pump();
+        self.client.phase = self.client.fo.phase();
+        self.client.set_phase = self.client.fo.phase();
+        self.requeue_all();
         self.calls();
     }
 
-    // --- opening the disk anew
+    // --- opening the disk again
 
     fn open_soon(&mut self) {
         if self.client.disk.standing.is_retried() {
@@ -254,7 +256,7 @@ impl World<'_> {
             disk.again = true;
             return;
         }
-        disk.asking = Some(disk.life);
+        disk.asking = Some(disk.phase);
         let tag = &mut self.client.tags[0];
         tag.io = Io {
             tag: 0,
@@ -272,7 +274,7 @@ impl World<'_> {
     pub(crate) fn opened(&mut self, result: Result<u32, Errno>) {
         let disk = &mut self.client.disk;
         let asked = disk.asking.take();
-        let late = asked != Some(disk.life) && self.bug != Some(Bug::OldAnswer);
+        let late = asked != Some(disk.phase) && self.bug != Some(Bug::OldAnswer);
         match result {
             Ok(device) if !late => {
                 disk.standing = Standing::answered(Ok(()));
@@ -291,7 +293,7 @@ impl World<'_> {
     fn gate_opens(&mut self) {
         for t in 0..self.client.tags.len() {
             let tag = &mut self.client.tags[t];
-            if tag.slot == Slot::Held {
+            if tag.slot == Slot::Queued {
                 tag.slot = Slot::Free;
                 self.client.disk.queue.insert(0, tag.io.req);
             }

@@ -55,7 +55,7 @@ struct Sum {
     waited: u64,
     fences: u64,
     older: u64,
-    fresh: u64,
+    session_lost: u64,
     connects: u64,
     failures: u64,
     exhausted: u64,
@@ -71,7 +71,7 @@ impl Sum {
         self.waited += u64::from(o.waited);
         self.fences += u64::from(o.fences);
         self.older += u64::from(o.older);
-        self.fresh += u64::from(o.fresh);
+        self.session_lost += u64::from(o.session_lost);
         self.connects += u64::from(o.connects);
         self.failures += u64::from(o.failures);
         self.exhausted += u64::from(o.exhausted);
@@ -81,9 +81,9 @@ impl Sum {
     fn print(&self, runs: u64, since: Instant) {
         println!(
             "{runs} schedules in {:.1} s: {} h simulated, {} events, {} requests failed, \
-             {} sent again, {} waited in the server, {} fences, {} of ghosts, \
-             {} times opened anew, {} attempts succeeded, {} failed, {} paths ran out of them, \
-             {} requests built anew",
+             {} sent again, {} waited in the server, {} fences, {} of abandoned requests, \
+             {} times opened again, {} attempts succeeded, {} failed, {} paths ran out of them, \
+             {} requests built again",
             since.elapsed().as_secs_f64(),
             self.time / 3_600_000_000,
             self.events,
@@ -92,7 +92,7 @@ impl Sum {
             self.waited,
             self.fences,
             self.older,
-            self.fresh,
+            self.session_lost,
             self.connects,
             self.failures,
             self.exhausted,

@@ -3,7 +3,7 @@
 //! The fabric: what becomes of a message.
 //!
 //! A connection delivers in order what it delivers; connections overtake each other. What is on
-//! its way when its sender is gone arrives nevertheless: a ghost. A message that is lost takes the
+//! its way when its sender is gone arrives nevertheless. A message that is lost takes the
 //! rest of its connection with it, and the sender is told when retransmission gives up. Messages
 //! of the connection manager come in any order, or not at all.
 

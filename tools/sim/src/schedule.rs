@@ -32,7 +32,7 @@ pub enum Mode {
     /// hands one is not overtaken by the other, and they are not served at once. What the network
     /// delivers late may still land late.
     OldClient,
-    /// Our client and a server that has neither extensions nor [`ibtrs_proto::owner`]. Each
+    /// Our client and a server that has neither extensions nor [`ibtrs_proto::chunk_owner`]. Each
     /// request completes once, and nothing is stuck.
     OldServer,
 }
@@ -294,7 +294,7 @@ impl Schedule {
     }
 
     /// An attempt to connect takes so long that it learns what is true no more when it is done:
-    /// meanwhile the server may have been started anew, and another path came, took requests
+    /// meanwhile the server may have been started again, and another path came, took requests
     /// and was lost.
     fn slow_attempt(&mut self, r: &mut Rng, sectors: u64) {
         let path = r.below(self.paths.into()) as u8;

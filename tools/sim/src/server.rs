@@ -2,12 +2,12 @@
 
 //! The server around its decisions: one session, its paths, the disk.
 
+use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
 use ibtrs_proto::fsm::server_path::{self, Action, Event, State};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
 use ibtrs_proto::join::{decide, Attempt, Decision, Known};
-use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
 
 use crate::net::{Io, Msg, Side, CM, CONS};
 use crate::schedule::{Kind, Mode, Time, MS, TAGS};
@@ -28,9 +28,9 @@ struct Path {
     drained: bool,
     /// Requests that arrived and were not looked at.
     arrived: u32,
-    /// Requests that are on the disk or parked.
+    /// Requests that are on the disk or waiting.
     inflight: u32,
-    parked: [Option<(Io, u32)>; TAGS],
+    waiting: [Option<(Io, u32)>; TAGS],
 }
 
 /// Something that the disk does.
@@ -136,7 +136,7 @@ impl World<'_> {
                 let path = p.path;
                 let which = u64::from(attempt) << 32 | u64::from(io.req);
                 let lag = self.lag(Side::Server, path, self.chance(20, which)) / 8;
-                self.at(self.now + lag, Ev::Admit { attempt, io });
+                self.at(self.now + lag, Ev::Accept { attempt, io });
             }
             Msg::Imm(raw) => match Imm::decode(raw) {
                 Imm::Heartbeat => {
@@ -175,16 +175,16 @@ impl World<'_> {
         });
         let ok = match decide(asks(attempt), known) {
             Decision::Join(other) => {
-                // Without extensions it may be of an attempt that the client has given up.
+                // Without extensions it may be of an attempt that the client has superseded.
                 other == attempt
             }
             Decision::New => {
                 self.new_path(attempt, path);
                 true
             }
-            Decision::Refuse(_, given_up) => {
-                if let Some(old) = given_up {
-                    self.server_event(old, Event::GivenUp);
+            Decision::Refuse(_, superseded) => {
+                if let Some(old) = superseded {
+                    self.server_event(old, Event::Superseded);
                 }
                 false
             }
@@ -228,7 +228,7 @@ impl World<'_> {
             drained: false,
             arrived: 0,
             inflight: 0,
-            parked: [None; TAGS],
+            waiting: [None; TAGS],
         });
     }
 
@@ -312,10 +312,10 @@ impl World<'_> {
             p.drained = true;
             let me = p.tag;
             for tag in 0..TAGS {
-                if self.server.paths[i].parked[tag].is_none() {
+                if self.server.paths[i].waiting[tag].is_none() {
                     continue;
                 }
-                let word = Owner::from_bits(self.server.owners[tag]);
+                let word = ChunkOwner::from_bits(self.server.owners[tag]);
                 if let Leave::Left(next) = word.leave(me) {
                     self.server.owners[tag] = next.to_bits();
                     self.drop_parked(me, tag);
@@ -344,7 +344,7 @@ impl World<'_> {
         let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == path) else {
             return self.violate(Violation::Stray);
         };
-        if p.parked[tag].take().is_none() {
+        if p.waiting[tag].take().is_none() {
             return self.violate(Violation::Leaked(tag as u8));
         }
         p.inflight -= 1;
@@ -353,13 +353,13 @@ impl World<'_> {
     fn give_up(&mut self, path: PathTag) {
         if let Some(p) = self.server.paths.iter().find(|p| p.tag == path) {
             let attempt = p.attempt;
-            self.server_event(attempt, Event::GivenUp);
+            self.server_event(attempt, Event::Superseded);
             self.closing(attempt);
         }
     }
 
     /// The server looks at a request that arrived while its path was connected.
-    pub(crate) fn admit(&mut self, attempt: u32, io: Io) {
+    pub(crate) fn accept(&mut self, attempt: u32, io: Io) {
         // Gone with a crash.
         let Some(i) = self.server.find(attempt) else {
             return;
@@ -372,7 +372,7 @@ impl World<'_> {
         }
         let me = self.server.paths[i].tag;
         let tag = usize::from(io.tag);
-        let word = Owner::from_bits(self.server.owners[tag]);
+        let word = ChunkOwner::from_bits(self.server.owners[tag]);
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             self.server.paths[i].inflight += 1;
             self.serve(attempt, io, arrival);
@@ -396,7 +396,7 @@ impl World<'_> {
             } => {
                 self.server.waited += 1;
                 self.server.paths[i].inflight += 1;
-                self.server.paths[i].parked[tag] = Some((io, arrival));
+                self.server.paths[i].waiting[tag] = Some((io, arrival));
                 self.server.owners[tag] = next.to_bits();
                 if let Some(d) = displaced {
                     self.drop_parked(d, tag);
@@ -500,7 +500,7 @@ impl World<'_> {
         }
         let me = self.server.paths[i].tag;
         let tag = usize::from(tag);
-        match Owner::from_bits(self.server.owners[tag]).done(me) {
+        match ChunkOwner::from_bits(self.server.owners[tag]).done(me) {
             Done::Free(next) => self.server.owners[tag] = next.to_bits(),
             Done::Wake { next, waiter } => {
                 self.server.owners[tag] = next.to_bits();
@@ -516,7 +516,7 @@ impl World<'_> {
         };
         let p = &mut self.server.paths[w];
         let (attempt, state) = (p.attempt, p.state);
-        let Some((io, arrival)) = p.parked[tag].take() else {
+        let Some((io, arrival)) = p.waiting[tag].take() else {
             return self.violate(Violation::Leaked(tag as u8));
         };
         if state == State::Connected && self.bug != Some(Bug::LostWakeup) {
@@ -545,7 +545,7 @@ impl World<'_> {
             if self.client.takes_requests(attempt) {
                 self.violate(Violation::Fenced(attempt));
             }
-            self.server_event(attempt, Event::GivenUp);
+            self.server_event(attempt, Event::Superseded);
         }
         self.server.fences.push((via, fence));
         self.answer_fences();
@@ -562,7 +562,7 @@ impl World<'_> {
         let mut n = 0;
         while let Some(&(via, fence)) = self.server.fences.get(n) {
             let drain = fence.drain && self.bug != Some(Bug::NoDrain);
-            // What is being closed takes no request any more, see `admit`.
+            // What is being closed takes no request any more, see `result`.
             let pending = |p: &Path| fence.covers(Some(p.attempt)) && (drain || is_open(p.state));
             if self.server.paths.iter().any(pending) {
                 n += 1;

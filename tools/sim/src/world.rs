@@ -50,7 +50,7 @@ pub(crate) enum Ev {
     /// The user wants a path gone.
     UserRemove { path: u8 },
     /// There may be room in a send queue.
-    Pump,
+    Requeue,
     /// The client's queue pairs are drained.
     ClientDrained { attempt: u32 },
     /// The queue timeout is over.
@@ -61,14 +61,14 @@ pub(crate) enum Ev {
     CallReturns,
     /// The driver goes on with a request.
     Driver { tag: u8, step: Step },
-    /// The driver has the server open the disk anew.
+    /// The driver has the server open the disk again.
     TryOpen { timer: u32 },
     /// The server has answered that.
     Opened { result: Result<u32, Errno> },
     /// The driver looks whether it can submit something.
     Dispatch,
     /// The server looks at a request.
-    Admit { attempt: u32, io: Io },
+    Accept { attempt: u32, io: Io },
     /// The server's queue pairs are drained.
     ServerDrained { attempt: u32 },
     /// The disk has written, though it does not say so yet; then it does.
@@ -94,7 +94,7 @@ pub enum Violation {
     Overtaken(u16),
     /// A retry was overtaken by an attempt that the server had before it.
     OvertakenInServer(u16),
-    /// A request reached another life of the server than it was made for.
+    /// A request reached another session generation than it was made for.
     Foreign(u16),
     /// A request failed though a path was connected all the time.
     Failed(u16),
@@ -141,13 +141,13 @@ pub enum Bug {
     AlwaysServe,
     /// The server drops a request that waits.
     LostWakeup,
-    /// The client takes an answer by a path that it has given up.
+    /// The client takes an answer by a path that it has failed.
     LateAnswer,
-    /// The client sends requests of an earlier life.
+    /// The client sends requests of an earlier generation.
     OldLife,
-    /// The client forgets to pump when a fence is answered.
+    /// The client forgets to requeue when a fence is answered.
     NoPump,
-    /// The server closes all attempts before the one that carries a fence of ghosts.
+    /// The server closes all attempts before the one that carries a fence of abandoned requests.
     WideFence,
     /// The client does not look at the limit of attempts.
     NoLimit,
@@ -157,11 +157,11 @@ pub enum Bug {
     NoReset,
     /// The client never waits before the next attempt.
     AlwaysHurry,
-    /// The client sends what was built in another stage of the session's life.
+    /// The client sends what was built in another phase of the session generation.
     NoLook,
     /// The client parks such requests.
     ParkStale,
-    /// The driver reads the stage after the number of the device.
+    /// The driver reads the phase after the number of the device.
     LateStage,
     /// The driver takes the answer of a server that is not the present one.
     OldAnswer,
@@ -256,17 +256,17 @@ pub struct Outcome {
     pub waited: u32,
     /// Fences.
     pub fences: u32,
-    /// Fences of ghosts.
+    /// Fences of abandoned requests.
     pub older: u32,
-    /// Times that the disk was opened anew.
-    pub fresh: u32,
+    /// Times that the disk was opened again.
+    pub session_lost: u32,
     /// Attempts that succeeded.
     pub connects: u32,
     /// Attempts that failed.
     pub failures: u32,
     /// Paths that had made all attempts that a user allows.
     pub exhausted: u32,
-    /// Requests that were built anew.
+    /// Requests that were built again.
     pub stale: u32,
 }
 
@@ -388,7 +388,7 @@ impl<'a> World<'a> {
             waited: self.server.waited,
             fences: self.client.fences,
             older: self.client.older,
-            fresh: self.client.fresh,
+            session_lost: self.client.session_lost,
             connects: self.client.connects,
             failures: self.client.failures,
             exhausted: self.client.exhausted,
@@ -449,11 +449,11 @@ impl<'a> World<'a> {
             Ev::ReconnectDue { path, timer } => self.reconnect_due(path, timer),
             Ev::UserReconnect { path } => self.user_reconnects(path),
             Ev::UserRemove { path } => self.user_removes(path),
-            Ev::Pump => self.pump(),
+            Ev::Requeue => self.requeue_all(),
             Ev::ClientDrained { attempt } => self.client_drained(attempt),
             Ev::QueueTimeout(outage) => {
                 if self.client.fo.queue_timeout(outage) {
-                    self.pump();
+                    self.requeue_all();
                 }
             }
             Ev::Call(call) => self.called(call),
@@ -462,7 +462,7 @@ impl<'a> World<'a> {
             Ev::TryOpen { timer } => self.try_open(timer),
             Ev::Opened { result } => self.opened(result),
             Ev::Dispatch => self.dispatch(),
-            Ev::Admit { attempt, io } => self.admit(attempt, io),
+            Ev::Accept { attempt, io } => self.accept(attempt, io),
             Ev::ServerDrained { attempt } => self.server_drained(attempt),
             Ev::Written { op } => self.written(op),
             Ev::DiskDone { op } => self.disk_done(op),
@@ -604,7 +604,7 @@ fn is_material(ev: &Ev) -> bool {
         Ev::Deliver {
             msg: Msg::Io(_) | Msg::IoRsp { .. },
             ..
-        } | Ev::Admit { .. }
+        } | Ev::Accept { .. }
             | Ev::DiskDone { .. }
             | Ev::Written { .. }
             | Ev::Request(_)

@@ -37,7 +37,7 @@ fn nothing_is_lost_doubled_or_overtaken() {
         let sch = Schedule::of_seed(seed);
         let o = run(&sch, None);
         assert!(o.violation.is_none(), "{}", explain(&sch, None));
-        let counts = [o.retries, o.waited, o.fences, o.older, o.fresh];
+        let counts = [o.retries, o.waited, o.fences, o.older, o.session_lost];
         let more = [o.connects, o.failures, o.exhausted, o.stale];
         for (sum, n) in happened.iter_mut().zip(counts.into_iter().chain(more)) {
             *sum += u64::from(n);

@@ -9,7 +9,7 @@ use ibnbd_proto::gate::{self, Disk, Verdict};
 use ibnbd_proto::state::Gate;
 use interleave::{explore, Stage, Thread};
 
-/// What the server calls the device, before and after it was opened anew.
+/// What the server calls the device, before and after it was opened again.
 const OLD: u32 = 1;
 const NEW: u32 = 2;
 
@@ -110,7 +110,7 @@ fn submitter(view: &View<'_>, wrong: Wrong) {
     }
 }
 
-/// The server has forgotten the device, and opens it anew.
+/// The server has forgotten the device, and opens it again.
 fn opener(view: &View<'_>, wrong: Wrong) {
     view.0.act(|w| w.fresh = true);
     if wrong == Wrong::OpensEarly {

@@ -31,7 +31,7 @@ struct Request {
     done: bool,
 }
 
-/// What a shell that is broken on purpose leaves out.
+/// What a driver that is broken on purpose leaves out.
 #[derive(Clone, Copy, PartialEq)]
 enum Broken {
     No,
@@ -165,7 +165,7 @@ impl World {
         self.unnoticed = true;
     }
 
-    /// The client opens the device anew, and sends again what has no answer.
+    /// The client opens the device again, and sends again what has no answer.
     fn notice(&mut self) {
         if !core::mem::take(&mut self.unnoticed) {
             return;

@@ -12,7 +12,7 @@
 //!                                         +---(user)-------+
 //! ```
 
-use super::{actions, Verdict};
+use super::{actions, Reply};
 use crate::backoff::{Attempts, Backoff};
 use crate::errno::Errno;
 
@@ -110,9 +110,9 @@ pub enum Event {
     Error,
     /// The delay before the next attempt is over.
     ReconnectDue,
-    /// The limit of the attempts was set anew.
+    /// The limit of the attempts was set again.
     LimitSet,
-    /// A user wants the path connected anew (attribute `reconnect`).
+    /// A user wants the path connected again (attribute `reconnect`).
     UserReconnect,
     /// A user, or the session's end, wants the path closed (attribute `disconnect`).
     UserDisconnect,
@@ -191,7 +191,7 @@ pub struct Step {
     /// What to do.
     pub actions: Actions,
     /// What became of the event.
-    pub verdict: Verdict,
+    pub reply: Reply,
 }
 
 impl Step {
@@ -199,7 +199,7 @@ impl Step {
         Self {
             next,
             actions,
-            verdict: Verdict::Accepted,
+            reply: Reply::Accepted,
         }
     }
 
@@ -207,7 +207,7 @@ impl Step {
         Self {
             next: state,
             actions: Actions::NONE,
-            verdict: Verdict::Ignored,
+            reply: Reply::Ignored,
         }
     }
 
@@ -215,7 +215,7 @@ impl Step {
         Self {
             next: state,
             actions: Actions::NONE,
-            verdict: Verdict::Refused(errno),
+            reply: Reply::Refused(errno),
         }
     }
 }
@@ -242,7 +242,7 @@ pub struct Tries {
     /// How many since the last success, or since a user asked.
     pub made: u32,
     /// The next one does not wait: the last one has failed for a reason that it does not have.
-    pub hurry: bool,
+    pub reconnect_now: bool,
 }
 
 impl Machine {
@@ -253,7 +253,7 @@ impl Machine {
             epoch: 0,
             tries: Tries {
                 made: 0,
-                hurry: false,
+                reconnect_now: false,
             },
         }
     }
@@ -262,11 +262,11 @@ impl Machine {
     pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
         let step = step(self.state, event, limit.allow(self.tries.made));
         self.state = step.next;
-        if step.verdict.accepted() {
+        if step.reply.accepted() {
             match event {
                 Event::ReconnectDue => {
                     self.tries.made = self.tries.made.saturating_add(1);
-                    self.tries.hurry = false;
+                    self.tries.reconnect_now = false;
                 }
                 Event::Established | Event::UserReconnect => self.tries = Tries::default(),
                 _ => {}
@@ -296,13 +296,13 @@ impl Machine {
     }
 
     /// The next attempt need not wait: what this one has failed for is over.
-    pub fn hurry(&mut self) {
-        self.tries.hurry = true;
+    pub fn reconnect_now(&mut self) {
+        self.tries.reconnect_now = true;
     }
 
     /// The delay before the next attempt, in milliseconds. `random` is any 32 random bits.
     pub fn delay_ms(&self, backoff: &Backoff, random: u32) -> u32 {
-        if self.tries.hurry {
+        if self.tries.reconnect_now {
             0
         } else {
             backoff.delay_ms(self.tries.made, random)

@@ -20,7 +20,7 @@ use crate::errno::Errno;
 
 /// What became of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum Reply {
     /// It was taken.
     Accepted,
     /// It came too late or does not matter; nobody waits for an answer.
@@ -29,7 +29,7 @@ pub enum Verdict {
     Refused(Errno),
 }
 
-impl Verdict {
+impl Reply {
     /// Whether the event was taken.
     pub const fn accepted(&self) -> bool {
         matches!(self, Self::Accepted)

@@ -10,7 +10,7 @@
 //! A path never comes back: the client's next attempt is a new path, and is rejected as long as
 //! the old one of the same UUID is not CLOSED.
 
-use super::{actions, Verdict};
+use super::{actions, Reply};
 use crate::errno::Errno;
 
 /// State of a server path.
@@ -82,7 +82,7 @@ pub enum Event {
     Stale,
     /// The client has given the path up, as we learn from another one: by a fence, by a request
     /// for a chunk number that this path has in service, or by the path's next attempt.
-    GivenUp,
+    Superseded,
     /// A user, or the end of the module, wants the path closed.
     UserDisconnect,
     /// The RDMA device goes away.
@@ -98,7 +98,7 @@ impl Event {
         Event::Info { complete: false },
         Event::Error,
         Event::Stale,
-        Event::GivenUp,
+        Event::Superseded,
         Event::UserDisconnect,
         Event::DeviceRemoved,
         Event::CloseDone,
@@ -110,7 +110,7 @@ impl Event {
             Event::Info { .. } => "info request",
             Event::Error => "error",
             Event::Stale => "connecting for too long",
-            Event::GivenUp => "given up by the client",
+            Event::Superseded => "superseded by the client",
             Event::UserDisconnect => "disconnect by user",
             Event::DeviceRemoved => "device removed",
             Event::CloseDone => "closed",
@@ -123,7 +123,7 @@ actions! {
     Action,
     /// What a step asks for.
     Actions {
-        /// Cancel the timer of the set-up, which each connection of the path starts anew: the
+        /// Cancel the timer of the set-up, which each connection of the path starts again: the
         /// path can no longer become stale.
         CancelStale,
         /// Start the heartbeat.
@@ -148,7 +148,7 @@ pub struct Step {
     /// What to do.
     pub actions: Actions,
     /// What became of the event.
-    pub verdict: Verdict,
+    pub reply: Reply,
 }
 
 impl Step {
@@ -156,7 +156,7 @@ impl Step {
         Self {
             next,
             actions,
-            verdict: Verdict::Accepted,
+            reply: Reply::Accepted,
         }
     }
 
@@ -164,7 +164,7 @@ impl Step {
         Self {
             next: state,
             actions: Actions::NONE,
-            verdict: Verdict::Ignored,
+            reply: Reply::Ignored,
         }
     }
 
@@ -172,7 +172,7 @@ impl Step {
         Self {
             next: state,
             actions: Actions::NONE,
-            verdict: Verdict::Refused(errno),
+            reply: Reply::Refused(errno),
         }
     }
 }
@@ -200,7 +200,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connecting, E::Info { complete: false }) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::Stale) => Step::to(S::Closing, DOWN),
-        (S::Connecting, E::GivenUp) => Step::to(S::Closing, DOWN),
+        (S::Connecting, E::Superseded) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::UserDisconnect) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
@@ -209,7 +209,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Connected, E::Info { complete: _ }) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connected, E::Stale) => Step::ignore(state),
-        (S::Connected, E::GivenUp) => Step::to(S::Closing, DOWN),
+        (S::Connected, E::Superseded) => Step::to(S::Closing, DOWN),
         (S::Connected, E::UserDisconnect) => Step::to(S::Closing, DOWN),
         (S::Connected, E::DeviceRemoved) => Step::to(S::Closing, DOWN),
         (S::Connected, E::CloseDone) => Step::ignore(state),
@@ -218,7 +218,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Closing, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closing, E::Error) => Step::ignore(state),
         (S::Closing, E::Stale) => Step::ignore(state),
-        (S::Closing, E::GivenUp) => Step::ignore(state),
+        (S::Closing, E::Superseded) => Step::ignore(state),
         (S::Closing, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closing, E::DeviceRemoved) => Step::ignore(state),
         (S::Closing, E::CloseDone) => Step::to(S::Closed, Actions::of(Action::Release)),
@@ -227,7 +227,7 @@ pub const fn step(state: State, event: Event) -> Step {
         (S::Closed, E::Info { complete: _ }) => Step::ignore(state),
         (S::Closed, E::Error) => Step::ignore(state),
         (S::Closed, E::Stale) => Step::ignore(state),
-        (S::Closed, E::GivenUp) => Step::ignore(state),
+        (S::Closed, E::Superseded) => Step::ignore(state),
         (S::Closed, E::UserDisconnect) => Step::refuse(state, ALREADY),
         (S::Closed, E::DeviceRemoved) => Step::ignore(state),
         (S::Closed, E::CloseDone) => Step::ignore(state),

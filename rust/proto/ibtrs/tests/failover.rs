@@ -28,7 +28,7 @@ fn offer(epoch: u32, ext: Option<RspExt>) -> Offer {
 fn up(f: &mut Failover, ext: Option<RspExt>) -> Published {
     let epoch = f.begin().unwrap();
     match f.offer(&offer(epoch, ext)) {
-        Admit::Publish(p) => p,
+        OfferResult::Publish(p) => p,
         other => panic!("{other:?}"),
     }
 }
@@ -104,15 +104,15 @@ fn a_server_that_breaks_the_protocol_is_not_asked_for_ever() {
         }
         for _ in 1..MAX_BREAKS {
             assert_eq!(again(&mut f, &mut e, Loss::Protocol), sent);
-            assert!(!e.is_outcast());
+            assert!(!e.broke_too_often());
         }
         let last = again(&mut f, &mut e, Loss::Protocol);
-        assert!(e.is_outcast() && !f.unsent(Entry::NEW).is_outcast());
+        assert!(e.broke_too_often() && !f.unsent(Entry::NEW).broke_too_often());
         if ext.is_some() {
             assert_eq!(last, Next::End(Errno::EIO));
             // What the server has of it is over before anything else is sent.
             let epoch = f.begin().unwrap();
-            assert!(matches!(f.offer(&offer(epoch, ext)), Admit::Fence(_)));
+            assert!(matches!(f.offer(&offer(epoch, ext)), OfferResult::Fence(_)));
         }
     }
 }
@@ -156,16 +156,16 @@ fn ghosts_are_fenced_off_before_the_next_path() {
     f.queue_timeout(outage);
     assert_eq!(f.next(&e, None), Next::End(Errno::ETIMEDOUT));
     // What this one carries cannot be about later ones.
-    assert_eq!(f.offer(&offer(early, ext)), Admit::Again);
+    assert_eq!(f.offer(&offer(early, ext)), OfferResult::Again);
     let epoch = f.begin().unwrap();
     let mut o = offer(epoch, ext);
-    assert_eq!(f.offer(&o), Admit::Fence(a.epoch));
+    assert_eq!(f.offer(&o), OfferResult::Fence(a.epoch));
     o.fenced = a.epoch;
-    assert!(matches!(f.offer(&o), Admit::Publish(_)));
+    assert!(matches!(f.offer(&o), OfferResult::Publish(_)));
     up(&mut f, ext);
 }
 
-/// Two attempts fence the same ghosts: neither minds the other, and what the first one leaves behind
+/// Two attempts fence the same abandoned requests: neither minds the other, and what the first one leaves behind
 /// when it is lost again is not what the second one's fence was about.
 #[test]
 fn attempts_that_fence_at_the_same_time() {
@@ -181,19 +181,19 @@ fn attempts_that_fence_at_the_same_time() {
     };
     fail(&mut f, &a);
     let (mut first, mut second) = (offer(b, ext), offer(c, ext));
-    assert_eq!(f.offer(&first), Admit::Fence(a.epoch));
-    assert_eq!(f.offer(&second), Admit::Fence(a.epoch));
+    assert_eq!(f.offer(&first), OfferResult::Fence(a.epoch));
+    assert_eq!(f.offer(&second), OfferResult::Fence(a.epoch));
     first.fenced = a.epoch;
-    let Admit::Publish(b) = f.offer(&first) else {
+    let OfferResult::Publish(b) = f.offer(&first) else {
         panic!();
     };
     // The second fence may close this one yet, so that it takes no requests.
-    assert_eq!(f.offer(&offer(early, ext)), Admit::Again);
+    assert_eq!(f.offer(&offer(early, ext)), OfferResult::Again);
     fail(&mut f, &b);
     second.fenced = a.epoch;
-    assert_eq!(f.offer(&second), Admit::Fence(b.epoch));
+    assert_eq!(f.offer(&second), OfferResult::Fence(b.epoch));
     second.fenced = b.epoch;
-    assert!(matches!(f.offer(&second), Admit::Publish(_)));
+    assert!(matches!(f.offer(&second), OfferResult::Publish(_)));
     up(&mut f, ext);
 }
 
@@ -204,13 +204,13 @@ fn requests_that_nobody_wants_cost_no_path() {
     let ext = server(1, 1);
     let (a, b) = (up(&mut f, ext), up(&mut f, ext));
     f.path_lost(&a);
-    f.given_up(&lost(&a));
+    f.note_abandoned(&lost(&a));
     let c = up(&mut f, ext);
     // But when the next path is the first again, there is nothing to lose.
     f.path_lost(&b);
     f.path_lost(&c);
     let epoch = f.begin().unwrap();
-    assert_eq!(f.offer(&offer(epoch, ext)), Admit::Fence(a.epoch));
+    assert_eq!(f.offer(&offer(epoch, ext)), OfferResult::Fence(a.epoch));
 }
 
 #[test]
@@ -219,33 +219,36 @@ fn identity() {
     let slow = f.begin().unwrap();
     let a = up(&mut f, server(1, 1));
     // Learnt before or after? Nobody knows.
-    assert_eq!(f.offer(&offer(slow, server(1, 2))), Admit::Again);
-    assert_eq!(f.offer(&offer(slow, server(2, 1))), Admit::Again);
+    assert_eq!(f.offer(&offer(slow, server(1, 2))), OfferResult::Again);
+    assert_eq!(f.offer(&offer(slow, server(2, 1))), OfferResult::Again);
     let next = f.begin().unwrap();
-    let other = Admit::Refuse(Refusal::OtherServer);
+    let other = OfferResult::Refuse(Refusal::OtherServer);
     assert_eq!(f.offer(&offer(next, server(2, 1))), other);
     assert_eq!(f.offer(&offer(next, None)), other);
-    assert_eq!(f.offer(&offer(next, server(1, 2))), Admit::Forgotten);
+    assert_eq!(
+        f.offer(&offer(next, server(1, 2))),
+        OfferResult::SessionLost
+    );
     let small = Offer {
         queue_depth: 511,
         ..offer(next, server(1, 1))
     };
-    assert_eq!(f.offer(&small), Admit::Refuse(Refusal::QueueDepth));
+    assert_eq!(f.offer(&small), OfferResult::Refuse(Refusal::QueueDepth));
     let small = Offer {
         max_io_bytes: 1,
         ..offer(next, server(1, 1))
     };
-    assert_eq!(f.offer(&small), Admit::Refuse(Refusal::MaxIo));
+    assert_eq!(f.offer(&small), OfferResult::Refuse(Refusal::MaxIo));
     f.path_lost(&a);
-    assert_eq!(f.offer(&offer(slow, server(2, 1))), Admit::Again);
+    assert_eq!(f.offer(&offer(slow, server(2, 1))), OfferResult::Again);
     assert!(matches!(
         f.offer(&offer(next, server(2, 1))),
-        Admit::Publish(_)
+        OfferResult::Publish(_)
     ));
     f.close();
     assert_eq!(
         f.offer(&offer(next, server(2, 1))),
-        Admit::Refuse(Refusal::Closed)
+        OfferResult::Refuse(Refusal::Closed)
     );
     assert_eq!(f.next(&Entry::NEW, None), Next::End(Errno::ECONNABORTED));
 }
@@ -261,24 +264,24 @@ fn another_life() {
     assert_eq!(f.call(), None);
     let old = f.unsent(Entry::NEW);
     let b = up(&mut f, server(2, 1));
-    assert!(f.is_held() && b.life != a.life);
-    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
-    let held = f.unsent(Entry::NEW);
-    for e in [old, held, lost(&a)] {
+    assert!(f.is_quiesced() && b.generation != a.generation);
+    assert_eq!(f.call(), Some(Call::Up { session_lost: true }));
+    let quiesced = f.unsent(Entry::NEW);
+    for e in [old, quiesced, lost(&a)] {
         assert_eq!(f.next(&e, Some(b.epoch)), Next::Wait);
     }
     // Lost while devices are opened: all over again.
     f.path_lost(&b);
     f.returned();
-    assert!(f.is_held());
+    assert!(f.is_quiesced());
     assert_eq!(f.call(), Some(Call::Down));
     let c = up(&mut f, server(2, 1));
     f.returned();
-    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    assert_eq!(f.call(), Some(Call::Up { session_lost: true }));
     f.returned();
-    assert!(!f.is_held());
+    assert!(!f.is_quiesced());
     assert_eq!(f.call(), None);
-    for e in [old, held, lost(&a), lost(&b)] {
+    for e in [old, quiesced, lost(&a), lost(&b)] {
         assert_eq!(f.next(&e, Some(c.epoch)), Next::End(Errno::ESTALE));
     }
     let new = f.unsent(Entry::NEW);
@@ -291,10 +294,15 @@ fn a_short_outage_is_told_as_such() {
     let a = up(&mut f, server(1, 1));
     f.path_lost(&a);
     up(&mut f, server(1, 1));
-    assert!(!f.is_held());
+    assert!(!f.is_quiesced());
     assert_eq!(f.call(), Some(Call::Down));
     f.returned();
-    assert_eq!(f.call(), Some(Call::Up { fresh: false }));
+    assert_eq!(
+        f.call(),
+        Some(Call::Up {
+            session_lost: false
+        })
+    );
     f.returned();
     assert_eq!(f.call(), None);
 }
@@ -309,9 +317,9 @@ fn admin_messages_wait_for_no_path() {
     assert_eq!(f.next(&e, Some(b.epoch)), Next::Fence(a.epoch));
     f.path_lost(&b);
     assert_eq!(f.next(&e, None), Next::End(Errno::ECONNABORTED));
-    // Devices are opened anew by admin messages; one of before is not to be sent again.
+    // Devices are opened again by admin messages; one of before is not to be sent again.
     let c = up(&mut f, server(2, 1));
-    assert!(f.is_held());
+    assert!(f.is_quiesced());
     let open = f.unsent(Entry::ADMIN);
     assert_eq!(f.next(&open, None), Next::Submit);
     assert_eq!(f.next(&e, Some(c.epoch)), Next::End(Errno::ESTALE));
@@ -354,7 +362,12 @@ fn users_are_called_one_call_at_a_time() {
     up(&mut f, server(1, 1));
     assert_eq!(f.call(), None, "it has not returned");
     f.returned();
-    assert_eq!(f.call(), Some(Call::Up { fresh: false }));
+    assert_eq!(
+        f.call(),
+        Some(Call::Up {
+            session_lost: false
+        })
+    );
     assert_eq!(f.call(), None, "it has not returned");
     f.returned();
     assert_eq!(f.call(), None);
@@ -373,29 +386,29 @@ fn what_was_parked_while_devices_were_opened_stays_of_the_life_before() {
     let a = up(&mut f, server(1, 1));
     f.path_lost(&a);
     let b = up(&mut f, server(2, 1));
-    assert!(f.is_held());
-    let parked = f.unsent(Entry::NEW);
+    assert!(f.is_quiesced());
+    let waiting = f.unsent(Entry::NEW);
     assert_eq!(f.call(), Some(Call::Down));
     f.returned();
-    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    assert_eq!(f.call(), Some(Call::Up { session_lost: true }));
     f.returned();
-    assert!(!f.is_held());
+    assert!(!f.is_quiesced());
     // No path takes it a second time.
-    let parked = f.unsent(parked);
-    assert_eq!(f.next(&parked, Some(b.epoch)), Next::End(Errno::ESTALE));
+    let waiting = f.unsent(waiting);
+    assert_eq!(f.next(&waiting, Some(b.epoch)), Next::End(Errno::ESTALE));
 }
 
 proptest! {
-    /// Paths come and go, requests are parked: nothing is sent unfenced, to nobody or for
-    /// another life, nothing times out while a path is up, ghosts are fenced off.
+    /// Paths come and go, requests wait: nothing is sent unfenced, to nobody or for
+    /// another generation, nothing times out while a path is up, abandoned requests are fenced off.
     #[test]
     fn any_course(events in prop::collection::vec((0u8..9, 0usize..4), 0..120)) {
         let mut f = Failover::new();
         let mut run = 1;
         let mut paths: [Option<Published>; 4] = [None; 4];
         let mut before = [0; 4];
-        let mut parked: Vec<Entry> = Vec::new();
-        let mut ghosts = 0;
+        let mut waiting: Vec<Entry> = Vec::new();
+        let mut abandoned = 0;
         let mut outage = None;
         let mut fences: Vec<(u32, u32)> = Vec::new();
         for (what, i) in events {
@@ -407,22 +420,22 @@ proptest! {
                     let mut o = offer(epoch, server(run, 1));
                     o.previous = before[i];
                     let mut got = f.offer(&o);
-                    if let Admit::Fence(upto) = got {
-                        prop_assert!(upto == ghosts && ghosts < epoch);
+                    if let OfferResult::Fence(upto) = got {
+                        prop_assert!(upto == abandoned && abandoned < epoch);
                         o.fenced = upto;
                         got = f.offer(&o);
-                    } else if matches!(got, Admit::Publish(_)) && !f.is_held() {
-                        prop_assert_eq!(ghosts, 0);
+                    } else if matches!(got, OfferResult::Publish(_)) && !f.is_quiesced() {
+                        prop_assert_eq!(abandoned, 0);
                     }
-                    if let Admit::Publish(p) = got {
-                        for e in &mut parked {
+                    if let OfferResult::Publish(p) = got {
+                        for e in &mut waiting {
                             e.fenced(before[i]);
                         }
                         before[i] = p.epoch;
                         paths[i] = Some(p);
-                        ghosts = 0;
+                        abandoned = 0;
                     } else {
-                        prop_assert_eq!(got, Admit::Refuse(Refusal::OtherServer));
+                        prop_assert_eq!(got, OfferResult::Refuse(Refusal::OtherServer));
                     }
                 }
                 2 | 3 => if let Some(p) = paths[i].take() {
@@ -431,13 +444,13 @@ proptest! {
                         prop_assert_eq!(count, 1);
                         outage = Some(o);
                     }
-                    parked.push(lost(&p));
+                    waiting.push(lost(&p));
                 },
-                4 => { parked.push(f.unsent(Entry::NEW)); }
+                4 => { waiting.push(f.unsent(Entry::NEW)); }
                 5 => if let Some(o) = outage { f.queue_timeout(o); },
                 6 => if let Some((epoch, _)) = fences.pop() {
                     f.fence_done(epoch);
-                    for e in &mut parked {
+                    for e in &mut waiting {
                         e.fenced(epoch);
                     }
                 },
@@ -445,9 +458,9 @@ proptest! {
                 _ => if i == 0 && count == 0 { run += 1 },
             }
             let via = paths.iter().flatten().next().map(|p| p.epoch);
-            parked.retain(|e| match f.next(e, via) {
+            waiting.retain(|e| match f.next(e, via) {
                 Next::Submit => {
-                    assert!(via.is_some() && e.need() == 0 && !f.is_held());
+                    assert!(via.is_some() && e.need() == 0 && !f.is_quiesced());
                     false
                 }
                 Next::Wait => true,
@@ -459,7 +472,7 @@ proptest! {
                 Next::End(Errno::ETIMEDOUT) => {
                     assert_eq!(via, None);
                     if e.need() != 0 {
-                        ghosts = ghosts.max(e.need());
+                        abandoned = abandoned.max(e.need());
                     }
                     false
                 }
@@ -472,44 +485,47 @@ proptest! {
     }
 }
 
-/// What was built in one stage is sent in no other, and is not parked as if it had been.
+/// What was built in one phase is sent in no other, and does not wait as if it had been.
 #[test]
 fn requests_belong_to_their_stage() {
     let mut f = Failover::new();
-    let new = f.stage();
-    assert_ne!(new, Stage::NONE);
-    assert_eq!(Stage::from_bits(new.to_bits()), new);
-    assert!(new.is_open() && !Stage::NONE.is_open());
-    assert_eq!(Stage::NONE.look(new), Look::Park);
+    let new = f.phase();
+    assert_ne!(new, Phase::NONE);
+    assert_eq!(Phase::from_bits(new.to_bits()), new);
+    assert!(new.is_open() && !Phase::NONE.is_open());
+    assert_eq!(Phase::NONE.look(new), Look::Requeue);
     assert_eq!(new.look(new), Look::Submit);
-    assert_eq!(f.may_park(new), Ok(()));
+    assert_eq!(f.may_requeue(new), Ok(()));
     // The same server again: the same stage.
     let a = up(&mut f, server(1, 1));
-    let first = f.stage();
+    let first = f.phase();
     assert_eq!(first, new);
     f.path_lost(&a);
     assert_eq!(f.call(), Some(Call::Down));
     f.returned();
-    assert_eq!(f.stage(), first);
+    assert_eq!(f.phase(), first);
     // Another one: everything waits until the users have opened their devices.
     up(&mut f, server(2, 1));
-    let held = f.stage();
-    assert!(!held.is_open() && held != first);
+    let quiesced = f.phase();
+    assert!(!quiesced.is_open() && quiesced != first);
     assert_eq!(
-        (held.look(first), held.look(held)),
-        (Look::Park, Look::Park)
+        (quiesced.look(first), quiesced.look(quiesced)),
+        (Look::Requeue, Look::Requeue)
     );
-    assert_eq!((f.may_park(first), f.may_park(held)), (Ok(()), Ok(())));
-    assert_eq!(f.call(), Some(Call::Up { fresh: true }));
+    assert_eq!(
+        (f.may_requeue(first), f.may_requeue(quiesced)),
+        (Ok(()), Ok(()))
+    );
+    assert_eq!(f.call(), Some(Call::Up { session_lost: true }));
     f.returned();
-    let second = f.stage();
+    let second = f.phase();
     assert!(second.is_open());
-    for (built, look, park) in [
+    for (built, look, requeue) in [
         (first, Look::Stale, Err(Errno::ESTALE)),
-        (held, Look::Stale, Err(Errno::ESTALE)),
+        (quiesced, Look::Stale, Err(Errno::ESTALE)),
         (second, Look::Submit, Ok(())),
     ] {
-        assert_eq!((second.look(built), f.may_park(built)), (look, park));
+        assert_eq!((second.look(built), f.may_requeue(built)), (look, requeue));
     }
 }
 
@@ -517,12 +533,12 @@ fn requests_belong_to_their_stage() {
 fn nothing_is_parked_without_hope() {
     let mut f = Failover::new();
     let a = up(&mut f, server(1, 1));
-    let stage = f.stage();
+    let phase = f.phase();
     let outage = f.path_lost(&a).unwrap();
-    assert_eq!(f.may_park(stage), Ok(()));
+    assert_eq!(f.may_requeue(phase), Ok(()));
     f.queue_timeout(outage);
     assert!(f.is_failing());
-    assert_eq!(f.may_park(stage), Err(Errno::ETIMEDOUT));
+    assert_eq!(f.may_requeue(phase), Err(Errno::ETIMEDOUT));
     f.close();
-    assert_eq!(f.may_park(stage), Err(Errno::ENOTCONN));
+    assert_eq!(f.may_requeue(phase), Err(Errno::ENOTCONN));
 }

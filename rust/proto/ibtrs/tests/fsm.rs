@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::fsm::{client_path as c, server_path as s, Verdict};
+use ibtrs_proto::fsm::{client_path as c, server_path as s, Reply};
 
 /// Steps of a client that may try again, and of one that may not.
 fn client_steps() -> impl Iterator<Item = (c::State, c::Event, c::Step)> {
@@ -26,13 +26,13 @@ fn server_steps() -> impl Iterator<Item = (s::State, s::Event, s::Step)> {
 #[test]
 fn what_is_not_accepted_changes_nothing() {
     for (st, ev, step) in client_steps() {
-        if !step.verdict.accepted() {
+        if !step.reply.accepted() {
             assert_eq!(step.next, st, "{st:?} {ev:?}");
             assert!(step.actions.is_empty(), "{st:?} {ev:?}");
         }
     }
     for (st, ev, step) in server_steps() {
-        if !step.verdict.accepted() {
+        if !step.reply.accepted() {
             assert_eq!(step.next, st, "{st:?} {ev:?}");
             assert!(step.actions.is_empty(), "{st:?} {ev:?}");
         }
@@ -44,21 +44,21 @@ fn users_get_an_answer() {
     use c::Event::*;
     for (st, ev, step) in client_steps() {
         let asked = matches!(ev, UserReconnect | UserDisconnect | UserRemove);
-        match step.verdict {
-            Verdict::Ignored => assert!(!asked, "{st:?} {ev:?}"),
-            Verdict::Refused(_) => assert!(asked, "{st:?} {ev:?}"),
-            Verdict::Accepted => {}
+        match step.reply {
+            Reply::Ignored => assert!(!asked, "{st:?} {ev:?}"),
+            Reply::Refused(_) => assert!(asked, "{st:?} {ev:?}"),
+            Reply::Accepted => {}
         }
     }
     for (st, ev, step) in server_steps() {
         let asked = ev == s::Event::UserDisconnect;
-        match step.verdict {
-            Verdict::Ignored => assert!(!asked, "{st:?} {ev:?}"),
-            Verdict::Refused(_) => assert!(asked, "{st:?} {ev:?}"),
-            Verdict::Accepted => {}
+        match step.reply {
+            Reply::Ignored => assert!(!asked, "{st:?} {ev:?}"),
+            Reply::Refused(_) => assert!(asked, "{st:?} {ev:?}"),
+            Reply::Accepted => {}
         }
     }
-    let answer = |st, ev| c::step(st, ev, true).verdict.result();
+    let answer = |st, ev| c::step(st, ev, true).reply.result();
     assert_eq!(
         answer(c::State::Connecting, UserReconnect),
         Err(Errno::EBUSY)
@@ -100,7 +100,7 @@ fn client_transitions_of_the_protocol() {
     ]
     .into();
     let seen: HashSet<_> = client_steps()
-        .filter(|(_, _, step)| step.verdict.accepted())
+        .filter(|(_, _, step)| step.reply.accepted())
         .map(|(st, _, step)| (st, step.next))
         .collect();
     assert_eq!(seen, allowed);
@@ -117,13 +117,13 @@ fn server_transitions_of_the_protocol() {
     ]
     .into();
     let seen: HashSet<_> = server_steps()
-        .filter(|(_, _, step)| step.verdict.accepted())
+        .filter(|(_, _, step)| step.reply.accepted())
         .map(|(st, _, step)| (st, step.next))
         .collect();
     assert_eq!(seen, allowed);
 }
 
-/// What the shell of a client's path has under way.
+/// What the driver of a client's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 struct ClientShell {
     attempt: bool,
@@ -206,20 +206,20 @@ fn a_client_leaves_nothing_behind() {
         first.0.begin(1);
         let mut todo = vec![first];
         let mut seen = HashSet::new();
-        while let Some((machine, shell)) = todo.pop() {
+        while let Some((machine, driver)) = todo.pop() {
             let tries = machine.tries;
-            if tries.made > 4 || !seen.insert((machine.state, tries.made, shell)) {
+            if tries.made > 4 || !seen.insert((machine.state, tries.made, driver)) {
                 continue;
             }
-            assert!(shell.fits(machine.state), "{machine:?} {shell:?}");
-            for ev in shell.events(machine.state) {
-                let (mut machine, mut shell) = (machine, shell);
-                shell.timer &= ev != c::Event::ReconnectDue;
+            assert!(driver.fits(machine.state), "{machine:?} {driver:?}");
+            for ev in driver.events(machine.state) {
+                let (mut machine, mut driver) = (machine, driver);
+                driver.timer &= ev != c::Event::ReconnectDue;
                 let mut step = machine.step(ev, limit);
-                while shell.perform(step.actions) {
+                while driver.perform(step.actions) {
                     step = machine.step(c::Event::ReconnectDue, limit);
                 }
-                todo.push((machine, shell));
+                todo.push((machine, driver));
             }
         }
         let states: HashSet<_> = seen.iter().map(|(st, ..)| *st).collect();
@@ -246,7 +246,7 @@ fn attempts_are_counted_once() {
     }
 }
 
-/// What the shell of a server's path has under way.
+/// What the driver of a server's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ServerShell {
     cons: bool,
@@ -269,49 +269,49 @@ fn a_server_leaves_nothing_behind() {
     };
     let mut todo = vec![(s::INITIAL, first)];
     let mut seen = HashSet::new();
-    while let Some((state, shell)) = todo.pop() {
-        if !seen.insert((state, shell)) {
+    while let Some((state, driver)) = todo.pop() {
+        if !seen.insert((state, driver)) {
             continue;
         }
         let fits = match state {
-            State::Connecting => shell == first,
+            State::Connecting => driver == first,
             State::Connected => {
-                shell.cons && shell.heartbeat && !shell.stale_timer && shell.answered
+                driver.cons && driver.heartbeat && !driver.stale_timer && driver.answered
             }
             State::Closing => {
-                !shell.cons && !shell.heartbeat && !shell.stale_timer && !shell.released
+                !driver.cons && !driver.heartbeat && !driver.stale_timer && !driver.released
             }
-            State::Closed => !shell.cons && shell.released,
+            State::Closed => !driver.cons && driver.released,
         };
-        assert!(fits, "{state:?} {shell:?}");
+        assert!(fits, "{state:?} {driver:?}");
         for ev in Event::ALL {
             if ev == Event::CloseDone && state != State::Closing {
                 continue;
             }
-            let mut shell = shell;
+            let mut driver = driver;
             let step = s::step(state, ev);
             for action in step.actions.iter() {
                 match action {
-                    Action::CancelStale => shell.stale_timer = false,
+                    Action::CancelStale => driver.stale_timer = false,
                     Action::StartHeartbeat => {
-                        assert!(!shell.heartbeat);
-                        shell.heartbeat = true;
+                        assert!(!driver.heartbeat);
+                        driver.heartbeat = true;
                     }
                     Action::SendInfoRsp => {
-                        assert!(!shell.answered);
-                        shell.answered = true;
+                        assert!(!driver.answered);
+                        driver.answered = true;
                     }
                     Action::TearDown => {
-                        assert!(shell.cons, "twice");
-                        (shell.cons, shell.heartbeat, shell.stale_timer) = (false, false, false);
+                        assert!(driver.cons, "twice");
+                        (driver.cons, driver.heartbeat, driver.stale_timer) = (false, false, false);
                     }
                     Action::Release => {
-                        assert!(!shell.cons && !shell.released);
-                        shell.released = true;
+                        assert!(!driver.cons && !driver.released);
+                        driver.released = true;
                     }
                 }
             }
-            todo.push((step.next, shell));
+            todo.push((step.next, driver));
         }
     }
     assert_eq!(
@@ -350,7 +350,7 @@ fn no_retry_means_closed() {
     }
 }
 
-/// So many attempts as are allowed, then the path is closed; a success or a user starts anew.
+/// So many attempts as are allowed, then the path is closed; a success or a user starts again.
 #[test]
 fn attempts_are_limited() {
     use c::{Event, Machine, State};
@@ -386,7 +386,7 @@ fn attempts_are_limited() {
     // A lower limit holds at once for a path that waits, a higher one changes nothing.
     assert_eq!(fail(&mut m), State::Reconnecting);
     let set = m.step(Event::LimitSet, Attempts::AtMost(2));
-    assert!(!set.verdict.accepted() && m.state == State::Reconnecting);
+    assert!(!set.reply.accepted() && m.state == State::Reconnecting);
     assert_eq!(
         m.step(Event::LimitSet, Attempts::AtMost(1)).next,
         State::Closing
@@ -409,14 +409,14 @@ fn attempts_wait() {
         let _ = m.step(Event::ReconnectDue, Attempts::Forever);
     }
     assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);
-    m.hurry();
+    m.reconnect_now();
     let _ = m.step(Event::ConnectFailed, Attempts::Forever);
     assert_eq!(m.delay_ms(&backoff, u32::MAX), 0);
     // Only that one.
     let _ = m.step(Event::ReconnectDue, Attempts::Forever);
     let _ = m.step(Event::ConnectFailed, Attempts::Forever);
     assert_eq!(m.delay_ms(&backoff, u32::MAX), 1000);
-    m.hurry();
+    m.reconnect_now();
     let _ = m.step(Event::UserReconnect, Attempts::Forever);
     assert_eq!(m.delay_ms(&backoff, u32::MAX), 100);
     // An event that is not taken changes nothing.
@@ -433,20 +433,17 @@ fn events_of_former_attempts_are_ignored() {
     assert_eq!(m, Machine::default());
     m.begin(7);
     let late = m.attempt_step(6, Event::Established, Attempts::Forever);
-    assert_eq!(
-        (late.verdict, late.next),
-        (Verdict::Ignored, State::Connecting)
-    );
+    assert_eq!((late.reply, late.next), (Reply::Ignored, State::Connecting));
     assert!(late.actions.is_empty());
     let mut ended = m;
     ended.ended();
     let late = ended.attempt_step(7, Event::Established, Attempts::Forever);
     assert_eq!(
-        (late.verdict, ended.state),
-        (Verdict::Ignored, State::Connecting)
+        (late.reply, ended.state),
+        (Reply::Ignored, State::Connecting)
     );
     let taken = m.attempt_step(7, Event::Established, Attempts::Forever);
-    assert!(taken.verdict.accepted() && m.state == State::Connected);
+    assert!(taken.reply.accepted() && m.state == State::Connected);
 }
 
 /// One row for each pair of state and event, none twice: a pattern that would cover several
@@ -478,7 +475,7 @@ fn every_state_is_reached_and_ends_are_ends() {
         seen.insert(step.next);
     }
     assert_eq!(seen.len(), c::State::ALL.len());
-    assert!(client_steps().all(|(st, _, x)| st != c::State::Dead || !x.verdict.accepted()));
+    assert!(client_steps().all(|(st, _, x)| st != c::State::Dead || !x.reply.accepted()));
 
     let mut seen = HashSet::from([s::INITIAL]);
     while let Some((_, _, step)) =
@@ -487,7 +484,7 @@ fn every_state_is_reached_and_ends_are_ends() {
         seen.insert(step.next);
     }
     assert_eq!(seen.len(), s::State::ALL.len());
-    assert!(server_steps().all(|(st, _, x)| st != s::State::Closed || !x.verdict.accepted()));
+    assert!(server_steps().all(|(st, _, x)| st != s::State::Closed || !x.reply.accepted()));
 }
 
 /// From everywhere a user gets rid of a path: remove, wait, remove.
@@ -510,7 +507,7 @@ fn client_reconnect_actions() {
     for (st, ev, step) in client_steps() {
         let what = format!("{st:?} {ev:?} {:?}", step.actions);
         let has = |a| step.actions.contains(a);
-        let ok = step.verdict.accepted();
+        let ok = step.reply.accepted();
         let trying = matches!(st, State::Connecting | State::ConnectingErr);
         // The attempt is stopped by everybody but its own worker.
         let abort = ok && trying && !matches!(ev, Event::ConnectFailed | Event::Established);
@@ -539,7 +536,7 @@ fn server_rows() {
         ),
         (Error, [Closing, Closing, Closing, Closed]),
         (Stale, [Closing, Connected, Closing, Closed]),
-        (GivenUp, [Closing, Closing, Closing, Closed]),
+        (Superseded, [Closing, Closing, Closing, Closed]),
         (UserDisconnect, [Closing, Closing, Closing, Closed]),
         (DeviceRemoved, [Closing, Closing, Closing, Closed]),
         (CloseDone, [Connecting, Connected, Closed, Closed]),

@@ -60,12 +60,12 @@ fn errno_is_mapped_not_truncated() {
 
 #[test]
 fn a_client_uses_no_more_chunks_than_requests() {
-    use ibtrs_proto::permit::Shares;
+    use ibtrs_proto::permit::DepthSplit;
     for depth in [1, 2, 512, 10_244] {
         assert_eq!(limits::client_depth(depth), depth);
     }
     let used = limits::client_depth(u16::MAX);
-    assert_eq!(Shares::of_session(used).io(), 10_240);
+    assert_eq!(DepthSplit::of_session(used).io(), 10_240);
     assert_eq!(limits::client_depth(10_245), used);
 }
 

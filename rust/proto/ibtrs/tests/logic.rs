@@ -8,7 +8,7 @@ use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{clog2, ImmLayout, LayoutError, PayloadError};
 use ibtrs_proto::limits::{server_layout, LimitError};
 use ibtrs_proto::mp::{choose, Candidate, Policy};
-use ibtrs_proto::permit::{FreeIds, Shares, MAX_RESERVED};
+use ibtrs_proto::permit::{DepthSplit, FreeIds, MAX_RESERVED};
 use ibtrs_proto::text::TextError;
 use proptest::prelude::*;
 
@@ -199,18 +199,18 @@ fn attempts() {
 }
 
 #[test]
-fn shares() {
-    let s = Shares::new(512, 8);
+fn depth_split() {
+    let s = DepthSplit::new(512, 8);
     assert_eq!((s.reserved(), s.io(), s.queue_depth()), (8, 504, 512));
     assert!(s.is_reserved(504) && !s.is_reserved(503));
-    assert_eq!(Shares::of_session(512).reserved(), 4);
-    assert_eq!(Shares::of_session(15).reserved(), 1);
-    assert_eq!(Shares::of_session(16).reserved(), 4);
-    assert_eq!(Shares::new(2, 8).reserved(), 1);
-    assert_eq!(Shares::new(512, 0).reserved(), 1);
-    assert_eq!(Shares::new(1, 8).reserved(), 0);
+    assert_eq!(DepthSplit::of_session(512).reserved(), 4);
+    assert_eq!(DepthSplit::of_session(15).reserved(), 1);
+    assert_eq!(DepthSplit::of_session(16).reserved(), 4);
+    assert_eq!(DepthSplit::new(2, 8).reserved(), 1);
+    assert_eq!(DepthSplit::new(512, 0).reserved(), 1);
+    assert_eq!(DepthSplit::new(1, 8).reserved(), 0);
     for qd in 2..=u16::MAX {
-        let s = Shares::new(qd, 300);
+        let s = DepthSplit::new(qd, 300);
         assert!(s.reserved() > 0 && s.reserved() <= MAX_RESERVED);
         assert!(s.io() > 0 && s.io() + s.reserved() == qd);
     }

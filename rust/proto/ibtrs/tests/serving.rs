@@ -9,7 +9,7 @@
 
 mod interleave;
 
-use ibtrs_proto::owner::{Owner, PathTag};
+use ibtrs_proto::chunk_owner::{ChunkOwner, PathTag};
 use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Words};
 use interleave::{explore, Stage, Thread};
 use std::cell::RefCell;
@@ -37,8 +37,8 @@ struct Path {
     /// Nothing is posted any more.
     closed: bool,
     gone: bool,
-    parked: Option<Request>,
-    held: Option<Request>,
+    waiting: Option<Request>,
+    invalidating: Option<Request>,
     /// References to its connections.
     refs: u32,
     /// Invalidations that were posted and have not completed.
@@ -132,7 +132,7 @@ impl View<'_> {
     }
 
     fn serve_woken(&self, path: usize) {
-        let Some(request) = self.place(path).unpark() else {
+        let Some(request) = self.place(path).take_waiting() else {
             panic!("a wake-up without a request");
         };
         let connected = self.act(|world| {
@@ -185,7 +185,7 @@ impl View<'_> {
                 Some(false) => return,
                 Some(true) => {}
                 None => {
-                    if let Some(request) = self.place(path).unhold() {
+                    if let Some(request) = self.place(path).take_invalidating() {
                         let stopped = self.act(|world| world.paths[path].stopped);
                         match stopped {
                             true => self.drop_request(request),
@@ -202,11 +202,11 @@ impl View<'_> {
     fn look(&self, path: usize) -> bool {
         match serving::leave(self, tag(path), 0, &self.place(path)) {
             Left::Nothing => false,
-            Left::Held(request) => {
+            Left::Invalidating(request) => {
                 self.drop_request(request);
                 false
             }
-            Left::Parked(request) => {
+            Left::Waiting(request) => {
                 self.act(|world| world.paths[request.path].over += 1);
                 false
             }
@@ -226,7 +226,7 @@ impl View<'_> {
         } else {
             while self.look(path) {
                 // It looks now and then. What it finds is the same until that.
-                self.wait(move |world| world.paths[path].parked.is_none());
+                self.wait(move |world| world.paths[path].waiting.is_none());
             }
         }
         self.wait(move |world| world.paths[path].refs == 0);
@@ -240,7 +240,7 @@ impl View<'_> {
             Claim::Waits { displaced, .. } => {
                 if let Some(displaced) = displaced {
                     let displaced = usize::from(displaced.get());
-                    if let Some(request) = self.place(displaced).unpark() {
+                    if let Some(request) = self.place(displaced).take_waiting() {
                         self.act(|world| world.paths[request.path].over += 1);
                     }
                 }
@@ -251,11 +251,11 @@ impl View<'_> {
 }
 
 impl Words for View<'_> {
-    fn load(&self, _number: u16) -> Option<Owner> {
-        Some(self.act(|world| Owner::from_bits(world.word)))
+    fn load(&self, _number: u16) -> Option<ChunkOwner> {
+        Some(self.act(|world| ChunkOwner::from_bits(world.word)))
     }
 
-    fn replace(&self, _number: u16, old: Owner, new: Owner) -> bool {
+    fn replace(&self, _number: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
         self.act(|world| {
             let same = world.word == old.to_bits();
             if same {
@@ -291,25 +291,26 @@ impl Spot<'_> {
 impl Place for Spot<'_> {
     type Request = Request;
 
-    fn park(&self, request: Request) -> Result<(), Request> {
-        self.put(request, |path| &mut path.parked)
+    fn put_waiting(&self, request: Request) -> Result<(), Request> {
+        self.put(request, |path| &mut path.waiting)
     }
 
-    fn unpark(&self) -> Option<Request> {
-        self.view.act(|world| world.paths[self.path].parked.take())
+    fn take_waiting(&self) -> Option<Request> {
+        self.view.act(|world| world.paths[self.path].waiting.take())
     }
 
-    fn has_parked(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         self.view
-            .act(|world| world.paths[self.path].parked.is_some())
+            .act(|world| world.paths[self.path].waiting.is_some())
     }
 
-    fn hold(&self, request: Request) -> Result<(), Request> {
-        self.put(request, |path| &mut path.held)
+    fn put_invalidating(&self, request: Request) -> Result<(), Request> {
+        self.put(request, |path| &mut path.invalidating)
     }
 
-    fn unhold(&self) -> Option<Request> {
-        self.view.act(|world| world.paths[self.path].held.take())
+    fn take_invalidating(&self) -> Option<Request> {
+        self.view
+            .act(|world| world.paths[self.path].invalidating.take())
     }
 }
 
@@ -324,14 +325,14 @@ fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
     };
     explore(world, threads, |world| {
         assert_eq!(
-            Owner::from_bits(world.word),
-            Owner::FREE,
+            ChunkOwner::from_bits(world.word),
+            ChunkOwner::FREE,
             "the number is lost"
         );
         assert_eq!(world.in_service, None);
         let b = &world.paths[B];
         assert_eq!(
-            (b.over, &b.parked, &b.held),
+            (b.over, &b.waiting, &b.invalidating),
             (1, &None, &None),
             "the request is lost"
         );
@@ -342,31 +343,31 @@ fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
 fn begin(world: &mut World) -> Claim<Request> {
     struct Still<'a>(RefCell<&'a mut World>);
     impl Words for Still<'_> {
-        fn load(&self, _number: u16) -> Option<Owner> {
-            Some(Owner::from_bits(self.0.borrow().word))
+        fn load(&self, _number: u16) -> Option<ChunkOwner> {
+            Some(ChunkOwner::from_bits(self.0.borrow().word))
         }
-        fn replace(&self, _number: u16, _old: Owner, new: Owner) -> bool {
+        fn replace(&self, _number: u16, _old: ChunkOwner, new: ChunkOwner) -> bool {
             self.0.borrow_mut().word = new.to_bits();
             true
         }
     }
     impl Place for Still<'_> {
         type Request = Request;
-        fn park(&self, request: Request) -> Result<(), Request> {
+        fn put_waiting(&self, request: Request) -> Result<(), Request> {
             let path = request.path;
-            self.0.borrow_mut().paths[path].parked = Some(request);
+            self.0.borrow_mut().paths[path].waiting = Some(request);
             Ok(())
         }
-        fn unpark(&self) -> Option<Request> {
+        fn take_waiting(&self) -> Option<Request> {
             None
         }
-        fn has_parked(&self) -> bool {
+        fn has_waiting(&self) -> bool {
             false
         }
-        fn hold(&self, request: Request) -> Result<(), Request> {
+        fn put_invalidating(&self, request: Request) -> Result<(), Request> {
             Err(request)
         }
-        fn unhold(&self) -> Option<Request> {
+        fn take_invalidating(&self) -> Option<Request> {
             None
         }
     }

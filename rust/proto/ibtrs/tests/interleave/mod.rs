@@ -3,7 +3,7 @@
 //! Runs a few threads in every order of their steps.
 //!
 //! A thread is a function of what its steps found. So it needs no stack of its own: for each step
-//! it runs anew from its beginning, is told what its former steps found, makes one more, and is
+//! it runs again from its beginning, is told what its former steps found, makes one more, and is
 //! left at the next. Two orders that lead to the same world, with the same behind all threads, are
 //! followed once.
 

@@ -3,29 +3,29 @@
 //! Which path of a session has a chunk number in service (server).
 //!
 //! Chunk `buf_id` names at most one request of a client at a time, whichever path it comes by. A
-//! client that gives a path up sends the request again by another one, while the first attempt may
+//! client that fails a path over sends the request again by another one, while the first attempt may
 //! still be on the disk. Were both in service at once, the older write could land last. So each
 //! number has one word for the whole session: who serves it, and who waits for that to end.
 //!
-//! # What the shell keeps
+//! # What the driver keeps
 //!
-//! - One [`Owner`] for each number, in an atomic `u32` ([`Owner::to_bits`]).
+//! - One [`ChunkOwner`] for each number, in an atomic `u32` ([`ChunkOwner::to_bits`]).
 //! - A [`PathTag`] for each path, unlike those of all other paths of the session that are not
 //!   released yet, and a way from the tag to the path.
-//! - For each path and number a place for one *parked* request. A parked request counts as in
+//! - For each path and number a place for one *waiting* request. A waiting request counts as in
 //!   service of its path: the path is not CLOSED before it was served or dropped.
 //!
-//! # What the shell does, in this order
+//! # What the driver does, in this order
 //!
 //! **A request arrives** by path `me`, which is not closing:
 //!
-//! 1. Load the word (acquire) and ask [`Owner::arrive`].
+//! 1. Load the word (acquire) and ask [`ChunkOwner::arrive`].
 //! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If it
 //!    is closing, drop the request instead, see below.
-//! 3. [`Arrive::Wait`]: *first* put the request into its parking place, *then* compare-exchange:
+//! 3. [`Arrive::Wait`]: *first* put the request into its place, *then* compare-exchange:
 //!    whoever serves finds the request once the word names it. After success take the request of
 //!    `displaced`, if there is one, out of its place, drop it, and close that path. Look once more
-//!    whether `me` is closing: if so `close` is *not* given up, and `me` leaves, see below. If not,
+//!    whether `me` is closing: if so `close` is *not* closed, and `me` leaves, see below. If not,
 //!    close the path `close`.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
 //! 5. If the word was another one by then, start over; the request may leave its place again, as
@@ -36,21 +36,21 @@
 //! later finds that out, and neither gets into service nor ends the path that the client uses.
 //!
 //! **The I/O of a request has ended**, or a request that was to be served is dropped: ask
-//! [`Owner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts after
+//! [`ChunkOwner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts after
 //! this one's has ended). Only *after* that post the answer, if the path still lives: the client may use
 //! the number again as soon as it has the answer. With [`Done::Wake`] take the waiter's request
 //! out of its place and serve it, or drop it if its path is closing, which is another
-//! [`Owner::done`], for that path.
+//! [`ChunkOwner::done`], for that path.
 //!
 //! **A path is closing**: after its QPs are drained, so that nothing arrives any more, and before
-//! its requests are waited for, ask [`Owner::leave`] for each number with a parked request. With
+//! its requests are waited for, ask [`ChunkOwner::leave`] for each number with a waiting request. With
 //! [`Leave::Left`] compare-exchange (acquire-release), take the request out and drop it. With
 //! [`Leave::Elsewhere`] somebody else has taken it off the word, and drops or serves it; the path is
 //! not CLOSED before that.
 //!
 //! [`crate::serving`] has these steps as functions.
 //!
-//! So there is one rule for parked requests: whoever takes a tag out of the waiter's part of the
+//! So there is one rule for waiting requests: whoever takes a tag out of the waiter's part of the
 //! word takes the request out of its place.
 
 use core::num::NonZeroU16;
@@ -78,9 +78,9 @@ impl PathTag {
 ///
 /// # Invariants
 ///
-/// Without an owner nobody waits. Owner and waiter are not the same.
+/// Without an owner nobody waits. ChunkOwner and waiter are not the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Owner {
+pub struct ChunkOwner {
     owner: Option<PathTag>,
     waiter: Option<PathTag>,
 }
@@ -90,15 +90,15 @@ pub struct Owner {
 #[must_use]
 pub enum Arrive {
     /// Store this, and serve it.
-    Serve(Owner),
-    /// Another path has the number in service: the client has given that one up. Park the request,
+    Serve(ChunkOwner),
+    /// Another path has the number in service: the client has superseded that one. Put the request into its place,
     /// then store `next`.
     Wait {
         /// The word from now on.
-        next: Owner,
-        /// The path that is given up. To be closed.
+        next: ChunkOwner,
+        /// The path that is superseded. To be closed.
         close: PathTag,
-        /// A path whose request waited until now. Given up, too: to be closed, and its request
+        /// A path whose request waited until now. Superseded, too: to be closed, and its request
         /// is never to be served.
         displaced: Option<PathTag>,
     },
@@ -111,11 +111,11 @@ pub enum Arrive {
 #[must_use]
 pub enum Done {
     /// Store this; nobody waits.
-    Free(Owner),
-    /// Store `next`, and serve the parked request of `waiter`, which owns the number now.
+    Free(ChunkOwner),
+    /// Store `next`, and serve the waiting request of `waiter`, which owns the number now.
     Wake {
         /// The word from now on.
-        next: Owner,
+        next: ChunkOwner,
         /// Whose request is to be served.
         waiter: PathTag,
     },
@@ -123,29 +123,29 @@ pub enum Done {
     Stray,
 }
 
-/// What becomes of a parked request whose path is closing.
+/// What becomes of a waiting request whose path is closing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Leave {
     /// Store this, and drop the request.
-    Left(Owner),
+    Left(ChunkOwner),
     /// It does not wait any more: somebody else has it.
     Elsewhere,
 }
 
-impl Owner {
+impl ChunkOwner {
     /// Nobody has it in service.
     pub const FREE: Self = Self {
         owner: None,
         waiter: None,
     };
 
-    /// As a number for an atomic word; the inverse of [`Owner::from_bits`].
+    /// As a number for an atomic word; the inverse of [`ChunkOwner::from_bits`].
     pub const fn to_bits(self) -> u32 {
         half(self.waiter) << 16 | half(self.owner)
     }
 
-    /// The value of a number from [`Owner::to_bits`].
+    /// The value of a number from [`ChunkOwner::to_bits`].
     pub const fn from_bits(bits: u32) -> Self {
         // Both casts keep the 16 bits they are meant to keep.
         Self {
@@ -202,7 +202,7 @@ impl Owner {
         }
     }
 
-    /// Path `me` is closing and has a request for the number parked.
+    /// Path `me` is closing and has a request for the number waiting.
     pub fn leave(self, me: PathTag) -> Leave {
         if self.waiter != Some(me) {
             return Leave::Elsewhere;

@@ -2,21 +2,21 @@
 
 //! Who has a chunk number in service.
 
-use ibtrs_proto::owner::{Arrive, Done, Leave, Owner, PathTag};
+use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 use proptest::prelude::*;
 
 fn tag(n: u16) -> PathTag {
     PathTag::new(n).unwrap()
 }
 
-fn served(word: Owner, me: PathTag) -> Owner {
+fn served(word: ChunkOwner, me: PathTag) -> ChunkOwner {
     match word.arrive(me) {
         Arrive::Serve(next) => next,
         other => panic!("{other:?}"),
     }
 }
 
-fn waits(word: Owner, me: PathTag) -> (Owner, PathTag, Option<PathTag>) {
+fn waits(word: ChunkOwner, me: PathTag) -> (ChunkOwner, PathTag, Option<PathTag>) {
     match word.arrive(me) {
         Arrive::Wait {
             next,
@@ -29,17 +29,17 @@ fn waits(word: Owner, me: PathTag) -> (Owner, PathTag, Option<PathTag>) {
 
 #[test]
 fn a_request_comes_and_goes() {
-    let a = served(Owner::FREE, tag(7));
+    let a = served(ChunkOwner::FREE, tag(7));
     assert_eq!((a.owner(), a.waiter()), (Some(tag(7)), None));
-    assert_eq!(a.done(tag(7)), Done::Free(Owner::FREE));
+    assert_eq!(a.done(tag(7)), Done::Free(ChunkOwner::FREE));
     assert_eq!(a.done(tag(8)), Done::Stray);
-    assert_eq!(Owner::FREE.done(tag(7)), Done::Stray);
+    assert_eq!(ChunkOwner::FREE.done(tag(7)), Done::Stray);
     assert_eq!(PathTag::new(0), None);
 }
 
 #[test]
 fn twice_by_one_path_is_a_violation() {
-    let a = served(Owner::FREE, tag(1));
+    let a = served(ChunkOwner::FREE, tag(1));
     assert_eq!(a.arrive(tag(1)), Arrive::Violation);
     let (b, _, _) = waits(a, tag(2));
     assert_eq!(b.arrive(tag(2)), Arrive::Violation);
@@ -48,7 +48,7 @@ fn twice_by_one_path_is_a_violation() {
 
 #[test]
 fn the_second_attempt_waits_for_the_first() {
-    let a = served(Owner::FREE, tag(1));
+    let a = served(ChunkOwner::FREE, tag(1));
     let (b, close, displaced) = waits(a, tag(2));
     assert_eq!((close, displaced), (tag(1), None));
     assert_eq!(b.done(tag(2)), Done::Stray, "it only waits");
@@ -56,12 +56,12 @@ fn the_second_attempt_waits_for_the_first() {
         panic!();
     };
     assert_eq!(waiter, tag(2));
-    assert_eq!(next, served(Owner::FREE, tag(2)));
+    assert_eq!(next, served(ChunkOwner::FREE, tag(2)));
 }
 
 #[test]
 fn the_third_attempt_displaces_the_second() {
-    let (b, _, _) = waits(served(Owner::FREE, tag(1)), tag(2));
+    let (b, _, _) = waits(served(ChunkOwner::FREE, tag(1)), tag(2));
     let (c, close, displaced) = waits(b, tag(3));
     assert_eq!((close, displaced), (tag(1), Some(tag(2))));
     // The second one's tear-down finds that its request is not its own any more.
@@ -71,7 +71,7 @@ fn the_third_attempt_displaces_the_second() {
 
 #[test]
 fn a_waiter_leaves() {
-    let a = served(Owner::FREE, tag(1));
+    let a = served(ChunkOwner::FREE, tag(1));
     let (b, _, _) = waits(a, tag(2));
     assert_eq!(b.leave(tag(2)), Leave::Left(a));
     assert_eq!(b.leave(tag(1)), Leave::Elsewhere);
@@ -80,17 +80,17 @@ fn a_waiter_leaves() {
 
 #[test]
 fn numbers_for_the_atomic() {
-    assert_eq!(Owner::FREE.to_bits(), 0);
-    let (word, _, _) = waits(served(Owner::FREE, tag(1)), tag(u16::MAX));
+    assert_eq!(ChunkOwner::FREE.to_bits(), 0);
+    let (word, _, _) = waits(served(ChunkOwner::FREE, tag(1)), tag(u16::MAX));
     assert_eq!(word.to_bits(), 0xFFFF_0001);
-    assert_eq!(Owner::from_bits(word.to_bits()), word);
+    assert_eq!(ChunkOwner::from_bits(word.to_bits()), word);
 }
 
-/// One chunk number, as a shell drives it, with paths 1..=4.
+/// One chunk number, as a driver drives it, with paths 1..=4.
 #[derive(Default)]
 struct Shell {
     word: u32,
-    parked: [bool; 5],
+    waiting: [bool; 5],
     /// Requests of a path that it has to wait for.
     inflight: [u32; 5],
     closing: [bool; 5],
@@ -98,8 +98,8 @@ struct Shell {
 }
 
 impl Shell {
-    fn word(&self) -> Owner {
-        Owner::from_bits(self.word)
+    fn word(&self) -> ChunkOwner {
+        ChunkOwner::from_bits(self.word)
     }
 
     fn arrive(&mut self, me: PathTag) {
@@ -119,7 +119,7 @@ impl Shell {
                 displaced,
             } => {
                 self.inflight[i] += 1;
-                assert!(!std::mem::replace(&mut self.parked[i], true));
+                assert!(!std::mem::replace(&mut self.waiting[i], true));
                 self.word = next.to_bits();
                 if let Some(d) = displaced {
                     self.drop_parked(d);
@@ -133,7 +133,7 @@ impl Shell {
 
     fn drop_parked(&mut self, path: PathTag) {
         let i = usize::from(path.get());
-        assert!(std::mem::take(&mut self.parked[i]), "taken twice");
+        assert!(std::mem::take(&mut self.waiting[i]), "taken twice");
         self.inflight[i] -= 1;
     }
 
@@ -147,7 +147,7 @@ impl Shell {
             Done::Wake { next, waiter } => {
                 self.word = next.to_bits();
                 let i = usize::from(waiter.get());
-                assert!(std::mem::take(&mut self.parked[i]), "lost wake-up");
+                assert!(std::mem::take(&mut self.waiting[i]), "lost wake-up");
                 self.serving = Some(waiter);
                 if self.closing[i] {
                     self.ended();
@@ -163,7 +163,7 @@ impl Shell {
 
     fn leave(&mut self, path: PathTag) {
         let i = usize::from(path.get());
-        if !self.closing[i] || !self.parked[i] {
+        if !self.closing[i] || !self.waiting[i] {
             return;
         }
         if let Leave::Left(next) = self.word().leave(path) {
@@ -175,14 +175,14 @@ impl Shell {
     /// A path whose tear-down is complete comes back under the same tag.
     fn reopen(&mut self, path: PathTag) {
         let i = usize::from(path.get());
-        if self.closing[i] && !self.parked[i] && self.inflight[i] == 0 {
+        if self.closing[i] && !self.waiting[i] && self.inflight[i] == 0 {
             self.closing[i] = false;
         }
     }
 }
 
 proptest! {
-    /// Whatever arrives in whatever order: one is in service, no parked request is lost or
+    /// Whatever arrives in whatever order: one is in service, no waiting request is lost or
     /// taken twice, and in the end the number is free.
     #[test]
     fn one_at_a_time(events in prop::collection::vec((0u8..6, 1u16..5), 0..200)) {
@@ -196,10 +196,10 @@ proptest! {
                 _ => s.reopen(tag(path)),
             }
             prop_assert_eq!(s.word().owner(), s.serving);
-            prop_assert_eq!(Owner::from_bits(s.word().to_bits()), s.word());
+            prop_assert_eq!(ChunkOwner::from_bits(s.word().to_bits()), s.word());
             let waiter = s.word().waiter().map_or(0, |w| usize::from(w.get()));
             for i in 1..5 {
-                prop_assert_eq!(s.parked[i], i == waiter);
+                prop_assert_eq!(s.waiting[i], i == waiter);
             }
         }
         for path in 1..5 {
@@ -207,7 +207,7 @@ proptest! {
             s.leave(tag(path));
         }
         s.ended();
-        prop_assert_eq!(s.word(), Owner::FREE);
+        prop_assert_eq!(s.word(), ChunkOwner::FREE);
         prop_assert_eq!(s.inflight, [0; 5]);
     }
 }
