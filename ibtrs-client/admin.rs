@@ -42,7 +42,7 @@ struct State {
 
 impl State {
     /// Takes note of late answers.
-    fn sweep(&mut self) {
+    fn collect_late(&mut self) {
         for (nr, late) in self.late.iter_mut().enumerate() {
             let ended = |io: &mut SyncIo| io.result() != Err(EINPROGRESS);
             if late.take_if(ended).is_some() {
@@ -83,7 +83,7 @@ impl Admin {
             if !session.is_connected() {
                 return Err(ENOTCONN);
             }
-            state.sweep();
+            state.collect_late();
             match state.free.take() {
                 Some(nr) if nr < depth_split.reserved() => {
                     return Ok(Permit {
@@ -123,7 +123,7 @@ impl Permit<'_> {
     }
 
     /// Keeps the chunk taken until `io` has ended, for which nobody waits.
-    pub(crate) fn give_up(mut self, io: SyncIo) {
+    pub(crate) fn keep_until_answered(mut self, io: SyncIo) {
         self.late = Some(io);
     }
 }

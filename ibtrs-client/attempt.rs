@@ -10,8 +10,8 @@ use crate::{
     con::Con,
     connect::Setup,
     path::Path,
+    poll::Drain,
     read_buffer::ReadBuffers,
-    reap::Reaping,
     request::{
         self,
         Wire, //
@@ -107,7 +107,7 @@ pub(crate) fn needed_in_reclaim() {
 }
 
 /// A connected path as submitters see it.
-pub(crate) struct Active {
+pub(crate) struct PathConn {
     pub(crate) attempt: Arc<Attempt>,
     pub(crate) qps: KVec<PercpuArc<QueuePair<Con>>>,
     pub(crate) slots: Arc<Slots<Con>>,
@@ -115,7 +115,7 @@ pub(crate) struct Active {
     pub(crate) pd: Arc<Pd>,
 }
 
-impl Active {
+impl PathConn {
     /// Sends an immediate on the service connection.
     pub(crate) fn send_imm(&self, imm: Imm) -> Result {
         if let Imm::Fence(fence) = imm {
@@ -156,8 +156,8 @@ pub(crate) struct Attempt {
     pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
-    /// The server was asked for a sign of life, see [`crate::overdue`].
-    pub(crate) asked: AtomicFlag,
+    /// The server was asked for a sign of life, see [`crate::timeout`].
+    pub(crate) probing: AtomicFlag,
     /// The server has broken the protocol.
     broken: AtomicFlag,
     /// What it has made is not to be kept for its memory: its device goes away, or it found none.
@@ -184,7 +184,7 @@ impl Attempt {
                 cons <- new_cons(),
                 heartbeat <- PathHeartbeat::new(missed_max),
                 latency_ns: Atomic::new(0),
-                asked: AtomicFlag::new(false),
+                probing: AtomicFlag::new(false),
                 broken: AtomicFlag::new(false),
                 disposable: AtomicFlag::new(false),
                 revoked: AtomicFlag::new(false),
@@ -308,11 +308,11 @@ impl Attempt {
         for qp in &resources.qps {
             qp.disconnect();
         }
-        let reaping = Reaping::begin(&self.path, &resources.qps);
+        let drain = Drain::begin(&self.path, &resources.qps);
         for qp in &resources.qps {
             qp.close();
         }
-        drop(reaping);
+        drop(drain);
         // From here on nobody reaches memory by a key of this attempt.
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
@@ -332,7 +332,7 @@ impl Attempt {
             let over = request::take(&slot, self, service.pd().device(), |info, user, cid, io| {
                 self.path.stats.failed_over();
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
-                session.park_lost((&published, loss), info, user, cid, io)
+                session.requeue_lost((&published, loss), info, user, cid, io)
             });
             if let Some(ended) = over {
                 ended.end(&slot);

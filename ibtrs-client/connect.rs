@@ -8,8 +8,8 @@
 
 use crate::{
     attempt::{
-        Active,
-        Attempt, //
+        Attempt,
+        PathConn, //
     },
     con::{
         Con,
@@ -112,14 +112,14 @@ use progress::{
 const ADDR_TRIES: u32 = 15;
 
 /// A connection that is not complete.
-struct Start {
+struct ConnSetup {
     cid: u16,
     id: Arc<CmId>,
     src: Option<SockAddr>,
     dst: SockAddr,
 }
 
-impl Start {
+impl ConnSetup {
     /// Makes the id of connection `cid` and starts to resolve the address.
     fn resolve(attempt: &Arc<Attempt>, cid: u16) -> Result<Self> {
         let events = Arc::new(
@@ -222,8 +222,8 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         reach(attempt)
     };
     let result = reached.and_then(|reached| {
-        let _share = Share::take(attempt)?;
-        complete(attempt, reached).and_then(|made| offer(attempt, made))
+        let _guard = ReserveGuard::take(attempt)?;
+        complete(attempt, reached).and_then(|established| offer(attempt, established))
     });
     if matches!(result, Err(error) if error == ENOMEM) {
         // ORDERING: Whoever reads it has waited for the end of the attempt.
@@ -250,17 +250,17 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
 }
 
 /// The turn of an attempt to do what those of a session do one after the other.
-struct Turn<'a> {
+struct TokenGuard<'a> {
     attempt: &'a Attempt,
     token: &'a Token,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> TokenGuard<'a> {
     /// How often it looks whether the turn of another one is over.
     const PAUSE_MS: u32 = 20;
 
     /// Waits for its turn as long as `wanted` says that there is need for it, or goes on without
-    /// after `patience_ms`. None when there is no need.
+    /// after `wait_ms`. None when there is no need.
     ///
     /// # Errors
     ///
@@ -268,10 +268,10 @@ impl<'a> Turn<'a> {
     fn wait(
         attempt: &'a Attempt,
         token: &'a Token,
-        patience_ms: u32,
+        wait_ms: u32,
         wanted: impl Fn() -> bool,
     ) -> Result<Option<Self>> {
-        for _ in 0..patience_ms / Self::PAUSE_MS {
+        for _ in 0..wait_ms / Self::PAUSE_MS {
             if !wanted() {
                 return Ok(None);
             }
@@ -284,7 +284,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TokenGuard<'_> {
     fn drop(&mut self) {
         self.token.give(self.attempt.epoch);
     }
@@ -294,28 +294,28 @@ impl Drop for Turn<'_> {
 ///
 /// The attempts of all paths of a session together could take everything, so they have it one
 /// after the other: as soon as one has succeeded, the others do not need it.
-struct Share<'a> {
-    _turn: Turn<'a>,
+struct ReserveGuard<'a> {
+    _guard: TokenGuard<'a>,
     _scope: Reserve,
 }
 
-impl<'a> Share<'a> {
+impl<'a> ReserveGuard<'a> {
     /// How long the attempt that has it is waited for. If it takes longer, it waits for its own
     /// network, and has taken what it needs.
-    const PATIENCE_MS: u32 = 2000;
+    const WAIT_MS: u32 = 2000;
 
     /// Takes the right, if the attempt may use the reserve at all.
     ///
     /// # Errors
     ///
-    /// Those of [`Turn::wait`].
+    /// Those of [`TokenGuard::wait`].
     fn take(attempt: &'a Attempt) -> Result<Option<Self>> {
         let session = &attempt.path.session;
-        let turn = Turn::wait(attempt, &session.reserve, Self::PATIENCE_MS, || {
+        let guard = TokenGuard::wait(attempt, &session.reserve, Self::WAIT_MS, || {
             session.is_cut_off()
         })?;
-        Ok(turn.map(|turn| Self {
-            _turn: turn,
+        Ok(guard.map(|guard| Self {
+            _guard: guard,
             _scope: Reserve::enter(),
         }))
     }
@@ -330,7 +330,7 @@ struct Reached {
 /// Connects the service connection, which takes little memory.
 fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
-    let service = Start::resolve(attempt, 0)?;
+    let service = ConnSetup::resolve(attempt, 0)?;
     service.resolved(attempt)?;
     let dev = service.id.device()?;
     let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
@@ -353,7 +353,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
 }
 
 /// Connects all other connections: gives what submitters need.
-fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Made> {
+fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Established> {
     // What this takes there was room for before.
     attempt.path.release_kept();
     connect_rest(attempt, &pd, &wire)?;
@@ -373,28 +373,28 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Mad
 /// wait for long.
 struct FirstConn<'a> {
     attempt: &'a Attempt,
-    turn: Option<Turn<'a>>,
+    guard: Option<TokenGuard<'a>>,
 }
 
 impl<'a> FirstConn<'a> {
     /// How long a path waits for another one's answer.
-    const PATIENCE_MS: u32 = 3000;
+    const WAIT_MS: u32 = 3000;
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
         let session = &attempt.path.session;
-        let turn = Turn::wait(attempt, &session.turn, Self::PATIENCE_MS, || {
+        let guard = TokenGuard::wait(attempt, &session.first_conn, Self::WAIT_MS, || {
             !session.is_connected()
         })?;
-        Ok(Self { attempt, turn })
+        Ok(Self { attempt, guard })
     }
 
     fn is_first(&self) -> bool {
-        self.turn.is_some() || self.attempt.path.was_accepted()
+        self.guard.is_some() || self.attempt.path.was_accepted()
     }
 }
 
 /// What [`complete`] has made of a path.
-struct Made {
+struct Established {
     qps: KVec<PercpuArc<QueuePair<Con>>>,
     slots: Arc<Slots<Con>>,
     wire: Wire,
@@ -402,33 +402,33 @@ struct Made {
 }
 
 /// Offers the path to the session until that takes or refuses it.
-fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
+fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
     let session = &attempt.path.session;
     let mut offer = Offer {
         epoch: attempt.epoch,
         previous: attempt.path.previous(),
-        ext: made.wire.rsp.ext,
-        queue_depth: made.wire.depth,
-        max_io_bytes: made.wire.max_io_bytes,
+        ext: established.wire.rsp.ext,
+        queue_depth: established.wire.depth,
+        max_io_bytes: established.wire.max_io_bytes,
         fenced: 0,
     };
-    let active = Arc::new(
-        Active {
+    let conn = Arc::new(
+        PathConn {
             attempt: attempt.clone(),
-            qps: made.qps,
-            slots: made.slots,
-            wire: made.wire,
-            pd: made.pd,
+            qps: established.qps,
+            slots: established.slots,
+            wire: established.wire,
+            pd: established.pd,
         },
         GFP_KERNEL,
     )?;
     // Measures the latency at once.
     attempt.heartbeat_due()?;
     loop {
-        match session.offer(&offer, &active)? {
+        match session.offer(&offer, &conn)? {
             OfferResult::Publish(_) => return Ok(()),
             OfferResult::Fence(epoch) => {
-                fence_ghosts(attempt, &active, epoch)?;
+                fence_abandoned(attempt, &conn, epoch)?;
                 offer.fenced = epoch;
             }
             OfferResult::Again | OfferResult::SessionLost => {
@@ -444,8 +444,8 @@ fn offer(attempt: &Arc<Attempt>, made: Made) -> Result {
 }
 
 /// Has the server end what attempts up to `epoch` may have left there.
-fn fence_ghosts(attempt: &Attempt, active: &Active, epoch: u32) -> Result {
-    active.send_imm(Imm::Fence(Fence { epoch, drain: true }))?;
+fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
+    conn.send_imm(Imm::Fence(Fence { epoch, drain: true }))?;
     attempt.wait(|setup| {
         setup.stage(0)?;
         Ok((setup.fenced >= epoch).then_some(()))
@@ -489,20 +489,20 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
 fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let dev = pd.device();
-    let mut starts = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
+    let mut setups = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
     for cid in 1..cid_num {
-        starts.push(Start::resolve(attempt, cid)?, GFP_KERNEL)?;
+        setups.push(ConnSetup::resolve(attempt, cid)?, GFP_KERNEL)?;
     }
-    for start in &starts {
+    for start in &setups {
         start.resolved(attempt)?;
         let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), pd)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
-    for start in &starts {
+    for start in &setups {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
         start.connect(attempt, dev, cid_num, true)?;
     }
-    for start in &starts {
+    for start in &setups {
         attempt.wait_stage(usize::from(start.cid), Stage::Established)?;
     }
     Ok(())
@@ -582,7 +582,12 @@ fn register(service: &QueuePair<Con>, region: &Mr) -> Result {
 }
 
 /// Lets the connections take answers.
-fn start(attempt: &Arc<Attempt>, pd: Arc<Pd>, wire: Wire, slots: Arc<Slots<Con>>) -> Result<Made> {
+fn start(
+    attempt: &Arc<Attempt>,
+    pd: Arc<Pd>,
+    wire: Wire,
+    slots: Arc<Slots<Con>>,
+) -> Result<Established> {
     let bytes = if wire.rsp.new_rkey { RKEY_RSP_LEN } else { 0 };
     let cons = attempt.cons.lock();
     let mut qps = KVec::with_capacity(cons.qps.len(), GFP_KERNEL)?;
@@ -602,7 +607,7 @@ fn start(attempt: &Arc<Attempt>, pd: Arc<Pd>, wire: Wire, slots: Arc<Slots<Con>>
         qps.push(qp.get(), GFP_KERNEL)?;
     }
     drop(cons);
-    Ok(Made {
+    Ok(Established {
         qps,
         slots,
         wire,

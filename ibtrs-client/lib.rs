@@ -13,13 +13,13 @@
 //! | Module | What for |
 //! |---|---|
 //! | [`session`] | the interface; which paths there are |
-//! | [`set`] | the connected paths, and the choice of one |
+//! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
-//! | [`park`], [`pump`] | requests that wait for a path, failover |
-//! | [`overdue`] | requests that take too long |
-//! | [`reap`] | connections that are polled |
+//! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
+//! | [`timeout`] | requests that take too long |
+//! | [`poll`] | connections that are polled |
 //! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
 //! # Work queues
@@ -28,14 +28,14 @@
 //! (a work item never runs twice at once): one for requests that wait, which
 //! never sleeps for long; one for state changes, which sleeps until connections
 //! are torn down; and one for what may take long, which is to connect, and the
-//! calls of [`LinkEvents`]. What runs on one may wait for the next, not for the
+//! calls of [`SessionEvents`]. What runs on one may wait for the next, not for the
 //! former.
 //!
 //! # Lock order
 //!
-//! `Session::hook` or `Path::hook`, `Session::members`, `Path::attempt`,
+//! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
-//! `Request::inner`, `Session::park`; then the locks of the RDMA crate. Nothing is taken under
+//! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept`.
 
 #![deny(unsafe_code)]
@@ -46,30 +46,30 @@ mod admin;
 mod attempt;
 mod con;
 mod connect;
-mod news;
-mod overdue;
-mod park;
+mod multipath;
 mod path;
-mod pump;
+mod poll;
 mod read_buffer;
-mod reap;
 mod request;
+mod requeue;
+mod requeue_list;
 mod session;
-mod set;
 mod settings;
 mod stats;
 mod sysfs;
 mod text;
+mod timeout;
+mod wait_queue;
 
 pub use path::Path;
 pub use request::MAX_USER_HDR;
 pub use session::{
     Dir,
-    Life,
-    LinkEvents,
+    Generation,
     PathSpec,
     Session,
     SessionConfig,
+    SessionEvents,
     Submit, //
 };
 pub use settings::{

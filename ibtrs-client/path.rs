@@ -11,7 +11,7 @@ use crate::{
         Attempt,
         Resources, //
     },
-    reap::Closing,
+    poll::Closing,
     session::{
         PathSpec,
         Session, //
@@ -70,7 +70,7 @@ struct Fsm {
     machine: Machine,
     todo: Steps<Actions>,
     /// States that the operator has not been told of.
-    untold: Steps<State>,
+    pending_uevents: Steps<State>,
     /// Attempts that have succeeded or failed.
     outcomes: u64,
     /// What the last of them came to.
@@ -126,18 +126,18 @@ pub struct Path {
     #[pin]
     heartbeat_work: DelayedWork<Self, 3>,
     #[pin]
-    pub(crate) overdue: DelayedWork<Self, 4>,
+    pub(crate) probe_timeout: DelayedWork<Self, 4>,
     /// What the last attempt had: its memory is to be had for the next one, when there is no other.
     #[pin]
     kept: Mutex<Option<Resources>>,
     #[pin]
     release: Work<Self, 7>,
-    /// Connections for `reap` to poll.
+    /// Connections for `drain` to poll.
     pub(crate) closing: TakeCell<Arc<Closing>>,
     #[pin]
-    pub(crate) reap: Work<Self, 5>,
+    pub(crate) drain: Work<Self, 5>,
     #[pin]
-    telling: Work<Self, 6>,
+    uevents: Work<Self, 6>,
 }
 
 kx::impl_has_work! {
@@ -145,9 +145,9 @@ kx::impl_has_work! {
     impl HasWork<Work<Self, 1>> for Path { self.connect }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.timer }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.heartbeat_work }
-    impl HasWork<DelayedWork<Self, 4>> for Path { self.overdue }
-    impl HasWork<Work<Self, 5>> for Path { self.reap }
-    impl HasWork<Work<Self, 6>> for Path { self.telling }
+    impl HasWork<DelayedWork<Self, 4>> for Path { self.probe_timeout }
+    impl HasWork<Work<Self, 5>> for Path { self.drain }
+    impl HasWork<Work<Self, 6>> for Path { self.uevents }
     impl HasWork<Work<Self, 7>> for Path { self.release }
 }
 
@@ -155,11 +155,11 @@ impl Path {
     /// Makes a path that does nothing before [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
-        let telling = session.telling_queue();
+        let uevents = session.uevent_queue();
         let fsm = Fsm {
             machine: Machine::new(),
             todo: Steps::default(),
-            untold: Steps::default(),
+            pending_uevents: Steps::default(),
             outcomes: 0,
             outcome: Ok(()),
             failure: None,
@@ -191,12 +191,12 @@ impl Path {
                 connect <- kx::new_work!(slow, "Path::connect"),
                 timer <- kx::new_delayed_work!(queue.clone(), "Path::timer"),
                 heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
-                overdue <- kx::new_delayed_work!(queue.clone(), "Path::overdue"),
+                probe_timeout <- kx::new_delayed_work!(queue.clone(), "Path::probe_timeout"),
                 kept <- new_mutex!(None, "Path::kept"),
                 release <- kx::new_work!(queue.clone(), "Path::release"),
                 closing: TakeCell::empty(),
-                reap <- kx::new_work!(queue, "Path::reap"),
-                telling <- kx::new_work!(telling, "Path::telling"),
+                drain <- kx::new_work!(queue, "Path::drain"),
+                uevents <- kx::new_work!(uevents, "Path::uevents"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -221,11 +221,11 @@ impl Path {
     pub(crate) fn start(self: &Arc<Self>) {
         let mut fsm = self.fsm.lock();
         let state = fsm.machine.state;
-        fsm.untold.push(state, |_, last| last);
+        fsm.pending_uevents.push(state, |_, last| last);
         fsm.todo.push(fsm::initial().actions, Actions::and);
         drop(fsm);
         self.events.enqueue(self.clone());
-        self.telling.enqueue(self.clone());
+        self.uevents.enqueue(self.clone());
     }
 
     /// Returns the name: `src@dst`, or `dst`, as the operator gave it.

@@ -14,7 +14,7 @@
 //!   [`ReadBuffer`], and the server never had a key of the read's own memory.
 //!
 //! A request whose users have given it up before the server has answered has no memory
-//! any more: see [`give_up`].
+//! any more: see [`cancel`].
 //!
 //! Whatever ends a request takes it out of the slot under the slot's lock, so it
 //! ends once. When the path goes, requests without an answer are taken out with
@@ -22,8 +22,8 @@
 
 use crate::{
     attempt::{
-        Active,
-        Attempt, //
+        Attempt,
+        PathConn, //
     },
     con::Con,
     read_buffer::{
@@ -166,11 +166,11 @@ struct Inner {
     mr: Mr,
     hdr: DmaBuf,
     chunk: Remote,
-    flight: Option<Flight>,
+    in_flight: Option<InFlight>,
 }
 
 /// A request in flight.
-struct Flight {
+struct InFlight {
     /// None while its users are being told that it has failed.
     io: Option<Carried>,
     /// What it takes to send it again, but for the user header, which is at the
@@ -190,7 +190,7 @@ struct Flight {
     /// Who may still use the keys of the region.
     key: Key,
     /// The request was given up.
-    given_up: bool,
+    cancelled: bool,
     result: Result<(), Errno>,
 }
 
@@ -243,7 +243,7 @@ impl Carried {
     }
 }
 
-impl Flight {
+impl InFlight {
     /// Counts it no more as one in flight.
     fn uncount(&self, attempt: &Attempt) {
         if self.counted {
@@ -264,14 +264,17 @@ impl Flight {
 impl Request {
     /// Tells whether a request is in flight.
     pub(crate) fn is_busy(&self) -> bool {
-        self.inner.lock().flight.is_some()
+        self.inner.lock().in_flight.is_some()
     }
 
     /// Tells whether a request is in flight that nobody waits for any more.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = self.inner.lock();
-        let flight = inner.flight.as_ref().filter(|flight| flight.unanswered);
-        let io = flight.and_then(|flight| flight.io.as_ref());
+        let in_flight = inner
+            .in_flight
+            .as_ref()
+            .filter(|in_flight| in_flight.unanswered);
+        let io = in_flight.and_then(|in_flight| in_flight.io.as_ref());
         io.is_some_and(|io| !io.is_wanted())
     }
 
@@ -289,7 +292,7 @@ impl Request {
                 addr: chunk.addr,
                 rkey: chunk.rkey,
             },
-            flight: None,
+            in_flight: None,
         };
         Ok(try_pin_init!(Self {
             inner <- new_spinlock_irq!(inner, "Request::inner"),
@@ -387,14 +390,14 @@ impl Inner {
     /// Posts the request.
     fn post(
         &self,
-        active: &Active,
+        conn: &PathConn,
         qp: &QueuePair<Con>,
         slot: SlotRef<'_, Con>,
         submit: &Req<'_>,
         place: Placement,
         transfer: Transfer,
     ) -> Result {
-        let Some(flight) = &self.flight else {
+        let Some(in_flight) = &self.in_flight else {
             return Err(EINVAL);
         };
         let hdr_len = match submit.info.dir {
@@ -402,7 +405,7 @@ impl Inner {
             Dir::Read => place.total_len as usize,
         };
         let hdr = self.hdr.sge(0, hdr_len)?;
-        let payload = active
+        let payload = conn
             .wire
             .layout
             .request(submit.info.tag, place.imm_offset)
@@ -417,13 +420,13 @@ impl Inner {
         } else {
             Doorbell::Later
         };
-        match (transfer, &flight.io) {
+        match (transfer, &in_flight.io) {
             (Transfer::Direct, Some(Carried::Mapped(io))) => {
                 let space = SqSpace {
                     wrs: 1,
                     sges: io.nents() + 1,
                 };
-                let data = io.sges(&active.pd);
+                let data = io.sges(&conn.pd);
                 qp.send(space, doorbell, |chain| {
                     let pieces = Iterator::chain(data, [hdr]);
                     chain.rdma_write_imm(to, pieces, imm, Signal::Slot(slot, Kind::Send));
@@ -451,23 +454,29 @@ impl Inner {
 
     /// Ends the request if nobody needs its memory any more.
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
-        if !self.flight.as_ref()?.is_over() {
+        if !self.in_flight.as_ref()?.is_over() {
             return None;
         }
-        let flight = self.flight.take()?;
-        let result = flight.result.map_err(convert::error);
+        let in_flight = self.in_flight.take()?;
+        let result = in_flight.result.map_err(convert::error);
         let attempt = &qp.handler().attempt;
-        flight.uncount(attempt);
+        in_flight.uncount(attempt);
         let stats = &attempt.path.stats;
-        let ns = stats.ended(flight.info.dir, &flight.timer, flight.cid);
+        let ns = stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.cid);
         trace::client_complete(|| {
             let path = &attempt.path;
             let error = result.err().map_or(0, Error::to_errno);
-            (path.session.name(), path.name(), flight.info.tag, error, ns)
+            (
+                path.session.name(),
+                path.name(),
+                in_flight.info.tag,
+                error,
+                ns,
+            )
         });
-        let io = flight.io?;
+        let io = in_flight.io?;
         let in_buffer = match &io {
-            Carried::Buffered(_) if result.is_ok() => flight.info.bytes,
+            Carried::Buffered(_) if result.is_ok() => in_flight.info.bytes,
             _ => 0,
         };
         Some(Ended {
@@ -525,7 +534,7 @@ pub(crate) struct Req<'a> {
     pub(crate) counted: bool,
 }
 
-impl Active {
+impl PathConn {
     /// Counts a request that was handed to the device.
     #[inline]
     fn count(&self, req: &Req<'_>, nents: u32) {
@@ -572,7 +581,7 @@ impl Active {
         let stats = &self.attempt.path.stats;
         let mut guard = slot.inner.lock();
         let inner = &mut *guard;
-        if inner.flight.is_some() {
+        if inner.in_flight.is_some() {
             return Err((EBUSY, io));
         }
         let buffer = slot.buffer_for(info);
@@ -588,7 +597,7 @@ impl Active {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, io.release(self.pd.device()))),
         };
-        inner.flight = Some(Flight {
+        inner.in_flight = Some(InFlight {
             io: Some(io),
             info: *info,
             usr_len: req.user_hdr.len(),
@@ -602,7 +611,7 @@ impl Active {
                 Transfer::Region => Key::Live,
                 Transfer::Direct | Transfer::None => Key::Dead,
             },
-            given_up: false,
+            cancelled: false,
             result: Ok(()),
         });
         if req.counted {
@@ -625,12 +634,14 @@ impl Active {
                 .error(fmt!("cannot post ({})", convert::errno(error).as_str()));
             return Ok(());
         }
-        let flight = inner.flight.take();
+        let in_flight = inner.in_flight.take();
         drop(guard);
         // It was put there above, under the lock.
-        let Some(flight) = flight else { return Ok(()) };
-        flight.uncount(&self.attempt);
-        match flight.io {
+        let Some(in_flight) = in_flight else {
+            return Ok(());
+        };
+        in_flight.uncount(&self.attempt);
+        match in_flight.io {
             Some(io) => Err((error, io.release(self.pd.device()))),
             None => Ok(()),
         }
@@ -693,19 +704,23 @@ pub(crate) fn answered(
 ) -> Result<(), Stray> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
-    let Some(flight) = inner.flight.as_mut().filter(|flight| flight.unanswered) else {
+    let Some(in_flight) = inner
+        .in_flight
+        .as_mut()
+        .filter(|in_flight| in_flight.unanswered)
+    else {
         return Err(Stray::Unasked);
     };
-    if flight.cid != answer.cid {
-        return Err(Stray::Elsewhere(flight.cid));
+    if in_flight.cid != answer.cid {
+        return Err(Stray::Elsewhere(in_flight.cid));
     }
-    let revoked = answer.revoked.since(answer.revoked_at, flight.messages);
-    let step = revoked.and_then(|revoked| flight.key.answered(inner.mr.rkey(), revoked));
+    let revoked = answer.revoked.since(answer.revoked_at, in_flight.messages);
+    let step = revoked.and_then(|revoked| in_flight.key.answered(inner.mr.rkey(), revoked));
     let step = step.map_err(Stray::Bogus)?;
-    flight.key = step.next;
-    flight.unanswered = false;
+    in_flight.key = step.next;
+    in_flight.unanswered = false;
     if let Some(errno) = Errno::from_imm(answer.errno) {
-        flight.result = Err(errno);
+        in_flight.result = Err(errno);
     }
     if let Some(rkey) = answer.rkey {
         inner.chunk.rkey = rkey;
@@ -736,28 +751,30 @@ fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result 
 
 /// The message of `slot` was acknowledged.
 pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
-    advance(qp, slot, |flight| flight.unsent = false);
+    advance(qp, slot, |in_flight| in_flight.unsent = false);
 }
 
 /// The local invalidation is done that the request of `slot` has asked for, and waited for:
 /// it is no other request's.
 pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
-    advance(qp, slot, |flight| flight.key = flight.key.invalidated());
+    advance(qp, slot, |in_flight| {
+        in_flight.key = in_flight.key.invalidated()
+    });
 }
 
 /// Notes what a completion says of the request of `slot`, which may be over then.
-fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut Flight)) {
+fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut InFlight)) {
     let mut inner = slot.inner.lock();
     let mut revoked = false;
-    if let Some(flight) = &mut inner.flight {
-        note(flight);
-        revoked = flight.given_up;
+    if let Some(in_flight) = &mut inner.in_flight {
+        note(in_flight);
+        revoked = in_flight.cancelled;
     }
     let over = inner.finish(qp);
     drop(inner);
     end(over, &slot);
     if revoked {
-        abandon(qp, slot);
+        report_cancelled(qp, slot);
     }
 }
 
@@ -768,25 +785,29 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut F
 /// # Context
 ///
 /// Any but hardirq; the path cannot be torn down meanwhile.
-pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
+pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let rkey = inner.mr.rkey();
-    let Some(flight) = inner.flight.as_mut().filter(|flight| flight.unanswered) else {
+    let Some(in_flight) = inner
+        .in_flight
+        .as_mut()
+        .filter(|in_flight| in_flight.unanswered)
+    else {
         return;
     };
-    let Some(qp) = active.qps.get(usize::from(flight.cid)) else {
+    let Some(qp) = conn.qps.get(usize::from(in_flight.cid)) else {
         return;
     };
     // What is not acknowledged yet is looked at later.
-    if flight.given_up || flight.unsent {
+    if in_flight.cancelled || in_flight.unsent {
         return;
     }
-    flight.given_up = true;
-    let step = flight.key.revoke();
-    flight.key = step.next;
+    in_flight.cancelled = true;
+    let step = in_flight.key.revoke();
+    in_flight.key = step.next;
     if step.invalidate {
-        active.attempt.revoked.store(true, Relaxed);
+        conn.attempt.revoked.store(true, Relaxed);
     }
     let invalidated = match step.invalidate {
         true => invalidate(qp, slot, rkey),
@@ -794,9 +815,9 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
     };
     drop(guard);
     match invalidated {
-        Ok(()) => abandon(qp, slot),
+        Ok(()) => report_cancelled(qp, slot),
         // It is sent again by another path then.
-        Err(error) => active.attempt.error(fmt!(
+        Err(error) => conn.attempt.error(fmt!(
             "cannot invalidate a key ({})",
             convert::errno(error).as_str()
         )),
@@ -805,22 +826,22 @@ pub(crate) fn give_up(active: &Active, slot: SlotRef<'_, Con>) {
 
 /// Tells the users of a request that was given up that it has failed, if it is to be
 /// done now.
-fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
+fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let mut inner = slot.inner.lock();
-    let flight = inner.flight.as_mut();
-    let Some(flight) = flight.filter(|f| f.unanswered && f.is_released()) else {
+    let in_flight = inner.in_flight.as_mut();
+    let Some(in_flight) = in_flight.filter(|f| f.unanswered && f.is_released()) else {
         return;
     };
-    let Some(carried) = flight.io.take() else {
+    let Some(carried) = in_flight.io.take() else {
         return;
     };
     drop(inner);
     let mut io = carried.release(qp.pd().device());
-    io.abandon(ETIMEDOUT);
+    io.end_early(ETIMEDOUT);
     let mut inner = slot.inner.lock();
     // It does not leave its slot in this state.
-    if let Some(flight) = &mut inner.flight {
-        flight.io = Some(Carried::Plain(io));
+    if let Some(in_flight) = &mut inner.in_flight {
+        in_flight.io = Some(Carried::Plain(io));
     }
     let over = inner.finish(qp);
     drop(inner);
@@ -829,31 +850,35 @@ fn abandon(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
 
 /// Takes the request of `slot`, whose connection is drained, out of it. Gives
 /// what the server has answered with its result; anything else is left to
-/// `park`, with its user header and the connection that it went by.
+/// `requeue`, with its user header and the connection that it went by.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     attempt: &Attempt,
     dev: &Device,
-    park: impl FnOnce(Info, &[u8], u16, IoHandle) -> Option<IoHandle>,
+    requeue: impl FnOnce(Info, &[u8], u16, IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
-    let flight = inner.flight.take()?;
-    flight.uncount(attempt);
+    let in_flight = inner.in_flight.take()?;
+    in_flight.uncount(attempt);
     // A small read that was answered is over at once, so it is not here.
     let ended = |io, result| Ended {
         io,
         in_buffer: 0,
         result,
     };
-    let io = flight.io?.release(dev);
-    if !flight.unanswered {
+    let io = in_flight.io?.release(dev);
+    if !in_flight.unanswered {
         let stats = &attempt.path.stats;
-        stats.ended(flight.info.dir, &flight.timer, flight.cid);
-        return Some(ended(io, flight.result.map_err(convert::error)));
+        stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.cid);
+        return Some(ended(io, in_flight.result.map_err(convert::error)));
     }
-    let user = inner.hdr.bytes_mut().get(..flight.usr_len).unwrap_or(&[]);
-    let refused = park(flight.info, user, flight.cid, io);
+    let user = inner
+        .hdr
+        .bytes_mut()
+        .get(..in_flight.usr_len)
+        .unwrap_or(&[]);
+    let refused = requeue(in_flight.info, user, in_flight.cid, io);
     refused.map(|io| ended(io, Err(EIO)))
 }
 

@@ -2,17 +2,17 @@
 
 //! Sessions: what the layers above use.
 //!
-//! See [`crate::set`] for the connected paths, [`crate::park`] and
-//! [`crate::pump`] for what happens to requests when these go.
+//! See [`crate::multipath`] for the connected paths, [`crate::requeue_list`] and
+//! [`crate::requeue`] for what happens to requests when these go.
 
 use crate::{
     admin::Admin,
-    news::News,
-    park::Park,
+    multipath::Multipath,
     path::Path,
-    set::Set,
+    requeue_list::FailoverState,
     settings::Settings,
-    sysfs::SessionHook, //
+    sysfs::SessionHook,
+    wait_queue::WaitQueue, //
 };
 use ibtrs_core::steps::Steps;
 use ibtrs_proto::{
@@ -54,15 +54,15 @@ use kx::{
     }, //
 };
 
-mod members;
 mod notices;
+mod paths;
 mod submit;
-mod telling;
 mod tune;
+mod uevent;
 
-use members::Members;
-pub(crate) use members::Token;
 use notices::Notices;
+use paths::Paths;
+pub(crate) use paths::Token;
 pub(crate) use submit::cid_of;
 
 pub use ibtrs_proto::msg::Direction as Dir;
@@ -87,20 +87,20 @@ pub struct SessionConfig<'a> {
     /// requests end when somebody calls [`Session::poll`].
     pub nr_poll_queues: u16,
     /// Who is told when the session is cut off and comes back.
-    pub link: Arc<dyn LinkEvents>,
+    pub events: Arc<dyn SessionEvents>,
 }
 
 /// Gets the events of a session.
 ///
 /// They come one at a time, in turns: down, up, down and so on. The first is
-/// [`LinkEvents::down`], as [`Session::open`] itself tells of the first
+/// [`SessionEvents::down`], as [`Session::open`] itself tells of the first
 /// connection.
 ///
 /// # Context
 ///
 /// Both are called from a work item of the session. They may sleep and use
 /// [`Session::admin`], and must not close the session, nor wait for its requests.
-pub trait LinkEvents: Send + Sync {
+pub trait SessionEvents: Send + Sync {
     /// The last path was lost.
     fn down(&self);
 
@@ -128,12 +128,12 @@ pub trait LinkEvents: Send + Sync {
 /// A request that names a device of an earlier one is not sent: the server may
 /// have given its number to another device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life(pub(crate) Phase);
+pub struct Generation(pub(crate) Phase);
 
 /// A request for the server.
 pub struct Submit<'a> {
-    /// What [`Session::life`] gave before the request was built.
-    pub life: Life,
+    /// What [`Session::generation`] gave before the request was built.
+    pub generation: Generation,
     /// The chunk to use, below [`Session::io_depth`]. No other request may be
     /// in flight with it, nor wait.
     pub tag: u16,
@@ -170,13 +170,13 @@ pub struct Session {
     /// The network namespace of whoever opened it.
     net: ARef<Net>,
     #[pin]
-    set: RcuPtr<Set>,
+    multipath: RcuPtr<Multipath>,
     #[pin]
-    members: Mutex<Members>,
+    paths: Mutex<Paths>,
     #[pin]
-    pub(crate) park: SpinLockIrq<Park>,
-    /// The present [`Life`].
-    life: Atomic<u32>,
+    pub(crate) failover: SpinLockIrq<FailoverState>,
+    /// The present [`Generation`].
+    generation: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
     nr_poll_queues: u16,
@@ -187,12 +187,12 @@ pub struct Session {
     #[pin]
     admin: Admin,
     /// The attempt that asks the server for a session; 0 for none.
-    pub(crate) turn: Token,
+    pub(crate) first_conn: Token,
     /// The attempt that may take much of the memory in reserve; 0 for none.
     pub(crate) reserve: Token,
     #[pin]
-    news: News,
-    pub(crate) link_events: Arc<dyn LinkEvents>,
+    wait_queue: WaitQueue,
+    pub(crate) session_events: Arc<dyn SessionEvents>,
     #[pin]
     notices: Notices,
     /// Nothing that a path needs waits for this: under it user space is told, and others who do
@@ -201,34 +201,34 @@ pub struct Session {
     pub(crate) hook: Mutex<Option<SessionHook>>,
     /// Whether the server could be reached, as far as user space has not been told.
     #[pin]
-    untold: SpinLockIrq<Steps<bool>>,
-    telling_queue: Arc<Queue>,
+    pending_uevents: SpinLockIrq<Steps<bool>>,
+    uevent_queue: Arc<Queue>,
     events_queue: Arc<Queue>,
     slow_queue: Arc<Queue>,
     #[pin]
-    pub(crate) pump: Work<Self, 0>,
+    pub(crate) requeue_work: Work<Self, 0>,
     #[pin]
-    pub(crate) pump_later: DelayedWork<Self, 1>,
+    pub(crate) requeue_later: DelayedWork<Self, 1>,
     #[pin]
     pub(crate) expiry: DelayedWork<Self, 2>,
     #[pin]
-    pub(crate) link: Work<Self, 3>,
+    pub(crate) notify: Work<Self, 3>,
     #[pin]
-    pub(crate) sweep: DelayedWork<Self, 4>,
+    pub(crate) poll_work: DelayedWork<Self, 4>,
     #[pin]
     pub(crate) notice: Work<Self, 5>,
     #[pin]
-    telling: Work<Self, 6>,
+    uevents: Work<Self, 6>,
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self, 0>> for Session { self.pump }
-    impl HasWork<DelayedWork<Self, 1>> for Session { self.pump_later }
+    impl HasWork<Work<Self, 0>> for Session { self.requeue_work }
+    impl HasWork<DelayedWork<Self, 1>> for Session { self.requeue_later }
     impl HasWork<DelayedWork<Self, 2>> for Session { self.expiry }
-    impl HasWork<Work<Self, 3>> for Session { self.link }
-    impl HasWork<DelayedWork<Self, 4>> for Session { self.sweep }
+    impl HasWork<Work<Self, 3>> for Session { self.notify }
+    impl HasWork<DelayedWork<Self, 4>> for Session { self.poll_work }
     impl HasWork<Work<Self, 5>> for Session { self.notice }
-    impl HasWork<Work<Self, 6>> for Session { self.telling }
+    impl HasWork<Work<Self, 6>> for Session { self.uevents }
 }
 
 /// Making and ending.
@@ -264,7 +264,7 @@ impl Session {
         if this.nr_cons() > MAX_CONNECTIONS.into() {
             return Err(EINVAL);
         }
-        this.sweep_later();
+        this.poll_later();
         if let Err(error) = this.connect_first(config.paths) {
             this.close();
             return Err(error);
@@ -275,53 +275,53 @@ impl Session {
     fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         let name = config.name.as_str();
         let unbound = || Options::unbound().mem_reclaim();
-        let pump_queue = Queue::new(unbound(), fmt!("ibtrs-p-{}", name))?;
+        let requeue_queue = Queue::new(unbound(), fmt!("ibtrs-p-{}", name))?;
         let events_queue = Queue::new(unbound(), fmt!("ibtrs-e-{}", name))?;
         let slow_queue = Queue::new(unbound(), fmt!("ibtrs-c-{}", name))?;
-        let telling_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
-        let members = Members {
-            paths: KVec::new(),
-            spare: Some(KBox::new(Set::new(), GFP_KERNEL)?),
+        let uevent_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
+        let paths = Paths {
+            list: KVec::new(),
+            spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
             room: 0,
             closing: false,
         };
-        let park = Park::new();
+        let failover = FailoverState::new();
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", name))?,
                 uuid: kx::uuid::generate(),
                 net: Net::current(),
-                set <- RcuPtr::new(Some(KBox::new(Set::new(), GFP_KERNEL)?)),
-                members <- new_mutex!(members, "Session::members"),
-                life: Atomic::new(park.life().0.to_bits()),
-                park <- new_spinlock_irq!(park, "Session::park"),
+                multipath <- RcuPtr::new(Some(KBox::new(Multipath::new(), GFP_KERNEL)?)),
+                paths <- new_mutex!(paths, "Session::paths"),
+                generation: Atomic::new(failover.generation().0.to_bits()),
+                failover <- new_spinlock_irq!(failover, "Session::failover"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),
                 nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,
                 round_robin: RoundRobin::new()?,
                 admin <- Admin::new(),
-                turn: Token::new(),
+                first_conn: Token::new(),
                 reserve: Token::new(),
-                news <- News::new(),
-                link_events: config.link.clone(),
+                wait_queue <- WaitQueue::new(),
+                session_events: config.events.clone(),
                 notices <- Notices::new(),
                 hook <- new_mutex!(None, "Session::hook"),
-                untold <- new_spinlock_irq!(Steps::default(), "Session::untold"),
-                telling <- kx::new_work!(telling_queue.clone(), "Session::telling"),
-                telling_queue,
+                pending_uevents <- new_spinlock_irq!(Steps::default(), "Session::pending_uevents"),
+                uevents <- kx::new_work!(uevent_queue.clone(), "Session::uevents"),
+                uevent_queue,
                 events_queue,
-                pump <- kx::new_work!(pump_queue.clone(), "Session::pump"),
-                pump_later <- kx::new_delayed_work!(pump_queue.clone(), "Session::pump_later"),
-                expiry <- kx::new_delayed_work!(pump_queue.clone(), "Session::expiry"),
-                sweep <- kx::new_delayed_work!(pump_queue, "Session::sweep"),
-                link <- kx::new_work!(slow_queue.clone(), "Session::link"),
+                requeue_work <- kx::new_work!(requeue_queue.clone(), "Session::requeue_work"),
+                requeue_later <- kx::new_delayed_work!(requeue_queue.clone(), "Session::requeue_later"),
+                expiry <- kx::new_delayed_work!(requeue_queue.clone(), "Session::expiry"),
+                poll_work <- kx::new_delayed_work!(requeue_queue, "Session::poll_work"),
+                notify <- kx::new_work!(slow_queue.clone(), "Session::notify"),
                 notice <- kx::new_work!(slow_queue.clone(), "Session::notice"),
                 slow_queue,
             }? Error),
             GFP_KERNEL,
         )?;
-        in_reclaim(|| drop(this.members.lock()));
+        in_reclaim(|| drop(this.paths.lock()));
         this.admin.needed_in_reclaim();
         Ok(this)
     }
@@ -332,15 +332,15 @@ impl Session {
         for spec in specs {
             self.make_path(*spec)?;
         }
-        for path in &self.members.lock().paths {
+        for path in &self.paths.lock().list {
             path.start();
         }
-        self.news.wait(|| {
+        self.wait_queue.wait(|| {
             if self.is_connected() {
                 return Some(Ok(()));
             }
-            let members = self.members.lock();
-            let mut outcomes = members.paths.iter().map(|path| path.outcome_since(0));
+            let paths = self.paths.lock();
+            let mut outcomes = paths.list.iter().map(|path| path.outcome_since(0));
             // Users may have removed them all.
             let Some(first) = outcomes.next() else {
                 return Some(Err(ECONNABORTED));
@@ -363,20 +363,20 @@ impl Session {
 
     /// Takes a path in that does nothing yet.
     fn enlist(&self, path: &Arc<Path>) -> Result {
-        let mut members = self.members.lock();
-        if members.closing {
+        let mut paths = self.paths.lock();
+        if paths.closing {
             return Err(ESHUTDOWN);
         }
-        if members.paths.len() >= MAX_PATHS {
+        if paths.list.len() >= MAX_PATHS {
             return Err(ENOSPC);
         }
         let same = |other: &Arc<Path>| *other.name() == *path.name();
-        if members.paths.iter().any(same) {
+        if paths.list.iter().any(same) {
             return Err(EEXIST);
         }
-        self.make_room(&mut members)?;
+        self.make_room(&mut paths)?;
         // Nobody waits for memory under the lock: it may be had back only by what waits for a path.
-        members.paths.push(path.clone(), GFP_NOWAIT)?;
+        paths.list.push(path.clone(), GFP_NOWAIT)?;
         Ok(())
     }
 
@@ -417,41 +417,41 @@ impl Session {
     ///
     /// # Context
     ///
-    /// May sleep; not from [`LinkEvents`].
+    /// May sleep; not from [`SessionEvents`].
     pub fn close(self: &Arc<Self>) {
-        let mut members = self.members.lock();
-        members.closing = true;
-        for path in &members.paths {
+        let mut paths = self.paths.lock();
+        paths.closing = true;
+        for path in &paths.list {
             path.begin_close();
         }
-        drop(members);
+        drop(paths);
         self.refuse_all();
         loop {
-            let path = self.members.lock().paths.first().cloned();
+            let path = self.paths.lock().list.first().cloned();
             match path {
                 Some(path) => path.close(),
                 None => break,
             }
         }
-        self.pump_all();
+        self.flush_requeue();
         self.expiry.disable_sync();
-        self.pump_later.disable_sync();
-        self.link.disable_sync();
+        self.requeue_later.disable_sync();
+        self.notify.disable_sync();
         self.notice.disable_sync();
-        self.pump.disable_sync();
-        self.sweep.disable_sync();
-        self.telling.flush();
-        self.telling.disable_sync();
+        self.requeue_work.disable_sync();
+        self.poll_work.disable_sync();
+        self.uevents.flush();
+        self.uevents.disable_sync();
         let hook = self.hook.lock().take();
         drop(hook);
     }
 
     /// Takes a path that is dead out of the session.
     pub(crate) fn forget(&self, path: &Arc<Path>) {
-        let mut members = self.members.lock();
-        let at = members.paths.iter().position(|p| Arc::ptr_eq(p, path));
-        let gone = at.and_then(|at| members.paths.remove(at).ok());
-        drop(members);
+        let mut paths = self.paths.lock();
+        let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));
+        let gone = at.and_then(|at| paths.list.remove(at).ok());
+        drop(paths);
         drop(gone);
     }
 }
@@ -465,20 +465,20 @@ impl Session {
 
     /// Tells whether requests can reach the server now.
     pub fn is_connected(&self) -> bool {
-        self.set
+        self.multipath
             .read()
             .get()
-            .is_some_and(|set| !set.paths.is_empty())
+            .is_some_and(|multipath| !multipath.paths.is_empty())
     }
 
     /// Tells whether the server knows the extensions of the protocol: if not,
-    /// it cannot say whether it is the one that it was (see [`LinkEvents::up`]).
+    /// it cannot say whether it is the one that it was (see [`SessionEvents::up`]).
     ///
     /// # Context
     ///
     /// Any.
     pub fn has_extensions(&self) -> bool {
-        self.park.lock().failover.has_ext()
+        self.failover.lock().logic.has_ext()
     }
 
     /// Tells whether it belongs to the network namespace of the caller.
@@ -495,8 +495,8 @@ impl Session {
         &self.net
     }
 
-    pub(crate) fn news(&self) -> &News {
-        &self.news
+    pub(crate) fn wait_queue(&self) -> &WaitQueue {
+        &self.wait_queue
     }
 
     pub(crate) fn events_queue(&self) -> Arc<Queue> {
@@ -504,8 +504,8 @@ impl Session {
     }
 
     /// Returns the queue of what tells user space something: nothing else waits for it.
-    pub(crate) fn telling_queue(&self) -> Arc<Queue> {
-        self.telling_queue.clone()
+    pub(crate) fn uevent_queue(&self) -> Arc<Queue> {
+        self.uevent_queue.clone()
     }
 
     pub(crate) fn slow_queue(&self) -> Arc<Queue> {

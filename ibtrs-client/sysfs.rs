@@ -45,7 +45,7 @@ struct Place {
 
 impl Place {
     /// Tells user space. That it does not hear of it is no reason to fail.
-    fn tell(&self, action: Action, variables: &[&CStr]) {
+    fn uevent(&self, action: Action, variables: &[&CStr]) {
         if let Err(error) = self.device.uevent(action, variables) {
             pr_debug!(
                 "no event for user space: {}\n",
@@ -89,10 +89,10 @@ impl SessionHook {
         match connected {
             true => self
                 .place
-                .tell(Action::Online, &[c"IBTRS_SESSION_STATE=connected"]),
+                .uevent(Action::Online, &[c"IBTRS_SESSION_STATE=connected"]),
             false => self
                 .place
-                .tell(Action::Offline, &[c"IBTRS_SESSION_STATE=disconnected"]),
+                .uevent(Action::Offline, &[c"IBTRS_SESSION_STATE=disconnected"]),
         }
     }
 
@@ -116,7 +116,7 @@ impl SessionHook {
             place,
             is_whole: path.spec().addr.src.is_some(),
         };
-        hook.tell(path, "added");
+        hook.uevent(path, "added");
         Ok(hook)
     }
 }
@@ -137,7 +137,7 @@ impl PathHook {
         if state == State::Connected && !self.is_whole {
             self.complete_name(path);
         }
-        self.tell(path, state.as_str());
+        self.uevent(path, state.as_str());
     }
 
     /// Adds the address that the kernel chose to the name of the directory.
@@ -152,7 +152,7 @@ impl PathHook {
         self.is_whole = renamed.is_ok();
     }
 
-    fn tell(&self, path: &Path, state: &str) {
+    fn uevent(&self, path: &Path, state: &str) {
         let made = || -> Result<_> {
             Ok((
                 CString::try_from_fmt(fmt!("IBTRS_PATH={}", path.name()))?,
@@ -160,13 +160,13 @@ impl PathHook {
             ))
         };
         if let Ok((path, state)) = made() {
-            self.place.tell(Action::Change, &[&path, &state]);
+            self.place.uevent(Action::Change, &[&path, &state]);
         }
     }
 
     /// The path is being removed.
     pub(crate) fn removed(&self, path: &Path) {
-        self.tell(path, "removed");
+        self.uevent(path, "removed");
     }
 }
 

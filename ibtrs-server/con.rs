@@ -3,16 +3,16 @@
 //! One connection of a path: takes requests in.
 
 use crate::{
-    body::{
-        Body,
-        BodySlot, //
+    chunk::{
+        Chunk,
+        ChunkSlot, //
     },
-    op::Op,
-    owner::Claim,
+    chunk_owner::Claim,
     path::Path,
+    request::Request,
     respond::{
         self,
-        Parked, //
+        Unsent, //
     },
 };
 use ibtrs_core::{
@@ -76,14 +76,14 @@ pub(crate) struct Con {
     pub(crate) path: Arc<Path>,
     pub(crate) cid: u16,
     /// Answers that wait for room in the send queue.
-    pub(crate) parked: Pin<KBox<Parked>>,
+    pub(crate) unsent: Pin<KBox<Unsent>>,
 }
 
 impl Con {
     pub(crate) fn new(path: Arc<Path>, cid: u16) -> Result<Self> {
         Ok(Self {
-            parked: KBox::pin_init(
-                Parked::new(path.session.server.config.queue_depth),
+            unsent: KBox::pin_init(
+                Unsent::new(path.session.server.config.queue_depth),
                 GFP_KERNEL,
             )?,
             path,
@@ -109,21 +109,21 @@ impl Con {
             .map_err(|error| error.as_str())?;
         let slot = qp.slots().and_then(|slots| slots.get(buf_id.into()));
         let slot = slot.ok_or("no such chunk")?;
-        let Some(mut body) = slot.take() else {
+        let Some(mut chunk) = slot.take() else {
             return Err(IN_USE);
         };
-        body.begin(self.cid);
-        if let Err(error) = parse(&mut body, offset, config.chunk_bytes) {
+        chunk.begin(self.cid);
+        if let Err(error) = parse(&mut chunk, offset, config.chunk_bytes) {
             pr_warn_ratelimited!("{}: bad request: {}\n", **path, error.as_str());
             let answer = Err(convert::error(error.errno()));
-            Op::new(qp.get(), slot.index(), body).respond(answer);
+            Request::new(qp.get(), slot.index(), chunk).respond(answer);
             return Ok(());
         }
-        match path.claim(&slot, buf_id, body) {
-            Ok(Claim::Serve(body)) => proceed(&qp.get(), slot, body),
+        match path.claim(&slot, buf_id, chunk) {
+            Ok(Claim::Serve(chunk)) => proceed(&qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
-            Err(body) => {
-                slot.put(body);
+            Err(chunk) => {
+                slot.put(chunk);
                 return Err(IN_USE);
             }
         }
@@ -141,14 +141,14 @@ const IN_USE: &str = "request for a chunk that is in use";
 pub(crate) fn proceed(
     qp: &PercpuArc<QueuePair<Con>>,
     slot: SlotRef<'_, Con>,
-    mut body: KBox<Body>,
+    mut chunk: KBox<Chunk>,
 ) {
-    if !body.must_invalidate() {
-        return serve(qp.clone(), slot.index(), body);
+    if !chunk.must_invalidate() {
+        return serve(qp.clone(), slot.index(), chunk);
     }
     let path = &qp.handler().path;
-    let rkey = body.mr().rkey();
-    body.invalidated = true;
+    let rkey = chunk.mr().rkey();
+    chunk.invalidated = true;
     let post = || {
         let posted = qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
             chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
@@ -161,28 +161,28 @@ pub(crate) fn proceed(
         }
         posted.is_ok()
     };
-    if let Err(body) = serving::invalidate(&**slot, body, post) {
+    if let Err(chunk) = serving::invalidate(&**slot, chunk, post) {
         // CAST: A table has no more slots than numbers.
         let buf_id = slot.index() as u16;
-        path.session.drop_request(path, &slot, buf_id, body);
+        path.session.drop_request(path, &slot, buf_id, chunk);
     }
 }
 
 /// Hands a request to the service.
-fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut body: KBox<Body>) {
+fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
     let path = qp.handler().path.clone();
     path.stats
         .flow
-        .begun(body.request.direction, body.request_bytes());
-    body.counted = true;
+        .begun(chunk.request.direction, chunk.request_bytes());
+    chunk.counted = true;
     trace::server_request(|| {
-        let write = body.request.direction == crate::Dir::Write;
-        let bytes = u32::try_from(body.request_bytes()).unwrap_or(u32::MAX);
+        let write = chunk.request.direction == crate::Dir::Write;
+        let bytes = u32::try_from(chunk.request_bytes()).unwrap_or(u32::MAX);
         // CAST: A table has no more slots than numbers.
         (path.session.name(), &path.name, index as u16, write, bytes)
     });
-    let ready = body.prepare_data();
-    let op = Op::new(qp, index, body);
+    let ready = chunk.prepare_data();
+    let op = Request::new(qp, index, chunk);
     if ready.is_err() {
         // Cannot happen, as the lengths were checked.
         return op.respond(Err(EINVAL));
@@ -194,15 +194,15 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut body: KBox<Body>) {
 }
 
 /// Reads the headers of a request out of its chunk.
-fn parse(body: &mut Body, offset: u32, chunk_bytes: u32) -> Result<(), RequestError> {
+fn parse(chunk: &mut Chunk, offset: u32, chunk_bytes: u32) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
     let at = offset as usize;
     let len = bytes.len().min((chunk_bytes - offset) as usize);
     let hdr = bytes.get_mut(..len).ok_or(RequestError::Short)?;
-    let copied = body
-        .chunk()
+    let copied = chunk
+        .memory()
         .sync_for_cpu(at, len)
-        .and_then(|()| body.chunk().block().copy_out(at, hdr));
+        .and_then(|()| chunk.memory().block().copy_out(at, hdr));
     copied.map_err(|_| RequestError::Short)?;
     let header = RequestHdr::parse(hdr)?;
     let request = ServerRequest::parse(&header, offset, chunk_bytes)?;
@@ -210,13 +210,14 @@ fn parse(body: &mut Body, offset: u32, chunk_bytes: u32) -> Result<(), RequestEr
     if usize::from(usr_len) > MAX_USER_HDR {
         return Err(RequestError::HeaderSize(usr_len));
     }
-    body.request = request;
-    body.copy_header()
+    chunk.request = request;
+    chunk
+        .copy_header()
         .map_err(|_| RequestError::UserLen(usr_len))
 }
 
 impl Handler for Con {
-    type Slot = BodySlot;
+    type Slot = ChunkSlot;
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.path.heartbeat.received();
@@ -268,17 +269,17 @@ impl Handler for Con {
     }
 
     fn invalidated(&self, qp: QpRef<'_, Self>, slot: SlotRef<'_, Self>) {
-        let Some(body) = slot.take_invalidating() else {
+        let Some(chunk) = slot.take_invalidating() else {
             return;
         };
         if self.path.takes_requests() {
-            return serve(qp.get(), slot.index(), body);
+            return serve(qp.get(), slot.index(), chunk);
         }
         // CAST: A table has no more slots than numbers.
         let buf_id = slot.index() as u16;
         self.path
             .session
-            .drop_request(&self.path, &slot, buf_id, body);
+            .drop_request(&self.path, &slot, buf_id, chunk);
     }
 
     fn completes(&self, position: u32) {

@@ -2,7 +2,7 @@
 
 //! What the parameters say.
 
-use crate::body::SMALL_BYTES;
+use crate::chunk::SMALL_BYTES;
 use ibtrs_proto::{
     consts::SERVICE_QUEUE_DEPTH,
     handshake::{

@@ -3,7 +3,7 @@
 //! The message that completes a path, and its answer (protocol 2.4).
 
 use crate::{
-    body::BodySlot,
+    chunk::ChunkSlot,
     path::{
         Info,
         Path, //
@@ -87,7 +87,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         );
         return false;
     }
-    path.share.connected();
+    path.charge.connected();
     true
 }
 
@@ -122,9 +122,9 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
         let mut desc = register(&slot)?;
         // The queue has room for all; it is only a matter of time if not.
         loop {
-            let posted = slot.with_idle(|body| {
+            let posted = slot.with_idle(|chunk| {
                 service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
-                    chain.reg_mr(body.mr(), Access::RemoteWrite)
+                    chain.reg_mr(chunk.mr(), Access::RemoteWrite)
                 })
             });
             match posted.ok_or(EBUSY)? {
@@ -147,10 +147,10 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
 }
 
 /// Describes the chunk of `slot` to its region; gives where clients find it.
-fn register(slot: &BodySlot) -> Result<SgDesc> {
-    slot.with_idle(|body| {
-        body.register()?;
-        Ok(body.descriptor())
+fn register(slot: &ChunkSlot) -> Result<SgDesc> {
+    slot.with_idle(|chunk| {
+        chunk.register()?;
+        Ok(chunk.descriptor())
     })
     .ok_or(EBUSY)?
 }

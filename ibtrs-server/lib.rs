@@ -5,8 +5,8 @@
 //!
 //! A session ([`session::Session`]) has paths ([`path::Path`]), and a path has
 //! connections ([`con::Con`]) and chunks of memory, which its client writes
-//! requests into. The body of a chunk ([`body::Body`]) is either idle in its
-//! slot, or owned by the request that is in service ([`Op`]), so that a chunk
+//! requests into. The body of a chunk ([`chunk::Chunk`]) is either idle in its
+//! slot, or owned by the request that is in service ([`Request`]), so that a chunk
 //! cannot be in two hands.
 //!
 //! # Who can write what
@@ -22,7 +22,7 @@
 //!
 //! The number of a chunk is one for all paths of a session: a client that gives
 //! a path up sends the request again, under the same number, by another one.
-//! It is served when the first attempt is over ([`owner`]), and the path of
+//! It is served when the first attempt is over ([`chunk_owner`]), and the path of
 //! that attempt is closed. A client that knows the extensions asks before, by a
 //! fence ([`fence`]).
 //!
@@ -31,7 +31,7 @@
 //! Nothing that waits for a full queue of a disk, or for a session's devices to be
 //! closed, is on `Server::queue`; that is what `Server::slow` and `Server::wakes`
 //! are for, where each path and each session waits in a work of its own. Nobody
-//! waits for I/O to end: that is looked at now and then ([`end`]).
+//! waits for I/O to end: that is looked at now and then ([`teardown`]).
 //!
 //! # Who gets memory
 //!
@@ -42,34 +42,34 @@
 //! # Lock order
 //!
 //! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`,
-//! `Path::fsm`; `Con::parked`, `BodySlot::idle`, `Owners::woken`, then the locks
+//! `Path::fsm`; `Con::parked`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks
 //! of the RDMA crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
 #![deny(unsafe_code)]
 
 use kernel::prelude::*;
 
-mod admit;
-mod body;
+mod accept;
+mod chunk;
+mod chunk_owner;
 mod con;
 mod config;
-mod end;
 mod fence;
 mod info;
 mod memory;
 mod notices;
-mod op;
-mod owner;
 mod path;
 mod pool;
+mod request;
 mod respond;
 mod server;
 mod session;
 mod stats;
 mod sysfs;
+mod teardown;
 
 pub use notices::Notices;
-pub use op::Op;
+pub use request::Request;
 pub use server::{
     listen,
     Listener,

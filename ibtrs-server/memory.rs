@@ -130,7 +130,7 @@ impl Ledger {
 }
 
 /// What a path has taken, given back when it is dropped.
-pub(crate) struct Share {
+pub(crate) struct Charge {
     server: Arc<Server>,
     addr: Addr,
     /// The session is known.
@@ -142,7 +142,7 @@ pub(crate) struct Share {
     connected: AtomicFlag,
 }
 
-impl Share {
+impl Charge {
     /// Begins the share of a path whose client comes from `addr`, and which will take what `needs`
     /// says; `known` says that its session has a connected path.
     ///
@@ -278,7 +278,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Charge {
     fn drop(&mut self) {
         let mut accounts = self.server.ledger.accounts.lock();
         self.leave_attempts(&mut accounts);

@@ -26,14 +26,14 @@ use kernel::{
 pub struct Notices {
     session: Arc<Session>,
     /// Whose turn it is to carry one.
-    turn: Atomic<u32>,
+    next_path: Atomic<u32>,
 }
 
 impl Notices {
     pub(crate) fn new(session: Arc<Session>) -> Self {
         Self {
             session,
-            turn: Atomic::new(0),
+            next_path: Atomic::new(0),
         }
     }
 
@@ -53,7 +53,7 @@ impl Notices {
             return Err(ENOTCONN);
         };
         // CAST: There are few of them.
-        let first = (self.turn.fetch_add(1, Relaxed) % count) as usize;
+        let first = (self.next_path.fetch_add(1, Relaxed) % count) as usize;
         let in_turn = paths.iter().cycle().skip(first).take(paths.len());
         let mut result = Err(ENOTCONN);
         for path in in_turn.filter(|path| path.takes_notices()) {

@@ -4,15 +4,15 @@
 //! state.
 
 use crate::{
-    admit::Refusal,
-    body::{
-        Body,
-        BodySlot, //
+    accept::Refusal,
+    chunk::{
+        Chunk,
+        ChunkSlot, //
     },
     con::Con,
     fence::Inbox,
     info,
-    memory::Share,
+    memory::Charge,
     session::Session,
     stats::Stats,
     sysfs::PathDir, //
@@ -204,10 +204,10 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) fences: DelayedWork<Self, 3>,
     #[pin]
-    pub(crate) end: DelayedWork<Self, 4>,
+    pub(crate) teardown: DelayedWork<Self, 4>,
     made: Instant<Monotonic>,
     // Given back after the chunks and the connections.
-    pub(crate) share: Share,
+    pub(crate) charge: Charge,
 }
 
 kx::impl_has_work! {
@@ -215,7 +215,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 1>> for Path { self.heartbeat_work }
     impl HasWork<DelayedWork<Self, 2>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, 3>> for Path { self.fences }
-    impl HasWork<DelayedWork<Self, 4>> for Path { self.end }
+    impl HasWork<DelayedWork<Self, 4>> for Path { self.teardown }
 }
 
 /// What users may see and do.
@@ -267,7 +267,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device goes away; `ENOMEM`; those of [`Share::begin`] and of the driver.
+    /// `ENODEV` when the device goes away; `ENOMEM`; those of [`Charge::begin`] and of the driver.
     pub(crate) fn new(
         session: &Arc<Session>,
         id: &CmId,
@@ -276,8 +276,8 @@ impl Path {
     ) -> Result<Arc<Self>, Refusal> {
         let known = session.has_connected_path();
         let needs = session.server.config.path_needs(request.cid_num);
-        let share = Share::begin(&session.server, ends.src, known, &needs)?;
-        let path = Self::allocate(session, id, ends, request, share);
+        let charge = Charge::begin(&session.server, ends.src, known, &needs)?;
+        let path = Self::allocate(session, id, ends, request, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be made"))
     }
 
@@ -286,12 +286,12 @@ impl Path {
         id: &CmId,
         ends: Ends,
         request: &ConnReq,
-        share: Share,
+        charge: Charge,
     ) -> Result<Arc<Self>> {
         let server = &session.server;
         let pd = Pd::new(&id.device()?)?;
         let config = server.config;
-        let slots = Slots::new(u32::from(config.queue_depth), |_| Ok(BodySlot::new()))?;
+        let slots = Slots::new(u32::from(config.queue_depth), |_| Ok(ChunkSlot::new()))?;
         let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
         for _ in 0..request.cid_num {
             qps.push(None, GFP_KERNEL)?;
@@ -341,9 +341,9 @@ impl Path {
                 heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
-                end <- kx::new_delayed_work!(slow.clone(), "Path::end"),
+                teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
                 made: Instant::now(),
-                share,
+                charge,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -359,15 +359,15 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// Those of [`Share::connect`].
+    /// Those of [`Charge::connect`].
     pub(crate) fn take_for_connection(&self, cid: u16) -> Result<(), Refusal> {
         let config = &self.session.server.config;
         let mut bytes = config.connection_bytes(cid);
-        if self.share.is_empty() {
+        if self.charge.is_empty() {
             bytes = bytes.saturating_add(config.numbers_bytes());
         }
         let total = config.path_needs(self.cid_num).total();
-        Ok(self.share.connect(bytes, total)?)
+        Ok(self.charge.connect(bytes, total)?)
     }
 
     /// Makes the chunks: the client completes the path.
@@ -378,24 +378,24 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// Those of [`Share::complete`]; `ENOMEM`, those of the driver.
+    /// Those of [`Charge::complete`]; `ENOMEM`, those of the driver.
     pub(crate) fn make_chunks(&self) -> Result<(), Refusal> {
         let server = &self.session.server;
-        self.share.complete(server.config.chunks_bytes())?;
+        self.charge.complete(server.config.chunks_bytes())?;
         let result = self.slots.iter().try_for_each(|slot| {
-            slot.put(self.make_body()?);
+            slot.put(self.make_chunk()?);
             Ok::<_, Error>(())
         });
         server.leave_to_pool(server.ledger.taken());
         result.map_err(|error| Refusal::new(error, "its chunks cannot be made"))
     }
 
-    fn make_body(&self) -> Result<KBox<Body>> {
+    fn make_chunk(&self) -> Result<KBox<Chunk>> {
         let server = &self.session.server;
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
         let blocks = server.pool.take(chunk_bytes, config.private_bytes())?;
-        Ok(KBox::new(Body::new(&self.pd, blocks)?, GFP_KERNEL)?)
+        Ok(KBox::new(Chunk::new(&self.pd, blocks)?, GFP_KERNEL)?)
     }
 
     /// Says how the path looks to a connection that asks to be accepted.
@@ -587,7 +587,7 @@ impl Path {
                 }
                 // Both may take long.
                 Action::TearDown | Action::Release => {
-                    self.end.enqueue(self.clone());
+                    self.teardown.enqueue(self.clone());
                 }
             }
         }
@@ -661,7 +661,7 @@ impl WorkItem<2> for Path {
         }
         let limit_ms = this.session.server.config.setup_timeout_ms;
         let age_ms = u64::try_from(this.made.elapsed().as_millis()).unwrap_or(0);
-        if setup::may_be_behind(age_ms, limit_ms) && this.session.server.line.lock().has(&this) {
+        if setup::may_be_behind(age_ms, limit_ms) && this.session.server.backlog.lock().has(&this) {
             // The client has done its part; it is the server that is behind.
             this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
             return;

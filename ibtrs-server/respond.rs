@@ -5,7 +5,7 @@
 use core::mem::take;
 
 use crate::{
-    body::Body,
+    chunk::Chunk,
     con::Con, //
 };
 use ibtrs_core::{
@@ -47,7 +47,7 @@ const ROOM: SqSpace = SqSpace { wrs: 4, sges: 2 };
 
 /// Answers of a connection that wait for room in its send queue.
 #[pin_data]
-pub(crate) struct Parked {
+pub(crate) struct Unsent {
     /// The chunks of the answers, oldest first.
     #[pin]
     queue: SpinLockIrq<Ring<u32>>,
@@ -56,11 +56,11 @@ pub(crate) struct Parked {
     some: AtomicFlag,
 }
 
-impl Parked {
+impl Unsent {
     /// Makes the queue of a session with `depth` chunks.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            queue <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Parked::queue"),
+            queue <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Unsent::queue"),
             some: AtomicFlag::new(false),
         }? Error)
     }
@@ -72,9 +72,9 @@ impl Parked {
 /// # Context
 ///
 /// Any.
-pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, result: Result) {
+pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
     let path = &qp.handler().path;
-    if take(&mut body.counted) {
+    if take(&mut chunk.counted) {
         path.stats.flow.ended();
         trace::server_response(|| {
             let error = result.err().map_or(0, Error::to_errno);
@@ -83,23 +83,23 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, res
         });
     }
     // Before the answer, after which the client may use the number again.
-    if take(&mut body.claimed) {
+    if take(&mut chunk.claimed) {
         // CAST: A table has no more slots than numbers.
         path.session.release(path.tag, index as u16);
     }
-    let Err((error, body)) = send(qp, index, body, result) else {
+    let Err((error, chunk)) = send(qp, index, chunk, result) else {
         return;
     };
     if error != EAGAIN {
-        return lost(qp, index, body, error);
+        return lost(qp, index, chunk, error);
     }
-    let parked = &qp.handler().parked;
-    let mut queue = parked.queue.lock();
+    let unsent = &qp.handler().unsent;
+    let mut queue = unsent.queue.lock();
     if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
-        if slot.parked.put((body, result)).is_ok() {
+        if slot.unsent.put((chunk, result)).is_ok() {
             // There are no more answers than chunks.
             queue.push(index);
-            parked.some.store(true, Relaxed);
+            unsent.some.store(true, Relaxed);
         }
     }
     // Completions may have made room before this answer could be seen.
@@ -112,11 +112,11 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut body: KBox<Body>, res
 ///
 /// Any.
 pub(crate) fn retry(qp: &QueuePair<Con>) {
-    let parked = &qp.handler().parked;
+    let unsent = &qp.handler().unsent;
     // ORDERING: Whoever parks an answer tries again under the lock after he set
     // the flag, so a stale value here is made up for there.
-    if parked.some.load(Relaxed) {
-        drain(qp, &mut parked.queue.lock());
+    if unsent.some.load(Relaxed) {
+        drain(qp, &mut unsent.queue.lock());
     }
 }
 
@@ -125,32 +125,32 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
         let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) else {
             return;
         };
-        let Some((body, result)) = slot.parked.take() else {
+        let Some((chunk, result)) = slot.unsent.take() else {
             queue.pop();
             continue;
         };
-        match send(qp, index, body, result) {
+        match send(qp, index, chunk, result) {
             Ok(()) => {
                 queue.pop();
             }
-            Err((error, body)) if error == EAGAIN => {
+            Err((error, chunk)) if error == EAGAIN => {
                 // Just taken out, so there is room.
-                let _ = slot.parked.put((body, result));
+                let _ = slot.unsent.put((chunk, result));
                 return;
             }
-            Err((error, body)) => {
+            Err((error, chunk)) => {
                 queue.pop();
-                lost(qp, index, body, error);
+                lost(qp, index, chunk, error);
             }
         }
     }
-    qp.handler().parked.some.store(false, Relaxed);
+    qp.handler().unsent.some.store(false, Relaxed);
 }
 
 /// An answer could not be sent: the client gets none, so the path is given up.
-fn lost(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, error: Error) {
+fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
     if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
-        slot.put(body);
+        slot.put(chunk);
     }
     if error != ENOTCONN {
         qp.handler().path.error(fmt!(
@@ -163,19 +163,19 @@ fn lost(qp: &QueuePair<Con>, index: u32, body: KBox<Body>, error: Error) {
 fn send(
     qp: &QueuePair<Con>,
     index: u32,
-    body: KBox<Body>,
+    chunk: KBox<Chunk>,
     result: Result,
-) -> Result<(), (Error, KBox<Body>)> {
+) -> Result<(), (Error, KBox<Chunk>)> {
     let slot = qp.slots().and_then(|slots| slots.get(index));
     let Some(slot) = slot else {
-        return Err((EINVAL, body));
+        return Err((EINVAL, chunk));
     };
-    slot.put_after(body, |body| post(qp, index, body, result))
+    slot.put_after(chunk, |chunk| post(qp, index, chunk, result))
 }
 
 /// Posts the work requests of an answer.
-fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Result {
-    let request = body.request;
+fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> Result {
+    let request = chunk.request;
     let desc = request.desc;
     let data = match (desc, result) {
         (Some(desc), Ok(())) => {
@@ -183,10 +183,10 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
                 addr: desc.addr,
                 rkey: desc.key,
             };
-            Some((to, body.answer_data()?))
+            Some((to, chunk.answer_data()?))
         }
         (Some(_), Err(_)) => {
-            body.leave_data()?;
+            chunk.leave_data()?;
             None
         }
         (None, _) => None,
@@ -196,7 +196,7 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
         Ok(()) => 0,
         Err(error) => errno_on_wire(error),
     };
-    if qp.handler().path.same_key && inval.is_none() && !body.invalidated {
+    if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         let imm = Imm::IoRspSameKey { id: index, errno };
         return post_one(qp, data, imm);
     }
@@ -205,20 +205,20 @@ fn post(qp: &QueuePair<Con>, index: u32, body: &mut Body, result: Result) -> Res
         None => Imm::IoRsp { id: index, errno },
     };
     let key = if qp.handler().path.session.server.config.invalidate {
-        if body.invalidated {
-            body.next_key();
+        if chunk.invalidated {
+            chunk.next_key();
         }
-        Some(body.answer_key(index as u16)?)
+        Some(chunk.answer_key(index as u16)?)
     } else {
         None
     };
-    let body = &*body;
+    let chunk = &*chunk;
     qp.send(ROOM, Doorbell::Now, |chain| {
         if let Some((to, from)) = data {
             chain.rdma_write(to, [from]);
         }
-        if body.invalidated {
-            chain.reg_mr(body.mr(), Access::RemoteWrite);
+        if chunk.invalidated {
+            chain.reg_mr(chunk.mr(), Access::RemoteWrite);
         }
         if let Some(rkey) = inval {
             chain.send_inv(rkey, Signal::None);

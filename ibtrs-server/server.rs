@@ -3,15 +3,15 @@
 //! The service above and the listener below it.
 
 use crate::{
-    admit::{
-        Incoming,
-        Line, //
+    accept::{
+        Backlog,
+        Incoming, //
     },
     config::Config,
     memory::Ledger,
     notices::Notices,
-    op::Op,
     pool::Pool,
+    request::Request,
     session::Session, //
 };
 use ibtrs_core::convert;
@@ -58,14 +58,14 @@ pub trait Service: Send + Sync + 'static {
 
 /// The service of one session.
 pub trait ServiceSession: Send + Sync + 'static {
-    /// A request has come in, on any path. It is answered by [`Op::respond`], later and
+    /// A request has come in, on any path. It is answered by [`Request::respond`], later and
     /// anywhere if need be.
     ///
     /// # Context
     ///
     /// A work queue, which handles the other requests of the connection, too:
     /// must not wait long.
-    fn request(&self, op: Op);
+    fn request(&self, request: Request);
 
     /// The session has gone with its last path: all its requests have been
     /// answered, no other will come.
@@ -80,7 +80,7 @@ pub trait ServiceSession: Send + Sync + 'static {
 pub struct SessionInfo<'a> {
     /// The name that the client gave.
     pub name: &'a CStr,
-    /// The number of chunks; [`Op::buf_id`] is below it.
+    /// The number of chunks; [`Request::buf_id`] is below it.
     pub queue_depth: u16,
     /// Whether the client knows the extensions of the messages.
     pub extensions: bool,
@@ -96,7 +96,7 @@ pub(crate) struct Server {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) config: Config,
     /// Names this life of the server to clients.
-    pub(crate) run: [u8; 16],
+    pub(crate) boot_id: [u8; 16],
     /// For what ends soon: admissions, state changes, heartbeats, fences.
     pub(crate) queue: Arc<Queue>,
     /// For the ends of paths and sessions, which wait for connections to end, and for devices to
@@ -113,15 +113,15 @@ pub(crate) struct Server {
     #[pin]
     pub(crate) emptied: CondVar,
     #[pin]
-    pub(crate) line: Mutex<Line>,
+    pub(crate) backlog: Mutex<Backlog>,
     #[pin]
-    pub(crate) admit: Work<Self>,
+    pub(crate) accept: Work<Self>,
     #[pin]
     pub(crate) expiry: DelayedWork<Self, 1>,
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self>> for Server { self.admit }
+    impl HasWork<Work<Self>> for Server { self.accept }
     impl HasWork<DelayedWork<Self, 1>> for Server { self.expiry }
 }
 
@@ -140,13 +140,13 @@ impl Server {
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
-        let (admit_queue, expiry_queue) = (queue.clone(), slow.clone());
-        let line = Line::new()?;
+        let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
+        let backlog = Backlog::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
                 service,
                 config: Config::from_params()?,
-                run: kx::uuid::generate(),
+                boot_id: kx::uuid::generate(),
                 queue,
                 slow,
                 wakes,
@@ -157,8 +157,8 @@ impl Server {
                     "Server::sessions"
                 ),
                 emptied <- new_condvar!("Server::emptied"),
-                line <- new_mutex!(line, "Server::line"),
-                admit <- kx::new_work!(admit_queue, "Server::admit"),
+                backlog <- new_mutex!(backlog, "Server::backlog"),
+                accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
             }? Error),
             GFP_KERNEL,

@@ -3,9 +3,9 @@
 //! Sessions: a client's paths, and what they have in common.
 
 use crate::{
+    chunk_owner::ChunkOwners,
     fence::Fences,
     notices::Notices,
-    owner::Owners,
     path::{
         Ends,
         Path, //
@@ -68,7 +68,7 @@ pub(crate) struct Session {
     pub(crate) gone: AtomicFlag,
     last_tag: Atomic<u32>,
     #[pin]
-    pub(crate) owners: Owners,
+    pub(crate) owners: ChunkOwners,
     #[pin]
     pub(crate) fences: Fences,
     /// Serves requests that had to wait for another path's.
@@ -103,7 +103,7 @@ impl Session {
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
-                owners <- Owners::new(server.config.queue_depth),
+                owners <- ChunkOwners::new(server.config.queue_depth),
                 fences <- Fences::new(),
                 wake <- kx::new_work!(wakes, "Session::wake"),
             }? Error),
@@ -122,7 +122,7 @@ impl Session {
     /// Returns what a client that knows the extensions is told.
     pub(crate) fn rsp_ext(&self) -> RspExt {
         RspExt {
-            server_run: self.server.run,
+            server_run: self.server.boot_id,
             session_gen: self.gen,
         }
     }

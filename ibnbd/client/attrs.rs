@@ -126,7 +126,7 @@ fn show_nr_poll_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 }
 
 fn show_io_timeout_limit(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", this.device().io().patience().limit()))
+    buf.line(fmt!("{}", this.device().io().timeouts().limit()))
 }
 
 fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
@@ -138,13 +138,13 @@ fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Resu
     let this = ctx.data();
     this.device()
         .io()
-        .patience()
+        .timeouts()
         .set_limit(limit)
         .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
 }
 
 fn show_cache_lost(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    let lost = this.device().io().cache().has_lost();
+    let lost = this.device().io().write_cache().has_lost();
     buf.line(fmt!("{}", u8::from(lost)))
 }
 

@@ -7,11 +7,11 @@
 
 use crate::{
     background,
-    disk_io::{
-        DiskIo,
+    dispatch::{
+        DiskQueue,
         Traits, //
     },
-    link::Link,
+    events::EventHandler,
     queue::Queue,
     registry::{
         PlaceRef,
@@ -64,9 +64,9 @@ use kx::{
 
 mod changes;
 mod forcing;
-mod telling;
+mod uevent;
 
-use telling::Untold;
+use uevent::PendingUevents;
 
 /// When the server is asked again.
 const RETRY: Backoff = Backoff {
@@ -86,8 +86,8 @@ pub(crate) struct Device {
     /// Its name on the server.
     name: CString,
     access: Access,
-    link: Arc<Link>,
-    io: Arc<DiskIo>,
+    events: Arc<EventHandler>,
+    io: Arc<DiskQueue>,
     /// Held while the server is asked.
     #[pin]
     asking: Mutex<()>,
@@ -98,7 +98,7 @@ pub(crate) struct Device {
     #[pin]
     look: DelayedWork<Self, 1>,
     #[pin]
-    telling: Work<Self, 2>,
+    uevents: Work<Self, 2>,
     #[pin]
     forcing: DelayedWork<Self, 3>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Device {
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
     impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
-    impl HasWork<Work<Self, 2>> for Device { self.telling }
+    impl HasWork<Work<Self, 2>> for Device { self.uevents }
     impl HasWork<DelayedWork<Self, 3>> for Device { self.forcing }
 }
 
@@ -117,12 +117,12 @@ struct Inner {
     /// What its cache has lived through, as far as that is known.
     cache_run: Identity,
     /// The life of the server that `standing` is about.
-    life: u32,
+    generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
     disk: Option<Arc<GenDisk<Queue>>>,
     /// What user space sees.
     shown: DevState,
-    untold: Untold,
+    pending_uevents: PendingUevents,
     /// When the server was asked what has changed.
     looked: Option<Instant<Monotonic>>,
     /// Attempts to open it again that came to nothing.
@@ -140,11 +140,11 @@ impl Device {
         number: u32,
         name: DevicePath<'_>,
         access: Access,
-        (life, rsp): (u32, OpenRsp),
+        (generation, rsp): (u32, OpenRsp),
     ) -> Result<Arc<Self>> {
         let traits = Traits {
             number,
-            neighbours: session.neighbours().clone(),
+            group: session.group().clone(),
             device_id: rsp.device_id,
             read_only: !access.writes(),
             prio: session.wants_prio(),
@@ -154,10 +154,10 @@ impl Device {
             standing: Standing::Open,
             rsp,
             cache_run: rsp.cache_run(),
-            life,
+            generation,
             disk: None,
             shown: DevState::Init,
-            untold: Untold::default(),
+            pending_uevents: PendingUevents::default(),
             looked: None,
             attempts: 0,
             since: Instant::now(),
@@ -165,20 +165,20 @@ impl Device {
             closed: false,
         };
         let queue = session.registry().retries().clone();
-        let telling = session.registry().tellings().clone();
+        let uevents = session.registry().uevent_queue().clone();
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 number,
                 name: CString::try_from_fmt(fmt!("{}", name.as_str()))?,
                 access,
-                link: session.link().clone(),
-                io: DiskIo::new(session.transport().clone(), &traits)?,
+                events: session.events().clone(),
+                io: DiskQueue::new(session.transport().clone(), &traits)?,
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
                 look <- kx::new_delayed_work!(queue.clone(), "Device::look"),
                 forcing <- kx::new_delayed_work!(queue, "Device::forcing"),
-                telling <- kx::new_work!(telling, "Device::telling"),
+                uevents <- kx::new_work!(uevents, "Device::uevents"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -199,7 +199,7 @@ impl Device {
     }
 
     /// Returns what requests need to know.
-    pub(crate) fn io(&self) -> &Arc<DiskIo> {
+    pub(crate) fn io(&self) -> &Arc<DiskQueue> {
         &self.io
     }
 
@@ -229,7 +229,7 @@ impl Device {
         self.set_size(&mut inner, sectors);
         self.show_locked(&mut inner);
         drop(inner);
-        self.telling.flush();
+        self.uevents.flush();
         drop(old);
     }
 
@@ -252,19 +252,19 @@ impl Device {
             return;
         }
         inner.shown = state;
-        inner.untold.state(open);
+        inner.pending_uevents.state(open);
         self.tell_soon();
     }
 
     /// The server has forgotten the device; requests wait from now on.
-    pub(crate) fn forgotten(self: &Arc<Self>, life: u32) {
+    pub(crate) fn session_lost(self: &Arc<Self>, generation: u32) {
         let mut inner = self.inner.lock();
-        inner.life = life;
-        inner.standing = Standing::Forgotten;
+        inner.generation = generation;
+        inner.standing = Standing::Reopening;
         inner.attempts = 0;
         inner.since = Instant::now();
         inner.last_error = None;
-        self.io.set_gate(inner.standing.gate());
+        self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
     }
 
@@ -295,7 +295,7 @@ impl Device {
     fn try_open(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
-        let life = {
+        let generation = {
             let inner = self.inner.lock();
             if inner.closed {
                 return Err(ENODEV);
@@ -303,12 +303,12 @@ impl Device {
             if inner.standing == Standing::Open {
                 return Ok(());
             }
-            inner.life
+            inner.generation
         };
         let name = device_path(&self.name)?;
         let answer = session::open_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
-        if inner.life != life {
+        if inner.generation != generation {
             // That was another server, so to say; somebody has seen to it that the
             // new one is asked.
             return Err(EAGAIN);
@@ -332,7 +332,7 @@ impl Device {
             *self.name,
             difference.as_str()
         );
-        self.io.set_gate(inner.standing.gate());
+        self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
         drop(inner);
         // We do not keep it from others.
@@ -359,7 +359,7 @@ impl Device {
         }
         self.set_size(&mut inner, sectors);
         drop(inner);
-        self.telling.flush();
+        self.uevents.flush();
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl Device {
             self.cache_lost(inner);
         }
         inner.cache_run = cache_run.or(inner.cache_run);
-        self.io.cache().set_safe(!rsp.cache.writeback);
+        self.io.write_cache().set_safe(!rsp.cache.writeback);
         let known = inner.rsp.identity;
         let cache = inner.rsp.cache;
         inner.rsp = rsp;
@@ -412,7 +412,7 @@ impl Device {
                 self.number,
                 *self.name
             );
-            self.io.set_gate(standing.gate());
+            self.io.set_queue_state(standing.queue_state());
         }
     }
 
@@ -435,7 +435,7 @@ impl Device {
             // It is asked when the session comes back.
             u32::MAX
         };
-        if inner.standing == Standing::Forgotten {
+        if inner.standing == Standing::Reopening {
             // Requests do not wait longer than they should.
             delay = delay.min(self.left_ms(&inner).saturating_add(1));
         }
@@ -450,11 +450,11 @@ impl Device {
     fn close(self: &Arc<Self>, queue: &kx::work::Queue) {
         self.reopen.disable_sync();
         self.look.disable_sync();
-        self.telling.disable_sync();
+        self.uevents.disable_sync();
         self.forcing.disable_sync();
         self.close_asking(queue);
         // Not before: it has to know when the server has forgotten the number.
-        self.link.remove(self);
+        self.events.remove(self);
     }
 
     fn close_asking(&self, queue: &kx::work::Queue) {
@@ -524,12 +524,12 @@ impl Opened {
 
     fn open_now(session: SessionRef, place: PlaceRef, name: &CStr, access: Access) -> Result<Self> {
         let name = device_path(name)?;
-        let life = session.link().life();
+        let generation = session.events().generation();
         let transport = session.transport().clone();
         let rsp = session::open_device(&transport, name, access)?;
-        let opened = (life, rsp);
+        let opened = (generation, rsp);
         let device = Device::new(&session, place.number(), name, access, opened)
-            .and_then(|device| session.link().add(&device, life).map(|()| device));
+            .and_then(|device| session.events().add(&device, generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {
                 device,

@@ -19,8 +19,8 @@
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
 //! | [`by_tag`] | a place for each request |
-//! | [`patience`] | requests that take too long |
-//! | [`share`] | what each disk gets of a session that several use |
+//! | [`timeouts`] | requests that take too long |
+//! | [`fair_share`] | what each disk gets of a session that several use |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;
@@ -47,19 +47,19 @@ use kernel::{
 mod attrs;
 mod background;
 mod by_tag;
-mod cache;
 mod control;
 mod device;
-mod disk_io;
+mod dispatch;
+mod events;
+mod fair_share;
 mod limits;
-mod link;
 mod map;
 mod mapping;
-mod patience;
 mod queue;
 mod registry;
 mod session;
-mod share;
+mod timeouts;
+mod write_cache;
 
 module! {
     type: ClientModule,

@@ -10,17 +10,17 @@
 //! [`Session::poll`]: ibtrs_client::Session::poll
 
 use crate::{
-    disk_io::{
-        DiskIo,
-        Verdict, //
+    dispatch::{
+        DiskQueue,
+        Dispatch, //
     },
-    share::{
-        Entry,
-        Turn, //
+    fair_share::{
+        Admission,
+        Entry, //
     }, //
 };
 use ibnbd_proto::{
-    gate::Disk as _,
+    dispatch::Disk as _,
     msg::{
         IoFlags,
         IoHdr,
@@ -66,19 +66,19 @@ pub(crate) struct Queue;
 #[pin_data]
 pub(crate) struct Pdu {
     /// Since when it is one of those that its disk may have under way.
-    pub(crate) turn: Turn,
+    pub(crate) admission: Admission,
     /// What the server's cache had lived through when it was sent.
-    run: u32,
+    generation: u32,
     #[pin]
     sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
 
 /// Whether a write does not end before it is durable.
-fn is_durable(disk: &DiskIo, rq: &Request<Queue>) -> bool {
+fn is_durable(disk: &DiskQueue, rq: &Request<Queue>) -> bool {
     disk.is_write_through() || rq.is_fua()
 }
 
-fn header(disk: &DiskIo, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
+fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoHdr {
     let is_flush = op == WireOp::Flush;
     let fua = op == WireOp::Write && disk.is_write_through() || rq.is_fua() && !is_flush;
     IoHdr {
@@ -98,41 +98,41 @@ fn header(disk: &DiskIo, device_id: u32, rq: &Request<Queue>, op: WireOp) -> IoH
 
 /// Returns whether an operation can be done durably on a disk whose cache the block
 /// layer does not know of: what has no such form, it does by writing.
-fn can_do(disk: &DiskIo, op: WireOp) -> bool {
+fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
     !(disk.is_write_through() && matches!(op, WireOp::WriteZeroes | WireOp::SecureErase))
 }
 
 #[vtable]
 impl Operations for Queue {
     type Pdu = Pdu;
-    type QueueData = Arc<DiskIo>;
+    type QueueData = Arc<DiskQueue>;
 
     fn init_pdu() -> impl PinInit<Pdu, Error> {
         try_pin_init!(Pdu {
-            turn: Turn::default(),
-            run: 0,
+            admission: Admission::default(),
+            generation: 0,
             sg <- SgList::new(),
         }? Error)
     }
 
     fn queue_rq(
         hctx: Hctx<'_>,
-        disk: &Arc<DiskIo>,
+        disk: &Arc<DiskQueue>,
         rq: Request<Self>,
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
-        if disk.patience().is_stuck() {
+        if disk.timeouts().is_stuck() {
             // It may have been given up itself, while it waited here.
-            disk.patience().ends(rq.tag());
+            disk.timeouts().ends(rq.tag());
             return Err((rq, Status::TIMEOUT));
         }
-        disk.patience().begins(rq.tag());
-        match disk.share().enter(rq, hctx.index()) {
+        disk.timeouts().begins(rq.tag());
+        match disk.fair_share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
                 Outcome::Sent => return Ok(()),
-                Outcome::Elsewhere => pump(disk),
+                Outcome::Elsewhere => submit_waiting(disk),
                 Outcome::Refused(rq, status) => {
-                    pump(disk);
+                    submit_waiting(disk);
                     return Err((rq, status));
                 }
             },
@@ -145,22 +145,22 @@ impl Operations for Queue {
         Ok(())
     }
 
-    fn commit_rqs(hctx: Hctx<'_>, disk: &Arc<DiskIo>) {
+    fn commit_rqs(hctx: Hctx<'_>, disk: &Arc<DiskQueue>) {
         disk.transport().commit(hctx.index());
     }
 
-    fn poll(hctx: Hctx<'_>, disk: &Arc<DiskIo>) -> u32 {
+    fn poll(hctx: Hctx<'_>, disk: &Arc<DiskQueue>) -> u32 {
         disk.transport().poll(hctx.index())
     }
 
-    fn timeout(disk: &Arc<DiskIo>, tag: u32) -> TimeoutAction {
-        let given_up = disk.patience().exceeded(tag);
+    fn timeout(disk: &Arc<DiskQueue>, tag: u32) -> TimeoutAction {
+        let cancelled = disk.timeouts().exceeded(tag);
         if let Ok(tag) = u16::try_from(tag) {
-            disk.transport().overdue(tag);
-            if given_up {
-                disk.transport().give_up(tag);
+            disk.transport().request_timeout(tag);
+            if cancelled {
+                disk.transport().cancel(tag);
                 // What waits for its turn fails now.
-                pump(disk);
+                submit_waiting(disk);
             }
         }
         // Whatever becomes of it, it ends as any other.
@@ -177,14 +177,14 @@ impl Operations for Queue {
         let _ = maps.one_to_one(HctxType::Poll, ordinary, all - ordinary);
     }
 
-    fn open(disk: &Arc<DiskIo>, mode: OpenMode) -> Result {
+    fn open(disk: &Arc<DiskQueue>, mode: OpenMode) -> Result {
         if mode.write && disk.is_read_only() {
             return Err(EPERM);
         }
         Ok(())
     }
 
-    fn release(disk: &Arc<DiskIo>, last: bool) {
+    fn release(disk: &Arc<DiskQueue>, last: bool) {
         if last {
             disk.closed();
         }
@@ -196,22 +196,22 @@ impl Operations for Queue {
 }
 
 impl IoOperations for Queue {
-    fn is_wanted(disk: &Arc<DiskIo>) -> bool {
+    fn is_wanted(disk: &Arc<DiskQueue>) -> bool {
         !disk.is_gone()
     }
 
-    fn is_given_up(disk: &Arc<DiskIo>, tag: u32) -> bool {
-        disk.patience().is_given_up(tag)
+    fn is_cancelled(disk: &Arc<DiskQueue>, tag: u32) -> bool {
+        disk.timeouts().is_cancelled(tag)
     }
 
     fn io_done(mut rq: Request<Self>, result: Result) {
         let result = result.and_then(|()| answered(&rq));
-        let turn = Turn::take(&mut rq);
-        if turn.is_counted() {
+        let admission = Admission::take(&mut rq);
+        if admission.is_counted() {
             // Before the request ends, as it may be the last that keeps the disk.
             let disk = rq.queue_data();
-            disk.share().leave(turn, true);
-            pump(disk);
+            disk.fair_share().leave(admission, true);
+            submit_waiting(disk);
         }
         end(rq, result);
     }
@@ -224,10 +224,11 @@ impl IoOperations for Queue {
 /// `ESTALE` if that was lost since.
 fn answered(rq: &Request<Queue>) -> Result {
     let disk = rq.queue_data();
-    let run = rq.pdu().run;
+    let generation = rq.pdu().generation;
     match rq.op() {
         Some(Op::Flush) => {
-            disk.cache().flushed(run, u16::try_from(rq.tag())?);
+            disk.write_cache()
+                .flushed(generation, u16::try_from(rq.tag())?);
             Ok(())
         }
         // What was discarded may be there or not.
@@ -236,16 +237,18 @@ fn answered(rq: &Request<Queue>) -> Result {
             if is_durable(disk, rq) {
                 return Ok(());
             }
-            disk.cache().written(run).map_err(|Late| ESTALE)
+            disk.write_cache()
+                .written(generation)
+                .map_err(|Late| ESTALE)
         }
     }
 }
 
 fn end(rq: Request<Queue>, result: Result) {
-    let given_up = rq.queue_data().patience().ends(rq.tag());
+    let cancelled = rq.queue_data().timeouts().ends(rq.tag());
     match result {
         // Nobody waits for it any more.
-        Err(_) if given_up => rq.end(Status::TIMEOUT),
+        Err(_) if cancelled => rq.end(Status::TIMEOUT),
         // The server has forgotten the device that it names, or lost what it had written.
         Err(ESTALE) => rq.requeue(),
         // Some disks find out only when they are asked, and so do we.
@@ -265,19 +268,19 @@ enum Outcome {
 }
 
 /// Submits a request whose turn it is.
-fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
+fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
     // Before the device's number is looked at.
-    let life = disk.transport().life();
-    let device_id = match disk.verdict() {
-        Verdict::Send(device_id) => device_id,
-        Verdict::Hold => {
-            disk.share().leave(Turn::take(&mut rq), false);
-            return match disk.hold(rq) {
+    let generation = disk.transport().generation();
+    let device_id = match disk.dispatch() {
+        Dispatch::Send(device_id) => device_id,
+        Dispatch::Queue => {
+            disk.fair_share().leave(Admission::take(&mut rq), false);
+            return match disk.queue(rq) {
                 Ok(()) => Outcome::Elsewhere,
                 Err((rq, status)) => Outcome::Refused(rq, status),
             };
         }
-        Verdict::Fail => return refused(disk, rq, Status::IO_ERROR),
+        Dispatch::Fail => return refused(disk, rq, Status::IO_ERROR),
     };
     let (Some(op), Ok(tag)) = (rq.op().map(wire_op), u16::try_from(rq.tag())) else {
         return refused(disk, rq, Status::NOT_SUPPORTED);
@@ -285,18 +288,18 @@ fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> 
     if !can_do(disk, op) {
         return refused(disk, rq, Status::NOT_SUPPORTED);
     }
-    *rq.pdu_mut().project().run = disk.cache().run();
+    *rq.pdu_mut().project().generation = disk.write_cache().generation();
     if op == WireOp::Flush {
-        if disk.cache().fails_flush() {
+        if disk.write_cache().fails_flush() {
             return refused(disk, rq, Status::IO_ERROR);
         }
-        disk.cache().flushing(tag);
+        disk.write_cache().flushing(tag);
     }
     if rq.map_sg().is_err() {
         return refused(disk, rq, Status::IO_ERROR);
     }
     let submit = Submit {
-        life,
+        generation,
         tag,
         dir: if op.is_transport_write() {
             Dir::Write
@@ -322,7 +325,7 @@ fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> 
     match error {
         EAGAIN | ENOMEM => refused(disk, rq, Status::RESOURCE),
         ESTALE => {
-            disk.share().leave(Turn::take(&mut rq), false);
+            disk.fair_share().leave(Admission::take(&mut rq), false);
             rq.requeue();
             Outcome::Elsewhere
         }
@@ -331,16 +334,16 @@ fn start(disk: &Arc<DiskIo>, mut rq: Request<Queue>, queue: u32, last: bool) -> 
     }
 }
 
-fn refused(disk: &DiskIo, mut rq: Request<Queue>, status: Status) -> Outcome {
-    disk.share().leave(Turn::take(&mut rq), false);
+fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
+    disk.fair_share().leave(Admission::take(&mut rq), false);
     Outcome::Refused(rq, status)
 }
 
 /// Submits requests that have waited for their turn, as long as it comes.
-fn pump(disk: &Arc<DiskIo>) {
-    while let Some((rq, queue)) = disk.share().next(disk.patience().is_stuck()) {
-        let outcome = if disk.patience().is_stuck() {
-            disk.patience().ends(rq.tag());
+fn submit_waiting(disk: &Arc<DiskQueue>) {
+    while let Some((rq, queue)) = disk.fair_share().next(disk.timeouts().is_stuck()) {
+        let outcome = if disk.timeouts().is_stuck() {
+            disk.timeouts().ends(rq.tag());
             refused(disk, rq, Status::TIMEOUT)
         } else {
             start(disk, rq, queue, true)

@@ -43,7 +43,7 @@ pub(crate) struct Registry {
     /// Where devices are opened again; nothing here waits for a disk.
     retries: Arc<Queue>,
     /// Where user space is told of disks; nothing that a disk needs waits for it.
-    tellings: Arc<Queue>,
+    uevent_queue: Arc<Queue>,
     /// Where users' orders are brought to an end.
     jobs: Arc<Queue>,
 }
@@ -156,7 +156,7 @@ impl Registry {
                 changed <- new_condvar!("Registry::changed"),
                 disks: DiskOwner::new()?,
                 retries: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-retry"))?,
-                tellings: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-tell"))?,
+                uevent_queue: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-uevent"))?,
                 jobs: Queue::new(Options::unbound(), fmt!("ibnbd-client"))?,
             }? Error),
             GFP_KERNEL,
@@ -174,8 +174,8 @@ impl Registry {
     }
 
     /// Returns where user space is told of disks.
-    pub(crate) fn tellings(&self) -> &Arc<Queue> {
-        &self.tellings
+    pub(crate) fn uevent_queue(&self) -> &Arc<Queue> {
+        &self.uevent_queue
     }
 
     /// Returns where users' orders are brought to an end when they have left. It is

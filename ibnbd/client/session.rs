@@ -3,9 +3,9 @@
 //! What the disks of a session share: the transport and the tags.
 
 use crate::{
-    link::Link,
-    queue::Queue,
-    share::Neighbours, //
+    events::EventHandler,
+    fair_share::DiskGroup,
+    queue::Queue, //
 };
 use ibnbd_proto::{
     identity::Identity,
@@ -47,11 +47,11 @@ const PRIO_VERSION: u8 = 2;
 /// A session with a server. It is closed on drop, if not before.
 pub(crate) struct Session {
     transport: Arc<ibtrs_client::Session>,
-    link: Arc<Link>,
+    events: Arc<EventHandler>,
     /// The version that both sides speak.
     version: u8,
     tags: Arc<TagSet<Queue>>,
-    neighbours: Arc<Neighbours>,
+    group: Arc<DiskGroup>,
 }
 
 /// The maps of a tag set with poll queues: ordinary, reads, polled.
@@ -78,26 +78,26 @@ impl Session {
             };
             paths.push(path, GFP_KERNEL)?;
         }
-        let link = Link::new(opts.session.as_str())?;
-        let neighbours = Neighbours::new()?;
+        let events = EventHandler::new(opts.session.as_str())?;
+        let group = DiskGroup::new()?;
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.session,
             paths: &paths,
             nr_poll_queues,
-            link: link.clone(),
+            events: events.clone(),
         })?;
-        link.set_transport(Some(transport.clone()));
+        events.set_transport(Some(transport.clone()));
         let made = introduce(&transport).and_then(|version| Ok((version, tags(&transport)?)));
         match made {
             Ok((version, tags)) => Ok(Self {
                 transport,
-                link,
+                events,
                 version,
                 tags,
-                neighbours,
+                group,
             }),
             Err(error) => {
-                link.set_transport(None);
+                events.set_transport(None);
                 transport.close();
                 Err(error)
             }
@@ -129,13 +129,13 @@ impl Session {
     }
 
     /// Returns what the disks know of each other.
-    pub(crate) fn neighbours(&self) -> &Arc<Neighbours> {
-        &self.neighbours
+    pub(crate) fn group(&self) -> &Arc<DiskGroup> {
+        &self.group
     }
 
     /// Returns what happens to the session, and to whom.
-    pub(crate) fn link(&self) -> &Arc<Link> {
-        &self.link
+    pub(crate) fn events(&self) -> &Arc<EventHandler> {
+        &self.events
     }
 
     /// Returns the number of queues for I/O that is polled.
@@ -155,7 +155,7 @@ impl Session {
     /// May sleep.
     pub(crate) fn close(&self) {
         self.transport.close();
-        self.link.set_transport(None);
+        self.events.set_transport(None);
     }
 }
 

@@ -40,7 +40,7 @@ use ibtrs_proto::name::{
     DevicePath,
     SessionName, //
 };
-use ibtrs_server::Op;
+use ibtrs_server::Request;
 use kernel::{
     alloc::AllocError,
     prelude::*,
@@ -83,9 +83,9 @@ impl Reply {
 /// # Context
 ///
 /// May sleep.
-pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut op: Op) {
-    let message = UserMsg::parse(op.user_hdr()).and_then(|message| {
-        message.check_direction(op.dir())?;
+pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Request) {
+    let message = UserMsg::parse(request.user_hdr()).and_then(|message| {
+        message.check_direction(request.dir())?;
         Ok(message)
     });
     let reply = match message {
@@ -95,15 +95,15 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut op: Op) {
             Ok(Reply::SessInfo(answer.encode()))
         }
         Ok(UserMsg::Open(message)) => open(session, &message).map(Reply::Open),
-        Ok(UserMsg::Close(message)) => return close(session, closers, message, op),
+        Ok(UserMsg::Close(message)) => return close(session, closers, message, request),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
         Err(error) => Err(refused(session, error)),
     };
     let result = match &reply {
-        Ok(reply) => op.reply_bytes(reply.bytes(op.data_len())),
+        Ok(reply) => request.reply_bytes(reply.bytes(request.data_len())),
         Err(error) => Err(*error),
     };
-    op.respond(result);
+    request.respond(result);
 }
 
 /// Says why a message is refused, and returns the error to answer with.
@@ -280,11 +280,11 @@ fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Ref
 }
 
 /// Closes a device, and answers when its I/O has ended; one that is not open counts as closed.
-fn close(session: &Arc<Session>, closers: &Queue, message: Close, op: Op) {
+fn close(session: &Arc<Session>, closers: &Queue, message: Close, request: Request) {
     let device = match session.withdraw(message.device_id) {
         Ok(Some(device)) => device,
-        Ok(None) => return op.respond(Ok(())),
-        Err(error) => return op.respond(Err(error)),
+        Ok(None) => return request.respond(Ok(())),
+        Err(error) => return request.respond(Err(error)),
     };
     pr_info_ratelimited!("{}: closed {}\n", session.name(), *device.name);
     let closing = Closing::new(session, device);
@@ -292,6 +292,6 @@ fn close(session: &Arc<Session>, closers: &Queue, message: Close, op: Op) {
     // Without memory it is closed here, and the client told that something was wrong.
     let _ = closers.spawn(GFP_KERNEL, move || {
         drop(closing);
-        op.respond(Ok(()));
+        request.respond(Ok(()));
     });
 }

@@ -82,7 +82,7 @@ impl Opened {
             logical_block_size: bdev.limits().logical_block_bytes,
             access,
             identity: identity(&bdev)?,
-            cache_run: unflushed::cache_run(exports.boot(), bdev.diskseq()),
+            cache_run: unflushed::cache_generation(exports.boot(), bdev.diskseq()),
             bdev,
             told: Atomic::new(0),
             user,

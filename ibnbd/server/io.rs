@@ -20,7 +20,7 @@ use ibnbd_proto::{
     prio,
 };
 use ibtrs_core::convert;
-use ibtrs_server::Op;
+use ibtrs_server::Request;
 use kernel::prelude::*;
 use kx::{
     blk::{
@@ -36,22 +36,22 @@ use kx::{
 };
 
 /// An I/O in the block layer.
-pub(crate) struct IoOp {
-    op: Op,
+pub(crate) struct IoRequest {
+    request: Request,
     device: PercpuArc<Opened>,
 }
 
-impl BioOwner for IoOp {
+impl BioOwner for IoRequest {
     fn device(&self) -> &BlockDevice {
         self.device.bdev()
     }
 
     fn buffer(&self) -> Option<BioBuf<'_>> {
-        BioBuf::new(self.op.buffer()?, 0, self.op.data_len()).ok()
+        BioBuf::new(self.request.buffer()?, 0, self.request.data_len()).ok()
     }
 
     fn done(self, status: Status) {
-        self.op.respond(status.to_result());
+        self.request.respond(status.to_result());
     }
 }
 
@@ -60,18 +60,18 @@ impl BioOwner for IoOp {
 /// # Context
 ///
 /// May sleep, when the device's queue is full.
-pub(crate) fn serve(session: &Session, hdr: &IoHdr, op: Op) {
+pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
     let Some(device) = session.device(hdr.device_id) else {
         pr_warn_ratelimited!(
             "{}: I/O to device {}, which is not open\n",
             session.name(),
             hdr.device_id
         );
-        return op.respond(Err(ENOTCONN));
+        return request.respond(Err(ENOTCONN));
     };
     // Both numbers are at most a chunk.
-    let data_len = op.data_len() as u32;
-    let checked = io_check::check(hdr, op.dir(), data_len, &device.bounds());
+    let data_len = request.data_len() as u32;
+    let checked = io_check::check(hdr, request.dir(), data_len, &device.bounds());
     let io = match checked {
         Ok(io) => io,
         Err(error) => {
@@ -81,16 +81,16 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, op: Op) {
                 hdr.device_id,
                 error.as_str()
             );
-            return op.respond(Err(convert::error(error.errno())));
+            return request.respond(Err(convert::error(error.errno())));
         }
     };
-    let slot = usize::from(op.buf_id());
-    let owner = IoOp { op, device };
+    let slot = usize::from(request.buf_id());
+    let owner = IoRequest { request, device };
     if let Err((error, owner)) = session
         .bios
         .submit(slot, &spec(&io, session.has_prio()), owner)
     {
-        owner.op.respond(Err(error));
+        owner.request.respond(Err(error));
     }
 }
 

@@ -4,7 +4,7 @@
 //! machine.
 //!
 //! A client's session ([`session::Session`]) opens devices ([`device::Opened`])
-//! below `dev_search_path` and sends I/O for them. An I/O ([`io::IoOp`]) is
+//! below `dev_search_path` and sends I/O for them. An I/O ([`io::IoRequest`]) is
 //! checked, becomes a bio of the chunk that it came in, and is answered when
 //! the bio ends.
 //!

@@ -8,7 +8,7 @@ use crate::{
     export::Exports,
     io::{
         self,
-        IoOp, //
+        IoRequest, //
     },
     param,
     sysfs::View, //
@@ -23,7 +23,7 @@ use ibnbd_proto::{
 use ibtrs_proto::name::DevicePath;
 use ibtrs_server::{
     Notices,
-    Op,
+    Request,
     ServiceSession,
     SessionInfo, //
 };
@@ -252,7 +252,7 @@ pub(crate) struct Session {
     /// How many devices are withdrawn, and not closed yet.
     closing: Atomic<usize>,
     /// A bio for each chunk.
-    pub(crate) bios: BioTable<IoOp>,
+    pub(crate) bios: BioTable<IoRequest>,
     /// Until the session has gone, if the client takes notices.
     #[pin]
     pub(crate) notices: Mutex<Option<Notices>>,
@@ -382,9 +382,9 @@ struct Handle {
 }
 
 impl ServiceSession for Handle {
-    fn request(&self, op: Op) {
-        match UserMsg::parse(op.user_hdr()) {
-            Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, op),
+    fn request(&self, request: Request) {
+        match UserMsg::parse(request.user_hdr()) {
+            Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, request),
             Ok(_) => {
                 // Opening and closing devices takes time, which the other
                 // requests of the connection must not wait for. If there is no
@@ -393,12 +393,12 @@ impl ServiceSession for Handle {
                 let closers = self.closers.clone();
                 let _no_io = NoIo::enter();
                 let _ = self.messages.spawn(GFP_KERNEL, move || {
-                    admin::serve(&session, &closers, op);
+                    admin::serve(&session, &closers, request);
                 });
             }
             Err(error) => {
                 let error = admin::refused(&self.session, error);
-                op.respond(Err(error));
+                request.respond(Err(error));
             }
         }
     }

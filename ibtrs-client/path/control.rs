@@ -166,7 +166,7 @@ impl Path {
     /// Takes a dead path out of the session.
     fn forget(self: &Arc<Self>) {
         // Should the worker not have come to it.
-        self.announce();
+        self.send_uevents();
         let hook = self.hook.lock().take();
         if let Some(hook) = hook {
             hook.removed(self);
@@ -174,13 +174,13 @@ impl Path {
         self.session.forget(self);
         self.timer.cancel_sync();
         self.heartbeat_work.cancel_sync();
-        self.overdue.cancel_sync();
-        self.reap.flush();
+        self.probe_timeout.cancel_sync();
+        self.drain.flush();
         self.connect.flush();
         self.events.flush();
         self.release.flush();
         self.release_kept();
-        self.telling.flush();
+        self.uevents.flush();
     }
 
     fn ask(self: &Arc<Self>, event: Event) -> Result {

@@ -98,18 +98,18 @@ impl Path {
             fsm.todo.push(step.actions, Actions::and);
         }
         if moved {
-            fsm.untold.push(step.next, |_, last| last);
+            fsm.pending_uevents.push(step.next, |_, last| last);
         }
         drop(fsm);
         if moved {
-            self.telling.enqueue(self.clone());
+            self.uevents.enqueue(self.clone());
             let (from, to) = (from.to_u8(), step.next.to_u8());
             trace::client_path_state(|| (self.session.name(), self.name(), from, to));
         }
         if work {
             self.events.enqueue(self.clone());
             self.changed.notify_all();
-            self.session.news().post();
+            self.session.wait_queue().wake_all();
         }
         (step.reply, outcomes)
     }
@@ -204,7 +204,7 @@ impl Path {
         self.heartbeat_work.cancel();
         self.session.unpublish(&attempt);
         let left = attempt.tear_down();
-        self.session.pump();
+        self.session.kick_requeue();
         self.keep(&attempt, left);
         let gone = self.attempt.lock().take();
         drop(gone);
@@ -240,10 +240,10 @@ impl Path {
     }
 
     /// Tells the operator of new states, of each by itself, however soon the next has come.
-    pub(super) fn announce(&self) {
+    pub(super) fn send_uevents(&self) {
         let mut hook = self.hook.lock();
         steps::carry_out(
-            || self.fsm.lock().untold.take(),
+            || self.fsm.lock().pending_uevents.take(),
             |state| {
                 if let Some(hook) = &mut *hook {
                     hook.changed(self, state);
@@ -300,7 +300,7 @@ impl WorkItem<6> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.announce();
+        this.send_uevents();
     }
 }
 

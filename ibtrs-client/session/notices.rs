@@ -78,7 +78,7 @@ impl WorkItem<5> for Session {
 
     fn run(this: Arc<Self>) {
         while let Some(number) = this.notices.take() {
-            this.link_events.notice(number);
+            this.session_events.notice(number);
         }
     }
 }

@@ -4,17 +4,17 @@
 
 use super::{
     Dir,
-    Life,
+    Generation,
     Session,
     Submit, //
 };
 use crate::{
-    park::Park,
     request::{
         self,
         Info,
         Req, //
     }, //
+    requeue_list::FailoverState,
 };
 use ibtrs_core::trace;
 use ibtrs_proto::failover::{
@@ -42,7 +42,7 @@ use kx::{
 
 impl Session {
     /// Names the present span of the session's life. Another one begins when
-    /// the server turns out to be fresh (see [`LinkEvents::up`]), and again when
+    /// the server turns out to be fresh (see [`SessionEvents::up`]), and again when
     /// that call returns.
     ///
     /// To be asked before anything is looked at that a fresh server changes,
@@ -52,16 +52,17 @@ impl Session {
     ///
     /// Any.
     #[inline]
-    pub fn life(&self) -> Life {
-        // ORDERING: Pairs with the release in `set_life`: what the users did
+    pub fn generation(&self) -> Generation {
+        // ORDERING: Pairs with the release in `publish_generation`: what the users did
         // before they let I/O go is seen.
-        Life(Phase::from_bits(self.life.load(Acquire)))
+        Generation(Phase::from_bits(self.generation.load(Acquire)))
     }
 
-    /// Publishes the life that `park` is in.
-    pub(crate) fn set_life(&self, park: &Park) {
-        // ORDERING: See `life`.
-        self.life.store(park.life().0.to_bits(), Release);
+    /// Publishes the life that `failover` is in.
+    pub(crate) fn publish_generation(&self, failover: &FailoverState) {
+        // ORDERING: See `generation`.
+        self.generation
+            .store(failover.generation().0.to_bits(), Release);
     }
 
     /// Hands a request to the connection `queue` of a path. When it ends, `io` is
@@ -75,7 +76,7 @@ impl Session {
     ///
     /// The I/O comes back with
     /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ESTALE`: it was built for an earlier life, see [`Submit::life`];
+    /// - `ESTALE`: it was built for an earlier life, see [`Submit::generation`];
     /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
     ///   long; before that, requests wait;
     /// - `ENOTCONN`: the session is closed;
@@ -89,7 +90,7 @@ impl Session {
         queue: u32,
         submit: Submit<'_>,
     ) -> Result<(), (Error, IoHandle)> {
-        let Submit { life, io, .. } = submit;
+        let Submit { generation, io, .. } = submit;
         let Some(cid) = cid_of(queue) else {
             return Err((EINVAL, io));
         };
@@ -107,10 +108,10 @@ impl Session {
         if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = match self.submit_or_park(life, cid, &req, io) {
+        let alone = match self.submit_or_requeue(generation, cid, &req, io) {
             // Perhaps it is full of what only has to be looked at.
             Err((EAGAIN, io)) if self.poll(queue) > 0 => {
-                self.submit_or_park(life, cid, &req, io)?
+                self.submit_or_requeue(generation, cid, &req, io)?
             }
             result => result?,
         };
@@ -122,31 +123,31 @@ impl Session {
     }
 
     /// Tells whether the session has one path, which took the request.
-    fn submit_or_park(
+    fn submit_or_requeue(
         self: &Arc<Self>,
-        life: Life,
+        generation: Generation,
         cid: u16,
         req: &Req<'_>,
         mut io: IoHandle,
     ) -> Result<bool, (Error, IoHandle)> {
-        let set = self.set.read();
-        if let Some(set) = set.get() {
-            match set.life.0.look(life.0) {
+        let multipath = self.multipath.read();
+        if let Some(multipath) = multipath.get() {
+            match multipath.generation.0.look(generation.0) {
                 Look::Stale => return Err((ESTALE, io)),
                 Look::Requeue => {}
                 Look::Submit => {
-                    match set.submit(&self.settings, &self.round_robin, cid, *req, io) {
-                        Ok(_) => return Ok(set.paths.len() == 1),
+                    match multipath.submit(&self.settings, &self.round_robin, cid, *req, io) {
+                        Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,
                         Err(refused) => return Err(refused),
                     }
                 }
             }
         }
-        drop(set);
-        self.park.lock().put(life, cid, req, io)?;
+        drop(multipath);
+        self.failover.lock().put(generation, cid, req, io)?;
         trace::client_park(|| (self.name(), req.info.tag, 0));
-        self.pump();
+        self.kick_requeue();
         Ok(false)
     }
 
@@ -163,8 +164,8 @@ impl Session {
     }
 
     fn ring(&self, cid: u16) {
-        if let Some(set) = self.set.read().get() {
-            for path in &set.paths {
+        if let Some(multipath) = self.multipath.read().get() {
+            for path in &multipath.paths {
                 path.commit(cid);
             }
         }
@@ -206,18 +207,18 @@ impl Session {
             counted: false,
         };
         let handle = io.handle()?;
-        let set = self.set.read();
-        let sent = match set.get() {
-            Some(set) => set
+        let multipath = self.multipath.read();
+        let sent = match multipath.get() {
+            Some(multipath) => multipath
                 .submit(&self.settings, &self.round_robin, 0, req, handle)
                 .map(drop),
             None => Err((ENOTCONN, handle)),
         };
-        drop(set);
+        drop(multipath);
         sent.map_err(|(error, _io)| error)?;
         if let Err(error) = io.wait_interruptible_timeout(request::ADMIN_TIMEOUT_MS) {
             if io.result() == Err(EINPROGRESS) {
-                permit.give_up(io);
+                permit.keep_until_answered(io);
             }
             return Err(if error == ERESTARTSYS { EINTR } else { error });
         }

@@ -31,7 +31,7 @@ impl Session {
     /// May sleep.
     pub fn set_max_reconnect_attempts(&self, attempts: Attempts) {
         self.settings.set_max_reconnect_attempts(attempts);
-        for path in &self.members.lock().paths {
+        for path in &self.paths.lock().list {
             path.attempts_limited();
         }
     }
@@ -47,7 +47,7 @@ impl Session {
     /// `EINVAL` out of range.
     pub fn set_hb_interval_ms(&self, ms: u32) -> Result {
         self.settings.hb_interval_ms.set(ms)?;
-        for path in &self.members.lock().paths {
+        for path in &self.paths.lock().list {
             path.heartbeat_changed();
         }
         Ok(())

@@ -43,7 +43,7 @@ use kernel::{
 ///
 /// Between `into_raw` and `from_raw`, the table that `sg` returns must be
 /// reachable only through the raw pointer, stay where it is, and describe nothing
-/// but memory of this I/O. `is_wanted` and `is_given_up` may be called by several
+/// but memory of this I/O. `is_wanted` and `is_cancelled` may be called by several
 /// threads at a time.
 pub unsafe trait Io: Send + Sized + 'static {
     /// Gives the I/O away as a raw pointer.
@@ -78,7 +78,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     }
 
     /// Returns whether those who wait for the I/O are to be told that it has failed,
-    /// see [`Self::abandon`].
+    /// see [`Self::end_early`].
     ///
     /// # Context
     ///
@@ -87,7 +87,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// # Safety
     ///
     /// As for [`Self::sg`].
-    unsafe fn is_given_up(_raw: NonNull<c_void>) -> bool {
+    unsafe fn is_cancelled(_raw: NonNull<c_void>) -> bool {
         false
     }
 
@@ -101,7 +101,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// # Safety
     ///
     /// As for [`Self::sg`]; nobody uses the I/O's memory any more.
-    unsafe fn abandon(_raw: NonNull<c_void>, _error: Error) {}
+    unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
     /// Ends the I/O.
     ///
@@ -128,8 +128,8 @@ pub struct IoHandle {
 struct IoVtable {
     sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
     is_wanted: unsafe fn(NonNull<c_void>) -> bool,
-    is_given_up: unsafe fn(NonNull<c_void>) -> bool,
-    abandon: unsafe fn(NonNull<c_void>, Error),
+    is_cancelled: unsafe fn(NonNull<c_void>) -> bool,
+    end_early: unsafe fn(NonNull<c_void>, Error),
     done: unsafe fn(NonNull<c_void>, Result),
     type_id: fn() -> TypeId,
 }
@@ -140,8 +140,8 @@ impl<T: Io> VtableOf<T> {
     const TABLE: &'static IoVtable = &IoVtable {
         sg: T::sg,
         is_wanted: T::is_wanted,
-        is_given_up: T::is_given_up,
-        abandon: T::abandon,
+        is_cancelled: T::is_cancelled,
+        end_early: T::end_early,
         done: Self::done,
         type_id: TypeId::of::<T>,
     };
@@ -157,7 +157,7 @@ impl<T: Io> VtableOf<T> {
 
 // SAFETY: `Io` requires `Send`.
 unsafe impl Send for IoHandle {}
-// SAFETY: A shared reference is good for `is_wanted` and `is_given_up` only, which
+// SAFETY: A shared reference is good for `is_wanted` and `is_cancelled` only, which
 // any number of threads may call by the contract of `Io`.
 unsafe impl Sync for IoHandle {}
 
@@ -211,14 +211,14 @@ impl IoHandle {
     }
 
     /// Returns whether those who wait for the I/O are to be told that it has failed,
-    /// see [`Self::abandon`].
+    /// see [`Self::end_early`].
     ///
     /// # Context
     ///
     /// *any*.
-    pub fn is_given_up(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         // SAFETY: `raw` is not taken back, by the type invariant.
-        unsafe { (self.vtable.is_given_up)(self.raw) }
+        unsafe { (self.vtable.is_cancelled)(self.raw) }
     }
 
     /// Tells those who wait for the I/O that it has failed, before it ends: from
@@ -227,10 +227,10 @@ impl IoHandle {
     /// # Context
     ///
     /// *any*, without locks that users of the I/O need.
-    pub fn abandon(&mut self, error: Error) {
+    pub fn end_early(&mut self, error: Error) {
         // SAFETY: `raw` is not taken back, by the type invariant. Its memory is reached
         // through `self` only, which is borrowed exclusively.
-        unsafe { (self.vtable.abandon)(self.raw, error) }
+        unsafe { (self.vtable.end_early)(self.raw, error) }
     }
 
     /// Returns the I/O with its type again.
@@ -388,7 +388,7 @@ struct SyncRef(Arc<SyncInner>);
 
 // SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and the
 // table is used through nothing else. It is part of what the reference keeps, and
-// describes the buffer beside it. `is_wanted` and `is_given_up` are constant.
+// describes the buffer beside it. `is_wanted` and `is_cancelled` are constant.
 unsafe impl Io for SyncRef {
     fn into_raw(self) -> NonNull<c_void> {
         let raw = Arc::into_raw(self.0).cast_mut().cast();
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(io.result(), Err(EINPROGRESS));
         let mut handle = io.handle()?;
         assert!(matches!(io.handle(), Err(EBUSY)));
-        assert!(handle.is_wanted() && !handle.is_given_up());
+        assert!(handle.is_wanted() && !handle.is_cancelled());
         assert_eq!(handle.sg().map(|sg| sg.bytes()), Some(8));
         assert_eq!(io.wait_interruptible_timeout(1), Err(ETIMEDOUT));
         assert!(matches!(io.bytes(), Err(EINPROGRESS)));

@@ -42,18 +42,18 @@ impl Device {
     fn look(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
-        let (life, device_id) = {
+        let (generation, device_id) = {
             let mut inner = self.inner.lock();
             inner.looked = Some(Instant::now());
             if inner.closed || inner.standing != Standing::Open {
                 return Ok(());
             }
-            (inner.life, inner.rsp.device_id)
+            (inner.generation, inner.rsp.device_id)
         };
         let name = device_path(&self.name)?;
         let answer = session::ask_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
-        if inner.life != life {
+        if inner.generation != generation {
             return Ok(());
         }
         match answer {
@@ -89,7 +89,7 @@ impl Device {
             sectors,
             before
         );
-        inner.untold.resized();
+        inner.pending_uevents.resized();
         self.tell_soon();
     }
 
@@ -100,15 +100,15 @@ impl Device {
             self.number,
             *self.name
         );
-        inner.standing = Standing::Taken;
-        self.io.set_gate(inner.standing.gate());
+        inner.standing = Standing::Revoked;
+        self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(inner);
     }
 
     /// The server's cache is empty. Nobody who has written, and not flushed, shall believe that it
     /// is on the disk.
     pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {
-        if !self.io.cache().lose() {
+        if !self.io.write_cache().lose() {
             return;
         }
         pr_err!(
@@ -116,7 +116,7 @@ impl Device {
             self.number,
             *self.name
         );
-        inner.untold.cache_lost();
+        inner.pending_uevents.cache_lost();
         self.tell_soon();
     }
 }

@@ -39,7 +39,7 @@ impl WorkItem<3> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.io.transport().give_up_unwanted();
+        this.io.transport().fail_unwanted();
         // One may have been on its way to a path.
         this.forcing.enqueue_in(this.clone(), PATIENCE_MS);
     }

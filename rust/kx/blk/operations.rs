@@ -173,12 +173,12 @@ pub trait IoOperations: Operations {
 
     /// Returns whether those who wait for the request with this tag are to be told
     /// that it has failed, although it has not ended: see
-    /// [`IoHandle::abandon`](crate::io::IoHandle::abandon).
+    /// [`IoHandle::end_early`](crate::io::IoHandle::abandon).
     ///
     /// # Context
     ///
     /// *any*.
-    fn is_given_up(_disk: &Self::QueueData, _tag: u32) -> bool {
+    fn is_cancelled(_disk: &Self::QueueData, _tag: u32) -> bool {
         false
     }
 

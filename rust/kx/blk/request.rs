@@ -310,7 +310,7 @@ impl<D: Operations> Drop for Request<D> {
 // SAFETY: Between `into_raw` and `from_raw` the request is owned by who holds the
 // raw pointer, and with it the table in its private data, see `table_of`. That is
 // emptied before the driver gets the request, and filled by `map_sg` only, so that
-// it describes the request's own memory. `is_wanted` and `is_given_up` get shared
+// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared
 // references to the disk's data, which is `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
@@ -335,7 +335,7 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         D::is_wanted(unsafe { DiskData::<D>::of_queue((*rq.as_ptr()).q) }.queue_data())
     }
 
-    unsafe fn is_given_up(raw: NonNull<c_void>) -> bool {
+    unsafe fn is_cancelled(raw: NonNull<c_void>) -> bool {
         let rq: NonNull<bindings::request> = raw.cast();
         // SAFETY: As in `is_wanted`. CAST: A started request has a tag, which is not
         // negative.
@@ -343,10 +343,10 @@ unsafe impl<D: IoOperations> Io for Request<D> {
             let disk = DiskData::<D>::of_queue((*rq.as_ptr()).q);
             (disk, (*rq.as_ptr()).tag as u32)
         };
-        D::is_given_up(disk.queue_data(), tag)
+        D::is_cancelled(disk.queue_data(), tag)
     }
 
-    unsafe fn abandon(raw: NonNull<c_void>, error: Error) {
+    unsafe fn end_early(raw: NonNull<c_void>, error: Error) {
         let rq: NonNull<bindings::request> = raw.cast();
         let status = Status::from(error);
         // SAFETY: The caller owns the request, so it is live.

@@ -559,7 +559,7 @@ mod suite {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
         let seen = counts.busy.load(Relaxed);
-        io.abandon(ENODEV);
+        io.end_early(ENODEV);
         assert_eq!(end.wait(10_000), Err(ENODEV));
         // The driver queues it again.
         io.done(Ok(()));

@@ -32,7 +32,7 @@
 )]
 
 pub mod access;
-pub mod gate;
+pub mod dispatch;
 pub mod identity;
 pub mod io_check;
 pub mod map_opts;

@@ -67,13 +67,13 @@ impl DevState {
 
 /// What becomes of a request for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Gate {
+pub enum QueueState {
     /// It is sent.
-    Pass,
+    Live,
     /// It waits.
-    Hold,
+    Quiesced,
     /// It ends with an error.
-    Fail,
+    Failing,
 }
 
 /// How a device stands with the server, as far as the session can reach that.
@@ -82,39 +82,39 @@ pub enum Standing {
     /// The server has it open for us.
     Open,
     /// The server has forgotten us, and is to open it again; requests wait for that.
-    Forgotten,
+    Reopening,
     /// As before, but requests have waited for too long.
-    Overdue,
+    TimedOut,
     /// The server has another disk under the name. Only a user can say when to look again, or a
     /// server that was restarted once more.
     Refused,
     /// The server's operator has taken it away. Only a user can say when to look again, or a
     /// server that was restarted.
-    Taken,
+    Revoked,
 }
 
 impl Standing {
     /// All of them.
     pub const ALL: [Standing; 5] = [
         Standing::Open,
-        Standing::Forgotten,
-        Standing::Overdue,
+        Standing::Reopening,
+        Standing::TimedOut,
         Standing::Refused,
-        Standing::Taken,
+        Standing::Revoked,
     ];
 
     /// What becomes of requests.
-    pub const fn gate(&self) -> Gate {
+    pub const fn queue_state(&self) -> QueueState {
         match self {
-            Self::Open => Gate::Pass,
-            Self::Forgotten => Gate::Hold,
-            Self::Overdue | Self::Refused | Self::Taken => Gate::Fail,
+            Self::Open => QueueState::Live,
+            Self::Reopening => QueueState::Quiesced,
+            Self::TimedOut | Self::Refused | Self::Revoked => QueueState::Failing,
         }
     }
 
     /// Whether the server is to be asked again without anyone saying so.
     pub const fn is_retried(&self) -> bool {
-        matches!(self, Self::Forgotten | Self::Overdue)
+        matches!(self, Self::Reopening | Self::TimedOut)
     }
 
     /// After the server has answered, with a device that is the `same` as before or not.
@@ -130,7 +130,7 @@ impl Standing {
     #[must_use]
     pub const fn failed(self, late: bool) -> Self {
         match self {
-            Self::Forgotten if late => Self::Overdue,
+            Self::Reopening if late => Self::TimedOut,
             other => other,
         }
     }

@@ -7,7 +7,7 @@
 //! and who waits for a flush. Here the client outlives the server: were a flush that comes after
 //! the power cut to succeed, it would vouch for writes that are gone. So the client remembers
 //! whether there is something that no flush has made durable, and the server says, by a
-//! [`cache_run`], whether its cache is the one that it was.
+//! [`cache_generation`], whether its cache is the one that it was.
 
 use crate::identity::Identity;
 
@@ -27,7 +27,7 @@ pub enum Unflushed {
 /// # What the driver keeps
 ///
 /// One value for each disk, in an atomic `u64` ([`Record::to_bits`]), and for each request the
-/// [`Record::run`] when it was sent. The value changes
+/// [`Record::generation`] when it was sent. The value changes
 ///
 /// - by [`Record::written`] after the server has answered a write, before that ends;
 /// - by [`Record::flushing`] before a flush is sent;
@@ -37,7 +37,7 @@ pub enum Unflushed {
 ///   What was sent before and not answered is sent again afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    run: u32,
+    generation: u32,
     unflushed: Unflushed,
 }
 
@@ -51,7 +51,7 @@ const BEFORE: u32 = 1 << 16;
 impl Record {
     /// Of a disk that nothing was written to.
     pub const NEW: Self = Self {
-        run: 0,
+        generation: 0,
         unflushed: Unflushed::Nothing,
     };
 
@@ -64,7 +64,7 @@ impl Record {
             Unflushed::Before(tag) => BEFORE | tag as u32,
         };
         // Lossless: u32 to u64.
-        (self.run as u64) << 32 | unflushed as u64
+        (self.generation as u64) << 32 | unflushed as u64
     }
 
     /// The value of a number from [`Record::to_bits`].
@@ -76,14 +76,14 @@ impl Record {
             before => Unflushed::Before(before as u16),
         };
         Self {
-            run: (bits >> 32) as u32,
+            generation: (bits >> 32) as u32,
             unflushed,
         }
     }
 
     /// How often the server's cache was found to be another one.
-    pub const fn run(self) -> u32 {
-        self.run
+    pub const fn generation(self) -> u32 {
+        self.generation
     }
 
     /// What could be lost.
@@ -93,18 +93,18 @@ impl Record {
 
     const fn with(self, unflushed: Unflushed) -> Self {
         Self {
-            run: self.run,
+            generation: self.generation,
             unflushed,
         }
     }
 
-    /// A write that need not be durable, and was sent in `run`, was answered.
+    /// A write that need not be durable, and was sent in `generation`, was answered.
     ///
     /// # Errors
     ///
     /// When the server has lost its cache since.
-    pub const fn written(self, run: u32) -> Result<Self, Late> {
-        if run != self.run {
+    pub const fn written(self, generation: u32) -> Result<Self, Late> {
+        if generation != self.generation {
             return Err(Late);
         }
         Ok(self.with(Unflushed::Something))
@@ -120,11 +120,11 @@ impl Record {
         }
     }
 
-    /// The flush of that tag, sent in `run`, was answered.
+    /// The flush of that tag, sent in `generation`, was answered.
     #[must_use]
-    pub const fn flushed(self, run: u32, tag: u16) -> Self {
+    pub const fn flushed(self, generation: u32, tag: u16) -> Self {
         match self.unflushed {
-            Unflushed::Before(last) if last == tag && run == self.run => {
+            Unflushed::Before(last) if last == tag && generation == self.generation => {
                 self.with(Unflushed::Nothing)
             }
             _ => self,
@@ -135,7 +135,7 @@ impl Record {
     #[must_use]
     pub const fn lost(self) -> Self {
         Self {
-            run: self.run.wrapping_add(1),
+            generation: self.generation.wrapping_add(1),
             unflushed: Unflushed::Nothing,
         }
     }
@@ -144,7 +144,7 @@ impl Record {
 /// Names what a device's write cache has lived through: another one, as soon as what was in it may
 /// be lost. It is made of what names this boot of the machine, and of the number that the disk has
 /// had since it was found; unknown if the boot has no name.
-pub fn cache_run(boot: &[u8], disk: u64) -> Identity {
+pub fn cache_generation(boot: &[u8], disk: u64) -> Identity {
     if boot.is_empty() {
         return Identity::UNKNOWN;
     }

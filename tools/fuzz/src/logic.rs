@@ -310,7 +310,7 @@ pub(crate) fn small(bytes: &[u8]) {
                 assert_eq!(chosen.is_some(), a & 15 != 0);
                 assert!(chosen.is_none_or(|n| n < 4 && path(n as u8).usable));
             }
-            5 => record = record.written(record.run()).unwrap_or(record),
+            5 => record = record.written(record.generation()).unwrap_or(record),
             6 => record = record.flushing(u16::from(a)),
             _ if what & 64 == 0 => record = record.flushed(u32::from(b & 1), u16::from(a)),
             _ => {

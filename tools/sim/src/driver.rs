@@ -7,7 +7,7 @@
 //! phase of the session generation is read, the queue state is read, the set of paths is looked at, and if
 //! no path takes the request it goes on the requeue list.
 
-use ibnbd_proto::state::{Gate, Standing};
+use ibnbd_proto::state::{QueueState, Standing};
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::failover::{Call, Entry, Look};
 use ibtrs_proto::handshake::RspExt;
@@ -21,7 +21,7 @@ use crate::world::{Bug, Ev, World};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Look at the gate.
-    Gate,
+    QueueState,
     /// Look at the set of paths.
     Submit,
     /// Park it.
@@ -36,7 +36,7 @@ pub(crate) struct Disk {
     /// Number under which the disk is open; 0 before the first connect.
     device: u32,
     standing: Standing,
-    gate: Gate,
+    queue_state: QueueState,
     /// How often the server was found to have forgotten the disk.
     phase: u32,
     /// In which of these generations the server was asked to open it.
@@ -53,7 +53,7 @@ impl Disk {
             queue: Vec::with_capacity(sch.requests.len()),
             device: 0,
             standing: Standing::Open,
-            gate: Gate::Pass,
+            queue_state: QueueState::Live,
             phase: 0,
             asking: None,
             timer: 0,
@@ -97,7 +97,7 @@ impl World<'_> {
             tag.entry = Entry::NEW;
             tag.slot = Slot::Driver;
             tag.built = phase;
-            self.then(t, Step::Gate);
+            self.then(t, Step::QueueState);
         }
     }
 
@@ -125,20 +125,20 @@ impl World<'_> {
 
     pub(crate) fn driver_step(&mut self, t: usize, step: Step) {
         match step {
-            Step::Gate => self.look_at_gate(t),
+            Step::QueueState => self.read_queue_state(t),
             Step::Submit => self.submit(t),
             Step::Requeue => self.requeue(t),
         }
     }
 
-    fn look_at_gate(&mut self, t: usize) {
-        match self.client.disk.gate {
-            Gate::Pass => {
+    fn read_queue_state(&mut self, t: usize) {
+        match self.client.disk.queue_state {
+            QueueState::Live => {
                 self.client.tags[t].io.device = self.client.disk.device;
                 self.then(t, Step::Submit);
             }
-            Gate::Hold => self.client.tags[t].slot = Slot::Queued,
-            Gate::Fail => self.end(t, Err(Errno::EIO), 0),
+            QueueState::Quiesced => self.client.tags[t].slot = Slot::Queued,
+            QueueState::Failing => self.end(t, Err(Errno::EIO), 0),
         }
     }
 
@@ -216,8 +216,8 @@ impl World<'_> {
                 self.client.session_lost += 1;
                 let disk = &mut self.client.disk;
                 disk.phase += 1;
-                disk.standing = Standing::Forgotten;
-                disk.gate = disk.standing.gate();
+                disk.standing = Standing::Reopening;
+                disk.queue_state = disk.standing.queue_state();
                 self.open_soon();
             }
         }
@@ -278,7 +278,7 @@ impl World<'_> {
         match result {
             Ok(device) if !late => {
                 disk.standing = Standing::answered(Ok(()));
-                disk.gate = disk.standing.gate();
+                disk.queue_state = disk.standing.queue_state();
                 disk.device = device;
                 self.gate_opens();
             }

@@ -8,7 +8,7 @@ use ibnbd_proto::io_check::*;
 use ibnbd_proto::msg::{IoFlags, IoHdr, Op};
 use ibnbd_proto::path::{below, holds_every_device, root, search_path, PathError, PATH_MAX};
 use ibnbd_proto::prio;
-use ibnbd_proto::state::{DevState, Gate, Standing};
+use ibnbd_proto::state::{DevState, QueueState, Standing};
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::msg::Direction;
 use ibtrs_proto::name::{DevicePath, SessionName};
@@ -236,17 +236,17 @@ fn standing() {
     assert_eq!(Standing::answered(Ok(())), Open);
     assert_eq!(Standing::answered(Err(Difference::Smaller)), Refused);
     for s in Standing::ALL {
-        assert_eq!(s.gate() == Gate::Pass, s == Open);
+        assert_eq!(s.queue_state() == QueueState::Live, s == Open);
         // Who waits is waited for.
-        assert!(s.gate() != Gate::Hold || s.is_retried());
+        assert!(s.queue_state() != QueueState::Quiesced || s.is_retried());
         // What an operator decides is left to one.
-        assert_eq!(s.is_retried(), matches!(s, Forgotten | Overdue), "{s:?}");
+        assert_eq!(s.is_retried(), matches!(s, Reopening | TimedOut), "{s:?}");
         assert_eq!(s.failed(false), s);
-        assert_ne!(s.failed(true).gate(), Gate::Hold);
+        assert_ne!(s.failed(true).queue_state(), QueueState::Quiesced);
         assert_eq!(s.failed(true).is_retried(), s.is_retried());
     }
-    assert_eq!(Forgotten.failed(true), Overdue);
-    assert_eq!(Overdue.gate(), Gate::Fail);
+    assert_eq!(Reopening.failed(true), TimedOut);
+    assert_eq!(TimedOut.queue_state(), QueueState::Failing);
 }
 
 const DEV: Device = Device {

@@ -3,7 +3,7 @@
 //! What is remembered of writes, against a server that loses its power at any time.
 
 use ibnbd_proto::identity::Identity;
-use ibnbd_proto::unflushed::{cache_run, Late, Record, Unflushed};
+use ibnbd_proto::unflushed::{cache_generation, Late, Record, Unflushed};
 use std::collections::BTreeSet;
 
 /// A small generator of numbers, so that a failure can be had again.
@@ -23,7 +23,7 @@ impl Random {
 #[derive(Clone)]
 struct Request {
     tag: u16,
-    run: u32,
+    generation: u32,
     /// None for a flush.
     block: Option<u32>,
     /// What had been answered when a flush was asked for.
@@ -85,10 +85,10 @@ impl World {
         if block.is_none() {
             self.bits = self.record().flushing(tag).to_bits();
         }
-        let run = self.record().run();
+        let generation = self.record().generation();
         self.sent.push(Request {
             tag,
-            run,
+            generation,
             block,
             covers,
             done: false,
@@ -134,23 +134,23 @@ impl World {
         }
         let request = self.sent.swap_remove(done[random.below(done.len())]);
         let (record, tag) = (self.record(), request.tag);
-        let run = if self.broken == Broken::Runs {
-            record.run()
+        let generation = if self.broken == Broken::Runs {
+            record.generation()
         } else {
-            request.run
+            request.generation
         };
         let Some(block) = request.block else {
             let tag = match record.unflushed() {
                 Unflushed::Before(last) if self.broken == Broken::Tags => last,
                 _ => tag,
             };
-            self.bits = record.flushed(run, tag).to_bits();
+            self.bits = record.flushed(generation, tag).to_bits();
             self.good_flushes += 1;
             let lost = request.covers.difference(&self.durable).next();
             assert_eq!(lost, None, "a flush vouches for what is gone");
             return;
         };
-        match record.written(run) {
+        match record.written(generation) {
             Ok(next) => {
                 self.bits = next.to_bits();
                 self.answered.insert(block);
@@ -257,7 +257,10 @@ fn all_is_flushed_in_the_end() {
     );
     assert_eq!(Record::NEW.flushing(7), Record::NEW);
     let later = both.lost();
-    assert_eq!((later.run(), later.unflushed()), (1, Unflushed::Nothing));
+    assert_eq!(
+        (later.generation(), later.unflushed()),
+        (1, Unflushed::Nothing)
+    );
     assert_eq!(later.written(0), Err(Late));
     for tag in [0, 1, u16::MAX] {
         let record = later.written(1).unwrap().flushing(tag);
@@ -268,17 +271,23 @@ fn all_is_flushed_in_the_end() {
 
 #[test]
 fn runs_of_a_cache() {
-    let run = cache_run(b"one boot", 1);
-    assert!(run.may_be(cache_run(b"one boot", 1)));
-    for other in [cache_run(b"one boot", 2), cache_run(b"another", 1)] {
-        assert!(!run.may_be(other) && !other.may_be(run));
+    let generation = cache_generation(b"one boot", 1);
+    assert!(generation.may_be(cache_generation(b"one boot", 1)));
+    for other in [
+        cache_generation(b"one boot", 2),
+        cache_generation(b"another", 1),
+    ] {
+        assert!(!generation.may_be(other) && !other.may_be(generation));
     }
-    let unknown = cache_run(b"", 1);
+    let unknown = cache_generation(b"", 1);
     assert_eq!(unknown, Identity::UNKNOWN);
-    assert!(unknown.may_be(run) && run.may_be(unknown));
+    assert!(unknown.may_be(generation) && generation.may_be(unknown));
     assert_eq!(
-        (unknown.or(run), run.or(cache_run(b"another", 1))),
-        (run, run)
+        (
+            unknown.or(generation),
+            generation.or(cache_generation(b"another", 1))
+        ),
+        (generation, generation)
     );
-    assert_eq!(Identity::from_wire(run.to_wire()), run);
+    assert_eq!(Identity::from_wire(generation.to_wire()), generation);
 }

@@ -3,7 +3,7 @@
 //! Requests in service.
 
 use crate::{
-    body::Body,
+    chunk::Chunk,
     con::Con,
     respond, //
 };
@@ -20,34 +20,34 @@ use rdma::qp::QueuePair;
 /// As long as it lives, nobody else uses the memory of the request, and with
 /// `always_invalidate` the client cannot write to it. Dropping it answers with
 /// `EIO`.
-pub struct Op {
+pub struct Request {
     qp: PercpuArc<QueuePair<Con>>,
     index: u32,
     /// Present until the request is answered.
-    body: Option<KBox<Body>>,
+    chunk: Option<KBox<Chunk>>,
 }
 
-impl Op {
-    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u32, body: KBox<Body>) -> Self {
+impl Request {
+    pub(crate) fn new(qp: PercpuArc<QueuePair<Con>>, index: u32, chunk: KBox<Chunk>) -> Self {
         Self {
             qp,
             index,
-            body: Some(body),
+            chunk: Some(chunk),
         }
     }
 
-    /// Returns which way the data goes: into [`Op::buffer`] for a read.
+    /// Returns which way the data goes: into [`Request::buffer`] for a read.
     pub fn dir(&self) -> Dir {
-        match &self.body {
-            Some(body) => body.request.direction,
+        match &self.chunk {
+            Some(chunk) => chunk.request.direction,
             None => Dir::Write,
         }
     }
 
     /// Returns the user header, a private copy.
     pub fn user_hdr(&self) -> &[u8] {
-        match &self.body {
-            Some(body) => body.user_hdr(),
+        match &self.chunk {
+            Some(chunk) => chunk.user_hdr(),
             None => &[],
         }
     }
@@ -55,10 +55,10 @@ impl Op {
     /// Returns the number of bytes of data: those that a write brought, or that
     /// the client wants of a read.
     pub fn data_len(&self) -> usize {
-        match &self.body {
-            Some(body) => match body.request.direction {
-                Dir::Read => body.request.return_len() as usize,
-                Dir::Write => body.request.data_len as usize,
+        match &self.chunk {
+            Some(chunk) => match chunk.request.direction {
+                Dir::Read => chunk.request.return_len() as usize,
+                Dir::Write => chunk.request.data_len as usize,
             },
             None => 0,
         }
@@ -72,9 +72,9 @@ impl Op {
     }
 
     /// Returns the memory of the data, which begins at its start and is at least
-    /// [`Op::data_len`] bytes long; none only if that is zero.
+    /// [`Request::data_len`] bytes long; none only if that is zero.
     pub fn buffer(&self) -> Option<&PageBlock> {
-        Some(self.body.as_ref()?.buffer())
+        Some(self.chunk.as_ref()?.buffer())
     }
 
     /// Fills the answer to a read with `bytes` and zeroes.
@@ -102,13 +102,13 @@ impl Op {
     }
 
     fn answer(&mut self, result: Result) {
-        if let Some(body) = self.body.take() {
-            respond::respond(&self.qp, self.index, body, result);
+        if let Some(chunk) = self.chunk.take() {
+            respond::respond(&self.qp, self.index, chunk, result);
         }
     }
 }
 
-impl Drop for Op {
+impl Drop for Request {
     fn drop(&mut self) {
         self.answer(Err(EIO));
     }

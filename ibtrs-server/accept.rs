@@ -75,13 +75,13 @@ impl Incoming {
 }
 
 /// A connection that waits for its admission.
-pub(crate) struct Waiting {
+pub(crate) struct PendingConn {
     id: CmId,
     request: Result<ConnReq, HandshakeError>,
     came: Instant<Monotonic>,
 }
 
-impl Waiting {
+impl PendingConn {
     /// The UUIDs of its session and its path.
     fn path(&self) -> Option<PathName> {
         let request = self.request.as_ref().ok()?;
@@ -98,41 +98,41 @@ impl Waiting {
 type PathName = ([u8; 16], [u8; 16]);
 
 /// The connections that wait for their admission, the oldest first.
-pub(crate) struct Line {
-    waiting: KVVec<Waiting>,
+pub(crate) struct Backlog {
+    pending: KVVec<PendingConn>,
     /// The path of the one that is being admitted.
     now: Option<PathName>,
 }
 
-impl Line {
+impl Backlog {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            waiting: KVVec::with_capacity(setup::WAITING_MAX, GFP_KERNEL)?,
+            pending: KVVec::with_capacity(setup::WAITING_MAX, GFP_KERNEL)?,
             now: None,
         })
     }
 
     /// Takes a connection in; it comes back if too many wait.
-    fn push(&mut self, waiting: Waiting) -> Result<(), CmId> {
-        if !setup::may_wait(self.waiting.len(), waiting.is_further()) {
-            return Err(waiting.id);
+    fn push(&mut self, pending: PendingConn) -> Result<(), CmId> {
+        if !setup::may_wait(self.pending.len(), pending.is_further()) {
+            return Err(pending.id);
         }
-        self.waiting
-            .push_within_capacity(waiting)
+        self.pending
+            .push_within_capacity(pending)
             .map_err(|full| full.0.id)
     }
 
     /// Takes the next one out, whose admission begins; that of the last one has ended.
-    fn next(&mut self) -> Option<Waiting> {
-        let next = self.waiting.remove(0).ok();
-        self.now = next.as_ref().and_then(Waiting::path);
+    fn next(&mut self) -> Option<PendingConn> {
+        let next = self.pending.remove(0).ok();
+        self.now = next.as_ref().and_then(PendingConn::path);
         next
     }
 
     /// Tells whether a connection of that path waits for its admission, or is being admitted.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let path = Some((path.session.uuid, path.uuid));
-        self.now == path || self.waiting.iter().any(|waiting| waiting.path() == path)
+        self.now == path || self.pending.iter().any(|pending| pending.path() == path)
     }
 }
 
@@ -141,15 +141,15 @@ impl CmHandler for Incoming {
 
     fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
         let request = ConnReq::decode(private_data);
-        let waiting = Waiting {
+        let pending = PendingConn {
             id,
             request,
             came: Instant::now(),
         };
-        self.server.line.lock().push(waiting).inspect_err(|_| {
+        self.server.backlog.lock().push(pending).inspect_err(|_| {
             pr_warn_ratelimited!("connection refused: too many wait for admission\n");
         })?;
-        self.server.admit.enqueue(self.server.clone());
+        self.server.accept.enqueue(self.server.clone());
         Ok(())
     }
 }
@@ -160,11 +160,11 @@ impl WorkItem for Server {
 
     fn run(this: Arc<Self>) {
         loop {
-            let next = this.line.lock().next();
+            let next = this.backlog.lock().next();
             let Some(next) = next else {
                 return;
             };
-            next.admit(&this);
+            next.accept(&this);
         }
     }
 }
@@ -232,9 +232,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Waiting {
+impl PendingConn {
     /// Accepts the connection or refuses it, with a line in the log.
-    fn admit(self, server: &Arc<Server>) {
+    fn accept(self, server: &Arc<Server>) {
         let Ok(id) = Arc::new(self.id, GFP_KERNEL) else {
             return;
         };
@@ -244,7 +244,7 @@ impl Waiting {
         }
         let ends = Ends::of(&id);
         let result = match (self.request, ends) {
-            (Ok(request), Ok(ends)) => admit(server, &id, ends, &request, self.came),
+            (Ok(request), Ok(ends)) => accept(server, &id, ends, &request, self.came),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
@@ -265,7 +265,7 @@ impl Waiting {
 /// # Errors
 ///
 /// What to refuse it with.
-fn admit(
+fn accept(
     server: &Arc<Server>,
     id: &Arc<CmId>,
     ends: Ends,

@@ -10,18 +10,18 @@
 
 use crate::{
     by_tag::ByTag,
-    cache::Cache,
-    patience::Patience,
-    queue::Queue,
-    share::{
-        Neighbours,
-        Share, //
+    fair_share::{
+        DiskGroup,
+        FairShare, //
     }, //
+    queue::Queue,
+    timeouts::Timeouts,
+    write_cache::WriteCache,
 };
-pub(crate) use ibnbd_proto::gate::Verdict;
+pub(crate) use ibnbd_proto::dispatch::Dispatch;
 use ibnbd_proto::{
-    gate,
-    state::Gate, //
+    dispatch,
+    state::QueueState, //
 };
 use ibtrs_client::Session;
 use kernel::{
@@ -45,16 +45,16 @@ use kx::{
     sync::TakeCell, //
 };
 
-const PASS: u32 = 0;
-const HOLD: u32 = 1;
-const FAIL: u32 = 2;
+const LIVE: u32 = 0;
+const QUIESCED: u32 = 1;
+const FAILING: u32 = 2;
 
 /// What a disk of some device is like for requests.
 pub(crate) struct Traits {
     /// The number of the disk.
     pub(crate) number: u32,
     /// The other disks of the session.
-    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) group: Arc<DiskGroup>,
     /// The server's number of the device.
     pub(crate) device_id: u32,
     /// Nobody may write.
@@ -67,25 +67,25 @@ pub(crate) struct Traits {
 
 /// The driver's part of a disk.
 #[pin_data]
-pub(crate) struct DiskIo {
+pub(crate) struct DiskQueue {
     transport: Arc<Session>,
     read_only: bool,
     prio: bool,
     device_id: Atomic<u32>,
-    gate: Atomic<u32>,
+    queue_state: Atomic<u32>,
     /// The disk goes, no matter who uses it.
     gone: AtomicFlag,
     /// The server's disk caches writes, and the block layer does not know.
     write_through: AtomicFlag,
-    cache: Cache,
-    patience: Patience,
+    write_cache: WriteCache,
+    timeouts: Timeouts,
     #[pin]
-    share: Share,
+    fair_share: FairShare,
     /// Requests that wait, by tag.
-    held: ByTag<TakeCell<Request<Queue>>>,
+    queued: ByTag<TakeCell<Request<Queue>>>,
 }
 
-impl DiskIo {
+impl DiskQueue {
     /// Makes the part of a disk.
     ///
     /// # Context
@@ -93,19 +93,19 @@ impl DiskIo {
     /// May sleep.
     pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
         let tags = usize::from(transport.io_depth());
-        let (number, neighbours) = (traits.number, traits.neighbours.clone());
+        let (number, group) = (traits.number, traits.group.clone());
         let init = try_pin_init!(Self {
             transport,
             read_only: traits.read_only,
             prio: traits.prio,
             device_id: Atomic::new(traits.device_id),
-            gate: Atomic::new(PASS),
+            queue_state: Atomic::new(LIVE),
             gone: AtomicFlag::new(false),
             write_through: AtomicFlag::new(false),
-            cache: Cache::new(traits.safe),
-            patience: Patience::new(tags)?,
-            share <- Share::new(neighbours, number, tags),
-            held: ByTag::new(tags, TakeCell::empty)?,
+            write_cache: WriteCache::new(traits.safe),
+            timeouts: Timeouts::new(tags)?,
+            fair_share <- FairShare::new(group, number, tags),
+            queued: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
         Arc::pin_init(init, GFP_KERNEL)
     }
@@ -118,20 +118,20 @@ impl DiskIo {
 
     /// Returns what is known of the server's cache.
     #[inline]
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.cache
+    pub(crate) fn write_cache(&self) -> &WriteCache {
+        &self.write_cache
     }
 
     /// Returns what is known of requests that take too long.
     #[inline]
-    pub(crate) fn patience(&self) -> &Patience {
-        &self.patience
+    pub(crate) fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
     }
 
     /// Returns the disk's part of the session.
     #[inline]
-    pub(crate) fn share(&self) -> &Share {
-        &self.share
+    pub(crate) fn fair_share(&self) -> &FairShare {
+        &self.fair_share
     }
 
     /// Returns whether nobody may write.
@@ -153,8 +153,8 @@ impl DiskIo {
 
     /// Returns what to do with a request.
     #[inline]
-    pub(crate) fn verdict(&self) -> Verdict {
-        gate::verdict(self)
+    pub(crate) fn dispatch(&self) -> Dispatch {
+        dispatch::dispatch(self)
     }
 
     /// Keeps a request until the gate is moved.
@@ -162,51 +162,51 @@ impl DiskIo {
     /// # Errors
     ///
     /// The request comes back if there is no place for it.
-    pub(crate) fn hold(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
-        gate::hold(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
+    pub(crate) fn queue(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
+        dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
     /// Lets requests go to the device that the server calls `device_id`; with
     /// `write_through` they do not stay in its cache.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {
         self.write_through.store(write_through, Relaxed);
-        gate::open(self, device_id);
+        dispatch::open(self, device_id);
     }
 
     /// Moves the gate, and lets those decide anew that wait before it.
-    pub(crate) fn set_gate(&self, gate: Gate) {
-        gate::set(self, gate);
+    pub(crate) fn set_queue_state(&self, queue_state: QueueState) {
+        dispatch::set_state(self, queue_state);
     }
 
     /// Lets requests that wait, and all later ones, fail. Requests that pass still end, as the
     /// session is there.
     pub(crate) fn set_gone(&self) {
-        gate::go(self);
+        dispatch::fail_all(self);
     }
 }
 
-/// The words and places that [`gate`] decides about.
-impl gate::Disk for DiskIo {
+/// The words and places that [`dispatch`] decides about.
+impl dispatch::Disk for DiskQueue {
     type Request = Request<Queue>;
 
     #[inline]
-    fn gate(&self) -> Gate {
-        // ORDERING: Pairs with `set_gate`, so that the number is that of the device.
-        match self.gate.load(Acquire) {
-            PASS => Gate::Pass,
-            HOLD => Gate::Hold,
-            _ => Gate::Fail,
+    fn queue_state(&self) -> QueueState {
+        // ORDERING: Pairs with `set_queue_state`, so that the number is that of the device.
+        match self.queue_state.load(Acquire) {
+            LIVE => QueueState::Live,
+            QUIESCED => QueueState::Quiesced,
+            _ => QueueState::Failing,
         }
     }
 
-    fn set_gate(&self, gate: Gate) {
-        let gate = match gate {
-            Gate::Pass => PASS,
-            Gate::Hold => HOLD,
-            Gate::Fail => FAIL,
+    fn set_queue_state(&self, queue_state: QueueState) {
+        let queue_state = match queue_state {
+            QueueState::Live => LIVE,
+            QueueState::Quiesced => QUIESCED,
+            QueueState::Failing => FAILING,
         };
         // ORDERING: Also publishes the number.
-        self.gate.xchg(gate, Full);
+        self.queue_state.xchg(queue_state, Full);
     }
 
     #[inline]
@@ -229,44 +229,44 @@ impl gate::Disk for DiskIo {
 
     fn barrier(&self) {
         // ORDERING: A full barrier, as all exchanges that give a value back.
-        self.gate.fetch_add(0, Full);
+        self.queue_state.fetch_add(0, Full);
     }
 
     fn put(&self, tag: u32, rq: Request<Queue>) -> Result<(), Request<Queue>> {
-        match self.held.get(tag) {
+        match self.queued.get(tag) {
             Some(slot) => slot.put(rq),
             None => Err(rq),
         }
     }
 
     fn requeue(&self, tag: u32) {
-        if let Some(slot) = self.held.get(tag) {
+        if let Some(slot) = self.queued.get(tag) {
             requeue(slot);
         }
     }
 
     fn requeue_all(&self) {
-        for slot in self.held.iter() {
+        for slot in self.queued.iter() {
             requeue(slot);
         }
     }
 }
 
 /// After the server has lost writes that were not flushed.
-impl DiskIo {
+impl DiskQueue {
     /// Nobody has the disk open any more.
     pub(crate) fn closed(&self) {
-        self.say_whole(self.cache.closed());
+        self.say_whole(self.write_cache.closed());
     }
 
     /// Those who have the disk open know what was lost.
     pub(crate) fn accept_loss(&self) {
-        self.say_whole(self.cache.accept_loss());
+        self.say_whole(self.write_cache.accept_loss());
     }
 
     fn say_whole(&self, whole_now: bool) {
         if whole_now {
-            pr_info!("ibnbd{}: flushes succeed again\n", self.share.number());
+            pr_info!("ibnbd{}: flushes succeed again\n", self.fair_share.number());
         }
     }
 }

@@ -7,9 +7,9 @@
 //! path's count, min-latency nothing.
 
 use crate::{
-    attempt::Active,
+    attempt::PathConn,
     request::Req,
-    session::Life,
+    session::Generation,
     settings::Settings, //
 };
 use ibtrs_proto::{
@@ -34,11 +34,11 @@ use kx::{
 };
 
 /// The connected paths.
-pub(crate) struct Set {
-    pub(crate) paths: KVec<Arc<Active>>,
+pub(crate) struct Multipath {
+    pub(crate) paths: KVec<Arc<PathConn>>,
     /// The life that I/O must be built for; it says as well whether I/O may be submitted, not
     /// administrative messages only.
-    pub(crate) life: Life,
+    pub(crate) generation: Generation,
 }
 
 /// Paths that have refused a request, by their place in the set.
@@ -58,11 +58,11 @@ impl Tried {
 
 const _: () = assert!(MAX_PATHS <= u128::BITS as usize);
 
-impl Set {
+impl Multipath {
     pub(crate) const fn new() -> Self {
         Self {
             paths: KVec::new(),
-            life: Life(Phase::NONE),
+            generation: Generation(Phase::NONE),
         }
     }
 
@@ -72,7 +72,7 @@ impl Set {
     /// # Errors
     ///
     /// The I/O comes back with `ENOTCONN` when no path takes it; others as for
-    /// [`Active::submit`].
+    /// [`PathConn::submit`].
     pub(crate) fn submit(
         &self,
         settings: &Settings,
@@ -80,7 +80,7 @@ impl Set {
         cid: u16,
         mut req: Req<'_>,
         mut io: IoHandle,
-    ) -> Result<&Active, (Error, IoHandle)> {
+    ) -> Result<&PathConn, (Error, IoHandle)> {
         let policy = settings.policy();
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
         let mut tried = Tried::default();

@@ -79,8 +79,8 @@ impl Path {
     /// as long, and is not kept. Its bytes count as given back that much too early.
     fn give_chunks_back(&self) {
         let bodies = self.slots.iter().filter_map(|slot| slot.take_last());
-        let blocks = bodies.map(|body| KBox::into_inner(body).into_blocks());
-        let taken = self.share.chunks_back();
+        let blocks = bodies.map(|chunk| KBox::into_inner(chunk).into_blocks());
+        let taken = self.charge.chunks_back();
         self.session.server.keep(blocks, taken);
     }
 }
@@ -101,7 +101,7 @@ impl WorkItem<4> for Path {
                 this.event(Event::CloseDone);
             }
             Err(ms) => {
-                this.end.enqueue_in(this.clone(), ms);
+                this.teardown.enqueue_in(this.clone(), ms);
             }
         }
     }

@@ -48,11 +48,11 @@ use rdma::qp::{
 };
 
 /// How often the session looks at connections that nobody may be polling.
-const SWEEP_MS: u32 = 250;
+const POLL_MS: u32 = 250;
 /// How often a connection is looked at in a row, as long as something is found.
-const SWEEP_ROUNDS: u32 = 64;
+const POLL_ROUNDS: u32 = 64;
 /// How often connections are looked at while they are closed.
-const REAP_MS: i64 = 1;
+const DRAIN_MS: i64 = 1;
 
 impl Session {
     /// Handles completions of the connection `queue` of all paths; gives their
@@ -66,17 +66,19 @@ impl Session {
     #[inline]
     pub fn poll(&self, queue: u32) -> u32 {
         match cid_of(queue) {
-            Some(cid) => self.with_set(|set| set.poll(cid)).unwrap_or(0),
+            Some(cid) => self
+                .with_multipath(|multipath| multipath.poll(cid))
+                .unwrap_or(0),
             None => 0,
         }
     }
 
     /// Looks at all connections that are polled. Whoever keeps one of them busy
     /// polls it himself, so that there is an end to it.
-    pub(crate) fn sweep_now(&self) {
+    pub(crate) fn poll_all(&self) {
         let first = self.nr_queues();
         for queue in first..first + self.nr_poll_queues() {
-            for _ in 0..SWEEP_ROUNDS {
+            for _ in 0..POLL_ROUNDS {
                 if self.poll(queue) == 0 {
                     break;
                 }
@@ -85,9 +87,9 @@ impl Session {
     }
 
     /// Looks at them a little later, and again and again.
-    pub(crate) fn sweep_later(self: &Arc<Self>) {
+    pub(crate) fn poll_later(self: &Arc<Self>) {
         if self.nr_poll_queues() > 0 {
-            self.sweep.enqueue_in(self.clone(), SWEEP_MS);
+            self.poll_work.enqueue_in(self.clone(), POLL_MS);
         }
     }
 }
@@ -97,8 +99,8 @@ impl WorkItem<4> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.sweep_now();
-        this.sweep_later();
+        this.poll_all();
+        this.poll_later();
     }
 }
 
@@ -112,12 +114,12 @@ pub(crate) struct Closing {
 }
 
 /// A worker polls connections of a path, until this is dropped.
-pub(crate) struct Reaping<'a> {
+pub(crate) struct Drain<'a> {
     path: &'a Path,
     closing: Option<Arc<Closing>>,
 }
 
-impl<'a> Reaping<'a> {
+impl<'a> Drain<'a> {
     /// Has a worker poll those of `qps` that have to be. It is only quicker so: if there
     /// is no memory, they poll themselves when they are closed.
     pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>]) -> Self {
@@ -129,7 +131,7 @@ impl<'a> Reaping<'a> {
         if let Some(closing) = &closing {
             // It is empty: a path has one attempt at a time.
             let _ = path.closing.put(closing.clone());
-            path.reap.enqueue(path.clone());
+            path.drain.enqueue(path.clone());
         }
         Self { path, closing }
     }
@@ -156,13 +158,13 @@ impl Closing {
             for qp in &self.polled {
                 while qp.poll() > 0 {}
             }
-            fsleep(Delta::from_millis(REAP_MS));
+            fsleep(Delta::from_millis(DRAIN_MS));
         }
         self.done.complete_all();
     }
 }
 
-impl Drop for Reaping<'_> {
+impl Drop for Drain<'_> {
     fn drop(&mut self) {
         let Some(closing) = &self.closing else { return };
         closing.over.store(true, Relaxed);

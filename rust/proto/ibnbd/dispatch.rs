@@ -7,7 +7,7 @@
 //! same time. Each of them first does its own part and then looks at the other's: either the
 //! submitter sees that the gate has moved, or who moves it sees the request.
 
-use crate::state::Gate;
+use crate::state::QueueState;
 
 /// What a disk keeps, whose methods are atomic each.
 pub trait Disk {
@@ -15,9 +15,9 @@ pub trait Disk {
     type Request;
 
     /// How the gate stands. What was stored before it was moved there is seen after this.
-    fn gate(&self) -> Gate;
+    fn queue_state(&self) -> QueueState;
     /// Moves the gate; fully ordered.
-    fn set_gate(&self, gate: Gate);
+    fn set_queue_state(&self, queue_state: QueueState);
     /// Whether the disk goes, no matter who uses it.
     fn is_gone(&self) -> bool;
     /// It does; fully ordered.
@@ -42,25 +42,25 @@ pub trait Disk {
 
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum Dispatch {
     /// It is sent for the device of this number.
     Send(u32),
-    /// It is kept, see [`hold`].
-    Hold,
+    /// It is kept, see [`queue`].
+    Queue,
     /// It ends.
     Fail,
 }
 
 /// What becomes of a request that comes now.
 #[inline]
-pub fn verdict<D: Disk>(disk: &D) -> Verdict {
+pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
     if disk.is_gone() {
-        return Verdict::Fail;
+        return Dispatch::Fail;
     }
-    match disk.gate() {
-        Gate::Pass => Verdict::Send(disk.device_id()),
-        Gate::Hold => Verdict::Hold,
-        Gate::Fail => Verdict::Fail,
+    match disk.queue_state() {
+        QueueState::Live => Dispatch::Send(disk.device_id()),
+        QueueState::Quiesced => Dispatch::Queue,
+        QueueState::Failing => Dispatch::Fail,
     }
 }
 
@@ -69,10 +69,10 @@ pub fn verdict<D: Disk>(disk: &D) -> Verdict {
 /// # Errors
 ///
 /// The request, if there is no place for it.
-pub fn hold<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::Request> {
+pub fn queue<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::Request> {
     disk.put(tag, request)?;
     disk.barrier();
-    if verdict(disk) != Verdict::Hold {
+    if dispatch(disk) != Dispatch::Queue {
         disk.requeue(tag);
     }
     Ok(())
@@ -81,19 +81,19 @@ pub fn hold<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::R
 /// Lets requests go to the device that the server calls `device_id`.
 pub fn open<D: Disk>(disk: &D, device_id: u32) {
     disk.set_device_id(device_id);
-    set(disk, Gate::Pass);
+    set_state(disk, QueueState::Live);
 }
 
 /// Moves the gate, and lets those be decided about again that wait before it.
-pub fn set<D: Disk>(disk: &D, gate: Gate) {
-    disk.set_gate(gate);
-    if gate != Gate::Hold {
+pub fn set_state<D: Disk>(disk: &D, queue_state: QueueState) {
+    disk.set_queue_state(queue_state);
+    if queue_state != QueueState::Quiesced {
         disk.requeue_all();
     }
 }
 
 /// Lets requests that wait, and all later ones, fail.
-pub fn go<D: Disk>(disk: &D) {
+pub fn fail_all<D: Disk>(disk: &D) {
     disk.set_gone();
     disk.requeue_all();
 }

@@ -24,10 +24,10 @@ use kernel::{
 /// The request has ended.
 const ENDED: u32 = u32::MAX;
 /// It was given up, and has not ended.
-const GIVEN_UP: u32 = u32::MAX - 1;
+const CANCELLED: u32 = u32::MAX - 1;
 
 /// The requests of a disk that take too long.
-pub(crate) struct Patience {
+pub(crate) struct Timeouts {
     /// How often a request may take too long; 0 for ever and ever.
     limit: Atomic<u32>,
     /// There was a limit once.
@@ -38,7 +38,7 @@ pub(crate) struct Patience {
     places: ByTag<Atomic<u32>>,
 }
 
-impl Patience {
+impl Timeouts {
     /// The largest limit.
     pub(crate) const MAX: u32 = 1000;
 
@@ -66,7 +66,7 @@ impl Patience {
     ///
     /// # Errors
     ///
-    /// `EINVAL` above [`Patience::MAX`].
+    /// `EINVAL` above [`Timeouts::MAX`].
     pub(crate) fn set_limit(&self, limit: u32) -> Result {
         if limit > Self::MAX {
             return Err(EINVAL);
@@ -86,7 +86,7 @@ impl Patience {
         }
         if let Some(place) = self.places.get(tag) {
             // One that is made anew may have been given up just now.
-            if place.xchg(0, Full) == GIVEN_UP {
+            if place.xchg(0, Full) == CANCELLED {
                 self.stuck.fetch_sub(1, Relaxed);
             }
         }
@@ -102,7 +102,7 @@ impl Patience {
         let times = place.load(Relaxed);
         match times {
             ENDED => false,
-            GIVEN_UP => true,
+            CANCELLED => true,
             times if times + 1 < limit => {
                 // If that fails, it has ended.
                 let _ = place.cmpxchg(times, times + 1, Relaxed);
@@ -111,19 +111,19 @@ impl Patience {
             times => {
                 // ORDERING: It counts as stuck before it can end.
                 self.stuck.fetch_add(1, Full);
-                let given_up = place.cmpxchg(times, GIVEN_UP, Full).is_ok();
-                if !given_up {
+                let cancelled = place.cmpxchg(times, CANCELLED, Full).is_ok();
+                if !cancelled {
                     self.stuck.fetch_sub(1, Relaxed);
                 }
-                given_up
+                cancelled
             }
         }
     }
 
     /// Returns whether the request with that tag was given up.
-    pub(crate) fn is_given_up(&self, tag: u32) -> bool {
+    pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
         let place = self.places.get(tag);
-        place.is_some_and(|place| place.load(Relaxed) == GIVEN_UP)
+        place.is_some_and(|place| place.load(Relaxed) == CANCELLED)
     }
 
     /// The request with that tag ends; tells whether it was given up.
@@ -134,7 +134,7 @@ impl Patience {
         }
         // ORDERING: See `exceeded`.
         let before = self.places.get(tag).map(|place| place.xchg(ENDED, Full));
-        if before != Some(GIVEN_UP) {
+        if before != Some(CANCELLED) {
             return false;
         }
         self.stuck.fetch_sub(1, Relaxed);

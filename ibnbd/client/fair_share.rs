@@ -42,7 +42,7 @@ use kx::{
 const IN_USE_MS: u64 = 1000;
 
 /// What the disks of a session know of each other.
-pub(crate) struct Neighbours {
+pub(crate) struct DiskGroup {
     start: Instant<Monotonic>,
     /// Disks of the session.
     disks: Atomic<u32>,
@@ -52,7 +52,7 @@ pub(crate) struct Neighbours {
     until_ms: Atomic<u64>,
 }
 
-impl Neighbours {
+impl DiskGroup {
     /// No disk yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let this = Self {
@@ -70,16 +70,16 @@ impl Neighbours {
 }
 
 /// One of the disks of a session.
-struct Member(Arc<Neighbours>);
+struct GroupRef(Arc<DiskGroup>);
 
-impl Member {
-    fn new(neighbours: Arc<Neighbours>) -> Self {
-        neighbours.disks.fetch_add(1, Relaxed);
-        Self(neighbours)
+impl GroupRef {
+    fn new(group: Arc<DiskGroup>) -> Self {
+        group.disks.fetch_add(1, Relaxed);
+        Self(group)
     }
 }
 
-impl Drop for Member {
+impl Drop for GroupRef {
     fn drop(&mut self) {
         self.0.disks.fetch_sub(1, Relaxed);
     }
@@ -90,8 +90,8 @@ pub(crate) type Waiting = (Request<Queue>, u32);
 
 /// The part of one disk.
 #[pin_data]
-pub(crate) struct Share {
-    member: Member,
+pub(crate) struct FairShare {
+    group_ref: GroupRef,
     number: u32,
     /// The last millisecond in which this disk was seen to be in use.
     seen_ms: Atomic<u64>,
@@ -102,7 +102,7 @@ pub(crate) struct Share {
 
 struct Inner {
     window: Window,
-    /// Requests that are counted, see [`Turn`].
+    /// Requests that are counted, see [`Admission`].
     under_way: u32,
     /// Tags of those that wait.
     waiting: Ring<u32>,
@@ -110,13 +110,13 @@ struct Inner {
 
 /// When a request that is counted was submitted; none if it is not.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Turn(Option<u64>);
+pub(crate) struct Admission(Option<u64>);
 
-impl Turn {
+impl Admission {
     /// Takes it from its request.
     #[inline]
     pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
-        core::mem::take(rq.pdu_mut().project().turn)
+        core::mem::take(rq.pdu_mut().project().admission)
     }
 
     /// Returns whether the request is counted.
@@ -130,11 +130,11 @@ impl Turn {
 pub(crate) enum Entry {
     /// It is to be submitted now.
     Go(Request<Queue>),
-    /// It waits, see [`Share::next`].
+    /// It waits, see [`FairShare::next`].
     Waits,
 }
 
-impl Share {
+impl FairShare {
     /// Returns the number of the disk.
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -146,7 +146,7 @@ impl Share {
     ///
     /// May sleep.
     pub(crate) fn new(
-        neighbours: Arc<Neighbours>,
+        group: Arc<DiskGroup>,
         number: u32,
         tags: usize,
     ) -> impl PinInit<Self, Error> {
@@ -158,37 +158,37 @@ impl Share {
                     under_way: 0,
                     waiting: Ring::new(tags)?,
                 },
-                "Share::inner"
+                "FairShare::inner"
             ),
             places: ByTag::new(tags, TakeCell::empty)?,
             number,
-            member: Member::new(neighbours),
+            group_ref: GroupRef::new(group),
         }? Error)
     }
 
     /// Notes that the disk is in use; tells whether another one is as well.
     fn is_contended(&self, now_ns: u64) -> bool {
         let now_ms = now_ns / 1_000_000;
-        let neighbours = &*self.member.0;
+        let group = &*self.group_ref.0;
         // What others look at, too, is written once in a millisecond.
         if self.seen_ms.load(Relaxed) != now_ms {
             self.seen_ms.store(now_ms, Relaxed);
-            if neighbours.last.load(Relaxed) != self.number {
-                neighbours.last.store(self.number, Relaxed);
-                neighbours.until_ms.store(now_ms + IN_USE_MS, Relaxed);
+            if group.last.load(Relaxed) != self.number {
+                group.last.store(self.number, Relaxed);
+                group.until_ms.store(now_ms + IN_USE_MS, Relaxed);
             }
         }
-        now_ms < neighbours.until_ms.load(Relaxed)
+        now_ms < group.until_ms.load(Relaxed)
     }
 
     /// A request comes by the hardware queue `queue`.
     #[inline]
     pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
-        *rq.pdu_mut().project().turn = Turn(None);
-        if self.member.0.disks.load(Relaxed) < 2 {
+        *rq.pdu_mut().project().admission = Admission(None);
+        if self.group_ref.0.disks.load(Relaxed) < 2 {
             return Entry::Go(rq);
         }
-        let now_ns = self.member.0.now_ns();
+        let now_ns = self.group_ref.0.now_ns();
         if !self.is_contended(now_ns) {
             return Entry::Go(rq);
         }
@@ -196,7 +196,7 @@ impl Share {
         if inner.under_way < inner.window.limit() {
             inner.under_way += 1;
             drop(inner);
-            *rq.pdu_mut().project().turn = Turn(Some(now_ns));
+            *rq.pdu_mut().project().admission = Admission(Some(now_ns));
             return Entry::Go(rq);
         }
         let tag = rq.tag();
@@ -215,11 +215,11 @@ impl Share {
     }
 
     /// A request that was let go has ended, or else is not under way any more: it was
-    /// not submitted, for one. If it was counted, [`Share::next`] is to be called.
+    /// not submitted, for one. If it was counted, [`FairShare::next`] is to be called.
     #[inline]
-    pub(crate) fn leave(&self, Turn(since_ns): Turn, ended: bool) {
+    pub(crate) fn leave(&self, Admission(since_ns): Admission, ended: bool) {
         let Some(since_ns) = since_ns else { return };
-        let now_ns = self.member.0.now_ns();
+        let now_ns = self.group_ref.0.now_ns();
         self.is_contended(now_ns);
         let mut inner = self.inner.lock();
         inner.under_way = inner.under_way.saturating_sub(1);
@@ -229,11 +229,11 @@ impl Share {
     }
 
     /// Returns a request that has waited and is to be submitted now, if there is one;
-    /// with `all` set the window does not count. To be called after [`Share::leave`],
+    /// with `all` set the window does not count. To be called after [`FairShare::leave`],
     /// until there is none: as long as one waits, one that is counted is under way.
     pub(crate) fn next(&self, all: bool) -> Option<Waiting> {
-        let now_ns = self.member.0.now_ns();
-        let all = all || now_ns / 1_000_000 >= self.member.0.until_ms.load(Relaxed);
+        let now_ns = self.group_ref.0.now_ns();
+        let all = all || now_ns / 1_000_000 >= self.group_ref.0.until_ms.load(Relaxed);
         let mut inner = self.inner.lock();
         if !all && inner.under_way >= inner.window.limit() {
             return None;
@@ -243,7 +243,7 @@ impl Share {
         drop(inner);
         let place = self.places.get(tag)?;
         let (mut rq, queue) = place.take()?;
-        *rq.pdu_mut().project().turn = Turn(Some(now_ns));
+        *rq.pdu_mut().project().admission = Admission(Some(now_ns));
         Some((rq, queue))
     }
 }

@@ -4,9 +4,9 @@
 //! which has the rules, and [`ibtrs_proto::serving`], which follows them.
 
 use crate::{
-    body::{
-        Body,
-        BodySlot, //
+    chunk::{
+        Chunk,
+        ChunkSlot, //
     },
     con,
     path::Path,
@@ -63,14 +63,14 @@ impl serving::Words for Words {
     }
 }
 
-impl Place for BodySlot {
-    type Request = KBox<Body>;
+impl Place for ChunkSlot {
+    type Request = KBox<Chunk>;
 
-    fn put_waiting(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
-        self.waiting.put(body)
+    fn put_waiting(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
+        self.waiting.put(chunk)
     }
 
-    fn take_waiting(&self) -> Option<KBox<Body>> {
+    fn take_waiting(&self) -> Option<KBox<Chunk>> {
         self.waiting.take()
     }
 
@@ -78,11 +78,11 @@ impl Place for BodySlot {
         self.waiting.is_full()
     }
 
-    fn put_invalidating(&self, body: KBox<Body>) -> Result<(), KBox<Body>> {
-        self.invalidating.put(body)
+    fn put_invalidating(&self, chunk: KBox<Chunk>) -> Result<(), KBox<Chunk>> {
+        self.invalidating.put(chunk)
     }
 
-    fn take_invalidating(&self) -> Option<KBox<Body>> {
+    fn take_invalidating(&self) -> Option<KBox<Chunk>> {
         self.invalidating.take()
     }
 }
@@ -92,7 +92,7 @@ type Woken = (u16, u16);
 
 /// Who serves the numbers of a session.
 #[pin_data]
-pub(crate) struct Owners {
+pub(crate) struct ChunkOwners {
     words: Words,
     /// Path tags and numbers, each number once at the most: nobody else gets it
     /// before it was taken out.
@@ -100,7 +100,7 @@ pub(crate) struct Owners {
     woken: SpinLockIrq<Ring<Woken>>,
 }
 
-impl Owners {
+impl ChunkOwners {
     /// Makes the words for `depth` numbers.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
@@ -111,7 +111,7 @@ impl Owners {
                 }
                 Words(words)
             },
-            woken <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Owners::woken"),
+            woken <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "ChunkOwners::woken"),
         }? Error)
     }
 }
@@ -119,7 +119,7 @@ impl Owners {
 /// What became of a request.
 pub(crate) enum Claim {
     /// It may be served.
-    Serve(KBox<Body>),
+    Serve(KBox<Chunk>),
     /// It waits until another path is done with the number; or its path is being
     /// closed, and it was dropped.
     Later,
@@ -137,19 +137,19 @@ impl Path {
     /// The body comes back: this path has a request of that number already.
     pub(crate) fn claim(
         self: &Arc<Self>,
-        slot: &BodySlot,
+        slot: &ChunkSlot,
         buf_id: u16,
-        body: KBox<Body>,
-    ) -> Result<Claim, KBox<Body>> {
+        chunk: KBox<Chunk>,
+    ) -> Result<Claim, KBox<Chunk>> {
         let session = &self.session;
-        match serving::claim(&session.owners.words, self.tag, buf_id, slot, body) {
-            serving::Claim::Violation(body) => Err(body),
-            serving::Claim::Has(mut body) => {
-                body.claimed = true;
+        match serving::claim(&session.owners.words, self.tag, buf_id, slot, chunk) {
+            serving::Claim::Violation(chunk) => Err(chunk),
+            serving::Claim::Has(mut chunk) => {
+                chunk.claimed = true;
                 if self.takes_requests() {
-                    return Ok(Claim::Serve(body));
+                    return Ok(Claim::Serve(chunk));
                 }
-                session.drop_request(self, slot, buf_id, body);
+                session.drop_request(self, slot, buf_id, chunk);
                 Ok(Claim::Later)
             }
             serving::Claim::Waits { close, displaced } => {
@@ -177,8 +177,8 @@ impl Path {
             let buf_id = slot.index() as u16;
             match serving::leave(&session.owners.words, self.tag, buf_id, &**slot) {
                 Left::Nothing => {}
-                Left::Invalidating(body) => session.drop_request(self, &slot, buf_id, body),
-                Left::Waiting(body) => slot.put(body),
+                Left::Invalidating(chunk) => session.drop_request(self, &slot, buf_id, chunk),
+                Left::Waiting(chunk) => slot.put(chunk),
                 Left::Taken => all = false,
             }
         }
@@ -210,12 +210,12 @@ impl Session {
     pub(crate) fn drop_request(
         self: &Arc<Self>,
         path: &Path,
-        slot: &BodySlot,
+        slot: &ChunkSlot,
         buf_id: u16,
-        mut body: KBox<Body>,
+        mut chunk: KBox<Chunk>,
     ) {
-        let claimed = core::mem::take(&mut body.claimed);
-        slot.put(body);
+        let claimed = core::mem::take(&mut chunk.claimed);
+        slot.put(chunk);
         if claimed {
             self.release(path.tag, buf_id);
         }
@@ -226,8 +226,8 @@ impl Session {
     fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
-                if let Some(body) = slot.take_waiting() {
-                    slot.put(body);
+                if let Some(chunk) = slot.take_waiting() {
+                    slot.put(chunk);
                 }
             }
             path.superseded();
@@ -242,23 +242,23 @@ impl Session {
         let Some(slot) = path.slots.get(buf_id.into()) else {
             return;
         };
-        let Some(mut body) = slot.take_waiting() else {
+        let Some(mut chunk) = slot.take_waiting() else {
             // It is parked before the word names it.
             warn_on!(true);
             return self.release(path.tag, buf_id);
         };
-        body.claimed = true;
+        chunk.claimed = true;
         let cons = path.cons.lock();
-        let qp = match cons.qps.get(usize::from(body.cid)) {
+        let qp = match cons.qps.get(usize::from(chunk.cid)) {
             Some(Some(qp)) if path.takes_requests() => qp.get(),
             _ => {
                 drop(cons);
-                return self.drop_request(path, &slot, buf_id, body);
+                return self.drop_request(path, &slot, buf_id, chunk);
             }
         };
         drop(cons);
         // The queue pair has the same table of slots.
-        con::proceed(&qp, slot, body);
+        con::proceed(&qp, slot, chunk);
     }
 }
 

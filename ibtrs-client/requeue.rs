@@ -7,13 +7,13 @@
 //! work item at a time, which is queued whenever one of them may have changed.
 
 use crate::{
-    park::{
+    multipath::Multipath,
+    request::Req, //
+    requeue_list::{
         Header,
-        Parked, //
+        Waiting, //
     },
-    request::Req,
     session::Session,
-    set::Set, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -43,14 +43,14 @@ impl Session {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn pump(self: &Arc<Self>) {
-        self.pump.enqueue(self.clone());
+    pub(crate) fn kick_requeue(self: &Arc<Self>) {
+        self.requeue_work.enqueue(self.clone());
     }
 
-    /// As [`Session::pump`], and waits for that.
-    pub(crate) fn pump_all(self: &Arc<Self>) {
-        self.pump();
-        self.pump.flush();
+    /// As [`Session::kick_requeue`], and waits for that.
+    pub(crate) fn flush_requeue(self: &Arc<Self>) {
+        self.kick_requeue();
+        self.requeue_work.flush();
     }
 
     /// Looks whether requests that wait are still wanted: those that are not
@@ -61,13 +61,13 @@ impl Session {
     ///
     /// May sleep.
     pub fn recheck(self: &Arc<Self>) {
-        self.pump_all();
+        self.flush_requeue();
     }
 
     /// Lets everything that waits, and all that comes, fail.
     pub(crate) fn refuse_all(self: &Arc<Self>) {
-        self.park.lock().failover.close();
-        self.pump();
+        self.failover.lock().logic.close();
+        self.kick_requeue();
     }
 
     /// The server has answered a fence.
@@ -76,85 +76,85 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn fence_done(self: &Arc<Self>, epoch: u32) {
-        self.park.lock().answered = Some(epoch);
-        self.pump();
+        self.failover.lock().answered = Some(epoch);
+        self.kick_requeue();
     }
 
     /// Nothing of the attempt `epoch` can come to life again.
     pub(crate) fn fenced(&self, epoch: u32) {
         for tag in 0..self.depth_split().queue_depth() {
-            let mut park = self.park.lock();
-            if park.count() == 0 {
+            let mut failover = self.failover.lock();
+            if failover.count() == 0 {
                 break;
             }
-            if let Some(parked) = park.get_mut(tag) {
-                parked.info.entry.fenced(epoch);
+            if let Some(waiting) = failover.get_mut(tag) {
+                waiting.info.entry.fenced(epoch);
             }
         }
     }
 
     /// Does what is to be done now.
-    fn run_pump(self: &Arc<Self>) {
-        let answered = self.park.lock().answered.take();
+    fn requeue_all(self: &Arc<Self>) {
+        let answered = self.failover.lock().answered.take();
         if let Some(epoch) = answered {
             self.fenced(epoch);
-            self.park.lock().failover.fence_done(epoch);
+            self.failover.lock().logic.fence_done(epoch);
         }
         let mut header = Header::EMPTY;
         let mut full = false;
         for tag in 0..self.depth_split().queue_depth() {
-            if self.park.lock().count() == 0 {
+            if self.failover.lock().count() == 0 {
                 break;
             }
-            full |= self.pump_tag(tag, &mut header);
+            full |= self.requeue_tag(tag, &mut header);
         }
         if full {
-            self.sweep_now();
-            self.pump_later.enqueue_in(self.clone(), FULL_PAUSE_MS);
+            self.poll_all();
+            self.requeue_later.enqueue_in(self.clone(), FULL_PAUSE_MS);
         }
     }
 
     /// Does what is to be done with the request of a tag; tells whether it has to
     /// be tried again.
-    fn pump_tag(&self, tag: u16, header: &mut Header) -> bool {
-        self.with_set(|set| {
-            let via = set.paths.first();
-            let mut park = self.park.lock();
-            let looked = park.get_mut(tag);
+    fn requeue_tag(&self, tag: u16, header: &mut Header) -> bool {
+        self.with_multipath(|multipath| {
+            let via = multipath.paths.first();
+            let mut failover = self.failover.lock();
+            let looked = failover.get_mut(tag);
             let Some((entry, wanted)) = looked.map(|p| (p.info.entry, p.io.is_wanted())) else {
                 return false;
             };
             if !wanted {
-                park.failover.note_abandoned(&entry);
-                let parked = park.take(tag, header);
-                drop(park);
-                if let Some(parked) = parked {
-                    parked.io.done(Err(EIO));
+                failover.logic.note_abandoned(&entry);
+                let waiting = failover.take(tag, header);
+                drop(failover);
+                if let Some(waiting) = waiting {
+                    waiting.io.done(Err(EIO));
                 }
                 return false;
             }
-            match park.failover.next(&entry, via.map(|via| via.attempt.epoch)) {
+            match failover.logic.next(&entry, via.map(|via| via.attempt.epoch)) {
                 Next::Wait => false,
                 Next::Submit => {
-                    let parked = park.take(tag, header);
-                    let ext = park.failover.has_ext();
-                    drop(park);
-                    let Some(mut parked) = parked else {
+                    let waiting = failover.take(tag, header);
+                    let ext = failover.logic.has_ext();
+                    drop(failover);
+                    let Some(mut waiting) = waiting else {
                         return false;
                     };
-                    if parked.io.is_given_up() {
+                    if waiting.io.is_cancelled() {
                         if !ext {
                             // Such a server takes it for something else.
-                            parked.io.done(Err(ETIMEDOUT));
+                            waiting.io.done(Err(ETIMEDOUT));
                             return false;
                         }
-                        parked.hollow(header);
+                        waiting.make_noop(header);
                     }
-                    self.submit_again(set, parked, header)
+                    self.resubmit(multipath, waiting, header)
                 }
                 Next::End(errno) => {
-                    let parked = park.take(tag, header);
-                    drop(park);
+                    let waiting = failover.take(tag, header);
+                    drop(failover);
                     if entry.broke_too_often() && errno == Errno::EIO {
                         kx::pr_err_ratelimited!(
                             "{}: a request fails: the server broke the protocol each of the {} times that it was sent\n",
@@ -162,13 +162,13 @@ impl Session {
                             MAX_BREAKS
                         );
                     }
-                    if let Some(parked) = parked {
-                        parked.io.done(Err(convert::error(errno)));
+                    if let Some(waiting) = waiting {
+                        waiting.io.done(Err(convert::error(errno)));
                     }
                     false
                 }
                 Next::Fence(epoch) => {
-                    drop(park);
+                    drop(failover);
                     let fence = Fence {
                         epoch,
                         drain: false,
@@ -188,25 +188,25 @@ impl Session {
         .unwrap_or(false)
     }
 
-    fn submit_again(&self, set: &Set, parked: Parked, header: &Header) -> bool {
+    fn resubmit(&self, multipath: &Multipath, waiting: Waiting, header: &Header) -> bool {
         let req = Req {
-            info: parked.info,
+            info: waiting.info,
             user_hdr: header.as_slice(),
             last: true,
             counted: false,
         };
-        let sent = set.submit(
+        let sent = multipath.submit(
             self.settings(),
             &self.round_robin,
-            parked.cid,
+            waiting.cid,
             req,
-            parked.io,
+            waiting.io,
         );
         match sent {
             Ok(_) => false,
             Err((error, io)) if error == EAGAIN || error == ENOTCONN => {
                 // In the latter case the set is about to change.
-                let back = self.park.lock().put_back(Parked { io, ..parked });
+                let back = self.failover.lock().put_back(Waiting { io, ..waiting });
                 if let Err(io) = back {
                     io.done(Err(EIO));
                 }
@@ -222,44 +222,44 @@ impl Session {
     /// Lets requests fail if they have waited for too long.
     fn expire(self: &Arc<Self>) {
         let limit_s = self.settings().queue_timeout_s.get();
-        let mut park = self.park.lock();
-        let Some((outage, since)) = park.outage else {
+        let mut failover = self.failover.lock();
+        let Some((outage, since)) = failover.outage else {
             return;
         };
         let waited_ms = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
         let left_ms = (limit_s * 1000).saturating_sub(waited_ms);
         if left_ms > 0 {
-            drop(park);
+            drop(failover);
             self.expiry.enqueue_in(self.clone(), left_ms);
             return;
         }
-        park.outage = None;
-        let over = park.failover.queue_timeout(outage) && !park.failover.is_closed();
-        drop(park);
+        failover.outage = None;
+        let over = failover.logic.queue_timeout(outage) && !failover.logic.is_closed();
+        drop(failover);
         if over {
             pr_warn!(
                 "{}: no path for {} s: requests fail from now on\n",
                 self.name(),
                 limit_s
             );
-            self.pump();
+            self.kick_requeue();
         }
     }
 
     /// Tells the users of the session what has happened to it.
-    fn tell(self: &Arc<Self>) {
+    fn notify_users(self: &Arc<Self>) {
         loop {
-            let call = self.park.lock().failover.call();
+            let call = self.failover.lock().logic.call();
             let Some(call) = call else {
                 break;
             };
-            self.announce(matches!(call, Call::Up { .. }));
+            self.queue_uevent(matches!(call, Call::Up { .. }));
             match call {
-                Call::Down => self.link_events.down(),
-                Call::Up { session_lost } => self.link_events.up(session_lost),
+                Call::Down => self.session_events.down(),
+                Call::Up { session_lost } => self.session_events.up(session_lost),
             }
-            self.link_returned();
-            self.pump();
+            self.users_notified();
+            self.kick_requeue();
         }
     }
 }
@@ -269,7 +269,7 @@ impl WorkItem<0> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.run_pump();
+        this.requeue_all();
     }
 }
 
@@ -278,7 +278,7 @@ impl WorkItem<1> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.pump();
+        this.kick_requeue();
     }
 }
 
@@ -296,6 +296,6 @@ impl WorkItem<3> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.tell();
+        this.notify_users();
     }
 }

@@ -54,31 +54,31 @@ const NOTHING: ServerRequest = ServerRequest {
 
 /// Where a body is.
 #[pin_data]
-pub(crate) struct BodySlot {
+pub(crate) struct ChunkSlot {
     /// No request is in service.
     #[pin]
-    idle: SpinLockIrq<Option<KBox<Body>>>,
+    idle: SpinLockIrq<Option<KBox<Chunk>>>,
     /// Another path has the number in service.
-    pub(crate) waiting: TakeCell<KBox<Body>>,
+    pub(crate) waiting: TakeCell<KBox<Chunk>>,
     /// The key of the chunk is being invalidated.
-    pub(crate) invalidating: TakeCell<KBox<Body>>,
+    pub(crate) invalidating: TakeCell<KBox<Chunk>>,
     /// The request was answered with this, but the send queue is full.
-    pub(crate) parked: TakeCell<(KBox<Body>, Result)>,
+    pub(crate) unsent: TakeCell<(KBox<Chunk>, Result)>,
 }
 
-impl BodySlot {
+impl ChunkSlot {
     /// Makes a slot whose body is to be put there.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            idle <- new_spinlock_irq!(None, "BodySlot::idle"),
+            idle <- new_spinlock_irq!(None, "ChunkSlot::idle"),
             waiting: TakeCell::empty(),
             invalidating: TakeCell::empty(),
-            parked: TakeCell::empty(),
+            unsent: TakeCell::empty(),
         }? Error)
     }
 
     /// Takes the body for a request; none if a request has it.
-    pub(crate) fn take(&self) -> Option<KBox<Body>> {
+    pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         self.idle.lock().take()
     }
 
@@ -87,40 +87,40 @@ impl BodySlot {
     /// lock. If the answer could not be sent, the body comes back.
     pub(crate) fn put_after(
         &self,
-        mut body: KBox<Body>,
-        answer: impl FnOnce(&mut Body) -> Result,
-    ) -> Result<(), (Error, KBox<Body>)> {
+        mut chunk: KBox<Chunk>,
+        answer: impl FnOnce(&mut Chunk) -> Result,
+    ) -> Result<(), (Error, KBox<Chunk>)> {
         let mut idle = self.idle.lock();
-        match answer(&mut body) {
+        match answer(&mut chunk) {
             Ok(()) => {
-                *idle = Some(body);
+                *idle = Some(chunk);
                 Ok(())
             }
-            Err(error) => Err((error, body)),
+            Err(error) => Err((error, chunk)),
         }
     }
 
     /// Puts the body back.
-    pub(crate) fn put(&self, body: KBox<Body>) {
-        *self.idle.lock() = Some(body);
+    pub(crate) fn put(&self, chunk: KBox<Chunk>) {
+        *self.idle.lock() = Some(chunk);
     }
 
     /// Takes the body when no request will ever come again, and the connections are gone.
-    pub(crate) fn take_last(&self) -> Option<KBox<Body>> {
-        let parked = || self.parked.take().map(|(body, _)| body);
-        self.take().or_else(parked)
+    pub(crate) fn take_last(&self) -> Option<KBox<Chunk>> {
+        let unsent = || self.unsent.take().map(|(chunk, _)| chunk);
+        self.take().or_else(unsent)
     }
 
     /// Does something with an idle body.
-    pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Body) -> T) -> Option<T> {
+    pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Chunk) -> T) -> Option<T> {
         let mut idle = self.idle.lock();
         idle.as_deref_mut().map(func)
     }
 }
 
 /// What belongs to a chunk of a path.
-pub(crate) struct Body {
-    chunk: DmaPages,
+pub(crate) struct Chunk {
+    memory: DmaPages,
     /// Memory that was never registered.
     small: Option<DmaPages>,
     mr: Mr,
@@ -138,21 +138,21 @@ pub(crate) struct Body {
     pub(crate) counted: bool,
 }
 
-impl Body {
+impl Chunk {
     /// Makes a chunk and its body in the protection domain of a path.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn new(pd: &Arc<Pd>, blocks: Blocks) -> Result<Self> {
-        let chunk = DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?;
+        let memory = DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?;
         // The region is for all of the block, which is longer than the chunk where that is no
         // whole number of the machine's pages.
         let page = pd.device().region_page_bytes();
-        let pages = u32::try_from(chunk.len())?.div_ceil(page);
+        let pages = u32::try_from(memory.len())?.div_ceil(page);
         let private = |block| DmaPages::new(pd, block, Direction::ToDevice);
         Ok(Self {
-            chunk,
+            memory,
             small: blocks.private.map(private).transpose()?,
             mr: Mr::new(pd, pages)?,
             rkey_rsp: DmaBuf::new(pd, RKEY_RSP_LEN, Direction::ToDevice)?,
@@ -173,7 +173,7 @@ impl Body {
     /// May sleep.
     pub(crate) fn into_blocks(self) -> Blocks {
         Blocks {
-            chunk: self.chunk.block().clone(),
+            chunk: self.memory.block().clone(),
             private: self.small.as_ref().map(|small| small.block().clone()),
         }
     }
@@ -193,7 +193,7 @@ impl Body {
 
     /// Describes the chunk to its region under a new key.
     pub(crate) fn register(&mut self) -> Result {
-        self.mr.map_pages(&self.chunk)?;
+        self.mr.map_pages(&self.memory)?;
         self.mr.next_key();
         Ok(())
     }
@@ -218,17 +218,17 @@ impl Body {
     }
 
     /// Returns the chunk.
-    pub(crate) fn chunk(&self) -> &DmaPages {
-        &self.chunk
+    pub(crate) fn memory(&self) -> &DmaPages {
+        &self.memory
     }
 
     /// Takes the user header of the request out of the chunk.
     pub(crate) fn copy_header(&mut self) -> Result {
         let at = self.request.data_len as usize;
         let len = usize::from(self.request.usr_len);
-        self.chunk.sync_for_cpu(at, len)?;
+        self.memory.sync_for_cpu(at, len)?;
         let hdr = self.hdr.get_mut(..len).ok_or(EMSGSIZE)?;
-        self.chunk.block().copy_out(at, hdr)
+        self.memory.block().copy_out(at, hdr)
     }
 
     /// Returns the user header.
@@ -252,7 +252,7 @@ impl Body {
     fn data(&self) -> &DmaPages {
         match &self.small {
             Some(small) if self.is_small() => small,
-            _ => &self.chunk,
+            _ => &self.memory,
         }
     }
 
@@ -262,9 +262,9 @@ impl Body {
         if self.request.direction == Dir::Read || len == 0 {
             return Ok(());
         }
-        self.chunk.sync_for_cpu(0, len)?;
+        self.memory.sync_for_cpu(0, len)?;
         match &self.small {
-            Some(small) if self.is_small() => self.chunk.block().copy_to(0, small.block(), 0, len),
+            Some(small) if self.is_small() => self.memory.block().copy_to(0, small.block(), 0, len),
             _ => Ok(()),
         }
     }

@@ -11,7 +11,7 @@
 //! apart.
 
 use crate::{
-    attempt::Active,
+    attempt::PathConn,
     path::Path,
     request,
     session::Session, //
@@ -31,7 +31,7 @@ use kernel::{
 use kx::work::WorkItem;
 
 /// How long the server has to answer.
-const ANSWER_MS: u32 = 5000;
+const PROBE_TIMEOUT_MS: u32 = 5000;
 
 impl Session {
     /// The request with the chunk `tag` takes too long: the paths that have it are
@@ -41,19 +41,19 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq.
-    pub fn overdue(&self, tag: u16) {
-        self.with_set(|set| {
-            for path in &set.paths {
+    pub fn request_timeout(&self, tag: u16) {
+        self.with_multipath(|multipath| {
+            for path in &multipath.paths {
                 let slot = path.slots.get(tag.into());
                 if slot.is_some_and(|slot| slot.is_busy()) {
-                    path.ask();
+                    path.probe();
                 }
             }
         });
     }
 
-    /// As [`Session::overdue`], of a request whose users have waited long enough, so that
-    /// [`IoHandle::is_given_up`](kx::io::IoHandle::is_given_up) says so. They are told that it has failed. The request
+    /// As [`Session::request_timeout`], of a request whose users have waited long enough, so that
+    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_given_up) says so. They are told that it has failed. The request
     /// itself ends when the server has answered, or is sent again as a message that means
     /// nothing, should its path be lost: before that, what it was may still be going
     /// on at the server, in the chunk that it names.
@@ -64,11 +64,11 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq. I/Os end during this call; no lock may be held that they need.
-    pub fn give_up(&self, tag: u16) {
-        self.with_set(|set| {
-            for path in &set.paths {
+    pub fn cancel(&self, tag: u16) {
+        self.with_multipath(|multipath| {
+            for path in &multipath.paths {
                 if let Some(slot) = path.slots.get(tag.into()) {
-                    request::give_up(path, slot);
+                    request::cancel(path, slot);
                 }
             }
         });
@@ -88,9 +88,9 @@ impl Session {
     /// # Context
     ///
     /// Any but hardirq.
-    pub fn give_up_unwanted(&self) {
-        self.with_set(|set| {
-            for path in &set.paths {
+    pub fn fail_unwanted(&self) {
+        self.with_multipath(|multipath| {
+            for path in &multipath.paths {
                 if path.slots.iter().any(|slot| slot.is_unwanted()) {
                     path.attempt.error(fmt!(
                         "a request of a disk that is unmapped by force is not answered"
@@ -101,23 +101,23 @@ impl Session {
     }
 }
 
-impl Active {
+impl PathConn {
     /// Asks the server for a sign of life, unless that is being done.
-    fn ask(&self) {
+    fn probe(&self) {
         let attempt = &self.attempt;
         // ORDERING: Pairs with the release in `run`: what the server said to the last question was
         // looked at before it has to be silent again.
-        if attempt.asked.xchg(true, Acquire) {
+        if attempt.probing.xchg(true, Acquire) {
             return;
         }
         attempt.heartbeat.listen();
         // A full queue has messages that the server must acknowledge anyway. If there is
         // another error, the path is about to go.
-        let asked = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
-        if let Some(Ok(()) | Err(EAGAIN)) = asked {
+        let probing = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
+        if let Some(Ok(()) | Err(EAGAIN)) = probing {
             let path = &attempt.path;
             // Also if it still waits for an attempt before this one.
-            path.overdue.modify(path.clone(), ANSWER_MS);
+            path.probe_timeout.modify(path.clone(), PROBE_TIMEOUT_MS);
         }
     }
 }
@@ -132,8 +132,8 @@ impl WorkItem<4> for Path {
         };
         let silent = attempt.heartbeat.is_silent();
         // If not, it was another attempt that is gone.
-        // ORDERING: Pairs with the acquire in `ask`, which may begin anew from here on.
-        if !attempt.asked.xchg(false, Release) {
+        // ORDERING: Pairs with the acquire in `probe`, which may begin anew from here on.
+        if !attempt.probing.xchg(false, Release) {
             return;
         }
         if silent {

@@ -11,8 +11,8 @@ use crate::{
     session, //
 };
 use ibtrs_client::{
-    LinkEvents,
-    Session, //
+    Session,
+    SessionEvents, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -31,7 +31,7 @@ use kx::mm::{
 
 /// The devices of a session.
 #[pin_data]
-pub(crate) struct Link {
+pub(crate) struct EventHandler {
     name: CString,
     #[pin]
     inner: Mutex<Inner>,
@@ -41,21 +41,21 @@ struct Inner {
     /// Until the session is closed.
     transport: Option<Arc<Session>>,
     devices: KVec<Arc<Device>>,
-    life: u32,
+    generation: u32,
 }
 
-impl Link {
+impl EventHandler {
     /// Makes the link of a session without devices.
     pub(crate) fn new(name: &str) -> Result<Arc<Self>> {
         let inner = Inner {
             transport: None,
             devices: KVec::new(),
-            life: 0,
+            generation: 0,
         };
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{name}"))?,
-                inner <- new_mutex!(inner, "Link::inner"),
+                inner <- new_mutex!(inner, "EventHandler::inner"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -73,18 +73,18 @@ impl Link {
     /// Returns how often the server was found to have forgotten the session.
     ///
     /// What it said of a device holds as long as this stays the same.
-    pub(crate) fn life(&self) -> u32 {
-        self.inner.lock().life
+    pub(crate) fn generation(&self) -> u32 {
+        self.inner.lock().generation
     }
 
     /// Takes in a device that was opened in the given life of the server.
-    pub(crate) fn add(&self, device: &Arc<Device>, life: u32) -> Result {
+    pub(crate) fn add(&self, device: &Arc<Device>, generation: u32) -> Result {
         let mut inner = self.inner.lock();
         // Nobody waits for memory under this lock: it may be had back only by what the disks write.
         inner.devices.push(device.clone(), GFP_NOWAIT)?;
-        let forgotten = inner.life != life;
+        let forgotten = inner.generation != generation;
         if forgotten {
-            device.forgotten(inner.life);
+            device.session_lost(inner.generation);
         }
         drop(inner);
         if forgotten {
@@ -109,7 +109,7 @@ impl Link {
     }
 }
 
-impl LinkEvents for Link {
+impl SessionEvents for EventHandler {
     fn notice(&self, number: u32) {
         let _no_io = NoIo::enter();
         self.for_each(|device| device.noticed(number));
@@ -121,9 +121,9 @@ impl LinkEvents for Link {
         self.for_each(|device| device.show());
     }
 
-    fn up(&self, fresh: bool) {
+    fn up(&self, session_lost: bool) {
         let _no_io = NoIo::enter();
-        if !fresh {
+        if !session_lost {
             kx::pr_info_ratelimited!("{}: connected again\n", *self.name);
             self.for_each(|device| {
                 device.show();
@@ -137,12 +137,12 @@ impl LinkEvents for Link {
         );
         let transport = {
             let mut inner = self.inner.lock();
-            inner.life = inner.life.wrapping_add(1);
-            let life = inner.life;
+            inner.generation = inner.generation.wrapping_add(1);
+            let generation = inner.generation;
             inner
                 .devices
                 .iter()
-                .for_each(|device| device.forgotten(life));
+                .for_each(|device| device.session_lost(generation));
             inner.transport.clone()
         };
         let Some(transport) = transport else {

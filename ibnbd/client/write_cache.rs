@@ -26,13 +26,13 @@ const WHOLE: u32 = 0;
 /// Something may be lost, and nobody was told.
 const LOST: u32 = 1;
 /// Something may be lost, and some were told.
-const TOLD: u32 = 2;
+const REPORTED: u32 = 2;
 
 /// The writes of a disk that the server has answered, as far as it could lose them.
 ///
 /// It has a cache line for itself, as what all requests look at else does not change.
 #[repr(align(64))]
-pub(crate) struct Cache {
+pub(crate) struct WriteCache {
     /// A [`Record`].
     record: Atomic<u64>,
     /// One of the above.
@@ -41,8 +41,8 @@ pub(crate) struct Cache {
     safe: AtomicFlag,
 }
 
-impl Cache {
-    /// Knows of no writes; `safe` as in [`Cache::set_safe`].
+impl WriteCache {
+    /// Knows of no writes; `safe` as in [`WriteCache::set_safe`].
     pub(crate) fn new(safe: bool) -> Self {
         Self {
             record: Atomic::new(Record::NEW.to_bits()),
@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::update`], with what cannot fail.
+    /// As [`WriteCache::update`], with what cannot fail.
     fn change(&self, next: impl Fn(Record) -> Record) -> Record {
         let Ok(before) = self.update(|record| Ok::<_, Infallible>(next(record)));
         before
@@ -85,8 +85,8 @@ impl Cache {
 
     /// Returns what a request is sent with. Asked for after the gate has let it pass.
     #[inline]
-    pub(crate) fn run(&self) -> u32 {
-        Record::from_bits(self.record.load(Relaxed)).run()
+    pub(crate) fn generation(&self) -> u32 {
+        Record::from_bits(self.record.load(Relaxed)).generation()
     }
 
     /// A write that need not be durable was answered.
@@ -95,12 +95,12 @@ impl Cache {
     ///
     /// When it was lost since; it is to be sent again.
     #[inline]
-    pub(crate) fn written(&self, run: u32) -> Result<(), Late> {
+    pub(crate) fn written(&self, generation: u32) -> Result<(), Late> {
         // ORDERING: An answer of before it changed is known by its run.
         let safe = self.safe.load(Relaxed);
         // For most of them this changes nothing.
         self.update(|record| {
-            let next = record.written(run)?;
+            let next = record.written(generation)?;
             Ok(if safe { record } else { next })
         })?;
         Ok(())
@@ -112,8 +112,8 @@ impl Cache {
     }
 
     /// A flush was answered.
-    pub(crate) fn flushed(&self, run: u32, tag: u16) {
-        self.change(|record| record.flushed(run, tag));
+    pub(crate) fn flushed(&self, generation: u32, tag: u16) {
+        self.change(|record| record.flushed(generation, tag));
     }
 
     /// The server's cache has lost what it had; no request passes the gate. Tells whether that
@@ -133,7 +133,7 @@ impl Cache {
             return false;
         }
         // If it is no more, somebody was told before.
-        let _ = self.loss.cmpxchg(LOST, TOLD, Full);
+        let _ = self.loss.cmpxchg(LOST, REPORTED, Full);
         true
     }
 
@@ -145,7 +145,7 @@ impl Cache {
     /// Nobody has the disk open any more. If somebody was told, flushes succeed again; tells
     /// whether they do because of this.
     pub(crate) fn closed(&self) -> bool {
-        self.loss.cmpxchg(TOLD, WHOLE, Full).is_ok()
+        self.loss.cmpxchg(REPORTED, WHOLE, Full).is_ok()
     }
 
     /// Lets flushes succeed again: all know. Tells whether they do because of this.

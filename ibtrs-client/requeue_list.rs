@@ -4,7 +4,7 @@
 //!
 //! There is a place for each tag, made when the session is opened, so that
 //! nothing is allocated when a path is lost. Who parks a request pumps the
-//! session afterwards, see [`crate::pump`].
+//! session afterwards, see [`crate::requeue`].
 
 use crate::{
     request::{
@@ -14,7 +14,7 @@ use crate::{
     },
     session::{
         Dir,
-        Life, //
+        Generation, //
     }, //
 };
 use ibtrs_core::convert;
@@ -34,20 +34,20 @@ use kernel::{
 use kx::io::IoHandle;
 
 /// A request that waits.
-pub(crate) struct Parked {
+pub(crate) struct Waiting {
     pub(crate) info: Info,
     pub(crate) usr_len: usize,
     pub(crate) cid: u16,
     pub(crate) io: IoHandle,
 }
 
-impl Parked {
+impl Waiting {
     /// Tells the user of a request that was given up that it has failed, and makes a
     /// message of it that means nothing. What it was may still be going on at the
     /// server, with the chunk that it names: the server answers the message when that
     /// is over.
-    pub(crate) fn hollow(&mut self, header: &mut Header) {
-        self.io.abandon(ETIMEDOUT);
+    pub(crate) fn make_noop(&mut self, header: &mut Header) {
+        self.io.end_early(ETIMEDOUT);
         self.info.dir = Dir::Read;
         self.info.bytes = 0;
         self.usr_len = 0;
@@ -56,17 +56,17 @@ impl Parked {
 }
 
 /// The memory for requests that wait.
-pub(crate) struct Places {
-    parked: KVVec<Option<Parked>>,
+pub(crate) struct RequeueList {
+    slots: KVVec<Option<Waiting>>,
     /// The user headers, by tag.
     headers: KVVec<u8>,
     count: usize,
 }
 
 /// What the session's lock protects.
-pub(crate) struct Park {
-    pub(crate) failover: Failover,
-    places: Places,
+pub(crate) struct FailoverState {
+    pub(crate) logic: Failover,
+    list: RequeueList,
     /// Since when there is no path, while requests wait for one.
     pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
     /// The epoch that the server has fenced last.
@@ -91,9 +91,9 @@ impl Header {
     }
 }
 
-impl Places {
+impl RequeueList {
     const EMPTY: Self = Self {
-        parked: KVVec::new(),
+        slots: KVVec::new(),
         headers: KVVec::new(),
         count: 0,
     };
@@ -101,12 +101,12 @@ impl Places {
     /// Makes places for `depth` tags.
     pub(crate) fn new(depth: u16) -> Result<Self> {
         let depth = usize::from(depth);
-        let mut parked = KVVec::with_capacity(depth, GFP_KERNEL)?;
+        let mut slots = KVVec::with_capacity(depth, GFP_KERNEL)?;
         for _ in 0..depth {
-            parked.push(None, GFP_KERNEL)?;
+            slots.push(None, GFP_KERNEL)?;
         }
         Ok(Self {
-            parked,
+            slots,
             headers: KVVec::from_elem(0, depth * MAX_USER_HDR, GFP_KERNEL)?,
             count: 0,
         })
@@ -117,40 +117,40 @@ impl Places {
         self.headers.get_mut(start..start + MAX_USER_HDR)
     }
 
-    fn put(&mut self, parked: Parked, user_hdr: &[u8]) -> Result<(), IoHandle> {
-        let tag = parked.info.tag;
+    fn put(&mut self, waiting: Waiting, user_hdr: &[u8]) -> Result<(), IoHandle> {
+        let tag = waiting.info.tag;
         let room = self.header(tag).and_then(|h| h.get_mut(..user_hdr.len()));
         let Some(room) = room else {
-            return Err(parked.io);
+            return Err(waiting.io);
         };
         room.copy_from_slice(user_hdr);
-        match self.parked.get_mut(usize::from(tag)) {
+        match self.slots.get_mut(usize::from(tag)) {
             Some(place @ None) => {
-                *place = Some(parked);
+                *place = Some(waiting);
                 self.count += 1;
                 Ok(())
             }
-            _ => Err(parked.io),
+            _ => Err(waiting.io),
         }
     }
 }
 
-impl Park {
+impl FailoverState {
     pub(crate) fn new() -> Self {
         Self {
-            failover: Failover::new(),
-            places: Places::EMPTY,
+            logic: Failover::new(),
+            list: RequeueList::EMPTY,
             outage: None,
             answered: None,
         }
     }
 
-    /// Names the present life, see [`Life`].
-    pub(crate) fn life(&self) -> Life {
-        Life(self.failover.phase())
+    /// Names the present life, see [`Generation`].
+    pub(crate) fn generation(&self) -> Generation {
+        Generation(self.logic.phase())
     }
 
-    /// Puts a request aside that no path has taken, and that was built for `life`.
+    /// Puts a request aside that no path has taken, and that was built for `generation`.
     ///
     /// # Errors
     ///
@@ -160,25 +160,25 @@ impl Park {
     /// [`Session::submit`]: crate::session::Session::submit
     pub(crate) fn put(
         &mut self,
-        life: Life,
+        generation: Generation,
         cid: u16,
         req: &Req<'_>,
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
-        if let Err(errno) = self.failover.may_requeue(life.0) {
+        if let Err(errno) = self.logic.may_requeue(generation.0) {
             return Err((convert::error(errno), io));
         }
-        let parked = Parked {
+        let waiting = Waiting {
             info: Info {
-                entry: self.failover.unsent(req.info.entry),
+                entry: self.logic.unsent(req.info.entry),
                 ..req.info
             },
             usr_len: req.user_hdr.len(),
             cid,
             io,
         };
-        self.places
-            .put(parked, req.user_hdr)
+        self.list
+            .put(waiting, req.user_hdr)
             .map_err(|io| (EINVAL, io))
     }
 
@@ -196,56 +196,56 @@ impl Park {
         io: IoHandle,
     ) -> Result<(), IoHandle> {
         info.entry.lost(path, loss);
-        let parked = Parked {
+        let waiting = Waiting {
             info,
             usr_len: user_hdr.len(),
             cid,
             io,
         };
-        self.places.put(parked, user_hdr)
+        self.list.put(waiting, user_hdr)
     }
 
     /// Puts a request back that was taken out.
-    pub(crate) fn put_back(&mut self, parked: Parked) -> Result<(), IoHandle> {
+    pub(crate) fn put_back(&mut self, waiting: Waiting) -> Result<(), IoHandle> {
         // The header is where it was.
-        match self.places.parked.get_mut(usize::from(parked.info.tag)) {
+        match self.list.slots.get_mut(usize::from(waiting.info.tag)) {
             Some(place @ None) => {
-                *place = Some(parked);
-                self.places.count += 1;
+                *place = Some(waiting);
+                self.list.count += 1;
                 Ok(())
             }
-            _ => Err(parked.io),
+            _ => Err(waiting.io),
         }
     }
 
     /// Returns the request of that tag.
-    pub(crate) fn get_mut(&mut self, tag: u16) -> Option<&mut Parked> {
-        self.places.parked.get_mut(usize::from(tag))?.as_mut()
+    pub(crate) fn get_mut(&mut self, tag: u16) -> Option<&mut Waiting> {
+        self.list.slots.get_mut(usize::from(tag))?.as_mut()
     }
 
     /// Takes the request of that tag out, and copies its user header to `header`.
-    pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Parked> {
-        let parked = self.places.parked.get_mut(usize::from(tag))?.take()?;
-        self.places.count -= 1;
-        let len = parked.usr_len;
+    pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Waiting> {
+        let waiting = self.list.slots.get_mut(usize::from(tag))?.take()?;
+        self.list.count -= 1;
+        let len = waiting.usr_len;
         header.len = 0;
-        let from = self.places.header(tag).and_then(|h| h.get(..len));
+        let from = self.list.header(tag).and_then(|h| h.get(..len));
         if let (Some(from), Some(to)) = (from, header.bytes.get_mut(..len)) {
             to.copy_from_slice(from);
             header.len = len;
         }
-        Some(parked)
+        Some(waiting)
     }
 
     /// Takes the memory of `new` if there is none yet.
-    pub(crate) fn set_places(&mut self, new: &mut Places) {
-        if self.places.parked.is_empty() {
-            core::mem::swap(&mut self.places, new);
+    pub(crate) fn set_list(&mut self, new: &mut RequeueList) {
+        if self.list.slots.is_empty() {
+            core::mem::swap(&mut self.list, new);
         }
     }
 
     /// Returns the number of requests that wait.
     pub(crate) fn count(&self) -> usize {
-        self.places.count
+        self.list.count
     }
 }

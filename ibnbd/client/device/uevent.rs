@@ -18,14 +18,14 @@ use kx::{
 
 /// What user space has not been told yet.
 #[derive(Default)]
-pub(super) struct Untold {
+pub(super) struct PendingUevents {
     cache_lost: bool,
     resized: bool,
     /// Whether it was open, of each state by itself.
     states: Steps<bool>,
 }
 
-impl Untold {
+impl PendingUevents {
     pub(super) fn cache_lost(&mut self) {
         self.cache_lost = true;
     }
@@ -44,7 +44,7 @@ impl Untold {
     }
 
     /// That nobody hears of it is no reason to do anything else.
-    fn tell(self, disk: &GenDisk<Queue>) {
+    fn send(self, disk: &GenDisk<Queue>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
         }
@@ -64,14 +64,14 @@ impl Untold {
 impl Device {
     /// Has a worker tell what is untold.
     pub(super) fn tell_soon(self: &Arc<Self>) {
-        self.telling.enqueue(self.clone());
+        self.uevents.enqueue(self.clone());
     }
 
     /// What is to be told, and of which disk; nothing of one that was unmapped.
-    fn take_untold(&self) -> Option<(Untold, Arc<GenDisk<Queue>>)> {
+    fn take_uevents(&self) -> Option<(PendingUevents, Arc<GenDisk<Queue>>)> {
         let mut inner = self.inner.lock();
         let disk = inner.disk.clone()?;
-        Some((inner.untold.take()?, disk))
+        Some((inner.pending_uevents.take()?, disk))
     }
 }
 
@@ -79,8 +79,8 @@ impl WorkItem<2> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some((untold, disk)) = this.take_untold() {
-            untold.tell(&disk);
+        while let Some((pending_uevents, disk)) = this.take_uevents() {
+            pending_uevents.send(&disk);
         }
     }
 }

@@ -12,9 +12,9 @@ use kx::work::WorkItem;
 
 impl Session {
     /// The server can be reached, or not any more: user space will be told, soon.
-    pub(crate) fn announce(self: &Arc<Self>, connected: bool) {
-        self.untold.lock().push(connected, |_, last| last);
-        self.telling.enqueue(self.clone());
+    pub(crate) fn queue_uevent(self: &Arc<Self>, connected: bool) {
+        self.pending_uevents.lock().push(connected, |_, last| last);
+        self.uevents.enqueue(self.clone());
     }
 }
 
@@ -24,7 +24,7 @@ impl WorkItem<6> for Session {
     fn run(this: Arc<Self>) {
         let mut hook = this.hook.lock();
         steps::carry_out(
-            || this.untold.lock().take(),
+            || this.pending_uevents.lock().take(),
             |connected| {
                 if let Some(hook) = &mut *hook {
                     hook.changed(&this, connected);

@@ -14,18 +14,18 @@ use kernel::{
 
 /// Says that something has changed; whoever waits looks for himself what it is.
 #[pin_data]
-pub(crate) struct News {
+pub(crate) struct WaitQueue {
     #[pin]
     count: SpinLockIrq<u64>,
     #[pin]
-    posted: CondVar,
+    changed: CondVar,
 }
 
-impl News {
+impl WaitQueue {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            count <- new_spinlock_irq!(0, "News::count"),
-            posted <- new_condvar!("News::posted"),
+            count <- new_spinlock_irq!(0, "WaitQueue::count"),
+            changed <- new_condvar!("WaitQueue::changed"),
         })
     }
 
@@ -34,9 +34,9 @@ impl News {
     /// # Context
     ///
     /// Any.
-    pub(crate) fn post(&self) {
+    pub(crate) fn wake_all(&self) {
         *self.count.lock() += 1;
-        self.posted.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits until `ready` gives something; it is asked again after each change.
@@ -56,7 +56,7 @@ impl News {
             }
             let mut count = self.count.lock();
             while *count == seen {
-                if self.posted.wait_interruptible(&mut count) {
+                if self.changed.wait_interruptible(&mut count) {
                     return Err(EINTR);
                 }
             }

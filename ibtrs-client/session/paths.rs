@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     attempt::{
-        Active,
-        Attempt, //
+        Attempt,
+        PathConn, //
     },
-    park::Places,
+    multipath::Multipath,
     path::Path,
     request::Info,
-    set::Set, //
+    requeue_list::RequeueList, //
 };
 use ibtrs_proto::{
     failover::{
@@ -40,10 +40,10 @@ use kernel::{
 use kx::io::IoHandle;
 
 /// The paths of a session.
-pub(super) struct Members {
-    pub(super) paths: KVec<Arc<Path>>,
+pub(super) struct Paths {
+    pub(super) list: KVec<Arc<Path>>,
     /// The set that is not published, and empty.
-    pub(super) spare: Option<KBox<Set>>,
+    pub(super) spare: Option<KBox<Multipath>>,
     /// How many paths both sets have room for, which is all at the least.
     pub(super) room: usize,
     /// No path is added any more.
@@ -73,7 +73,7 @@ impl Token {
 impl Session {
     /// Returns the number of an attempt that begins.
     pub(crate) fn next_epoch(&self) -> Result<u32> {
-        self.park.lock().failover.begin().ok_or(EOVERFLOW)
+        self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
     /// Tells whether its users wait for a path. An attempt may take memory that is kept in reserve
@@ -83,28 +83,32 @@ impl Session {
     }
 
     /// Calls `f` with the set of connected paths, for what may not sleep.
-    pub(crate) fn with_set<R>(&self, f: impl FnOnce(&Set) -> R) -> Option<R> {
-        self.set.read().get().map(f)
+    pub(crate) fn with_multipath<R>(&self, f: impl FnOnce(&Multipath) -> R) -> Option<R> {
+        self.multipath.read().get().map(f)
     }
 
     /// Replaces the set by one that `change` was applied to; no submitter uses
     /// what is not in it any more when this returns.
-    fn swap(&self, members: &mut Members, change: impl FnOnce(&mut KVec<Arc<Active>>)) {
+    fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
         // It is always there, but to look is easier than to prove it.
-        let Some(mut next) = members.spare.take() else {
+        let Some(mut next) = paths.spare.take() else {
             return;
         };
         next.paths.clear();
-        let set = self.set.read();
-        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
+        let multipath = self.multipath.read();
+        for path in multipath
+            .get()
+            .into_iter()
+            .flat_map(|multipath| multipath.paths.iter())
+        {
             // There is room, see `make_room`.
             let _ = next.paths.push_within_capacity(path.clone());
         }
-        drop(set);
+        drop(multipath);
         change(&mut next.paths);
-        next.life = self.park.lock().life();
-        members.spare = self.set.replace(Some(next));
-        if let Some(old) = &mut members.spare {
+        next.generation = self.failover.lock().generation();
+        paths.spare = self.multipath.replace(Some(next));
+        if let Some(old) = &mut paths.spare {
             old.paths.clear();
         }
     }
@@ -118,51 +122,50 @@ impl Session {
     pub(crate) fn offer(
         self: &Arc<Self>,
         offer: &Offer,
-        active: &Arc<Active>,
+        conn: &Arc<PathConn>,
     ) -> Result<OfferResult> {
         let depth = offer.queue_depth;
         if DepthSplit::of_session(depth).reserved() == 0 {
-            active
-                .attempt
+            conn.attempt
                 .error(fmt!("the server's queue depth {} is too short", depth));
             return Err(EINVAL);
         }
-        let mut places = match self.limits.as_ref() {
-            None => Some(Places::new(depth)?),
+        let mut list = match self.limits.as_ref() {
+            None => Some(RequeueList::new(depth)?),
             Some(_) => None,
         };
-        let mut members = self.members.lock();
-        let mut park = self.park.lock();
-        let admit = park.failover.offer(offer);
+        let mut paths = self.paths.lock();
+        let mut failover = self.failover.lock();
+        let admit = failover.logic.offer(offer);
         let OfferResult::Publish(published) = admit else {
-            drop(park);
+            drop(failover);
             if let OfferResult::SessionLost = admit {
                 self.forgotten();
             }
             return Ok(admit);
         };
-        if let Some(places) = &mut places {
-            park.set_places(places);
+        if let Some(list) = &mut list {
+            failover.set_list(list);
         }
-        park.outage = None;
-        self.set_life(&park);
-        drop(park);
+        failover.outage = None;
+        self.publish_generation(&failover);
+        drop(failover);
         self.limits.populate(Limits {
             queue_depth: depth,
             max_io_bytes: offer.max_io_bytes,
         });
-        active.attempt.published.populate(published);
-        active.attempt.path.set_previous(offer.epoch);
-        self.swap(&mut members, |paths| {
+        conn.attempt.published.populate(published);
+        conn.attempt.path.set_previous(offer.epoch);
+        self.swap(&mut paths, |paths| {
             // There is room.
-            let _ = paths.push_within_capacity(active.clone());
+            let _ = paths.push_within_capacity(conn.clone());
         });
-        drop(members);
+        drop(paths);
         self.fenced(offer.previous);
         self.expiry.cancel();
-        self.link.enqueue(self.clone());
-        self.news.post();
-        self.pump();
+        self.notify.enqueue(self.clone());
+        self.wait_queue.wake_all();
+        self.kick_requeue();
         Ok(admit)
     }
 
@@ -171,27 +174,31 @@ impl Session {
     /// # Errors
     ///
     /// `ENOMEM`. It does not wait for memory, as other paths connect under the lock of the members.
-    pub(super) fn make_room(&self, members: &mut Members) -> Result {
-        let count = members.paths.len() + 1;
-        if count <= members.room {
+    pub(super) fn make_room(&self, paths: &mut Paths) -> Result {
+        let count = paths.list.len() + 1;
+        if count <= paths.room {
             return Ok(());
         }
         let room = count.next_power_of_two();
         for _ in 0..2 {
-            if let Some(spare) = &mut members.spare {
+            if let Some(spare) = &mut paths.spare {
                 // It is empty.
                 spare.paths.reserve(room, GFP_NOWAIT)?;
             }
-            self.swap(members, |_| ());
+            self.swap(paths, |_| ());
         }
-        members.room = room;
+        paths.room = room;
         Ok(())
     }
 
     /// The server has forgotten the paths that are connected.
     fn forgotten(&self) {
-        let set = self.set.read();
-        for path in set.get().into_iter().flat_map(|set| set.paths.iter()) {
+        let multipath = self.multipath.read();
+        for path in multipath
+            .get()
+            .into_iter()
+            .flat_map(|multipath| multipath.paths.iter())
+        {
             path.attempt
                 .error(fmt!("the server has forgotten this path"));
         }
@@ -206,21 +213,21 @@ impl Session {
         let Some(published) = attempt.published.copy() else {
             return;
         };
-        let mut members = self.members.lock();
-        self.swap(&mut members, |paths| {
+        let mut paths = self.paths.lock();
+        self.swap(&mut paths, |paths| {
             paths.retain(|path| path.attempt.epoch != attempt.epoch)
         });
-        let mut park = self.park.lock();
-        let outage = park.failover.path_lost(&published);
+        let mut failover = self.failover.lock();
+        let outage = failover.logic.path_lost(&published);
         if let Some(outage) = outage {
-            park.outage = Some((outage, Instant::now()));
+            failover.outage = Some((outage, Instant::now()));
         }
-        let closing = park.failover.is_closed();
-        drop(park);
-        drop(members);
+        let closing = failover.logic.is_closed();
+        drop(failover);
+        drop(paths);
         // A fence that this path carried goes by another one; nothing waits for that until this
         // one is drained.
-        self.pump();
+        self.kick_requeue();
         if outage.is_none() {
             return;
         }
@@ -228,21 +235,21 @@ impl Session {
             kx::pr_warn_ratelimited!("{}: no path to the server is left\n", self.name());
         }
         self.expiry.modify(self.clone(), 0);
-        self.link.enqueue(self.clone());
+        self.notify.enqueue(self.clone());
     }
 
     /// I/O that was held goes on if there is no reason any more.
-    pub(crate) fn link_returned(&self) {
-        let mut members = self.members.lock();
-        let mut park = self.park.lock();
-        park.failover.returned();
-        self.set_life(&park);
-        drop(park);
-        self.swap(&mut members, |_| ());
+    pub(crate) fn users_notified(&self) {
+        let mut paths = self.paths.lock();
+        let mut failover = self.failover.lock();
+        failover.logic.returned();
+        self.publish_generation(&failover);
+        drop(failover);
+        self.swap(&mut paths, |_| ());
     }
 
     /// Puts a request aside that a lost path leaves behind; gives it back if that is not possible.
-    pub(crate) fn park_lost(
+    pub(crate) fn requeue_lost(
         &self,
         path: (&Published, Loss),
         info: Info,
@@ -250,7 +257,7 @@ impl Session {
         cid: u16,
         io: IoHandle,
     ) -> Option<IoHandle> {
-        let parked = self.park.lock().put_lost(path, info, user_hdr, cid, io);
-        parked.err()
+        let waiting = self.failover.lock().put_lost(path, info, user_hdr, cid, io);
+        waiting.err()
     }
 }

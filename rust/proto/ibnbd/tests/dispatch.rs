@@ -5,8 +5,8 @@
 #[path = "../../ibtrs/tests/interleave/mod.rs"]
 mod interleave;
 
-use ibnbd_proto::gate::{self, Disk, Verdict};
-use ibnbd_proto::state::Gate;
+use ibnbd_proto::dispatch::{self, Disk, Dispatch};
+use ibnbd_proto::state::QueueState;
 use interleave::{explore, Stage, Thread};
 
 /// What the server calls the device, before and after it was opened again.
@@ -15,13 +15,13 @@ const NEW: u32 = 2;
 
 #[derive(Clone, Debug)]
 struct World {
-    gate: Gate,
+    queue_state: QueueState,
     gone: bool,
     device_id: u32,
-    held: Option<()>,
+    queued_here: Option<()>,
     queued: u32,
     /// The server was told of another life: the old number means something else.
-    fresh: bool,
+    reopened: bool,
     sent: u32,
     failed: u32,
     /// Threads that may move the gate yet.
@@ -43,11 +43,11 @@ struct View<'a>(&'a Stage<World>);
 impl Disk for View<'_> {
     type Request = ();
 
-    fn gate(&self) -> Gate {
-        self.0.act(|w| w.gate)
+    fn queue_state(&self) -> QueueState {
+        self.0.act(|w| w.queue_state)
     }
-    fn set_gate(&self, gate: Gate) {
-        self.0.act(|w| w.gate = gate)
+    fn set_queue_state(&self, queue_state: QueueState) {
+        self.0.act(|w| w.queue_state = queue_state)
     }
     fn is_gone(&self) -> bool {
         self.0.act(|w| w.gone)
@@ -64,14 +64,14 @@ impl Disk for View<'_> {
     // Steps are in order here.
     fn barrier(&self) {}
     fn put(&self, _tag: u32, (): ()) -> Result<(), ()> {
-        self.0.act(|w| match w.held.replace(()) {
+        self.0.act(|w| match w.queued_here.replace(()) {
             None => Ok(()),
             Some(()) => Err(()),
         })
     }
     fn requeue(&self, _tag: u32) {
         self.0
-            .act(|w| w.queued += u32::from(w.held.take().is_some()))
+            .act(|w| w.queued += u32::from(w.queued_here.take().is_some()))
     }
     fn requeue_all(&self) {
         self.requeue(0)
@@ -87,11 +87,11 @@ fn submitter(view: &View<'_>, wrong: Wrong) {
             return;
         }
         view.0.act(|w| w.queued -= 1);
-        match gate::verdict(view) {
-            Verdict::Send(id) => {
+        match dispatch::dispatch(view) {
+            Dispatch::Send(id) => {
                 // What passed before the gate was closed has the number of before.
                 view.0.act(|w| {
-                    let right = if w.gate == Gate::Pass && w.fresh {
+                    let right = if w.queue_state == QueueState::Live && w.reopened {
                         NEW
                     } else {
                         id
@@ -101,34 +101,34 @@ fn submitter(view: &View<'_>, wrong: Wrong) {
                 });
                 return;
             }
-            Verdict::Fail => return view.0.act(|w| w.failed += 1),
-            Verdict::Hold if wrong == Wrong::LooksOnce => {
+            Dispatch::Fail => return view.0.act(|w| w.failed += 1),
+            Dispatch::Queue if wrong == Wrong::LooksOnce => {
                 view.put(0, ()).expect("its own place");
             }
-            Verdict::Hold => gate::hold(view, 0, ()).expect("its own place"),
+            Dispatch::Queue => dispatch::queue(view, 0, ()).expect("its own place"),
         }
     }
 }
 
 /// The server has forgotten the device, and opens it again.
 fn opener(view: &View<'_>, wrong: Wrong) {
-    view.0.act(|w| w.fresh = true);
+    view.0.act(|w| w.reopened = true);
     if wrong == Wrong::OpensEarly {
-        gate::set(view, Gate::Pass);
+        dispatch::set_state(view, QueueState::Live);
         view.set_device_id(NEW);
     } else {
-        gate::open(view, NEW);
+        dispatch::open(view, NEW);
     }
 }
 
 fn play(threads: &[Thread<World>], check: impl Fn(&World)) -> Result<usize, String> {
     let world = World {
-        gate: Gate::Hold,
+        queue_state: QueueState::Quiesced,
         gone: false,
         device_id: OLD,
-        held: None,
+        queued_here: None,
         queued: 1,
-        fresh: false,
+        reopened: false,
         sent: 0,
         failed: 0,
         movers: threads.len() - 1,
@@ -148,7 +148,7 @@ macro_rules! mover {
 }
 
 fn all_over(w: &World) {
-    assert_eq!((w.held, w.queued), (None, 0), "the request is lost");
+    assert_eq!((w.queued_here, w.queued), (None, 0), "the request is lost");
     assert_eq!(w.sent + w.failed, 1, "the request is lost");
 }
 
@@ -170,7 +170,7 @@ fn a_disk_goes_while_requests_wait() {
     let threads: [Thread<World>; 3] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
         mover!(|view| opener(view, Wrong::Nothing)),
-        mover!(|view| gate::go(view)),
+        mover!(|view| dispatch::fail_all(view)),
     ];
     let states = play(&threads, all_over);
     assert!(states.unwrap() > 50);
@@ -180,7 +180,7 @@ fn a_disk_goes_while_requests_wait() {
 fn no_request_waits_for_a_disk_that_is_gone() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| gate::go(view)),
+        mover!(|view| dispatch::fail_all(view)),
     ];
     let states = play(&threads, |w| {
         all_over(w);
@@ -193,7 +193,7 @@ fn no_request_waits_for_a_disk_that_is_gone() {
 fn requests_fail_when_they_have_waited_too_long() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| gate::set(view, Gate::Fail)),
+        mover!(|view| dispatch::set_state(view, QueueState::Failing)),
     ];
     let states = play(&threads, |w| {
         all_over(w);
