@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Permits for administrative messages: chunks at the end of the queue that no
-//! I/O uses.
+//! Permits for administrative messages. The last chunks of the queue are
+//! reserved for them; no I/O uses these.
 
 use crate::session::Session;
 use ibtrs_proto::permit::{
@@ -24,7 +24,7 @@ use kx::{
     mm::in_reclaim, //
 };
 
-/// Who holds the reserved chunks.
+/// The reserved chunks that are in use.
 #[pin_data]
 pub(crate) struct Admin {
     #[pin]
@@ -36,7 +36,7 @@ pub(crate) struct Admin {
 struct State {
     /// Of all that could ever be reserved; below the number that is.
     free: FreeIds,
-    /// Messages that their senders gave up and the server has not answered.
+    /// Messages that the server has not answered, and that no sender waits for any more.
     late: [Option<SyncIo>; DepthSplit::MESSAGES as usize],
 }
 
@@ -65,8 +65,8 @@ impl Admin {
         })
     }
 
-    /// Tells lockdep that its lock is one that reclaim may wait for: devices are opened
-    /// anew with these messages.
+    /// Tells lockdep that its lock is one that reclaim may wait for: these messages
+    /// open devices again.
     pub(crate) fn needed_in_reclaim(&self) {
         in_reclaim(|| drop(self.state.lock()));
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One attempt to connect a path, and the connections that it made.
+//! A connection attempt of a path, and the connections that it made.
 //!
-//! A path lives as long as the operator wants it; what it has of the RDMA
-//! device, and what it knows of the server, belongs to an attempt and goes with
-//! it. Late events of an attempt can thus never be taken for those of the next.
+//! A path lives as long as the operator wants it. Its RDMA resources, and what it
+//! knows of the server, belong to one attempt and end with it. A late event of an
+//! attempt is therefore never taken for an event of the next.
 
 use crate::{
     con::Con,
@@ -156,7 +156,7 @@ pub(crate) struct Attempt {
     pub(crate) heartbeat: PathHeartbeat,
     /// The last round trip of a heartbeat in nanoseconds; 0 before the first.
     latency_ns: Atomic<u64>,
-    /// The server was asked for a sign of life, see [`crate::timeout`].
+    /// A probe is under way, see [`crate::timeout`].
     pub(crate) probing: AtomicFlag,
     /// The server has broken the protocol.
     broken: AtomicFlag,
@@ -199,8 +199,8 @@ impl Attempt {
         self.path.log()
     }
 
-    /// Something broke, which `what` says: the path is given up if the attempt
-    /// is the present one.
+    /// Fails the path if the attempt is the present one; `what` is the reason
+    /// for the log.
     ///
     /// # Context
     ///
@@ -289,8 +289,8 @@ impl Attempt {
         }
     }
 
-    /// Ends the connections. Requests that were in flight are parked, to be
-    /// sent by another path; the session is to be pumped afterwards. What is left of the
+    /// Ends the connections. Requests that were in flight go on the requeue list, to be sent
+    /// by another path; the caller kicks the requeue afterwards. What is left of the
     /// connections is to be dropped after that: a device may be slow to give queue pairs up.
     ///
     /// What is left reaches no memory of the requests: the protection domain is this

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One connection of a path: what its completions mean.
+//! One connection of a path: handles its completions.
 
 use crate::{
     attempt::Attempt,

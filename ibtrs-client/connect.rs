@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Setting up the connections of a path (protocol 2.2).
+//! Connects a path (protocol 2.2).
 //!
-//! The service connection comes first, as the server says there how deep the
-//! queue is. All others are then brought up together, each step for all of
-//! them before the next, so that the time does not grow with their number.
+//! The service connection comes first: on it, the server announces its queue depth.
+//! The other connections are then set up together, each step for all of them
+//! before the next, so that the time does not grow with their number.
 
 use crate::{
     attempt::{
@@ -249,18 +249,18 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
     attempt.set_ended();
 }
 
-/// The turn of an attempt to do what those of a session do one after the other.
+/// A token that one attempt of the session holds at a time.
 struct TokenGuard<'a> {
     attempt: &'a Attempt,
     token: &'a Token,
 }
 
 impl<'a> TokenGuard<'a> {
-    /// How often it looks whether the turn of another one is over.
+    /// Time between two tries to take the token.
     const PAUSE_MS: u32 = 20;
 
-    /// Waits for its turn as long as `wanted` says that there is need for it, or goes on without
-    /// after `wait_ms`. None when there is no need.
+    /// Waits for the token while `wanted` holds, or goes on without it after `wait_ms`. `None`
+    /// when it is not wanted.
     ///
     /// # Errors
     ///
@@ -369,8 +369,8 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Est
 /// Whether the server may make a session for a connection (protocol 2.2).
 ///
 /// Two paths that ask for it at once can be given a session each by a server in
-/// C, so that they take turns. One that gets no answer does not make the others
-/// wait for long.
+/// C, so they ask one after the other. A path that gets no answer does not make
+/// the others wait for long.
 struct FirstConn<'a> {
     attempt: &'a Attempt,
     guard: Option<TokenGuard<'a>>,

@@ -3,23 +3,23 @@
 //! The client of IBTRS: sessions with a server, for block devices and others
 //! above.
 //!
-//! [`Session`] is the interface. A session has [`Path`]s, which last as long as
-//! the operator wants them. What a path has of an RDMA device belongs to an
-//! [`attempt::Attempt`] to connect it: connections ([`con::Con`]) and the requests
-//! in flight ([`request::Request`]). State changes follow
-//! [`ibtrs_proto::fsm::client_path`] and are carried out by work items;
-//! submitters never wait for them.
+//! [`Session`] is the interface. A session has [`Path`]s, which live as long as
+//! the operator wants them. The RDMA resources of a path belong to one connection
+//! attempt ([`attempt::Attempt`]): connections ([`con::Con`]) and the requests in
+//! flight ([`request::Request`]). State changes follow
+//! [`ibtrs_proto::fsm::client_path`] and run in work items; submitters never wait
+//! for them.
 //!
 //! | Module | What for |
 //! |---|---|
-//! | [`session`] | the interface; which paths there are |
+//! | [`session`] | the interface, the list of paths |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
-//! | [`timeout`] | requests that take too long |
-//! | [`poll`] | connections that are polled |
+//! | [`timeout`] | request timeouts |
+//! | [`poll`] | polled connections |
 //! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
 //! # Work queues

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connected paths of a session, and how one of them is chosen.
+//! The connected paths of a session, and the choice of one.
 //!
-//! Submitters read the set under RCU, and write nothing that others share but
-//! what the policy needs: round-robin a cursor of the CPU's own, min-inflight the
-//! path's count, min-latency nothing.
+//! Submitters read the paths under RCU. They write nothing that CPUs share, except
+//! what the policy needs: round robin moves a per-CPU cursor, min-inflight counts
+//! requests on the path, min-latency writes nothing.
 
 use crate::{
     attempt::PathConn,
@@ -36,12 +36,12 @@ use kx::{
 /// The connected paths.
 pub(crate) struct Multipath {
     pub(crate) paths: KVec<Arc<PathConn>>,
-    /// The life that I/O must be built for; it says as well whether I/O may be submitted, not
-    /// administrative messages only.
+    /// The generation that I/O must be built for; it says as well whether I/O may be
+    /// submitted, not administrative messages only.
     pub(crate) generation: Generation,
 }
 
-/// Paths that have refused a request, by their place in the set.
+/// Paths that have refused a request, by their index.
 #[derive(Default)]
 struct Tried(u128);
 

@@ -2,8 +2,8 @@
 
 //! A path: one pair of addresses, and its state.
 //!
-//! A path is made and removed by the operator, and connected again and again
-//! meanwhile; see [`crate::attempt`] for what belongs to one connection.
+//! The operator adds and removes a path. In between it may be connected many
+//! times; [`crate::attempt`] has what belongs to one attempt.
 
 use crate::{
     attempt::{
@@ -69,7 +69,7 @@ mod state;
 struct Fsm {
     machine: Machine,
     todo: Steps<Actions>,
-    /// States that the operator has not been told of.
+    /// States without a uevent so far.
     pending_uevents: Steps<State>,
     /// Attempts that have succeeded or failed.
     outcomes: u64,

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connections that are polled.
+//! Polled connections.
 //!
-//! Their completions interrupt nobody: they are handled by whoever waits for a
-//! request, in his own context. There is not always somebody who does. A task may
-//! be stopped while its requests are in flight; a flush belongs to no task that
-//! would poll for it; and a request that is sent again by another path may be
-//! all that is left of one that has gone. So the session itself looks at these
-//! connections too, a few times a second. What is found there by a path's end is
-//! reaped while the path is torn down.
+//! Their completions raise no interrupt. The task that waits for a request handles
+//! them. Such a task does not always exist: it may be stopped while its requests
+//! are in flight, a flush belongs to no task that polls for it, and the submitter
+//! of a request that failed over may be gone. So the session polls these
+//! connections too, a few times a second. When a path is torn down, a worker
+//! drains them.
 //!
-//! Nothing else depends on them: heartbeats, fences and administrative messages go
-//! by the service connection, and so does the news that the other side has left.
+//! Nothing else depends on them: heartbeats, fences and administrative messages use
+//! the service connection, and so does the notification that the peer has left.
 
 use crate::{
     con::Con,

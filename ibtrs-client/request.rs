@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests in flight: one slot for each chunk of the server.
+//! In-flight requests: one slot for each chunk of the server.
 //!
-//! A request ends when nobody needs its memory any more:
+//! A request ends when its memory is no longer in use:
 //!
-//! - a read, when the server has answered and its key is invalid: by the server, as
-//!   far as our own device vouches for that, else by us;
-//! - a write from the memory itself, when the server has answered and the
-//!   message was acknowledged, as the device may send it again until then;
-//! - a write of more pieces than a message can have, through a registration,
-//!   when the server has answered and the registration was invalidated;
-//! - a small read, when the server has answered: its data is in a
-//!   [`ReadBuffer`], and the server never had a key of the read's own memory.
+//! - a read, when the server has answered and the key is invalid: invalidated by the
+//!   server, as far as our own device confirms that, otherwise by us;
+//! - a write from its own memory, when the server has answered and the message was
+//!   acknowledged, as the device may retransmit it until then;
+//! - a write with more pieces than one message can have, through a registration,
+//!   when the server has answered and the registration was invalidated.
 //!
-//! A request whose users have given it up before the server has answered has no memory
-//! any more: see [`cancel`].
+//! A request that was cancelled before the server answered has no memory any more:
+//! see [`cancel`].
 //!
-//! Whatever ends a request takes it out of the slot under the slot's lock, so it
-//! ends once. When the path goes, requests without an answer are taken out with
-//! what it takes to send them again: see [`take`].
+//! A request leaves its slot under the slot's lock, so it ends once. When the path
+//! is torn down, requests without an answer are taken out with everything that is
+//! needed to send them again: see [`take`].
 
 use crate::{
     attempt::{
@@ -171,7 +169,7 @@ struct Inner {
 
 /// A request in flight.
 struct InFlight {
-    /// None while its users are being told that it has failed.
+    /// None while the request ends early for its users.
     io: Option<Carried>,
     /// What it takes to send it again, but for the user header, which is at the
     /// beginning of the slot's own.
@@ -189,7 +187,7 @@ struct InFlight {
     messages: u64,
     /// Who may still use the keys of the region.
     key: Key,
-    /// The request was given up.
+    /// The request was cancelled.
     cancelled: bool,
     result: Result<(), Errno>,
 }
@@ -682,7 +680,7 @@ pub(crate) struct Answer {
     pub(crate) rkey: Option<u32>,
 }
 
-/// Why an answer is none: the server breaks the protocol.
+/// Why an answer is refused: the server breaks the protocol.
 pub(crate) enum Stray {
     /// No request waits for it.
     Unasked,
@@ -696,7 +694,7 @@ pub(crate) enum Stray {
 ///
 /// # Errors
 ///
-/// The path is to be given up; the request is sent again by another one then.
+/// The caller fails the path; the request fails over then.
 pub(crate) fn answered(
     qp: &QpRef<'_, Con>,
     slot: SlotRef<'_, Con>,
@@ -778,9 +776,9 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
     }
 }
 
-/// Gives the request of `slot` up, which the server does not answer: its users are told
-/// that it has failed as soon as nobody else needs its memory. It stays in its slot, and
-/// ends when it is answered, or is left to the session with the path.
+/// Cancels the request of `slot`, which the server has not answered: it ends for its
+/// users as soon as its memory is no longer in use. It stays in its slot, and ends when
+/// it is answered, or is left to the session with the path.
 ///
 /// # Context
 ///
@@ -799,7 +797,7 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let Some(qp) = conn.qps.get(usize::from(in_flight.cid)) else {
         return;
     };
-    // What is not acknowledged yet is looked at later.
+    // Send not completed yet; retried at the next timeout.
     if in_flight.cancelled || in_flight.unsent {
         return;
     }
@@ -824,8 +822,7 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     }
 }
 
-/// Tells the users of a request that was given up that it has failed, if it is to be
-/// done now.
+/// Ends a cancelled request for its users, if its memory is no longer in use.
 fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let mut inner = slot.inner.lock();
     let in_flight = inner.in_flight.as_mut();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What becomes of requests that wait: they are sent by a path that is
-//! connected, after a fence if another path had them, or end with an error.
+//! Resubmits or fails the requests on the requeue list. A request last sent on a
+//! lost path waits until the epoch of that path is fenced.
 //!
-//! The decisions are [`ibtrs_proto::failover`]'s. They are carried out by one
-//! work item at a time, which is queued whenever one of them may have changed.
+//! [`ibtrs_proto::failover`] decides; one work item, queued whenever a decision may
+//! have changed, carries the decisions out.
 
 use crate::{
     multipath::Multipath,
@@ -38,7 +38,7 @@ use kx::work::WorkItem;
 const FULL_PAUSE_MS: u32 = 2;
 
 impl Session {
-    /// Looks after the requests that wait, soon.
+    /// Queues the work that resubmits or fails the requests on the requeue list.
     ///
     /// # Context
     ///
@@ -53,9 +53,9 @@ impl Session {
         self.requeue_work.flush();
     }
 
-    /// Looks whether requests that wait are still wanted: those that are not
-    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) end with `EIO`. The
-    /// same happens to requests that are about to wait later on.
+    /// Ends the waiting requests that are no longer wanted
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) with `EIO`, now and
+    /// when others come to the requeue list later.
     ///
     /// # Context
     ///
@@ -64,7 +64,7 @@ impl Session {
         self.flush_requeue();
     }
 
-    /// Lets everything that waits, and all that comes, fail.
+    /// Fails all waiting requests, and all later ones.
     pub(crate) fn refuse_all(self: &Arc<Self>) {
         self.failover.lock().logic.close();
         self.kick_requeue();
@@ -80,7 +80,7 @@ impl Session {
         self.kick_requeue();
     }
 
-    /// Nothing of the attempt `epoch` can come to life again.
+    /// The server executes nothing of the attempt `epoch` any more.
     pub(crate) fn fenced(&self, epoch: u32) {
         for tag in 0..self.depth_split().queue_depth() {
             let mut failover = self.failover.lock();
@@ -114,8 +114,7 @@ impl Session {
         }
     }
 
-    /// Does what is to be done with the request of a tag; tells whether it has to
-    /// be tried again.
+    /// Handles the request of one tag; returns whether it has to be retried.
     fn requeue_tag(&self, tag: u16, header: &mut Header) -> bool {
         self.with_multipath(|multipath| {
             let via = multipath.paths.first();
@@ -144,7 +143,7 @@ impl Session {
                     };
                     if waiting.io.is_cancelled() {
                         if !ext {
-                            // Such a server takes it for something else.
+                            // A server without the extensions would execute it.
                             waiting.io.done(Err(ETIMEDOUT));
                             return false;
                         }
@@ -157,7 +156,7 @@ impl Session {
                     drop(failover);
                     if entry.broke_too_often() && errno == Errno::EIO {
                         kx::pr_err_ratelimited!(
-                            "{}: a request fails: the server broke the protocol each of the {} times that it was sent\n",
+                            "{}: request failed: the server broke the protocol each of the {} times that it was sent\n",
                             self.name(),
                             MAX_BREAKS
                         );
@@ -205,7 +204,7 @@ impl Session {
         match sent {
             Ok(_) => false,
             Err((error, io)) if error == EAGAIN || error == ENOTCONN => {
-                // In the latter case the set is about to change.
+                // In the latter case the multipath is about to change.
                 let back = self.failover.lock().put_back(Waiting { io, ..waiting });
                 if let Err(io) = back {
                     io.done(Err(EIO));
@@ -219,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Lets requests fail if they have waited for too long.
+    /// Fails requests that have waited for longer than the queue timeout.
     fn expire(self: &Arc<Self>) {
         let limit_s = self.settings().queue_timeout_s.get();
         let mut failover = self.failover.lock();
@@ -246,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Tells the users of the session what has happened to it.
+    /// Reports session events to the users of the session.
     fn notify_users(self: &Arc<Self>) {
         loop {
             let call = self.failover.lock().logic.call();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that wait for a path, and the session's decisions about paths.
+//! Requests that wait for a path, and the failover state of the session.
 //!
-//! There is a place for each tag, made when the session is opened, so that
-//! nothing is allocated when a path is lost. Who parks a request pumps the
-//! session afterwards, see [`crate::requeue`].
+//! The list has one slot for each tag, allocated when the session is opened, so that
+//! the loss of a path allocates nothing. The caller that adds a request calls
+//! [`Session::kick_requeue`](crate::session::Session::kick_requeue) afterwards.
 
 use crate::{
     request::{
@@ -42,10 +42,9 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Tells the user of a request that was given up that it has failed, and makes a
-    /// message of it that means nothing. What it was may still be going on at the
-    /// server, with the chunk that it names: the server answers the message when that
-    /// is over.
+    /// Ends a cancelled request for its user, and turns it into a message without
+    /// effect. The server may still execute the request, with the chunk that it
+    /// names: it answers the message when that is over.
     pub(crate) fn make_noop(&mut self, header: &mut Header) {
         self.io.end_early(ETIMEDOUT);
         self.info.dir = Dir::Read;
@@ -145,12 +144,12 @@ impl FailoverState {
         }
     }
 
-    /// Names the present life, see [`Generation`].
+    /// Returns the present [`Generation`].
     pub(crate) fn generation(&self) -> Generation {
         Generation(self.logic.phase())
     }
 
-    /// Puts a request aside that no path has taken, and that was built for `generation`.
+    /// Adds a request that no path has taken, and that was built for `generation`.
     ///
     /// # Errors
     ///
@@ -182,7 +181,7 @@ impl FailoverState {
             .map_err(|io| (EINVAL, io))
     }
 
-    /// Puts a request aside that a path leaves behind.
+    /// Adds a request of a lost path.
     ///
     /// # Errors
     ///

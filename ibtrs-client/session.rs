@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sessions: what the layers above use.
+//! Sessions: the interface for the layers above.
 //!
 //! See [`crate::multipath`] for the connected paths, [`crate::requeue_list`] and
-//! [`crate::requeue`] for what happens to requests when these go.
+//! [`crate::requeue`] for requests whose path is lost.
 
 use crate::{
     admin::Admin,
@@ -86,14 +86,14 @@ pub struct SessionConfig<'a> {
     /// How many connections each path has beside those for ordinary I/O, whose
     /// requests end when somebody calls [`Session::poll`].
     pub nr_poll_queues: u16,
-    /// Who is told when the session is cut off and comes back.
+    /// Gets the events of the session.
     pub events: Arc<dyn SessionEvents>,
 }
 
 /// Gets the events of a session.
 ///
-/// They come one at a time, in turns: down, up, down and so on. The first is
-/// [`SessionEvents::down`], as [`Session::open`] itself tells of the first
+/// They come one at a time, and alternate: down, up, down and so on. The first
+/// is [`SessionEvents::down`], as [`Session::open`] itself tells of the first
 /// connection.
 ///
 /// # Context
@@ -106,12 +106,12 @@ pub trait SessionEvents: Send + Sync {
 
     /// The server can be reached again.
     ///
-    /// If `session_lost`, the server may have forgotten what was open on the session:
-    /// it must be opened anew. Requests are held until this returns, except
-    /// for administrative messages. Those that were submitted before end with
-    /// `ESTALE` then, as what they name may not exist any more: they are to be
-    /// built and submitted again. Should the session be lost meanwhile,
-    /// the requests stay where they are, and the next time is fresh as well.
+    /// If `session_lost`, the server may no longer know the devices of the session:
+    /// open them again. I/O is quiesced until this returns; administrative messages
+    /// are not. Those that were submitted before end with `ESTALE` then, as what they
+    /// name may not exist any more: they are to be built and submitted again. Should
+    /// the session be lost meanwhile, the requests stay where they are, and the next
+    /// call reports a lost session as well.
     fn up(&self, session_lost: bool);
 
     /// The server's upper layer tells something about what a number stands for; only
@@ -123,7 +123,7 @@ pub trait SessionEvents: Send + Sync {
     fn notice(&self, number: u32);
 }
 
-/// A span of a session's life during which the server knows the same devices.
+/// A session generation: the server knows the same devices as long as it lasts.
 ///
 /// A request that names a device of an earlier one is not sent: the server may
 /// have given its number to another device.
@@ -182,24 +182,24 @@ pub struct Session {
     nr_poll_queues: u16,
     /// The server's port, for paths that the operator adds.
     port: u16,
-    /// Whose turn it is with round-robin.
+    /// Cursor of the round-robin policy.
     pub(crate) round_robin: RoundRobin,
     #[pin]
     admin: Admin,
-    /// The attempt that asks the server for a session; 0 for none.
+    /// Held by the attempt that asks the server for a session.
     pub(crate) first_conn: Token,
-    /// The attempt that may take much of the memory in reserve; 0 for none.
+    /// Held by the attempt that may take much of the memory in reserve.
     pub(crate) reserve: Token,
     #[pin]
     wait_queue: WaitQueue,
     pub(crate) session_events: Arc<dyn SessionEvents>,
     #[pin]
     notices: Notices,
-    /// Nothing that a path needs waits for this: under it user space is told, and others who do
-    /// that may wait for memory.
+    /// Nothing that a path needs waits for this: uevents are sent under it, and other senders
+    /// may wait for memory.
     #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
-    /// Whether the server could be reached, as far as user space has not been told.
+    /// Changes of the connection that have no uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
     uevent_queue: Arc<Queue>,
@@ -503,7 +503,7 @@ impl Session {
         self.events_queue.clone()
     }
 
-    /// Returns the queue of what tells user space something: nothing else waits for it.
+    /// Returns the queue for uevents: nothing else waits for it.
     pub(crate) fn uevent_queue(&self) -> Arc<Queue> {
         self.uevent_queue.clone()
     }

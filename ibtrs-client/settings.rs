@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be set about a session while it runs.
+//! Settings of a session that can change while it runs.
 
 use ibtrs_proto::{
     backoff::{

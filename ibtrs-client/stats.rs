@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a path counts.
+//! Statistics of a path.
 //!
 //! Counters are per CPU: counting is one instruction on memory of the CPU's own.
 

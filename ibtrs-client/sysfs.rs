@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the operator sees of sessions and paths: `/sys/class/ibtrs-client/`, and
-//! events for user space.
+//! Sessions and paths in sysfs (`/sys/class/ibtrs-client/`), and their uevents.
 //!
-//! Each object here is made right after what it shows, and dropped before that
-//! goes, both where it may sleep. To drop one waits for those who read and write
-//! its files; nobody who does that waits for what happens after.
+//! Each object is created right after the thing that it shows, and dropped before that
+//! goes, both in sleepable context. The drop waits for readers and writers of its
+//! files, and none of them waits for anything after the drop.
 
 use crate::{
     path::Path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A line of text in memory of its own.
+//! A line of text in a fixed buffer.
 
 use core::fmt::{
     self,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that take longer than their users want.
+//! Request timeouts.
 //!
-//! There are two reasons: the path has gone without a sign, or the server's disk
-//! is slow. In the first case the request goes by another path, as soon as this
-//! one is given up. In the second, nothing is gained by that: the server would keep
-//! the second attempt until the first has ended, and the path would be lost for all
-//! other disks. So the server is asked for a sign of life, and the path is given up
-//! if none comes. Heartbeats would find that out, too, but they may be far
-//! apart.
+//! A request times out because the path is dead or because the backing device is slow.
+//! On a dead path the request fails over as soon as the path is failed. With a slow
+//! device a failover gains nothing: the server would keep the second copy until the
+//! first has ended, and all other disks would lose the path. So the client probes the
+//! server with a heartbeat, and fails the path if no answer comes. Periodic heartbeats
+//! would find a dead path too, but they may be far apart.
 
 use crate::{
     attempt::PathConn,
@@ -30,13 +29,13 @@ use kernel::{
 };
 use kx::work::WorkItem;
 
-/// How long the server has to answer.
+/// How long the server has to answer a probe.
 const PROBE_TIMEOUT_MS: u32 = 5000;
 
 impl Session {
-    /// The request with the chunk `tag` takes too long: the paths that have it are
-    /// looked at. One whose server is silent is given up, and the request is sent
-    /// again by another one, or when this one is back. It goes on in any case.
+    /// The request with the chunk `tag` has timed out: probes the paths that carry
+    /// it. A path whose server does not answer fails; the request is then sent by
+    /// another path, or when this one is back. The request goes on in any case.
     ///
     /// # Context
     ///
@@ -52,11 +51,11 @@ impl Session {
         });
     }
 
-    /// As [`Session::request_timeout`], of a request whose users have waited long enough, so that
-    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_given_up) says so. They are told that it has failed. The request
-    /// itself ends when the server has answered, or is sent again as a message that means
-    /// nothing, should its path be lost: before that, what it was may still be going
-    /// on at the server, in the chunk that it names.
+    /// As [`Session::request_timeout`], but cancels the request, for which
+    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true. It ends for its users
+    /// with `ETIMEDOUT`. Its chunk stays in use until the server has answered; should the path be
+    /// lost, the request is sent again as a message without effect, as the server may still execute
+    /// it with that chunk.
     ///
     /// The memory of a read is taken from the server for that. Should it have an answer
     /// later on, that costs the path, which is connected again.
@@ -75,12 +74,12 @@ impl Session {
     }
 }
 
-/// Requests of a disk that goes, whatever the server does.
+/// Requests of a disk that is removed by force.
 impl Session {
-    /// Gives the paths up that carry a request which nobody waits for any more
-    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) and which the server has not
-    /// answered. It ends with `EIO` as soon as nobody can reach its memory. All other requests
-    /// are sent again by another path, or when this one is back.
+    /// Fails the paths that carry an unanswered request which is no longer wanted
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). It ends with `EIO` as soon as
+    /// nobody can reach its memory. All other requests are sent again by another path, or when
+    /// this one is back.
     ///
     /// A server that carries such a request out for a long time does not take the path back
     /// before it has ended.
@@ -93,7 +92,7 @@ impl Session {
             for path in &multipath.paths {
                 if path.slots.iter().any(|slot| slot.is_unwanted()) {
                     path.attempt.error(fmt!(
-                        "a request of a disk that is unmapped by force is not answered"
+                        "unanswered request of a disk that is unmapped by force"
                     ));
                 }
             }
@@ -102,7 +101,7 @@ impl Session {
 }
 
 impl PathConn {
-    /// Asks the server for a sign of life, unless that is being done.
+    /// Sends a probe, unless one is under way.
     fn probe(&self) {
         let attempt = &self.attempt;
         // ORDERING: Pairs with the release in `run`: what the server said to the last question was
@@ -131,16 +130,16 @@ impl WorkItem<4> for Path {
             return;
         };
         let silent = attempt.heartbeat.is_silent();
-        // If not, it was another attempt that is gone.
-        // ORDERING: Pairs with the acquire in `probe`, which may begin anew from here on.
+        // If not, it was another attempt that is gone. ORDERING: Pairs with the acquire
+        // in `probe`, which may begin again from here on.
         if !attempt.probing.xchg(false, Release) {
             return;
         }
         if silent {
-            attempt.error(fmt!("a request is overdue, and the server is silent"));
+            attempt.error(fmt!("request timed out and the server does not respond"));
         } else {
             kx::pr_warn_ratelimited!(
-                "{}: a request is overdue, but the server is there: its disk is slow\n",
+                "{}: request timed out; the server responds, its backing device is slow\n",
                 attempt.log()
             );
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Waiting for something to change somewhere.
+//! Tasks that wait until a session or a path has changed.
 
 use kernel::{
     new_condvar,
@@ -12,7 +12,7 @@ use kernel::{
     }, //
 };
 
-/// Says that something has changed; whoever waits looks for himself what it is.
+/// Wakes tasks after a change; each checks its own condition.
 #[pin_data]
 pub(crate) struct WaitQueue {
     #[pin]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Admission of connections (protocol 2.3).
+//! Accepts or rejects connection requests (protocol 2.3).
 
 use crate::{
     con::{
@@ -74,7 +74,7 @@ impl Incoming {
     }
 }
 
-/// A connection that waits for its admission.
+/// A connection request that waits to be accepted.
 pub(crate) struct PendingConn {
     id: CmId,
     request: Result<ConnReq, HandshakeError>,
@@ -94,13 +94,13 @@ impl PendingConn {
     }
 }
 
-/// What tells a path from all others: the UUIDs of its session and of itself.
+/// Identifies a path: the UUIDs of its session and of itself.
 type PathName = ([u8; 16], [u8; 16]);
 
-/// The connections that wait for their admission, the oldest first.
+/// Connection requests that wait to be accepted, the oldest first.
 pub(crate) struct Backlog {
     pending: KVVec<PendingConn>,
-    /// The path of the one that is being admitted.
+    /// The path of the request that is being accepted.
     now: Option<PathName>,
 }
 
@@ -112,7 +112,7 @@ impl Backlog {
         })
     }
 
-    /// Takes a connection in; it comes back if too many wait.
+    /// Adds a request; returns it if the backlog is full.
     fn push(&mut self, pending: PendingConn) -> Result<(), CmId> {
         if !setup::may_wait(self.pending.len(), pending.is_further()) {
             return Err(pending.id);
@@ -122,14 +122,14 @@ impl Backlog {
             .map_err(|full| full.0.id)
     }
 
-    /// Takes the next one out, whose admission begins; that of the last one has ended.
+    /// Takes the next request, whose accept begins; that of the last one has ended.
     fn next(&mut self) -> Option<PendingConn> {
         let next = self.pending.remove(0).ok();
         self.now = next.as_ref().and_then(PendingConn::path);
         next
     }
 
-    /// Tells whether a connection of that path waits for its admission, or is being admitted.
+    /// Returns whether a connection of that path waits to be accepted, or is being accepted.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let path = Some((path.session.uuid, path.uuid));
         self.now == path || self.pending.iter().any(|pending| pending.path() == path)
@@ -147,14 +147,14 @@ impl CmHandler for Incoming {
             came: Instant::now(),
         };
         self.server.backlog.lock().push(pending).inspect_err(|_| {
-            pr_warn_ratelimited!("connection refused: too many wait for admission\n");
+            pr_warn_ratelimited!("connection refused: the backlog is full\n");
         })?;
         self.server.accept.enqueue(self.server.clone());
         Ok(())
     }
 }
 
-/// Admissions, one after the other.
+/// Accepts connection requests, one after the other.
 impl WorkItem for Server {
     type Pointer = Arc<Self>;
 

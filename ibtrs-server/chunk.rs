@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The body of a chunk: what a request in service needs, passed from hand to
-//! hand.
+//! Chunks: the memory of one request number on one path, and everything else that a
+//! request in service needs.
 
 use crate::{
     con::MAX_USER_HDR,
@@ -52,7 +52,7 @@ const NOTHING: ServerRequest = ServerRequest {
     need_inval: false,
 };
 
-/// Where a body is.
+/// The place of a chunk.
 #[pin_data]
 pub(crate) struct ChunkSlot {
     /// No request is in service.
@@ -67,7 +67,7 @@ pub(crate) struct ChunkSlot {
 }
 
 impl ChunkSlot {
-    /// Makes a slot whose body is to be put there.
+    /// Creates an empty slot.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             idle <- new_spinlock_irq!(None, "ChunkSlot::idle"),
@@ -77,14 +77,14 @@ impl ChunkSlot {
         }? Error)
     }
 
-    /// Takes the body for a request; none if a request has it.
+    /// Takes the chunk for a request; none if a request has it.
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         self.idle.lock().take()
     }
 
-    /// Puts the body back after `answer` was done with it: the next request
-    /// may come as soon as the client has the answer, so both happen under the
-    /// lock. If the answer could not be sent, the body comes back.
+    /// Puts the chunk back after `answer` has used it: the next request may
+    /// come as soon as the client has the answer, so both happen under the
+    /// lock. If the answer could not be sent, the chunk comes back.
     pub(crate) fn put_after(
         &self,
         mut chunk: KBox<Chunk>,
@@ -100,18 +100,18 @@ impl ChunkSlot {
         }
     }
 
-    /// Puts the body back.
+    /// Puts the chunk back.
     pub(crate) fn put(&self, chunk: KBox<Chunk>) {
         *self.idle.lock() = Some(chunk);
     }
 
-    /// Takes the body when no request will ever come again, and the connections are gone.
+    /// Takes the chunk when no request will ever come again, and the connections are gone.
     pub(crate) fn take_last(&self) -> Option<KBox<Chunk>> {
         let unsent = || self.unsent.take().map(|(chunk, _)| chunk);
         self.take().or_else(unsent)
     }
 
-    /// Does something with an idle body.
+    /// Calls a function with the chunk, if it is idle.
     pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Chunk) -> T) -> Option<T> {
         let mut idle = self.idle.lock();
         idle.as_deref_mut().map(func)
@@ -139,7 +139,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Makes a chunk and its body in the protection domain of a path.
+    /// Creates a chunk in the protection domain of a path.
     ///
     /// # Context
     ///

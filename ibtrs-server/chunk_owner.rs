@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which path has a number in service; the shell around [`ibtrs_proto::chunk_owner`],
-//! which has the rules, and [`ibtrs_proto::serving`], which follows them.
+//! Chunk ownership: which path has a request number in service.
+//!
+//! [`ibtrs_proto::chunk_owner`] has the rules, [`ibtrs_proto::serving`] the order of the
+//! steps; this file provides the memory and carries them out.
 
 use crate::{
     chunk::{
@@ -134,7 +136,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// The body comes back: this path has a request of that number already.
+    /// The chunk comes back: this path has a request of that number already.
     pub(crate) fn claim(
         self: &Arc<Self>,
         slot: &ChunkSlot,
@@ -221,8 +223,9 @@ impl Session {
         }
     }
 
-    /// A request waits for one of the path `close`, which the client has given up,
-    /// in place of one of the path `displaced`, which is not served any more.
+    /// A request waits for one of the path `close`, which the client has
+    /// superseded, in place of one of the path `displaced`, which is not served
+    /// any more.
     fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
@@ -243,7 +246,7 @@ impl Session {
             return;
         };
         let Some(mut chunk) = slot.take_waiting() else {
-            // It is parked before the word names it.
+            // It is put there before the word names it.
             warn_on!(true);
             return self.release(path.tag, buf_id);
         };

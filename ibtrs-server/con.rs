@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One connection of a path: takes requests in.
+//! One connection of a path: receives requests.
 
 use crate::{
     chunk::{
@@ -75,7 +75,7 @@ pub(crate) const RECV_INFO: usize = 1;
 pub(crate) struct Con {
     pub(crate) path: Arc<Path>,
     pub(crate) cid: u16,
-    /// Answers that wait for room in the send queue.
+    /// Responses that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the parameters say.
+//! Values of the module parameters, checked together.
 
 use crate::chunk::SMALL_BYTES;
 use ibtrs_proto::{

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fences: a client asks by one path that requests of others be taken no more.
+//! Fences: by one path, a client asks the server to take no more requests of others.
 //!
-//! A path takes no request from the moment on that it is being closed (see
-//! [`Path::takes_requests`]), so that a fence closes the paths it is about and
-//! can be answered at once. What these paths have in service still holds its
-//! number ([`crate::chunk_owner`]). Only if the client wants to know that this has
-//! ended, too, the answer waits until the paths are gone.
+//! A path takes no request from the moment that its closing begins (see
+//! [`Path::takes_requests`]). So a fence closes the paths that it names and is answered at
+//! once. Requests that these paths have in service keep their number
+//! ([`crate::chunk_owner`]). If the client also asks for their end, the answer waits until
+//! the paths are gone.
 
 use crate::path::Path;
 use ibtrs_core::{
@@ -39,7 +39,7 @@ use kx::{
 /// Fences of a path that were not handled or answered yet, at most; a client
 /// needs one for each of its paths.
 const MAX_FENCES: usize = 256;
-/// How long to wait for room in a full send queue.
+/// How long to wait for SQ space.
 const RETRY_MS: u32 = 20;
 
 /// Fences that a path carried.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The message that completes a path, and its answer (protocol 2.4).
+//! The INFO request, which completes a path, and its response (protocol 2.4).
 
 use crate::{
     chunk::ChunkSlot,

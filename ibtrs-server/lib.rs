@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server of IBTRS: takes sessions in and hands their requests to a
+//! The server of IBTRS: accepts sessions and passes their requests to a
 //! [`Service`] above, such as the exports of IBNBD.
 //!
 //! A session ([`session::Session`]) has paths ([`path::Path`]), and a path has
-//! connections ([`con::Con`]) and chunks of memory, which its client writes
-//! requests into. The body of a chunk ([`chunk::Chunk`]) is either idle in its
-//! slot, or owned by the request that is in service ([`Request`]), so that a chunk
-//! cannot be in two hands.
+//! connections ([`con::Con`]) and chunks of memory, into which its client writes
+//! requests. A chunk ([`chunk::Chunk`]) is either idle in its slot or owned by the
+//! request in service ([`Request`]), so it never has two users.
 //!
-//! # Who can write what
+//! # Memory that a client can write
 //!
 //! With `always_invalidate`, which is the default, the layers above never see
 //! memory that a client can write to: headers and small writes are copied out
@@ -18,32 +17,32 @@
 //! registered. Without, only headers are copied. Chunks are the path's own, so
 //! that no other path of the session has a key for them, either.
 //!
-//! # Who comes first
+//! # Order between paths
 //!
-//! The number of a chunk is one for all paths of a session: a client that gives
-//! a path up sends the request again, under the same number, by another one.
-//! It is served when the first attempt is over ([`chunk_owner`]), and the path of
-//! that attempt is closed. A client that knows the extensions asks before, by a
-//! fence ([`fence`]).
+//! The number of a chunk is one for all paths of a session: when a path fails,
+//! the client sends the request again, with the same number, by another one. The
+//! server serves it when the first copy has ended ([`chunk_owner`]), and closes
+//! the path of that copy. A client that knows the extensions sends a fence before
+//! ([`fence`]).
 //!
-//! # Who waits for whom
+//! # Work queues
 //!
-//! Nothing that waits for a full queue of a disk, or for a session's devices to be
-//! closed, is on `Server::queue`; that is what `Server::slow` and `Server::wakes`
-//! are for, where each path and each session waits in a work of its own. Nobody
-//! waits for I/O to end: that is looked at now and then ([`teardown`]).
+//! Work that waits for the full queue of a disk, or for the closing of a session's
+//! devices, never runs on `Server::queue`, but on `Server::slow` and
+//! `Server::wakes`, where each path and each session has a work item of its own.
+//! No work waits for I/O to end: [`teardown`] polls for that.
 //!
-//! # Who gets memory
+//! # Memory of paths
 //!
-//! A path takes memory as it comes up ([`memory`]): nobody who has only asked for a connection has
-//! much. Its chunks are allocated when the client completes it, and kept for a while when
-//! it ends ([`pool`]).
+//! A path is charged for memory step by step as it comes up ([`memory`]): a client that has only
+//! asked for a connection gets little. The chunks are allocated when the client completes the
+//! path, and kept for a while after its end ([`pool`]).
 //!
 //! # Lock order
 //!
-//! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`,
-//! `Path::fsm`; `Con::parked`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks
-//! of the RDMA crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
+//! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`, `Path::fsm`;
+//! `Con::unsent`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
+//! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
 #![deny(unsafe_code)]
 

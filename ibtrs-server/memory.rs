@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who has how much memory; the shell around [`ibtrs_proto::quota`], which has the rules.
+//! Memory charges of paths and clients; [`ibtrs_proto::quota`] has the rules.
 
 use crate::server::Server;
 use ibtrs_proto::{
@@ -143,8 +143,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Begins the share of a path whose client comes from `addr`, and which will take what `needs`
-    /// says; `known` says that its session has a connected path.
+    /// Begins the charge of a path whose client comes from `addr`, and which will take what
+    /// `needs` says; `known` says that its session has a connected path.
     ///
     /// # Context
     ///

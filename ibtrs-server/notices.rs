@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notices: the service tells a client that something has changed.
+//! Notices: the service reports a change to a client.
 
 use crate::{
     path::Path,
@@ -25,7 +25,7 @@ use kernel::{
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
 pub struct Notices {
     session: Arc<Session>,
-    /// Whose turn it is to carry one.
+    /// The path that carries the next one.
     next_path: Atomic<u32>,
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path: a client's address and one of the server's, its connections, and its
-//! state.
+//! A path: an address of the client and one of the server, the connections, the state.
 
 use crate::{
     accept::Refusal,

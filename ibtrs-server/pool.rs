@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of paths that were lost, for when they come back.
+//! Memory of lost paths, kept for their reconnect.
 //!
-//! A chunk is contiguous, and a machine whose memory is full of cached files may not have a block of
-//! that size when a client connects again. So the blocks of a path are kept when it ends, for some
-//! minutes, unless others need the memory: together with what paths have, it is never more than they
-//! may have. What is in the blocks is wiped before, as another client may get them.
+//! A chunk is contiguous. When a client reconnects, a machine whose memory is full of page
+//! cache may have no free block of that size. So the blocks of a path are kept for some
+//! minutes after its end, unless others need the memory: kept blocks and the memory of
+//! paths together never exceed the limit for paths. The blocks are wiped first, as another
+//! client may get them.
 
 use crate::server::Server;
 use kernel::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Answers to requests (protocol 1.10).
+//! Sends the responses to requests (protocol 1.10).
 
 use core::mem::take;
 
@@ -45,14 +45,14 @@ use rdma::{
 /// The most that an answer takes: data, registration, invalidation, message.
 const ROOM: SqSpace = SqSpace { wrs: 4, sges: 2 };
 
-/// Answers of a connection that wait for room in its send queue.
+/// Responses of a connection that wait for SQ space.
 #[pin_data]
 pub(crate) struct Unsent {
     /// The chunks of the answers, oldest first.
     #[pin]
     queue: SpinLockIrq<Ring<u32>>,
-    /// There is one; apart from the queue so that a connection with room only
-    /// reads this.
+    /// There is one; apart from the queue so that a connection with SQ space
+    /// only reads this.
     some: AtomicFlag,
 }
 
@@ -67,7 +67,7 @@ impl Unsent {
 }
 
 /// Answers the request of the chunk `index`, which is no longer in service, and
-/// puts its body back.
+/// puts its chunk back.
 ///
 /// # Context
 ///
@@ -113,8 +113,8 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, r
 /// Any.
 pub(crate) fn retry(qp: &QueuePair<Con>) {
     let unsent = &qp.handler().unsent;
-    // ORDERING: Whoever parks an answer tries again under the lock after he set
-    // the flag, so a stale value here is made up for there.
+    // ORDERING: A caller that queues a response tries again under the lock
+    // after he set the flag, so a stale value here is made up for there.
     if unsent.some.load(Relaxed) {
         drain(qp, &mut unsent.queue.lock());
     }
@@ -147,7 +147,7 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
     qp.handler().unsent.some.store(false, Relaxed);
 }
 
-/// An answer could not be sent: the client gets none, so the path is given up.
+/// A response could not be sent: the client gets none, so the path fails.
 fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
     if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
         slot.put(chunk);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The service above and the listener below it.
+//! The interface of the service above, and the listener.
 
 use crate::{
     accept::{
@@ -95,9 +95,9 @@ pub struct SessionInfo<'a> {
 pub(crate) struct Server {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) config: Config,
-    /// Names this life of the server to clients.
+    /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// For what ends soon: admissions, state changes, heartbeats, fences.
+    /// For short work: accepts, state changes, heartbeats, fences.
     pub(crate) queue: Arc<Queue>,
     /// For the ends of paths and sessions, which wait for connections to end, and for devices to
     /// be closed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sessions: a client's paths, and what they have in common.
+//! Sessions: the paths of one client, and what they share.
 
 use crate::{
     chunk_owner::ChunkOwners,
@@ -238,7 +238,7 @@ impl Session {
         let paths = self.paths.lock();
         for _ in 0..=paths.len() + 1 {
             let next = self.last_tag.fetch_add(1, Relaxed).wrapping_add(1);
-            // CAST: Numbers begin anew after 65535.
+            // CAST: Numbers begin again after 65535.
             let tag = PathTag::new(next as u16);
             let free = tag.filter(|tag| paths.iter().all(|path| path.tag != *tag));
             if free.is_some() {

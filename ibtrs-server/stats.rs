@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a path counts.
+//! Statistics of a path.
 
 use ibtrs_core::stats::{
     Batches,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the operator sees of sessions and paths: `/sys/class/ibtrs-server/`, and
-//! events for user space.
+//! Sessions and paths in sysfs (`/sys/class/ibtrs-server/`), and their uevents.
 //!
-//! A directory is dropped before what it shows goes, where it may sleep: that
-//! waits for those who read and write its files, which takes them no time.
+//! A directory is dropped before the thing that it shows, in sleepable context: the drop
+//! waits for readers and writers of its files, which are quick.
 
 use crate::path::Path;
 use ibtrs_core::convert::{

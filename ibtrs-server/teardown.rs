@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The end of a path.
+//! Teardown of a path.
 //!
-//! A disk may keep requests in service for as long as it likes. No thread waits
-//! for that: it is looked at now and then, so that any number of paths can wait.
+//! A backing device may keep requests in service without limit. No thread waits for them: a
+//! work item polls, so that any number of paths can be in teardown.
 
 use crate::path::Path;
 use ibtrs_proto::fsm::server_path::{
@@ -22,7 +22,7 @@ const LONGEST_PAUSE: u32 = 8;
 impl Path {
     /// Ends the connections; the requests in service go on.
     ///
-    /// Nobody else waits for this: other paths, other sessions and admissions go
+    /// Nobody else waits for this: other paths, other sessions and accepts go
     /// on.
     fn tear_down(self: &Arc<Self>) {
         self.heartbeat_work.disable_sync();
@@ -74,7 +74,7 @@ impl Path {
     /// Keeps the memory of the chunks for the next that comes.
     ///
     /// One of them may be missing: whoever takes a request that waited sees that the path is being
-    /// closed, and puts its body back a moment after this looks for it (`Session::serve_woken`,
+    /// closed, and puts its chunk back a moment after this looks for it (`Session::serve_woken`,
     /// `Session::supersede`). That chunk is freed with the path then, which the other thread holds
     /// as long, and is not kept. Its bytes count as given back that much too early.
     fn give_chunks_back(&self) {

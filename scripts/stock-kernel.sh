@@ -18,7 +18,7 @@ TAKEN=(arch/x86/crypto crypto lib fs/9p fs/configfs fs/ext4 fs/xfs fs/overlayfs 
 	drivers/block drivers/infiniband/core drivers/infiniband/sw drivers/md drivers/nvme
 	drivers/net/dummy.ko drivers/net/veth.ko drivers/net/virtio_net.ko)
 
-# Made anew when this changes.
+# Made afresh when this changes.
 key=$(sha256sum "$0" | cut -c1-12)
 pointer=$IBTRS_CACHE/kernel/stock-$key
 new=$pointer.new

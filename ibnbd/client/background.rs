@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work that goes on when the user who asked for it has left.
+//! Work that continues after the user who asked for it has left.
 //!
-//! A message to the server is not taken back when a signal comes: its answer may
-//! still mean that a device is open there. So what has to be brought to an end is
-//! done by a worker, which gets no signals.
+//! A signal does not take back a message to the server: its answer may still mean that
+//! a device is open there. So a worker, which gets no signals, brings such work to an
+//! end.
 //!
 //! Contexts: *may sleep*.
 

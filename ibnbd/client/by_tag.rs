@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk keeps of each of its requests.
+//! A value for each tag of a disk.
 
 use kernel::prelude::*;
 

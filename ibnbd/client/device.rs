@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices that the server has opened for us, and opens again when it was
-//! restarted.
+//! Devices that the server has opened for us, and opens again after a restart.
 //!
 //! Contexts: *may sleep*, where nothing else is said.
 
@@ -116,7 +115,7 @@ struct Inner {
     rsp: OpenRsp,
     /// What its cache has lived through, as far as that is known.
     cache_run: Identity,
-    /// The life of the server that `standing` is about.
+    /// The session generation that `standing` is about.
     generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
     disk: Option<Arc<GenDisk<Queue>>>,
@@ -213,8 +212,8 @@ impl Device {
         self.inner.lock().shown
     }
 
-    /// Says which disk user space sees from now on, which has been told when this returns. Or
-    /// that it is unmapped: then nobody does anything with the disk any more.
+    /// Sets the disk that user space sees from now on; its uevents are sent when this
+    /// returns. Or that it is unmapped: then nobody does anything with the disk any more.
     ///
     /// # Context
     ///
@@ -256,7 +255,7 @@ impl Device {
         self.tell_soon();
     }
 
-    /// The server has forgotten the device; requests wait from now on.
+    /// The server has lost the session; the queue is quiesced from now on.
     pub(crate) fn session_lost(self: &Arc<Self>, generation: u32) {
         let mut inner = self.inner.lock();
         inner.generation = generation;
@@ -340,7 +339,7 @@ impl Device {
         Err(ESTALE)
     }
 
-    /// Takes over a size that a user has found out, for a server that does not tell.
+    /// Takes over a size that a user has found out, for a server that sends no notices.
     ///
     /// # Errors
     ///
@@ -382,7 +381,7 @@ impl Device {
         kx::pr_info_ratelimited!("ibnbd{}: {} is open again\n", self.number, *self.name);
         if write_through {
             kx::pr_info_ratelimited!(
-                "ibnbd{}: the server's disk has a write cache now, which is written through until the disk is mapped anew\n",
+                "ibnbd{}: the server's disk has a write cache now, which is written through until the disk is mapped again\n",
                 self.number
             );
         }
@@ -453,7 +452,7 @@ impl Device {
         self.uevents.disable_sync();
         self.forcing.disable_sync();
         self.close_asking(queue);
-        // Not before: it has to know when the server has forgotten the number.
+        // Not before: it has to know when the server has lost the session.
         self.events.remove(self);
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the requests of a disk need to know, and those of them that wait.
+//! The state of a disk that decides how its requests are dispatched.
 //!
-//! The server names a device by a number, which it has forgotten when it was
-//! restarted. Until the device is open again, requests are kept here, each in the
-//! place of its tag; then they are queued once more, and decided about anew.
+//! The server names a device by a number that a restart invalidates. Until the device is
+//! open again the queue is quiesced: each request waits here in the slot of its tag, and
+//! is then given back to the block layer, which dispatches it again.
 //!
 //! Contexts: *any*, where nothing else is said.
 
@@ -49,7 +49,7 @@ const LIVE: u32 = 0;
 const QUIESCED: u32 = 1;
 const FAILING: u32 = 2;
 
-/// What a disk of some device is like for requests.
+/// Properties of a disk.
 pub(crate) struct Traits {
     /// The number of the disk.
     pub(crate) number: u32,
@@ -73,7 +73,7 @@ pub(crate) struct DiskQueue {
     prio: bool,
     device_id: Atomic<u32>,
     queue_state: Atomic<u32>,
-    /// The disk goes, no matter who uses it.
+    /// The disk is being removed, by force if need be.
     gone: AtomicFlag,
     /// The server's disk caches writes, and the block layer does not know.
     write_through: AtomicFlag,
@@ -157,7 +157,7 @@ impl DiskQueue {
         dispatch::dispatch(self)
     }
 
-    /// Keeps a request until the gate is moved.
+    /// Keeps a request until the queue state changes.
     ///
     /// # Errors
     ///
@@ -166,19 +166,19 @@ impl DiskQueue {
         dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
-    /// Lets requests go to the device that the server calls `device_id`; with
+    /// Sends requests to the device that the server calls `device_id`; with
     /// `write_through` they do not stay in its cache.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {
         self.write_through.store(write_through, Relaxed);
         dispatch::open(self, device_id);
     }
 
-    /// Moves the gate, and lets those decide anew that wait before it.
+    /// Sets the queue state, and dispatches waiting requests again.
     pub(crate) fn set_queue_state(&self, queue_state: QueueState) {
         dispatch::set_state(self, queue_state);
     }
 
-    /// Lets requests that wait, and all later ones, fail. Requests that pass still end, as the
+    /// Fails waiting requests, and all later ones. Requests in flight still end, as the
     /// session is there.
     pub(crate) fn set_gone(&self) {
         dispatch::fail_all(self);
@@ -254,12 +254,12 @@ impl dispatch::Disk for DiskQueue {
 
 /// After the server has lost writes that were not flushed.
 impl DiskQueue {
-    /// Nobody has the disk open any more.
+    /// The last opener has closed the disk.
     pub(crate) fn closed(&self) {
         self.say_whole(self.write_cache.closed());
     }
 
-    /// Those who have the disk open know what was lost.
+    /// The operator acknowledges the loss.
     pub(crate) fn accept_loss(&self) {
         self.say_whole(self.write_cache.accept_loss());
     }

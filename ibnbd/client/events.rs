@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens to a session, and whom it concerns.
+//! Forwards session events to the session's devices.
 //!
-//! When the server has forgotten a session, each of its devices has to be opened
-//! anew. That is done by a worker for each of them, so that one that takes long
-//! holds no other up.
+//! When the server has lost the session, each device is opened again by a worker of its
+//! own, so that a slow one delays no other.
 
 use crate::{
     device::Device,
@@ -45,7 +44,7 @@ struct Inner {
 }
 
 impl EventHandler {
-    /// Makes the link of a session without devices.
+    /// Creates the handler of a session without devices.
     pub(crate) fn new(name: &str) -> Result<Arc<Self>> {
         let inner = Inner {
             transport: None,
@@ -70,14 +69,14 @@ impl EventHandler {
         drop(old);
     }
 
-    /// Returns how often the server was found to have forgotten the session.
+    /// Returns how often the server has lost the session.
     ///
     /// What it said of a device holds as long as this stays the same.
     pub(crate) fn generation(&self) -> u32 {
         self.inner.lock().generation
     }
 
-    /// Takes in a device that was opened in the given life of the server.
+    /// Adds a device that was opened in the given session generation.
     pub(crate) fn add(&self, device: &Arc<Device>, generation: u32) -> Result {
         let mut inner = self.inner.lock();
         // Nobody waits for memory under this lock: it may be had back only by what the disks write.
@@ -132,7 +131,7 @@ impl SessionEvents for EventHandler {
             return;
         }
         kx::pr_info_ratelimited!(
-            "{}: connected again; the server has forgotten us, so devices are opened anew\n",
+            "{}: connected again; the server has lost the session, reopening all devices\n",
             *self.name
         );
         let transport = {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What each disk gets of a session that several disks use.
+//! Fair shares of a session that several disks use.
 //!
-//! A disk that is alone with its session submits what it has. While another one is in
-//! use as well, it keeps no more requests under way than [`Window`] says, and the rest
-//! waits here, in the order in which it came, instead of before all others in the
-//! queues of connections, links and the server. Requests that wait have their tags, of
-//! which the block layer gives each disk its part.
+//! A disk that is alone in its session submits all its requests. While another disk is in
+//! use, it keeps no more requests in flight than [`Window`] allows. The others wait here in
+//! the order in which they came, and not in front of everything else in the queues of
+//! connections, links and the server. Waiting requests keep their tags, of which the block
+//! layer gives each disk a fair part.
 //!
 //! Contexts: *any* but hardirq, where nothing else is said.
 
@@ -41,7 +41,7 @@ use kx::{
 /// milliseconds.
 const IN_USE_MS: u64 = 1000;
 
-/// What the disks of a session know of each other.
+/// The disks of a session, as far as they share it.
 pub(crate) struct DiskGroup {
     start: Instant<Monotonic>,
     /// Disks of the session.
@@ -88,7 +88,7 @@ impl Drop for GroupRef {
 /// A request that waits, and the hardware queue that it came by.
 pub(crate) type Waiting = (Request<Queue>, u32);
 
-/// The part of one disk.
+/// The fair share of one disk.
 #[pin_data]
 pub(crate) struct FairShare {
     group_ref: GroupRef,
@@ -140,7 +140,7 @@ impl FairShare {
         self.number
     }
 
-    /// Makes the part of the disk of that number, which has so many tags.
+    /// Creates the fair-share state of disk `number` with `tags` tags.
     ///
     /// # Context
     ///

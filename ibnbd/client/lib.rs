@@ -2,25 +2,25 @@
 
 //! The client of IBNBD: disks whose data is on a server.
 //!
-//! A write to `map_device` makes a [`mapping::Mapping`], which has a disk and a
-//! part in a [`session::Session`]; a write to the disk's `unmap_device` ends it.
-//! All disks of a session share its tags, and a tag names the server's chunk, so
-//! that a request needs no other permit: see [`queue`].
+//! A write to `map_device` creates a [`mapping::Mapping`], which has a disk and
+//! uses a [`session::Session`]; a write to the disk's `unmap_device` removes it.
+//! All disks of a session share its tags, and a tag is the number of the
+//! server's chunk, so a request needs no other permit: see [`queue`].
 //!
 //! | Module | What for |
 //! |---|---|
 //! | [`control`] | the files of the class |
-//! | [`map`] | from the line that a user wrote to a disk |
-//! | [`registry`] | which sessions and mappings there are |
+//! | [`map`] | maps a disk |
+//! | [`registry`] | all sessions and mappings |
 //! | [`session`] | what the disks of a session share |
-//! | [`link`] | what happens to a session, and whom it concerns |
+//! | [`events`] | session events |
 //! | [`device`] | a device that the server has open |
-//! | [`background`] | work that goes on when the user has left |
+//! | [`background`] | work that continues after the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
-//! | [`queue`], [`disk_io`] | the disk's requests, and those of them that wait |
-//! | [`by_tag`] | a place for each request |
-//! | [`timeouts`] | requests that take too long |
-//! | [`fair_share`] | what each disk gets of a session that several use |
+//! | [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
+//! | [`by_tag`] | a value for each tag |
+//! | [`timeouts`] | request timeouts | //! | [`write_cache`] | what the server's write cache may
+//! lose | | [`fair_share`] | fair shares of a session that several disks use |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;
@@ -29,13 +29,13 @@
 //! # Lock order
 //!
 //! `Mapping::parts`, then a disk's open mutex. `Device::asking`, then
-//! `Device::inner`; `Link::inner`, then `Device::inner`. `Registry::inner` is held
-//! for moments only, and nothing is locked under it.
+//! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner`
+//! is held for moments only, and nothing is locked under it.
 //!
-//! Nobody waits for a disk under a lock that is needed to bring its session back:
-//! these are `Device::asking`, `Device::inner` and `Link::inner`. Under them nothing is
-//! allocated but inside of [`NoIo`](kx::mm::NoIo), and user space is not told of anything: see
-//! [`device`]. Lockdep knows, by [`in_reclaim`](kx::mm::in_reclaim).
+//! Nobody waits for a disk under a lock that is needed to bring its session back: these are
+//! `Device::asking`, `Device::inner` and `EventHandler::inner`. Under them nothing is
+//! allocated but inside of [`NoIo`](kx::mm::NoIo), and no uevent is sent: see [`device`].
+//! Lockdep knows, by [`in_reclaim`](kx::mm::in_reclaim).
 
 #![deny(unsafe_code)]
 

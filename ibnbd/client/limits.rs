@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From what the server says of a device to the properties of the disk.
+//! Turns the server's description of a device into the limits of the disk.
 //!
-//! Nothing of it is trusted: the block layer takes some values as given.
+//! Nothing in it is trusted: the block layer does not check all of its values.
 
 use crate::queue::MAX_SEGMENTS;
 use ibnbd_proto::msg::{

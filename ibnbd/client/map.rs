@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From the line that a user wrote to a disk.
+//! Maps a disk from the line that a user wrote.
 
 use crate::{
     device::Opened,

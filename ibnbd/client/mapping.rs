@@ -190,7 +190,7 @@ impl Mapping {
             self.device().begin_forcing();
             disk.mark_dead();
         }
-        // Nobody uses the disk after this but who has it open.
+        // Only existing openers use the disk from here on.
         self.device().set_disk(None);
         drop(dir);
         if !force {

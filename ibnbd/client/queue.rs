@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of the disks.
+//! Request queues of the disks.
 //!
-//! The tags of a session are one set over all its disks and hardware queues, as
-//! many as the server has chunks for I/O: a request's tag is its chunk. Hardware
-//! queue `i` submits to connection `i`, whose doorbell is rung for a batch. The last
-//! ones may be for I/O that is polled, see [`Session::poll`].
+//! All disks and hardware queues of a session share one set of tags, as many as the server
+//! has chunks for I/O: a request's tag is its chunk. Hardware queue `i` submits to
+//! connection `i`, whose doorbell is rung once for a batch. The last queues may be for
+//! polled I/O, see [`Session::poll`].
 //!
 //! [`Session::poll`]: ibtrs_client::Session::poll
 
@@ -65,9 +65,9 @@ pub(crate) struct Queue;
 /// The driver's part of a request.
 #[pin_data]
 pub(crate) struct Pdu {
-    /// Since when it is one of those that its disk may have under way.
+    /// Counts the request against the fair share of its disk.
     pub(crate) admission: Admission,
-    /// What the server's cache had lived through when it was sent.
+    /// The cache generation when it was sent.
     generation: u32,
     #[pin]
     sg: SgList<{ MAX_SEGMENTS as usize }>,
@@ -122,7 +122,7 @@ impl Operations for Queue {
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.timeouts().is_stuck() {
-            // It may have been given up itself, while it waited here.
+            // The request itself may have been cancelled while it waited here.
             disk.timeouts().ends(rq.tag());
             return Err((rq, Status::TIMEOUT));
         }
@@ -159,7 +159,7 @@ impl Operations for Queue {
             disk.transport().request_timeout(tag);
             if cancelled {
                 disk.transport().cancel(tag);
-                // What waits for its turn fails now.
+                // Requests that wait for admission fail now.
                 submit_waiting(disk);
             }
         }
@@ -249,7 +249,7 @@ fn end(rq: Request<Queue>, result: Result) {
     match result {
         // Nobody waits for it any more.
         Err(_) if cancelled => rq.end(Status::TIMEOUT),
-        // The server has forgotten the device that it names, or lost what it had written.
+        // The server has lost the session, or the data that it had written.
         Err(ESTALE) => rq.requeue(),
         // Some disks find out only when they are asked, and so do we.
         Err(EOPNOTSUPP) => rq.end_unsupported(),
@@ -267,7 +267,7 @@ enum Outcome {
     Refused(Request<Queue>, Status),
 }
 
-/// Submits a request whose turn it is.
+/// Submits an admitted request.
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
     // Before the device's number is looked at.
     let generation = disk.transport().generation();
@@ -339,7 +339,7 @@ fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome 
     Outcome::Refused(rq, status)
 }
 
-/// Submits requests that have waited for their turn, as long as it comes.
+/// Submits waiting requests as far as the fair share admits them.
 fn submit_waiting(disk: &Arc<DiskQueue>) {
     while let Some((rq, queue)) = disk.fair_share().next(disk.timeouts().is_stuck()) {
         let outcome = if disk.timeouts().is_stuck() {

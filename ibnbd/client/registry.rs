@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which sessions and mappings there are.
+//! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last one. Who
-//! finds it in between being opened or closed waits for that, so that there is
-//! one of a name.
+//! A session is opened for its first mapping and closed after its last. A caller that finds
+//! it while it is being opened or closed waits, so that a name has one session.
 
 use crate::{
     mapping::Mapping,
@@ -42,7 +41,7 @@ pub(crate) struct Registry {
     disks: DiskOwner,
     /// Where devices are opened again; nothing here waits for a disk.
     retries: Arc<Queue>,
-    /// Where user space is told of disks; nothing that a disk needs waits for it.
+    /// For uevents of disks; nothing that a disk needs waits for it.
     uevent_queue: Arc<Queue>,
     /// Where users' orders are brought to an end.
     jobs: Arc<Queue>,
@@ -173,7 +172,7 @@ impl Registry {
         &self.retries
     }
 
-    /// Returns where user space is told of disks.
+    /// Returns the queue for uevents of disks.
     pub(crate) fn uevent_queue(&self) -> &Arc<Queue> {
         &self.uevent_queue
     }

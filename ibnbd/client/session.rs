@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the disks of a session share: the transport and the tags.
+//! A session as its disks share it: the transport and the tags.
 
 use crate::{
     events::EventHandler,

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How often the requests of a disk may take too long.
+//! Request timeouts of a disk.
 //!
-//! A request that has taken too long so many times is given up: its users are told that
-//! it has failed, as soon as the transport can. What it was may still be carried out by
-//! the server. So the disk counts as stuck until the last such request has ended, and
-//! everything else fails meanwhile: nothing that is asked for later can be overtaken by
-//! it.
+//! After `max_request_timeouts` timeouts a request is cancelled: it ends for its users as
+//! soon as the transport allows that. The server may still execute it. So the disk counts
+//! as stuck until the last cancelled request has ended, and all other requests fail: no
+//! cancelled write can overtake a later one.
 //!
 //! Contexts: *any*, where nothing else is said.
 
@@ -23,16 +22,16 @@ use kernel::{
 
 /// The request has ended.
 const ENDED: u32 = u32::MAX;
-/// It was given up, and has not ended.
+/// It was cancelled, and has not ended.
 const CANCELLED: u32 = u32::MAX - 1;
 
 /// The requests of a disk that take too long.
 pub(crate) struct Timeouts {
-    /// How often a request may take too long; 0 for ever and ever.
+    /// How often a request may take too long; 0 for no limit.
     limit: Atomic<u32>,
     /// There was a limit once.
     counting: AtomicFlag,
-    /// Requests that were given up, and have not ended.
+    /// Cancelled requests that have not ended.
     stuck: Atomic<u32>,
     /// How often the request has taken too long, or one of the above.
     places: ByTag<Atomic<u32>>,
@@ -42,7 +41,7 @@ impl Timeouts {
     /// The largest limit.
     pub(crate) const MAX: u32 = 1000;
 
-    /// Has all patience with requests of that many tags.
+    /// Starts without a limit, for that many tags.
     ///
     /// # Context
     ///
@@ -85,15 +84,15 @@ impl Timeouts {
             return;
         }
         if let Some(place) = self.places.get(tag) {
-            // One that is made anew may have been given up just now.
+            // A request that is requeued may have been cancelled just now.
             if place.xchg(0, Full) == CANCELLED {
                 self.stuck.fetch_sub(1, Relaxed);
             }
         }
     }
 
-    /// The request with that tag has taken too long, once more; tells whether it is
-    /// given up.
+    /// The request with that tag has timed out once more; returns whether it is
+    /// cancelled.
     pub(crate) fn exceeded(&self, tag: u32) -> bool {
         let limit = self.limit();
         let Some(place) = self.places.get(tag).filter(|_| limit > 0) else {
@@ -120,13 +119,13 @@ impl Timeouts {
         }
     }
 
-    /// Returns whether the request with that tag was given up.
+    /// Returns whether the request with that tag was cancelled.
     pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
         let place = self.places.get(tag);
         place.is_some_and(|place| place.load(Relaxed) == CANCELLED)
     }
 
-    /// The request with that tag ends; tells whether it was given up.
+    /// The request with that tag ends; returns whether it was cancelled.
     #[inline]
     pub(crate) fn ends(&self, tag: u32) -> bool {
         if !self.counting.load(Relaxed) {
@@ -141,7 +140,7 @@ impl Timeouts {
         true
     }
 
-    /// Returns whether a request that was given up has not ended.
+    /// Returns whether a cancelled request has not ended.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Relaxed) > 0

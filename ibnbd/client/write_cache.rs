@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server's cache holds of a disk, and could lose.
+//! What the server's write cache may lose.
 //!
-//! A server that loses its power loses what was written and not flushed, while those who
-//! have written it are still there. A flush that they ask for then has to fail; see
-//! [`ibnbd_proto::unflushed`].
+//! A power failure of the server loses writes that were not flushed, while the clients that
+//! wrote them live on. A later flush has to fail then; see [`ibnbd_proto::unflushed`].
 //!
 //! Contexts: *any*.
 
@@ -21,11 +20,11 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
-/// Nothing was lost, or all know.
+/// Nothing was lost, or the loss was acknowledged.
 const WHOLE: u32 = 0;
-/// Something may be lost, and nobody was told.
+/// Something may be lost; no flush has failed yet.
 const LOST: u32 = 1;
-/// Something may be lost, and some were told.
+/// Something may be lost; a flush has failed.
 const REPORTED: u32 = 2;
 
 /// The writes of a disk that the server has answered, as far as it could lose them.
@@ -54,7 +53,7 @@ impl WriteCache {
     /// Says whether the server's disk keeps everything that it answers, as one without a
     /// volatile cache does.
     pub(crate) fn set_safe(&self, safe: bool) {
-        // ORDERING: The gate is still to be moved.
+        // ORDERING: The queue state is still to be set.
         self.safe.store(safe, Relaxed);
     }
 
@@ -83,7 +82,8 @@ impl WriteCache {
         before
     }
 
-    /// Returns what a request is sent with. Asked for after the gate has let it pass.
+    /// Returns the cache generation that a request is sent with. Read it after the dispatch
+    /// decision.
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         Record::from_bits(self.record.load(Relaxed)).generation()
@@ -116,7 +116,7 @@ impl WriteCache {
         self.change(|record| record.flushed(generation, tag));
     }
 
-    /// The server's cache has lost what it had; no request passes the gate. Tells whether that
+    /// The server's cache has lost what it had; the queue is quiesced. Returns whether that
     /// matters: flushes fail from now on.
     pub(crate) fn lose(&self) -> bool {
         let before = self.change(Record::lost);
@@ -132,7 +132,7 @@ impl WriteCache {
         if self.loss.load(Relaxed) == WHOLE {
             return false;
         }
-        // If it is no more, somebody was told before.
+        // Otherwise a flush has failed before.
         let _ = self.loss.cmpxchg(LOST, REPORTED, Full);
         true
     }
@@ -142,8 +142,8 @@ impl WriteCache {
         self.loss.load(Relaxed) != WHOLE
     }
 
-    /// Nobody has the disk open any more. If somebody was told, flushes succeed again; tells
-    /// whether they do because of this.
+    /// The last opener has closed the disk. If a flush has failed, flushes succeed again;
+    /// returns whether they do because of this.
     pub(crate) fn closed(&self) -> bool {
         self.loss.cmpxchg(REPORTED, WHOLE, Full).is_ok()
     }

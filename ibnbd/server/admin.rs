@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Administrative messages: session information, opening and closing.
+//! Administrative messages: session information, opening and closing of devices.
 //!
-//! Those of a session are served one at a time, so that a client cannot occupy more than one
-//! worker with them, whatever it sends. What waits for I/O to end, the closing of a device, goes
-//! on elsewhere: there are no more of those at a time than a session may have devices.
+//! The messages of a session are served one at a time, so that a client occupies one worker
+//! at most, whatever it sends. Closing a device waits for its I/O and runs elsewhere: a
+//! session has no more of these workers than devices.
 
 use crate::{
     device::Opened,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports: block devices that clients have open, and how many may write.
+//! Exports: block devices that clients have open, and their access modes.
 
 use crate::sysfs::{
     self,

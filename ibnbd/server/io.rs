@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! I/O: from a request to a bio and back.
+//! Turns requests into bios, and answers the requests.
 
 use crate::{
     device::Opened,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server of IBNBD: lets the sessions of IBTRS use block devices of this
-//! machine.
+//! The server of IBNBD: exports block devices of this machine to IBTRS
+//! sessions.
 //!
 //! A client's session ([`session::Session`]) opens devices ([`device::Opened`])
 //! below `dev_search_path` and sends I/O for them. An I/O ([`io::IoRequest`]) is

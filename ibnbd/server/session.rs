@@ -122,8 +122,8 @@ pub(crate) struct OpenDevice {
     pub(crate) device: PercpuOwner<Opened>,
 }
 
-/// A device that its session has forgotten, and that counts as one of the session's until this
-/// is dropped, which closes it.
+/// A device that its session no longer lists, and that counts as one of the session's until
+/// this is dropped, which closes it.
 ///
 /// # Context
 ///

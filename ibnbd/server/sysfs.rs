@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the operator sees of exports: `/sys/class/ibnbd-server/ctl/devices/`.
+//! Exports in sysfs: `/sys/class/ibnbd-server/ctl/devices/`.
 //!
-//! Nothing here is needed to serve clients: what cannot be shown is said in the log.
+//! Serving clients needs nothing of this: a failure only causes a line in the log.
 //!
 //! Contexts: *may sleep*; of the files, *sysfs*.
 

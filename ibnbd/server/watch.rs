@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling clients that something about a device has changed.
+//! Notifies clients of changed devices.
 //!
-//! Nobody tells the opener of a block device that its size has changed. So the sizes
-//! are looked at once a second, which costs a read for each device. A client that takes
-//! notices gets one, and then asks for the device's properties as if it opened it
-//! again. It is told once a second until it has asked: so no notice needs to arrive.
+//! The kernel does not notify the opener of a block device that its size has changed. So a
+//! worker reads the sizes once a second. A client that takes notices gets one, and then asks
+//! for the device's properties as if it opened the device again. It gets another notice
+//! every second until it has asked, so no notice has to arrive.
 
 use crate::session::Session;
 use kernel::sync::Arc;
@@ -13,7 +13,7 @@ use kx::work::WorkItem;
 
 /// How often sizes are looked at.
 const PERIOD_MS: u32 = 1000;
-/// Devices of a session that its client is told of at a time. The others' turn is next.
+/// Devices of a session that one round of notices covers. The next round covers the others.
 const BATCH: usize = 32;
 
 impl Session {

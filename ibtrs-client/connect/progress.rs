@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How far an attempt has come, and waiting for it.
+//! Progress of a connection attempt, and waiting for it.
 
 use crate::attempt::Attempt;
 use ibtrs_core::convert;
@@ -55,7 +55,7 @@ pub(crate) struct Setup {
     pub(super) info_len: usize,
     /// Ends the attempt with this.
     pub(crate) abort: Option<Error>,
-    /// The greatest epoch of a fence of ghosts whose answer is in; 0 for none.
+    /// The greatest epoch of a fence of abandoned requests whose answer is in; 0 for none.
     pub(crate) fenced: u32,
     /// The worker has not left.
     pub(crate) connecting: bool,
@@ -84,7 +84,7 @@ impl Setup {
 
     /// Tells how far a connection has come, or why the attempt has failed.
     pub(super) fn stage(&self, cid: usize) -> Result<Stage> {
-        // What went wrong first says more than that the attempt was ended for it.
+        // Report the first failure, not the abort that it caused.
         match self.failed.or(self.abort) {
             Some(error) => Err(error),
             None => self.stages.get(cid).copied().ok_or(EINVAL),

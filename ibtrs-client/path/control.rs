@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users want of a path, and waiting for it.
+//! Connects, disconnects and removes a path for its users, and waits for that.
 
 use super::{
     Fsm,
@@ -73,8 +73,8 @@ impl Path {
         matches!(self.state(), State::Closing | State::Closed | State::Dead)
     }
 
-    /// Connects the path anew at once, whether it is connected or not, and
-    /// waits for that.
+    /// Reconnects the path at once, whether it is connected or not, and waits
+    /// for that.
     ///
     /// # Context
     ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path's changes of state: the shell around
-//! [`ibtrs_proto::fsm::client_path`].
+//! State changes of a path: carries out what
+//! [`ibtrs_proto::fsm::client_path`] decides.
 
 use super::Path;
 use crate::{
@@ -114,8 +114,8 @@ impl Path {
         (step.reply, outcomes)
     }
 
-    /// Something broke in the attempt of that number, which `what` says: the
-    /// path is given up, to be connected again.
+    /// Fails the path, to be connected again, if the attempt of that number is
+    /// the present one; `what` is the reason for the log.
     ///
     /// # Context
     ///

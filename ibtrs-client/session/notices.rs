@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notices: the server's upper layer tells ours that something has changed.
+//! Notices: the upper layer of the server reports a change to ours.
 
 use super::Session;
 use kernel::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Paths that come and go.
+//! Adds paths to the session's multipath, and removes lost ones.
 
 use super::{
     Limits,
@@ -44,7 +44,7 @@ pub(super) struct Paths {
     pub(super) list: KVec<Arc<Path>>,
     /// The set that is not published, and empty.
     pub(super) spare: Option<KBox<Multipath>>,
-    /// How many paths both sets have room for, which is all at the least.
+    /// Capacity of both snapshots, at least the number of paths.
     pub(super) room: usize,
     /// No path is added any more.
     pub(super) closing: bool,
@@ -82,13 +82,13 @@ impl Session {
         self.limits.as_ref().is_some() && !self.is_connected()
     }
 
-    /// Calls `f` with the set of connected paths, for what may not sleep.
+    /// Calls `f` with the connected paths; `f` must not sleep.
     pub(crate) fn with_multipath<R>(&self, f: impl FnOnce(&Multipath) -> R) -> Option<R> {
         self.multipath.read().get().map(f)
     }
 
-    /// Replaces the set by one that `change` was applied to; no submitter uses
-    /// what is not in it any more when this returns.
+    /// Publishes a snapshot that `change` was applied to; when this returns, no
+    /// submitter uses a path that it removed.
     fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
         // It is always there, but to look is easier than to prove it.
         let Some(mut next) = paths.spare.take() else {
@@ -169,11 +169,13 @@ impl Session {
         Ok(admit)
     }
 
-    /// Makes room for one more path in both sets, so that later changes need no memory.
+    /// Reserves capacity for one more path in both snapshots, so that later changes allocate
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`. It does not wait for memory, as other paths connect under the lock of the members.
+    /// `ENOMEM`. It does not wait for memory, as other paths connect under the lock of the path
+    /// list.
     pub(super) fn make_room(&self, paths: &mut Paths) -> Result {
         let count = paths.list.len() + 1;
         if count <= paths.room {
@@ -191,7 +193,7 @@ impl Session {
         Ok(())
     }
 
-    /// The server has forgotten the paths that are connected.
+    /// The server no longer knows the connected paths.
     fn forgotten(&self) {
         let multipath = self.multipath.read();
         for path in multipath
@@ -200,7 +202,7 @@ impl Session {
             .flat_map(|multipath| multipath.paths.iter())
         {
             path.attempt
-                .error(fmt!("the server has forgotten this path"));
+                .error(fmt!("the server no longer knows this path"));
         }
     }
 
@@ -238,7 +240,8 @@ impl Session {
         self.notify.enqueue(self.clone());
     }
 
-    /// I/O that was held goes on if there is no reason any more.
+    /// The users have handled an event: quiesced I/O goes on unless there is another reason to
+    /// wait.
     pub(crate) fn users_notified(&self) {
         let mut paths = self.paths.lock();
         let mut failover = self.failover.lock();

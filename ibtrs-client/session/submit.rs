@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests and messages on their way in.
+//! Submits requests and administrative messages.
 
 use super::{
     Dir,
@@ -41,12 +41,12 @@ use kx::{
 };
 
 impl Session {
-    /// Names the present span of the session's life. Another one begins when
-    /// the server turns out to be fresh (see [`SessionEvents::up`]), and again when
-    /// that call returns.
+    /// Returns the present session generation. Another one begins when the server
+    /// has lost the session (see [`SessionEvents::up`]), and again when that call
+    /// returns.
     ///
-    /// To be asked before anything is looked at that a fresh server changes,
-    /// such as the number of a device.
+    /// Read it before anything that changes with the generation, such as the
+    /// number of a device.
     ///
     /// # Context
     ///
@@ -58,7 +58,7 @@ impl Session {
         Generation(Phase::from_bits(self.generation.load(Acquire)))
     }
 
-    /// Publishes the life that `failover` is in.
+    /// Publishes the generation of `failover`.
     pub(crate) fn publish_generation(&self, failover: &FailoverState) {
         // ORDERING: See `generation`.
         self.generation
@@ -75,8 +75,8 @@ impl Session {
     /// # Errors
     ///
     /// The I/O comes back with
-    /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ESTALE`: it was built for an earlier life, see [`Submit::generation`];
+    /// - `EAGAIN`: the connection's queue is full, try again later; - `ESTALE`:
+    ///   it was built for an earlier generation, see [`Submit::generation`];
     /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
     ///   long; before that, requests wait;
     /// - `ENOTCONN`: the session is closed;
@@ -109,7 +109,7 @@ impl Session {
             return Err((EMSGSIZE, io));
         }
         let alone = match self.submit_or_requeue(generation, cid, &req, io) {
-            // Perhaps it is full of what only has to be looked at.
+            // The send queue may be full of unpolled completions.
             Err((EAGAIN, io)) if self.poll(queue) > 0 => {
                 self.submit_or_requeue(generation, cid, &req, io)?
             }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling user space whether the server can be reached.
+//! Reports to user space whether the server can be reached.
 //!
-//! Whoever sends events waits for others who do, and those may wait for memory, which may
-//! wait for a disk of ours. So a worker does it that nothing else waits for.
+//! Sending a uevent waits for other senders, and these may wait for memory, which may
+//! wait for one of our disks. So a worker sends it, for which nothing else waits.
 
 use super::Session;
 use ibtrs_core::steps;
@@ -11,7 +11,7 @@ use kernel::sync::Arc;
 use kx::work::WorkItem;
 
 impl Session {
-    /// The server can be reached, or not any more: user space will be told, soon.
+    /// Queues a uevent: the server can be reached, or no longer.
     pub(crate) fn queue_uevent(self: &Arc<Self>, connected: bool) {
         self.pending_uevents.lock().push(connected, |_, last| last);
         self.uevents.enqueue(self.clone());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The heartbeat of a path: [`Heartbeat`] on real time.
+//! The heartbeat of a path: [`Heartbeat`] with the kernel's clock.
 
 use ibtrs_proto::{
     hb::{

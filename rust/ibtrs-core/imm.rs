@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages that are an immediate and nothing else.
+//! Messages that consist of an immediate only.
 
 use ibtrs_proto::imm::Imm;
 use kernel::prelude::*;

@@ -4,8 +4,8 @@
 //!
 //! - The registration with the RDMA core that every device comes from.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
-//! - [`trace`], the trace events.
-//! - [`imm::send_imm`], for messages that are an immediate and nothing else.
+//! - [`trace`], the trace events. - [`imm::send_imm`], for messages that
+//!   consist of an immediate only.
 //! - Small conversions between the protocol's types and the kernel's.
 //!
 //! The module also carries the crates below it: `kx`, `rdma` and the protocol.

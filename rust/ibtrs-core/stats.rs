@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What paths of both sides count. Counting is done by each CPU for itself.
+//! Statistics that paths of both sides keep. Counters are per CPU.
 
 use ibtrs_proto::{
     msg::Direction as Dir,

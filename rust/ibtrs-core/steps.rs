@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What remains to be done about changes of state.
+//! Actions of state changes, queued for a work item.
 
 /// Steps that can wait.
 const ROOM: usize = 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files of procfs and sysfs, for what the kernel tells in no other way.
+//! Files of procfs and sysfs, for values that the kernel offers in no other way.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 

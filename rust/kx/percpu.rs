@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters, maxima and turns that each CPU keeps for itself.
+//! Per-CPU counters, maxima and round-robin cursors.
 //!
-//! What is counted in interrupts touches no memory that other CPUs write to; who reads adds up.
+//! Counting in interrupts writes to no memory that other CPUs write to; readers add up.
 //!
 //! C header: [`include/linux/percpu.h`](srctree/include/linux/percpu.h)
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues of a fixed size.
+//! Fixed-capacity FIFO.
 
 use kernel::prelude::*;
 
-/// A queue of at most so many small values as it was made for, first in, first out.
+/// Fixed-capacity FIFO of small values.
 ///
-/// Nothing is allocated once it is made, so that it may be used behind a spinlock.
+/// After its creation it allocates nothing, so it may be used under a spinlock.
 pub struct Ring<T> {
     entries: KVVec<T>,
     head: usize,

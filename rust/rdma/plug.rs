@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions that a work queue handles: what their handlers ask of disks is handed
-//! to the disks' drivers in one go.
+//! Completions that a work queue handles, under one block plug: the I/O that their handlers
+//! submit reaches the disks' drivers in one batch.
 //!
-//! The core has no hook around a batch of completions. It polls in a function of its own,
-//! which is the same for all queues: that is called by one of ours, which the queue's work
-//! is made to run.
+//! The RDMA core has no hook around a batch of completions. It polls all queues in the same
+//! function; ours replaces that as the function of the queue's work, and calls it.
 
 use ibtrs_bindings as bindings;
 use kernel::{

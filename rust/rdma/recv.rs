@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive buffers: rings of buffers of one size each, posted and posted again
-//! by the queue pair.
+//! Receive buffers: rings of buffers of one size each, which the queue pair posts again
+//! after use.
 
 use core::mem::ManuallyDrop;
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Owners of completions.
+//! Slots: the owners of completions.
 //!
-//! A completion reports by the address of a `struct ib_cqe` that was embedded
-//! in its owner when the work request was posted. Here the owners are the slots
-//! of a table that the queue pair keeps alive, so that this address can never
-//! dangle, and a completion arrives as a reference to its slot.
+//! A completion reports the address of a `struct ib_cqe` that was embedded in its owner when
+//! the work request was posted. The owners are slots of a table that the queue pair keeps
+//! alive, so the address never dangles, and a completion arrives as a reference to its slot.
 
 use core::{
     marker::PhantomData,

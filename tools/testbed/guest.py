@@ -72,7 +72,7 @@ class DidNotBoot(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class Limits:
     """How long a boot may take, in seconds."""
 
     # Without anything new on the console.
@@ -83,22 +83,22 @@ class Patience:
 
 # Alone on a machine, an emulated guest of the fast kernel is up after 5 s, one of the debug
 # kernel after 15 to 40 s; on a busy one after several times that.
-FAST, SLOW = Patience(60, 240), Patience(120, 600)
+FAST, SLOW = Limits(60, 240), Limits(120, 600)
 
 
 class Progress:
     """Tells a boot that is slow from one that stands still, by the size of the console's log."""
 
-    def __init__(self, patience: Patience, now: float):
-        self.patience, self.started, self.since, self.size = patience, now, now, 0
+    def __init__(self, limits: Limits, now: float):
+        self.limits, self.started, self.since, self.size = limits, now, now, 0
 
     def stuck(self, now: float, size: int) -> str | None:
         """Why there is no sense in waiting any longer, if there is none."""
         if size != self.size:
             self.size, self.since = size, now
-        if now - self.since > self.patience.silence:
+        if now - self.since > self.limits.silence:
             return f"nothing new on its console for {now - self.since:.0f} s"
-        if now - self.started > self.patience.total:
+        if now - self.started > self.limits.total:
             return f"not up after {now - self.started:.0f} s"
         return None
 
@@ -201,10 +201,10 @@ class Guest:
 
     def wait_booted(self) -> None:
         """Waits until the guest takes commands.  One that does not come up is killed."""
-        patience = SLOW if self.spec.kernel.slow or self.spec.tree else FAST
+        limits = SLOW if self.spec.kernel.slow or self.spec.tree else FAST
         try:
-            self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, patience.silence)
-            reason = self._watch(Progress(patience, time.monotonic()))
+            self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, limits.silence)
+            reason = self._watch(Progress(limits, time.monotonic()))
         except OSError as error:
             reason = self._ended() or f"its emulator cannot be reached ({error})"
         if reason:
@@ -294,7 +294,7 @@ class Guest:
 
     def add_disk(self, image: Path) -> str:
         """Plugs a disk in, an image on the host, as /dev/vd<letter>, and returns its
-        path.  A guest that boots anew has it no more."""
+        path.  A guest that boots again has it no more."""
         name = f"hot{self._hot}"
         self._hot += 1
         before = set(self._disks())

@@ -26,7 +26,7 @@ def _entry(name: str, mode: int, data: bytes = b"", device=(0, 0)) -> bytes:
 
 
 def build(modules: Sequence[Path] = ()) -> Path:
-    """Returns the archive, made anew only when one of its parts changed."""
+    """Returns the archive, made again only when one of its parts changed."""
     busybox = shutil.which("busybox")
     if not busybox:
         raise RuntimeError("busybox is not installed: run make setup")

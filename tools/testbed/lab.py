@@ -122,7 +122,7 @@ class Lab:
         raise NotImplementedError
 
     def reboot(self, name: str, disks: list[Path] | None = None) -> Guest:
-        """Kills a guest and starts it anew, as after a power cut.  It keeps the
+        """Kills a guest and starts it again, as after a power cut.  It keeps the
         disks that it had (images on the host: /dev/vda, /dev/vdb and so on),
         unless others are given."""
         self.guests[name].kill()

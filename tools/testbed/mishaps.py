@@ -12,7 +12,7 @@ ALL_WELL = "netem limit 20000"
 
 
 def device_anew(pair: Pair, guest: Guest, link: int) -> None:
-    """Makes soft-RoCE's device of a link anew.  Its queue pair for the messages
+    """Makes soft-RoCE's device of a link again.  Its queue pair for the messages
     of the connection manager stays broken when one of them could not be
     handed to the network."""
     if pair.rdma == "rxe":

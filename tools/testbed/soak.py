@@ -56,7 +56,7 @@ class Tally:
     failovers: int = 0
     faults: int = 0
     events: dict[str, int] = field(default_factory=dict)
-    # The last values of counters that begin anew with their path or disk.
+    # The last values of counters that begin again with their path or disk.
     last: dict[str, int] = field(default_factory=dict)
 
     def follow(self, name: str, value: int) -> int:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What becomes of a device on the server while we have it.
+//! Changes of a device on the server while it is open.
 
 use super::{
     device_path,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of a disk that is unmapped by force.
+//! Ends the requests of a disk that is unmapped by force.
 //!
-//! The block layer lets go of a disk when its requests have ended. Those that wait end at once,
-//! those that the server has end when it answers. It may never do that, and be there all the
-//! same: then the paths that carry them are given up, and with them the requests.
+//! The block layer releases a disk when its requests have ended. Waiting requests end at
+//! once, requests at the server end when it answers. A server that responds but never
+//! answers would keep them: then the paths that carry them fail, which ends them.
 
 use super::Device;
 use crate::queue::Queue;

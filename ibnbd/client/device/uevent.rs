@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling user space what has happened to a disk.
+//! Sends uevents of a disk.
 //!
-//! Whoever sends events waits for others who do, and those may wait for memory, which may
-//! wait for this very disk. So a worker does it, under no lock that it takes to open the disk's
-//! device again, and requests do not wait for it.
+//! Sending a uevent waits for other senders, and these may wait for memory, which may wait
+//! for this very disk. So a worker sends it, without a lock that opening the device again
+//! takes, and requests do not wait for it.
 
 use super::Device;
 use crate::queue::Queue;
@@ -16,7 +16,7 @@ use kx::{
     work::WorkItem, //
 };
 
-/// What user space has not been told yet.
+/// Events without a uevent so far.
 #[derive(Default)]
 pub(super) struct PendingUevents {
     cache_lost: bool,
@@ -62,12 +62,12 @@ impl PendingUevents {
 }
 
 impl Device {
-    /// Has a worker tell what is untold.
+    /// Has a worker send the pending uevents.
     pub(super) fn tell_soon(self: &Arc<Self>) {
         self.uevents.enqueue(self.clone());
     }
 
-    /// What is to be told, and of which disk; nothing of one that was unmapped.
+    /// Takes the pending uevents and their disk; none after it was unmapped.
     fn take_uevents(&self) -> Option<(PendingUevents, Arc<GenDisk<Queue>>)> {
         let mut inner = self.inner.lock();
         let disk = inner.disk.clone()?;

@@ -473,7 +473,7 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// Unless the disk was declared dead, what is dirty is written back first.
     /// Then this waits for the requests in flight and queued; the driver must see
-    /// to it that they end. Who has it open keeps a disk where everything fails.
+    /// to it that they end. Existing openers keep a dead disk; all I/O fails.
     ///
     /// # Context
     ///

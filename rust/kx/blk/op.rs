@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a request or bio asks for.
+//! Operations of requests and bios.
 //!
 //! Contexts: *any*.
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver of a multi-queue disk implements, and how the block layer
-//! gets there.
+//! The operations that a driver of a multi-queue disk implements, and their C entry points.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -248,7 +247,7 @@ impl<D: Operations> Vtable<D> {
         // SAFETY: The request is the driver's and is passed on here.
         let given = unsafe { Request::<D>::from_raw(rq) };
         // SAFETY: A queue with this vtable is made by `GenDisk::add` only. A queue
-        // that dispatches has not been given up.
+        // that dispatches has not been cancelled.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
         // SAFETY: Live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };

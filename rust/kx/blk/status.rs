@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How an I/O ended, in the words of the block layer.
+//! The result of an I/O, as the block layer has it.
 //!
 //! Contexts: *any*.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Both halves against each other: a disk made here is opened and used here.
+//! Tests both halves of this module against each other: a disk is created, opened and used.
 
 use super::*;
 use crate::{

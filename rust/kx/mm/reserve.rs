@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A scope in which allocations may use the memory that is kept for memory to be had back.
+//! A scope in which allocations may use the memory reserves.
 //!
 //! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters.
+//! Per-CPU counters.
 
 use core::ops::Range;
 use kernel::prelude::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Largest numbers.
+//! Per-CPU maxima.
 
 use core::ops::Range;
 use kernel::prelude::*;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Taking turns.
+//! A round-robin cursor.
 
 use kernel::prelude::*;
 
 use super::array::Array;
 
-/// Gives the users of each CPU numbers in a row.
+/// Gives the users of each CPU consecutive numbers.
 ///
 /// No number is given twice on a CPU, whoever gets in between, and no memory is shared.
 pub struct RoundRobin(Array<1>);
 
 impl RoundRobin {
-    /// Makes turns that begin with 1.
+    /// Creates a cursor that begins with 1.
     ///
     /// # Context
     ///

@@ -2,8 +2,8 @@
 
 //! Waiting for one event, with time-outs.
 //!
-//! [`kernel::sync::Completion`] serves who waits without a limit; this one adds
-//! limits, signals and use more than once.
+//! [`kernel::sync::Completion`] waits without a limit; this one adds limits, signals and
+//! repeated use.
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files of one line or so.
+//! Attributes: files of about one line.
 
 use crate::module::ModuleRef;
 use core::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a file is shown into.
+//! The buffer that an attribute is shown into.
 
 use kernel::{
     fmt,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Directories below others.
+//! Directories below other directories.
 
 use core::ptr::NonNull;
 use kernel::{

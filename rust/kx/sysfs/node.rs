@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What directories and devices have in common.
+//! Common parts of directories and devices.
 
 use crate::{
     blk::{

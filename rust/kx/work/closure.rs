@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A function as a work.
+//! A closure as a work item.
 //!
 //! The kernel crate has the same, but its lock class has one key for all modules and a name in each:
-//! lockdep warns as soon as a second module queues a function.
+//! lockdep warns as soon as a second module queues a closure.
 
 use kernel::{
     impl_has_work,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A work with a timer.
+//! Delayed work: a work item with a timer.
 
 use core::marker::PhantomData;
 use kernel::{

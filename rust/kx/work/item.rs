@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A work embedded in an object.
+//! A work item embedded in an object.
 
 use crate::sync::PercpuArc;
 use core::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A work queue of one's own.
+//! A work queue of the driver's own.
 
 use super::closure::Closure;
 use crate::sync::RcuPtr;

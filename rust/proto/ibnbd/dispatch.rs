@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests at the gate of a disk (client): whether they are sent, and how none is forgotten that
-//! waits there.
+//! Dispatch of a disk's requests (client): a request is sent, queued or failed, and no queued one
+//! is lost.
 //!
-//! Submitters look at the gate, and put a request aside while it holds; others move the gate at the
-//! same time. Each of them first does its own part and then looks at the other's: either the
-//! submitter sees that the gate has moved, or who moves it sees the request.
+//! Submitters read the queue state and queue a request while the disk is quiesced; others change
+//! the state at the same time. Each first does its own part and then reads the other's: either the
+//! submitter sees the new state, or the caller that changes it sees the request.
 
 use crate::state::QueueState;
 

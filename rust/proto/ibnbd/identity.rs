@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a disk is the one that it was before.
+//! Identity of a disk: is it the same as before?
 //!
-//! A client knows a disk by the name that it opens. When a server was restarted, another disk may
-//! have got that name; writing to it what was meant for the first would destroy it. So the answer
-//! to OPEN carries 64 bits that belong to the disk itself, from whatever the server has to tell
-//! its disks from each other.
+//! A client knows a disk by the name that it opens. After a restart of the server another disk may
+//! have that name, and writes meant for the first would destroy it. So the answer to OPEN carries
+//! 64 bits that belong to the disk itself, derived from everything by which the server
+//! distinguishes its disks.
 
 use core::ffi::CStr;
 use core::fmt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users write to map and unmap a device (protocol 7.3).
+//! Options of mapping and unmapping a device (protocol 7.3).
 
 use core::fmt;
 

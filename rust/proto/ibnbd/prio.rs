@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! I/O priorities of a client's requests, as Linux writes them: a class in the upper three bits,
-//! hints, and a level in the lower three.
+//! I/O priorities as Linux encodes them: a class in the upper three bits, hints, and a level in
+//! the lower three.
 
 const CLASS_SHIFT: u32 = 13;
 const REST: u16 = (1 << CLASS_SHIFT) - 1;

@@ -81,9 +81,9 @@ pub enum QueueState {
 pub enum Standing {
     /// The server has it open for us.
     Open,
-    /// The server has forgotten us, and is to open it again; requests wait for that.
+    /// The server has lost the session and is to open the device again; requests wait.
     Reopening,
-    /// As before, but requests have waited for too long.
+    /// As before, but requests have waited for the queue timeout.
     TimedOut,
     /// The server has another disk under the name. Only a user can say when to look again, or a
     /// server that was restarted once more.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a power cut of the server may take although it was answered.
+//! Unflushed writes: answered writes that a power failure of the server may lose.
 //!
-//! A disk with a volatile cache answers writes before they are durable, and a flush makes durable
-//! what was answered before it. A machine that loses its power forgets both, what is in the cache
-//! and who waits for a flush. Here the client outlives the server: were a flush that comes after
-//! the power cut to succeed, it would vouch for writes that are gone. So the client remembers
-//! whether there is something that no flush has made durable, and the server says, by a
-//! [`cache_generation`], whether its cache is the one that it was.
+//! A disk with a volatile cache answers writes before they are durable, and a flush makes all
+//! writes durable that were answered before it. A local machine that loses its power loses the
+//! cache together with all tasks that wait for a flush. Here the client outlives the server: a
+//! flush that succeeded after the power failure would vouch for lost writes. So the client
+//! remembers whether unflushed writes exist, and the server reports the [`cache_generation`].
 
 use crate::identity::Identity;
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many requests of a disk are under way while other disks of its session are in use.
+//! Window of a disk: its limit of in-flight requests while other disks of the session are in use.
 //!
-//! Requests of all disks of a session pass the same places: connections, links, the server's
-//! processors. Where they queue, they do so in the order in which they came. A disk with hundreds
-//! of requests keeps that queue as long as that, and another one that has a single request at a
-//! time waits behind all of them. More than it takes to keep all places busy is of no use, as it
-//! only waits there.
+//! The requests of all disks of a session share connections, links and the server's processors,
+//! and queue there in order of arrival. A disk with hundreds of requests keeps these queues long,
+//! and another disk with a single request at a time waits behind all of them. More requests than
+//! needed to keep everything busy gain nothing, as they only wait.
 //!
-//! How much that is shows in the time that requests take. With few under way there is no queue:
-//! that is the *base*, which is measured again from time to time, with as few again. When they
-//! take twice as long, half of the time is spent in queues, and it is enough.
+//! Latency shows how many are needed. With few requests in flight there is no queue: that latency
+//! is the *base*, measured again from time to time with as few requests. At twice the base, half of
+//! the time is spent in queues, and the window is large enough.
 
 /// The window of one disk.
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When to reconnect, and how often (protocol 5.3).
+//! Back-off between reconnects, and their number (protocol 5.3).
 
 use crate::errno::Errno;
 use crate::text::{self, TextError};

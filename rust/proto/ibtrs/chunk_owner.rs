@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which path of a session has a chunk number in service (server).
+//! Chunk ownership: which path of a session has a chunk number in service (server).
 //!
 //! Chunk `buf_id` names at most one request of a client at a time, whichever path it comes by. A
 //! client that fails a path over sends the request again by another one, while the first attempt may

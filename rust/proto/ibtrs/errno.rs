@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Linux error numbers and the forms in which they travel.
+//! Linux error numbers and their encodings on the wire.
 
 /// A Linux error number as a positive magnitude, 1..=4095.
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a session decides when paths come and go (client).
+//! Failover decisions of a session when paths come and go (client).
 //!
 //! A request whose path dies may still be on its way: in the network, or on the server's disk. It
 //! must not take effect after what the session does next. So the client gives every attempt to
@@ -214,9 +214,9 @@ pub enum Next {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Call {
-    /// `LinkEvents::down`.
+    /// `SessionEvents::down`.
     Down,
-    /// `LinkEvents::up`.
+    /// `SessionEvents::up`.
     Up {
         /// Devices are to be opened again. I/O is quiesced until the call returns.
         session_lost: bool,
@@ -535,8 +535,8 @@ impl Failover {
         self.closed
     }
 
-    /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each parked
-    /// request, and requeue_all.
+    /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each
+    /// request on the requeue list, then requeue.
     pub fn fence_done(&mut self, epoch: u32) {
         if self.fence.is_some_and(|f| f.epoch == epoch) {
             self.fence = None;

@@ -2,9 +2,9 @@
 
 //! Heartbeat accounting (protocol 4).
 //!
-//! Times are of one monotonic clock in any one unit; latencies come out in the same. Receptions
-//! on the I/O path need not touch this value: the caller may collect them in a flag per CPU and
-//! call [`Heartbeat::received`] right before [`Heartbeat::tick`].
+//! Times come from one monotonic clock in any one unit; latencies have the same unit. Receptions on
+//! the I/O path need not touch this value: the caller may collect them in a per-CPU flag and call
+//! [`Heartbeat::received`] right before [`Heartbeat::tick`].
 
 use crate::consts::HB_MISSED_MAX;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which path of a session a connection belongs to, for the server (protocol 2.3, steps 4 to 7).
+//! Finds the path of an incoming connection (server, protocol 2.3, steps 4 to 7).
 //!
-//! One connection after the other is decided upon, so that two of a path cannot make it twice.
+//! Connections are decided one after the other, so two connections never create the same path
+//! twice.
 
 use crate::consts::MAX_PATHS;
 use crate::errno::Errno;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a client's request stands in its chunk (protocol 1.9).
+//! Layout of a request in its chunk (protocol 1.9).
 //!
 //! ```text
 //! 0          data_len      data_len+usr_len
 //! | data     | user header | request header |
 //! ```
 //!
-//! A write sends all of it; a read leaves the data's place free and sends the headers only.
+//! A write sends all of it; a read leaves out the data and sends the headers only.
 
 use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 use crate::errno::Errno;

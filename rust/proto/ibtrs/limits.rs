@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a server may be configured to, and what a client makes of it (protocol 8).
+//! Limits of the server's configuration, and the values that a client derives (protocol 8).
 
 use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
 use crate::errno::Errno;

@@ -40,7 +40,7 @@ impl Key {
         }
     }
 
-    /// A key that may be given up to `max` times.
+    /// A key that may occur up to `max` times.
     pub const fn repeatable(name: &'static str, max: u16) -> Self {
         Self {
             name,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shares of a session's queue.
+//! Split of the queue depth between I/O and administrative messages.
 //!
-//! A request may only use a chunk it holds the permit of. The tag of a block request is the
-//! permit; a few chunks are set aside for messages that are no block requests. They are at the
-//! end: ids `0..io` are for I/O, `io..queue_depth` for messages.
+//! A request may only use a chunk whose permit it holds. The tag of a block request is its permit;
+//! a few chunks at the end are reserved for messages: ids `0..io` are for I/O, `io..queue_depth`
+//! for messages.
 
 /// Most chunks that are ever set aside for messages.
 pub const MAX_RESERVED: u16 = 64;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much a server lets itself in for, with whom (server).
+//! Limits on memory and connections, for each client and in total (server).
 //!
-//! Anybody who reaches the port can ask for connections, and nothing tells a client from a
-//! stranger before a path is complete. So a path takes memory as it proves that its client is
-//! there: a little when it begins, the queues of each connection as that comes, the chunks when
-//! the client completes it. Until then one address may begin so many paths and take half of the
-//! memory; all strangers together may take three quarters of it so. However many paths strangers
-//! begin, the last eighth is for those who are *known*: a session that has a connected path, whose
-//! UUID a stranger does not know, and an address that has a connected path or had one lately. A
-//! stranger who completes a path is known from then on.
+//! Every machine that reaches the port can ask for connections, and before a path is complete the
+//! server cannot distinguish clients from strangers. So the memory of a path grows as the client
+//! proves its presence: a little when it begins, the queues of each connection as that comes, the
+//! chunks when the client completes it. Until then one address may begin so many paths and take
+//! half of the memory; all strangers together may take three quarters of it so. However many paths
+//! strangers begin, the last eighth is for those who are *known*: a session that has a connected
+//! path, whose UUID a stranger does not know, and an address that has a connected path or had one
+//! lately. A stranger who completes a path is known from then on.
 //!
 //! A path that could not come up even if it were the only one is refused when it begins, with a
 //! reason of its own: to wait for others, as its client will, is of no use then. One that is not

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How requests come into service one after the other, and how those of a path end that is being
-//! closed (server): the moves that [`crate::chunk_owner`] asks for, in the order that it asks for them.
+//! Brings requests of one number into service one after the other, and drops those of a closing
+//! path (server): the steps that [`crate::chunk_owner`] prescribes, in their order.
 //!
-//! Many threads make them at once: receives of any path, ends of I/O, the worker that serves
+//! Many threads take them at once: receives of any path, ends of I/O, the worker that serves
 //! requests that waited, the end of each path. The driver provides the words and the places, whose
 //! methods are atomic each; nothing else has to be.
 //!

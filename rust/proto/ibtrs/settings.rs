@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Numbers that an operator sets for a session, while it runs.
+//! Settings of a session that an operator can change while it runs.
 
 use crate::consts;
 use crate::text::{self, TextError};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long a client may take to set a path up (server, protocol 2.3).
+//! Time limit for setting up a path (server, protocol 2.3).
 //!
-//! The server admits connections one after the other, which costs it a queue pair each. When many
+//! The server accepts connections one after the other, which costs it a queue pair each. When many
 //! clients come back at once, after the server was restarted, their requests wait in line for
 //! longer than any limit. If that time counted, the server would close path after path before its
-//! last connection is admitted, the clients would begin again, and no path would ever be complete.
-//! So only the client's time counts: from when the server has admitted all that came, until the
+//! last connection is accepted, the clients would begin again, and no path would ever be complete.
+//! So only the client's time counts: from the accept of all connections that came, until the
 //! client's next request comes.
 
 use crate::consts::ZOMBIE_TIMEOUT_MS;

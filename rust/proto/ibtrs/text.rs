@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Small texts that users write to attributes.
+//! Values that users write to attributes.
 
 use core::num::IntErrorKind;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users write.
+//! Parsers of user input.
 
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::identity;

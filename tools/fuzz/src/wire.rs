@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a peer sends. Whatever is decoded, and encoded again, is the same.
+//! Decoders of messages from a peer. A decoded message encodes to the same bytes.
 
 use ibnbd_proto::io_check::{self, Device};
 use ibnbd_proto::msg::{Details, IoHdr, OpenRsp, SessInfoRsp, UserMsg, OPEN_RSP_LEN};

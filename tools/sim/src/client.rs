@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client around its decisions: a session and its paths. The driver of a disk on top is in
-//! [`crate::driver`].
+//! The client: carries out its decisions for a session and its paths. [`crate::driver`] has the
+//! driver of a disk on top.
 
 use std::collections::VecDeque;
 

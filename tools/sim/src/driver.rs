@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver of a disk on top of the client's session: what builds requests and has the server
-//! open the disk again.
+//! The driver of a disk on top of the client's session: builds requests, and has the server open
+//! the disk again.
 //!
 //! A request is built and submitted in steps, and anything may happen between two of them: the
-//! phase of the session generation is read, the queue state is read, the set of paths is looked at, and if
-//! no path takes the request it goes on the requeue list.
+//! driver reads the phase of the session generation, then the queue state, then the connected
+//! paths; a request that no path takes goes on the requeue list.
 
 use ibnbd_proto::state::{QueueState, Standing};
 use ibtrs_proto::errno::Errno;

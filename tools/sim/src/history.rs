@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users saw, and whether a single disk without any network could have shown it to them.
+//! Linearizability: could a single local disk have shown the users the same results?
 
 use crate::schedule::{Time, REQUESTS};
 

@@ -3,9 +3,9 @@
 //! A simulator of a session of IBTRS.
 //!
 //! The decisions of client and server ([`ibtrs_proto`]: state machines of paths, heartbeat,
-//! back-off, choice of path, failover, owners of chunks) run here against a fabric that delays,
-//! loses and reorders, with crashes and slow disks. Nothing here decides anything that the kernel
-//! modules decide as well: what is here does what the shells there do.
+//! back-off, path selection, failover, chunk owners) run here against a fabric that delays, loses
+//! and reorders, with crashes and slow disks. Nothing here decides anything that the kernel
+//! modules decide as well: it stands in for the drivers there.
 //!
 //! A seed is a [`Schedule`], a schedule is a run. What must not happen is a [`Violation`]; a
 //! schedule that leads to one is [shrunk](shrink) to what is needed for it.

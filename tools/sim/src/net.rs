@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The fabric: what becomes of a message.
+//! The fabric: delivers, delays or loses messages.
 //!
 //! A connection delivers in order what it delivers; connections overtake each other. What is on
-//! its way when its sender is gone arrives nevertheless. A message that is lost takes the
-//! rest of its connection with it, and the sender is told when retransmission gives up. Messages
-//! of the connection manager come in any order, or not at all.
+//! its way when its sender is gone arrives nevertheless. A message that is lost takes the rest
+//! of its connection with it, and the sender learns when retransmission ends. Messages of the
+//! connection manager come in any order, or not at all.
 
 use crate::schedule::{mix, Kind, Time, MS, TO_CLIENT, TO_SERVER};
 use crate::world::{Ev, World};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens in a run: everything that is not the logic's own doing.
+//! Schedules: everything in a run that the logic does not decide.
 //!
 //! A seed makes a schedule. A schedule makes a run, always the same one: what the fabric does to a
 //! message depends on the seed and on which message of which connection it is, and not on what
@@ -173,7 +173,7 @@ pub struct Schedule {
     pub hb: Time,
     /// Heartbeats that may be missed.
     pub missed: u32,
-    /// Retransmission gives up after this.
+    /// Retransmission ends after this.
     pub retry: Time,
     /// First delay of the back-off, in milliseconds.
     pub reconnect_ms: u32,

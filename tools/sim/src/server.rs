@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server around its decisions: one session, its paths, the disk.
+//! The server: carries out its decisions for one session, its paths and the disk.
 
 use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;

@@ -31,7 +31,7 @@ pub(crate) enum Ev {
         cid: u8,
         msg: Msg,
     },
-    /// Retransmission has given up on something that this side sent.
+    /// Retransmission of a message of this side has failed.
     QpError { side: Side, attempt: u32 },
     /// Set-up takes too long.
     ConnectTimeout { attempt: u32 },
@@ -159,7 +159,7 @@ pub enum Bug {
     AlwaysHurry,
     /// The client sends what was built in another phase of the session generation.
     NoLook,
-    /// The client parks such requests.
+    /// The client puts such requests on the requeue list.
     ParkStale,
     /// The driver reads the phase after the number of the device.
     LateStage,

@@ -19,7 +19,7 @@
  *              A function of a module that goes is not watched any more.
  *   arm        write "<function> <n> <errno> <times>" to have the nth call from
  *              now on fail, and those behind it, <times> in all; "- 0 0 0"
- *              disarms all.  Either way all counts begin anew.
+ *              disarms all.  Either way all counts begin again.
  *   modules    read for a line for each module of ours, "<module> <first> <end>",
  *              the addresses of its text, for the filters of other injectors
  *

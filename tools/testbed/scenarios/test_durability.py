@@ -145,7 +145,7 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     # The writer was told, if it had lost anything; whatever it takes to be safe is there.
     assert writer.wait(300, check=False).ok or os.strerror(errno.EIO) in writer.text
     assert durable.known(writer.text).missing(there_on(pair.server)) == []
-    # Who opens the disk anew has lost nothing, and can write as before.
+    # Who opens the disk again has lost nothing, and can write as before.
     writer = start_writer(pair.client, stack.disk)
     writer.wait(300)
     assert all_flushed(writer)

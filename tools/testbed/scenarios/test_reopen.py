@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The server is killed and comes back: the client opens its devices anew, if
+"""The server is killed and comes back: the client opens its devices again, if
 they are the disks that they were."""
 
 import errno

@@ -10,7 +10,7 @@ import pytest
 
 from testbed import boots, guest as guests
 from testbed.channel import CommandFailed
-from testbed.guest import DidNotBoot, Guest, Patience, Progress
+from testbed.guest import DidNotBoot, Guest, Limits, Progress
 from testbed.lab import Lab
 
 # Writes to its console, and takes the host's call; what it does then is the word given.
@@ -74,7 +74,7 @@ def boot(tmp_path, monkeypatch):
     monkeypatch.setenv("IBTRS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr(guests.stubs, "build", lambda: tmp_path / "lib")
-    monkeypatch.setattr(guests, "FAST", Patience(silence=2, total=6))
+    monkeypatch.setattr(guests, "FAST", Limits(silence=2, total=6))
     monkeypatch.setattr(boots, "COUNT", boots.Count())
 
     def run(*outcomes):
@@ -122,7 +122,7 @@ def test_there_is_an_end_to_it(boot):
 
 
 def test_progress_is_what_the_console_says():
-    progress = Progress(Patience(silence=10, total=100), now=0)
+    progress = Progress(Limits(silence=10, total=100), now=0)
     assert [progress.stuck(now, size) for now, size in ((9, 0), (10, 5), (20, 5))] == [None] * 3
     assert progress.stuck(20.1, 5) == "nothing new on its console for 10 s"
     assert progress.stuck(20.2, 6) is None

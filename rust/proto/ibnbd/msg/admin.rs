@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages that are no I/O: SESS_INFO, OPEN, CLOSE.
+//! Administrative messages: SESS_INFO, OPEN, CLOSE.
 
 use ibtrs_proto::bytes::{message, Writer};
 use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};

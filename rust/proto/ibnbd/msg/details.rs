@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the answer to OPEN has no room for: an extension, behind its 56 bytes.
+//! An extension of the answer to OPEN, behind its 56 bytes.
 //!
-//! A client that knows it asks for the longer answer, in a session with extensions only. A server
-//! that does not know it fills the rest of what is asked for with zeroes, which is "not said".
+//! In a session with extensions, a client that knows it asks for the longer answer. A server that
+//! does not know it fills the rest with zeroes, which means "not said".
 
 use ibtrs_proto::bytes::message;
 

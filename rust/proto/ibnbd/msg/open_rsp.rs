@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The answer to OPEN: what the device is like.
+//! The answer to OPEN: the properties of the device.
 
 use ibtrs_proto::bytes::message;
 

@@ -49,7 +49,7 @@ def always(what) -> type[Honest]:
     return like(spot=lambda self, server, request: what(server, request))
 
 
-# It is sent five times, and connecting anew takes a little longer each time.
+# It is sent five times, and connecting again takes a little longer each time.
 NEVER_S = 60
 
 
