@@ -47,7 +47,7 @@ run_kunit() {
 
 # Guests.  They wait for one another much of the time, so more of them than
 # there are processors are done sooner.  Not so those that the kernel's own
-# transport is in, which loses patience with guests that are slow, nor those
+# transport is in, which times out on slow guests, nor those
 # that are never idle.
 run_scenarios() {
 	local folder=$TOP/tools/testbed/scenarios

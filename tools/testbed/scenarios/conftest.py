@@ -30,14 +30,14 @@ from testbed.stack import STACKS, Stack
 MARKERS = {
     "fast": "runs on the kernel without checks",
     "links(n)": "asks for so many links between the guests, or more",
-    "kills": "kills guests: its turn is after all others that share these",
-    "leaky": "loses memory on purpose: its guests are given up after it",
+    "kills": "kills guests: it runs after all others that share these",
+    "leaky": "loses memory on purpose: its guests are discarded after it",
     "fresh": "gets guests that no other scenario has used, nor will",
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
     "long": "takes a minute or so: goes first, with others of its file",
-    "quiet": "has no patience with slow guests, or keeps all processors busy: is run when no others are",
+    "quiet": "times out on slow guests, or keeps all processors busy: is run when no others are",
 }
 # How many batches the files that want the same guests are dealt to.  Guests take
 # their time to boot; those that check themselves also to be asked for leaks.
@@ -252,7 +252,7 @@ def _judge(item, lab: Lab, leaks: bool):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """What comes after a scenario decides whether its guests are given up."""
+    """What comes after a scenario decides whether its guests are discarded."""
     bench = item.config.bench
     bench.following, bench.spent = nextitem, bench.cost()
     bench.booted, bench.again = boots.COUNT.booted, len(boots.COUNT.failed)

@@ -31,7 +31,7 @@ class Spoiled:
         self.may, self.found = False, False
 
     def look(self, lab, harmed: bool) -> None:
-        """To be called when a scenario has failed, before its guests are given up; `harmed` says
+        """To be called when a scenario has failed, before its guests are discarded; `harmed` says
         that a kernel has reported something."""
         words = {guest: said for guest in lab.guests.values() if (said := _last_words(guest))}
         self.found = self.may and bool(words) and not harmed

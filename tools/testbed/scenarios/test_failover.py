@@ -64,7 +64,7 @@ def test_no_path_for_too_long(pair, stack):
     client.run(f"{SETTINGS} && echo 5 > queue_timeout_s")
     client.run(read)
     with losing(client, 1, 100), losing(client, 2, 100):
-        wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths are given up")
+        wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths fail")
         started = time.monotonic()
         assert not client.ok(read)
         assert time.monotonic() - started < 30
@@ -81,7 +81,7 @@ def test_the_server_is_killed_and_comes_back(pair, stack):
     reader = client.start(f"dd if={stack.disk} of=/dev/null bs=64k count=4000 iflag=direct status=none; "
                           f"dd if={stack.disk} of=/dev/null bs=64k iflag=direct status=none")
     pair.server.kill()
-    wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths are given up")
+    wait_for(lambda: blockdev.connected(client) == 0, 60, "both paths fail")
     pair.reboot("server")
     # The same disk again, for who looks at the server's size and name.
     assert pair.server.null_blk(size_mb=32) == device

@@ -84,7 +84,7 @@ def test_paths_fail_while_they_are_polled(pair, stack):
         path = f"{SESSION}/paths/*ip:{SERVER_ADDRESS.format(link=link)}"
         # The server's side goes away without a word.
         with mishaps.losing(pair.server, link, 100):
-            wait_for(lambda: blockdev.connected(client) == 1, 60, "the path is given up")
+            wait_for(lambda: blockdev.connected(client) == 1, 60, "the path fails")
             goes_on()
         wait_for(lambda: blockdev.connected(client) == 2, 120, "the path is back")
         begin = time.monotonic()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """A disk of our server is stuck while a path is lost, with the kernel's own client:
 it knows nothing of our extensions, so that the server has to see for itself which
-path the client has given up."""
+path that the client has superseded."""
 
 import hashlib
 import os

@@ -43,7 +43,7 @@ NEVER_IN_A_GUEST = ["ib_dma_map_single", "queue_limits_commit_update_frozen", "t
 
 
 def called() -> set[str]:
-    """The functions of the kernel that the rooms for unsafe code call."""
+    """The functions of the kernel that the crates with unsafe code call."""
     files = [file for room in ("kx", "rdma") for file in (TOP / "rust" / room).rglob("*.rs")]
     return {name for file in files for name in re.findall(r"bindings::([a-z_][a-z_0-9]*)\(", file.read_text())}
 

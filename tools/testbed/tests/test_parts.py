@@ -83,32 +83,32 @@ def test_what_an_operator_types():
     assert ours.unmap(2, "force") == "echo force > /sys/block/ibnbd2/ibnbd/unmap_device"
 
 
-DOORS = os.path.join(os.path.dirname(__file__), "../../../scripts/check-doors.sh")
+LAYERS = os.path.join(os.path.dirname(__file__), "../../../scripts/check-layers.sh")
 
 
 @pytest.fixture
-def house(tmp_path):
-    """An empty tree with the door check in it."""
-    shutil.copytree(os.path.dirname(DOORS), tmp_path / "scripts")
-    for room in ("rust/kx", "rust/rdma", "rust/bindings", "rust/helpers", "rust/proto/ibtrs",
+def tree(tmp_path):
+    """An empty tree with the check of the layers in it."""
+    shutil.copytree(os.path.dirname(LAYERS), tmp_path / "scripts")
+    for crate in ("rust/kx", "rust/rdma", "rust/bindings", "rust/helpers", "rust/proto/ibtrs",
                  "rust/ibtrs-core", "ibtrs-client", "ibtrs-server", "ibnbd/client", "ibnbd/server"):
-        (tmp_path / room).mkdir(parents=True)
-        (tmp_path / room / "lib.rs").write_text("//! Nothing unsafe here.\nuse core::fmt;\n")
+        (tmp_path / crate).mkdir(parents=True)
+        (tmp_path / crate / "lib.rs").write_text("//! Nothing unsafe here.\nuse core::fmt;\n")
     return tmp_path
 
 
-def doors(house):
-    return subprocess.run([house / "scripts/check-doors.sh"], capture_output=True, text=True)
+def check_layers(tree):
+    return subprocess.run([tree / "scripts/check-layers.sh"], capture_output=True, text=True)
 
 
-def test_closed_doors_pass(house):
-    (house / "rust/kx/lib.rs").write_text("// SAFETY: it is.\nunsafe { f() };\n")
-    (house / "ibtrs-client/lib.rs").write_text(
+def test_clean_layers_pass(tree):
+    (tree / "rust/kx/lib.rs").write_text("// SAFETY: it is.\nunsafe { f() };\n")
+    (tree / "ibtrs-client/lib.rs").write_text(
         "#![allow(unsafe_code)]\nmodule! { }\n// unsafe in a comment\nlet x = \"unsafe\";\n")
-    assert doors(house).returncode == 0, doors(house).stdout
+    assert check_layers(tree).returncode == 0, check_layers(tree).stdout
 
 
-@pytest.mark.parametrize("room, line", [
+@pytest.mark.parametrize("crate, line", [
     ("ibtrs-client", "unsafe { f() };"),
     ("ibnbd/server", "    let x = unsafe { f() };"),
     ("rust/proto/ibtrs", "unsafe impl Send for X {}"),
@@ -123,13 +123,13 @@ def test_closed_doors_pass(house):
     ("rust/ibtrs-core", "use ibtrs_client::Session;"),
     ("ibtrs-client/deep", "#![allow(unsafe_code)]"),
 ])
-def test_an_open_door_is_found(house, room, line):
-    folder = house / room
+def test_a_broken_layer_is_found(tree, crate, line):
+    folder = tree / crate
     folder.mkdir(exist_ok=True)
     (folder / "other.rs").write_text(f"{line}\n")
-    done = doors(house)
+    done = check_layers(tree)
     assert done.returncode == 1
-    assert f"{room}/other.rs:1:" in done.stdout
+    assert f"{crate}/other.rs:1:" in done.stdout
 
 
 def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ class OnService(OnAnother):
 
 
 lie("answer on the service connection", OnService, owns_its_memory(), write_to_last)
-lie("answer on another connection, the path is given up", OnAnother, reads_and_recovers("OK"))
+lie("answer on another connection, the path fails", OnAnother, reads_and_recovers("OK"))
 
 
 def fails_with(error: int) -> type[Honest]:

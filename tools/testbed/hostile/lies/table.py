@@ -86,7 +86,7 @@ def reads_and_goes_on(*wanted: str):
 
 
 def comes_back(v: Victim) -> None:
-    """The path is given up, and connected again; reads go on."""
+    """the path fails, and connected again; reads go on."""
     deadline = time.monotonic() + 20
     while v.tell("paths") == "1 path":
         assert time.monotonic() < deadline, "the client has kept the path"
@@ -95,7 +95,7 @@ def comes_back(v: Victim) -> None:
 
 
 def reads_and_recovers(*wanted: str):
-    """The path is given up, and comes back."""
+    """the path fails, and comes back."""
     def victim(v: Victim) -> None:
         v.must_map()
         said = v.read()

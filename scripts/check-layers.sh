@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# check-doors.sh: the rooms of the source tree open one way.  Prints each line
-# that goes through a door which is none, and ends with 1 if there was any.
+# check-layers.sh: a crate names only crates of the layers below it, and drivers
+# have no unsafe code.  Prints each line that breaks a rule, and ends with 1 if
+# there was any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +24,8 @@ sources() {
 	}'
 }
 
-# closed WHY PATTERN PATH...: no line of code below PATH may match.
-closed() {
+# forbid WHY PATTERN PATH...: no line of code below PATH may match.
+forbid() {
 	local why=$1 pattern=$2 found
 	shift 2
 	found=$(sources "$@" | grep -E "^[^:]+:[0-9]+:.*$pattern" || true)
@@ -36,7 +37,7 @@ closed() {
 word() { printf '\\b(%s)\\b' "$1"; }
 drivers=(ibtrs-client ibtrs-server ibnbd rust/ibtrs-core rust/proto)
 
-closed "unsafe code outside rust/kx, rust/rdma, rust/bindings" "$(word unsafe)" "${drivers[@]}"
+forbid "unsafe code outside rust/kx, rust/rdma, rust/bindings" "$(word unsafe)" "${drivers[@]}"
 for file in $(grep -lrE --include='*.rs' 'allow\(.*unsafe_code' "${drivers[@]}" 2>/dev/null || true); do
 	grep -q '^module!' "$file" || {
 		printf 'unsafe code is allowed by a file without module!:\n%s\n' \
@@ -45,17 +46,17 @@ for file in $(grep -lrE --include='*.rs' 'allow\(.*unsafe_code' "${drivers[@]}" 
 	}
 done
 
-closed "rust/proto names the kernel" "$(word 'kernel|bindings|ibtrs_bindings|kx|rdma|ibtrs_core')(::|;| as )" rust/proto
-closed "rust/kx names RDMA or what is above it" \
+forbid "rust/proto names the kernel" "$(word 'kernel|bindings|ibtrs_bindings|kx|rdma|ibtrs_core')(::|;| as )" rust/proto
+forbid "rust/kx names RDMA or what is above it" \
 	"$(word 'rdma|ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/kx
-closed "rust/rdma names IBTRS or IBNBD" \
+forbid "rust/rdma names IBTRS or IBNBD" \
 	"$(word 'ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/rdma
-closed "rust/ibtrs-core names what is above it" \
+forbid "rust/ibtrs-core names what is above it" \
 	"$(word 'ibtrs_(client|server)|ibnbd_(proto|client|server)')(::|;)" rust/ibtrs-core
-closed "the client names the server or the block device" "$(word 'ibtrs_server|ibnbd_[a-z]+')(::|;)" ibtrs-client
-closed "the server names the client or the block device" "$(word 'ibtrs_client|ibnbd_[a-z]+')(::|;)" ibtrs-server
-closed "the block client names a server" "$(word 'ibtrs_server|ibnbd_server')(::|;)" ibnbd/client
-closed "the block server names a client" "$(word 'ibtrs_client|ibnbd_client')(::|;)" ibnbd/server
-closed "the block device names verbs" "$(word 'rdma|ibtrs_bindings')::" ibnbd
+forbid "the client names the server or the block device" "$(word 'ibtrs_server|ibnbd_[a-z]+')(::|;)" ibtrs-client
+forbid "the server names the client or the block device" "$(word 'ibtrs_client|ibnbd_[a-z]+')(::|;)" ibtrs-server
+forbid "the block client names a server" "$(word 'ibtrs_server|ibnbd_server')(::|;)" ibnbd/client
+forbid "the block server names a client" "$(word 'ibtrs_client|ibnbd_client')(::|;)" ibnbd/server
+forbid "the block device names verbs" "$(word 'rdma|ibtrs_bindings')::" ibnbd
 
 exit $bad
