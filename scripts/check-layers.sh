@@ -46,17 +46,13 @@ for file in $(grep -lrE --include='*.rs' 'allow\(.*unsafe_code' "${drivers[@]}" 
 	}
 done
 
-forbid "rust/proto names the kernel" "$(word 'kernel|bindings|ibtrs_bindings|kx|rdma|ibtrs_core')(::|;| as )" rust/proto
-forbid "rust/kx names RDMA or what is above it" \
-	"$(word 'rdma|ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/kx
-forbid "rust/rdma names IBTRS or IBNBD" \
-	"$(word 'ibtrs_(proto|core|client|server)|ibnbd_(proto|client|server)')(::|;)" rust/rdma
-forbid "rust/ibtrs-core names what is above it" \
-	"$(word 'ibtrs_(client|server)|ibnbd_(proto|client|server)')(::|;)" rust/ibtrs-core
-forbid "the client names the server or the block device" "$(word 'ibtrs_server|ibnbd_[a-z]+')(::|;)" ibtrs-client
-forbid "the server names the client or the block device" "$(word 'ibtrs_client|ibnbd_[a-z]+')(::|;)" ibtrs-server
-forbid "the block client names a server" "$(word 'ibtrs_server|ibnbd_server')(::|;)" ibnbd/client
-forbid "the block server names a client" "$(word 'ibtrs_client|ibnbd_client')(::|;)" ibnbd/server
-forbid "the block device names verbs" "$(word 'rdma|ibtrs_bindings')::" ibnbd
+forbid "rust/proto names the kernel" "$(word 'kernel|bindings')(::|;| as )" rust/proto
+
+# Each crate names only those that Kbuild hands to it.
+graph=$(scripts/crates.py)
+while read -r name folder uses; do
+	others=$(cut -d' ' -f1 <<<"$graph" | grep -vxF -e "$name" -e "${uses// /$'\n'}" | paste -sd'|')
+	forbid "$name names a crate that Kbuild does not hand to it" "$(word "$others")(::|;| as )" "$folder"
+done <<<"$graph"
 
 exit $bad

@@ -23,13 +23,8 @@ document() {
 		-Arustdoc::private_intra_doc_links --document-private-items -o "$out/doc" "$TOP/$root"
 }
 
-document kx rust/kx/lib.rs ibtrs_bindings
-document rdma rust/rdma/lib.rs ibtrs_bindings kx
-document ibtrs_proto rust/proto/ibtrs/lib.rs
-document ibnbd_proto rust/proto/ibnbd/lib.rs ibtrs_proto
-document ibtrs_core rust/ibtrs-core/lib.rs kx rdma ibtrs_proto
-document ibtrs_client ibtrs-client/lib.rs kx rdma ibtrs_proto ibtrs_core
-document ibtrs_server ibtrs-server/lib.rs kx rdma ibtrs_proto ibtrs_core
-document ibnbd_client ibnbd/client/lib.rs kx ibtrs_proto ibnbd_proto ibtrs_core ibtrs_client
-document ibnbd_server ibnbd/server/lib.rs kx ibtrs_proto ibnbd_proto ibtrs_core ibtrs_server
+# shellcheck disable=SC2086 # names of crates
+"$(dirname "$0")/crates.py" | while read -r name folder uses; do
+	[ "$name" = ibtrs_bindings ] || document "$name" "$folder/lib.rs" $uses
+done
 echo "documentation is in $out/doc; begin with $out/doc/ibtrs_client/index.html"

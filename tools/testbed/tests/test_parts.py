@@ -89,7 +89,9 @@ LAYERS = os.path.join(os.path.dirname(__file__), "../../../scripts/check-layers.
 @pytest.fixture
 def tree(tmp_path):
     """An empty tree with the check of the layers in it."""
-    shutil.copytree(os.path.dirname(LAYERS), tmp_path / "scripts")
+    scripts = os.path.dirname(LAYERS)
+    shutil.copytree(scripts, tmp_path / "scripts")
+    shutil.copy(os.path.join(scripts, "../Kbuild"), tmp_path)
     for crate in ("rust/kx", "rust/rdma", "rust/bindings", "rust/helpers", "rust/proto/ibtrs",
                  "rust/ibtrs-core", "ibtrs-client", "ibtrs-server", "ibnbd/client", "ibnbd/server"):
         (tmp_path / crate).mkdir(parents=True)
