@@ -118,37 +118,49 @@ pub struct Path {
     #[pin]
     hook: Mutex<Option<PathHook>>,
     #[pin]
-    events: Work<Self, 0>,
+    events: Work<Self, { work::EVENTS }>,
     #[pin]
-    connect: Work<Self, 1>,
+    connect: Work<Self, { work::CONNECT }>,
     #[pin]
-    timer: DelayedWork<Self, 2>,
+    timer: DelayedWork<Self, { work::TIMER }>,
     #[pin]
-    heartbeat_work: DelayedWork<Self, 3>,
+    heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
-    pub(crate) probe_timeout: DelayedWork<Self, 4>,
+    pub(crate) probe_timeout: DelayedWork<Self, { work::PROBE_TIMEOUT }>,
     /// What the last attempt had: its memory is to be had for the next one, when there is no other.
     #[pin]
     kept: Mutex<Option<Resources>>,
     #[pin]
-    release: Work<Self, 7>,
+    release: Work<Self, { work::RELEASE }>,
     /// Connections for `drain` to poll.
     pub(crate) closing: TakeCell<Arc<Closing>>,
     #[pin]
-    pub(crate) drain: Work<Self, 5>,
+    pub(crate) drain: Work<Self, { work::DRAIN }>,
     #[pin]
-    uevents: Work<Self, 6>,
+    uevents: Work<Self, { work::UEVENTS }>,
+}
+
+/// Names of the works of a path.
+pub(crate) mod work {
+    pub(crate) const EVENTS: u64 = 0;
+    pub(crate) const CONNECT: u64 = 1;
+    pub(crate) const TIMER: u64 = 2;
+    pub(crate) const HEARTBEAT: u64 = 3;
+    pub(crate) const PROBE_TIMEOUT: u64 = 4;
+    pub(crate) const DRAIN: u64 = 5;
+    pub(crate) const UEVENTS: u64 = 6;
+    pub(crate) const RELEASE: u64 = 7;
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self, 0>> for Path { self.events }
-    impl HasWork<Work<Self, 1>> for Path { self.connect }
-    impl HasWork<DelayedWork<Self, 2>> for Path { self.timer }
-    impl HasWork<DelayedWork<Self, 3>> for Path { self.heartbeat_work }
-    impl HasWork<DelayedWork<Self, 4>> for Path { self.probe_timeout }
-    impl HasWork<Work<Self, 5>> for Path { self.drain }
-    impl HasWork<Work<Self, 6>> for Path { self.uevents }
-    impl HasWork<Work<Self, 7>> for Path { self.release }
+    impl HasWork<Work<Self, { work::EVENTS }>> for Path { self.events }
+    impl HasWork<Work<Self, { work::CONNECT }>> for Path { self.connect }
+    impl HasWork<DelayedWork<Self, { work::TIMER }>> for Path { self.timer }
+    impl HasWork<DelayedWork<Self, { work::HEARTBEAT }>> for Path { self.heartbeat_work }
+    impl HasWork<DelayedWork<Self, { work::PROBE_TIMEOUT }>> for Path { self.probe_timeout }
+    impl HasWork<Work<Self, { work::DRAIN }>> for Path { self.drain }
+    impl HasWork<Work<Self, { work::UEVENTS }>> for Path { self.uevents }
+    impl HasWork<Work<Self, { work::RELEASE }>> for Path { self.release }
 }
 
 impl Path {

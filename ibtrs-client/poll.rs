@@ -94,7 +94,7 @@ impl Session {
 }
 
 /// Connections that nobody may be polling.
-impl WorkItem<4> for Session {
+impl WorkItem<{ crate::session::work::POLL }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -175,7 +175,7 @@ impl Drop for Drain<'_> {
 }
 
 /// Connections that are being closed.
-impl WorkItem<5> for Path {
+impl WorkItem<{ crate::path::work::DRAIN }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

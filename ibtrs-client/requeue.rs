@@ -264,7 +264,7 @@ impl Session {
 }
 
 /// Requests that wait.
-impl WorkItem<0> for Session {
+impl WorkItem<{ crate::session::work::REQUEUE }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -273,7 +273,7 @@ impl WorkItem<0> for Session {
 }
 
 /// A send queue that was full.
-impl WorkItem<1> for Session {
+impl WorkItem<{ crate::session::work::REQUEUE_LATER }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -282,7 +282,7 @@ impl WorkItem<1> for Session {
 }
 
 /// The queue timeout.
-impl WorkItem<2> for Session {
+impl WorkItem<{ crate::session::work::EXPIRY }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -291,7 +291,7 @@ impl WorkItem<2> for Session {
 }
 
 /// Calls to the users of the session.
-impl WorkItem<3> for Session {
+impl WorkItem<{ crate::session::work::NOTIFY }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -206,29 +206,40 @@ pub struct Session {
     events_queue: Arc<Queue>,
     slow_queue: Arc<Queue>,
     #[pin]
-    pub(crate) requeue_work: Work<Self, 0>,
+    pub(crate) requeue_work: Work<Self, { work::REQUEUE }>,
     #[pin]
-    pub(crate) requeue_later: DelayedWork<Self, 1>,
+    pub(crate) requeue_later: DelayedWork<Self, { work::REQUEUE_LATER }>,
     #[pin]
-    pub(crate) expiry: DelayedWork<Self, 2>,
+    pub(crate) expiry: DelayedWork<Self, { work::EXPIRY }>,
     #[pin]
-    pub(crate) notify: Work<Self, 3>,
+    pub(crate) notify: Work<Self, { work::NOTIFY }>,
     #[pin]
-    pub(crate) poll_work: DelayedWork<Self, 4>,
+    pub(crate) poll_work: DelayedWork<Self, { work::POLL }>,
     #[pin]
-    pub(crate) notice: Work<Self, 5>,
+    pub(crate) notice: Work<Self, { work::NOTICE }>,
     #[pin]
-    uevents: Work<Self, 6>,
+    uevents: Work<Self, { work::UEVENTS }>,
+}
+
+/// Names of the works of a session.
+pub(crate) mod work {
+    pub(crate) const REQUEUE: u64 = 0;
+    pub(crate) const REQUEUE_LATER: u64 = 1;
+    pub(crate) const EXPIRY: u64 = 2;
+    pub(crate) const NOTIFY: u64 = 3;
+    pub(crate) const POLL: u64 = 4;
+    pub(crate) const NOTICE: u64 = 5;
+    pub(crate) const UEVENTS: u64 = 6;
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self, 0>> for Session { self.requeue_work }
-    impl HasWork<DelayedWork<Self, 1>> for Session { self.requeue_later }
-    impl HasWork<DelayedWork<Self, 2>> for Session { self.expiry }
-    impl HasWork<Work<Self, 3>> for Session { self.notify }
-    impl HasWork<DelayedWork<Self, 4>> for Session { self.poll_work }
-    impl HasWork<Work<Self, 5>> for Session { self.notice }
-    impl HasWork<Work<Self, 6>> for Session { self.uevents }
+    impl HasWork<Work<Self, { work::REQUEUE }>> for Session { self.requeue_work }
+    impl HasWork<DelayedWork<Self, { work::REQUEUE_LATER }>> for Session { self.requeue_later }
+    impl HasWork<DelayedWork<Self, { work::EXPIRY }>> for Session { self.expiry }
+    impl HasWork<Work<Self, { work::NOTIFY }>> for Session { self.notify }
+    impl HasWork<DelayedWork<Self, { work::POLL }>> for Session { self.poll_work }
+    impl HasWork<Work<Self, { work::NOTICE }>> for Session { self.notice }
+    impl HasWork<Work<Self, { work::UEVENTS }>> for Session { self.uevents }
 }
 
 /// Making and ending.

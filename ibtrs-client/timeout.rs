@@ -122,7 +122,7 @@ impl PathConn {
 }
 
 /// The server has had its time to answer.
-impl WorkItem<4> for Path {
+impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

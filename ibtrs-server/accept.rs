@@ -155,7 +155,7 @@ impl CmHandler for Incoming {
 }
 
 /// Accepts connection requests, one after the other.
-impl WorkItem for Server {
+impl WorkItem<{ crate::server::work::ACCEPT }> for Server {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -233,7 +233,7 @@ impl Path {
 }
 
 /// Fences that came, or that hold.
-impl WorkItem<3> for Path {
+impl WorkItem<{ crate::path::work::FENCES }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -195,26 +195,35 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) inbox: Inbox,
     #[pin]
-    events: Work<Self, 0>,
+    events: Work<Self, { work::EVENTS }>,
     #[pin]
-    pub(crate) heartbeat_work: DelayedWork<Self, 1>,
+    pub(crate) heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
-    pub(crate) zombie: DelayedWork<Self, 2>,
+    pub(crate) zombie: DelayedWork<Self, { work::ZOMBIE }>,
     #[pin]
-    pub(crate) fences: DelayedWork<Self, 3>,
+    pub(crate) fences: DelayedWork<Self, { work::FENCES }>,
     #[pin]
-    pub(crate) teardown: DelayedWork<Self, 4>,
+    pub(crate) teardown: DelayedWork<Self, { work::TEARDOWN }>,
     made: Instant<Monotonic>,
     // Given back after the chunks and the connections.
     pub(crate) charge: Charge,
 }
 
+/// Names of the works of a path.
+pub(crate) mod work {
+    pub(crate) const EVENTS: u64 = 0;
+    pub(crate) const HEARTBEAT: u64 = 1;
+    pub(crate) const ZOMBIE: u64 = 2;
+    pub(crate) const FENCES: u64 = 3;
+    pub(crate) const TEARDOWN: u64 = 4;
+}
+
 kx::impl_has_work! {
-    impl HasWork<Work<Self, 0>> for Path { self.events }
-    impl HasWork<DelayedWork<Self, 1>> for Path { self.heartbeat_work }
-    impl HasWork<DelayedWork<Self, 2>> for Path { self.zombie }
-    impl HasWork<DelayedWork<Self, 3>> for Path { self.fences }
-    impl HasWork<DelayedWork<Self, 4>> for Path { self.teardown }
+    impl HasWork<Work<Self, { work::EVENTS }>> for Path { self.events }
+    impl HasWork<DelayedWork<Self, { work::HEARTBEAT }>> for Path { self.heartbeat_work }
+    impl HasWork<DelayedWork<Self, { work::ZOMBIE }>> for Path { self.zombie }
+    impl HasWork<DelayedWork<Self, { work::FENCES }>> for Path { self.fences }
+    impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
 }
 
 /// What users may see and do.
@@ -613,7 +622,7 @@ impl fmt::Display for Path {
 }
 
 /// State changes and the message that completes the set-up.
-impl WorkItem<0> for Path {
+impl WorkItem<{ work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -631,7 +640,7 @@ impl WorkItem<0> for Path {
 }
 
 /// Heartbeats.
-impl WorkItem<1> for Path {
+impl WorkItem<{ work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -650,7 +659,7 @@ impl WorkItem<1> for Path {
 }
 
 /// The time in which all connections must have come.
-impl WorkItem<2> for Path {
+impl WorkItem<{ work::ZOMBIE }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -172,7 +172,7 @@ impl Server {
 }
 
 /// Blocks that nobody has used for long.
-impl WorkItem<1> for Server {
+impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -115,14 +115,20 @@ pub(crate) struct Server {
     #[pin]
     pub(crate) backlog: Mutex<Backlog>,
     #[pin]
-    pub(crate) accept: Work<Self>,
+    pub(crate) accept: Work<Self, { work::ACCEPT }>,
     #[pin]
-    pub(crate) expiry: DelayedWork<Self, 1>,
+    pub(crate) expiry: DelayedWork<Self, { work::EXPIRY }>,
+}
+
+/// Names of the works of a server.
+pub(crate) mod work {
+    pub(crate) const ACCEPT: u64 = 0;
+    pub(crate) const EXPIRY: u64 = 1;
 }
 
 kx::impl_has_work! {
-    impl HasWork<Work<Self>> for Server { self.accept }
-    impl HasWork<DelayedWork<Self, 1>> for Server { self.expiry }
+    impl HasWork<Work<Self, { work::ACCEPT }>> for Server { self.accept }
+    impl HasWork<DelayedWork<Self, { work::EXPIRY }>> for Server { self.expiry }
 }
 
 /// The sessions, and whether new ones may come.

@@ -86,7 +86,7 @@ impl Path {
 }
 
 /// First the end of the path, then of the session if it was the last one.
-impl WorkItem<4> for Path {
+impl WorkItem<{ crate::path::work::TEARDOWN }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -93,20 +93,28 @@ pub(crate) struct Device {
     #[pin]
     inner: Mutex<Inner>,
     #[pin]
-    reopen: DelayedWork<Self, 0>,
+    reopen: DelayedWork<Self, { work::REOPEN }>,
     #[pin]
-    look: DelayedWork<Self, 1>,
+    look: DelayedWork<Self, { work::LOOK }>,
     #[pin]
-    uevents: Work<Self, 2>,
+    uevents: Work<Self, { work::UEVENTS }>,
     #[pin]
-    forcing: DelayedWork<Self, 3>,
+    forcing: DelayedWork<Self, { work::FORCING }>,
+}
+
+/// Names of the works of a device.
+pub(crate) mod work {
+    pub(crate) const REOPEN: u64 = 0;
+    pub(crate) const LOOK: u64 = 1;
+    pub(crate) const UEVENTS: u64 = 2;
+    pub(crate) const FORCING: u64 = 3;
 }
 
 kx::impl_has_work! {
-    impl HasWork<DelayedWork<Self, 0>> for Device { self.reopen }
-    impl HasWork<DelayedWork<Self, 1>> for Device { self.look }
-    impl HasWork<Work<Self, 2>> for Device { self.uevents }
-    impl HasWork<DelayedWork<Self, 3>> for Device { self.forcing }
+    impl HasWork<DelayedWork<Self, { work::REOPEN }>> for Device { self.reopen }
+    impl HasWork<DelayedWork<Self, { work::LOOK }>> for Device { self.look }
+    impl HasWork<Work<Self, { work::UEVENTS }>> for Device { self.uevents }
+    impl HasWork<DelayedWork<Self, { work::FORCING }>> for Device { self.forcing }
 }
 
 struct Inner {
@@ -481,7 +489,7 @@ impl Device {
 }
 
 /// Being opened again.
-impl WorkItem<0> for Device {
+impl WorkItem<{ work::REOPEN }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -262,7 +262,7 @@ impl Path {
 }
 
 /// State changes.
-impl WorkItem<0> for Path {
+impl WorkItem<{ crate::path::work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -287,7 +287,7 @@ impl WorkItem<0> for Path {
 }
 
 /// What an attempt had whose device goes away.
-impl WorkItem<7> for Path {
+impl WorkItem<{ crate::path::work::RELEASE }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -296,7 +296,7 @@ impl WorkItem<7> for Path {
 }
 
 /// Telling the operator.
-impl WorkItem<6> for Path {
+impl WorkItem<{ crate::path::work::UEVENTS }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -305,7 +305,7 @@ impl WorkItem<6> for Path {
 }
 
 /// Connecting.
-impl WorkItem<1> for Path {
+impl WorkItem<{ crate::path::work::CONNECT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -318,7 +318,7 @@ impl WorkItem<1> for Path {
 }
 
 /// The delay before an attempt is over.
-impl WorkItem<2> for Path {
+impl WorkItem<{ crate::path::work::TIMER }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -327,7 +327,7 @@ impl WorkItem<2> for Path {
 }
 
 /// Heartbeats.
-impl WorkItem<3> for Path {
+impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -73,7 +73,7 @@ impl Session {
 }
 
 /// Notices for the users of the session.
-impl WorkItem<5> for Session {
+impl WorkItem<{ crate::session::work::NOTICE }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -18,7 +18,7 @@ impl Session {
     }
 }
 
-impl WorkItem<6> for Session {
+impl WorkItem<{ crate::session::work::UEVENTS }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

@@ -122,7 +122,7 @@ impl Device {
 }
 
 /// A notice.
-impl WorkItem<1> for Device {
+impl WorkItem<{ crate::device::work::LOOK }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

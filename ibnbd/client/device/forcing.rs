@@ -35,7 +35,7 @@ impl Device {
     }
 }
 
-impl WorkItem<3> for Device {
+impl WorkItem<{ crate::device::work::FORCING }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

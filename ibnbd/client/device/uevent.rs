@@ -75,7 +75,7 @@ impl Device {
     }
 }
 
-impl WorkItem<2> for Device {
+impl WorkItem<{ crate::device::work::UEVENTS }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
