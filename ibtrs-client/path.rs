@@ -188,7 +188,7 @@ impl Path {
                 log: CString::try_from_fmt(fmt!("{}: {}", session.name(), Shown(spec.addr)))?,
                 session,
                 spec,
-                uuid: kx::uuid::generate(),
+                uuid: kx::random::uuid(),
                 fsm <- new_spinlock_irq!(fsm, "Path::fsm"),
                 changed <- new_condvar!("Path::changed"),
                 attempt <- new_mutex!(None, "Path::attempt"),

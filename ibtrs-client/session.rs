@@ -300,7 +300,7 @@ impl Session {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", name))?,
-                uuid: kx::uuid::generate(),
+                uuid: kx::random::uuid(),
                 net: Net::current(),
                 multipath <- RcuPtr::new(Some(KBox::new(Multipath::new(), GFP_KERNEL)?)),
                 paths <- new_mutex!(paths, "Session::paths"),

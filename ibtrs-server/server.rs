@@ -152,7 +152,7 @@ impl Server {
             try_pin_init!(Self {
                 service,
                 config: Config::from_params()?,
-                boot_id: kx::uuid::generate(),
+                boot_id: kx::random::uuid(),
                 queue,
                 slow,
                 wakes,

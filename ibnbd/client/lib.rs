@@ -9,8 +9,7 @@
 //!
 //! | Module | What for |
 //! |---|---|
-//! | [`control`] | the files of the class |
-//! | [`map`] | maps a disk |
+//! | [`control`] | the files of the class, mapping a disk |
 //! | [`registry`] | all sessions and mappings |
 //! | [`session`] | what the disks of a session share |
 //! | [`events`] | session events |
@@ -53,7 +52,6 @@ mod dispatch;
 mod events;
 mod fair_share;
 mod limits;
-mod map;
 mod mapping;
 mod queue;
 mod registry;

@@ -2,26 +2,28 @@
 
 //! Safe abstractions over kernel facilities that the [`kernel`] crate lacks.
 //!
-//! Nothing here knows of RDMA or of the transport that uses it; each module could move to the
-//! kernel crate as it is. A driver written against this crate needs no `unsafe`.
+//! Nothing here knows of RDMA or of the transport that uses it. A driver written against this crate
+//! needs no `unsafe`. Each part exists because the kernel crate lacks something; a part marked with
+//! \* could move there as it is.
 //!
-//! | Module | What for |
-//! |---|---|
-//! | [`blk`] | drivers of disks with per-request data, I/O to block devices |
-//! | [`fs`] | files of procfs and sysfs |
-//! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist |
-//! | [`log`] | rate-limited printing |
-//! | [`mm`] | blocks of pages, allocation scopes |
-//! | [`module`] | keeping a module loaded |
-//! | [`net`] | socket addresses, network namespaces |
-//! | [`param`] | module parameters that are strings, have ranges, and show in sysfs |
-//! | [`percpu`] | counters and maxima that each CPU keeps for itself |
-//! | [`ring`] | queues of a fixed size |
-//! | [`random`], [`uuid`] | random numbers and identifiers |
-//! | [`sync`] | references that teardown waits for, completions, RCU pointers |
-//! | [`sysfs`] | directories, files and links, classes of devices |
-//! | [`trace`] | trace events of our own |
-//! | [`work`] | work queues of one's own, and work that can be cancelled |
+//! | Part | Purpose | What the kernel crate lacks |
+//! |---|---|---|
+//! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: request accessors, errors at the end of a request, several hardware queues, polling, timeouts, quiesce, flags, per-request initialisers, attribute groups |
+//! | [`blk`] (bios) | I/O to block devices | opening a block device, bios |
+//! | [`fs`] \* | reading files of procfs and sysfs | `kernel_read` |
+//! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist | scatterlists of fixed size inside an object, chaining excluded; [`io`] is a concept of this tree |
+//! | [`log`] \* | rate-limited printing | `ratelimit_state`; it has `pr_*_once` only |
+//! | [`mm`] \* | blocks of pages, allocation scopes | allocations of higher order, `memalloc_*_save` |
+//! | [`module`] \* | keeping a module loaded | `try_module_get` |
+//! | [`net`] \* | socket addresses, network namespaces | `struct sockaddr`, references to `struct net` |
+//! | [`param`] | module parameters | strings, ranges, visibility in sysfs |
+//! | [`percpu`] \* | counters, maxima and round-robin cursors | per-CPU memory |
+//! | [`random`] \* | random numbers and UUIDs | `get_random_*`, `uuid_gen` |
+//! | [`ring`] | FIFO of fixed capacity | a ring that allocates once; `KVec` shifts |
+//! | [`sync`] | references that teardown waits for, completions, RCU pointers | `percpu_ref`; completions with time-outs and signals; a pointer replaced under RCU |
+//! | [`sysfs`] | directories, attributes and links, classes of devices | kobjects, attributes, `class_create` |
+//! | [`trace`] | trace events of a module | `tracepoint` resolves symbols of the kernel crate's bindings only |
+//! | [`work`] | work queues, and work that can be cancelled | own queues, cancel and flush, works on a given CPU |
 //!
 //! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
 //! needs process context without spinlocks and RCU read sections.
@@ -52,7 +54,6 @@ pub mod sg;
 pub mod sync;
 pub mod sysfs;
 pub mod trace;
-pub mod uuid;
 pub mod work;
 
 /// The prefix of what this crate prints.

@@ -2,18 +2,29 @@
 
 //! Blocks of pages, and scopes that restrict allocation.
 
+use kernel::page::PAGE_SIZE;
+
 mod block;
-mod no_io;
-mod reclaim;
-mod reserve;
-mod total;
+mod scope;
 
 pub use block::{
     Node,
     PageBlock,
     PrivateBlock, //
 };
-pub use no_io::NoIo;
-pub use reclaim::in_reclaim;
-pub use reserve::Reserve;
-pub use total::total_bytes;
+pub use scope::{
+    in_reclaim,
+    NoIo,
+    Reserve, //
+};
+
+/// Bytes of memory that the kernel manages on this machine.
+///
+/// # Context
+///
+/// *any*
+pub fn total_bytes() -> u64 {
+    // SAFETY: May be called anywhere.
+    let pages = unsafe { ibtrs_bindings::kx_totalram_pages() };
+    (pages as u64).saturating_mul(PAGE_SIZE as u64)
+}

@@ -8,10 +8,10 @@
 
 mod array;
 mod counters;
-mod maxima;
-mod round_robin;
 
 pub use array::is_possible;
-pub use counters::Counters;
-pub use maxima::Maxima;
-pub use round_robin::RoundRobin;
+pub use counters::{
+    Counters,
+    Maxima,
+    RoundRobin, //
+};

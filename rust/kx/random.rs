@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Random numbers.
+//! Random numbers and UUIDs.
 //!
-//! C header: [`include/linux/random.h`](srctree/include/linux/random.h)
+//! C headers: [`include/linux/random.h`](srctree/include/linux/random.h),
+//! [`include/linux/uuid.h`](srctree/include/linux/uuid.h)
 
 use kernel::bindings;
 
@@ -39,4 +40,16 @@ pub fn below(limit: u32) -> u32 {
     let scaled = u64::from(next_u32()) * u64::from(limit);
     // CAST: The product of two `u32` is less than 2^64, so its upper half fits.
     (scaled >> 32) as u32
+}
+
+/// Returns a new random UUID (version 4), in the byte order of RFC 9562.
+///
+/// # Context
+///
+/// *any*
+pub fn uuid() -> [u8; 16] {
+    let mut uuid = bindings::uuid_t { b: [0; 16] };
+    // SAFETY: The pointer is valid for writing during the call.
+    unsafe { bindings::uuid_gen(&mut uuid) };
+    uuid.b
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Allocation scopes, and locks that memory reclaim may wait for.
+//!
+//! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)
+
+use kernel::types::NotThreadSafe;
+
+/// While it lives, allocations of the current task behave as with `GFP_NOIO`.
+///
+/// For what must make progress so that the system can write out pages: connecting to storage,
+/// for example. Guards that overlap must be dropped in the reverse order of their creation;
+/// otherwise the restriction may end early or stay.
+///
+/// # Context
+///
+/// Process context.
+#[must_use = "the scope ends when this is dropped"]
+pub struct NoIo {
+    /// What `memalloc_noio_save()` returned.
+    flags: u32,
+    _not_send: NotThreadSafe,
+}
+
+impl NoIo {
+    /// Starts the scope.
+    pub fn enter() -> Self {
+        Self {
+            // SAFETY: Only changes the current task's own flags.
+            flags: unsafe { ibtrs_bindings::memalloc_noio_save() },
+            _not_send: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for NoIo {
+    fn drop(&mut self) {
+        // SAFETY: The flags come from the same task, as the type is not `Send`.
+        unsafe { ibtrs_bindings::memalloc_noio_restore(self.flags) }
+    }
+}
+
+/// While it lives, allocations of the current task do not wait for memory, and may take what
+/// the kernel keeps in reserve (`PF_MEMALLOC`).
+///
+/// Only for what makes more memory free than it takes, soon: connecting to storage that cannot be
+/// written to otherwise, as the kernel's NFS does for swap. What is taken is to be bounded, as
+/// nothing else bounds it. Guards that overlap, of [`NoIo`] as well, must be dropped
+/// in the reverse order of their creation.
+///
+/// # Context
+///
+/// Process context.
+#[must_use = "the scope ends when this is dropped"]
+pub struct Reserve {
+    /// What `memalloc_noreclaim_save()` returned.
+    flags: u32,
+    _not_send: NotThreadSafe,
+}
+
+impl Reserve {
+    /// Starts the scope.
+    pub fn enter() -> Self {
+        Self {
+            // SAFETY: Only changes the current task's own flags.
+            flags: unsafe { ibtrs_bindings::memalloc_noreclaim_save() },
+            _not_send: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        // SAFETY: The flags come from the same task, as the type is not `Send`.
+        unsafe { ibtrs_bindings::memalloc_noreclaim_restore(self.flags) }
+    }
+}
+
+/// Tells lockdep that reclaiming memory may wait for the locks that `take` takes and gives back.
+///
+/// Reclaim writes to disks. If it takes such a lock to make a disk work again, nobody may allocate
+/// under it in a way that waits for reclaim: see [`NoIo`]. From this call on, lockdep
+/// reports such an allocation as a circular dependency, also where it finds memory at once. This
+/// is about all locks of the same class, so that one call is enough; it costs as much as a lock,
+/// and in a kernel without lockdep nothing.
+///
+/// # Context
+///
+/// As `take`, without locks, and outside of [`NoIo`].
+pub fn in_reclaim(take: impl FnOnce()) {
+    if cfg!(CONFIG_LOCKDEP) {
+        // SAFETY: Both only tell lockdep something about the current task, and are paired.
+        unsafe { ibtrs_bindings::kx_reclaim_acquire() };
+        take();
+        // SAFETY: As above.
+        unsafe { ibtrs_bindings::kx_reclaim_release() };
+    }
+}
