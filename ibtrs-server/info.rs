@@ -92,7 +92,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
 }
 
 /// Waits until paths of the same addresses are not shown any more: they are being
-/// closed, as else this one would not have been admitted.
+/// closed, as else this one would not have been accepted.
 fn wait_hidden(path: &Arc<Path>) -> Result {
     for _ in 0..HIDE_TRIES {
         if !path.session.shows(path.ends) {

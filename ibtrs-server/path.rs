@@ -441,7 +441,7 @@ impl Path {
         }
         // The first one came before the path was made, which counts as that moment.
         let age_ms = |at: Instant<_>| u64::try_from((at - self.made).as_millis()).unwrap_or(0);
-        cons.clock.admitted(age_ms(came), age_ms(Instant::now()));
+        cons.clock.accepted(age_ms(came), age_ms(Instant::now()));
         let limit_ms = self.session.server.config.setup_timeout_ms;
         self.zombie
             .modify(self.clone(), cons.clock.left_ms(limit_ms));

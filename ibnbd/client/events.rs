@@ -81,12 +81,12 @@ impl EventHandler {
         let mut inner = self.inner.lock();
         // Nobody waits for memory under this lock: it may be had back only by what the disks write.
         inner.devices.push(device.clone(), GFP_NOWAIT)?;
-        let forgotten = inner.generation != generation;
-        if forgotten {
+        let session_lost = inner.generation != generation;
+        if session_lost {
             device.session_lost(inner.generation);
         }
         drop(inner);
-        if forgotten {
+        if session_lost {
             device.open_soon();
         }
         Ok(())

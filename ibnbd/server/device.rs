@@ -51,7 +51,7 @@ pub(crate) struct Opened {
     /// It is another one after this machine was booted, and after the disk was away.
     cache_run: Identity,
     /// The size that the client was told last, in sectors.
-    told: Atomic<u64>,
+    reported: Atomic<u64>,
     user: User,
 }
 
@@ -84,7 +84,7 @@ impl Opened {
             identity: identity(&bdev)?,
             cache_run: unflushed::cache_generation(exports.boot(), bdev.diskseq()),
             bdev,
-            told: Atomic::new(0),
+            reported: Atomic::new(0),
             user,
         })
     }
@@ -119,7 +119,7 @@ impl Opened {
     /// Returns whether the size is another one than the client was told.
     pub(crate) fn has_new_size(&self) -> bool {
         // ORDERING: Whoever sees an old value tells the client once more than needed.
-        self.told.load(Relaxed) != self.bdev.capacity_sectors()
+        self.reported.load(Relaxed) != self.bdev.capacity_sectors()
     }
 
     /// Returns what the client is told about the device, now.
@@ -127,7 +127,7 @@ impl Opened {
         let limits = self.bdev.limits();
         let nsectors = self.bdev.capacity_sectors();
         // ORDERING: As in `has_new_size`.
-        self.told.store(nsectors, Relaxed);
+        self.reported.store(nsectors, Relaxed);
         DeviceLimits {
             nsectors,
             max_hw_sectors: limits.max_hw_sectors,

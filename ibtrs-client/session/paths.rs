@@ -140,7 +140,7 @@ impl Session {
         let OfferResult::Publish(published) = admit else {
             drop(failover);
             if let OfferResult::SessionLost = admit {
-                self.forgotten();
+                self.fail_all();
             }
             return Ok(admit);
         };
@@ -194,7 +194,7 @@ impl Session {
     }
 
     /// The server no longer knows the connected paths.
-    fn forgotten(&self) {
+    fn fail_all(&self) {
         let multipath = self.multipath.read();
         for path in multipath
             .get()

@@ -98,10 +98,10 @@ mod tests {
     fn goes_round() -> Result {
         let mut ring = Ring::new(3)?;
         assert!(ring.is_empty() && ring.first().is_none() && ring.pop().is_none());
-        for turn in 0..10u32 {
-            assert!(ring.push(turn) && ring.push(turn + 1));
-            assert_eq!((ring.len(), ring.first()), (2, Some(turn)));
-            assert_eq!((ring.pop(), ring.pop()), (Some(turn), Some(turn + 1)));
+        for round in 0..10u32 {
+            assert!(ring.push(round) && ring.push(round + 1));
+            assert_eq!((ring.len(), ring.first()), (2, Some(round)));
+            assert_eq!((ring.pop(), ring.pop()), (Some(round), Some(round + 1)));
         }
         Ok(())
     }

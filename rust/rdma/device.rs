@@ -161,10 +161,10 @@ impl Device {
     ///
     /// `ENODEV` when it is going away already; `ENOMEM`.
     pub fn on_removal(&self, handler: Arc<dyn RemovalHandler>) -> Result<RemovalGuard> {
-        let told = new_event()?;
+        let notified = new_event()?;
         let user = User {
             handler: handler.clone(),
-            told: told.clone(),
+            notified: notified.clone(),
         };
         let mut devices = DEVICES.lock();
         let entry = devices
@@ -176,7 +176,7 @@ impl Device {
         entry.users.push(user, GFP_NOWAIT)?;
         Ok(RemovalGuard {
             ib: self.ib,
-            told,
+            notified,
             _handler: handler,
         })
     }
@@ -301,7 +301,7 @@ impl PinnedDrop for Device {
 /// To drop one *may sleep*.
 pub struct RemovalGuard {
     ib: NonNull<bindings::ib_device>,
-    told: Arc<Completion>,
+    notified: Arc<Completion>,
     /// So that nobody else drops the last reference, and runs code of its module.
     _handler: Arc<dyn RemovalHandler>,
 }
@@ -313,7 +313,7 @@ unsafe impl Sync for RemovalGuard {}
 
 impl Drop for RemovalGuard {
     fn drop(&mut self) {
-        let is_it = |user: &User| Arc::ptr_eq(&user.told, &self.told);
+        let is_it = |user: &User| Arc::ptr_eq(&user.notified, &self.notified);
         let mut devices = DEVICES.lock();
         let found = devices.iter_mut().find_map(|entry| {
             let at = (entry.dev.ib == self.ib).then(|| entry.users.iter().position(is_it))??;
@@ -322,7 +322,7 @@ impl Drop for RemovalGuard {
         drop(devices);
         if found.is_none() {
             // `Client::remove` has it.
-            self.told.wait();
+            self.notified.wait();
         }
     }
 }
@@ -331,7 +331,7 @@ impl Drop for RemovalGuard {
 struct User {
     handler: Arc<dyn RemovalHandler>,
     /// He was, and is needed no more.
-    told: Arc<Completion>,
+    notified: Arc<Completion>,
 }
 
 struct Entry {
@@ -452,11 +452,11 @@ impl Client {
         let Some(Entry { dev, users, .. }) = entry else {
             return;
         };
-        for User { handler, told } in users {
+        for User { handler, notified } in users {
             handler.device_removed();
             // His guard has another reference. It may go after that, and his module too.
             drop(handler);
-            told.complete_all();
+            notified.complete_all();
         }
         let gone = dev.gone.clone();
         drop(dev);

@@ -114,8 +114,8 @@ mod tests {
     fn places_come_in_turn() {
         for count in [1, 2, 3, 47] {
             let mut places = Places::new(count);
-            for turn in 0..5 * count {
-                assert_eq!(places.take(), turn % count);
+            for round in 0..5 * count {
+                assert_eq!(places.take(), round % count);
             }
         }
     }

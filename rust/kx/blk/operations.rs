@@ -239,7 +239,7 @@ impl<D: Operations> Vtable<D> {
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
         // SAFETY: The request is the driver's, and not started yet.
         unsafe { bindings::blk_mq_start_request(rq) };
-        // What it carried in its last life is somebody else's memory now.
+        // What it carried in its last use is somebody else's memory now.
         // SAFETY: The request is the driver's, which has not got it yet.
         if let Some(table) = unsafe { Request::<D>::table_of(rq) } {
             table.clear();

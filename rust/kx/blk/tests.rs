@@ -155,7 +155,7 @@ impl Operations for NullDriver {
                 return Ok(());
             }
         }
-        // What the request's last life has left is gone.
+        // What the request's last use has left is gone.
         if !Self::sg(rq.pdu_mut()).is_empty() {
             disk.miscounts.fetch_add(1, Relaxed);
         }
@@ -446,7 +446,7 @@ mod suite {
             let disk = GenDisk::add(spec, set.clone(), counts.clone(), &owner)?;
             assert_eq!(disk.name().to_bytes(), b"kxtest0");
             assert_eq!(disk.capacity_sectors(), CAPACITY);
-            life(&disk, &counts)?;
+            lifetime(&disk, &counts)?;
             Ok(())
         })?;
         drop(set);
@@ -454,7 +454,7 @@ mod suite {
         Ok(())
     }
 
-    fn life(disk: &GenDisk<NullDriver>, counts: &Counts) -> Result {
+    fn lifetime(disk: &GenDisk<NullDriver>, counts: &Counts) -> Result {
         static HOLDER: Holder = Holder::new();
 
         let plain = OpenSpec {

@@ -41,13 +41,13 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// - `count` is an initialised `percpu_ref` whose release function is [`Gate::release`].
+/// - `count` is an initialised `percpu_ref` whose release function is [`UseCount::release`].
 /// - Its references are: the initial one until `killed` is set, one of the [`PercpuOwner`], and one
 ///   for each [`PercpuArc`].
 /// - `empty` is completed once, after the last of them is gone.
 #[repr(C)]
 #[pin_data(PinnedDrop)]
-struct Gate {
+struct UseCount {
     #[pin]
     count: Opaque<bindings::percpu_ref>,
     #[pin]
@@ -55,7 +55,7 @@ struct Gate {
     killed: AtomicFlag,
 }
 
-impl Gate {
+impl UseCount {
     fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             // INVARIANT: A fresh count holds the initial reference; the owner's is added here.
@@ -78,19 +78,19 @@ impl Gate {
     ///
     /// # Safety
     ///
-    /// `count` must be the field of a [`Gate`].
+    /// `count` must be the field of a [`UseCount`].
     unsafe extern "C" fn release(count: *mut bindings::percpu_ref) {
         // CAST: `Opaque` is transparent, and `count` is the first field of a `repr(C)` struct.
-        let gate = count.cast::<Gate>();
-        // SAFETY: By the function's requirement `gate` is valid; it stays so until `empty` is
+        let use_count = count.cast::<UseCount>();
+        // SAFETY: By the function's requirement `use_count` is valid; it stays so until `empty` is
         // completed, as `PercpuOwner` waits for that before it frees the object. Waiters of a
         // completion return only after `complete_all()` is done with it.
-        unsafe { &(*gate).empty }.complete_all();
+        unsafe { &(*use_count).empty }.complete_all();
     }
 }
 
 #[pinned_drop]
-impl PinnedDrop for Gate {
+impl PinnedDrop for UseCount {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: The count was initialised, and nobody uses it any more: either `empty` was
         // waited for, or the object was never finished.
@@ -103,7 +103,7 @@ impl PinnedDrop for Gate {
 #[pin_data]
 struct Inner<T> {
     #[pin]
-    gate: Gate,
+    use_count: UseCount,
     #[pin]
     data: T,
 }
@@ -167,23 +167,23 @@ impl<T> PercpuOwner<T> {
     {
         let inner = KBox::pin_init::<Error>(
             try_pin_init!(Inner {
-                gate <- Gate::new(),
+                use_count <- UseCount::new(),
                 data <- init,
             }? Error),
             GFP_KERNEL,
         )?;
         // SAFETY: `Drop` pins the value again before it drops it, and nothing moves it until then.
         let inner = unsafe { Pin::into_inner_unchecked(inner) };
-        // INVARIANT: `Gate::new()` took the reference that belongs to the owner.
+        // INVARIANT: `UseCount::new()` took the reference that belongs to the owner.
         Ok(Self {
             ptr: NonNull::from(KBox::leak(inner)),
             _owns: PhantomData,
         })
     }
 
-    fn gate(&self) -> &Gate {
+    fn use_count(&self) -> &UseCount {
         // SAFETY: By the type invariant the object is valid while `self` is.
-        unsafe { &self.ptr.as_ref().gate }
+        unsafe { &self.ptr.as_ref().use_count }
     }
 
     /// Takes a reference, whether the object was killed or not.
@@ -194,7 +194,7 @@ impl<T> PercpuOwner<T> {
     #[inline]
     pub fn get(&self) -> PercpuArc<T> {
         // SAFETY: The count is not zero, as one reference belongs to `self`.
-        unsafe { ibtrs_bindings::percpu_ref_get(self.gate().count.get()) };
+        unsafe { ibtrs_bindings::percpu_ref_get(self.use_count().count.get()) };
         // INVARIANT: The new reference belongs to the result.
         PercpuArc {
             ptr: self.ptr,
@@ -210,7 +210,7 @@ impl<T> PercpuOwner<T> {
     #[inline]
     pub fn try_get(&self) -> Option<PercpuArc<T>> {
         // SAFETY: The count was not torn down, as that takes the owner.
-        if unsafe { ibtrs_bindings::percpu_ref_tryget_live(self.gate().count.get()) } {
+        if unsafe { ibtrs_bindings::percpu_ref_tryget_live(self.use_count().count.get()) } {
             // INVARIANT: The new reference belongs to the result.
             Some(PercpuArc {
                 ptr: self.ptr,
@@ -230,12 +230,12 @@ impl<T> PercpuOwner<T> {
     ///
     /// *any*
     pub fn kill(&self) {
-        let gate = self.gate();
+        let use_count = self.use_count();
         // ORDERING: The flag only picks the one caller that gives up the initial reference.
-        if !gate.killed.xchg(true, Relaxed) {
-            // SAFETY: The count is alive and was not killed before, by the invariant of `Gate`.
+        if !use_count.killed.xchg(true, Relaxed) {
+            // SAFETY: The count is alive and was not killed before, by the invariant of `UseCount`.
             // It does not become zero here, as one reference belongs to `self`.
-            unsafe { ibtrs_bindings::percpu_ref_kill(gate.count.get()) }
+            unsafe { ibtrs_bindings::percpu_ref_kill(use_count.count.get()) }
         }
     }
 
@@ -246,7 +246,7 @@ impl<T> PercpuOwner<T> {
     /// *any*
     #[inline]
     pub fn is_dead(&self) -> bool {
-        self.gate().killed.load(Relaxed)
+        self.use_count().killed.load(Relaxed)
     }
 
     /// Kills the object and does not wait: what is returned tells when it is over, and then
@@ -259,7 +259,7 @@ impl<T> PercpuOwner<T> {
         let this = ManuallyDrop::new(self);
         this.kill();
         // SAFETY: The reference belongs to `this`, which does not use it again.
-        unsafe { ibtrs_bindings::percpu_ref_put(this.gate().count.get()) };
+        unsafe { ibtrs_bindings::percpu_ref_put(this.use_count().count.get()) };
         // INVARIANT: The box was `this`'s, which is not dropped; it has been killed, and its
         // owner's reference given back.
         PercpuEnd {
@@ -336,7 +336,7 @@ impl<T> PercpuEnd<T> {
     /// *any*
     pub fn is_over(&self) -> bool {
         // SAFETY: By the type invariant the object is valid while `self` is.
-        unsafe { self.ptr.as_ref() }.gate.empty.is_done()
+        unsafe { self.ptr.as_ref() }.use_count.empty.is_done()
     }
 }
 
@@ -344,7 +344,7 @@ impl<T> Drop for PercpuEnd<T> {
     fn drop(&mut self) {
         might_sleep();
         // SAFETY: By the type invariant the object is valid while `self` is.
-        unsafe { self.ptr.as_ref() }.gate.empty.wait();
+        unsafe { self.ptr.as_ref() }.use_count.empty.wait();
         // SAFETY: By the type invariant this is the pinned box that `pin_init` took apart, and
         // `empty` says that no reference is left.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(self.ptr.as_ptr())) });
@@ -379,14 +379,14 @@ unsafe impl<T: Send + Sync> Sync for PercpuArc<T> {}
 impl<T> PercpuArc<T> {
     fn count(&self) -> *mut bindings::percpu_ref {
         // SAFETY: By the type invariant the object is valid while `self` is.
-        unsafe { self.ptr.as_ref() }.gate.count.get()
+        unsafe { self.ptr.as_ref() }.use_count.count.get()
     }
 
     /// Says whether the object's owner has killed it.
     #[inline]
     pub fn is_dead(&self) -> bool {
         // SAFETY: By the type invariant the object is valid while `self` is.
-        unsafe { self.ptr.as_ref() }.gate.killed.load(Relaxed)
+        unsafe { self.ptr.as_ref() }.use_count.killed.load(Relaxed)
     }
 
     /// Says whether both are references to the same object.

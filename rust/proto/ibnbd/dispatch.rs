@@ -14,9 +14,9 @@ pub trait Disk {
     /// A request.
     type Request;
 
-    /// How the gate stands. What was stored before it was moved there is seen after this.
+    /// The queue state. A caller that reads it sees everything stored before it was set.
     fn queue_state(&self) -> QueueState;
-    /// Moves the gate; fully ordered.
+    /// Sets the queue state; fully ordered.
     fn set_queue_state(&self, queue_state: QueueState);
     /// Whether the disk goes, no matter who uses it.
     fn is_gone(&self) -> bool;
@@ -51,7 +51,7 @@ pub enum Dispatch {
     Fail,
 }
 
-/// What becomes of a request that comes now.
+/// Returns what becomes of a request that comes now.
 #[inline]
 pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
     if disk.is_gone() {
@@ -64,7 +64,7 @@ pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
     }
 }
 
-/// Keeps a request until the gate is moved; then it is queued once more.
+/// Queues a request until the queue state changes; then it is dispatched again.
 ///
 /// # Errors
 ///
@@ -78,13 +78,13 @@ pub fn queue<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::
     Ok(())
 }
 
-/// Lets requests go to the device that the server calls `device_id`.
+/// Sends requests to the device that the server calls `device_id`.
 pub fn open<D: Disk>(disk: &D, device_id: u32) {
     disk.set_device_id(device_id);
     set_state(disk, QueueState::Live);
 }
 
-/// Moves the gate, and lets those be decided about again that wait before it.
+/// Sets the queue state, and dispatches queued requests again unless it is `Quiesced`.
 pub fn set_state<D: Disk>(disk: &D, queue_state: QueueState) {
     disk.set_queue_state(queue_state);
     if queue_state != QueueState::Quiesced {
@@ -92,7 +92,7 @@ pub fn set_state<D: Disk>(disk: &D, queue_state: QueueState) {
     }
 }
 
-/// Lets requests that wait, and all later ones, fail.
+/// Fails queued requests, and all later ones.
 pub fn fail_all<D: Disk>(disk: &D) {
     disk.set_gone();
     disk.requeue_all();

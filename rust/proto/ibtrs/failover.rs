@@ -187,7 +187,7 @@ pub enum OfferResult {
     Fence(u32),
     /// What this attempt has learnt is out of date. It has failed; another one may begin at once.
     Again,
-    /// The server has forgotten the paths that are connected: they are to get
+    /// The server no longer knows the connected paths: they are to get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
     /// one may begin at once.
     SessionLost,
@@ -317,7 +317,7 @@ pub struct Failover {
     /// The queue timeout is over: requests fail at once.
     failing: bool,
     closed: bool,
-    /// What the users were told last, and the number of outages then.
+    /// What the users were notified of last, and the number of outages then.
     notified_up: bool,
     notified_outages: u32,
     /// The call that is under way.

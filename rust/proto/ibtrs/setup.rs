@@ -28,7 +28,7 @@ pub const fn may_be_behind(age_ms: u64, limit_ms: u32) -> bool {
     age_ms < limit_ms as u64 * BEHIND_MAX
 }
 
-/// How many connection requests may wait for their admission.
+/// How many connection requests may wait to be accepted.
 pub const WAITING_MAX: usize = 4096;
 
 /// How many may be there if the request is the first of a path.
@@ -59,8 +59,8 @@ pub struct SetupClock {
 }
 
 impl SetupClock {
-    /// A connection was admitted at `now_ms`, whose request came at `came_ms`.
-    pub const fn admitted(&mut self, came_ms: u64, now_ms: u64) {
+    /// A connection was accepted at `now_ms`, whose request came at `came_ms`.
+    pub const fn accepted(&mut self, came_ms: u64, now_ms: u64) {
         let waited = came_ms.saturating_sub(self.since_ms);
         self.spent_ms = self.spent_ms.saturating_add(waited);
         if now_ms > self.since_ms {

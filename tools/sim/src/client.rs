@@ -81,7 +81,7 @@ pub(crate) enum Slot {
     Free,
     /// The driver has it.
     Driver,
-    /// The driver keeps it until the gate is moved.
+    /// The driver keeps it until the queue state changes.
     Queued,
     InFlight {
         path: u8,

@@ -20,7 +20,7 @@ use crate::world::{Bug, Ev, World};
 /// A step of a request on its way from the driver to a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Look at the gate.
+    /// Read the queue state.
     QueueState,
     /// Look at the set of paths.
     Submit,
@@ -37,7 +37,7 @@ pub(crate) struct Disk {
     device: u32,
     standing: Standing,
     queue_state: QueueState,
-    /// How often the server was found to have forgotten the disk.
+    /// How often the server has lost the session.
     phase: u32,
     /// In which of these generations the server was asked to open it.
     asking: Option<u32>,
@@ -289,7 +289,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets the requests go that wait for the gate.
+    /// Dispatches the queued requests again.
     fn gate_opens(&mut self) {
         for t in 0..self.client.tags.len() {
             let tag = &mut self.client.tags[t];

@@ -69,7 +69,7 @@ pub enum Kind {
     SlowServer { path: u8, time: Time, extra: Time },
     /// The server stops at once, and is started again after a while.
     Crash { time: Time },
-    /// The server's operator disconnects all paths: the session is forgotten, not the run.
+    /// The server's operator disconnects all paths: the session is lost, the boot id stays.
     Forget,
     /// The disk takes its time.
     SlowDisk { time: Time, extra: Time },

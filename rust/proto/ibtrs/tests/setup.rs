@@ -11,7 +11,7 @@ const LIMIT: u32 = 120_000;
 fn after(admissions: &[(u64, u64)]) -> SetupClock {
     let mut clock = SetupClock::default();
     for &(came, now) in admissions {
-        clock.admitted(came, now);
+        clock.accepted(came, now);
     }
     clock
 }
@@ -36,13 +36,13 @@ fn what_waits_for_the_server_takes_none_of_the_clients_time() {
     let clock = after(&[(1000, 60_000), (1000, 120_000), (1001, 180_000)]);
     assert_eq!(clock, {
         let mut same = SetupClock::default();
-        same.admitted(1000, 180_000);
+        same.accepted(1000, 180_000);
         same
     });
     assert_eq!(clock.left_ms(30_000), 29_000);
     // From then on the client's runs again.
     let mut later = clock;
-    later.admitted(181_500, 200_000);
+    later.accepted(181_500, 200_000);
     assert_eq!(later.left_ms(30_000), 27_500);
 }
 
@@ -67,7 +67,7 @@ proptest! {
         let mut now = 0u64;
         for took in took {
             now += took;
-            clock.admitted(0, now);
+            clock.accepted(0, now);
             prop_assert_eq!(clock.left_ms(limit), limit.min(ZOMBIE_TIMEOUT_MS));
         }
     }
@@ -79,7 +79,7 @@ proptest! {
         let mut now = 0u64;
         for wait in waits {
             now += wait;
-            clock.admitted(now, now);
+            clock.accepted(now, now);
             let left = u64::from(limit).saturating_sub(now).min(ZOMBIE_TIMEOUT_MS.into());
             prop_assert_eq!(u64::from(clock.left_ms(limit)), left);
         }
