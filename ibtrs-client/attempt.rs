@@ -329,10 +329,10 @@ impl Attempt {
         let session = &self.path.session;
         let loss = self.loss();
         for slot in slots.iter() {
-            let over = request::take(&slot, self, service.pd().device(), |info, user, cid, io| {
+            let over = request::take(&slot, self, service.pd().device(), |info, user, io| {
                 self.path.stats.failed_over();
                 trace::client_failover(|| (session.name(), info.tag, self.epoch));
-                session.requeue_lost((&published, loss), info, user, cid, io)
+                session.requeue_lost((&published, loss), info, user, io)
             });
             if let Some(ended) = over {
                 ended.end(&slot);

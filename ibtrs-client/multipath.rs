@@ -77,7 +77,6 @@ impl Multipath {
         &self,
         settings: &Settings,
         round_robin: &RoundRobin,
-        cid: u16,
         mut req: Req<'_>,
         mut io: IoHandle,
     ) -> Result<&PathConn, (Error, IoHandle)> {
@@ -89,7 +88,7 @@ impl Multipath {
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
                 return Err((ENOTCONN, io));
             };
-            match path.submit(cid, &req, io) {
+            match path.submit(&req, io) {
                 Ok(()) => return Ok(path),
                 Err((ENOTCONN, back)) => {
                     tried.add(at);

@@ -171,11 +171,8 @@ struct Inner {
 struct InFlight {
     /// None while the request ends early for its users.
     io: Option<Carried>,
-    /// What it takes to send it again, but for the user header, which is at the
-    /// beginning of the slot's own.
+    /// The user header is at the beginning of the slot's own.
     info: Info,
-    usr_len: usize,
-    cid: u16,
     /// The path's count of requests in flight has it.
     counted: bool,
     timer: Timer,
@@ -319,6 +316,11 @@ enum Transfer {
     Region,
 }
 
+/// Returns the request in flight, unless the server has answered it.
+fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
+    in_flight.as_mut().filter(|in_flight| in_flight.unanswered)
+}
+
 impl Inner {
     /// Writes user header and request header, with the buffer that takes the data, if there is
     /// one; gives the placement.
@@ -460,7 +462,7 @@ impl Inner {
         let attempt = &qp.handler().attempt;
         in_flight.uncount(attempt);
         let stats = &attempt.path.stats;
-        let ns = stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.cid);
+        let ns = stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
         trace::client_complete(|| {
             let path = &attempt.path;
             let error = result.err().map_or(0, Error::to_errno);
@@ -512,9 +514,14 @@ impl Ended {
     }
 }
 
-/// What is known of a request beside its memory and its user header.
+/// The descriptor of a request from its submission to its end: everything but its data and its
+/// user header.
 #[derive(Clone, Copy)]
 pub(crate) struct Info {
+    /// The connection to use.
+    pub(crate) cid: u16,
+    /// Bytes of the user header.
+    pub(crate) usr_len: usize,
     pub(crate) tag: u16,
     pub(crate) dir: Dir,
     pub(crate) bytes: u32,
@@ -552,7 +559,7 @@ impl PathConn {
         });
     }
 
-    /// Sends a request on the connection `cid`; see [`Session::submit`].
+    /// Sends a request on its connection; see [`Session::submit`].
     ///
     /// # Errors
     ///
@@ -560,15 +567,10 @@ impl PathConn {
     /// surely has not sent the request; others as [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(
-        &self,
-        cid: u16,
-        req: &Req<'_>,
-        io: IoHandle,
-    ) -> Result<(), (Error, IoHandle)> {
+    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
         let info = &req.info;
         let (Some(qp), Some(slot)) = (
-            self.qps.get(usize::from(cid)),
+            self.qps.get(usize::from(info.cid)),
             self.slots.get(info.tag.into()),
         ) else {
             return Err((EINVAL, io));
@@ -598,8 +600,6 @@ impl PathConn {
         inner.in_flight = Some(InFlight {
             io: Some(io),
             info: *info,
-            usr_len: req.user_hdr.len(),
-            cid,
             counted: req.counted,
             timer: stats.timer(),
             messages: qp.handler().messages(),
@@ -702,15 +702,11 @@ pub(crate) fn answered(
 ) -> Result<(), Stray> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
-    let Some(in_flight) = inner
-        .in_flight
-        .as_mut()
-        .filter(|in_flight| in_flight.unanswered)
-    else {
+    let Some(in_flight) = unanswered(&mut inner.in_flight) else {
         return Err(Stray::Unasked);
     };
-    if in_flight.cid != answer.cid {
-        return Err(Stray::Elsewhere(in_flight.cid));
+    if in_flight.info.cid != answer.cid {
+        return Err(Stray::Elsewhere(in_flight.info.cid));
     }
     let revoked = answer.revoked.since(answer.revoked_at, in_flight.messages);
     let step = revoked.and_then(|revoked| in_flight.key.answered(inner.mr.rkey(), revoked));
@@ -787,14 +783,10 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
     let rkey = inner.mr.rkey();
-    let Some(in_flight) = inner
-        .in_flight
-        .as_mut()
-        .filter(|in_flight| in_flight.unanswered)
-    else {
+    let Some(in_flight) = unanswered(&mut inner.in_flight) else {
         return;
     };
-    let Some(qp) = conn.qps.get(usize::from(in_flight.cid)) else {
+    let Some(qp) = conn.qps.get(usize::from(in_flight.info.cid)) else {
         return;
     };
     // Send not completed yet; retried at the next timeout.
@@ -847,12 +839,12 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
 
 /// Takes the request of `slot`, whose connection is drained, out of it. Gives
 /// what the server has answered with its result; anything else is left to
-/// `requeue`, with its user header and the connection that it went by.
+/// `requeue`, with its user header.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     attempt: &Attempt,
     dev: &Device,
-    requeue: impl FnOnce(Info, &[u8], u16, IoHandle) -> Option<IoHandle>,
+    requeue: impl FnOnce(Info, &[u8], IoHandle) -> Option<IoHandle>,
 ) -> Option<Ended> {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
@@ -867,15 +859,15 @@ pub(crate) fn take(
     let io = in_flight.io?.release(dev);
     if !in_flight.unanswered {
         let stats = &attempt.path.stats;
-        stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.cid);
+        stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
         return Some(ended(io, in_flight.result.map_err(convert::error)));
     }
     let user = inner
         .hdr
         .bytes_mut()
-        .get(..in_flight.usr_len)
+        .get(..in_flight.info.usr_len)
         .unwrap_or(&[]);
-    let refused = requeue(in_flight.info, user, in_flight.cid, io);
+    let refused = requeue(in_flight.info, user, io);
     refused.map(|io| ended(io, Err(EIO)))
 }
 

@@ -194,13 +194,7 @@ impl Session {
             last: true,
             counted: false,
         };
-        let sent = multipath.submit(
-            self.settings(),
-            &self.round_robin,
-            waiting.cid,
-            req,
-            waiting.io,
-        );
+        let sent = multipath.submit(self.settings(), &self.round_robin, req, waiting.io);
         match sent {
             Ok(_) => false,
             Err((error, io)) if error == EAGAIN || error == ENOTCONN => {

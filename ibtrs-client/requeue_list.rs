@@ -36,8 +36,6 @@ use kx::io::IoHandle;
 /// A request that waits.
 pub(crate) struct Waiting {
     pub(crate) info: Info,
-    pub(crate) usr_len: usize,
-    pub(crate) cid: u16,
     pub(crate) io: IoHandle,
 }
 
@@ -49,7 +47,7 @@ impl Waiting {
         self.io.end_early(ETIMEDOUT);
         self.info.dir = Dir::Read;
         self.info.bytes = 0;
-        self.usr_len = 0;
+        self.info.usr_len = 0;
         header.len = 0;
     }
 }
@@ -160,7 +158,6 @@ impl FailoverState {
     pub(crate) fn put(
         &mut self,
         generation: Generation,
-        cid: u16,
         req: &Req<'_>,
         io: IoHandle,
     ) -> Result<(), (Error, IoHandle)> {
@@ -172,8 +169,6 @@ impl FailoverState {
                 entry: self.logic.unsent(req.info.entry),
                 ..req.info
             },
-            usr_len: req.user_hdr.len(),
-            cid,
             io,
         };
         self.list
@@ -191,16 +186,10 @@ impl FailoverState {
         (path, loss): (&Published, Loss),
         mut info: Info,
         user_hdr: &[u8],
-        cid: u16,
         io: IoHandle,
     ) -> Result<(), IoHandle> {
         info.entry.lost(path, loss);
-        let waiting = Waiting {
-            info,
-            usr_len: user_hdr.len(),
-            cid,
-            io,
-        };
+        let waiting = Waiting { info, io };
         self.list.put(waiting, user_hdr)
     }
 
@@ -226,7 +215,7 @@ impl FailoverState {
     pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Waiting> {
         let waiting = self.list.slots.get_mut(usize::from(tag))?.take()?;
         self.list.count -= 1;
-        let len = waiting.usr_len;
+        let len = waiting.info.usr_len;
         header.len = 0;
         let from = self.list.header(tag).and_then(|h| h.get(..len));
         if let (Some(from), Some(to)) = (from, header.bytes.get_mut(..len)) {

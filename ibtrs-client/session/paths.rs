@@ -257,10 +257,9 @@ impl Session {
         path: (&Published, Loss),
         info: Info,
         user_hdr: &[u8],
-        cid: u16,
         io: IoHandle,
     ) -> Option<IoHandle> {
-        let waiting = self.failover.lock().put_lost(path, info, user_hdr, cid, io);
+        let waiting = self.failover.lock().put_lost(path, info, user_hdr, io);
         waiting.err()
     }
 }

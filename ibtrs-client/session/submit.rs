@@ -96,6 +96,8 @@ impl Session {
         };
         let req = Req {
             info: Info {
+                cid,
+                usr_len: submit.user_hdr.len(),
                 tag: submit.tag,
                 dir: submit.dir,
                 bytes: submit.bytes,
@@ -108,10 +110,10 @@ impl Session {
         if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
         }
-        let alone = match self.submit_or_requeue(generation, cid, &req, io) {
+        let alone = match self.submit_or_requeue(generation, &req, io) {
             // The send queue may be full of unpolled completions.
             Err((EAGAIN, io)) if self.poll(queue) > 0 => {
-                self.submit_or_requeue(generation, cid, &req, io)?
+                self.submit_or_requeue(generation, &req, io)?
             }
             result => result?,
         };
@@ -126,7 +128,6 @@ impl Session {
     fn submit_or_requeue(
         self: &Arc<Self>,
         generation: Generation,
-        cid: u16,
         req: &Req<'_>,
         mut io: IoHandle,
     ) -> Result<bool, (Error, IoHandle)> {
@@ -136,7 +137,7 @@ impl Session {
                 Look::Stale => return Err((ESTALE, io)),
                 Look::Requeue => {}
                 Look::Submit => {
-                    match multipath.submit(&self.settings, &self.round_robin, cid, *req, io) {
+                    match multipath.submit(&self.settings, &self.round_robin, *req, io) {
                         Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,
                         Err(refused) => return Err(refused),
@@ -145,7 +146,7 @@ impl Session {
             }
         }
         drop(multipath);
-        self.failover.lock().put(generation, cid, req, io)?;
+        self.failover.lock().put(generation, req, io)?;
         trace::client_park(|| (self.name(), req.info.tag, 0));
         self.kick_requeue();
         Ok(false)
@@ -197,6 +198,8 @@ impl Session {
         };
         let req = Req {
             info: Info {
+                cid: 0,
+                usr_len: user_hdr.len(),
                 tag: permit.tag(),
                 dir,
                 bytes: u32::try_from(reply.len())?,
@@ -210,7 +213,7 @@ impl Session {
         let multipath = self.multipath.read();
         let sent = match multipath.get() {
             Some(multipath) => multipath
-                .submit(&self.settings, &self.round_robin, 0, req, handle)
+                .submit(&self.settings, &self.round_robin, req, handle)
                 .map(drop),
             None => Err((ENOTCONN, handle)),
         };
