@@ -168,7 +168,7 @@ purge() { inside machine 'apt-get purge -qy ibtrs-dkms ibtrs-tools'; }
 nothing_is_left() {
 	local left
 	rm -f "$work"/machine/root/*.deb
-	left=$(find "$work/machine" -xdev \( -name '*ibtrs*' -o -name '*ibnbd*' \) \
+	left=$(find "$work/machine" -xdev \( -name '*ibtrs*' -o -name '*ibnbd*' \) -not -name 'libnbd*' \
 		-not -path '*/var/cache/apt/*' -not -path '*/var/log/*')
 	[ -z "$left" ] || die "left behind: $left"
 }
