@@ -25,7 +25,7 @@ const BEHIND_MAX: u64 = 10;
 /// for ever.
 pub const fn may_be_behind(age_ms: u64, limit_ms: u32) -> bool {
     // Lossless: u32 to u64.
-    age_ms < limit_ms as u64 * BEHIND_MAX
+    age_ms < (limit_ms as u64).saturating_mul(BEHIND_MAX)
 }
 
 /// How many connection requests may wait to be accepted.
