@@ -48,8 +48,7 @@ impl ReadBuffers {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(pd: &Arc<Pd>, depth: u16) -> Result<Arc<Self>> {
-        // In range, as the parameter is.
-        let bytes = crate::param::read_buffer_bytes.get() as u32;
+        let bytes = crate::param::read_buffer_bytes.get();
         let count = if bytes > 0 { depth.min(COUNT_MAX) } else { 0 };
         let mut buffers = KVVec::with_capacity(usize::from(count), GFP_KERNEL)?;
         for _ in 0..count {
