@@ -2,7 +2,7 @@
 
 //! Request timeouts of a disk.
 //!
-//! After `max_request_timeouts` timeouts a request is cancelled: it ends for its users as
+//! After `io_timeout_limit` timeouts a request is cancelled: it ends for its users as
 //! soon as the transport allows that. The server may still execute it. So the disk counts
 //! as stuck until the last cancelled request has ended, and all other requests fail: no
 //! cancelled write can overtake a later one.

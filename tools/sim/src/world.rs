@@ -114,7 +114,7 @@ pub enum Violation {
     Livelock,
     /// A path made more attempts to reconnect than a user allows.
     TooMany(u8),
-    /// A path gave up before it had made all attempts that a user allows.
+    /// A path stopped before it had made all attempts that a user allows.
     GaveUp(u8),
     /// An attempt was made too soon after the last one.
     Hasty(u8),
