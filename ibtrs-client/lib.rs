@@ -24,12 +24,19 @@
 //!
 //! # Work queues
 //!
-//! Each session has three, all safe for memory reclaim, with many works at a time
-//! (a work item never runs twice at once): one for requests that wait, which
-//! never sleeps for long; one for state changes, which sleeps until connections
-//! are torn down; and one for what may take long, which is to connect, and the
-//! calls of [`SessionEvents`]. What runs on one may wait for the next, not for the
-//! former.
+//! Each session has four, all safe for memory reclaim, each running many work items
+//! at a time (one item never runs twice at once): for requeueing, which never sleeps
+//! for long; for state changes, which sleep until connections are torn down; for
+//! connecting and the calls of [`SessionEvents`], which may take long; and for
+//! uevents, for which nothing else waits. Work on one of the first three may wait for
+//! work on the next, never the other way round.
+//!
+//! The queues belong to the session and not to the module, as forward progress
+//! depends on it: when memory is short, a queue runs on its rescuer alone, one work
+//! item at a time. On a shared queue, an attempt to connect to a dead server would
+//! keep the rescuer until its time-out from a session whose server is there, and
+//! whose disks reclaim may be waiting for. Requeueing never sleeps, so it alone
+//! could share a rescuer.
 //!
 //! # Lock order
 //!
