@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the pages of Documentation name is there: files, code, tests, headings and other pages."""
+
+import re
+import subprocess
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from testbed.paths import TOP
+
+PAGES = [TOP / "README.md", *sorted((TOP / "Documentation").glob("*.md"))]
+# Folders of the kernel, whose files a page may name as well.
+OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", "rust/bindgen_parameters",
+                 "rust/Makefile", ".config")
+CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client",
+          "ibnbd_server")
+# Crates of others.
+FOREIGN = {"kernel", "core", "ibtrs_bindings"}
+# Names of files that security.md shortens.
+SHORT = {"hostile_client": "test_hostile_client.py", "hostile_server": "test_hostile_server.py"}
+
+
+@cache
+def files() -> list[str]:
+    """Those of the checkout, new ones among them."""
+    answer = subprocess.run(["git", "-C", TOP, "ls-files", "--cached", "--others", "--exclude-standard"],
+                            stdout=subprocess.PIPE, check=True, text=True)
+    return [name for name in answer.stdout.splitlines() if (TOP / name).exists()]
+
+
+@cache
+def sources() -> list[str]:
+    """The text of each file of Rust."""
+    return [(TOP / name).read_text() for name in files() if name.endswith(".rs")]
+
+
+@cache
+def is_defined(outer: str, inner: str) -> bool:
+    """Whether a type or a module `outer` has something called `inner`."""
+    item = rf"\b(fn|const|static|struct|enum|trait|type|mod|macro_rules!) {inner}\b|\b{inner}( *:|,| <-)|^ +{inner}\b"
+    if outer[0].isupper():
+        holder = rf"\b(struct|enum|trait|type) {outer}\b|\bimpl\b[^{{;]*\b{outer}\b"
+        return any(re.search(holder, text) and re.search(item, text, re.M) for text in sources())
+    is_module = outer in CRATES or any(re.search(rf"\bmod {outer}\b", text) for text in sources())
+    return is_module and any(re.search(item, text, re.M) for text in sources())
+
+
+def spans(text: str) -> list[str]:
+    """Code within a paragraph; not blocks of commands."""
+    text = re.sub(r"(?m)^(    |\t).*$", "", text)
+    return re.findall(r"`([^`]+)`", text)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_files(text: str) -> list[str]:
+    """Paths of ours, whole or by their ends, that no file or folder has."""
+    paths = [span for span in spans(text) if re.fullmatch(r"[\w.\-/]+", span)
+             and re.search(r"\.(rs|py|md|sh|c|h|toml|config|params|mk|awk)$|^(rust|tools|scripts|ibtrs-\w+|ibnbd)/", span)]
+    names = files()
+    known = {folder for name in names for folder in map(str, Path(name).parents)} | set(names)
+    ends = {"/".join(name.split("/")[i:]) for name in known for i in range(name.count("/") + 1)}
+    return [path for path in paths if path.rstrip("/") not in ends and not path.startswith(OF_THE_KERNEL)]
+
+
+def missing_code(text: str) -> list[str]:
+    """Names such as `Path::kept` of something that its type or its module does not have."""
+    names = re.findall(r"[\[`]([A-Za-z]\w*(?:::\w+)+)", text)
+    return [name for name in names if not name.startswith((*SHORT, *(f"{crate}::" for crate in FOREIGN)))
+            and not all(is_defined(outer, inner) for outer, inner in pairwise(name.split("::")))]
+
+
+def missing_tests(text: str) -> list[str]:
+    """Tests such as `wire.rs::open_golden` that are not in that file."""
+    lost = []
+    for file, test in re.findall(r"`([\w.]+)::(\w+)`", text):
+        file = SHORT.get(file, file)
+        if not file.endswith((".rs", ".py")):
+            continue
+        found = [name for name in files() if name.endswith(f"/{file}")]
+        if not any(re.search(rf"\b(fn|def) {test}\b", (TOP / name).read_text()) for name in found):
+            lost.append(f"{file}::{test}")
+    return lost
+
+
+def dead_links(page: Path) -> list[str]:
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = target.partition("#")
+        other = page if not name else page.parent / name
+        if not other.exists() or anchor and anchor not in anchors(other):
+            lost.append(target)
+    return lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_is_there(page):
+    text = page.read_text()
+    if page.name == "glossary.md":
+        # Its last column has names that are gone.
+        text = re.sub(r"\|[^|\n]*\|$", "|", text, flags=re.M)
+    assert (missing_files(text), missing_code(text), missing_tests(text), dead_links(page)) == ([], [], [], [])
+
+
+def test_the_index_has_every_page():
+    index = (TOP / "Documentation/index.md").read_text()
+    pages = [str(path.relative_to(TOP / "Documentation")) for path in (TOP / "Documentation").rglob("*")
+             if path.is_file() and path.name != "index.md"]
+    assert [page for page in pages if f"({page})" not in index] == []
+
+
+def test_what_is_gone_is_found():
+    assert missing_files("`scripts/none.sh` `Kbuild` `path.rs` `none.rs` `drivers/x/y.c`") == ["scripts/none.sh", "none.rs"]
+    assert missing_code("`Session::submit` [`kx::sync::Nonesuch`] `Session::nonesuch` `kx::sync::PercpuArc`") == [
+        "kx::sync::Nonesuch", "Session::nonesuch"]
+    assert missing_tests("`wire.rs::open_golden` `wire.rs::nonesuch` `hostile_client::test_attacks`") == ["wire.rs::nonesuch"]
+    assert spans("`one`\n\n    `two`\n") == ["one"]
+    assert "debians-own-kernel" in anchors(TOP / "Documentation/testing.md")
