@@ -70,9 +70,13 @@ check_config() {
 	case $release in
 	[0-6].* | 7.[0-2].* | 7.[0-2]-*) missing "kernel 7.3 or later (this is $release)" ;;
 	esac
-	# Versions of symbols would have to be made of the Rust code's debugging information.
-	[ "$(value CONFIG_RUST)$(value CONFIG_MODVERSIONS)" != yy ] ||
-		missing "a kernel without CONFIG_MODVERSIONS: the modules export Rust symbols, which get no versions"
+}
+
+# Versions of Rust symbols are made of their debugging information.
+check_versions() {
+	[ "$(value CONFIG_MODVERSIONS)" = y ] || return 0
+	[ -x "$built/scripts/gendwarfksyms/gendwarfksyms" ] ||
+		missing "$built/scripts/gendwarfksyms/gendwarfksyms, which makes the versions of symbols (CONFIG_MODVERSIONS)"
 }
 
 # A distribution's headers are installed, not built; the rest of them can be made.
@@ -129,6 +133,7 @@ if [ "$(value CONFIG_RUST)" = y ]; then
 	check_tool RUSTC rustc "$(value CONFIG_RUSTC_VERSION_TEXT)" rustc rust-src
 	check_tool BINDGEN bindgen "$(value CONFIG_BINDGEN_VERSION_TEXT)" bindgen
 	check_metadata
+	check_versions
 fi
 want=$(value CONFIG_CC_VERSION_TEXT)
 if [ "$(value CONFIG_CC_IS_CLANG)" = y ]; then check_clang "$want"; else check_gcc "$want"; fi

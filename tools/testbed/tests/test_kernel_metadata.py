@@ -275,6 +275,17 @@ def test_check_kdir_wants_what_bindings_are_made_with(machine):
     assert machine.run(machine.headers, script="check-kdir.sh").returncode == 0
 
 
+def test_check_kdir_wants_what_makes_versions_of_symbols(machine):
+    machine.configure(CONFIG + "CONFIG_MODVERSIONS=y\n")
+    machine.tool("sh", "sh 1")
+    assert machine.run(machine.headers).returncode == 0
+    result = machine.run(machine.headers, machine.folder(), script="check-kdir.sh")
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("missing: ")]
+    assert result.returncode == 1 and "gendwarfksyms" in line
+    program(machine.folder() / "scripts/gendwarfksyms/gendwarfksyms", "")
+    assert machine.run(machine.headers, machine.folder(), script="check-kdir.sh").returncode == 0
+
+
 def test_check_kdir_names_the_command_and_then_is_content(machine):
     machine.tool("sh", "sh 1")
     first = machine.run(machine.headers, script="check-kdir.sh")
