@@ -55,7 +55,7 @@ make_base() {
 	mapfile -t packages < <(stock_packages "$release")
 	make_tree "$tree" "${PACKAGES[@]}" "${packages[@]}"
 	# What systemd starts is what it starts in the other guests.
-	as_root rm -rf "$tree/etc/systemd/system"
+	as_root rm -rf --one-file-system "$tree/etc/systemd/system"
 	as_root cp -a "$guest/etc/systemd/system" "$tree/etc/systemd/"
 	as_root mkdir -p "$tree/mnt/share" "$tree/var/lib/ibtrs"
 	as_root sh -c ": > '$tree/etc/fstab' && echo uninitialized > '$tree/etc/machine-id'"
@@ -66,7 +66,7 @@ make_base() {
 # The packages are built there, and replace what was installed before.
 install_packages() {
 	local folder=$tree/root/ibtrs
-	as_root rm -rf "$folder" "$tree/.installed"
+	as_root rm -rf --one-file-system "$folder" "$tree/.installed"
 	as_root mkdir -p "$folder"
 	files | tar -C "$TOP" --null --no-recursion --ignore-failed-read --files-from=- -c |
 		as_root tar -C "$folder" --no-same-owner -x
@@ -77,7 +77,7 @@ install_packages() {
 		ln -sfn "'"$STOCK_METADATA"'" /var/lib/ibtrs/kernel
 		apt-get -o Dpkg::Options::=--force-unsafe-io install -qy /root/ibtrs/build/*.deb
 		dkms status ibtrs -k "'"$release"'" | grep ": installed"'
-	as_root rm -rf "$folder"
+	as_root rm -rf --one-file-system "$folder"
 	as_root sh -c "echo '$1' > '$tree/.installed'"
 }
 

@@ -45,7 +45,7 @@ make_tree() {
 	mirror=$(debian_mirror)
 	packages=$(printf '%s\n' "$@" | paste -sd,)
 	nothing_mounted_below "$folder"
-	as_root rm -rf "$folder.new"
+	as_root rm -rf --one-file-system "$folder.new"
 	# Nothing is lost in a crash that could not be made again.
 	as_root mmdebstrap --mode=root --variant=apt --include="$packages" \
 		"${NOT_UNPACKED[@]/#/--dpkgopt=path-exclude=}" \
@@ -56,7 +56,7 @@ make_tree() {
 		"deb $signed $mirror $STOCK_SUITE main"
 	printf '%s\n' "$@" | as_root tee "$folder.new/.packages" >/dev/null
 	# One with other packages than before.
-	as_root rm -rf "$folder"
+	as_root rm -rf --one-file-system "$folder"
 	as_root mv "$folder.new" "$folder"
 }
 
