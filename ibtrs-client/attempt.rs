@@ -9,9 +9,9 @@
 use crate::{
     con::Con,
     connect::Setup,
+    io_buffer::IoBuffers,
     path::Path,
     poll::Drain,
-    read_buffer::ReadBuffers,
     request::{
         self,
         Wire, //
@@ -77,7 +77,7 @@ const DISCONNECT_GRACE_MS: u32 = 3000;
 pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
-    pub(crate) read_buffers: Option<Arc<ReadBuffers>>,
+    pub(crate) io_buffers: Option<Arc<IoBuffers>>,
     /// The message with the session's name.
     pub(crate) info_req: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
@@ -88,7 +88,7 @@ impl Resources {
         Self {
             qps: KVec::new(),
             slots: None,
-            read_buffers: None,
+            io_buffers: None,
             info_req: None,
             removal: None,
         }

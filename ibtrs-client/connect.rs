@@ -16,7 +16,7 @@ use crate::{
         RECV_ANSWERS,
         RECV_INFO, //
     },
-    read_buffer::ReadBuffers,
+    io_buffer::IoBuffers,
     request::{
         self,
         Request,
@@ -56,10 +56,6 @@ use kernel::{
     sync::{
         atomic::Relaxed,
         Arc, //
-    },
-    time::{
-        delay::fsleep,
-        Delta, //
     }, //
 };
 use kx::{
@@ -79,10 +75,7 @@ use rdma::{
         Direction,
         DmaBuf, //
     },
-    mr::{
-        Access,
-        Mr, //
-    },
+    mr::Access,
     pd::Pd,
     qp::{
         Qp,
@@ -229,6 +222,10 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         // ORDERING: Whoever reads it has waited for the end of the attempt.
         attempt.disposable.store(true, Relaxed);
     }
+    // The next attempt goes without buffers if there was nothing left for the rest after them.
+    let lacked = matches!(result, Err(error) if error == ENOMEM);
+    let buffered = attempt.cons.lock().io_buffers.is_some();
+    attempt.path.set_goes_without_buffers(lacked && buffered);
     match result {
         Ok(())
             if attempt
@@ -533,10 +530,16 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         },
     )?;
     // Before the message on the same queue: when its answer comes they are registered.
-    let buffers = ReadBuffers::new(pd, wire.depth)?;
-    attempt.cons.lock().read_buffers = Some(buffers.clone());
+    let buffers = match attempt.path.goes_without_buffers() {
+        true => IoBuffers::none(),
+        false => IoBuffers::new(pd, wire.depth)?,
+    };
+    let buffers = Arc::new(buffers, GFP_KERNEL)?;
+    attempt.cons.lock().io_buffers = Some(buffers.clone());
     for region in buffers.regions() {
-        register(&service, region)?;
+        service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
+            chain.reg_mr(region, Access::RemoteWrite)
+        })?;
     }
     service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
         chain.send([sge], Signal::Control);
@@ -566,19 +569,6 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)
-}
-
-/// Has a region registered for the server to write to. The queue has room for it, if not at once.
-fn register(service: &QueuePair<Con>, region: &Mr) -> Result {
-    loop {
-        let posted = service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
-            chain.reg_mr(region, Access::RemoteWrite)
-        });
-        match posted {
-            Err(error) if error == EAGAIN => fsleep(Delta::from_millis(1)),
-            other => return other,
-        }
-    }
 }
 
 /// Lets the connections take answers.

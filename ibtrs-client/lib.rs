@@ -53,10 +53,10 @@ mod admin;
 mod attempt;
 mod con;
 mod connect;
+mod io_buffer;
 mod multipath;
 mod path;
 mod poll;
-mod read_buffer;
 mod request;
 mod requeue;
 mod requeue_list;
@@ -95,9 +95,9 @@ mod param {
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
         "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";
 
-        /// See [`crate::read_buffer`].
-        pub(crate) read_buffer_bytes: IntParam = IntParam::new(4096, 0..=16384),
-        "Reads of up to so many bytes land in memory that stays registered, and are copied; 0 for none (default: 4096)";
+        /// See [`crate::io_buffer`].
+        pub(crate) small_io_bytes: IntParam = IntParam::new(4096, 0..=16384),
+        "Data of up to this many bytes is copied through memory that stays registered; 0 for none (default: 4096)";
     }
 }
 

@@ -9,7 +9,9 @@
 //! - a write from its own memory, when the server has answered and the message was
 //!   acknowledged, as the device may retransmit it until then;
 //! - a write with more pieces than one message can have, through a registration,
-//!   when the server has answered and the registration was invalidated.
+//!   when the server has answered and the registration was invalidated;
+//! - a request whose data is copied through an [`IoBuffer`], when the server has
+//!   answered: neither the server nor the device ever knew its memory.
 //!
 //! A request that was cancelled before the server answered has no memory any more:
 //! see [`cancel`].
@@ -24,9 +26,9 @@ use crate::{
         PathConn, //
     },
     con::Con,
-    read_buffer::{
-        ReadBuffer,
-        ReadBuffers, //
+    io_buffer::{
+        IoBuffer,
+        IoBuffers, //
     },
     session::Dir,
     stats::Timer, //
@@ -157,7 +159,7 @@ pub(crate) struct Request {
     #[pin]
     inner: SpinLockIrq<Inner>,
     /// Those of all slots.
-    read_buffers: Arc<ReadBuffers>,
+    io_buffers: Arc<IoBuffers>,
 }
 
 struct Inner {
@@ -191,7 +193,7 @@ struct InFlight {
 
 enum Carried {
     Mapped(MappedIo),
-    /// A read whose data lands in the slot's [`ReadBuffer`].
+    /// The data goes through the slot's [`IoBuffer`].
     Buffered(IoHandle),
     /// No data.
     Plain(IoHandle),
@@ -212,6 +214,17 @@ impl Carried {
             Dir::Write => Direction::ToDevice,
         };
         MappedIo::new(dev, io, dir).map(Self::Mapped)
+    }
+
+    /// Has the data of a request go through `buffer`, which fits.
+    fn buffer(buffer: &IoBuffer, info: &Info, mut io: IoHandle) -> Result<Self, (Error, IoHandle)> {
+        match info.dir {
+            Dir::Read => Ok(Self::Buffered(io)),
+            Dir::Write => match buffer.copy_from(&mut io, info.bytes) {
+                Ok(()) => Ok(Self::Buffered(io)),
+                Err(error) => Err((error, io)),
+            },
+        }
     }
 
     /// The elements of the scatter list, as the device sees it.
@@ -278,7 +291,7 @@ impl Request {
         pd: &'a Arc<Pd>,
         wire: &'a Wire,
         chunk: Chunk,
-        read_buffers: &'a Arc<ReadBuffers>,
+        io_buffers: &'a Arc<IoBuffers>,
     ) -> Result<impl PinInit<Self, Error> + 'a> {
         let inner = Inner {
             mr: Mr::new(pd, wire.mr_pages)?,
@@ -291,17 +304,17 @@ impl Request {
         };
         Ok(try_pin_init!(Self {
             inner <- new_spinlock_irq!(inner, "Request::inner"),
-            read_buffers: read_buffers.clone(),
+            io_buffers: io_buffers.clone(),
         }? Error))
     }
 
     /// The buffer for the data of a request, if it is to have one.
     #[inline]
-    fn buffer_for(&self, info: &Info) -> Option<&ReadBuffer> {
-        if info.dir != Dir::Read || info.bytes == 0 {
+    fn buffer_for(&self, info: &Info) -> Option<&IoBuffer> {
+        if info.bytes == 0 {
             return None;
         }
-        let buffer = self.read_buffers.get(info.tag)?;
+        let buffer = self.io_buffers.get(info.tag)?;
         buffer.has_room(info.bytes).then_some(buffer)
     }
 }
@@ -314,6 +327,8 @@ enum Transfer {
     Direct,
     /// Through the slot's memory region.
     Region,
+    /// The message takes it from the slot's [`IoBuffer`].
+    Buffer,
 }
 
 /// Returns the request in flight, unless the server has answered it.
@@ -328,7 +343,7 @@ impl Inner {
         &mut self,
         wire: &Wire,
         submit: &Req<'_>,
-        buffer: Option<&ReadBuffer>,
+        buffer: Option<&IoBuffer>,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
         let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
@@ -373,8 +388,10 @@ impl Inner {
 
     /// Chooses how the data travels, and describes it to the region if needed.
     fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
-        let Carried::Mapped(io) = io else {
-            return Ok(Transfer::None);
+        let io = match io {
+            Carried::Mapped(io) => io,
+            Carried::Buffered(_) if submit.info.dir == Dir::Write => return Ok(Transfer::Buffer),
+            Carried::Buffered(_) | Carried::Plain(_) => return Ok(Transfer::None),
         };
         if submit.info.dir == Dir::Write && io.nents() < wire.max_sges {
             return Ok(Transfer::Direct);
@@ -446,6 +463,13 @@ impl Inner {
                     }
                 })
             }
+            (Transfer::Buffer, _) => {
+                let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
+                let data = buffer.sge(submit.info.bytes)?;
+                qp.send(SqSpace { wrs: 1, sges: 2 }, doorbell, |chain| {
+                    chain.rdma_write_imm(to, [data, hdr], imm, Signal::None)
+                })
+            }
             _ => qp.send(SqSpace { wrs: 1, sges: 1 }, doorbell, |chain| {
                 chain.rdma_write_imm(to, [hdr], imm, Signal::None)
             }),
@@ -476,7 +500,9 @@ impl Inner {
         });
         let io = in_flight.io?;
         let in_buffer = match &io {
-            Carried::Buffered(_) if result.is_ok() => in_flight.info.bytes,
+            Carried::Buffered(_) if result.is_ok() && in_flight.info.dir == Dir::Read => {
+                in_flight.info.bytes
+            }
             _ => 0,
         };
         Some(Ended {
@@ -490,7 +516,7 @@ impl Inner {
 /// A request that is over, and in its slot no more.
 pub(crate) struct Ended {
     io: IoHandle,
-    /// So many bytes of data are in the slot's [`ReadBuffer`].
+    /// So many bytes of data are in the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
 }
@@ -504,7 +530,7 @@ impl Ended {
     pub(crate) fn end(mut self, slot: &SlotRef<'_, Con>) {
         if self.in_buffer > 0 {
             // CAST: A table has no more slots than tags.
-            let buffer = slot.read_buffers.get(slot.index() as u16);
+            let buffer = slot.io_buffers.get(slot.index() as u16);
             let copied = buffer
                 .ok_or(EIO)
                 .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
@@ -586,7 +612,7 @@ impl PathConn {
         }
         let buffer = slot.buffer_for(info);
         let io = match buffer {
-            Some(_) => Carried::Buffered(io),
+            Some(buffer) => Carried::buffer(buffer, info, io)?,
             None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
         };
         let nents = io.nents();
@@ -607,7 +633,7 @@ impl PathConn {
             unsent: transfer == Transfer::Direct,
             key: match transfer {
                 Transfer::Region => Key::Live,
-                Transfer::Direct | Transfer::None => Key::Dead,
+                Transfer::Direct | Transfer::Buffer | Transfer::None => Key::Dead,
             },
             cancelled: false,
             result: Ok(()),

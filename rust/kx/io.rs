@@ -43,7 +43,7 @@ use kernel::{
 ///
 /// Between `into_raw` and `from_raw`, the table that `sg` returns must be
 /// reachable only through the raw pointer, stay where it is, and describe nothing
-/// but memory of this I/O. `is_wanted` and `is_cancelled` may be called by several
+/// but memory of this I/O, to whose content there is no reference. `is_wanted` and `is_cancelled` may be called by several
 /// threads at a time.
 pub unsafe trait Io: Send + Sized + 'static {
     /// Gives the I/O away as a raw pointer.
@@ -56,7 +56,8 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// `raw` must come from [`Self::into_raw`], and is not used again.
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self;
 
-    /// Returns the table of the I/O's memory, [`None`] when it carries no data.
+    /// Returns the table of the I/O's memory, [`None`] when it carries no data: as after
+    /// [`Self::end_early`].
     ///
     /// # Safety
     ///
@@ -191,9 +192,28 @@ impl IoHandle {
     /// `EINVAL` if the I/O carries no data, or less, or the block is shorter.
     pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
-        // SAFETY: The memory is of this I/O, which is not ended yet and owned here; its other
-        // users wait for its end.
+        // SAFETY: The table describes memory of this I/O, which is owned here and has neither ended
+        // nor been ended early, as `sg` gives none then; so the memory is there. Nobody has a
+        // reference to it, by the contract of `Io`.
         match unsafe { table.copy_from(from, len) }? {
+            copied if copied == len => Ok(()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Copies the first `len` bytes of the I/O's memory to `to`.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the I/O carries no data, or less, or the block is shorter.
+    pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
+        let table = self.sg().ok_or(EINVAL)?;
+        // SAFETY: As in `fill`.
+        match unsafe { table.copy_to(to, len) }? {
             copied if copied == len => Ok(()),
             _ => Err(EINVAL),
         }
@@ -474,6 +494,17 @@ mod tests {
         handle.fill(&block, 6)?;
         handle.done(Ok(()));
         assert_eq!(io.bytes()?, b"data of ");
+        let other = PageBlock::with_len(8, crate::mm::Node::ANY)?;
+        let io = SyncIo::new(8)?;
+        let mut handle = io.handle()?;
+        handle.fill(&block, 8)?;
+        assert_eq!(handle.read_out(&other, 9), Err(EINVAL));
+        other.zero(0, 9)?;
+        handle.read_out(&other, 4)?;
+        let mut copied = [1; 9];
+        other.copy_out(0, &mut copied)?;
+        assert_eq!(&copied, b"data\0\0\0\0\0");
+        handle.done(Ok(()));
         let empty = SyncIo::new(0)?;
         assert_eq!(empty.handle()?.fill(&block, 1), Err(EINVAL));
         Ok(())

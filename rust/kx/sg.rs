@@ -198,7 +198,8 @@ impl SgTable {
     ///
     /// # Safety
     ///
-    /// What the table describes must be allocated, and nobody else may use it.
+    /// What the table describes must be allocated, and nobody may have a reference to it. Others may
+    /// read and write it meanwhile, as those who map a page may.
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result<usize> {
         if len > from.len() {
             return Err(EINVAL);
@@ -208,6 +209,27 @@ impl SgTable {
         // contract.
         let copied = unsafe {
             bindings::sg_copy_from_buffer(self.as_mut_ptr(), self.nents, from.as_ptr().cast(), len)
+        };
+        Ok(copied)
+    }
+
+    /// Copies the first `len` bytes that the table describes to `to`; returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the block is shorter.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::copy_from`].
+    pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result<usize> {
+        if len > to.len() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The table has that many entries, the block at least as many bytes, into which
+        // nobody has a reference. The rest is by this function's contract.
+        let copied = unsafe {
+            bindings::sg_copy_to_buffer(self.as_mut_ptr(), self.nents, to.as_ptr().cast(), len)
         };
         Ok(copied)
     }

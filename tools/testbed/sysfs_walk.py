@@ -168,7 +168,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "control": (CONTROL, {}),
     "disk": (DISK, {}),
     "export": (EXPORT, {}),
-    "ibtrs_client": (_parameters(ack_timeout=COUNT, read_buffer_bytes=COUNT), {}),
+    "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,

@@ -68,7 +68,26 @@ impl PageBlock {
     ///
     /// [`ENOMEM`], silently.
     pub fn new(order: u32, node: Node) -> Result<Self> {
-        let (page, addr) = Self::allocate(order, node, ibtrs_bindings::__GFP_COMP)?;
+        Self::compound(order, node, bindings::GFP_KERNEL)
+    }
+
+    /// As [`PageBlock::new`], for what its user can do without: memory that is free and not kept
+    /// for anything, also in a [`Reserve`](super::Reserve), or none.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*
+    ///
+    /// # Errors
+    ///
+    /// [`ENOMEM`], silently and at once.
+    pub fn optional(order: u32, node: Node) -> Result<Self> {
+        let how = bindings::GFP_NOWAIT | ibtrs_bindings::__GFP_NOMEMALLOC;
+        Self::compound(order, node, how)
+    }
+
+    fn compound(order: u32, node: Node, how: bindings::gfp_t) -> Result<Self> {
+        let (page, addr) = Self::allocate(order, node, how | ibtrs_bindings::__GFP_COMP)?;
         // INVARIANT: The pages were just allocated with that order as one, and zeroed.
         Ok(Self {
             page,
@@ -94,7 +113,7 @@ impl PageBlock {
         if pages.is_power_of_two() {
             return Self::new(order, node);
         }
-        let (page, addr) = Self::allocate(order, node, 0)?;
+        let (page, addr) = Self::allocate(order, node, bindings::GFP_KERNEL)?;
         // SAFETY: The pages were just allocated with that order, not as a compound one.
         unsafe { bindings::split_page(page.as_ptr(), order) };
         let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
@@ -106,7 +125,7 @@ impl PageBlock {
         Ok(Self { page, addr, pages })
     }
 
-    /// Allocates `2^order` pages of zeros, with the flags `how` beside the usual ones.
+    /// Allocates `2^order` pages of zeros, in the manner of the flags `how`.
     fn allocate(
         order: u32,
         node: Node,
@@ -116,7 +135,7 @@ impl PageBlock {
         if order > bindings::MAX_PAGE_ORDER {
             return Err(ENOMEM);
         }
-        let mut gfp = bindings::GFP_KERNEL | bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
+        let mut gfp = bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
         if order > 0 {
             // No process is to be killed for the sake of contiguous pages, of which others may
             // want as many as they like.

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that the data of small reads lands in.
+//! Memory that the data of small requests goes through.
 //!
 //! To register the memory of a read and to have the key invalidated takes longer than to copy a
-//! page. So each of the first tags of a path has a buffer, which stays registered as long as the
-//! connection attempt lives. The server writes there, and the data is copied once, when the
-//! answer has come. A server can write to a buffer at any time, but it reaches nothing else, and
-//! nobody else reaches the buffer: the protection domain is the attempt's.
+//! page, and so does waiting for the device to let go of the memory of a write. So each of the
+//! first tags of a path has a buffer, which stays registered as long as the connection attempt
+//! lives. The server writes the data of a read there, and it is copied once, when the answer has
+//! arrived. The data of a write is copied before it is sent, and ends with the answer. A server
+//! can write to a buffer at any time, but it reaches nothing else, and nobody else reaches the
+//! buffer: the protection domain is the attempt's.
 
-use ibtrs_proto::msg::SgDesc;
+use ibtrs_proto::{
+    consts::SERVICE_QUEUE_DEPTH,
+    msg::SgDesc, //
+};
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -26,19 +32,23 @@ use rdma::{
         DmaPages, //
     },
     mr::Mr,
-    pd::Pd, //
+    pd::Pd,
+    sge::Sge, //
 };
 
 /// How many tags of a path have a buffer, the lowest ones: these are used most.
 const COUNT_MAX: u16 = 512;
 
+// The service connection has room for the registrations of all of them, and for a message.
+const _: () = assert!(COUNT_MAX <= SERVICE_QUEUE_DEPTH);
+
 /// The buffers of a connection attempt, which keeps them until its connections are closed: until
 /// then the server can write there.
-pub(crate) struct ReadBuffers(KVVec<ReadBuffer>);
+pub(crate) struct IoBuffers(KVVec<IoBuffer>);
 
-impl ReadBuffers {
+impl IoBuffers {
     /// Makes the buffers of `depth` tags, of which the first ones have one if the device or the
-    /// memory has no room for all: the reads of the others do without.
+    /// memory has no room for all: the requests of the others do without.
     ///
     /// # Context
     ///
@@ -47,23 +57,28 @@ impl ReadBuffers {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(pd: &Arc<Pd>, depth: u16) -> Result<Arc<Self>> {
-        let bytes = crate::param::read_buffer_bytes.get();
+    pub(crate) fn new(pd: &Arc<Pd>, depth: u16) -> Result<Self> {
+        let bytes = crate::param::small_io_bytes.get();
         let count = if bytes > 0 { depth.min(COUNT_MAX) } else { 0 };
         let mut buffers = KVVec::with_capacity(usize::from(count), GFP_KERNEL)?;
         for _ in 0..count {
-            let Ok(buffer) = ReadBuffer::new(pd, bytes) else {
+            let Ok(buffer) = IoBuffer::new(pd, bytes) else {
                 break;
             };
             // There is room.
             let _ = buffers.push_within_capacity(buffer);
         }
-        Ok(Arc::new(Self(buffers), GFP_KERNEL)?)
+        Ok(Self(buffers))
+    }
+
+    /// None for any tag.
+    pub(crate) const fn none() -> Self {
+        Self(KVVec::new())
     }
 
     /// Returns the buffer of a tag, if it has one.
     #[inline]
-    pub(crate) fn get(&self, tag: u16) -> Option<&ReadBuffer> {
+    pub(crate) fn get(&self, tag: u16) -> Option<&IoBuffer> {
         self.0.get(usize::from(tag))
     }
 
@@ -74,13 +89,13 @@ impl ReadBuffers {
 }
 
 /// The buffer of a tag.
-pub(crate) struct ReadBuffer {
+pub(crate) struct IoBuffer {
     pages: DmaPages,
     mr: Mr,
     bytes: u32,
 }
 
-impl ReadBuffer {
+impl IoBuffer {
     /// Makes a buffer of `bytes`, whose region is still to be registered.
     ///
     /// # Context
@@ -91,8 +106,12 @@ impl ReadBuffer {
     ///
     /// `ENOMEM`; those of the driver.
     fn new(pd: &Arc<Pd>, bytes: u32) -> Result<Self> {
-        let block = PageBlock::with_len(bytes as usize, Node::ANY)?;
-        let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::FromDevice)?;
+        let order = (bytes as usize)
+            .div_ceil(PAGE_SIZE)
+            .next_power_of_two()
+            .trailing_zeros();
+        let block = PageBlock::optional(order, Node::ANY)?;
+        let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::Bidirectional)?;
         let region_pages = u32::try_from(pages.len())?.div_ceil(pd.device().region_page_bytes());
         let mut mr = Mr::new(pd, region_pages)?;
         mr.map_pages(&pages)?;
@@ -100,13 +119,13 @@ impl ReadBuffer {
         Ok(Self { pages, mr, bytes })
     }
 
-    /// Tells whether a read of `bytes` fits.
+    /// Tells whether a request of `bytes` fits.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u32) -> bool {
         bytes <= self.bytes
     }
 
-    /// Names the first `bytes` for the server.
+    /// Names the first `bytes` for the server, which writes the data of a read there.
     #[inline]
     pub(crate) fn desc(&self, bytes: u32) -> SgDesc {
         SgDesc {
@@ -114,6 +133,29 @@ impl ReadBuffer {
             key: self.mr.rkey(),
             len: bytes,
         }
+    }
+
+    /// Names the first `bytes` for a message that carries the data of a write.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the buffer is shorter.
+    #[inline]
+    pub(crate) fn sge(&self, bytes: u32) -> Result<Sge> {
+        self.pages.sge(bytes as usize)
+    }
+
+    /// Copies the first `bytes` from the memory of `io`.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`IoHandle::read_out`].
+    pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result {
+        io.read_out(self.pages.block(), bytes as usize)
     }
 
     /// Copies the first `bytes` to the memory of `io`.
@@ -128,6 +170,9 @@ impl ReadBuffer {
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
         let len = bytes as usize;
         self.pages.sync_for_cpu(0, len)?;
-        io.fill(self.pages.block(), len)
+        let copied = io.fill(self.pages.block(), len);
+        // For the next read.
+        self.pages.sync_for_device(len)?;
+        copied
     }
 }
