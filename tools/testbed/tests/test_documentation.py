@@ -14,7 +14,7 @@ from testbed.paths import TOP
 PAGES = [TOP / "README.md", *sorted((TOP / "Documentation").glob("*.md"))]
 # Folders of the kernel, whose files a page may name as well.
 OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", "rust/bindgen_parameters",
-                 "rust/Makefile", ".config")
+                 "rust/Makefile", "scripts/gendwarfksyms/", ".config")
 CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client",
           "ibnbd_server")
 # Crates of others.
