@@ -41,7 +41,7 @@
 //! # Lock order
 //!
 //! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`, `Path::fsm`;
-//! `Con::unsent`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
+//! `Unsent::queue`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
 //! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
 #![deny(unsafe_code)]
