@@ -36,6 +36,7 @@ MARKERS = {
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
+    "smoke": "of those with systemd, what .ci/run has",
     "long": "takes a minute or so: goes first, with others of its file",
     "quiet": "times out on slow guests, or keeps all processors busy: is run when no others are",
 }

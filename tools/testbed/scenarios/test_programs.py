@@ -2,6 +2,8 @@
 """What people run on a disk, in Debian as it is installed: its kernel, systemd and
 udev.  Only with --kernel stock."""
 
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +15,17 @@ pytestmark = pytest.mark.links(2)
 
 DISK_MB = 384
 SESSION = "/sys/class/ibtrs-client/demo"
+# Which of the texts are somewhere on a disk.
+FIND = """
+import sys
+disk, *texts = sys.argv[1:]
+found = dict.fromkeys(texts, False)
+with open(disk, "rb") as data:
+    while part := data.read(1 << 20):
+        for text in texts:
+            found[text] |= text.encode() in part
+print(*found.values())
+"""
 
 
 @pytest.fixture
@@ -32,8 +45,8 @@ def disk(debian, stack) -> str:
 
 def fill(client, folder: str = "/mnt/disk") -> None:
     """Files, and their sums beside them."""
-    client.run(f"cp -a /usr/lib/python3* {folder}/ && cd {folder} && find . -type f -path './python*' -print0 | "
-               "xargs -0 sha256sum > /tmp/sums && cp /tmp/sums sums && sync", timeout=600)
+    client.run(f"cd {folder} && for number in {{1..24}}; do head -c 1M /dev/urandom > $number; done && "
+               "sha256sum {1..24} > sums && cp sums /tmp/sums && sync", timeout=600)
 
 
 def check(client, folder: str = "/mnt/disk") -> None:
@@ -47,6 +60,15 @@ def lose_a_path(client, link: int) -> None:
     client.run(f"echo 1 > {path}/disconnect && sleep 1 && echo 1 > {path}/reconnect")
 
 
+def lose_paths_while(client, work) -> None:
+    """Both paths are lost, one after the other, while work() is done."""
+    with ThreadPoolExecutor() as pool:
+        working = pool.submit(work)
+        for link in (1, 2):
+            lose_a_path(client, link)
+        working.result()
+
+
 @pytest.mark.parametrize("system", ["ext4", "xfs"])
 def test_a_file_system_by_its_name(debian, disk, system):
     """fstab finds it by its UUID, which udev has read from it."""
@@ -55,12 +77,132 @@ def test_a_file_system_by_its_name(debian, disk, system):
     client.run(f"mkfs.{system} -q {disk} && udevadm settle", timeout=300)
     uuid = client.run(f"blkid -o value -s UUID {disk}")
     client.run(f"echo 'UUID={uuid} /mnt/disk {system} _netdev,noauto 0 0' > /etc/fstab && mount /mnt/disk")
-    with ThreadPoolExecutor() as pool:
-        filling = pool.submit(fill, client)
-        for link in (1, 2):
-            lose_a_path(client, link)
-        filling.result()
+    lose_paths_while(client, lambda: fill(client))
     check(client)
     client.run(f"umount /mnt/disk && {verify} {disk} && mount /mnt/disk", timeout=300)
     check(client)
     client.run("umount /mnt/disk && : > /etc/fstab && rm -f /tmp/sums")
+
+
+@pytest.mark.smoke
+def test_volumes(debian, disk, stack):
+    client = debian.client
+    client.run(f"pvcreate --quiet {disk} && vgcreate --quiet data {disk} && "
+               "lvcreate --quiet --yes --name home --size 128M data && "
+               "udevadm settle && mkfs.ext4 -q /dev/data/home && mount /dev/data/home /mnt/disk", timeout=300)
+    lose_paths_while(client, lambda: fill(client))
+    client.run("lvextend --quiet --resizefs --size 256M data/home", timeout=300)
+    check(client)
+    assert int(client.run("stat -f -c %b /mnt/disk")) * int(client.run("stat -f -c %S /mnt/disk")) > 200 << 20
+    # When the disk comes back, udev and LVM make the volume with it.
+    client.run("umount /mnt/disk && vgchange --quiet --activate n data", timeout=300)
+    again = client.run("cat /sys/block/ibnbd0/ibnbd/mapping_path")
+    client.run(f"{stack.unmap()} && udevadm settle && {stack.map_device(again)}")
+    client.wait_until("[ -e /dev/data/home ]", 120)
+    client.run("udevadm settle && mount /dev/data/home /mnt/disk", timeout=300)
+    check(client)
+    client.run("umount /mnt/disk && vgremove --quiet --yes --force data && pvremove --quiet " + disk, timeout=300)
+
+
+def test_an_encrypted_disk(debian, disk):
+    client = debian.client
+    opened = f"echo -n secret | cryptsetup open --key-file - {disk} secret && udevadm settle"
+    client.run(f"echo -n secret | cryptsetup luksFormat --batch-mode --pbkdf pbkdf2 --pbkdf-force-iterations 1000 "
+               f"{disk} - && {opened} && mkfs.ext4 -q /dev/mapper/secret && "
+               "mount /dev/mapper/secret /mnt/disk", timeout=300)
+    client.run("printf 'a line to keep\n%.0s' {1..20000} > /mnt/disk/words")
+    lose_paths_while(client, lambda: fill(client))
+    check(client)
+    client.run(f"umount /mnt/disk && cryptsetup close secret && {opened} && mount /dev/mapper/secret /mnt/disk",
+               timeout=300)
+    check(client)
+    assert client.run("grep -c 'a line to keep' /mnt/disk/words") == "20000"
+    client.run("umount /mnt/disk && cryptsetup close secret")
+    # The server has what was written, and no line of it as it was.
+    debian.server.push("/tmp/find.py", FIND)
+    assert debian.server.run("python3 /tmp/find.py /dev/nullb0 LUKS 'a line to keep'", timeout=300) == "True False"
+
+
+def test_a_mirror(debian, disk, stack):
+    """RAID of two disks, one of which goes away and comes back."""
+    server, client = debian
+    second = server.null_blk("nullb1", size_mb=DISK_MB)
+    map_second = stack.map_device(second)
+    client.run(f"{map_second} && udevadm settle")
+    other = client.run("ls /dev/disk/by-ibnbd/demo/dev/nullb1")
+    client.run(f"mdadm --create /dev/md/both --run --quiet --level=1 --raid-devices=2 --bitmap=internal "
+               f"--assume-clean {disk} {other} && udevadm settle && mkfs.ext4 -q /dev/md/both && "
+               "mount /dev/md/both /mnt/disk", timeout=300)
+    degraded = "cat /sys/block/md*/md/degraded"
+    client.run(stack.unmap(1, "force"))
+    # What is written now is on the first one alone.
+    lose_paths_while(client, lambda: fill(client))
+    assert client.run(degraded) == "1"
+    # By udev's rule of mdadm it is in the array again as soon as it is back.
+    client.run(f"mdadm --quiet /dev/md/both --remove detached; {map_second} && udevadm settle")
+    client.run(f"grep -q ibnbd1 /proc/mdstat || mdadm --quiet /dev/md/both --re-add {other}")
+    wait_for(lambda: client.run(degraded) == "0", 120, "the mirror is whole")
+    check(client)
+    client.run(f"mdadm --quiet /dev/md/both --fail {disk} --remove {disk}")
+    check(client)
+    client.run("umount /mnt/disk && mdadm --quiet --stop /dev/md/both && "
+               f"mdadm --quiet --zero-superblock {disk} {other}")
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("find", ["strict", "greedy"])
+def test_multipath_leaves_it_alone(debian, disk, stack, find):
+    """Paths are our business, and multipathd sees one disk."""
+    client = debian.client
+    client.run(f"printf 'defaults {{\\n find_multipaths {find}\\n}}\\n' > /etc/multipath.conf && "
+               "systemctl restart multipathd", timeout=120)
+    try:
+        client.run("udevadm trigger --settle --subsystem-match=block && multipath -r; udevadm settle", timeout=120)
+        assert client.ok("systemctl is-active multipathd && multipathd show daemon")
+        assert client.run("multipath -ll") == ""
+        assert client.run("ls /sys/block/ibnbd0/holders") == ""
+        # Anyone can have it exclusively.
+        assert not blockdev.is_taken(client, stack.disk)
+    finally:
+        client.run("systemctl stop multipathd.socket multipathd; rm /etc/multipath.conf", check=False)
+
+
+def test_those_that_look_at_disks(debian, disk, stack):
+    client = debian.client
+    client.run(f"mkfs.ext4 -q -L ours {disk} && udevadm settle", timeout=300)
+    name, size, kind, system, label = client.run(
+        f"lsblk --noheadings --nodeps --output NAME,SIZE,TYPE,FSTYPE,LABEL --bytes {stack.disk}").split()
+    assert (name, int(size), kind, system, label) == ("ibnbd0", DISK_MB << 20, "disk", "ext4", "ours")
+    # A disk over the network has no SMART data, and smartctl says so.
+    answer = client.run(f"smartctl --all {stack.disk}", check=False)
+    assert not answer.ok and "Unable to detect device type" in answer
+    client.run("systemctl start udisks2", timeout=120)
+    answer = client.run(f"udisksctl info --block-device {stack.disk}", timeout=120)
+    assert re.search(r"IdLabel: +ours$", answer, re.M) and re.search(rf"Size: +{DISK_MB << 20}$", answer, re.M)
+    client.run(f"udisksctl mount --block-device {stack.disk} --no-user-interaction", timeout=120)
+    assert client.run(f"findmnt --noheadings --output FSTYPE --source {stack.disk}") == "ext4"
+    client.run(f"udisksctl unmount --block-device {stack.disk} --no-user-interaction && systemctl stop udisks2",
+               timeout=120)
+
+
+def gone(guest, within: float) -> float:
+    """How long a guest took to go, which it must within so many seconds."""
+    started = time.monotonic()
+    wait_for(lambda: not guest.alive, within, f"{guest.name} has gone", pause=0.5)
+    return time.monotonic() - started
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("order, how", [("client first", "poweroff"), ("server first", "reboot")])
+def test_shutdown(debian, disk, order, how):
+    """With the disk mounted, neither side hangs, whichever goes first.  A client without
+    its server gives what it has not written up after a minute, as it is set when new."""
+    server, client = debian
+    client.run(f"mkfs.ext4 -q {disk} && udevadm settle && echo '{disk} /mnt/disk ext4 _netdev,noauto 0 0' > /etc/fstab "
+               "&& systemctl daemon-reload && mount /mnt/disk && "
+               "dd if=/dev/zero of=/mnt/disk/zeroes bs=1M count=16", timeout=300)
+    times = {}
+    for guest in (client, server) if order == "client first" else (server, client):
+        guest.start(f"systemctl {how}")
+        times[guest.name] = gone(guest, 240)
+    print(f"\n{order}: {', '.join(f'{name} gone after {seconds:.0f} s' for name, seconds in times.items())}")
