@@ -36,6 +36,7 @@ MARKERS = {
     "kernel_arguments(text)": "adds to the guests' kernel command line",
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
+    "stock": "is for Debian's kernel only, as those with systemd are",
     "smoke": "of those with systemd, what .ci/run has",
     "long": "takes a minute or so: goes first, with others of its file",
     "quiet": "times out on slow guests, or keeps all processors busy: is run when no others are",
@@ -134,7 +135,8 @@ def _choose_for_kernel(config, items) -> None:
             if reason := not_on_stock.reason(item.path.name, item.name):
                 item.add_marker(pytest.mark.skip(reason=reason))
         return
-    others = [item for item in items if {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
+    others = [item for item in items
+              if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
 
