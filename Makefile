@@ -100,6 +100,8 @@ help:
 	@echo '  make fuzz                   hostile peers, ten minutes of them'
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
 	@echo '  make test-deb               installs and purges the packages in a fresh Debian 13'
+	@echo "  make test-stock             all scenarios, on Debian's own kernel"
+	@echo '  make test-programs          LVM, md, dm-crypt, PostgreSQL and others, on that kernel'
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
 	@echo '  make bench                  counts instructions beside mainline'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'

@@ -27,6 +27,17 @@ test:
 test-deb:
 	@scripts/test-deb.sh
 
+# Debian's own kernel: all scenarios, and those with what people run on a disk alone.
+# Neither is a part of `make test`; .ci/run has the cheapest of the latter.
+PROGRAMS = tools/testbed/scenarios/test_programs.py tools/testbed/scenarios/test_virtual_machine.py
+.PHONY: test-stock test-programs test-programs-smoke
+test-stock:
+	@scripts/test-stock.sh
+test-programs:
+	@scripts/test-stock.sh $(PROGRAMS)
+test-programs-smoke:
+	@scripts/test-stock.sh -m smoke $(PROGRAMS)
+
 # Races, on a kernel that is built for it: not a part of `make test`.
 test-kcsan:
 	@scripts/test-kcsan.sh
