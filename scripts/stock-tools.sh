@@ -38,11 +38,16 @@ nothing_mounted_below() {
 	! grep -qF " $1/" /proc/self/mountinfo || die "something is still mounted below $1: unmount it first"
 }
 
-# make_tree FOLDER PACKAGE...: a Debian 13 with these packages.
+# make_tree FOLDER PACKAGE...: a Debian 13 with these packages, less the files that
+# $TREE_WITHOUT has patterns for.
 make_tree() {
-	local folder=$1 mirror signed="[signed-by=$STOCK_KEYRING]" packages
+	local folder=$1 mirror signed="[signed-by=$STOCK_KEYRING]" packages pattern patterns without=()
 	shift
 	mirror=$(debian_mirror)
+	read -ra patterns <<<"${TREE_WITHOUT:-}"
+	for pattern in "${patterns[@]}"; do
+		without+=(--dpkgopt="path-exclude=$pattern")
+	done
 	packages=$(printf '%s\n' "$@" | paste -sd,)
 	nothing_mounted_below "$folder"
 	as_root rm -rf --one-file-system "$folder.new"
@@ -51,7 +56,7 @@ make_tree() {
 		"${NOT_UNPACKED[@]/#/--dpkgopt=path-exclude=}" \
 		--aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' \
-		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${without[@]}" \
 		"$STOCK_RELEASE" "$folder.new" "deb $signed $mirror $STOCK_RELEASE main" \
 		"deb $signed $mirror $STOCK_SUITE main"
 	printf '%s\n' "$@" | as_root tee "$folder.new/.packages" >/dev/null

@@ -2,13 +2,14 @@
 """What people run on a disk, in Debian as it is installed: its kernel, systemd and
 udev.  Only with --kernel stock."""
 
+import itertools
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, mishaps
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.links(2)
@@ -169,7 +170,9 @@ def test_multipath_leaves_it_alone(debian, disk, stack, find):
 
 def test_those_that_look_at_disks(debian, disk, stack):
     client = debian.client
-    client.run(f"mkfs.ext4 -q -L ours {disk} && udevadm settle", timeout=300)
+    client.run(f"mkfs.ext4 -q -L ours {disk}", timeout=300)
+    # udev has seen that somebody wrote to it.
+    client.wait_until(f"[ -n \"$(lsblk --noheadings --output FSTYPE {stack.disk})\" ]")
     name, size, kind, system, label = client.run(
         f"lsblk --noheadings --nodeps --output NAME,SIZE,TYPE,FSTYPE,LABEL --bytes {stack.disk}").split()
     assert (name, int(size), kind, system, label) == ("ibnbd0", DISK_MB << 20, "disk", "ext4", "ours")
@@ -183,6 +186,72 @@ def test_those_that_look_at_disks(debian, disk, stack):
     assert client.run(f"findmnt --noheadings --output FSTYPE --source {stack.disk}") == "ext4"
     client.run(f"udisksctl unmount --block-device {stack.disk} --no-user-interaction && systemctl stop udisks2",
                timeout=120)
+
+
+class Postgres:
+    """A cluster in a folder of the client's, and its programs."""
+
+    def __init__(self, client, folder: str):
+        self.client, self.data, self.log = client, f"{folder}/data", f"{folder}/log"
+        client.run(f"chown postgres {folder}")
+        self.environment = f"cd {folder} && PATH=$(echo /usr/lib/postgresql/*/bin):$PATH PGHOST=/tmp PGDATA={self.data}"
+
+    def start_job(self, command: str):
+        return self.client.start(f"{self.environment} runuser -u postgres -- {command}")
+
+    def run(self, command: str) -> str:
+        return self.start_job(command).wait(600)
+
+    def start(self) -> None:
+        options = "-c listen_addresses= -c unix_socket_directories=/tmp -c jit=off -c shared_buffers=32MB"
+        self.run(f"pg_ctl start --silent --wait --timeout 300 --log {self.log} --options '{options}'")
+
+    def stop(self, mode: str) -> None:
+        self.run(f"pg_ctl stop --silent --wait --timeout 300 --mode {mode}")
+
+    def sums(self) -> list[str]:
+        """How much there is of each thing that pgbench adds to, and how often it has."""
+        tables = [f"(select sum({column}) from pgbench_{table})" for column, table in
+                  (("abalance", "accounts"), ("tbalance", "tellers"), ("bbalance", "branches"), ("delta", "history"))]
+        query = f"select {', '.join(tables)}, (select count(*) from pgbench_history)"
+        answer = self.run(f"psql --no-psqlrc --tuples-only --no-align --command '{query}' postgres")
+        return answer.split("|")
+
+
+def test_a_database(debian, disk):
+    """PostgreSQL on ext4, while one path after the other fails; then a crash of its own."""
+    client = debian.client
+    client.run(f"mkfs.ext4 -q {disk} && mount {disk} /mnt/disk && "
+               f"echo 1000 > {SESSION}/hb_interval_ms && echo 3 > {SESSION}/hb_missed_max", timeout=300)
+    postgres = Postgres(client, "/mnt/disk")
+    postgres.run("initdb --data-checksums --auth trust --no-locale --encoding UTF8")
+    postgres.start()
+    postgres.run("pgbench --initialize --quiet --scale 2 postgres")
+    bench = postgres.start_job("pgbench --client 4 --jobs 2 --time 40 --no-vacuum postgres")
+    failures = 0
+    for link in itertools.cycle((1, 2)):
+        with mishaps.cable_out(debian, client, link):
+            wait_for(lambda: blockdev.connected(client) == 1, 60, "the path is lost")
+        wait_for(lambda: blockdev.connected(client) == 2, 60, "the path is back")
+        if not bench.running:
+            break
+        failures += 1
+    answer = bench.wait(120)
+    done = int(re.search(r"transactions actually processed: (\d+)", answer)[1])
+    assert "number of failed transactions: 0 " in answer and "aborted" not in answer
+    assert failures >= 2 and done > 20
+    print(f"\n{done} transactions while {failures} times a path failed")
+
+    postgres.stop("immediate")
+    client.run(f"umount /mnt/disk && mount {disk} /mnt/disk")
+    postgres.start()
+    accounts, tellers, branches, history, count = postgres.sums()
+    assert accounts == tellers == branches == history and int(count) == done
+    postgres.run("pg_amcheck --install-missing --heapallindexed --parent-check postgres")
+    postgres.stop("fast")
+    client.run(f"umount /mnt/disk && mount {disk} /mnt/disk")
+    assert re.search(r"Bad checksums: +0$", postgres.run("pg_checksums --check"), re.M)
+    client.run("umount /mnt/disk")
 
 
 def gone(guest, within: float) -> float:
