@@ -18,6 +18,8 @@ TCG_CPU = "max,la57=off"
 # What is fast on real processors, a byte at a time by one instruction, is the
 # slowest way here.
 NO_FAST_STRINGS = "erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off"
+# Where instructions are counted, such an instruction would count each byte, too.
+COUNTING_CPU = f"{TCG_CPU},{NO_FAST_STRINGS}"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Accel:
     name: str
     qemu: tuple[str, ...]
     kernel_arguments: str = ""
+    # Whether instructions are counted, by one host thread for all processors.
+    counts: bool = False
 
 
 def kvm() -> Accel:
@@ -37,12 +41,13 @@ def tcg() -> Accel:
                  f"tsc=reliable tsc_early_khz={tsc.khz()}")
 
 
-def counting() -> Accel:
+def counting(*more: str) -> Accel:
     """The guest's clock advances one nanosecond with each instruction, so
-    times are counts, the same on every machine and under every load."""
-    return Accel("count", ("-accel", "tcg,thread=single", "-cpu", TCG_CPU,
-                           "-icount", "shift=0,sleep=off,align=off"),
-                 "tsc=reliable tsc_early_khz=1000000")
+    times are counts, the same on every machine and under every load.  There may
+    be more arguments for the emulator."""
+    return Accel("count", ("-accel", "tcg,thread=single", "-cpu", COUNTING_CPU,
+                           "-icount", "shift=0,sleep=off,align=off", *more),
+                 "tsc=reliable tsc_early_khz=1000000", counts=True)
 
 
 BY_NAME = {"kvm": kvm, "tcg": tcg, "count": counting}

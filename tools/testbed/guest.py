@@ -84,6 +84,9 @@ class Limits:
 # Alone on a machine, an emulated guest of the fast kernel is up after 5 s, one of the debug
 # kernel after 15 to 40 s; on a busy one after several times that.
 FAST, SLOW = Limits(60, 240), Limits(120, 600)
+# One whose instructions are counted has a single thread of the host, and its figures do not
+# depend on how much of a processor that gets: there is no hurry.
+COUNTED = Limits(600, 1800)
 
 
 class Progress:
@@ -202,6 +205,8 @@ class Guest:
     def wait_booted(self) -> None:
         """Waits until the guest takes commands.  One that does not come up is killed."""
         limits = SLOW if self.spec.kernel.slow or self.spec.tree else FAST
+        if self.spec.accel.counts:
+            limits = COUNTED
         try:
             self.channel = Channel(self.name, self.folder / "line", lambda: self.alive, limits.silence)
             reason = self._watch(Progress(limits, time.monotonic()))

@@ -45,7 +45,8 @@ time.sleep(60)
 class Emulated(Guest):
     def __init__(self, folder, what):
         self.what = what
-        spec = SimpleNamespace(name="solo", kernel=SimpleNamespace(flavour="fast", slow=False), tree=None)
+        spec = SimpleNamespace(name="solo", kernel=SimpleNamespace(flavour="fast", slow=False), tree=None,
+                               accel=SimpleNamespace(counts=False))
         super().__init__(spec, folder)
 
     def _command(self):
