@@ -103,7 +103,8 @@ help:
 	@echo "  make test-stock             all scenarios, on Debian's own kernel"
 	@echo '  make test-programs          LVM, md, dm-crypt, PostgreSQL and others, on that kernel'
 	@echo '  make soak HOURS=n           loads, failures and changes for hours'
-	@echo '  make bench                  counts instructions beside mainline'
+	@echo '  make bench [KERNEL=stock]   counts instructions beside RNBD, NVMe-oF and the least that is possible'
+	@echo '  make bench-compare BASE=c   the same beside those of another commit'
 	@echo '  make check-arm64            compiles the modules for 64-bit ARM, pages of 64 KiB'
 	@echo '  make setup                  packages, toolchain, kernels, modules'
 	@echo 'For developers (FLAVOUR=fast or debug, default debug):'

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# setup-packages.sh [stock-tools|stock]: installs what the build and the tests
+# setup-packages.sh [stock-tools|stock|bench]: installs what the build and the tests
 # need on Debian 12 or 13; or what stock-tools.sh needs, or only what a
-# demonstration on Debian's own kernel needs.  Does nothing, quickly, where it is
+# demonstration on Debian's own kernel needs, or what reports of the bench need.  Does nothing, quickly, where it is
 # all there already.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -20,6 +20,7 @@ KERNEL_BUILD=(gcc libc6-dev flex bison bc libelf-dev libssl-dev pahole cpio kmod
 DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-providers kmod xz-utils gcc libc6-dev make)
 GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
 	e2fsprogs xfsprogs shellcheck)
+BENCH=(python3-matplotlib)
 STOCK_TOOLS=(mmdebstrap debian-archive-keyring kmod xz-utils)
 
 [ "$(uname -m)" = x86_64 ] || die "the guests are x86-64 only, and so must this machine be"
@@ -103,6 +104,10 @@ install_bindgen() {
 [ -d /lib/modules ] || as_root mkdir -p /lib/modules
 
 case ${1:-} in
+bench)
+	install_missing "${BENCH[@]}"
+	exit 0
+	;;
 stock-tools)
 	install_missing "${STOCK_TOOLS[@]}"
 	exit 0
@@ -113,7 +118,7 @@ stock)
 	exit 0
 	;;
 esac
-install_missing "${KERNEL_BUILD[@]}" "${DEMO[@]}" "${GUESTS[@]}"
+install_missing "${KERNEL_BUILD[@]}" "${DEMO[@]}" "${GUESTS[@]}" "${BENCH[@]}"
 install_qemu
 install_rust
 LLVM_MAJOR=$(llvm_of_rustc)

@@ -60,8 +60,24 @@ fuzz:
 	@IBTRS_FUZZ_SECONDS=$${IBTRS_FUZZ_SECONDS:-300} scripts/pytest.sh -s -k test_fuzz \
 		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py
 
+# ONLY= for targets with this in their name; FIGURES= for where they are left.
+BENCH = --kernel $(or $(KERNEL),fast) --only "$(ONLY)"
+FIGURES ?= $(CURDIR)/build/bench/$(or $(KERNEL),fast)
+
+# Figures, counts, and the report of both: half an hour and more.
 bench:
-	@scripts/bench.sh
+	@scripts/bench.sh $(BENCH) --counts --facts --report $(FIGURES)
 
 bench-smoke:
-	@scripts/bench.sh --smoke
+	@scripts/bench.sh $(BENCH) --smoke
+
+# What each change is compared with; bench-keep measures that anew.
+.PHONY: bench-short bench-keep bench-compare
+bench-short:
+	@scripts/bench.sh --short
+bench-keep:
+	@scripts/bench.sh --keep
+
+# Of ours, unless ONLY= says otherwise.
+bench-compare:
+	@scripts/bench-compare.sh "$(BASE)" --kernel $(or $(KERNEL),fast) --only "$(or $(ONLY),ibnbd)"

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command line of the bench; see scripts/bench.sh."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from testbed import accel, paths
+from testbed.guest import Guest
+
+from . import counts, facts, measure, plan, report, results, targets
+from .results import Results
+
+SHORT = Path(__file__).parent / "short.json"
+# What changes of a single build are allowed between two runs.
+SHORT_TOLERANCE, TOLERANCE = 0.02, 0.01
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--kernel", choices=("fast", "stock"), default="fast")
+    parser.add_argument("--only", default="", help="targets with this in their name")
+    parser.add_argument("--modules", type=Path, help="the folder of the modules to measure, if not this checkout's")
+    parser.add_argument("--commit", help="the commit that they were built from")
+    parser.add_argument("--json", type=Path, help="where to leave the figures")
+    parser.add_argument("--counts", action="store_true", help="also what an I/O takes, and profiles")
+    parser.add_argument("--facts", action="store_true", help="also memory, and times to set up and to fail over")
+    parser.add_argument("--report", type=Path, help="a folder for figures, tables and a report with plots")
+    parser.add_argument("--base", type=Path, help="figures to compare with: worse by more than 1 %% is a failure")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--smoke", action="store_true", help="few I/Os: whether it works at all")
+    kind.add_argument("--short", action="store_true",
+                      help="what is run before each change is taken: worse by more than 2 %% is a failure")
+    kind.add_argument("--keep", action="store_true", help="measure what --short compares with, and keep it")
+    return parser
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(paths.TOP)]
+    name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if name.returncode:
+        return "unknown"
+    changed = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True)
+    return name.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _possible(options, kernel, ours: Path, steps: list[plan.Step]) -> list[plan.Step]:
+    has_mainline = any("rnbd-client" in line for line in (kernel.build / "modules.order").read_text().split())
+    return plan.possible(steps, has_mainline, (ours / "ibnbd_client.ko").exists(), options.only)
+
+
+def _steps(options, kernel, ours: Path) -> list[plan.Step]:
+    steps = plan.short() if options.short or options.keep else plan.full()
+    return _possible(options, kernel, ours, steps)
+
+
+def _measure(options) -> tuple[Results, bool]:
+    """The figures, and whether there are all that were asked for."""
+    kernel = paths.kernel(options.kernel)
+    ours = options.modules or kernel.our_modules
+    run = Results(options.commit or _commit(), options.kernel, kernel.build.name,
+                  f"{accel.COUNTING_CPU}; {plan.CPUS} CPUs unless said otherwise")
+    print(f"==> {options.kernel} kernel {kernel.build.name}, modules of {run.commit}\n"
+          f"==> counted: one nanosecond of the guest is one instruction; its processor is {run.machine}", flush=True)
+    scale = 0.05 if options.smoke else 0.4 if options.short or options.keep else 1
+    figures = options.report / "figures.json" if options.report else options.json
+    with measure.modules(options.kernel, ours) as folder:
+        failed = []
+        for work in _work(options, run, folder, kernel, ours, scale):
+            failed += work()
+            if figures:
+                run.save(figures)
+    return run, not failed
+
+
+def _work(options, run: Results, folder: Path, kernel, ours: Path,
+          scale: float) -> list[Callable[[], list[Exception]]]:
+    """All that is to be done, each with a guest of its own; it adds to the results and
+    returns what went wrong."""
+    def measured(guest: Guest, disks: list[str], step: plan.Step) -> None:
+        run.figures.extend(measure.figures(guest, disks, step, scale))
+
+    work = [partial(measure.each, options.kernel, folder, boot, measured)
+            for boot in plan.boots(_steps(options, kernel, ours))]
+    if options.counts:
+        steps = _possible(options, kernel, ours, counts.steps())
+        work += [partial(counts.run, options.kernel, folder, boot, run) for boot in plan.boots(steps)]
+    if options.facts:
+        steps = [plan.Step(targets.BY_NAME[name], ()) for name in facts.MEASURED]
+        work += [partial(facts.run, options.kernel, folder, step.target, run)
+                 for step in _possible(options, kernel, ours, steps)]
+    return work
+
+
+def _judge(base: Results, new: Results, tolerance: float) -> bool:
+    reference = "" if base.kernel == new.kernel else "floor, process"
+    print(f"\n==> beside {base.commit}" + (f", each figure by that of {reference}: {base.kernel} then, "
+                                           f"{new.kernel} now" if reference else ""))
+    changes = results.compare(base, new, reference)
+    for change in changes:
+        print(change.line())
+    good, why = results.verdict(changes, tolerance)
+    print(f"==> {why}")
+    return good
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    run, complete = _measure(options)
+    if options.report:
+        report.write(run, options.report)
+    if not run.figures or not complete:
+        print("error: not everything was measured", file=sys.stderr)
+        return 1
+    if options.keep:
+        run.save(SHORT)
+    if options.short:
+        return 0 if _judge(results.load(SHORT), run, SHORT_TOLERANCE) else 1
+    if options.base:
+        return 0 if _judge(results.load(options.base), run, TOLERANCE) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an I/O takes: work requests, packets, completions, interrupts, wake-ups and
+instructions, from rxe's counters and from what the guest executes.
+
+Each load is run twice, with few and with more I/Os: what the difference takes is the
+I/Os' alone, and not that of fio which starts and ends."""
+
+import tempfile
+from pathlib import Path
+
+from testbed import fio
+from testbed.guest import Guest
+
+from . import jobs, measure, targets, tracing
+from .plan import Step
+from .results import Results
+
+RXE = "rdma_rxe"
+# What is counted, and the function whose calls it is, and of which module.
+CALLS = {
+    "work requests": ("do_complete", RXE),
+    "registrations": ("rxe_reg_fast_mr", RXE),
+    "invalidations": ("rxe_invalidate_mr", RXE),
+    "doorbells": ("rxe_post_send", RXE),
+    "receives posted": ("rxe_post_recv", RXE),
+    "completions": ("rxe_cq_post", RXE),
+    "softirqs": ("handle_softirqs", "kernel"),
+    "work items": ("__queue_work", "kernel"),
+    "wake-ups": ("ttwu_do_activate", "kernel"),
+    "context switches": ("__switch_to_asm", "kernel"),
+}
+# The ways into the kernel that are not for programs and timers.
+INTERRUPTS = ("asm_sysvec_reschedule_ipi", "asm_sysvec_call_function_single", "asm_sysvec_call_function",
+              "asm_sysvec_irq_work", "asm_common_interrupt")
+PACKETS = {"packets": "sent_pkts", "bytes": "sent_bytes"}
+COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N")
+# How many functions a profile has.
+TOP = 40
+
+
+def of_rxe(guest: Guest) -> dict[str, int]:
+    files = " ".join(f"/sys/class/infiniband/rxe0/ports/1/hw_counters/{name}" for name in PACKETS.values())
+    return dict(zip(PACKETS, map(int, guest.run(f"cat {files}").split())))
+
+
+def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[str, int], ios: int) -> dict:
+    """The counts of one I/O; what the kernel's compiler left no function of is not there."""
+    found = {name: [symbols.address(*function)] for name, function in CALLS.items()
+             if symbols.address(*function) is not None}
+    found["interrupts"] = [address for name in INTERRUPTS for address in [symbols.address(name)] if address]
+    counts = {name: tracing.calls(snapshot, addresses) / ios for name, addresses in found.items()}
+    counts |= {name: number / ios for name, number in packets.items()}
+    counts["instructions"] = sum(tracing.by_function(snapshot, symbols).values()) / ios
+    return {name: round(number, 2) for name, number in counts.items()}
+
+
+def profile(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> dict:
+    """Instructions of one I/O: of each module, and of the functions that have most."""
+    functions = tracing.by_function(snapshot, symbols)
+    modules: dict[str, float] = {}
+    for (_, module), insns in functions.items():
+        modules[module] = modules.get(module, 0) + insns / ios
+    return {"modules": {name: round(insns, 1) for name, insns in sorted(modules.items(), key=lambda of: -of[1])},
+            "functions": [[name, module, round(insns / ios, 1)]
+                          for (name, module), insns in functions.most_common(TOP)]}
+
+
+def shared(snapshot: tracing.Snapshot, symbols: tracing.Symbols, ios: int) -> list:
+    """Locked instructions of one I/O on shared lines, by function."""
+    return [[name, module, round(runs / ios, 2)]
+            for (name, module), runs in tracing.shared_lines(snapshot, symbols).most_common(TOP)]
+
+
+class Counting:
+    """A guest that is traced."""
+
+    def __init__(self, guest: Guest, disks: list[str], step: Step, trace: tracing.Trace):
+        self.guest, self.disks, self.step, self.trace = guest, disks, step, trace
+        guest.run("cat /proc/kallsyms > /mnt/share/kallsyms", 600)
+        self.symbols = tracing.Symbols((guest.share / "kallsyms").read_text())
+
+    def _snapshot(self) -> tracing.Snapshot:
+        # The clock of an idle guest leaps from timer to timer: much is executed in little time.
+        self.guest.freeze()
+        snapshot = self.trace.snapshot()
+        self.guest.thaw()
+        return snapshot
+
+    def _run(self, job: jobs.Job, ios: int) -> tuple[tracing.Snapshot, dict[str, int]]:
+        packets, before = of_rxe(self.guest), self._snapshot()
+        fio.run(self.guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.PATIENCE)
+        only, after = self._snapshot() - before, of_rxe(self.guest)
+        return only, {name: after[name] - packets[name] for name in after}
+
+    def count(self, job: jobs.Job) -> tuple[dict, dict, list]:
+        few, many = job.ios // 4, job.ios
+        self._run(job, few)
+        less, fewer = self._run(job, few)
+        more, packets = self._run(job, many)
+        only, ios = more - less, many - few
+        packets = {name: packets[name] - fewer[name] for name in packets}
+        return (per_io(only, self.symbols, packets, ios), profile(only, self.symbols, ios),
+                shared(only, self.symbols, ios))
+
+
+def run(flavour: str, folder: Path, boot: list[Step], results: Results) -> list[Exception]:
+    """Adds counts, profiles and shared lines of the steps; returns what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as where:
+        trace = tracing.Trace(Path(where))
+
+        def do(guest: Guest, disks: list[str], step: Step) -> None:
+            counting, name = Counting(guest, disks, step, trace), step.target.name
+            for job in step.jobs:
+                found, label = counting.count(job), step.label(job)
+                for kept, of_job in zip((results.counts, results.profiles, results.lines), found):
+                    kept.setdefault(name, {})[label] = of_job
+                print(f"{name:22} {label:32} " +
+                      ", ".join(f"{number:g} {what}" for what, number in found[0].items()), flush=True)
+
+        return measure.each(flavour, folder, boot, do, trace.how())
+
+
+def steps() -> list[Step]:
+    """Single requests and many on two processors, and many of four workers on four."""
+    counted = [Step(targets.BY_NAME[name], tuple(jobs.BASIC)) for name in COUNTED]
+    return counted + [Step(targets.BY_NAME[name], tuple(jobs.DEEP), cpus=4, workers=4)
+                      for name in ("RNBD Y", "NVMe-oF", "ibnbd Y")]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The loads of fio that everything is measured with, and the choices of them."""
+
+from dataclasses import dataclass
+
+# Sizes and their shares as in the profile that IONOS published for its block storage.
+IONOS = ("--rw=randrw --bssplit=512/20:1k/16:2k/9:4k/12:8k/19:16k/10:32k/8:64k/4 "
+         "--random_distribution=zipf:1.2 --iodepth=129 --iodepth_batch=128")
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    # The arguments that make it what it is.
+    load: str
+    ios: int
+    # At depth 1 the mean latency is looked at, else the requests in a second.
+    unit: str = "IOPS"
+
+    def arguments(self, disks: list[str], workers: int, scale: float, polled: bool = False) -> str:
+        """For fio: so many workers share the I/Os."""
+        ios = max(int(self.ios * scale / workers), 20)
+        return (f"--name=bench --filename={':'.join(disks)} {self.load} --number_ios={ios} "
+                f"--numjobs={workers} --size=512m --direct=1 --ioengine=io_uring --randseed=1 "
+                f"--norandommap{' --hipri=1' if polled else ''}")
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.unit == "us"
+
+
+def _random(size: str, depth: int, ios: int) -> list[Job]:
+    """Reads and writes of one size, enough of them for a steady mean."""
+    unit = "us" if depth == 1 else "IOPS"
+    return [Job(f"{what} {size} QD{depth}", f"--rw=rand{what} --bs={size} --iodepth={depth}", ios, unit)
+            for what in ("read", "write")]
+
+
+BASIC = [*_random("4k", 1, 1000), *_random("4k", 32, 6000)]
+JOBS = [*BASIC, *_random("4k", 128, 6000), *_random("512", 1, 1000), *_random("16k", 8, 2000),
+        *_random("128k", 4, 400), *_random("1m", 4, 60), Job("ionos", IONOS, 4000)]
+# With as many workers as there are processors.
+DEEP = [job for job in BASIC if job.unit == "IOPS"]
+BY_NAME = {job.name: job for job in JOBS}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The report: one file of HTML with plots in it, made by matplotlib."""
+
+import html
+import io
+import sys
+from pathlib import Path
+
+from . import results, tables
+from .results import Results
+
+STYLE = """body { font: 15px/1.45 sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0; font-size: 13px }
+td, th { border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: right }
+td:first-child, th:first-child { text-align: left }
+.scroll { overflow-x: auto } svg { max-width: 100%; height: auto }"""
+METHOD = """One nanosecond of the guest is one instruction of any of its processors, so a microsecond is a
+thousand instructions. Client and server are one guest. These figures say how much work an I/O is. They do not say how
+long it takes on an RDMA card: soft-RoCE does in instructions what a card does by itself, and an instruction is not a
+nanosecond."""
+
+
+def _cells(tag: str, line: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell.strip())}</{tag}>"
+                            for cell in line.strip("|").split("|")) + "</tr>"
+
+
+def table(markdown: str) -> str:
+    """A table in Markdown as one in HTML."""
+    head, _, *rows = markdown.splitlines()
+    return ('<div class="scroll"><table>' + _cells("th", head) + "".join(_cells("td", row) for row in rows)
+            + "</table></div>")
+
+
+def _pyplot():
+    import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "bench", "axes.spines.top": False,
+                                "axes.spines.right": False})
+    from matplotlib import pyplot
+    return pyplot
+
+
+def _svg(figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    _pyplot().close(figure)
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
+
+
+def bars(title: str, unit: str, values: dict[str, float]) -> str:
+    """One bar for each target."""
+    figure, axes = _pyplot().subplots(figsize=(9, 0.9 + 0.3 * len(values)))
+    names = list(values)[::-1]
+    drawn = axes.barh(names, [values[name] for name in names],
+                      color=["#c8501e" if name.startswith("ibnbd") else "#7a8ca0" for name in names])
+    axes.bar_label(drawn, [tables.number(values[name]) for name in names], padding=3, fontsize=8)
+    axes.set_title(f"{title}, {unit} ({'less' if unit == 'us' else 'more'} is better)", loc="left", fontsize=10)
+    axes.margins(x=0.12)
+    return _svg(figure)
+
+
+def stacked(title: str, modules: dict[str, dict[str, float]]) -> str:
+    """Instructions of an I/O by module, a bar for each target."""
+    biggest: dict[str, float] = {}
+    for found in modules.values():
+        for name, insns in found.items():
+            biggest[name] = max(biggest.get(name, 0), insns)
+    names = sorted(biggest, key=lambda name: -biggest[name])[:10]
+    figure, axes = _pyplot().subplots(figsize=(9, 1.2 + 0.35 * len(modules)))
+    targets, left = list(modules)[::-1], [0.0] * len(modules)
+    for name in names:
+        widths = [modules[target].get(name, 0) for target in targets]
+        axes.barh(targets, widths, left=left, label=name)
+        left = [start + width for start, width in zip(left, widths)]
+    axes.set_title(f"{title}: instructions of an I/O by module", loc="left", fontsize=10)
+    axes.legend(fontsize=7, ncol=5, loc="upper center", bbox_to_anchor=(0.45, -0.12))
+    return _svg(figure)
+
+
+def page(run: Results) -> str:
+    parts = ["<h2>Figures</h2>", table(tables.figures(run))]
+    for job in run.jobs:
+        values = {target: run.value(target, job) for target in run.targets}
+        parts.append(bars(job, run.unit(job), {target: value for target, value in values.items() if value}))
+    jobs = list(dict.fromkeys(job for found in run.counts.values() for job in found))
+    if jobs:
+        parts.append("<h2>What an I/O takes</h2>")
+    for job in jobs:
+        by_target = {target: found[job]["modules"] for target, found in run.profiles.items() if job in found}
+        parts += [table(tables.counts(run, job)), stacked(job, by_target)]
+    if run.profiles:
+        parts.append("<h2>Profiles</h2>")
+    for target, found in run.profiles.items():
+        for job, profile in found.items():
+            rows = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(module)}</td><td>{insns:,.0f}</td></tr>"
+                           for name, module, insns in profile["functions"])
+            parts.append(f"<details><summary>{html.escape(target)}, {html.escape(job)}: instructions of an I/O by "
+                         f"function</summary><table>{rows}</table></details>")
+    if run.lines:
+        parts.append("<h2>Locked instructions on lines that several processors use</h2>")
+    parts += [table(tables.lines(run, target, job)) for target, found in run.lines.items() for job in found
+              if "CPUs" in job]
+    if run.facts:
+        parts += ["<h2>Memory and times</h2>", table(tables.facts(run))]
+    title = f"Bench of {run.commit}, {run.flavour} kernel"
+    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+            f"<style>{STYLE}</style><h1>{html.escape(title)}</h1><p>Kernel {html.escape(run.kernel)}; processor "
+            f"{html.escape(run.machine)}.</p><p>{METHOD}</p>" + "\n".join(parts) + "</html>\n")
+
+
+def write(run: Results, folder: Path) -> None:
+    """Leaves report.html, tables.md and figures.json there."""
+    run.save(folder / "figures.json")
+    (folder / "tables.md").write_text(tables.everything(run))
+    (folder / "report.html").write_text(page(run))
+    print(f"==> {folder / 'report.html'}, {folder / 'tables.md'}")
+
+
+def main() -> int:
+    """report.py FIGURES.json FOLDER: a report of figures that were kept."""
+    if len(sys.argv) != 3:
+        print("usage: python3 -m bench.report FIGURES.json FOLDER", file=sys.stderr)
+        return 2
+    write(results.load(Path(sys.argv[1])), Path(sys.argv[2]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Tables of figures in Markdown, for Documentation/performance.md."""
+
+from .results import Results
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _table(corner: str, columns: list[str], rows: list[tuple[str, list[str]]]) -> str:
+    lines = [f"| {corner} | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    lines += [f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows]
+    return "\n".join(lines)
+
+
+def figures(run: Results) -> str:
+    """Jobs down, targets across."""
+    return _table("", run.targets, [
+        (f"{job}, {run.unit(job)}", [number(run.value(target, job)) for target in run.targets])
+        for job in run.jobs])
+
+
+def ratio(run: Results, target: str, to: str, job: str) -> float | None:
+    """How a figure relates to another target's: below 1 is better in us, above 1 in IOPS."""
+    mine, theirs = run.value(target, job), run.value(to, job)
+    return mine / theirs if mine and theirs else None
+
+
+def ratios(run: Results, target: str, others: list[str]) -> str:
+    """A target beside others, in the same run."""
+    rows = []
+    for job in run.jobs:
+        found = [ratio(run, target, other, job) for other in others]
+        if any(found):
+            rows.append((f"{job}, {run.unit(job)}", [f"{value:.2f}" if value else "" for value in found]))
+    return _table(f"{target} by", others, rows)
+
+
+def counts(run: Results, job: str) -> str:
+    """What an I/O takes: counts down, targets across."""
+    targets = [target for target, jobs in run.counts.items() if job in jobs]
+    names = list(dict.fromkeys(name for target in targets for name in run.counts[target][job]))
+    return _table(job, targets, [
+        (name, [number(run.counts[target][job].get(name)) for target in targets]) for name in names])
+
+
+def modules(run: Results, job: str) -> str:
+    """Instructions of an I/O by module."""
+    targets = [target for target, jobs in run.profiles.items() if job in jobs]
+    names: dict[str, float] = {}
+    for target in targets:
+        for name, insns in run.profiles[target][job]["modules"].items():
+            names[name] = max(names.get(name, 0), insns)
+    # What is no tenth of a percent of anything is left out.
+    shown = [name for name in sorted(names, key=lambda name: -names[name]) if names[name] >= 20]
+    return _table(job, targets, [
+        (name, [number(run.profiles[target][job]["modules"].get(name)) for target in targets]) for name in shown])
+
+
+def facts(run: Results) -> str:
+    targets = list(run.facts)
+    names = list(dict.fromkeys(name for target in targets for name in run.facts[target]))
+    return _table("", targets, [(name, [number(run.facts[target].get(name)) for target in targets]) for name in names])
+
+
+def lines(run: Results, target: str, job: str) -> str:
+    return _table(f"{target}, {job}", ["module", "locked instructions of an I/O"],
+                  [(name, [module, f"{runs:g}"]) for name, module, runs in run.lines[target][job]])
+
+
+def everything(run: Results) -> str:
+    ours = [target for target in run.targets if target.startswith("ibnbd")]
+    others = [target for target in run.targets if target in ("floor, process", "floor, softirq", "RNBD Y", "NVMe-oF")]
+    parts = [f"Modules of {run.commit}, kernel {run.kernel}.", figures(run)]
+    parts += [ratios(run, target, others) for target in ours if others]
+    jobs = list(dict.fromkeys(job for jobs in run.counts.values() for job in jobs))
+    for job in jobs:
+        parts += [counts(run, job), modules(run, job)]
+    parts += [lines(run, target, job) for target, found in run.lines.items() for job in found
+              if "CPUs" in job]
+    if run.facts:
+        parts.append(facts(run))
+    return "\n\n".join(parts) + "\n"

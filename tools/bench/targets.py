@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is measured: disks that lead, by one transport or another, to a null block device."""
+
+from dataclasses import dataclass
+
+from testbed.guest import Guest, wait_for
+from testbed.lab import SERVER_ADDRESS
+from testbed.stack import STACKS, Stack
+
+OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
+ADDRESS = SERVER_ADDRESS.format(link=1)
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    # Paths of a session, each with an interface of its own.
+    links: int = 1
+    polled: bool = False
+    # Whether it needs RTRS and RNBD of the kernel, or modules of ours.
+    mainline: bool = False
+    ours: bool = False
+    many_disks: bool = True
+    # Whether others of its kind can be measured in the same guest later.
+    leaves: bool = True
+
+    def connect(self, guest: Guest, exported: list[str], cpus: int) -> list[str]:
+        """Loads and connects what is measured; returns the disks."""
+        raise NotImplementedError
+
+    def leave(self, guest: Guest) -> None:
+        """Makes room for others that `leaves` promises."""
+
+
+@dataclass(frozen=True)
+class Null(Target):
+    """The null block device itself."""
+
+    def connect(self, guest, exported, cpus):
+        return exported
+
+
+@dataclass(frozen=True)
+class Floor(Target):
+    """Two messages for an I/O, and no disk behind them."""
+
+    softirq: bool = False
+    many_disks: bool = False
+
+    def connect(self, guest, exported, cpus):
+        guest.run(f"modprobe rdma_floor addr={ADDRESS} queues={cpus} server_softirq={int(self.softirq)}")
+        return ["/dev/floor0"]
+
+    def leave(self, guest):
+        guest.run("modprobe -r rdma_floor")
+
+
+@dataclass(frozen=True)
+class Transport(Target):
+    """Ours, or RTRS and RNBD of the kernel, or one of each."""
+
+    leaves: bool = False
+    client: Stack = OURS
+    server: Stack = OURS
+    invalidate: str = "Y"
+
+    def load(self, guest: Guest) -> None:
+        guest.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate}")
+        guest.run(self.server.load_server())
+        guest.run(self.client.load_client())
+
+    def map(self, guest: Guest, device: str) -> None:
+        # Mainline's server puts its folder and the name together as they are.
+        name = device if self.server.search_path != "/" else device.removeprefix("/")
+        paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in range(1, self.links + 1))
+        polled = " nr_poll_queues=-1" if self.polled else ""
+        guest.run(f'echo "sessname=demo {paths} device_path={name}{polled}" > {self.client.map_file}')
+
+    def connect(self, guest, exported, cpus):
+        self.load(guest)
+        for device in exported:
+            self.map(guest, device)
+        return [f"/dev/{self.client.family}{number}" for number in range(len(exported))]
+
+
+@dataclass(frozen=True)
+class NvmeOf(Target):
+    """NVMe over fabrics of the kernel, both ends."""
+
+    leaves: bool = False
+
+    def export(self, guest: Guest, exported: list[str]) -> None:
+        spaces = " && ".join(
+            f"mkdir namespaces/{number} && echo {device} > namespaces/{number}/device_path && "
+            f"echo 1 > namespaces/{number}/enable" for number, device in enumerate(exported, 1))
+        guest.run("modprobe nvmet-rdma && modprobe nvme-rdma && cd /sys/kernel/config/nvmet && "
+                  f"mkdir subsystems/bench && cd subsystems/bench && echo 1 > attr_allow_any_host && {spaces}")
+        guest.run("cd /sys/kernel/config/nvmet && mkdir ports/1 && cd ports/1 && echo ipv4 > addr_adrfam && "
+                  f"echo rdma > addr_trtype && echo {ADDRESS} > addr_traddr && echo 4420 > addr_trsvcid && "
+                  "ln -s /sys/kernel/config/nvmet/subsystems/bench subsystems/bench")
+
+    def connect(self, guest, exported, cpus):
+        self.export(guest, exported)
+        host = "00000000-0000-0000-0000-000000000001"
+        polled = f",nr_poll_queues={cpus}" if self.polled else ""
+        guest.run(f"echo 'transport=rdma,traddr={ADDRESS},trsvcid=4420,nqn=bench,hostid={host},"
+                  f"hostnqn=nqn.2014-08.org.nvmexpress:uuid:{host}{polled}' > /dev/nvme-fabrics")
+        disks = [f"/dev/nvme0n{number}" for number in range(1, len(exported) + 1)]
+        wait_for(lambda: guest.ok(" && ".join(f"[ -b {disk} ]" for disk in disks)), 60, "the namespaces are there")
+        return disks
+
+
+TARGETS: list[Target] = [
+    Null("null_blk"),
+    Floor("floor, process"),
+    Floor("floor, softirq", softirq=True),
+    Transport("RNBD Y", client=MAINLINE, server=MAINLINE, mainline=True),
+    Transport("RNBD N", client=MAINLINE, server=MAINLINE, mainline=True, invalidate="N"),
+    NvmeOf("NVMe-oF"),
+    Transport("ibnbd Y", ours=True),
+    Transport("ibnbd N", ours=True, invalidate="N"),
+    Transport("ibnbd to RNBD Y", server=MAINLINE, ours=True, mainline=True),
+    Transport("RNBD to ibnbd Y", client=MAINLINE, ours=True, mainline=True),
+    Transport("ibnbd Y, two paths", ours=True, links=2),
+    Transport("ibnbd Y, polled", ours=True, polled=True),
+    Transport("RNBD Y, polled", client=MAINLINE, server=MAINLINE, mainline=True, polled=True),
+    NvmeOf("NVMe-oF, polled", polled=True),
+]
+BY_NAME = {target.name: target for target in TARGETS}

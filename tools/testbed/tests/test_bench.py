@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The parts of the bench that need no guest: plans, figures, comparisons, traces, reports."""
+
+import json
+import struct
+from collections import Counter
+
+import pytest
+
+from bench import counts, facts, jobs, plan, report, results, tables, targets, tracing
+from bench.results import Figure, Results
+
+
+def run(commit="c", **values) -> Results:
+    """Figures of one target each: floor=(us, IOPS)."""
+    made = Results(commit, "fast", "k", "cpu")
+    for target, (latency, rate) in values.items():
+        made.figures += [Figure(target, "read", latency, "us"), Figure(target, "many", rate, "IOPS")]
+    return made
+
+
+# Plans.
+
+def test_every_target_is_measured_and_named_once():
+    steps = plan.full()
+    assert {step.target for step in steps} == set(targets.TARGETS)
+    labels = [(step.target.name, step.label(job)) for step in steps for job in step.jobs]
+    assert len(labels) == len(set(labels)), [label for label, times in Counter(labels).items() if times > 1]
+
+
+def test_a_kernel_without_rnbd_measures_the_rest():
+    names = {step.target.name for step in plan.possible(plan.full(), has_mainline=False, has_ours=True)}
+    assert {"NVMe-oF", "ibnbd Y", "floor, process", "null_blk"} <= names
+    assert not [name for name in names if "RNBD" in name]
+    assert not plan.possible(plan.short(), True, True, only="no such target")
+    assert {step.target.name for step in plan.possible(plan.short(), True, False)} == {"floor, process"}
+
+
+def test_targets_share_a_guest_where_they_can():
+    boots = plan.boots(plan.full())
+    assert len([step for boot in boots for step in boot]) == len(plan.full())
+    for boot in boots:
+        assert len({(step.cpus, step.disks, step.target.links) for step in boot}) == 1
+        # Modules are loaded once in a guest, with one set of parameters.
+        kinds = [type(step.target) for step in boot if not step.target.leaves]
+        assert len(kinds) == len(set(kinds))
+    assert len(boots) < len(plan.full()) * 2 / 3
+    assert len(plan.boots(plan.short())) == 1
+
+
+def test_a_job_shares_its_requests_among_workers():
+    job = jobs.Job("j", "--rw=read", 1000)
+    words = job.arguments(["/dev/a", "/dev/b"], workers=4, scale=0.4, polled=True).split()
+    assert "--number_ios=100" in words and "--numjobs=4" in words
+    assert "--filename=/dev/a:/dev/b" in words and "--hipri=1" in words
+    # fio takes what is not an option for a file.
+    assert all(word.startswith("--") for word in words)
+    assert "--hipri=1" not in job.arguments(["/dev/a"], 1, 1)
+
+
+# Figures.
+
+def test_figures_survive_a_file(tmp_path):
+    made = run(floor=(60.0, 25000.0))
+    made.counts = {"floor": {"read": {"packets": 4.0}}}
+    made.save(tmp_path / "new/figures.json")
+    assert results.load(tmp_path / "new/figures.json") == made
+
+
+def test_another_file_is_refused(tmp_path):
+    for text in ('{"schema": 0}', "[]", "no JSON"):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(ValueError):
+            results.load(tmp_path / "x")
+
+
+def test_worse_is_a_longer_time_and_a_lower_rate():
+    changes = {change.figure.job: change for change in results.compare(run(a=(100, 1000)), run(a=(103, 970)))}
+    assert changes["read"].worse == pytest.approx(0.03)
+    assert changes["many"].worse == pytest.approx(1000 / 970 - 1)
+    assert "worse" in changes["read"].line()
+
+
+@pytest.mark.parametrize("now, good", [((100.9, 1000), True), ((101.2, 1000), False),
+                                       ((100, 985), False), ((50, 2000), True)])
+def test_a_verdict_is_about_the_worst(now, good):
+    changes = results.compare(run(a=(100, 1000), b=(1, 1)), run(a=now, b=(1, 1)))
+    assert results.verdict(changes, 0.01)[0] is good
+
+
+def test_nothing_in_common_is_no_success():
+    good, why = results.verdict(results.compare(run(a=(1, 1)), run(b=(1, 1))), 0.01)
+    assert not good and "nothing" in why
+
+
+def test_with_a_reference_other_kernels_can_be_compared():
+    # Everything costs a tenth more, only "a" a fifth.
+    base, new = run(floor=(50, 2000), a=(100, 1000), b=(100, 1000)), run(floor=(55, 1800), a=(120, 900), b=(110, 900))
+    worse = {(change.figure.target, change.figure.job): change.worse for change in results.compare(base, new, "floor")}
+    assert worse["b", "read"] == pytest.approx(0) and worse["b", "many"] == pytest.approx(0)
+    assert worse["a", "read"] == pytest.approx(120 / 110 - 1)
+    assert not [key for key in worse if key[0] == "floor"]
+
+
+# Traces.
+
+LISTING = """ffffffff81000000 T first
+ffffffff81000010 t __pfx_second
+ffffffff81000020 t second
+ffffffff81000f00 D data
+ffffffffc0000000 t twice	[mod]
+ffffffffc0000100 t twice	[mod]
+"""
+FIRST, SECOND, TWICE, TWICE_AGAIN = 0xffffffff81000000, 0xffffffff81000020, 0xffffffffc0000000, 0xffffffffc0000100
+
+
+def file_of_counts(blocks=(), lines=()) -> bytes:
+    data = bytearray(tracing.BLOCKS * 24 + tracing.LINES * 32)
+    for index, block in enumerate(blocks):
+        struct.pack_into("<QQQ", data, index * 24, *block)
+    for index, line in enumerate(lines):
+        struct.pack_into("<QQQQ", data, tracing.BLOCKS * 24 + index * 32, *line)
+    return bytes(data)
+
+
+def test_functions_are_found_by_address():
+    symbols = tracing.Symbols(LISTING)
+    assert symbols.at(FIRST + 0x1f) == ("first", "kernel")
+    assert symbols.at(SECOND) == ("second", "kernel")
+    assert symbols.at(TWICE_AGAIN + 4) == ("twice", "mod")
+    assert symbols.at(5) == (tracing.LOST, tracing.LOST)
+    assert symbols.at(0) == (tracing.USER, tracing.USER)
+    # Of two functions of one name, the first.
+    assert symbols.address("twice", "mod") == TWICE
+    assert symbols.address("data") is None and symbols.named("sec") == [SECOND]
+
+
+def test_what_was_executed_in_between():
+    symbols = tracing.Symbols(LISTING)
+    before = tracing.parse(file_of_counts([(FIRST, 4, 10), (SECOND, 2, 1)]))
+    after = tracing.parse(file_of_counts([(FIRST, 4, 15), (SECOND, 2, 1), (SECOND + 8, 7, 3), (0, 9, 2)]))
+    only = after - before
+    assert tracing.by_function(only, symbols) == {("first", "kernel"): 20, ("second", "kernel"): 21,
+                                                  (tracing.USER, tracing.USER): 18}
+    assert tracing.calls(only, [FIRST]) == 5
+    # Executed, but not from its beginning.
+    assert tracing.calls(only, [SECOND]) == 0
+
+
+def test_only_lines_of_two_processors_are_shared():
+    symbols = tracing.Symbols(LISTING)
+    snapshot = tracing.parse(file_of_counts(lines=[
+        (FIRST, 7, 0, 10), (SECOND, 7, 1, 5), (FIRST, 8, 0, 100), (TWICE, 9, 3, 1)]))
+    assert tracing.shared_lines(snapshot, symbols) == {("first", "kernel"): 10, ("second", "kernel"): 5}
+
+
+def test_a_file_of_another_size_is_refused():
+    with pytest.raises(ValueError):
+        tracing.parse(bytes(100))
+
+
+def test_the_plugin_and_its_reader_agree_on_the_tables():
+    source = (tracing.SOURCE / "trace.c").read_text()
+    assert f"BLOCKS\t(1u << {tracing.BLOCKS.bit_length() - 1})" in source
+    assert f"LINES\t(1u << {tracing.LINES.bit_length() - 1})" in source
+
+
+def test_counts_of_an_io():
+    symbols = tracing.Symbols("ffffffffc0000000 t rxe_cq_post\t[rdma_rxe]\n"
+                              "ffffffff81000000 T asm_sysvec_reschedule_ipi\nffffffff81000100 T asm_common_interrupt\n")
+    snapshot = tracing.Snapshot(Counter({(TWICE, 10): 30, (FIRST, 5): 4, (0xffffffff81000100, 5): 6}))
+    found = counts.per_io(snapshot, symbols, {"packets": 80}, 10)
+    assert found == {"completions": 3, "interrupts": 1, "packets": 8, "instructions": 35}
+
+
+def test_the_longest_request_of_all_jobs():
+    def side(longest):
+        return {"lat_ns": {"max": longest}}
+    jobs_of_fio = [{"read": side(5_000_000), "write": side(0)}, {"read": side(1), "write": side(7_500_000)}]
+    text = json.dumps({"jobs": jobs_of_fio})
+    assert facts.longest_ms("fio: a complaint\n" + text) == 7.5
+
+
+# Reports.
+
+def full_run() -> Results:
+    made = run(**{"null_blk": (5, 100000), "floor, process": (60, 25000), "ibnbd Y": (66, 23000)})
+    made.counts = {"ibnbd Y": {"read": {"packets": 8.0, "instructions": 70123.0}}}
+    made.profiles = {"ibnbd Y": {"read": {"modules": {"kernel": 40000.0, "rdma_rxe": 30000.0},
+                                          "functions": [["crc<32>", "kernel", 9000.0]]}}}
+    made.lines = {"ibnbd Y": {"read, 4 CPUs": [["down", "kernel", 2.5]]}}
+    made.facts = {"ibnbd Y": {"a path of the server, KiB": 76800.0}}
+    return made
+
+
+def test_tables_have_each_figure_and_ratio():
+    text = tables.everything(full_run())
+    assert "| read, us | 5.0 | 60.0 | 66.0 |" in text
+    assert "| read, us | 1.10 |" in text and "| many, IOPS | 0.92 |" in text
+    assert "| instructions | 70,123 |" in text and "| down | kernel | 2.5 |" in text
+    assert "76,800" in text
+
+
+def test_a_figure_that_is_not_there_leaves_its_place_empty():
+    made = run(a=(1, 2))
+    made.figures.append(Figure("b", "read", 3.0, "us"))
+    assert "| many, IOPS | 2.0 |  |" in tables.figures(made)
+
+
+def test_the_report_is_one_file_with_plots():
+    page = report.page(full_run())
+    assert page.count("<svg") == page.count("</svg>") == 3
+    assert "crc&lt;32&gt;" in page and "66.0" in page
+    assert "src=" not in page and "href=\"http" not in page
