@@ -65,7 +65,7 @@ def _measure(options) -> tuple[Results, bool]:
                   f"{accel.COUNTING_CPU}; {plan.CPUS} CPUs unless said otherwise")
     print(f"==> {options.kernel} kernel {kernel.build.name}, modules of {run.commit}\n"
           f"==> counted: one nanosecond of the guest is one instruction; its processor is {run.machine}", flush=True)
-    scale = 0.05 if options.smoke else 0.4 if options.short or options.keep else 1
+    scale = 0.05 if options.smoke else 1
     figures = options.report / "figures.json" if options.report else options.json
     with measure.modules(options.kernel, ours) as folder:
         failed = []

@@ -36,9 +36,11 @@ def _random(size: str, depth: int, ios: int) -> list[Job]:
             for what in ("read", "write")]
 
 
-BASIC = [*_random("4k", 1, 1000), *_random("4k", 32, 6000)]
-JOBS = [*BASIC, *_random("4k", 128, 6000), *_random("512", 1, 1000), *_random("16k", 8, 2000),
-        *_random("128k", 4, 400), *_random("1m", 4, 60), Job("ionos", IONOS, 4000)]
+# fio counts the time of a run in milliseconds: for rates within a quarter of a percent, it
+# has to be some 400 of them.
+BASIC = [*_random("4k", 1, 1000), *_random("4k", 32, 8000)]
+JOBS = [*BASIC, *_random("4k", 128, 8000), *_random("512", 1, 1000), *_random("16k", 8, 4000),
+        *_random("128k", 4, 800), *_random("1m", 4, 120), Job("ionos", IONOS, 5000)]
 # With as many workers as there are processors.
 DEEP = [job for job in BASIC if job.unit == "IOPS"]
 BY_NAME = {job.name: job for job in JOBS}
