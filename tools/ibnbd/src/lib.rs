@@ -17,6 +17,7 @@
 //! | [`host`] | modules, RDMA devices, block devices |
 //! | [`folder`] | the folder of devices that a server exports |
 //! | [`mapping`] | servers' names, sessions' names and lines of `map_device` |
+//! | [`config`] | what the files in `/etc/ibtrs` want, and how a machine gets there |
 //! | [`findings`] | what is wrong with a machine, and the remedies |
 //! | [`health`] | the same in one line |
 //! | [`metrics`] | numbers in the format of Prometheus |
@@ -29,6 +30,7 @@
 #![warn(missing_docs, rust_2018_idioms, unreachable_pub)]
 
 pub mod advice;
+pub mod config;
 pub mod document;
 pub mod family;
 pub mod find;

@@ -717,3 +717,139 @@ fn halves_are_shown_as_they_are() {
     assert!(good(&tree, &["sessions"]).contains("disconnected"));
     assert_eq!(run(&tree, &["status"]).code, 2);
 }
+
+#[test]
+fn wrong_files_change_nothing_and_all_of_it_is_said() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file(
+            "/etc/ibtrs/client.toml",
+            "[[session]]\nname = 's.t'\nport = 0\n",
+        )
+        .file("/etc/ibtrs/conf.d/x.toml", "y\n");
+    for words in [&["apply"][..], &["apply", "--dry-run"], &["save"]] {
+        let ran = run(&tree, words);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (6, ""),
+            "{words:?}: {}",
+            ran.err
+        );
+        for place in [
+            "client.toml:2:8: ",
+            "client.toml:3:8: ",
+            "client.toml:1:1: ",
+            "conf.d/x.toml:1:",
+        ] {
+            assert!(ran.err.contains(place), "{place}: {}", ran.err);
+        }
+    }
+    assert!(tree.text(MAP_FILE).starts_with("Usage"));
+}
+
+#[test]
+fn apply_shows_the_difference_and_carries_it_out() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file("/sys/class/ibtrs-client/t/queue_timeout_s", "60");
+    let text = "[[session]]\nname = 't'\npaths = ['10.0.1.2,10.0.3.1', '10.0.2.2,10.0.3.2']\nqueue_timeout_s = 90\n";
+    tree.file("/etc/ibtrs/client.toml", text);
+    let line = "~ set queue_timeout_s of session t from 60 to 90\n";
+    assert_eq!(good(&tree, &["apply", "--dry-run"]), line);
+    assert_eq!(tree.text("/sys/class/ibtrs-client/t/queue_timeout_s"), "60");
+    assert_eq!(good(&tree, &["apply"]), line);
+    assert_eq!(tree.text("/sys/class/ibtrs-client/t/queue_timeout_s"), "90");
+    assert_eq!(good(&tree, &["apply"]), "");
+}
+
+#[test]
+fn what_cannot_be_applied_is_counted() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = "[[session]]\nname = 's'\nservers = ['10.0.1.1']\n[[session.disk]]\ndevice = 'disk1'\naccess = 'ro'\n";
+    tree.file("/etc/ibtrs/client.toml", text);
+    let ran = run(&tree, &["apply"]);
+    assert_eq!(ran.code, 1);
+    assert_eq!(
+        ran.out,
+        "! ibnbd1 is mapped as rw until it is unmapped, and not as ro\n"
+    );
+    assert!(ran.err.contains("1 steps could not be done"), "{}", ran.err);
+}
+
+#[test]
+fn what_is_saved_can_be_applied() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let shown = good(&tree, &["save", "--dry-run"]);
+    assert!(!tree.real("/etc/ibtrs/client.toml").exists());
+    good(&tree, &["save"]);
+    assert_eq!(
+        shown,
+        format!(
+            "# /etc/ibtrs/client.toml\n{}",
+            tree.text("/etc/ibtrs/client.toml")
+        )
+    );
+    assert_eq!(good(&tree, &["apply", "--dry-run", "--prune"]), "");
+}
+
+#[test]
+fn map_and_unmap_persist() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file("/etc/ibtrs/client.toml", "# mine\n")
+        .file(MAP_FILE, "");
+    tree.file("/sys/block/ibnbd1/ibnbd/unmap_device", "");
+    good(
+        &tree,
+        &["map", "10.0.1.1", "disk1", "--session", "s", "--persist"],
+    );
+    let text = tree.text("/etc/ibtrs/client.toml");
+    assert!(
+        text.contains("# mine") && text.contains("device = \"disk1\""),
+        "{text}"
+    );
+    good(&tree, &["unmap", "disk1", "--persist"]);
+    assert!(!tree.text("/etc/ibtrs/client.toml").contains("disk1"));
+}
+
+#[test]
+fn top_counts_what_happens_in_between() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = good(&tree, &["top", "--batch", "1"]);
+    let rows = rows(&text);
+    assert_eq!(rows[1][..4], ["ibnbd0", "open", "0", "0"]);
+    assert!(
+        text.contains("P99 US") && text.contains("120.5 us"),
+        "{text}"
+    );
+    let ran = run(&tree, &["top"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("no terminal"), "{}", ran.err);
+}
+
+/// Each error that has advice stands in the documentation, with the same words.
+#[test]
+fn the_table_of_errors_is_the_one_in_the_documentation() {
+    let text = include_str!("../../../Documentation/tool.md");
+    let rows: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| when | error |"))
+        .skip(2)
+        .collect();
+    let table: Vec<String> = ibnbd_host::advice::TABLE
+        .iter()
+        .map(|a| {
+            format!(
+                "| {} | `{}` | {} | {} |",
+                format!("{:?}", a.task).to_lowercase(),
+                a.errno.as_str(),
+                a.why,
+                a.todo
+            )
+        })
+        .collect();
+    assert_eq!(rows, table);
+}

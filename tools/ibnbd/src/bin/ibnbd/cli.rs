@@ -88,6 +88,9 @@ pub(crate) enum Command {
         /// Also if somebody uses them: their I/O fails
         #[arg(short, long)]
         force: bool,
+        /// Takes them out of /etc/ibtrs/client.toml as well
+        #[arg(long)]
+        persist: bool,
     },
     /// Has the server open a disk anew that it refused, or that its operator has closed
     Remap {
@@ -165,6 +168,14 @@ pub(crate) enum Command {
         #[arg(short = 'n', long)]
         count: Option<u64>,
     },
+    /// Shows what disks and paths do, all the time
+    #[command(after_help = TOP_HELP)]
+    Top(Top),
+    /// Makes the machine what the files in /etc/ibtrs say, and shows the difference first
+    #[command(after_help = APPLY_HELP)]
+    Apply(Apply),
+    /// Writes into the files in /etc/ibtrs what the machine has; comments and order stay
+    Save(Save),
     /// Prints completions for a shell
     Completions {
         /// Which one
@@ -192,6 +203,50 @@ hb_missed_max, queue_timeout_s. Of a disk: io_timeout_ms, io_timeout_limit, cach
 
 Example:
   ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
+
+const TOP_HELP: &str = "\
+Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
+q, Esc or Ctrl-C ends it.";
+
+const APPLY_HELP: &str = "\
+It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be
+done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.";
+
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Seconds from one sample to the next
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: u64,
+    /// Prints so many samples instead of drawing them
+    #[arg(short, long, value_name = "N")]
+    pub(crate) batch: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Apply {
+    /// Only shows the difference
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also takes away what the files do not name: disks that nobody uses, paths, exports
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// The folder of the files
+    #[arg(long, default_value = ibnbd_host::config::FOLDER, value_name = "FOLDER")]
+    pub(crate) config: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Save {
+    /// Only shows the files as they would be
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also takes out of the files what the machine has not
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// The folder of the files
+    #[arg(long, default_value = ibnbd_host::config::FOLDER, value_name = "FOLDER")]
+    pub(crate) config: String,
+}
 
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("access"))]
@@ -227,6 +282,9 @@ pub(crate) struct Map {
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
+    /// Writes the disk into /etc/ibtrs/client.toml as well
+    #[arg(long)]
+    pub(crate) persist: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -18,6 +18,9 @@ pub(crate) const NO_MODULE: u8 = 4;
 /// Only root may do it.
 pub(crate) const NO_RIGHTS: u8 = 5;
 
+/// A file of the configuration is wrong.
+pub(crate) const CONFIGURATION: u8 = 6;
+
 /// What failed, why, and what to do.
 #[derive(Debug)]
 pub(crate) struct Failure {

@@ -31,6 +31,14 @@ impl Table {
         self.rows.is_empty()
     }
 
+    pub(crate) fn columns(&self) -> &[&'static str] {
+        &self.columns
+    }
+
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// With those columns only, in that order; none stands for all.
     fn select(mut self, wanted: &[String]) -> Result<Self, Failure> {
         if wanted.is_empty() {
@@ -91,7 +99,7 @@ impl Table {
 }
 
 /// A name from the other end of the network may hold anything: nothing of it reaches the terminal as control.
-fn visible(cell: &str) -> String {
+pub(crate) fn visible(cell: &str) -> String {
     let one = |c: char| {
         if c.is_control() {
             c.escape_default().to_string()
@@ -115,8 +123,7 @@ pub(crate) fn emit<T: Serialize>(
         Format::Json => json(document)? + "\n",
         Format::Yaml => serde_yaml_ng::to_string(document)
             .map_err(|e| Failure::new(crate::fail::REFUSED, "yaml", e.to_string()))?,
-        Format::Csv => joined(context, tables, Table::csv)?,
-        Format::Table => joined(context, tables, |table| Ok(table.drawn()))?,
+        Format::Csv | Format::Table => joined(context, tables)?,
     };
     context.print(&text)
 }
@@ -127,18 +134,21 @@ pub(crate) fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
 }
 
 /// Tables that have rows, or the first one if none has.
-fn joined(
-    context: &Context,
-    tables: Vec<Table>,
-    draw: impl Fn(&Table) -> Result<String, Failure>,
-) -> Result<String, Failure> {
+pub(crate) fn joined(context: &Context, tables: Vec<Table>) -> Result<String, Failure> {
+    let draw = |table: Table| {
+        if context.format == Format::Csv {
+            table.csv()
+        } else {
+            Ok(table.drawn())
+        }
+    };
     let all_empty = tables.iter().all(Table::is_empty);
     let mut parts = Vec::new();
     for (number, table) in tables.into_iter().enumerate() {
         if table.is_empty() && !(all_empty && number == 0) {
             continue;
         }
-        parts.push(draw(&table.select(&context.columns)?)?);
+        parts.push(draw(table.select(&context.columns)?)?);
     }
     Ok(parts.join("\n"))
 }
@@ -146,6 +156,11 @@ fn joined(
 /// A value that may not be known.
 pub(crate) fn cell<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+/// A number, or a dash.
+pub(crate) fn or_dash(value: Option<u64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// The same for sizes.

@@ -8,7 +8,7 @@ use ibnbd_host::mapping::{self, Mapping};
 use ibnbd_host::model::{Disk, Machine};
 use ibnbd_host::{find, host, value};
 
-use super::Done;
+use super::{save, Done};
 use crate::act;
 use crate::cli::Map;
 use crate::context::Context;
@@ -23,6 +23,9 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
     context.need(Side::Client)?;
     let disk = map_line(context, &wanted, &line)?;
     context.say(&disk)?;
+    if map.persist {
+        save::persist(context, &wanted.session, &wanted.device, wanted.port)?;
+    }
     Ok(0)
 }
 
@@ -104,7 +107,7 @@ pub(super) fn disk<'a>(
     Err(Failure::usage(format!("disk {name}"), why))
 }
 
-pub(super) fn unmap(context: &Context, names: &[String], force: bool) -> Done {
+pub(super) fn unmap(context: &Context, names: &[String], force: bool, persist: bool) -> Done {
     context.need(Side::Client)?;
     let machine = context.machine();
     let disks: Result<Vec<&Disk>, _> = names
@@ -113,6 +116,9 @@ pub(super) fn unmap(context: &Context, names: &[String], force: bool) -> Done {
         .collect();
     for disk in disks? {
         unmap_disk(context, disk, force)?;
+        if let (true, Some(session), Some(device)) = (persist, &disk.session, &disk.mapping_path) {
+            save::forget(context, session, device)?;
+        }
     }
     Ok(0)
 }

@@ -2,15 +2,18 @@
 
 //! The commands. Each returns its exit code.
 
+mod apply;
 mod change;
 mod export;
 mod map;
 mod observe;
 mod paths;
 mod print;
+mod save;
 mod serve;
 mod show;
 mod stats;
+mod top;
 mod watch;
 
 use crate::cli::Command;
@@ -28,7 +31,11 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Paths { session } => show::paths(context, session.as_deref()),
         Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
         Command::Map(map) => map::map(context, &map),
-        Command::Unmap { disks, force } => map::unmap(context, &disks, force),
+        Command::Unmap {
+            disks,
+            force,
+            persist,
+        } => map::unmap(context, &disks, force, persist),
         Command::Remap { disk } => map::remap(context, &disk),
         Command::Resize { disk, size } => map::resize(context, &disk, &size),
         Command::Path(command) => paths::run(context, &command),
@@ -44,6 +51,9 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Check => observe::check(context),
         Command::Report { file } => observe::report(context, file.as_deref()),
         Command::Metrics { textfile } => observe::metrics(context, textfile.as_deref()),
+        Command::Top(words) => top::top(context, &words),
+        Command::Apply(words) => apply::apply(context, &words),
+        Command::Save(words) => save::save(context, &words),
         Command::Watch { count } => watch::watch(context, count),
         Command::Completions { shell } => print::completions(context, shell),
         Command::Manpages { folder } => print::manpages(&folder),

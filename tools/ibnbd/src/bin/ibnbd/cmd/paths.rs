@@ -53,6 +53,18 @@ pub(super) fn add_line(context: &Context, session: &Session, line: &str) -> Resu
     )
 }
 
+/// Removes a path.
+pub(super) fn remove(context: &Context, path: &ibnbd_host::Path) -> Result<(), Failure> {
+    let what = format!("remove the path {} of session {}", path.name, path.session);
+    act::write(
+        context,
+        Task::Path,
+        &what,
+        &format!("{}/remove_path", path.folder()),
+        "1",
+    )
+}
+
 fn write(context: &Context, of: &PathOf, file: &str, verb: &str) -> Done {
     let machine = context.machine();
     let session = session(&machine, &of.session)?;

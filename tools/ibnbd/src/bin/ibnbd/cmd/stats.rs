@@ -125,7 +125,7 @@ fn of_paths(paths: &[Path]) -> Table {
             };
             match (of(false), of(true)) {
                 (None, None) => String::new(),
-                (reads, writes) => format!("{}/{}", or_dash(reads), or_dash(writes)),
+                (reads, writes) => format!("{}/{}", out::or_dash(reads), out::or_dash(writes)),
             }
         };
         let reconnects = stats
@@ -147,10 +147,6 @@ fn of_paths(paths: &[Path]) -> Table {
         ]);
     }
     table
-}
-
-fn or_dash(value: Option<u64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 fn reset_paths(context: &Context, paths: &[Path]) -> Result<(), Failure> {

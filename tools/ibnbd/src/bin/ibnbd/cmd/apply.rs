@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `apply`.
+
+use std::process::Command;
+
+use ibnbd_host::config::plan::{self, Step, Wish};
+use ibnbd_host::config::{self, Config};
+use ibnbd_host::{find, folder, mapping};
+
+use super::{change, export, map, paths, Done};
+use crate::act;
+use crate::cli::Apply;
+use crate::context::Context;
+use crate::fail::{Failure, CONFIGURATION, REFUSED};
+
+/// The files of a folder as one configuration, or all that is wrong with them.
+pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
+    let files = config::files(&context.root, folder)
+        .map_err(|(file, error)| Failure::system(file, &error))?;
+    config::read(&files).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let why = format!(
+            "{} of them are wrong, and nothing was changed\n{}",
+            lines.len(),
+            lines.join("\n")
+        );
+        Failure::new(
+            CONFIGURATION,
+            format!("configuration in {folder}: lines"),
+            why,
+        )
+    })
+}
+
+pub(super) fn apply(context: &Context, words: &Apply) -> Done {
+    let config = read(context, &words.config)?;
+    let wish = Wish {
+        resolve: &mapping::resolve,
+        prune: words.prune,
+    };
+    let steps = plan::steps(&context.root, &context.machine(), &config, &wish);
+    let mut text = String::new();
+    for step in &steps {
+        text += &format!("{step}\n");
+    }
+    context.print(&text)?;
+    if words.dry_run {
+        return Ok(0);
+    }
+    let mut failed = steps
+        .iter()
+        .filter(|step| matches!(step, Step::Cannot(_)))
+        .count();
+    failed += carry_out(context, steps.into_iter().filter(Step::is_first));
+    // Now that disks and sessions are there: their paths and settings.
+    let rest = plan::steps(&context.root, &context.machine(), &config, &wish);
+    failed += carry_out(context, rest.into_iter().filter(|step| !step.is_first()));
+    match failed {
+        0 => Ok(0),
+        _ => Err(Failure::new(
+            REFUSED,
+            "apply",
+            format!("{failed} steps could not be done"),
+        )),
+    }
+}
+
+/// Does one step after the other, whatever becomes of them; returns how many failed.
+fn carry_out(context: &Context, steps: impl Iterator<Item = Step>) -> usize {
+    let mut failed = 0;
+    for step in steps {
+        if let Err(failure) = one(context, step) {
+            eprint!("{failure}");
+            failed += 1;
+        }
+    }
+    failed
+}
+
+fn one(context: &Context, step: Step) -> Result<(), Failure> {
+    match step {
+        Step::Load { module, parameters } => load(context, module, &parameters),
+        Step::Export {
+            directory,
+            name,
+            device,
+        } => export::export(context, &directory, &device, &name),
+        Step::Unexport { directory, name } => folder::remove(&context.root, &directory, &name)
+            .map_err(|error| Failure::system(format!("cannot remove {directory}/{name}"), &error)),
+        Step::Map(wanted) => {
+            let line = wanted
+                .line()
+                .map_err(|why| Failure::usage(format!("map {}", wanted.device), why))?;
+            map::map_line(context, &wanted, &line).map(|_| ())
+        }
+        Step::Unmap { disk } => {
+            let machine = context.machine();
+            map::unmap_disk(context, map::disk(context, &machine, &disk)?, false)
+        }
+        Step::AddPath { session, path } => {
+            let machine = context.machine();
+            paths::add_line(context, paths::session(&machine, &session)?, &path)
+        }
+        Step::RemovePath { session, path } => {
+            let machine = context.machine();
+            let session = paths::session(&machine, &session)?;
+            let path = find::path_of(session, &path)
+                .map_err(|why| Failure::unclear("path", &path, &why))?;
+            paths::remove(context, path)
+        }
+        // Of a disk or a session that could not be made; that was said.
+        Step::Set { folder, .. } if !context.root.exists(&folder) || folder.is_empty() => Ok(()),
+        Step::Set {
+            name,
+            folder,
+            key,
+            value,
+            ..
+        } => change::write(context, &name, &folder, &key, &value),
+        // It was shown, and counted.
+        Step::Cannot(_) => Ok(()),
+    }
+}
+
+fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Failure> {
+    let what = format!("cannot load {module}");
+    if !context.root.is_machine() {
+        return Err(Failure::new(
+            REFUSED,
+            what,
+            "this is no machine, but a folder that looks like one",
+        ));
+    }
+    let mark = ibnbd_host::kmsg::Mark::now(&context.root);
+    let run = || {
+        Command::new("modprobe")
+            .arg(module)
+            .args(parameters)
+            .output()
+    };
+    let output = act::patiently(&format!("load {module}"), run)
+        .map_err(|error| Failure::system(&*what, &error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let mut failure = Failure::new(REFUSED, what, why)
+        .todo("see Documentation/operators-guide.md, \"Loading the server\"");
+    failure.kernel = mark.map(ibnbd_host::kmsg::Mark::lines).unwrap_or_default();
+    Err(failure)
+}

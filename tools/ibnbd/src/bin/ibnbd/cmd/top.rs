@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `top`.
+
+mod rates;
+
+use std::io::{self, IsTerminal};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::widgets::{Block, Row, Table as Shown};
+use ratatui::Frame;
+
+use super::Done;
+use crate::cli::Top;
+use crate::context::Context;
+use crate::fail::{Failure, USAGE};
+use crate::out::Table;
+use rates::Sample;
+
+pub(super) fn top(context: &Context, words: &Top) -> Done {
+    let interval = Duration::from_secs(words.interval);
+    if let Some(count) = words.batch {
+        return batch(context, interval, count);
+    }
+    if !io::stdout().is_terminal() {
+        let failure = Failure::new(USAGE, "top", "standard output is no terminal");
+        return Err(failure.todo("take --batch N to print N samples"));
+    }
+    let mut terminal = ratatui::init();
+    let result = live(context, interval, &mut terminal);
+    ratatui::restore();
+    result.map_err(|error| Failure::system("cannot draw", &error))?;
+    Ok(0)
+}
+
+fn batch(context: &Context, interval: Duration, count: u64) -> Done {
+    let mut before = Sample::take(context);
+    for number in 0..count {
+        thread::sleep(interval);
+        let now = Sample::take(context);
+        let (disks, paths) = rates::tables(&before, &now);
+        if number > 0 {
+            context.print("\n")?;
+        }
+        context.print(&crate::out::joined(context, vec![disks, paths])?)?;
+        before = now;
+    }
+    Ok(0)
+}
+
+fn live(
+    context: &Context,
+    interval: Duration,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> io::Result<()> {
+    let mut before = Sample::take(context);
+    let mut tables = rates::tables(&before, &before);
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| draw(frame, &tables))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))? {
+            if ends(&event::read()?) {
+                return Ok(());
+            }
+            continue;
+        }
+        let now = Sample::take(context);
+        tables = rates::tables(&before, &now);
+        before = now;
+        next = Instant::now() + interval;
+    }
+}
+
+fn ends(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let interrupted =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press
+        && (interrupted || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+}
+
+fn draw(frame: &mut Frame<'_>, (disks, paths): &(Table, Table)) {
+    let height = |table: &Table| {
+        u16::try_from(table.rows().len())
+            .unwrap_or(u16::MAX)
+            .saturating_add(3)
+    };
+    let [above, below] =
+        Layout::vertical([Constraint::Max(height(disks)), Constraint::Min(0)]).areas(frame.area());
+    frame.render_widget(shown(disks, " disks "), above);
+    frame.render_widget(shown(paths, " paths; q ends "), below);
+}
+
+/// A table whose columns are as wide as what is in them.
+fn shown<'a>(table: &'a Table, title: &'a str) -> Shown<'a> {
+    let columns = table.columns();
+    let mut widths: Vec<usize> = columns.iter().map(|name| name.len()).collect();
+    for row in table.rows() {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let widths = widths
+        .into_iter()
+        .map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    let rows = table
+        .rows()
+        .iter()
+        .map(|row| Row::new(row.iter().map(|cell| crate::out::visible(cell))));
+    let head = Row::new(columns.iter().map(|name| name.to_uppercase()))
+        .style(Style::new().add_modifier(Modifier::BOLD));
+    Shown::new(rows, widths)
+        .header(head)
+        .column_spacing(2)
+        .block(Block::bordered().title(title))
+}

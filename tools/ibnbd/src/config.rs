@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the files in `/etc/ibtrs` want, and how a machine gets there.
+//!
+//! `client.toml`, `server.toml` and `conf.d/*.toml` have one grammar, and are read as one:
+//!
+//! ```toml
+//! [[session]]
+//! name = "s"                         # else HOST@SERVER
+//! servers = ["storage1"]             # each makes a path
+//! paths = ["10.0.2.2,10.0.2.1"]
+//! queue_timeout_s = 300              # and the other settings of a session
+//!
+//! [[session.disk]]
+//! device = "disk1"
+//! access = "ro"                      # else rw
+//!
+//! [ibnbd_server]                     # parameters of modules
+//! dev_search_path = "/dev/ibnbd-exports"
+//!
+//! [[export]]
+//! name = "disk1"
+//! device = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4"
+//! ```
+
+mod fields;
+pub mod keep;
+pub mod plan;
+mod read;
+
+use std::fmt;
+use std::io;
+
+use crate::root::Root;
+
+pub use read::parse;
+
+/// Where the files are.
+pub const FOLDER: &str = "/etc/ibtrs";
+
+/// What is wanted of a machine.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Config {
+    /// Sessions with their disks.
+    pub sessions: Vec<Session>,
+    /// Devices that clients may open.
+    pub exports: Vec<Export>,
+    /// Parameters of modules: module, parameter, value.
+    pub parameters: Vec<(String, String, String)>,
+}
+
+/// A session that is wanted.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Session {
+    /// Its name; none for the usual one.
+    pub name: Option<String>,
+    /// Names or addresses of its server.
+    pub servers: Vec<String>,
+    /// Paths, as `map` takes them.
+    pub paths: Vec<String>,
+    /// The server's port, if not the usual one.
+    pub port: Option<u16>,
+    /// Settings: file and value.
+    pub settings: Vec<(String, String)>,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+}
+
+/// A disk that is wanted.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Disk {
+    /// Its name on the server.
+    pub device: String,
+    /// `ro`, `rw` or `migration`.
+    pub access: Option<String>,
+    /// Whether nobody else may have it.
+    pub exclusive: bool,
+    /// Queues for polled I/O.
+    pub poll_queues: i64,
+    /// Settings: file and value.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A device that clients are to be able to open.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Export {
+    /// The name that clients give.
+    pub name: String,
+    /// The block device, or a link to one.
+    pub device: String,
+    /// The session, where each one has a directory of its own.
+    pub session: Option<String>,
+}
+
+/// What is wrong with a file, and where.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Problem {
+    /// The file.
+    pub file: String,
+    /// The line, from 1 on.
+    pub line: usize,
+    /// The column in characters, from 1 on.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}:{}: {}",
+            self.file, self.line, self.column, self.what
+        )
+    }
+}
+
+/// The files of a folder, as far as they are there.
+///
+/// # Errors
+///
+/// What cannot be read.
+pub fn files(root: &Root, folder: &str) -> Result<Vec<(String, String)>, (String, io::Error)> {
+    let mut names = vec![
+        format!("{folder}/client.toml"),
+        format!("{folder}/server.toml"),
+    ];
+    let more = format!("{folder}/conf.d");
+    let found = root
+        .list_if_any(&more)
+        .map_err(|error| (more.clone(), error))?;
+    names.extend(
+        found
+            .into_iter()
+            .filter(|name| name.ends_with(".toml"))
+            .map(|name| format!("{more}/{name}")),
+    );
+    let mut files = Vec::new();
+    for name in names {
+        match root.read(&name) {
+            Ok(text) => files.push((name, text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err((name, error)),
+        }
+    }
+    Ok(files)
+}
+
+/// All files as one.
+///
+/// # Errors
+///
+/// All that is wrong with any of them.
+pub fn read(files: &[(String, String)]) -> Result<Config, Vec<Problem>> {
+    let mut all = read::All::default();
+    for (name, text) in files {
+        all.add(name, text);
+    }
+    all.end()
+}

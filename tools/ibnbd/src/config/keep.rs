@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Writes into files what a machine has. Comments, blank lines and the order stay.
+
+use toml_edit::{value, Array, ArrayOfTables, DocumentMut, Item, Table};
+
+use super::{plan, Session};
+use crate::family::{Family, Side};
+use crate::folder::Exported;
+use crate::host;
+use crate::mapping;
+use crate::model::{self, Machine};
+use crate::root::Root;
+
+/// What the drivers take where nothing is set.
+const DEFAULTS: [(&str, &str); 8] = [
+    ("mp_policy", "min-inflight"),
+    ("max_reconnect_attempts", "-1"),
+    ("reconnect_delay_ms", "1000"),
+    ("hb_interval_ms", "5000"),
+    ("hb_missed_max", "5"),
+    ("queue_timeout_s", "60"),
+    ("io_timeout_limit", "0"),
+    ("io_timeout_ms", "30000"),
+];
+
+/// Parameters that the server's modules take where nothing is set.
+const PARAMETERS: [(&str, &str, &str); 14] = [
+    ("ibtrs_server", "max_chunk_size", "135168"),
+    ("ibtrs_server", "sess_queue_depth", "512"),
+    ("ibtrs_server", "always_invalidate", "Y"),
+    ("ibtrs_server", "max_sessions", "1024"),
+    ("ibtrs_server", "max_connections", "1024"),
+    ("ibtrs_server", "max_attempts_per_address", "64"),
+    ("ibtrs_server", "setup_timeout_ms", "120000"),
+    ("ibtrs_server", "max_chunk_memory_mib", "0"),
+    ("ibtrs_server", "hb_interval_ms", "5000"),
+    ("ibtrs_server", "hb_missed_max", "5"),
+    ("ibnbd_server", "port_nr", "1234"),
+    ("ibnbd_server", "dev_search_path", ""),
+    ("ibnbd_server", "max_devices", "256"),
+    ("ibnbd_server", "allow_rt_prio", "N"),
+];
+
+/// Which disks are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice<'a> {
+    /// Only that session and device.
+    pub only: Option<(&'a str, &'a str)>,
+    /// Whether what the machine has not goes from the file.
+    pub prune: bool,
+    /// The server's port, for a session that is new in the file: the machine does not tell.
+    pub port: Option<u16>,
+}
+
+/// A setting as it is written: a number where it is one.
+fn setting(text: &str) -> Item {
+    text.parse::<i64>().map_or_else(|_| value(text), value)
+}
+
+/// Writes a setting if it is not what holds without it, or if the file has another one.
+fn keep(table: &mut Table, key: &str, now: &str) {
+    let default = DEFAULTS
+        .iter()
+        .any(|(name, usual)| *name == key && *usual == now);
+    replace(table, key, setting(now), default);
+}
+
+/// Gives a key another value, with the comment behind it; a new one only if that says something.
+fn replace(table: &mut Table, key: &str, mut now: Item, usual: bool) {
+    match table.get_mut(key) {
+        Some(there) => {
+            let plain = |item: &Item| item.to_string().trim().to_owned();
+            if plain(there) != plain(&now) {
+                if let (Some(old), Some(new)) = (there.as_value(), now.as_value_mut()) {
+                    *new.decor_mut() = old.decor().clone();
+                }
+                *there = now;
+            }
+        }
+        None if usual => {}
+        None => {
+            table.insert(key, now);
+        }
+    }
+}
+
+fn tables<'a>(table: &'a mut Table, name: &str) -> Option<&'a mut ArrayOfTables> {
+    table
+        .entry(name)
+        .or_insert(Item::ArrayOfTables(ArrayOfTables::new()))
+        .as_array_of_tables_mut()
+}
+
+fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+    table.get(key)?.as_str()
+}
+
+/// Writes the sessions of our client into a file that was read without problems.
+pub fn client(root: &Root, machine: &Machine, document: &mut DocumentMut, choice: Choice<'_>) {
+    let ours = |s: &&model::Session| s.side == Side::Client && s.family == Family::Ibnbd;
+    let Some(list) = tables(document.as_table_mut(), "session") else {
+        return;
+    };
+    for session in machine.sessions.iter().filter(ours) {
+        if choice.only.is_some_and(|(name, _)| name != session.name) {
+            continue;
+        }
+        let at = list
+            .iter()
+            .position(|table| name(root, table) == session.name);
+        let at = at.unwrap_or_else(|| {
+            let mut table = Table::new();
+            table.insert("name", value(session.name.as_str()));
+            if let Some(port) = choice.port {
+                table.insert("port", value(i64::from(port)));
+            }
+            list.push(table);
+            list.len().saturating_sub(1)
+        });
+        if let Some(table) = list.get_mut(at) {
+            keep_session(machine, session, table, choice);
+        }
+    }
+    if choice.prune {
+        list.retain(|table| {
+            machine
+                .sessions
+                .iter()
+                .filter(ours)
+                .any(|s| s.name == name(root, table))
+        });
+    }
+    if list.is_empty() {
+        document.remove("session");
+    }
+}
+
+/// The name of a session in a file, given or made.
+fn name(root: &Root, table: &Table) -> String {
+    let strings = |key: &str| -> Vec<String> {
+        let array = table.get(key).and_then(Item::as_array);
+        array
+            .map(|array| {
+                array
+                    .iter()
+                    .filter_map(|v| v.as_str().map(String::from))
+                    .collect()
+            })
+            .unwrap_or_default()
+    };
+    let disks = table.get("disk").and_then(Item::as_array_of_tables);
+    let disk = |table: &Table| super::Disk {
+        device: text(table, "device").unwrap_or_default().to_owned(),
+        poll_queues: table
+            .get("poll_queues")
+            .and_then(Item::as_integer)
+            .unwrap_or(0),
+        ..super::Disk::default()
+    };
+    plan::name(
+        root,
+        &Session {
+            name: text(table, "name").map(String::from),
+            servers: strings("servers"),
+            paths: strings("paths"),
+            disks: disks
+                .map(|disks| disks.iter().map(disk).collect())
+                .unwrap_or_default(),
+            ..Session::default()
+        },
+    )
+}
+
+/// Whether the paths in a file are those of the session, in any order and however they are written.
+fn has_paths(table: &Table, session: &model::Session) -> bool {
+    let nobody = |_: &str| -> std::io::Result<Vec<std::net::IpAddr>> {
+        Err(std::io::ErrorKind::NotFound.into())
+    };
+    let Some(array) = table.get("paths").and_then(Item::as_array) else {
+        return session.paths.is_empty();
+    };
+    let line =
+        |text: &toml_edit::Value| mapping::path(&Root::default(), &nobody, text.as_str()?).ok();
+    let lines: Vec<Option<String>> = array.iter().map(line).collect();
+    let fits = |line: &Option<String>, path: &model::Path| {
+        line.as_ref().is_some_and(|line| plan::has(path, line))
+    };
+    lines
+        .iter()
+        .all(|line| session.paths.iter().any(|path| fits(line, path)))
+        && session
+            .paths
+            .iter()
+            .all(|path| lines.iter().any(|line| fits(line, path)))
+}
+
+fn keep_session(
+    machine: &Machine,
+    session: &model::Session,
+    table: &mut Table,
+    choice: Choice<'_>,
+) {
+    // Names of servers stay as they are, and paths that the machine has.
+    if !table.contains_key("servers") {
+        let path = |path: &model::Path| {
+            let ends = [path.src.as_deref(), path.dst.as_deref()];
+            let ends: Vec<String> = ends
+                .into_iter()
+                .flatten()
+                .map(|end| end.trim_start_matches("ip:").to_owned())
+                .collect();
+            ends.join(",")
+        };
+        if !has_paths(table, session) {
+            let now: Array = session.paths.iter().map(path).collect();
+            replace(table, "paths", value(now), session.paths.is_empty());
+        }
+    }
+    if choice.only.is_none() {
+        for (key, now) in session.settings.entries() {
+            keep(table, key, &now);
+        }
+    }
+    let Some(list) = tables(table, "disk") else {
+        return;
+    };
+    let own = machine
+        .disks
+        .iter()
+        .filter(|d| d.family == Family::Ibnbd && d.session.as_ref() == Some(&session.name));
+    for disk in own.clone() {
+        let Some(device) = disk.mapping_path.as_deref() else {
+            continue;
+        };
+        if choice.only.is_some_and(|(_, only)| only != device) {
+            continue;
+        }
+        let at = list
+            .iter()
+            .position(|table| text(table, "device") == Some(device));
+        let at = at.unwrap_or_else(|| {
+            let mut table = Table::new();
+            table.insert("device", value(device));
+            list.push(table);
+            list.len().saturating_sub(1)
+        });
+        if let Some(table) = list.get_mut(at) {
+            keep_disk(disk, table);
+        }
+    }
+    if choice.prune {
+        list.retain(|table| {
+            own.clone()
+                .any(|disk| disk.mapping_path.as_deref() == text(table, "device"))
+        });
+    }
+    if list.is_empty() {
+        table.remove("disk");
+    }
+}
+
+fn keep_disk(disk: &model::Disk, table: &mut Table) {
+    if let Some(access) = disk.access_mode.as_deref() {
+        replace(table, "access", value(access), access == "rw");
+    }
+    if let Some(exclusive) = disk.exclusive {
+        replace(table, "exclusive", value(exclusive), !exclusive);
+    }
+    if let Some(queues) = disk.poll_queues.and_then(|n| i64::try_from(n).ok()) {
+        // As many as there are CPUs stays as it was written.
+        let all = table.get("poll_queues").and_then(Item::as_integer) == Some(-1);
+        if !all {
+            replace(table, "poll_queues", value(queues), queues == 0);
+        }
+    }
+    if let Some(limit) = disk.io_timeout_limit {
+        keep(table, "io_timeout_limit", &limit.to_string());
+    }
+    if let Some(ms) = disk.io_timeout_ms {
+        keep(table, "io_timeout_ms", &ms.to_string());
+    }
+}
+
+/// Takes a disk out of a file, and its session with the last one. Whether it was there.
+pub fn forget(root: &Root, document: &mut DocumentMut, session: &str, device: &str) -> bool {
+    let Some(list) = tables(document.as_table_mut(), "session") else {
+        return false;
+    };
+    let mut found = false;
+    for table in list.iter_mut().filter(|table| name(root, table) == session) {
+        if let Some(disks) = tables(table, "disk") {
+            let before = disks.len();
+            disks.retain(|disk| text(disk, "device") != Some(device));
+            found |= disks.len() != before;
+        }
+    }
+    let used = |table: &Table| {
+        table
+            .get("disk")
+            .and_then(Item::as_array_of_tables)
+            .is_some_and(|d| !d.is_empty())
+    };
+    list.retain(|table| !(found && name(root, table) == session) || used(table));
+    if list.is_empty() {
+        document.remove("session");
+    }
+    found
+}
+
+/// Writes the parameters of the server's modules, and what it exports.
+pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, prune: bool) {
+    for (module, name, usual) in PARAMETERS {
+        let Some(now) = host::parameter(root, module, name) else {
+            continue;
+        };
+        let item = match now.as_str() {
+            "Y" => value(true),
+            "N" => value(false),
+            _ => setting(&now),
+        };
+        let has = document
+            .get(module)
+            .is_some_and(|item| item.get(name).is_some());
+        if now == usual && !has {
+            continue;
+        }
+        let table = document.entry(module).or_insert(Item::Table(Table::new()));
+        if let Some(table) = table.as_table_mut() {
+            replace(table, name, item, false);
+        }
+    }
+    let Some(list) = tables(document.as_table_mut(), "export") else {
+        return;
+    };
+    let called = |table: &Table| {
+        let device = text(table, "device").unwrap_or_default();
+        text(table, "name")
+            .unwrap_or_else(|| device.rsplit('/').next().unwrap_or_default())
+            .to_owned()
+    };
+    for export in exports {
+        let Some(device) = &export.device else {
+            continue;
+        };
+        if list.iter().any(|table| called(table) == export.name) {
+            continue;
+        }
+        let mut table = Table::new();
+        table.insert("name", value(export.name.as_str()));
+        table.insert("device", value(lasting_name(root, device)));
+        list.push(table);
+    }
+    if prune {
+        list.retain(|table| {
+            table.contains_key("session") || exports.iter().any(|e| e.name == called(table))
+        });
+    }
+    if list.is_empty() {
+        document.remove("export");
+    }
+}
+
+/// A name of a block device that is the same after the next boot, if it has one.
+fn lasting_name(root: &Root, device: &str) -> String {
+    let folder = "/dev/disk/by-id";
+    let names = root.list_if_any(folder).unwrap_or_default();
+    let same = names
+        .iter()
+        .find(|name| root.link_name(&format!("{folder}/{name}")).as_deref() == Some(device));
+    match same {
+        Some(name) => format!("{folder}/{name}"),
+        None => format!("/dev/{}", device.replace('!', "/")),
+    }
+}

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is to be done so that a machine is as its files say.
+
+use std::fmt;
+
+use super::{Config, Disk, Session};
+use crate::family::{Family, Side};
+use crate::folder;
+use crate::host;
+use crate::mapping::{self, Mapping, Resolve};
+use crate::model::{self, Machine};
+use crate::root::Root;
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Loads a module with parameters.
+    Load {
+        /// The module.
+        module: &'static str,
+        /// `name=value`.
+        parameters: Vec<String>,
+    },
+    /// Lets clients open a device.
+    Export {
+        /// The directory.
+        directory: String,
+        /// The name in it.
+        name: String,
+        /// The device.
+        device: String,
+    },
+    /// Takes a device from those that clients may open.
+    Unexport {
+        /// The directory.
+        directory: String,
+        /// The name in it.
+        name: String,
+    },
+    /// Maps a disk.
+    Map(Mapping),
+    /// Unmaps a disk.
+    Unmap {
+        /// Its name here.
+        disk: String,
+    },
+    /// Adds a path to a session that is there.
+    AddPath {
+        /// The session.
+        session: String,
+        /// The path.
+        path: String,
+    },
+    /// Removes a path of a session.
+    RemovePath {
+        /// The session.
+        session: String,
+        /// The path's name.
+        path: String,
+    },
+    /// Changes a setting.
+    Set {
+        /// How the thing is called.
+        name: String,
+        /// Its folder.
+        folder: String,
+        /// The setting.
+        key: String,
+        /// What it is; none before the thing is there.
+        was: Option<String>,
+        /// What it is to be.
+        value: String,
+    },
+    /// What cannot be done as long as something is in use, or at all.
+    Cannot(String),
+}
+
+impl Step {
+    /// Whether it is done before the other ones, which are found out once more then.
+    pub fn is_first(&self) -> bool {
+        matches!(self, Self::Load { .. } | Self::Export { .. } | Self::Map(_))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load { module, parameters } => {
+                write!(f, "+ load {module}")?;
+                parameters
+                    .iter()
+                    .try_for_each(|parameter| write!(f, " {parameter}"))
+            }
+            Self::Export {
+                directory,
+                name,
+                device,
+            } => write!(f, "+ export {device} as {directory}/{name}"),
+            Self::Unexport { directory, name } => write!(f, "- remove {directory}/{name}"),
+            Self::Map(m) => write!(
+                f,
+                "+ map {} of session {} over {}",
+                m.device,
+                m.session,
+                m.paths.join(" ")
+            ),
+            Self::Unmap { disk } => write!(f, "- unmap {disk}"),
+            Self::AddPath { session, path } => write!(f, "+ path {path} of session {session}"),
+            Self::RemovePath { session, path } => write!(f, "- path {path} of session {session}"),
+            Self::Set {
+                name,
+                key,
+                was,
+                value,
+                ..
+            } => {
+                write!(
+                    f,
+                    "~ set {key} of {name} from {} to {value}",
+                    was.as_deref().unwrap_or("default")
+                )
+            }
+            Self::Cannot(what) => write!(f, "! {what}"),
+        }
+    }
+}
+
+/// What is asked for beside the files.
+pub struct Wish<'a> {
+    /// Finds addresses.
+    pub resolve: Resolve<'a>,
+    /// Whether what is not in the files goes.
+    pub prune: bool,
+}
+
+/// All steps, in the order in which they are to be done.
+pub fn steps(root: &Root, machine: &Machine, config: &Config, wish: &Wish<'_>) -> Vec<Step> {
+    let mut steps = modules(root, config);
+    exports(root, machine, config, wish, &mut steps);
+    let mut names = Vec::new();
+    for session in &config.sessions {
+        names.push(name(root, session));
+        of_session(root, machine, session, wish, &mut steps);
+    }
+    if wish.prune {
+        prune(machine, config, &names, &mut steps);
+    }
+    steps
+}
+
+/// The name of a session, given or made.
+pub fn name(root: &Root, session: &Session) -> String {
+    let polled = session.disks.iter().find(|disk| disk.poll_queues != 0);
+    let server = session
+        .servers
+        .first()
+        .map(String::as_str)
+        .unwrap_or_default();
+    let made = || {
+        mapping::session_name(
+            &host::name(root),
+            server,
+            polled.map(|disk| disk.device.as_str()),
+        )
+    };
+    session.name.clone().unwrap_or_else(made)
+}
+
+fn modules(root: &Root, config: &Config) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let of = |module: &'static str| config.parameters.iter().filter(move |(m, ..)| m == module);
+    let serves = !config.exports.is_empty()
+        || of("ibnbd_server")
+            .chain(of("ibtrs_server"))
+            .next()
+            .is_some();
+    let maps = !config.sessions.is_empty() || of("ibtrs_client").next().is_some();
+    // What others need comes first, so that it has its parameters.
+    for (module, wanted) in [
+        ("ibtrs_server", serves),
+        ("ibnbd_server", serves),
+        ("ibtrs_client", maps),
+        ("ibnbd_client", maps),
+    ] {
+        if !wanted {
+            continue;
+        }
+        if !host::is_loaded(root, module) {
+            let parameters = of(module)
+                .map(|(_, name, value)| format!("{name}={value}"))
+                .collect();
+            steps.push(Step::Load { module, parameters });
+            continue;
+        }
+        for (_, name, value) in of(module) {
+            let is = host::parameter(root, module, name);
+            if is.as_ref().is_some_and(|is| is != value) {
+                let is = is.unwrap_or_default();
+                steps.push(Step::Cannot(format!(
+                    "{module}: {name} is {is:?} until the module is loaded anew with {value}"
+                )));
+            }
+        }
+    }
+    steps
+}
+
+/// The directory of an export: as the server has it, or will have it.
+fn directory(root: &Root, config: &Config, session: Option<&str>) -> Option<String> {
+    let wanted = config
+        .parameters
+        .iter()
+        .find(|(m, n, _)| m == "ibnbd_server" && n == "dev_search_path");
+    let is = host::parameter(root, "ibnbd_server", "dev_search_path").filter(|is| !is.is_empty());
+    let path = is.or_else(|| wanted.map(|(.., value)| value.clone()))?;
+    match session {
+        Some(session) => Some(path.replace(folder::SESSION, session)),
+        None => (!path.contains(folder::SESSION)).then_some(path),
+    }
+}
+
+fn exports(
+    root: &Root,
+    machine: &Machine,
+    config: &Config,
+    wish: &Wish<'_>,
+    steps: &mut Vec<Step>,
+) {
+    for export in &config.exports {
+        let (name, device) = (&export.name, &export.device);
+        let Some(directory) = directory(root, config, export.session.as_deref()) else {
+            steps.push(Step::Cannot(format!(
+                "export {name}: there is no dev_search_path, or one for each session"
+            )));
+            continue;
+        };
+        if folder::same(root, &directory, device, name) {
+            continue;
+        }
+        if root.exists(&format!("{directory}/{name}")) {
+            steps.push(Step::Cannot(format!(
+                "export {name}: {directory}/{name} is another device: remove it first"
+            )));
+            continue;
+        }
+        steps.push(Step::Export {
+            directory,
+            name: name.clone(),
+            device: device.clone(),
+        });
+    }
+    let directory =
+        directory(root, config, None).filter(|d| !ibnbd_proto::path::holds_every_device(d));
+    if let (true, false, Some(directory)) = (wish.prune, config.exports.is_empty(), directory) {
+        for there in folder::list(root, machine, &directory).unwrap_or_default() {
+            if !config
+                .exports
+                .iter()
+                .any(|e| e.session.is_none() && e.name == there.name)
+            {
+                steps.push(Step::Unexport {
+                    directory: directory.clone(),
+                    name: there.name,
+                });
+            }
+        }
+    }
+}
+
+fn of_session(
+    root: &Root,
+    machine: &Machine,
+    session: &Session,
+    wish: &Wish<'_>,
+    steps: &mut Vec<Step>,
+) {
+    let name = name(root, session);
+    let there = find(machine, &name);
+    let mut paths: Vec<String> = Vec::new();
+    for text in session.paths.iter().chain(&session.servers) {
+        match mapping::path(root, wish.resolve, text) {
+            Ok(path) if session.paths.contains(text) => paths.push(path),
+            // A server whose address a path has needs no path of its own.
+            Ok(path)
+                if paths
+                    .iter()
+                    .any(|p| p.split(',').next_back() == Some(&path)) => {}
+            Ok(path) => paths.push(path),
+            Err(why) => steps.push(Step::Cannot(format!("session {name}: {why}"))),
+        }
+    }
+    for disk in &session.disks {
+        of_disk(machine, &name, session, disk, &paths, steps);
+    }
+    if let Some(there) = there {
+        of_paths(there, &paths, wish.prune, steps);
+    }
+    let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
+    let entries = there.map(|s| s.settings.entries()).unwrap_or_default();
+    for (key, value) in &session.settings {
+        let was = entries
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.clone());
+        set(&format!("session {name}"), &folder, key, was, value, steps);
+    }
+}
+
+fn find<'a>(machine: &'a Machine, name: &str) -> Option<&'a model::Session> {
+    machine
+        .sessions
+        .iter()
+        .find(|s| s.name == name && s.side == Side::Client && s.family == Family::Ibnbd)
+}
+
+fn set(
+    name: &str,
+    folder: &str,
+    key: &str,
+    was: Option<String>,
+    value: &str,
+    steps: &mut Vec<Step>,
+) {
+    if was.as_deref() != Some(value) {
+        let (name, folder, key, value) = (
+            name.to_owned(),
+            folder.to_owned(),
+            key.to_owned(),
+            value.to_owned(),
+        );
+        steps.push(Step::Set {
+            name,
+            folder,
+            key,
+            was,
+            value,
+        });
+    }
+}
+
+fn of_disk(
+    machine: &Machine,
+    name: &str,
+    session: &Session,
+    disk: &Disk,
+    paths: &[String],
+    steps: &mut Vec<Step>,
+) {
+    let there = machine.disks.iter().find(|d| {
+        d.family == Family::Ibnbd
+            && d.session.as_deref() == Some(name)
+            && d.mapping_path.as_deref() == Some(&disk.device)
+    });
+    let Some(there) = there else {
+        steps.push(Step::Map(Mapping {
+            session: name.to_owned(),
+            device: disk.device.clone(),
+            paths: paths.to_vec(),
+            port: session.port.filter(|port| *port != 1234),
+            access: disk.access.clone().filter(|access| access != "rw"),
+            exclusive: disk.exclusive,
+            poll_queues: disk.poll_queues,
+        }));
+        let of = format!("{} of session {name}", disk.device);
+        disk.settings
+            .iter()
+            .for_each(|(key, value)| set(&of, "", key, None, value, steps));
+        return;
+    };
+    let access = disk.access.as_deref().unwrap_or("rw");
+    if there.access_mode.as_deref().is_some_and(|is| is != access)
+        || there.exclusive.is_some_and(|is| is != disk.exclusive)
+    {
+        let is = there.access_mode.as_deref().unwrap_or_default();
+        let more = |exclusive| if exclusive { " exclusive" } else { "" };
+        let (is_more, more) = (more(there.exclusive == Some(true)), more(disk.exclusive));
+        steps.push(Step::Cannot(format!(
+            "{} is mapped as {is}{is_more} until it is unmapped, and not as {access}{more}",
+            there.name
+        )));
+    }
+    for (key, value) in &disk.settings {
+        let was = match key.as_str() {
+            "io_timeout_ms" => there.io_timeout_ms,
+            _ => there.io_timeout_limit,
+        };
+        set(
+            &there.name,
+            &there.folder(),
+            key,
+            was.map(|n| n.to_string()),
+            value,
+            steps,
+        );
+    }
+}
+
+/// Whether a path that is there has the ends of one that is wanted.
+pub(super) fn has(path: &model::Path, wanted: &str) -> bool {
+    let (src, dst) = match wanted.split_once(',') {
+        Some((src, dst)) => (Some(src), dst),
+        None => (None, wanted),
+    };
+    path.dst.as_deref() == Some(dst) && (src.is_none() || path.src.as_deref() == src)
+}
+
+fn of_paths(there: &model::Session, wanted: &[String], prune: bool, steps: &mut Vec<Step>) {
+    let session = &there.name;
+    for path in wanted
+        .iter()
+        .filter(|wanted| !there.paths.iter().any(|path| has(path, wanted)))
+    {
+        steps.push(Step::AddPath {
+            session: session.clone(),
+            path: path.clone(),
+        });
+    }
+    if prune && !wanted.is_empty() {
+        for path in there
+            .paths
+            .iter()
+            .filter(|path| !wanted.iter().any(|wanted| has(path, wanted)))
+        {
+            steps.push(Step::RemovePath {
+                session: session.clone(),
+                path: path.name.clone(),
+            });
+        }
+    }
+}
+
+/// Disks that no file names.
+fn prune(machine: &Machine, config: &Config, names: &[String], steps: &mut Vec<Step>) {
+    for disk in machine.disks.iter().filter(|d| d.family == Family::Ibnbd) {
+        let wanted = names.iter().zip(&config.sessions).any(|(name, session)| {
+            disk.session.as_ref() == Some(name)
+                && session
+                    .disks
+                    .iter()
+                    .any(|d| Some(&d.device) == disk.mapping_path.as_ref())
+        });
+        if !wanted {
+            steps.push(Step::Unmap {
+                disk: disk.name.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files as values, and all that is wrong with them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+
+use ibtrs_proto::name::{DevicePath, SessionName};
+use toml_edit::{Document, Table};
+
+use super::fields::{Fields, Source};
+use super::{Config, Disk, Export, Problem, Session};
+use crate::mapping;
+use crate::root::Root;
+
+const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
+const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
+const SERVER: [&str; 4] = ["dev_search_path", "port_nr", "max_devices", "allow_rt_prio"];
+const TRANSPORT: [&str; 10] = [
+    "max_chunk_size",
+    "sess_queue_depth",
+    "always_invalidate",
+    "max_sessions",
+    "max_connections",
+    "max_attempts_per_address",
+    "setup_timeout_ms",
+    "max_chunk_memory_mib",
+    "hb_interval_ms",
+    "hb_missed_max",
+];
+
+/// One text as a configuration.
+///
+/// # Errors
+///
+/// All that is wrong with it.
+pub fn parse(file: &str, text: &str) -> Result<Config, Vec<Problem>> {
+    let mut all = All::default();
+    all.add(file, text);
+    all.end()
+}
+
+/// What was read of all files so far.
+#[derive(Default)]
+pub(super) struct All {
+    config: Config,
+    problems: Vec<Problem>,
+    sessions: BTreeSet<String>,
+    exports: BTreeSet<(Option<String>, String)>,
+}
+
+impl All {
+    pub(super) fn add(&mut self, file: &str, text: &str) {
+        let mut source = Source {
+            file,
+            text,
+            problems: Vec::new(),
+        };
+        match Document::parse(text) {
+            Ok(document) => self.document(&mut source, document.as_table()),
+            Err(error) => {
+                let what = error.message().replace('\n', "; ");
+                source.problem(error.span(), what);
+            }
+        }
+        self.problems.append(&mut source.problems);
+    }
+
+    pub(super) fn end(mut self) -> Result<Config, Vec<Problem>> {
+        if self.problems.is_empty() {
+            return Ok(self.config);
+        }
+        self.problems.sort();
+        Err(self.problems)
+    }
+
+    fn document(&mut self, source: &mut Source<'_>, table: &Table) {
+        let mut fields = Fields::of(table);
+        for table in fields.tables(source, "session") {
+            self.session(source, table);
+        }
+        for table in fields.tables(source, "export") {
+            self.export(source, table);
+        }
+        for (module, known) in [
+            ("ibnbd_server", &SERVER[..]),
+            ("ibtrs_server", &TRANSPORT),
+            ("ibtrs_client", &["ack_timeout"]),
+        ] {
+            if let Some(item) = fields.item(module) {
+                match item.as_table() {
+                    Some(table) => self.parameters(source, module, known, table),
+                    None => {
+                        source.problem(item.span(), format!("{module}: it begins with [{module}]"))
+                    }
+                }
+            }
+        }
+        fields.end(source, "a file");
+    }
+
+    fn session(&mut self, source: &mut Source<'_>, table: &Table) {
+        let mut fields = Fields::of(table);
+        let name = fields.text(source, "name");
+        if let Some(name) = &name {
+            if let Err(error) = SessionName::new(name.value.as_bytes()) {
+                source.problem(name.span.clone(), format!("name: {}", error.as_str()));
+            } else if !self.sessions.insert(name.value.clone()) {
+                source.problem(
+                    name.span.clone(),
+                    format!("there is a session {:?} already", name.value),
+                );
+            }
+        }
+        let servers = ends(source, &mut fields, "servers");
+        let paths = ends(source, &mut fields, "paths");
+        let port = fields.number(source, "port", 1..=65535);
+        let mut settings = Vec::new();
+        if let Some(policy) = fields.one_of(source, "mp_policy", &POLICIES) {
+            settings.push(("mp_policy".to_owned(), policy));
+        }
+        for (key, range) in [
+            ("max_reconnect_attempts", -1..=9999),
+            ("reconnect_delay_ms", 10..=30_000),
+            ("hb_interval_ms", 100..=60_000),
+            ("hb_missed_max", 1..=100),
+            ("queue_timeout_s", 0..=86_400),
+        ] {
+            if let Some(found) = fields.number(source, key, range) {
+                settings.push((key.to_owned(), found.value.to_string()));
+            }
+        }
+        let disks = self::disks(source, &mut fields);
+        fields.end(source, "a session");
+        if name.is_none() && servers.is_empty() {
+            source.problem(table.span(), "a session needs a name, or servers");
+        }
+        if servers.is_empty() && paths.is_empty() {
+            source.problem(table.span(), "a session needs servers or paths");
+        }
+        if disks.len() > 1 && disks.iter().any(|disk| disk.poll_queues != 0) {
+            source.problem(
+                table.span(),
+                "a disk with poll_queues has a session of its own",
+            );
+        }
+        let port = port.and_then(|port| u16::try_from(port.value).ok());
+        self.config.sessions.push(Session {
+            name: name.map(|n| n.value),
+            servers,
+            paths,
+            port,
+            settings,
+            disks,
+        });
+    }
+
+    fn export(&mut self, source: &mut Source<'_>, table: &Table) {
+        let mut fields = Fields::of(table);
+        let device = fields.text(source, "device");
+        let name = fields.text(source, "name");
+        let session = fields.text(source, "session");
+        fields.end(source, "an export");
+        let Some(device) = device else {
+            if !table.contains_key("device") {
+                source.problem(table.span(), "an export needs a device");
+            }
+            return;
+        };
+        if !device.value.starts_with('/') {
+            source.problem(
+                device.span,
+                format!("device: {:?} does not begin with /", device.value),
+            );
+        }
+        let span = name
+            .as_ref()
+            .and_then(|n| n.span.clone())
+            .or_else(|| table.span());
+        let last = || {
+            device
+                .value
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let name = name.map_or_else(last, |name| name.value);
+        if !crate::folder::is_below(&name) {
+            source.problem(span, format!("name: {name:?} is no place below a folder"));
+        } else if let Err(error) = DevicePath::new(name.as_bytes()) {
+            source.problem(span, format!("name: {}", error.as_str()));
+        } else if !self
+            .exports
+            .insert((session.as_ref().map(|s| s.value.clone()), name.clone()))
+        {
+            source.problem(span, format!("there is an export {name:?} already"));
+        }
+        self.config.exports.push(Export {
+            name,
+            device: device.value,
+            session: session.map(|s| s.value),
+        });
+    }
+
+    /// Parameters are texts, numbers or true and false; the module looks at their values when it is loaded.
+    fn parameters(&mut self, source: &mut Source<'_>, module: &str, known: &[&str], table: &Table) {
+        for (name, item) in table.iter() {
+            if !known.contains(&name) {
+                let at = table.key(name).and_then(toml_edit::Key::span);
+                source.problem(
+                    at,
+                    format!("{module} has no {name:?}; it may have {}", known.join(", ")),
+                );
+                continue;
+            }
+            let value = item.as_value().and_then(|value| {
+                let text = value.as_str().map(String::from);
+                let flag = || {
+                    value
+                        .as_bool()
+                        .map(|yes| if yes { "Y" } else { "N" }.to_owned())
+                };
+                text.or_else(|| value.as_integer().map(|n| n.to_string()))
+                    .or_else(flag)
+            });
+            match value {
+                None => source.problem(
+                    item.span(),
+                    format!("{name}: a text, a number, true or false is wanted"),
+                ),
+                Some(value) => self.parameter(source, item.span(), module, name, value),
+            }
+        }
+    }
+
+    fn parameter(
+        &mut self,
+        source: &mut Source<'_>,
+        at: Option<Range<usize>>,
+        module: &str,
+        name: &str,
+        value: String,
+    ) {
+        // modprobe splits its words at blanks.
+        if value.is_empty()
+            || value
+                .chars()
+                .any(|c| c.is_whitespace() || c.is_control() || c == '"')
+        {
+            source.problem(
+                at,
+                format!("{name}: it is empty, or has blanks, quotes or control characters"),
+            );
+            return;
+        }
+        if self
+            .config
+            .parameters
+            .iter()
+            .any(|(m, n, _)| m == module && n == name)
+        {
+            source.problem(at, format!("{module} has {name} already"));
+            return;
+        }
+        self.config
+            .parameters
+            .push((module.to_owned(), name.to_owned(), value));
+    }
+}
+
+/// Ends of paths, in the form that they must have; names are looked up later.
+fn ends(source: &mut Source<'_>, fields: &mut Fields<'_>, name: &'static str) -> Vec<String> {
+    let anywhere =
+        |_: &str| -> io::Result<Vec<IpAddr>> { Ok(vec![Ipv4Addr::new(192, 0, 2, 1).into()]) };
+    let mut found = Vec::new();
+    for text in fields.texts(source, name) {
+        // An interface may come later.
+        let plain: String = text
+            .value
+            .split(',')
+            .map(|end| match end.split_once('%') {
+                Some((address, _)) => format!("{address}%1"),
+                None => end.to_owned(),
+            })
+            .collect::<Vec<_>>()
+            .join(",");
+        let several = name == "servers" && plain.contains([',', '@']);
+        match mapping::path(&Root::default(), &anywhere, &plain) {
+            _ if several => source.problem(
+                text.span,
+                format!("{name}: {:?} is no single address", text.value),
+            ),
+            Err(why) if !why.contains("different kinds") => {
+                source.problem(text.span, format!("{name}: {why}"))
+            }
+            _ => found.push(text.value),
+        }
+    }
+    found
+}
+
+fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
+    let mut disks: Vec<Disk> = Vec::new();
+    for table in fields.tables(source, "disk") {
+        let mut fields = Fields::of(table);
+        let device = fields.text(source, "device");
+        let access = fields.one_of(source, "access", &ACCESS);
+        let exclusive = fields.flag(source, "exclusive").unwrap_or(false);
+        let poll_queues = fields
+            .number(source, "poll_queues", -1..=4096)
+            .map_or(0, |n| n.value);
+        let mut settings = Vec::new();
+        for (key, range) in [
+            ("io_timeout_limit", 0..=1000),
+            ("io_timeout_ms", 1..=i64::from(u32::MAX)),
+        ] {
+            if let Some(found) = fields.number(source, key, range) {
+                settings.push((key.to_owned(), found.value.to_string()));
+            }
+        }
+        fields.end(source, "a disk");
+        let Some(device) = device else {
+            if !table.contains_key("device") {
+                source.problem(table.span(), "a disk needs a device");
+            }
+            continue;
+        };
+        if let Err(error) = DevicePath::new(device.value.as_bytes()) {
+            source.problem(device.span, format!("device: {}", error.as_str()));
+        } else if disks.iter().any(|disk| disk.device == device.value) {
+            source.problem(
+                device.span,
+                format!("the session has {:?} already", device.value),
+            );
+        }
+        disks.push(Disk {
+            device: device.value,
+            access,
+            exclusive,
+            poll_queues,
+            settings,
+        });
+    }
+    disks
+}

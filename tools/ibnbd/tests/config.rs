@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files that say what is wanted: right ones, wrong ones, and what comes of them.
+
+mod tree;
+
+use std::io;
+use std::net::IpAddr;
+
+use ibnbd_host::config::keep::{self, Choice};
+use ibnbd_host::config::plan::{self, Step, Wish};
+use ibnbd_host::config::{self, Config, Problem};
+use ibnbd_host::{Machine, Root};
+use proptest::prelude::*;
+use toml_edit::DocumentMut;
+use tree::Tree;
+
+const CLIENT: &str = r#"# Disks of the storage servers.
+[[session]]
+name = "s"   # everybody's
+paths = ["10.0.1.2,10.0.1.1", "10.0.2.2,10.0.2.1"]
+queue_timeout_s = 60
+
+# The database's.
+[[session.disk]]
+device = "/dev/nullb0"
+
+[[session.disk]]
+device = "disk1"
+io_timeout_limit = 0 # for ever
+
+[[session]]
+name = "t"
+servers = ["storage1"]
+paths = ["10.0.2.2,10.0.3.2"]
+mp_policy = "min-inflight"
+
+[[session.disk]]
+device = "/dev/nullb0"
+"#;
+
+const SERVER: &str = r#"
+[ibnbd_server]
+dev_search_path = "/exports"
+[ibtrs_server]
+sess_queue_depth = 512
+always_invalidate = true
+[[export]]
+name = "disk1"
+device = "/dev/vda"
+"#;
+
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    match name {
+        "storage1" => Ok(vec!["10.0.3.1".parse().unwrap()]),
+        _ => Err(io::Error::new(io::ErrorKind::NotFound, "unknown")),
+    }
+}
+
+fn good(text: &str) -> Config {
+    config::parse("client.toml", text).unwrap()
+}
+
+fn wrong(text: &str) -> Vec<Problem> {
+    config::parse("x.toml", text).unwrap_err()
+}
+
+fn steps(tree: &Tree, config: &Config, prune: bool) -> Vec<String> {
+    let root = Root::new(tree.base());
+    let machine = Machine::read(&root);
+    let wish = Wish {
+        resolve: &resolve,
+        prune,
+    };
+    plan::steps(&root, &machine, config, &wish)
+        .iter()
+        .map(Step::to_string)
+        .collect()
+}
+
+#[test]
+fn a_machine_that_is_as_its_files_say_needs_nothing() {
+    let tree = Tree::new();
+    tree.usual_client().server("/exports");
+    let mut config = good(CLIENT);
+    config.parameters = good(SERVER).parameters;
+    assert_eq!(steps(&tree, &config, true), [""; 0]);
+}
+
+#[test]
+fn an_empty_machine_gets_modules_then_disks_then_settings() {
+    let tree = Tree::new();
+    let mut config = good(CLIENT);
+    let server = good(SERVER);
+    (config.parameters, config.exports) = (server.parameters, server.exports);
+    config.sessions.truncate(1);
+    config.sessions[0].disks.truncate(1);
+    assert_eq!(
+        steps(&tree, &config, false),
+        [
+            "+ load ibtrs_server sess_queue_depth=512 always_invalidate=Y",
+            "+ load ibnbd_server dev_search_path=/exports",
+            "+ load ibtrs_client",
+            "+ load ibnbd_client",
+            "+ export /dev/vda as /exports/disk1",
+            "+ map /dev/nullb0 of session s over ip:10.0.1.2,ip:10.0.1.1 ip:10.0.2.2,ip:10.0.2.1",
+            "~ set queue_timeout_s of session s from default to 60",
+        ]
+    );
+}
+
+#[test]
+fn differences_are_found() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .server("/other")
+        .disk(4, "u", "stranger");
+    let text = CLIENT
+        .replace("queue_timeout_s = 60", "queue_timeout_s = 90")
+        .replace("10.0.2.1\"", "10.0.2.9\"");
+    let text = text.replace("device = \"disk1\"", "device = \"disk1\"\naccess = \"ro\"");
+    let mut config = good(&text);
+    config.parameters = good(SERVER).parameters;
+    let change = [
+        "! ibnbd_server: dev_search_path is \"/other\" until the module is loaded anew with /exports",
+        "! ibnbd1 is mapped as rw until it is unmapped, and not as ro",
+        "+ path ip:10.0.2.2,ip:10.0.2.9 of session s",
+        "~ set queue_timeout_s of session s from 60 to 90",
+    ];
+    assert_eq!(steps(&tree, &config, false), change);
+    let mut all = steps(&tree, &config, true);
+    assert_eq!(all.pop().unwrap(), "- unmap ibnbd4");
+    assert!(
+        all.contains(&"- path ip:10.0.2.2@ip:10.0.2.1 of session s".to_owned()),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn a_name_that_nobody_knows_keeps_nothing_else_from_being_done() {
+    let tree = Tree::new();
+    tree.client();
+    let text = "[[session]]\nname = \"s\"\nservers = [\"gone\", \"storage1\"]\n[[session.disk]]\ndevice = \"d\"\n";
+    assert_eq!(
+        steps(&tree, &good(text), false),
+        [
+            "! session s: gone: no address is known for it: unknown",
+            "+ map d of session s over ip:10.0.3.1",
+        ]
+    );
+}
+
+#[test]
+fn all_that_is_wrong_is_told_with_its_place() {
+    let text = r#"colour = "blue"
+[[session]]
+name = "a.b"
+servers = ["10.0.1.1,10.0.1.2", 5, "0.0.0.0"]
+port = 70000
+mp_policy = "fastest"
+[[session.disk]]
+device = "a b"
+access = "RW"
+[[session.disk]]
+devise = "x"
+[[session]]
+hb_interval_ms = 1
+"ü" = 1
+[[export]]
+device = "relative"
+name = "../x"
+[ibnbd_server]
+port = 1
+dev_search_path = "/a b"
+"#;
+    let found: Vec<String> = wrong(text).iter().map(Problem::to_string).collect();
+    for expected in [
+        "x.toml:1:1: a file has no \"colour\"",
+        "x.toml:3:8: name: name contains '/' or '.'",
+        "x.toml:4:12: servers: \"10.0.1.1,10.0.1.2\" is no single address",
+        "x.toml:4:33: servers: a text in quotes is wanted",
+        "x.toml:4:36: servers: 0.0.0.0: destination address names no single host",
+        "x.toml:5:8: port: 70000 is not 1 to 65535",
+        "x.toml:6:13: mp_policy: \"fastest\" is none of",
+        "x.toml:8:10: device: name contains a blank",
+        "x.toml:9:10: access: \"RW\" is none of",
+        "x.toml:10:1: a disk needs a device",
+        "x.toml:11:1: a disk has no \"devise\"",
+        "x.toml:12:1: a session needs a name, or servers",
+        "x.toml:12:1: a session needs servers or paths",
+        "x.toml:13:18: hb_interval_ms: 1 is not 100 to 60000",
+        "x.toml:16:10: device: \"relative\" does not begin with /",
+        "x.toml:17:8: name: \"../x\" is no place below a folder",
+        "x.toml:19:1: ibnbd_server has no \"port\"",
+        "x.toml:20:19: dev_search_path: it is empty, or has blanks",
+    ] {
+        assert!(
+            found.iter().any(|f| f.starts_with(expected)),
+            "{expected}\n{}",
+            found.join("\n")
+        );
+    }
+    let lines: Vec<usize> = wrong(text).iter().map(|p| p.line).collect();
+    assert!(lines.is_sorted());
+}
+
+#[test]
+fn what_is_no_toml_is_told_with_its_place() {
+    for (text, line) in [
+        ("a = ", 1),
+        ("[[session]]\nname = 's\n", 2),
+        ("x = 1\nx = 2\n", 2),
+        ("[a\n", 1),
+    ] {
+        let found = wrong(text);
+        assert_eq!(found.len(), 1, "{text}");
+        assert_eq!(found[0].line, line, "{text}: {}", found[0]);
+    }
+}
+
+#[test]
+fn things_are_named_once() {
+    for text in [
+        "[[session]]\nname='s'\nservers=['a']\n[[session]]\nname='s'\nservers=['a']\n",
+        "[[session]]\nname='s'\nservers=['a']\n[[session.disk]]\ndevice='d'\n[[session.disk]]\ndevice='d'\n",
+        "[[export]]\ndevice='/dev/a'\n[[export]]\nname='a'\ndevice='/dev/b'\n",
+    ] {
+        assert!(wrong(text)[0].what.contains("already"), "{text}");
+    }
+}
+
+#[test]
+fn several_files_are_one() {
+    let files = [
+        ("a.toml".to_owned(), CLIENT.to_owned()),
+        ("b.toml".to_owned(), SERVER.to_owned()),
+    ];
+    let all = config::read(&files).unwrap();
+    assert_eq!(
+        (all.sessions.len(), all.exports.len(), all.parameters.len()),
+        (2, 1, 3)
+    );
+    let twice = [files[0].clone(), ("c.toml".to_owned(), CLIENT.to_owned())];
+    assert!(config::read(&twice)
+        .unwrap_err()
+        .iter()
+        .all(|p| p.file == "c.toml"));
+}
+
+#[test]
+fn files_are_found_where_they_belong() {
+    let tree = Tree::new();
+    tree.file("/etc/ibtrs/client.toml", "")
+        .file("/etc/ibtrs/conf.d/2.toml", "")
+        .file("/etc/ibtrs/conf.d/10.toml", "");
+    tree.file("/etc/ibtrs/conf.d/old.toml.bak", "")
+        .file("/etc/ibtrs/other.toml", "");
+    let files = config::files(&Root::new(tree.base()), config::FOLDER).unwrap();
+    let names: Vec<_> = files
+        .iter()
+        .map(|(name, _)| name.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(names, ["client.toml", "2.toml", "10.toml"]);
+    assert!(config::files(&Root::new(tree.base()), "/nowhere")
+        .unwrap()
+        .is_empty());
+}
+
+fn kept(tree: &Tree, text: &str, choice: Choice<'_>) -> String {
+    let root = Root::new(tree.base());
+    let mut document: DocumentMut = text.parse().unwrap();
+    keep::client(&root, &Machine::read(&root), &mut document, choice);
+    document.to_string()
+}
+
+#[test]
+fn what_is_so_already_is_not_touched() {
+    let tree = Tree::new();
+    tree.usual_client();
+    assert_eq!(
+        kept(
+            &tree,
+            CLIENT,
+            Choice {
+                prune: true,
+                ..Choice::default()
+            }
+        ),
+        CLIENT
+    );
+}
+
+#[test]
+fn what_is_written_is_what_is() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n");
+    tree.file("/sys/block/ibnbd1/ibnbd/access_mode", "ro\n")
+        .file("/sys/block/ibnbd1/ibnbd/exclusive", "1\n");
+    tree.file("/sys/block/ibnbd10/ibnbd/nr_poll_queues", "2\n");
+    let text = kept(&tree, "", Choice::default());
+    let config = good(&text);
+    assert_eq!(
+        config.sessions[0].settings,
+        [("queue_timeout_s".to_owned(), "300".to_owned())]
+    );
+    assert_eq!(
+        config.sessions[0].paths,
+        ["10.0.1.2,10.0.1.1", "10.0.2.2,10.0.2.1"]
+    );
+    assert_eq!(config.sessions[0].disks[1].access.as_deref(), Some("ro"));
+    assert!(config.sessions[0].disks[1].exclusive);
+    assert_eq!(config.sessions[1].disks[0].poll_queues, 2);
+    // And the machine is as it says.
+    assert_eq!(steps(&tree, &config, true), [""; 0]);
+}
+
+#[test]
+fn comments_and_order_stay_where_something_changes() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n")
+        .disk(2, "s", "new");
+    tree.file("/sys/block/ibnbd1/ibnbd/io_timeout_limit", "3\n");
+    let text = kept(&tree, CLIENT, Choice::default());
+    let expected = CLIENT.replace("queue_timeout_s = 60", "queue_timeout_s = 300");
+    let expected = expected.replace(
+        "io_timeout_limit = 0 # for ever\n",
+        "io_timeout_limit = 3 # for ever\n\n[[session.disk]]\ndevice = \"new\"\n",
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn what_is_gone_stays_in_the_file_unless_it_is_pruned() {
+    let tree = Tree::new();
+    tree.client();
+    tree.session(
+        "s",
+        &[
+            ("10.0.1.2", "10.0.1.1", "connected"),
+            ("10.0.2.2", "10.0.2.1", "connected"),
+        ],
+    );
+    tree.disk(0, "s", "/dev/nullb0");
+    assert_eq!(kept(&tree, CLIENT, Choice::default()), CLIENT);
+    let pruned = good(&kept(
+        &tree,
+        CLIENT,
+        Choice {
+            prune: true,
+            ..Choice::default()
+        },
+    ));
+    assert_eq!(
+        (pruned.sessions.len(), pruned.sessions[0].disks.len()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn one_disk_is_written_and_forgotten() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let root = Root::new(tree.base());
+    let choice = Choice {
+        only: Some(("s", "disk1")),
+        prune: false,
+        port: Some(4321),
+    };
+    let text = kept(&tree, "# mine\n", choice);
+    let config = good(&text);
+    assert!(text.contains("# mine"), "{text}");
+    assert_eq!(
+        (config.sessions.len(), config.sessions[0].disks.len()),
+        (1, 1)
+    );
+    assert_eq!(config.sessions[0].port, Some(4321));
+    let mut document: DocumentMut = text.parse().unwrap();
+    assert!(!keep::forget(&root, &mut document, "s", "other"));
+    assert!(keep::forget(&root, &mut document, "s", "disk1"));
+    assert!(good(&document.to_string()).sessions.is_empty());
+}
+
+#[test]
+fn a_server_keeps_its_parameters_and_exports() {
+    let tree = Tree::new();
+    tree.server("/exports")
+        .file("/sys/module/ibnbd_server/parameters/port_nr", "4321\n");
+    tree.link("/dev/disk/by-id/wwn-0x5", "../../sda");
+    let root = Root::new(tree.base());
+    let exported = |name: &str, device: &str| ibnbd_host::folder::Exported {
+        name: name.to_owned(),
+        device: Some(device.to_owned()),
+        major: 8,
+        minor: 0,
+        size_bytes: None,
+        sessions: Vec::new(),
+    };
+    let mut document: DocumentMut =
+        "# mine\n[[export]]\nname = \"b\"\ndevice = \"/dev/x\" # by hand\n"
+            .parse()
+            .unwrap();
+    keep::server(
+        &root,
+        &[exported("a", "sda"), exported("b", "sdb")],
+        &mut document,
+        false,
+    );
+    let text = document.to_string();
+    assert!(
+        text.contains("# mine") && text.contains("\"/dev/x\" # by hand"),
+        "{text}"
+    );
+    let config = good(&text);
+    let parameters: Vec<_> = config
+        .parameters
+        .iter()
+        .map(|(_, n, v)| format!("{n}={v}"))
+        .collect();
+    assert_eq!(parameters, ["port_nr=4321", "dev_search_path=/exports"]);
+    assert_eq!(config.exports[1].device, "/dev/disk/by-id/wwn-0x5");
+}
+
+proptest! {
+    #[test]
+    fn no_text_does_harm(text in "\\PC*|([a-z]{1,9} ?= ?[0-9a-z\"'.\\[\\]]{0,9}\n|\\[\\[?(session|export|disk|session.disk)\\]?\\]\n){0,9}") {
+        if let Err(problems) = config::parse("x", &text) {
+            prop_assert!(!problems.is_empty());
+            for problem in problems {
+                prop_assert!(problem.line >= 1 && problem.line <= text.lines().count().max(1) + 1);
+                prop_assert!(problem.column >= 1);
+            }
+        }
+    }
+}
