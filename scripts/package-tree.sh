@@ -66,6 +66,7 @@ make_base() {
 # The packages are built there, and replace what was installed before.
 install_packages() {
 	local folder=$tree/root/ibtrs
+	nothing_mounted_below "$tree"
 	as_root rm -rf --one-file-system "$folder" "$tree/.installed"
 	as_root mkdir -p "$folder"
 	files | tar -C "$TOP" --null --no-recursion --ignore-failed-read --files-from=- -c |
