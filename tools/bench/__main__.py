@@ -109,6 +109,9 @@ def _judge(base: Results, new: Results, tolerance: float) -> bool:
 
 def main() -> int:
     options = _parser().parse_args()
+    if options.short and not SHORT.exists():
+        print(f"error: there is no {SHORT.name} to compare with: run make bench-keep", file=sys.stderr)
+        return 1
     run, complete = _measure(options)
     if options.report:
         report.write(run, options.report)
