@@ -28,7 +28,8 @@ pub(crate) fn write(
 
 fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Mark>) -> Failure {
     let what = format!("cannot {what}");
-    if error.kind() == io::ErrorKind::PermissionDenied && mark.is_none() {
+    // Root gets that as an answer of the server.
+    if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() {
         return Failure::new(NO_RIGHTS, what, "only root may do that").todo("try it as root");
     }
     let Some(errno) = error.raw_os_error() else {

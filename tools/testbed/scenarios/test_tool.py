@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The tasks of the operator's guide, done with the command `ibnbd` alone."""
+
+import json
+import time
+
+import pytest
+
+from testbed.stack import STACKS
+from testbed.tool import PROGRAM, Tool
+
+pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
+
+EXPORTS = "/dev/ibnbd-exports"
+SERVE = f"modprobe ibnbd_server dev_search_path={EXPORTS}"
+# What the tool shows when two paths are there.
+PATHS = {("ip:10.0.1.2", "ip:10.0.1.1"), ("ip:10.0.2.2", "ip:10.0.2.1")}
+
+
+def serve(server, *devices: str) -> Tool:
+    """Loads the server and exports devices under their own names."""
+    server.run(f"rm -rf {EXPORTS} && {SERVE}")
+    tool = Tool(server)
+    for device in devices:
+        tool(f"export add {device}")
+    return tool
+
+
+def ends(tool: Tool, session: str) -> set[tuple[str, str]]:
+    return {(path["src"], path["dst"]) for path in tool.json(f"paths {session}")["paths"]}
+
+
+def test_the_tasks_of_the_guide(pair):
+    server, client = pair
+    server_tool, client_tool = serve(server, server.null_blk()), Tool(client)
+    assert [export["device"] for export in server_tool.json("export list")["exports"]] == ["nullb0"]
+
+    # Without the client's module each command says what is missing.
+    assert "remedy: modprobe ibnbd_client" in client_tool.refused("map 10.0.1.1 nullb0", code=4)
+    client.run("modprobe ibnbd_client")
+
+    # Two paths, a name for the session that nobody has given, a disk that works.
+    assert client_tool("map 10.0.1.1 nullb0 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1") == "/dev/ibnbd0"
+    (disk,) = client_tool.json("list")["disks"]
+    session = disk["session"]
+    assert session.endswith("@10-0-1-1") and (disk["state"], disk["access_mode"]) == ("open", "rw")
+    assert (disk["mapping_path"], disk["size_bytes"]) == ("nullb0", 256 << 20)
+    client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=1M count=4 oflag=direct status=none")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+    assert ends(client_tool, session) == PATHS
+    assert client_tool("status").startswith("OK: 1 of 1 disks open, 2 of 2 paths connected")
+
+    # Both ends tell of it.
+    (peer,) = server_tool.json("clients")["clients"]
+    assert peer["devices"] == ["nullb0"] and peer["addresses"] == ["ip:10.0.1.2", "ip:10.0.2.2"]
+    assert server_tool.json("show nullb0")["opened"]["session"] == session
+    traffic = [path["stats"]["traffic"] for path in client_tool.json(f"stats {session}")["paths"]]
+    assert sum(each["write_bytes"] for each in traffic) >= 4 << 20
+    client_tool(f"stats {session} --reset")
+    assert all(path["stats"]["traffic"]["write_bytes"] == 0
+               for path in client_tool.json(f"stats {session}")["paths"])
+
+    # Paths go, are disconnected, and come back.
+    client_tool(f"path remove {session} 10.0.2.1")
+    assert ends(client_tool, session) == {("ip:10.0.1.2", "ip:10.0.1.1")}
+    client_tool(f"path add {session} 10.0.2.2,10.0.2.1")
+    client_tool(f"path disconnect {session} 10.0.2.1")
+    status = client.run(f"{PROGRAM} status", check=False)
+    assert status.status == 1 and f"WARNING: session {session}: 1 of 2 paths connected" in status
+    assert f"remedy: ibnbd path reconnect {session} ip:10.0.2.2@ip:10.0.2.1" in client_tool("check")
+    client_tool(f"path reconnect {session} 10.0.2.1")
+    assert client_tool("status").startswith("OK")
+
+    # Settings.
+    client_tool(f"policy {session} round-robin")
+    assert client_tool(f"policy {session}") == "round-robin"
+    client_tool(f"set {session} queue_timeout_s=300 hb_interval_ms=1000")
+    client_tool("set ibnbd0 io_timeout_limit=3 io_timeout_ms=20000")
+    settings = client_tool.json(f"show {session}")["session"]["settings"]
+    assert (settings["queue_timeout_s"], settings["hb_interval_ms"]) == (300, 1000)
+    disk = client_tool.json("show nullb0")["disk"]
+    assert (disk["io_timeout_limit"], disk["io_timeout_ms"]) == (3, 20000)
+    assert "ERANGE" in client_tool.refused(f"set {session} hb_interval_ms=1")
+
+    # The operator of the server takes the disk, and gives it back.
+    server_tool("close nullb0")
+    client.wait_until(f"{PROGRAM} list | grep -q closed")
+    status = client.run(f"{PROGRAM} status", check=False)
+    assert status.status == 2 and "CRITICAL: ibnbd0 is closed" in status
+    assert "remedy: ibnbd remap ibnbd0" in client_tool.refused("check")
+    client_tool("remap ibnbd0")
+    assert "the disk is open" in client_tool.refused("remap ibnbd0")
+
+    # A second disk on the session, for reading only, and then both are unmapped.
+    server_tool(f"export add {server.null_blk('nullb1', size_mb=16)} second")
+    assert client_tool("map 10.0.1.1 second --ro") == "/dev/ibnbd1"
+    assert client_tool.json("show second")["disk"]["session"] == session
+    client_tool("resize ibnbd1 8M")
+    assert client.run("cat /sys/block/ibnbd1/size").strip() == str(8 << 11)
+    answer = client_tool.refused("map 10.0.1.1 second --ro")
+    assert "EEXIST" in answer and "kernel: ibnbd_client: map_device: second of session" in answer
+    with_users = server_tool.refused("export remove second")
+    assert f"the device is open, by {session}" in with_users
+    client_tool("unmap second nullb0")
+    assert client_tool.json("list")["disks"] == []
+    server_tool("export remove second")
+    assert [export["name"] for export in server_tool.json("export list")["exports"]] == ["nullb0"]
+
+
+def test_refusals_are_said_in_words(pair):
+    server, client = pair
+    serve(server, server.null_blk())
+    client.run("modprobe ibnbd_client")
+    tool = Tool(client)
+    answer = tool.refused("map 10.0.1.1 nowhere --session s")
+    assert "ibnbd: cannot map nowhere of session s: the server has no such device below dev_search_path (ENOENT)" in answer
+    assert "kernel: ibnbd_client: map_device: nowhere of session s: the server does not open the device: ENOENT" in answer
+    assert "remedy: check the name with `ibnbd export list` on the server" in answer
+    # Names that need quoting, some of which no kernel takes.
+    server.run(f"cp --archive {EXPORTS}/nullb0 '{EXPORTS}/a$b;c\"d'")
+    assert "blanks" in tool.refused("map 10.0.1.1 'a b' --session s", code=2)
+    assert tool("""map 10.0.1.1 'a$b;c"d' --session s""") == "/dev/ibnbd0"
+    assert tool.json("list")["disks"][0]["mapping_path"] == 'a$b;c"d'
+    # A disk that is in use.
+    client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount /dev/ibnbd0 /mnt/disk")
+    answer = tool.refused("unmap ibnbd0")
+    assert "the disk is in use (EBUSY)" in answer and "kernel: ibnbd_client: ibnbd0: unmap_device: EBUSY" in answer
+    client.run("umount /mnt/disk")
+    # Whoever is not root may look.
+    as_nobody = f"setpriv --reuid=65534 --clear-groups {PROGRAM}"
+    assert "ibnbd0" in client.run(f"{as_nobody} list")
+    answer = client.run(f"{as_nobody} unmap ibnbd0 2>&1", check=False)
+    assert answer.status == 5 and "only root may do that" in answer
+    tool("unmap ibnbd0")
+    assert "nobody listens on the server's port" in tool.refused("map 10.0.1.1 nullb0 --session s --port 999")
+
+
+def test_configuration_makes_a_machine_anew(pair):
+    server, client = pair
+    tools = serve(server, server.null_blk()), Tool(client)
+    client.run("modprobe ibnbd_client")
+    tools[1]("map 10.0.1.1 nullb0 --session s --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1")
+    tools[1]("set s queue_timeout_s=300 mp_policy=round-robin")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+    for tool in tools:
+        tool("save --config /tmp/ibtrs")
+        assert tool("apply --config /tmp/ibtrs --prune --dry-run") == ""
+    # As after a boot of both: no modules, no directory in /dev.
+    tools[1]("unmap nullb0")
+    client.run("busybox rmmod ibnbd_client ibtrs_client")
+    server.run(f"busybox rmmod ibnbd_server ibtrs_server && rm -r {EXPORTS}")
+    # The client comes up first, and says why it has no disk.
+    answer = tools[1].refused("apply --config /tmp/ibtrs")
+    assert "+ load ibnbd_client" in answer and "nobody listens on the server's port" in answer
+    # An hour later, or a second.
+    assert f"+ export /dev/nullb0 as {EXPORTS}/nullb0" in tools[0]("apply --config /tmp/ibtrs")
+    assert "+ map nullb0 of session s" in tools[1]("apply --config /tmp/ibtrs")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+    assert tools[1]("policy s") == "round-robin" and ends(tools[1], "s") == PATHS
+    assert tools[1].json("show s")["session"]["settings"]["queue_timeout_s"] == 300
+    for tool in tools:
+        assert tool("apply --config /tmp/ibtrs --prune --dry-run") == ""
+
+
+@pytest.mark.kills
+def test_a_server_that_is_gone(pair):
+    server, client = pair
+    serve(server, server.null_blk())
+    client.run("modprobe ibnbd_client")
+    tool = Tool(client)
+    tool("map 10.0.1.1 nullb0 --session s")
+    events = client.start(f"{PROGRAM} watch -n 2 --output json")
+    time.sleep(1)
+    server.run("modprobe -r ibnbd_server")
+    client.wait_until(f"{PROGRAM} list | grep -q closed")
+    told = [json.loads(line) for line in events.wait(60).splitlines()]
+    assert all(event["subsystem"] in ("block", "ibtrs-client") for event in told) and len(told) == 2
+    answer = tool.refused("status", code=2)
+    assert "ibnbd0 is closed" in answer and "0 of 1 paths connected" in answer
+    assert "session s has no path to its server" in tool.refused("check")
+    # What shows things does not wait for the server.
+    started = client.uptime()
+    assert "closed" in tool("list") and "disconnected" in tool("paths") and tool("stats") and tool("metrics")
+    assert client.uptime() - started < 20
+    tool("unmap ibnbd0 --force")
+    assert tool.json("list")["disks"] == []
+
+
+def test_the_kernels_own_disks_are_shown(pair):
+    server, client = pair
+    mainline = STACKS["mainline"]
+    device = server.null_blk()
+    server.run(mainline.load_server())
+    client.run(f"{mainline.load_client()} && {mainline.map_device(device)}")
+    tool = Tool(client)
+    (disk,) = tool.json("list")["disks"]
+    assert (disk["family"], disk["state"], disk["paths_connected"]) == ("rnbd", "open", 1)
+    assert tool.json("paths")["paths"][0]["dst"] == "ip:10.0.1.1"
+    assert tool.json("stats")["paths"][0]["stats"]["traffic"]["reads"] > 0
+    assert Tool(server).json("list")["opened"][0]["device"] == "nullb0"
+    tool.refused("unmap rnbd0", code=4)
+    client.run(mainline.unmap())

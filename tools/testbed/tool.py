@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command `ibnbd` in guests: built once on the host, which has the guests'
+libraries, and given to each guest that is to run it."""
+
+import functools
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from . import paths
+
+# What it is called in a guest.
+PROGRAM = "/tmp/ibnbd"
+
+
+@functools.cache
+def build() -> Path:
+    """Returns the program, as the sources are now: built as for its tests, which have built most of it."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", paths.cache() / "cargo"))
+    subprocess.run(["cargo", "build", "--locked", "--package", "ibnbd"], cwd=paths.TOP, check=True,
+                   env={**os.environ, "CARGO_TARGET_DIR": str(target)})
+    return target / "debug/ibnbd"
+
+
+class Tool:
+    """The command in one guest."""
+
+    def __init__(self, guest):
+        self.guest = guest
+        # In the guest's memory, as a share is slow to start programs from.
+        subprocess.run(["strip", "-o", guest.share / "ibnbd", build()], check=True)
+        guest.run(f"cp /mnt/share/ibnbd {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}")
+
+    def __call__(self, words: str, timeout: float = 120) -> str:
+        """What it prints on standard output; it has to succeed."""
+        said = "/tmp/ibnbd.said"
+        return self.guest.run(f"{PROGRAM} {words} 2> {said} || {{ code=$?; cat {said}; exit $code; }}", timeout).strip()
+
+    def json(self, words: str) -> dict:
+        return json.loads(self(f"{words} --output json"))
+
+    def refused(self, words: str, code: int = 1) -> str:
+        """What it says when it fails, with that code."""
+        answer = self.guest.run(f"{PROGRAM} {words} 2>&1", check=False)
+        assert answer.status == code, f"{words}: {answer.status}: {answer}"
+        return str(answer)
