@@ -9,7 +9,6 @@ use core::ptr::NonNull;
 use crate::CZeroed;
 use ibtrs_bindings as bindings;
 use kernel::{
-    alloc::flags::GFP_NOWAIT,
     fmt,
     new_mutex,
     page::PAGE_SIZE,
@@ -28,7 +27,10 @@ use kernel::{
     types::Opaque, //
 };
 use kx::{
-    mm::in_reclaim,
+    mm::{
+        in_reclaim,
+        Reserve, //
+    },
     sync::Completion, //
 };
 
@@ -166,19 +168,42 @@ impl Device {
             handler: handler.clone(),
             notified: notified.clone(),
         };
-        let mut devices = DEVICES.lock();
-        let entry = devices
-            .iter_mut()
-            .find(|entry| entry.dev.ib == self.ib)
-            .ok_or(ENODEV)?;
-        // Nobody waits for memory under the lock: reclaim may wait for a disk whose path needs the
-        // list to come back.
-        entry.users.push(user, GFP_NOWAIT)?;
+        self.add_user(user)?;
         Ok(RemovalGuard {
             ib: self.ib,
             notified,
             _handler: handler,
         })
+    }
+
+    /// Adds somebody to be told of the removal.
+    ///
+    /// Nobody waits for memory under the lock: reclaim may wait for a disk whose path needs the
+    /// list to come back. So a longer list is allocated without it.
+    fn add_user(&self, mut user: User) -> Result {
+        let mut longer = KVVec::new();
+        loop {
+            let mut devices = DEVICES.lock();
+            let entry = devices
+                .iter_mut()
+                .find(|entry| entry.dev.ib == self.ib)
+                .ok_or(ENODEV)?;
+            let users = &mut entry.users;
+            let wanted = users.len() + 1;
+            if users.capacity() < wanted && longer.capacity() >= wanted {
+                for user in users.drain_all() {
+                    // There is room.
+                    let _ = longer.push_within_capacity(user);
+                }
+                core::mem::swap(users, &mut longer);
+            }
+            match users.push_within_capacity(user) {
+                Ok(()) => return Ok(()),
+                Err(full) => user = full.0,
+            }
+            drop(devices);
+            longer = KVVec::with_capacity(wanted.next_power_of_two(), GFP_KERNEL)?;
+        }
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
@@ -336,7 +361,7 @@ struct User {
 
 struct Entry {
     dev: Arc<Device>,
-    users: KVec<User>,
+    users: KVVec<User>,
 }
 
 kernel::sync::global_lock! {
@@ -418,10 +443,12 @@ impl Client {
             let dev = unsafe { Device::new(ib, new_event()?) }?;
             let entry = Entry {
                 dev,
-                users: KVec::new(),
+                users: KVVec::new(),
             };
-            // As in `Device::on_removal`.
-            DEVICES.lock().push(entry, GFP_NOWAIT)?;
+            // The core asks once for each device, so this must not fail for want of a few bytes;
+            // nor wait, see `Device::add_user`.
+            let _reserve = Reserve::enter();
+            DEVICES.lock().push(entry, GFP_KERNEL)?;
             Ok(0)
         })
     }
