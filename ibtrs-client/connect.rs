@@ -104,6 +104,10 @@ use progress::{
 /// answer that comes while it is asking, and finds it at the end of its time.
 const ADDR_TRIES: u32 = 15;
 
+/// Entries of the service connection's send queue that the message with the session's name may
+/// take, where immediates travel in messages as well.
+const MESSAGE_SENDS: u32 = 2;
+
 /// A connection that is not complete.
 struct ConnSetup {
     cid: u16,
@@ -222,10 +226,6 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         // ORDERING: Whoever reads it has waited for the end of the attempt.
         attempt.disposable.store(true, Relaxed);
     }
-    // The next attempt goes without buffers if there was nothing left for the rest after them.
-    let lacked = matches!(result, Err(error) if error == ENOMEM);
-    let buffered = attempt.cons.lock().io_buffers.is_some();
-    attempt.path.set_goes_without_buffers(lacked && buffered);
     match result {
         Ok(())
             if attempt
@@ -529,12 +529,15 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
             bytes: u32::try_from(len)?,
         },
     )?;
-    // Before the message on the same queue: when its answer comes they are registered.
-    let buffers = match attempt.path.goes_without_buffers() {
-        true => IoBuffers::none(),
-        false => IoBuffers::new(pd, wire.depth)?,
-    };
-    let buffers = Arc::new(buffers, GFP_KERNEL)?;
+    // Before the buffers, without which it works as well.
+    let mut memory = KVVec::with_capacity(usize::from(wire.depth), GFP_KERNEL)?;
+    for _ in 0..wire.depth {
+        memory.push(request::Memory::new(pd, wire)?, GFP_KERNEL)?;
+    }
+    // Registered before the message on the same queue: when its answer comes they are ready.
+    let places = service.send_depth().saturating_sub(MESSAGE_SENDS);
+    let count = wire.depth.min(u16::try_from(places).unwrap_or(u16::MAX));
+    let buffers = Arc::new(IoBuffers::new(pd, count), GFP_KERNEL)?;
     attempt.cons.lock().io_buffers = Some(buffers.clone());
     for region in buffers.regions() {
         service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
@@ -563,9 +566,10 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
         ));
         convert::error(error.errno())
     })?;
-    let mut chunks = rsp.chunks();
+    let mut slots = Iterator::zip(memory.into_iter(), rsp.chunks());
     let slots = Slots::new(u32::from(wire.depth), |_| {
-        Request::new(pd, wire, chunks.next().ok_or(EIO)?, &buffers)
+        let (memory, chunk) = slots.next().ok_or(EIO)?;
+        Ok(Request::new(memory, chunk, buffers.clone()))
     })?;
     attempt.cons.lock().slots = Some(slots.clone());
     Ok(slots)

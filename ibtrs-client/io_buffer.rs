@@ -10,10 +10,7 @@
 //! can write to a buffer at any time, but it reaches nothing else, and nobody else reaches the
 //! buffer: the protection domain is the attempt's.
 
-use ibtrs_proto::{
-    consts::SERVICE_QUEUE_DEPTH,
-    msg::SgDesc, //
-};
+use ibtrs_proto::msg::SgDesc;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -39,41 +36,28 @@ use rdma::{
 /// How many tags of a path have a buffer, the lowest ones: these are used most.
 const COUNT_MAX: u16 = 512;
 
-// The service connection has room for the registrations of all of them, and for a message.
-const _: () = assert!(COUNT_MAX <= SERVICE_QUEUE_DEPTH);
-
 /// The buffers of a connection attempt, which keeps them until its connections are closed: until
 /// then the server can write there.
 pub(crate) struct IoBuffers(KVVec<IoBuffer>);
 
 impl IoBuffers {
-    /// Makes the buffers of `depth` tags, of which the first ones have one if the device or the
-    /// memory has no room for all: the requests of the others do without.
+    /// Makes the buffers of at most `count` tags, of fewer if the device or the memory has no room
+    /// for all: the requests of the others do without.
     ///
     /// # Context
     ///
     /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(pd: &Arc<Pd>, depth: u16) -> Result<Self> {
+    pub(crate) fn new(pd: &Arc<Pd>, count: u16) -> Self {
         let bytes = crate::param::small_io_bytes.get();
-        let count = if bytes > 0 { depth.min(COUNT_MAX) } else { 0 };
-        let mut buffers = KVVec::with_capacity(usize::from(count), GFP_KERNEL)?;
+        let count = if bytes > 0 { count.min(COUNT_MAX) } else { 0 };
+        let mut buffers = KVVec::new();
         for _ in 0..count {
-            let Ok(buffer) = IoBuffer::new(pd, bytes) else {
+            let made = IoBuffer::new(pd, bytes);
+            if !made.is_ok_and(|buffer| buffers.push(buffer, GFP_KERNEL).is_ok()) {
                 break;
-            };
-            // There is room.
-            let _ = buffers.push_within_capacity(buffer);
+            }
         }
-        Ok(Self(buffers))
-    }
-
-    /// None for any tag.
-    pub(crate) const fn none() -> Self {
-        Self(KVVec::new())
+        Self(buffers)
     }
 
     /// Returns the buffer of a tag, if it has one.
@@ -155,7 +139,11 @@ impl IoBuffer {
     ///
     /// Those of [`IoHandle::read_out`].
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result {
-        io.read_out(self.pages.block(), bytes as usize)
+        let len = bytes as usize;
+        let copied = io.read_out(self.pages.block(), len);
+        // Whether it is sent or not: nothing of it may get to memory later than the next read.
+        self.pages.sync_for_device(len)?;
+        copied
     }
 
     /// Copies the first `bytes` to the memory of `io`.

@@ -112,8 +112,6 @@ pub struct Path {
     nr_attempts: Atomic<u32>,
     /// A server has accepted it once.
     accepted: AtomicFlag,
-    /// The next attempt makes no buffers for small requests.
-    without_buffers: AtomicFlag,
     /// Counters.
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
@@ -199,7 +197,6 @@ impl Path {
                 previous: Atomic::new(0),
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
-                without_buffers: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
@@ -364,14 +361,6 @@ impl Path {
 
     pub(crate) fn set_accepted(&self) {
         self.accepted.store(true, Relaxed);
-    }
-
-    pub(crate) fn goes_without_buffers(&self) -> bool {
-        self.without_buffers.load(Relaxed)
-    }
-
-    pub(crate) fn set_goes_without_buffers(&self, without: bool) {
-        self.without_buffers.store(without, Relaxed);
     }
 
     /// Notes the device that the path is bound to.

@@ -287,25 +287,24 @@ impl Request {
     }
 
     /// Makes the slot of `chunk`.
-    pub(crate) fn new<'a>(
-        pd: &'a Arc<Pd>,
-        wire: &'a Wire,
+    pub(crate) fn new(
+        Memory { mr, hdr }: Memory,
         chunk: Chunk,
-        io_buffers: &'a Arc<IoBuffers>,
-    ) -> Result<impl PinInit<Self, Error> + 'a> {
+        io_buffers: Arc<IoBuffers>,
+    ) -> impl PinInit<Self, Error> {
         let inner = Inner {
-            mr: Mr::new(pd, wire.mr_pages)?,
-            hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
+            mr,
+            hdr,
             chunk: Remote {
                 addr: chunk.addr,
                 rkey: chunk.rkey,
             },
             in_flight: None,
         };
-        Ok(try_pin_init!(Self {
+        try_pin_init!(Self {
             inner <- new_spinlock_irq!(inner, "Request::inner"),
-            io_buffers: io_buffers.clone(),
-        }? Error))
+            io_buffers,
+        }? Error)
     }
 
     /// The buffer for the data of a request, if it is to have one.
@@ -316,6 +315,30 @@ impl Request {
         }
         let buffer = self.io_buffers.get(info.tag)?;
         buffer.has_room(info.bytes).then_some(buffer)
+    }
+}
+
+/// What the slot of a request needs of the device.
+pub(crate) struct Memory {
+    mr: Mr,
+    hdr: DmaBuf,
+}
+
+impl Memory {
+    /// Makes it.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; those of the driver.
+    pub(crate) fn new(pd: &Arc<Pd>, wire: &Wire) -> Result<Self> {
+        Ok(Self {
+            mr: Mr::new(pd, wire.mr_pages)?,
+            hdr: DmaBuf::new(pd, MAX_USER_HDR + MAX_REQUEST_HDR_LEN, Direction::ToDevice)?,
+        })
     }
 }
 

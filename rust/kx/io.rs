@@ -43,8 +43,8 @@ use kernel::{
 ///
 /// Between `into_raw` and `from_raw`, the table that `sg` returns must be
 /// reachable only through the raw pointer, stay where it is, and describe nothing
-/// but memory of this I/O, to whose content there is no reference. `is_wanted` and `is_cancelled` may be called by several
-/// threads at a time.
+/// but memory of this I/O, to whose content there is no reference. `is_wanted` and
+/// `is_cancelled` may be called by several threads at a time.
 pub unsafe trait Io: Send + Sized + 'static {
     /// Gives the I/O away as a raw pointer.
     fn into_raw(self) -> NonNull<c_void>;

@@ -304,8 +304,9 @@ impl<H: Handler> QueuePair<H> {
         &self.send_queue
     }
 
-    /// Returns the number of entries of the send queue.
-    pub(crate) fn send_depth(&self) -> u32 {
+    /// Returns the number of entries of the send queue, which are fewer than were asked for where
+    /// the device has no more.
+    pub fn send_depth(&self) -> u32 {
         self.send_depth
     }
 
