@@ -115,6 +115,8 @@ KCSAN = """\
 def test_races_are_ours_if_our_code_is_in_them():
     assert klog.faults(KCSAN.format("rxe_completer", "rxe_completer+0x1/0x2 [rdma_rxe]").splitlines()) == []
     assert len(klog.faults(KCSAN.format("ib_post", "send+0x1/0x2 [ibtrs_core]").splitlines())) == 1
+    # An interrupt that came while our code ran.
+    assert klog.faults(KCSAN.format("virtqueue_disable_cb", "recv_done+0x1/0x2 [ibtrs_server]").splitlines()) == []
 
 
 def test_objects_that_found_no_memory():
