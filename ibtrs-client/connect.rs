@@ -237,6 +237,9 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         // Something broke just now.
         Ok(()) => attempt.failed(),
         Err(error) => {
+            if error == EAGAIN {
+                attempt.path.set_reconnect_now();
+            }
             // This says something only if nobody has said more.
             attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
             attempt.path.set_failure(attempt.epoch, error);

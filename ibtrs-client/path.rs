@@ -73,6 +73,8 @@ struct Fsm {
     pending_uevents: Steps<State>,
     /// Attempts that have succeeded or failed.
     outcomes: u64,
+    /// Attempts since the last outcome that were to be made again, see [`Fsm::again`].
+    nr_again: u32,
     /// What the last of them came to.
     outcome: Result,
     /// Why the present attempt will fail.
@@ -173,6 +175,7 @@ impl Path {
             todo: Steps::default(),
             pending_uevents: Steps::default(),
             outcomes: 0,
+            nr_again: 0,
             outcome: Ok(()),
             failure: None,
         };

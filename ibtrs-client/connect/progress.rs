@@ -25,7 +25,8 @@ use kernel::{
 use rdma::{
     cm::{
         CmEvent,
-        CmHandler, //
+        CmHandler,
+        REJECTED_AS_STALE, //
     },
     device::RemovalHandler, //
 };
@@ -139,6 +140,17 @@ impl Events {
     }
 
     fn rejected(&self, reason: i32, private_data: &[u8]) {
+        if reason == REJECTED_AS_STALE {
+            // After a reboot, queue pairs get the numbers that they had, and the server's
+            // connection manager has not forgotten those yet. The next ones have others.
+            return self.fail(
+                EAGAIN,
+                fmt!(
+                    "connection {} was refused: the server still has an earlier one of its number",
+                    self.cid
+                ),
+            );
+        }
         // Without data the refusal is the connection manager's: nobody listens
         // there, for the most part.
         let errno = if private_data.is_empty() {

@@ -21,6 +21,18 @@ use kernel::{
 const RESETS_FORGIVEN: u32 = 3;
 
 impl Fsm {
+    /// What a failed attempt comes to: nothing, where it asks for another one at once (`EAGAIN`) and
+    /// there is one. That is so when a server remembers connections of before a reboot of this
+    /// machine, of which there are `nr_cons`, and a few of other sessions.
+    pub(super) fn again(&mut self, error: Error, is_last: bool, nr_cons: u32) -> Option<Result> {
+        const OTHERS: u32 = 8;
+        if error != EAGAIN || is_last || self.nr_again >= nr_cons.saturating_add(OTHERS) {
+            return Some(Err(error));
+        }
+        self.nr_again += 1;
+        None
+    }
+
     /// See [`Path::outcome_since`].
     fn outcome_since(&self, outcomes: u64) -> Option<Result> {
         if self.outcomes != outcomes {

@@ -85,12 +85,17 @@ impl Path {
         if step.reply.accepted() {
             let outcome = match event {
                 Event::Established => Some(Ok(())),
-                Event::ConnectFailed => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
+                Event::ConnectFailed => {
+                    let error = fsm.failure.unwrap_or(ECONNRESET);
+                    let is_last = matches!(step.next, State::Closing | State::Closed | State::Dead);
+                    fsm.again(error, is_last, self.session.nr_cons())
+                }
                 _ => None,
             };
             if let Some(outcome) = outcome {
                 fsm.outcomes += 1;
                 fsm.outcome = outcome;
+                fsm.nr_again = 0;
             }
         }
         let work = moved || !step.actions.is_empty();

@@ -42,7 +42,8 @@ use kx::net::{
 mod event;
 pub use event::{
     CmEvent,
-    CmHandler, //
+    CmHandler,
+    REJECTED_AS_STALE, //
 };
 
 /// How the two sides of a connection behave; see `struct rdma_conn_param`.

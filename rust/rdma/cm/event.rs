@@ -36,6 +36,10 @@ pub trait CmHandler: Send + Sync {
     }
 }
 
+/// The reason of [`CmEvent::Rejected`] when the peer's connection manager still has a connection of
+/// a queue pair with the same number at this address: from before this machine was started anew.
+pub const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
+
 /// What happened to an id.
 #[derive(Clone, Copy)]
 pub enum CmEvent<'a> {
