@@ -8,7 +8,8 @@
 
 "$TOP/scripts/setup.sh" stock
 folder=$TOP/tools/testbed/scenarios
-pytest() { "$TOP/scripts/pytest.sh" --kernel stock --durations=10 "$@"; }
+# The files first: the options are known once pytest has seen them.
+pytest() { "$TOP/scripts/pytest.sh" "$@" --kernel stock --durations=10; }
 
 if [ $# != 0 ]; then
 	pytest "$@"
