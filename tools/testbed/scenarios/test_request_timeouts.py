@@ -44,7 +44,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     try:
         write = client.start("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=1 oflag=direct status=none")
         # Several times the time-out, and the time to answer.
-        client.wait_until("[ $(dmesg | grep -c 'its disk is slow') -ge 2 ]", 60)
+        client.wait_until("[ $(dmesg | grep -c 'backing device is slow') -ge 2 ]", 60)
         client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
         assert write.running and blockdev.connected(client) == 2 and reconnects(client) == 0
         assert client.run(f"cat {LIMIT}") == "0" and not client.ok(f"bash -c 'echo 1001 > {LIMIT}'")
