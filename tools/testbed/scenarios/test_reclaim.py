@@ -46,9 +46,11 @@ class Client:
         self.before = self.guest.run("cd /proc/sys/vm && cat dirty_ratio dirty_background_ratio min_free_kbytes")
         self.guest.run(EXHAUST)
         self.watch = self.guest.start(WATCH)
+        self.writer = self.guest.start(f"{FIO} --do_verify=0")
+        # Before there is no memory to load it to.
+        wait_for(lambda: any(dirty + writeback for _, dirty, writeback in self.memory()), 120, "the writer writes")
         # It needs memory all the time, sleeps for it and gives it back.
         self.reader = self.guest.start("while :; do cat /usr/lib/x86_64-linux-gnu/lib*.so* > /dev/null; done")
-        self.writer = self.guest.start(f"{FIO} --do_verify=0")
 
     def memory(self) -> list[tuple[int, ...]]:
         """What was seen of it so far."""

@@ -51,7 +51,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
 
         # With a limit it ends with an error.
         client.run(f"echo 2 > {LIMIT}")
-        read = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none")
+        read = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=16k count=1 iflag=direct status=none")
         for job in (write, read):
             assert os.strerror(errno.ETIMEDOUT) in job.wait(60, check=False)
         # Nothing gets to that disk before it has answered.
@@ -62,7 +62,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         assert blockdev.connected(client) == 2 and reconnects(client) == 0
     finally:
         server.run("dmsetup resume --noudevsync stuck")
-    # The read's answer is not welcome any more.
+    # The read's answer is not welcome any more: the key of its memory, which is too much for a buffer, is gone.
     wait_for(lambda: reconnects(client) == 1 and blockdev.connected(client) == 2, 60, "the path is back")
     client.wait_until("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
     client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=16 oflag=direct status=none")
