@@ -12,7 +12,6 @@
 
 use ibtrs_proto::msg::SgDesc;
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -90,11 +89,7 @@ impl IoBuffer {
     ///
     /// `ENOMEM`; those of the driver.
     fn new(pd: &Arc<Pd>, bytes: u32) -> Result<Self> {
-        let order = (bytes as usize)
-            .div_ceil(PAGE_SIZE)
-            .next_power_of_two()
-            .trailing_zeros();
-        let block = PageBlock::optional(order, Node::ANY)?;
+        let block = PageBlock::optional(bytes as usize, Node::ANY)?;
         let pages = DmaPages::new(pd, Arc::new(block, GFP_KERNEL)?, Direction::Bidirectional)?;
         let region_pages = u32::try_from(pages.len())?.div_ceil(pd.device().region_page_bytes());
         let mut mr = Mr::new(pd, region_pages)?;
@@ -119,17 +114,7 @@ impl IoBuffer {
         }
     }
 
-    /// Names the first `bytes` for a message that carries the data of a write.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the buffer is shorter.
-    #[inline]
-    pub(crate) fn sge(&self, bytes: u32) -> Result<Sge> {
-        self.pages.sge(bytes as usize)
-    }
-
-    /// Copies the first `bytes` from the memory of `io`.
+    /// Copies the first `bytes` from the memory of `io`, and names them for a message.
     ///
     /// # Context
     ///
@@ -138,12 +123,12 @@ impl IoBuffer {
     /// # Errors
     ///
     /// Those of [`IoHandle::read_out`].
-    pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result {
+    pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
         let len = bytes as usize;
         let copied = io.read_out(self.pages.block(), len);
-        // Whether it is sent or not: nothing of it may get to memory later than the next read.
-        self.pages.sync_for_device(len)?;
-        copied
+        // In any case: nothing of it may get to memory later than the data of the next read.
+        let data = self.pages.sge(len)?;
+        copied.map(|()| data)
     }
 
     /// Copies the first `bytes` to the memory of `io`.

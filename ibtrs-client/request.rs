@@ -216,17 +216,6 @@ impl Carried {
         MappedIo::new(dev, io, dir).map(Self::Mapped)
     }
 
-    /// Has the data of a request go through `buffer`, which fits.
-    fn buffer(buffer: &IoBuffer, info: &Info, mut io: IoHandle) -> Result<Self, (Error, IoHandle)> {
-        match info.dir {
-            Dir::Read => Ok(Self::Buffered(io)),
-            Dir::Write => match buffer.copy_from(&mut io, info.bytes) {
-                Ok(()) => Ok(Self::Buffered(io)),
-                Err(error) => Err((error, io)),
-            },
-        }
-    }
-
     /// The elements of the scatter list, as the device sees it.
     fn nents(&self) -> u32 {
         match self {
@@ -429,7 +418,7 @@ impl Inner {
 
     /// Posts the request.
     fn post(
-        &self,
+        &mut self,
         conn: &PathConn,
         qp: &QueuePair<Con>,
         slot: SlotRef<'_, Con>,
@@ -437,7 +426,7 @@ impl Inner {
         place: Placement,
         transfer: Transfer,
     ) -> Result {
-        let Some(in_flight) = &self.in_flight else {
+        let Some(in_flight) = &mut self.in_flight else {
             return Err(EINVAL);
         };
         let hdr_len = match submit.info.dir {
@@ -460,7 +449,7 @@ impl Inner {
         } else {
             Doorbell::Later
         };
-        match (transfer, &in_flight.io) {
+        match (transfer, &mut in_flight.io) {
             (Transfer::Direct, Some(Carried::Mapped(io))) => {
                 let space = SqSpace {
                     wrs: 1,
@@ -486,9 +475,9 @@ impl Inner {
                     }
                 })
             }
-            (Transfer::Buffer, _) => {
+            (Transfer::Buffer, Some(Carried::Buffered(io))) => {
                 let buffer = slot.io_buffers.get(submit.info.tag).ok_or(EINVAL)?;
-                let data = buffer.sge(submit.info.bytes)?;
+                let data = buffer.copy_from(io, submit.info.bytes)?;
                 qp.send(SqSpace { wrs: 1, sges: 2 }, doorbell, |chain| {
                     chain.rdma_write_imm(to, [data, hdr], imm, Signal::None)
                 })
@@ -539,7 +528,7 @@ impl Inner {
 /// A request that is over, and in its slot no more.
 pub(crate) struct Ended {
     io: IoHandle,
-    /// So many bytes of data are in the slot's [`IoBuffer`].
+    /// Bytes of data that are in the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
 }
@@ -635,7 +624,7 @@ impl PathConn {
         }
         let buffer = slot.buffer_for(info);
         let io = match buffer {
-            Some(buffer) => Carried::buffer(buffer, info, io)?,
+            Some(_) => Carried::Buffered(io),
             None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
         };
         let nents = io.nents();

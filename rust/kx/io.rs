@@ -195,10 +195,7 @@ impl IoHandle {
         // SAFETY: The table describes memory of this I/O, which is owned here and has neither ended
         // nor been ended early, as `sg` gives none then; so the memory is there. Nobody has a
         // reference to it, by the contract of `Io`.
-        match unsafe { table.copy_from(from, len) }? {
-            copied if copied == len => Ok(()),
-            _ => Err(EINVAL),
-        }
+        unsafe { table.copy_from(from, len) }
     }
 
     /// Copies the first `len` bytes of the I/O's memory to `to`.
@@ -213,10 +210,7 @@ impl IoHandle {
     pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
         // SAFETY: As in `fill`.
-        match unsafe { table.copy_to(to, len) }? {
-            copied if copied == len => Ok(()),
-            _ => Err(EINVAL),
-        }
+        unsafe { table.copy_to(to, len) }
     }
 
     /// Returns whether anybody still waits for the I/O. If not, it is better ended

@@ -189,18 +189,17 @@ impl SgTable {
         Ok(())
     }
 
-    /// Copies the first `len` bytes of `from` to the memory that the table describes; returns how
-    /// many there was room for.
+    /// Copies the first `len` bytes of `from` to the memory that the table describes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the block is shorter.
+    /// `EINVAL` if the block is shorter, or the memory, which is full then.
     ///
     /// # Safety
     ///
     /// What the table describes must be allocated, and nobody may have a reference to it. Others may
     /// read and write it meanwhile, as those who map a page may.
-    pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result<usize> {
+    pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
         if len > from.len() {
             return Err(EINVAL);
         }
@@ -210,19 +209,19 @@ impl SgTable {
         let copied = unsafe {
             bindings::sg_copy_from_buffer(self.as_mut_ptr(), self.nents, from.as_ptr().cast(), len)
         };
-        Ok(copied)
+        all_of(len, copied)
     }
 
-    /// Copies the first `len` bytes that the table describes to `to`; returns how many there were.
+    /// Copies the first `len` bytes that the table describes to `to`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the block is shorter.
+    /// `EINVAL` if the block is shorter, or the memory, all of which is copied then.
     ///
     /// # Safety
     ///
     /// As [`Self::copy_from`].
-    pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result<usize> {
+    pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result {
         if len > to.len() {
             return Err(EINVAL);
         }
@@ -231,11 +230,20 @@ impl SgTable {
         let copied = unsafe {
             bindings::sg_copy_to_buffer(self.as_mut_ptr(), self.nents, to.as_ptr().cast(), len)
         };
-        Ok(copied)
+        all_of(len, copied)
     }
 
     fn used(&self) -> impl Iterator<Item = &SgEntry> + '_ {
         self.entries.iter().take(self.nents as usize)
+    }
+}
+
+/// What a copy of `len` bytes comes to of which `copied` were copied.
+fn all_of(len: usize, copied: usize) -> Result {
+    if copied == len {
+        Ok(())
+    } else {
+        Err(EINVAL)
     }
 }
 

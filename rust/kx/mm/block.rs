@@ -71,8 +71,9 @@ impl PageBlock {
         Self::compound(order, node, bindings::GFP_KERNEL)
     }
 
-    /// As [`PageBlock::new`], for what its user can do without: memory that is free and not kept
-    /// for anything, also in a [`Reserve`](super::Reserve), or none.
+    /// Allocates a power of two of pages with room for `len` bytes, and at least for one, for what
+    /// its user can do without: memory that is free and not kept for anything, also in a
+    /// [`Reserve`](super::Reserve), or none.
     ///
     /// # Context
     ///
@@ -81,9 +82,20 @@ impl PageBlock {
     /// # Errors
     ///
     /// [`ENOMEM`], silently and at once.
-    pub fn optional(order: u32, node: Node) -> Result<Self> {
+    pub fn optional(len: usize, node: Node) -> Result<Self> {
         let how = bindings::GFP_NOWAIT | ibtrs_bindings::__GFP_NOMEMALLOC;
-        Self::compound(order, node, how)
+        Self::compound(Self::order_of(Self::pages_of(len))?, node, how)
+    }
+
+    /// How many pages `len` bytes take, at least one.
+    fn pages_of(len: usize) -> usize {
+        len.div_ceil(PAGE_SIZE).max(1)
+    }
+
+    /// The order of the smallest block that the allocator has with so many pages.
+    fn order_of(pages: usize) -> Result<u32> {
+        let pages = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
+        Ok(pages.trailing_zeros())
     }
 
     fn compound(order: u32, node: Node, how: bindings::gfp_t) -> Result<Self> {
@@ -107,9 +119,8 @@ impl PageBlock {
     ///
     /// [`ENOMEM`], silently.
     pub fn with_len(len: usize, node: Node) -> Result<Self> {
-        let pages = len.div_ceil(PAGE_SIZE).max(1);
-        let order = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
-        let order = order.trailing_zeros();
+        let pages = Self::pages_of(len);
+        let order = Self::order_of(pages)?;
         if pages.is_power_of_two() {
             return Self::new(order, node);
         }
