@@ -15,10 +15,12 @@ SESSION = "/sys/class/ibtrs-client/demo"
 SETTINGS = (f"cd {SESSION} && echo 500 > hb_interval_ms && echo 3 > hb_missed_max && "
             "echo 100 > reconnect_delay_ms && echo 120 > queue_timeout_s")
 DISK_MB, FILE_MB = 256, 80
-# What is left of the client's memory.  Half of that may wait to be written, more than what the
-# kernel allows unless told otherwise; what may not sleep, as the network's packets, has a reserve.
-LEFT_MB, RESERVE_MB = 96, 16
-EXHAUST = (f"echo 50 > /proc/sys/vm/dirty_ratio && echo 40 > /proc/sys/vm/dirty_background_ratio && "
+# What is left of the client's memory.  Two thirds of that may wait to be written, more than what the
+# kernel allows unless told otherwise; in bytes, as a share is exceeded while memory gets less, until
+# the kernel kills the writer.  What may not sleep, as the network's packets, has a reserve.
+LEFT_MB, DIRTY_MB, RESERVE_MB = 96, 64, 16
+EXHAUST = (f"echo {DIRTY_MB << 20} > /proc/sys/vm/dirty_bytes && "
+           f"echo {DIRTY_MB << 19} > /proc/sys/vm/dirty_background_bytes && "
            f"echo {RESERVE_MB << 10} > /proc/sys/vm/min_free_kbytes && "
            "mkdir -p /mnt/hog && mount -t tmpfs -o size=100% hog /mnt/hog && "
            "while read -r what kib _; do [ $what = MemAvailable: ] && break; done < /proc/meminfo && "
@@ -47,9 +49,10 @@ class Client:
         self.guest.run(EXHAUST)
         self.watch = self.guest.start(WATCH)
         self.writer = self.guest.start(f"{FIO} --do_verify=0")
-        # Before there is no memory to load it to.
         wait_for(lambda: any(dirty + writeback for _, dirty, writeback in self.memory()), 120, "the writer writes")
-        # It needs memory all the time, sleeps for it and gives it back.
+
+    def read(self) -> None:
+        """Starts a reader, which needs memory all the time, sleeps for it and gives it back."""
         self.reader = self.guest.start("while :; do cat /usr/lib/x86_64-linux-gnu/lib*.so* > /dev/null; done")
 
     def memory(self) -> list[tuple[int, ...]]:
@@ -57,7 +60,7 @@ class Client:
         return [tuple(map(int, line.split())) for line in self.watch.text.splitlines()[:-1]]
 
     def is_exhausted(self) -> bool:
-        return any(free < 2 * RESERVE_MB and dirty + writeback > LEFT_MB // 4
+        return any(free < 2 * RESERVE_MB and dirty + writeback > DIRTY_MB // 2
                    for free, dirty, writeback in self.memory())
 
     def says(self, words: str, count: int = 1) -> bool:
@@ -82,11 +85,13 @@ def test_written_back_while_memory_is_exhausted(pair, stack):
     server = pair.server
     mishaps.make_ready(pair)
     client = Client(pair, stack)
-    wait_for(client.is_exhausted, 120, "memory is full of what is to be written")
-    # Nothing is asked of the client until the links are back: it may have no memory for a command.
+    # The links go before all is written, however slow the guest is: then nothing leaves its memory.
     with mishaps.losing(server, 1, 100), mishaps.losing(server, 2, 100):
+        client.read()
         wait_for(lambda: client.says("no path to the server is left"), 60, "both paths are lost")
         without = len(client.memory())
+        wait_for(client.is_exhausted, 120, "memory is full of what is to be written")
+        # Nothing else is asked of the client until the links are back: it may have no memory for it.
         adding = client.guest.start(f"echo ip:10.0.2.2,ip:10.0.1.1 > {SESSION}/add_path")
         time.sleep(8)
     start = time.monotonic()
