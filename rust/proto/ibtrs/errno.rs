@@ -102,6 +102,7 @@ errnos! {
     ENOMEDIUM = 123, "No medium.";
     EMEDIUMTYPE = 124, "Wrong medium.";
     ECANCELED = 125, "Cancelled.";
+    ENOKEY = 126, "No key.";
     EKEYREJECTED = 129, "Key was rejected.";
     ERESTARTSYS = 512, "Interrupted (kernel-internal number, never on the wire).";
     ENOTSUPP = 524, "Not supported (kernel-internal number, never on the wire).";

@@ -12,6 +12,7 @@
 //! | [`errno`] | Linux error numbers and how they travel |
 //! | [`imm`] | the 32-bit immediate |
 //! | [`handshake`] | private data of the connection manager |
+//! | [`auth`] | who may connect: proofs of a shared key |
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | where a request stands in its chunk |
 //! | [`limits`] | what a server may be configured to |
@@ -43,6 +44,7 @@
 )]
 
 pub mod addr;
+pub mod auth;
 pub mod backoff;
 pub mod bytes;
 pub mod chunk_owner;

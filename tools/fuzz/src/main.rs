@@ -12,7 +12,7 @@ mod parsers;
 mod wire;
 
 /// What takes the bytes.
-const TARGETS: [fn(&[u8]); 16] = [
+const TARGETS: [fn(&[u8]); 17] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -29,6 +29,7 @@ const TARGETS: [fn(&[u8]); 16] = [
     logic::failover,
     logic::owner,
     logic::small,
+    wire::authentication,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared keys and how they are written.
+//!
+//! `ibtrs-key-1:ID:KEY:CHECK`, where `KEY` is the 32 bytes in lower-case hexadecimal digits and
+//! `CHECK` the CRC-32C of all before the last colon, in eight of them: a key that was pasted in
+//! part, or with a letter changed, is refused where it is read and not by the peer.
+
+use core::fmt;
+
+/// Bytes of a key.
+pub const KEY_LEN: usize = 32;
+/// Bytes of an id on the wire, without closing NUL: shorter ones are filled up with zeros.
+const ID_LEN: usize = 32;
+
+const PREFIX: &[u8] = b"ibtrs-key-1:";
+const KEY_DIGITS: usize = 2 * KEY_LEN;
+const CHECK_DIGITS: usize = 8;
+/// Bytes of the longest text of a key.
+pub const KEY_TEXT_LEN: usize = PREFIX.len() + ID_LEN + 1 + KEY_DIGITS + 1 + CHECK_DIGITS;
+
+/// Why the text of a key is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyError {
+    /// It does not begin with `ibtrs-key-1:`.
+    Prefix,
+    /// The id is empty, too long, or has other characters than letters, digits and `-_.@`.
+    Id,
+    /// The key is not 64 lower-case hexadecimal digits.
+    Digits,
+    /// The checksum is not that of the text.
+    Check,
+}
+
+impl KeyError {
+    /// One line for whoever has written it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Prefix => "a key begins with ibtrs-key-1:",
+            Self::Id => "a key id is 1 to 32 letters, digits and -_.@",
+            Self::Digits => "a key is 64 lower-case hexadecimal digits",
+            Self::Check => "the checksum of the key is wrong: a part is missing or was changed",
+        }
+    }
+}
+
+/// Names a key: 1 to 32 letters and digits of ASCII and `-_.@`. It is no secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyId([u8; ID_LEN]);
+
+impl KeyId {
+    /// Checks an id, given without padding.
+    pub fn new(id: &[u8]) -> Option<Self> {
+        let mut padded = [0; ID_LEN];
+        let (head, _) = padded.split_at_mut_checked(id.len())?;
+        head.copy_from_slice(id);
+        Self::from_wire(padded)
+    }
+
+    /// Checks the field of a message.
+    pub fn from_wire(field: [u8; ID_LEN]) -> Option<Self> {
+        let id = Self(field);
+        let (text, padding) = field.split_at_checked(id.len())?;
+        let safe = |b: &u8| b.is_ascii_alphanumeric() || b"-_.@".contains(b);
+        (!text.is_empty() && text.iter().all(safe) && padding.iter().all(|&b| b == 0)).then_some(id)
+    }
+
+    /// The field of a message.
+    pub const fn wire(&self) -> &[u8; ID_LEN] {
+        &self.0
+    }
+
+    /// The id's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.get(..self.len()).unwrap_or_default()
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().position(|&b| b == 0).unwrap_or(ID_LEN)
+    }
+}
+
+/// A key, or another secret of its size. It is not shown, and overwritten when it goes.
+#[derive(Clone)]
+pub struct Key([u8; KEY_LEN]);
+
+impl Key {
+    /// Takes the bytes as they are.
+    pub const fn new(bytes: [u8; KEY_LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(&self) -> &[u8; KEY_LEN] {
+        &self.0
+    }
+
+    /// Reads the text of a key, which may end with a newline.
+    ///
+    /// # Errors
+    ///
+    /// See [`KeyError`].
+    pub fn parse(text: &[u8]) -> Result<(KeyId, Self), KeyError> {
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        let rest = text.strip_prefix(PREFIX).ok_or(KeyError::Prefix)?;
+        let colon = rest.iter().position(|&b| b == b':').ok_or(KeyError::Id)?;
+        let (id, rest) = rest.split_at_checked(colon).ok_or(KeyError::Id)?;
+        let id = KeyId::new(id).ok_or(KeyError::Id)?;
+        let digits = rest.get(1..).ok_or(KeyError::Digits)?;
+        let (digits, check) = digits
+            .split_at_checked(KEY_DIGITS)
+            .ok_or(KeyError::Digits)?;
+        let key = Self(from_hex(digits).ok_or(KeyError::Digits)?);
+        let check = check.strip_prefix(b":").ok_or(KeyError::Check)?;
+        let said = u32::from_be_bytes(from_hex(check).ok_or(KeyError::Check)?);
+        let checked = text.len().saturating_sub(CHECK_DIGITS).saturating_sub(1);
+        if crc32c(text.get(..checked).ok_or(KeyError::Check)?) != said {
+            return Err(KeyError::Check);
+        }
+        Ok((id, key))
+    }
+
+    /// Writes the text of a key named `id`, without newline, to the front of `buf`, and returns
+    /// its length.
+    pub fn write(&self, id: &KeyId, buf: &mut [u8; KEY_TEXT_LEN]) -> usize {
+        let mut text = crate::bytes::Writer::new(buf);
+        text.put(PREFIX);
+        text.put(id.as_bytes());
+        text.put(b":");
+        for byte in self.0 {
+            text.put(&to_hex(byte));
+        }
+        let checked = text.finish().unwrap_or(0);
+        let check = crc32c(buf.get(..checked).unwrap_or_default());
+        let mut rest = crate::bytes::Writer::new(buf.get_mut(checked..).unwrap_or_default());
+        rest.put(b":");
+        for byte in check.to_be_bytes() {
+            rest.put(&to_hex(byte));
+        }
+        // It fits: an id has at most as many bytes as KEY_TEXT_LEN counts for it.
+        checked.saturating_add(rest.finish().unwrap_or(0))
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Keeps the stores above, of which nobody reads anything.
+        core::hint::black_box(&self.0);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+const fn to_hex(byte: u8) -> [u8; 2] {
+    [digit(byte >> 4), digit(byte & 15)]
+}
+
+const fn digit(value: u8) -> u8 {
+    if value < 10 {
+        b'0'.wrapping_add(value)
+    } else {
+        b'a'.wrapping_add(value.wrapping_sub(10))
+    }
+}
+
+const fn value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit.wrapping_sub(b'0')),
+        b'a'..=b'f' => Some(digit.wrapping_sub(b'a').wrapping_add(10)),
+        _ => None,
+    }
+}
+
+/// Exactly `N` bytes from twice as many digits.
+fn from_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut pairs = digits.chunks_exact(2);
+    for byte in &mut bytes {
+        let &[high, low] = pairs.next()? else {
+            return None;
+        };
+        *byte = value(high)? << 4 | value(low)?;
+    }
+    (pairs.next().is_none() && pairs.remainder().is_empty()).then_some(bytes)
+}
+
+/// CRC-32C (Castagnoli), bit by bit: keys are read once.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const REVERSED: u32 = 0x82F6_3B78;
+    let step = |crc: u32, _| {
+        if crc & 1 == 1 {
+            crc >> 1 ^ REVERSED
+        } else {
+            crc >> 1
+        }
+    };
+    let crc = bytes.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), step)
+    });
+    !crc
+}
