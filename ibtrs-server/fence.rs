@@ -79,7 +79,7 @@ impl Inbox {
         }
     }
 
-    /// The fence holds.
+    /// The fence is complete.
     fn done(&self, fence: Fence) {
         // There is room: it was counted when it came.
         let _ = self.state.lock().done.push_within_capacity(fence);

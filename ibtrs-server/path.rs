@@ -181,7 +181,7 @@ pub(crate) struct Path {
     pub(crate) slots: Arc<Slots<Con>>,
     cid_num: u16,
     /// Requests are taken: the path is connected.
-    admits: AtomicFlag,
+    takes_requests: AtomicFlag,
     /// What users see of the path, while it is connected.
     #[pin]
     shown: Mutex<Option<PathDir>>,
@@ -320,7 +320,7 @@ impl Path {
                 hca_port: id.port_num(),
                 slots,
                 cid_num: request.cid_num,
-                admits: AtomicFlag::new(false),
+                takes_requests: AtomicFlag::new(false),
                 shown <- new_mutex!(None, "Path::shown"),
                 stats: Stats::new()?,
                 fsm <- new_spinlock_irq!(
@@ -463,7 +463,7 @@ impl Path {
     /// first does that and then looks at the numbers. So one of them sees the
     /// other.
     pub(crate) fn takes_requests(&self) -> bool {
-        self.admits.load(Relaxed)
+        self.takes_requests.load(Relaxed)
     }
 
     /// Tells whether the client can be sent a notice by this path.
@@ -539,7 +539,7 @@ impl Path {
         let connected = step.next == State::Connected;
         if self.takes_requests() != connected {
             // ORDERING: Pairs with the exchange of the claim, see `takes_requests`.
-            self.admits.xchg(connected, Full);
+            self.takes_requests.xchg(connected, Full);
         }
         let work = !step.actions.is_empty();
         if work {

@@ -43,7 +43,7 @@ use rdma::{
 };
 
 /// The most that an answer takes: data, registration, invalidation, message.
-const ROOM: SqSpace = SqSpace { wrs: 4, sges: 2 };
+const SQ_SPACE: SqSpace = SqSpace { wrs: 4, sges: 2 };
 
 /// Responses of a connection that wait for SQ space.
 #[pin_data]
@@ -213,7 +213,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         None
     };
     let chunk = &*chunk;
-    qp.send(ROOM, Doorbell::Now, |chain| {
+    qp.send(SQ_SPACE, Doorbell::Now, |chain| {
         if let Some((to, from)) = data {
             chain.rdma_write(to, [from]);
         }

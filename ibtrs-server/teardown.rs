@@ -78,8 +78,8 @@ impl Path {
     /// `Session::supersede`). That chunk is freed with the path then, which the other thread holds
     /// as long, and is not kept. Its bytes count as given back that much too early.
     fn give_chunks_back(&self) {
-        let bodies = self.slots.iter().filter_map(|slot| slot.take_last());
-        let blocks = bodies.map(|chunk| KBox::into_inner(chunk).into_blocks());
+        let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
+        let blocks = chunks.map(|chunk| KBox::into_inner(chunk).into_blocks());
         let taken = self.charge.chunks_back();
         self.session.server.keep(blocks, taken);
     }

@@ -136,13 +136,13 @@ impl Session {
         };
         let mut paths = self.paths.lock();
         let mut failover = self.failover.lock();
-        let admit = failover.logic.offer(offer);
-        let OfferResult::Publish(published) = admit else {
+        let result = failover.logic.offer(offer);
+        let OfferResult::Publish(published) = result else {
             drop(failover);
-            if let OfferResult::SessionLost = admit {
+            if let OfferResult::SessionLost = result {
                 self.fail_all();
             }
-            return Ok(admit);
+            return Ok(result);
         };
         if let Some(list) = &mut list {
             failover.set_list(list);
@@ -166,7 +166,7 @@ impl Session {
         self.notify.enqueue(self.clone());
         self.wait_queue.wake_all();
         self.kick_requeue();
-        Ok(admit)
+        Ok(result)
     }
 
     /// Reserves capacity for one more path in both snapshots, so that later changes allocate

@@ -147,7 +147,7 @@ impl Session {
         }
         drop(multipath);
         self.failover.lock().put(generation, req, io)?;
-        trace::client_park(|| (self.name(), req.info.tag, 0));
+        trace::client_requeue(|| (self.name(), req.info.tag, 0));
         self.kick_requeue();
         Ok(false)
     }

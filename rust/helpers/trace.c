@@ -19,7 +19,7 @@ EXPORT_EVENT(ibtrs_client_path_state);
 EXPORT_EVENT(ibtrs_client_submit);
 EXPORT_EVENT(ibtrs_client_complete);
 EXPORT_EVENT(ibtrs_client_failover);
-EXPORT_EVENT(ibtrs_client_park);
+EXPORT_EVENT(ibtrs_client_requeue);
 EXPORT_EVENT(ibtrs_client_fence);
 EXPORT_EVENT(ibtrs_client_fence_done);
 EXPORT_EVENT(ibtrs_server_path_state);

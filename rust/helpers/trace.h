@@ -142,7 +142,7 @@ TRACE_EVENT(ibtrs_server_response,
 		__get_str(session), __get_str(path), __entry->tag, __entry->error)
 );
 
-DECLARE_EVENT_CLASS(ibtrs_parked,
+DECLARE_EVENT_CLASS(ibtrs_requeue,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),
 	TP_ARGS(session, tag, epoch),
 	TP_STRUCT__entry(
@@ -160,12 +160,12 @@ DECLARE_EVENT_CLASS(ibtrs_parked,
 );
 
 /* A request has left its path, the attempt with this number, which died. */
-DEFINE_EVENT(ibtrs_parked, ibtrs_client_failover,
+DEFINE_EVENT(ibtrs_requeue, ibtrs_client_failover,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),
 	TP_ARGS(session, tag, epoch));
 
 /* A request waits for a path, and for the fence of an attempt unless that is 0. */
-DEFINE_EVENT(ibtrs_parked, ibtrs_client_park,
+DEFINE_EVENT(ibtrs_requeue, ibtrs_client_requeue,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),
 	TP_ARGS(session, tag, epoch));
 

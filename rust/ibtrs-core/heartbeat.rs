@@ -46,7 +46,7 @@ fn new_state(missed_max: u32) -> impl PinInit<SpinLockIrq<Heartbeat>> {
 }
 
 impl PathHeartbeat {
-    /// Makes a heart that forgives `missed_max` silent intervals.
+    /// Creates the heartbeat of a path, which may miss `missed_max` intervals.
     pub fn new(missed_max: u32) -> impl PinInit<Self> {
         pin_init!(Self {
             state <- new_state(missed_max),

@@ -34,14 +34,14 @@ module! {
 struct Core {
     #[pin]
     _client: Client,
-    _reapers: kx::work::Reapers,
+    _queue_destroyer: kx::work::QueueDestroyer,
 }
 
 impl kernel::InPlaceModule for Core {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _client <- Client::new(c"ibtrs"),
-            _reapers: kx::work::Reapers::start()?,
+            _queue_destroyer: kx::work::QueueDestroyer::start()?,
         }? Error)
     }
 }

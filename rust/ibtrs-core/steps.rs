@@ -3,7 +3,7 @@
 //! Actions of state changes, queued for a work item.
 
 /// Steps that can wait.
-const ROOM: usize = 8;
+const MAX_STEPS: usize = 8;
 
 /// What several steps of a state machine ask for, in the order of the steps: actions, or
 /// to tell of a new state.
@@ -11,14 +11,14 @@ const ROOM: usize = 8;
 /// A state change is decided under a spin lock, and what it asks for is done later
 /// by a work item, which takes all.
 pub struct Steps<A> {
-    steps: [Option<A>; ROOM],
+    steps: [Option<A>; MAX_STEPS],
     len: usize,
 }
 
 impl<A: Copy> Default for Steps<A> {
     fn default() -> Self {
         Self {
-            steps: [None; ROOM],
+            steps: [None; MAX_STEPS],
             len: 0,
         }
     }

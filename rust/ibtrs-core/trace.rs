@@ -29,7 +29,7 @@ kx::trace_events! {
     /// A request has left the attempt `epoch` of a path, which died.
     pub fn client_failover = ibtrs_client_failover(session: &'a CStr, tag: u16, epoch: u32);
     /// A request waits for a path, and for the fence of the attempt `epoch` unless that is 0.
-    pub fn client_park = ibtrs_client_park(session: &'a CStr, tag: u16, epoch: u32);
+    pub fn client_requeue = ibtrs_client_requeue(session: &'a CStr, tag: u16, epoch: u32);
     /// The client asks for a fence.
     pub fn client_fence = ibtrs_client_fence(
         session: &'a CStr, path: &'a CStr, epoch: u32, drain: bool,
@@ -96,7 +96,7 @@ mod tests {
             1: client_submit(session, path, 1, true, 4096);
             2: client_complete(session, path, 1, -5, 1000);
             3: client_failover(session, 1, 2);
-            4: client_park(session, 1, 0);
+            4: client_requeue(session, 1, 0);
             5: client_fence(session, path, 2, false);
             6: client_fence_done(session, path, 2, false);
             7: server_path_state(session, path, 0, SERVER);

@@ -73,7 +73,7 @@ pub use item::{
 pub use queue::{
     Options,
     Queue,
-    Reapers, //
+    QueueDestroyer, //
 };
 
 #[cfg(IBTRS_KUNIT)]
@@ -105,7 +105,7 @@ mod tests {
         runs: Atomic<u32>,
         /// The work waits for this.
         #[pin]
-        gate: Completion,
+        release: Completion,
         #[pin]
         started: Completion,
     }
@@ -120,7 +120,7 @@ mod tests {
 
         fn run(this: PercpuArc<Self>) {
             this.started.complete_all();
-            this.gate.wait();
+            this.release.wait();
             this.runs.fetch_add(1, Relaxed);
         }
     }
@@ -139,7 +139,7 @@ mod tests {
             now <- new_work!(queue.clone(), "Item::now"),
             later <- new_delayed_work!(queue, "Item::later"),
             runs: Atomic::new(0),
-            gate <- Completion::new(),
+            release <- Completion::new(),
             started <- Completion::new(),
         }? Error))
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn runs_once_for_each_time() -> Result {
         let item = item()?;
-        item.gate.complete_all();
+        item.release.complete_all();
         assert!(!item.now.flush());
         for runs in 1..4 {
             assert!(item.now.enqueue(item.get()));
@@ -170,7 +170,7 @@ mod tests {
         assert!(item.now.cancel());
         assert!(!item.now.cancel());
         assert!(item.now.enqueue(item.get()));
-        item.gate.complete_all();
+        item.release.complete_all();
         item.now.disable_sync();
         assert!(!item.now.enqueue(item.get()));
         // This would not return if a reference were lost.
@@ -235,8 +235,8 @@ mod tests {
     fn last_reference_on_its_own_worker() -> Result {
         let queue = Queue::new(Options::ordered(), fmt!("kx-alone"))?;
         let done = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-        let gate = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
-        let (passed, ended) = (gate.clone(), done.clone());
+        let release = Arc::pin_init(Completion::new(), GFP_KERNEL)?;
+        let (passed, ended) = (release.clone(), done.clone());
         queue.spawn(GFP_KERNEL, move || passed.wait())?;
         let alone = Arc::pin_init(
             try_pin_init!(Alone {
@@ -247,7 +247,7 @@ mod tests {
         )?;
         assert!(alone.work.enqueue(alone.clone()));
         drop(alone);
-        gate.complete_all();
+        release.complete_all();
         assert_eq!(done.wait_timeout(10_000), Ok(()));
         Ok(())
     }

@@ -88,7 +88,7 @@ class Counting:
 
     def _run(self, job: jobs.Job, ios: int) -> tuple[tracing.Snapshot, dict[str, int]]:
         packets, before = of_rxe(self.guest), self._snapshot()
-        fio.run(self.guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.PATIENCE)
+        fio.run(self.guest, job.arguments(self.disks, self.step.workers, ios / job.ios), measure.TIME_LIMIT)
         only, after = self._snapshot() - before, of_rxe(self.guest)
         return only, {name: after[name] - packets[name] for name in after}
 

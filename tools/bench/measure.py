@@ -18,7 +18,7 @@ from . import jobs
 from .plan import Step
 from .results import Figure
 
-PATIENCE = 3600
+TIME_LIMIT = 3600
 FAILURES = (AssertionError, CommandFailed, DidNotBoot)
 
 
@@ -74,7 +74,7 @@ def _value(figures: fio.Figures, unit: str) -> float:
 def figures(guest: Guest, disks: list[str], step: Step, scale: float) -> Iterator[Figure]:
     """Measures a step."""
     def load(job: jobs.Job, scale: float) -> fio.Figures:
-        return fio.run(guest, job.arguments(disks, step.workers, scale, step.target.polled), PATIENCE)
+        return fio.run(guest, job.arguments(disks, step.workers, scale, step.target.polled), TIME_LIMIT)
 
     # What is done once, and not for each I/O, is done before.
     for job in jobs.BASIC[-2:]:

@@ -288,7 +288,7 @@ class Run:
             races.wait(healthy, "both paths are connected again")
         else:
             races.put_right()
-        if not self.checkers.calm(races.PATIENCE):
+        if not self.checkers.calm(races.TIME_LIMIT):
             raise TimeoutError("I/O does not go on")
         return answer, struck, called
 

@@ -26,7 +26,7 @@ MAP = f"sessname={SESSION} path=ip:10.0.1.1 path=ip:10.0.2.1 device_path={DEVICE
 SETTINGS = {"hb_interval_ms": 1000, "reconnect_delay_ms": 50, "queue_timeout_s": 10}
 SIZE_MB, BLOCKS = 16, 512
 # So long may one thing take that is done to a disk, and putting all right.
-PATIENCE = 120
+TIME_LIMIT = 120
 
 
 def write(pattern: str, text: str) -> str:
@@ -249,10 +249,10 @@ def stacks() -> str:
 
 def wait(condition, what: str, state=lambda: "") -> None:
     """Waits until condition() holds; else says also what state() is at the end."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIME_LIMIT
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {PATIENCE} s: {what} {state()}")
+            raise TimeoutError(f"not within {TIME_LIMIT} s: {what} {state()}")
         time.sleep(0.02)
 
 
@@ -293,11 +293,11 @@ def run_pair(pair: str, seconds: float, seed: int, checkers) -> dict:
     end = time.monotonic() + seconds
     doers = [Doer(name, f"{seed} {pair} {index}", end)
              for index, name in enumerate((*pair.split("+"), "restore"))]
-    answers = [doer.wait(end + PATIENCE) for doer in doers]
+    answers = [doer.wait(end + TIME_LIMIT) for doer in doers]
     if None in answers:
         raise TimeoutError(f"{pair}: {[d.name for d, a in zip(doers, answers) if a is None]} did not end")
     put_right()
-    if not checkers.calm(PATIENCE):
+    if not checkers.calm(TIME_LIMIT):
         raise TimeoutError(f"{pair}: I/O does not go on")
     return dict(zip(("first", "second", "restored"), answers))
 

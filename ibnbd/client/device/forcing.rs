@@ -15,12 +15,12 @@ use kx::{
 };
 
 /// How long the server has to answer what it was asked.
-const PATIENCE_MS: u32 = 10_000;
+const ANSWER_TIMEOUT_MS: u32 = 10_000;
 
 impl Device {
     /// From now on the requests of the disk have so much time.
     pub(crate) fn begin_forcing(self: &Arc<Self>) {
-        self.forcing.enqueue_in(self.clone(), PATIENCE_MS);
+        self.forcing.enqueue_in(self.clone(), ANSWER_TIMEOUT_MS);
     }
 
     /// Removes `disk`, which is this device's, once its requests have ended. They do, after
@@ -41,6 +41,6 @@ impl WorkItem<{ crate::device::work::FORCING }> for Device {
     fn run(this: Arc<Self>) {
         this.io.transport().fail_unwanted();
         // One may have been on its way to a path.
-        this.forcing.enqueue_in(this.clone(), PATIENCE_MS);
+        this.forcing.enqueue_in(this.clone(), ANSWER_TIMEOUT_MS);
     }
 }

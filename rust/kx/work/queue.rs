@@ -68,8 +68,8 @@ impl Options {
 /// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
 ///
 /// What runs on a queue cannot wait for it. If a [`Work`](super::Work) that holds an [`Arc`] drops
-/// the last reference to its object and, with that, to its queue, then another work, of the
-/// [`Reapers`], destroys the queue some time later. A module whose code must have left the queue at some point
+/// the last reference to its object and, with that, to its queue, then the [`QueueDestroyer`]
+/// destroys the queue some time later. A module whose code must have left the queue at some point
 /// flushes it, or keeps a reference to it and drops that last.
 ///
 /// # Context
@@ -79,12 +79,12 @@ impl Options {
 ///
 /// # Invariants
 ///
-/// `wq` is a work queue that this value owns unless `reaper` is [`None`]. Works with timers are
+/// `wq` is a work queue that this value owns unless `deferred` is [`None`]. Works with timers are
 /// only queued by objects that hold a reference to this value.
 pub struct Queue {
     wq: NonNull<bindings::workqueue_struct>,
-    /// Made before, so that it cannot fail when it is needed.
-    reaper: Option<Pin<KBox<Reaper>>>,
+    /// Allocated in advance, so that destroying cannot fail.
+    deferred: Option<Pin<KBox<DeferredDestroy>>>,
 }
 
 // SAFETY: A work queue belongs to no task.
@@ -111,7 +111,7 @@ impl Queue {
             )
         };
         let wq = NonNull::new(wq).ok_or(ENOMEM)?;
-        let Ok(reaper) = KBox::pin_init(Reaper::new(wq), GFP_KERNEL) else {
+        let Ok(deferred) = KBox::pin_init(DeferredDestroy::new(wq), GFP_KERNEL) else {
             // SAFETY: The queue was just created, and nobody else knows it.
             unsafe { bindings::destroy_workqueue(wq.as_ptr()) };
             return Err(ENOMEM);
@@ -119,7 +119,7 @@ impl Queue {
         // INVARIANT: The queue was just created, and nothing is on it.
         let queue = Self {
             wq,
-            reaper: Some(reaper),
+            deferred: Some(deferred),
         };
         Ok(Arc::new(queue, GFP_KERNEL)?)
     }
@@ -127,16 +127,16 @@ impl Queue {
     /// Drops a reference on a worker of the queue.
     pub(super) fn leave(this: Arc<Self>) {
         let last = Arc::into_unique_or_drop(this);
-        // INVARIANT: The reaper owns the queue from now on.
-        let Some(reaper) = last.and_then(|mut queue| queue.reaper.take()) else {
+        // INVARIANT: The deferred work owns the queue from now on.
+        let Some(deferred) = last.and_then(|mut queue| queue.deferred.take()) else {
             return;
         };
-        // In the read section, so that whoever ends the reapers waits for this, and then for what
-        // is queued.
-        let reapers = REAPERS.read();
-        match reapers.get() {
-            Some(queue) => queue.as_kernel().enqueue(reaper),
-            None => workqueue::system_long().enqueue(reaper),
+        // In the read section: the end of the destroyer waits for this, and then for the works that
+        // are queued.
+        let destroyer = DESTROYER.read();
+        match destroyer.get() {
+            Some(queue) => queue.as_kernel().enqueue(deferred),
+            None => workqueue::system_long().enqueue(deferred),
         }
     }
 
@@ -192,7 +192,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if self.reaper.take().is_none() {
+        if self.deferred.take().is_none() {
             return;
         }
         might_sleep();
@@ -203,37 +203,37 @@ impl Drop for Queue {
     }
 }
 
-/// Where the [`Reapers`] work.
-static REAPERS: RcuPtr<Arc<Queue>> = RcuPtr::null();
+/// The queue of the [`QueueDestroyer`].
+static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
 
-/// Has queues that go on workers of their own destroyed on a queue that is empty when this was
-/// dropped. Without it a queue of the system's does it, for which nobody waits.
+/// Destroys queues whose last reference is dropped on one of their own workers, on a queue that is
+/// empty once this is dropped. Without it a system queue destroys them, and no unload waits for it.
 ///
 /// The module that this crate is part of keeps one as long as it is loaded, so that no code of
 /// the crate runs after that.
-pub struct Reapers(());
+pub struct QueueDestroyer(());
 
-impl Reapers {
-    /// Starts them; there is one at a time.
+impl QueueDestroyer {
+    /// Starts the destroyer; there is one at a time.
     ///
     /// # Context
     ///
-    /// *may sleep*; dropping it as well. What makes queues must be gone before.
+    /// *may sleep*; dropping it as well. Users of queues must be gone before it is dropped.
     ///
     /// # Errors
     ///
     /// [`ENOMEM`]
     pub fn start() -> Result<Self> {
-        let queue = Queue::new(Options::unbound(), fmt!("kx-reapers"))?;
-        drop(REAPERS.replace(Some(KBox::new(queue, GFP_KERNEL)?)));
+        let queue = Queue::new(Options::unbound(), fmt!("kx-destroy"))?;
+        drop(DESTROYER.replace(Some(KBox::new(queue, GFP_KERNEL)?)));
         Ok(Self(()))
     }
 }
 
-impl Drop for Reapers {
+impl Drop for QueueDestroyer {
     fn drop(&mut self) {
         // The last reference, so that this waits for what is queued.
-        drop(REAPERS.replace(None));
+        drop(DESTROYER.replace(None));
     }
 }
 
@@ -243,30 +243,30 @@ impl Drop for Reapers {
 ///
 /// While this is queued, it owns `wq`.
 #[pin_data]
-struct Reaper {
+struct DeferredDestroy {
     #[pin]
     work: workqueue::Work<Self>,
     wq: NonNull<bindings::workqueue_struct>,
 }
 
 // SAFETY: A work queue belongs to no task.
-unsafe impl Send for Reaper {}
+unsafe impl Send for DeferredDestroy {}
 
 kernel::impl_has_work! {
-    impl HasWork<Self> for Reaper { self.work }
+    impl HasWork<Self> for DeferredDestroy { self.work }
 }
 
-impl Reaper {
+impl DeferredDestroy {
     fn new(wq: NonNull<bindings::workqueue_struct>) -> impl PinInit<Self> {
         // INVARIANT: This is not queued.
         pin_init!(Self {
-            work <- workqueue::new_work!("work::Reaper"),
+            work <- workqueue::new_work!("work::DeferredDestroy"),
             wq,
         })
     }
 }
 
-impl workqueue::WorkItem for Reaper {
+impl workqueue::WorkItem for DeferredDestroy {
     type Pointer = Pin<KBox<Self>>;
 
     fn run(this: Pin<KBox<Self>>) {

@@ -87,7 +87,7 @@ pub(crate) enum Slot {
         path: u8,
         attempt: u32,
     },
-    Parked,
+    Requeue,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -425,7 +425,7 @@ impl World<'_> {
             let tag = &mut self.client.tags[t];
             if of_path(tag) {
                 tag.entry.lost(&path, Loss::Link);
-                tag.slot = Slot::Parked;
+                tag.slot = Slot::Requeue;
                 self.client.paths[i].inflight -= 1;
                 self.requeue_all();
             }
@@ -514,7 +514,7 @@ impl World<'_> {
     fn attempt_failed(&mut self, i: usize) {
         let p = &mut self.client.paths[i];
         p.stage = Stage::None;
-        if self.bug == Some(Bug::AlwaysHurry) {
+        if self.bug == Some(Bug::AlwaysReconnectNow) {
             p.machine.reconnect_now();
         }
         let epoch = p.attempt;
@@ -604,7 +604,7 @@ impl World<'_> {
         self.client.phase = self.client.fo.phase();
         self.client.set_phase = self.client.fo.phase();
         for t in &mut self.client.tags {
-            if t.slot == Slot::Parked {
+            if t.slot == Slot::Requeue {
                 t.entry.fenced(previous);
             }
         }
@@ -751,7 +751,7 @@ impl World<'_> {
     /// Looks at each request on the requeue list.
     pub(crate) fn requeue_all(&mut self) {
         for t in 0..TAGS {
-            if self.client.tags[t].slot != Slot::Parked {
+            if self.client.tags[t].slot != Slot::Requeue {
                 continue;
             }
             let via = self.client.via();
@@ -760,7 +760,7 @@ impl World<'_> {
                 entry = self.client.fo.unsent(Entry::NEW);
             }
             let mut next = self.client.fo.next(&entry, via);
-            if self.bug == Some(Bug::OldLife) && next == Next::End(Errno::ESTALE) {
+            if self.bug == Some(Bug::OldGeneration) && next == Next::End(Errno::ESTALE) {
                 next = Next::Submit;
             }
             match next {
@@ -788,11 +788,11 @@ impl World<'_> {
     fn fence_done(&mut self, epoch: u32) {
         self.client.fo.fence_done(epoch);
         for t in &mut self.client.tags {
-            if t.slot == Slot::Parked {
+            if t.slot == Slot::Requeue {
                 t.entry.fenced(epoch);
             }
         }
-        if self.bug != Some(Bug::NoPump) {
+        if self.bug != Some(Bug::NoRequeue) {
             self.requeue_all();
         }
     }

@@ -24,7 +24,7 @@ pub(crate) enum Step {
     QueueState,
     /// Look at the set of paths.
     Submit,
-    /// Park it.
+    /// Put it on the requeue list.
     Requeue,
 }
 
@@ -160,12 +160,12 @@ impl World<'_> {
     fn requeue(&mut self, t: usize) {
         let tag = self.client.tags[t];
         match self.client.fo.may_requeue(tag.built) {
-            Err(Errno::ESTALE) if self.bug != Some(Bug::ParkStale) => self.build_anew(t),
+            Err(Errno::ESTALE) if self.bug != Some(Bug::RequeueStale) => self.build_anew(t),
             Err(errno) if errno != Errno::ESTALE => self.end(t, Err(errno), 0),
             _ => {
                 let tag = &mut self.client.tags[t];
                 tag.entry = self.client.fo.unsent(tag.entry);
-                tag.slot = Slot::Parked;
+                tag.slot = Slot::Requeue;
                 self.requeue_all();
             }
         }

@@ -318,7 +318,7 @@ impl World<'_> {
                 let word = ChunkOwner::from_bits(self.server.owners[tag]);
                 if let Leave::Left(next) = word.leave(me) {
                     self.server.owners[tag] = next.to_bits();
-                    self.drop_parked(me, tag);
+                    self.drop_waiting(me, tag);
                 }
             }
         }
@@ -340,7 +340,7 @@ impl World<'_> {
         }
     }
 
-    fn drop_parked(&mut self, path: PathTag, tag: usize) {
+    fn drop_waiting(&mut self, path: PathTag, tag: usize) {
         let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == path) else {
             return self.violate(Violation::Stray);
         };
@@ -388,7 +388,7 @@ impl World<'_> {
                 self.server.paths[i].inflight += 1;
                 self.serve(attempt, io, arrival);
             }
-            Arrive::Wait { .. } if late && self.bug != Some(Bug::GhostCloses) => {}
+            Arrive::Wait { .. } if late && self.bug != Some(Bug::AbandonedCloses) => {}
             Arrive::Wait {
                 next,
                 close,
@@ -399,7 +399,7 @@ impl World<'_> {
                 self.server.paths[i].waiting[tag] = Some((io, arrival));
                 self.server.owners[tag] = next.to_bits();
                 if let Some(d) = displaced {
-                    self.drop_parked(d, tag);
+                    self.drop_waiting(d, tag);
                     self.give_up(d);
                 }
                 self.give_up(close);

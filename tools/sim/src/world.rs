@@ -130,7 +130,7 @@ pub enum Bug {
     /// The server answers a fence though it may still take requests that had arrived.
     HastyFence,
     /// A request that had arrived by a path that is being closed counts as the client's latest.
-    GhostCloses,
+    AbandonedCloses,
     /// After requests failed, the client lets a path take requests without a fence.
     NoOlder,
     /// The same, if only the epoch of the request that failed is fenced.
@@ -144,9 +144,9 @@ pub enum Bug {
     /// The client takes an answer by a path that it has failed.
     LateAnswer,
     /// The client sends requests of an earlier generation.
-    OldLife,
+    OldGeneration,
     /// The client forgets to requeue when a fence is answered.
-    NoPump,
+    NoRequeue,
     /// The server closes all attempts before the one that carries a fence of abandoned requests.
     WideFence,
     /// The client does not look at the limit of attempts.
@@ -156,11 +156,11 @@ pub enum Bug {
     /// The client counts on after a success.
     NoReset,
     /// The client never waits before the next attempt.
-    AlwaysHurry,
+    AlwaysReconnectNow,
     /// The client sends what was built in another phase of the session generation.
     NoLook,
     /// The client puts such requests on the requeue list.
-    ParkStale,
+    RequeueStale,
     /// The driver reads the phase after the number of the device.
     LateStage,
     /// The driver takes the answer of a server that is not the present one.
@@ -172,22 +172,22 @@ impl Bug {
     pub const ALL: [Bug; 20] = [
         Bug::NoFence,
         Bug::HastyFence,
-        Bug::GhostCloses,
+        Bug::AbandonedCloses,
         Bug::NoOlder,
         Bug::NoOlderIfFenced,
         Bug::NoDrain,
         Bug::AlwaysServe,
         Bug::LostWakeup,
         Bug::LateAnswer,
-        Bug::OldLife,
-        Bug::NoPump,
+        Bug::OldGeneration,
+        Bug::NoRequeue,
         Bug::WideFence,
         Bug::NoLimit,
         Bug::NoCount,
         Bug::NoReset,
-        Bug::AlwaysHurry,
+        Bug::AlwaysReconnectNow,
         Bug::NoLook,
-        Bug::ParkStale,
+        Bug::RequeueStale,
         Bug::LateStage,
         Bug::OldAnswer,
     ];
@@ -211,7 +211,7 @@ pub(crate) struct Req {
 
 /// After the last fault everything has to be well again within this: the server's time-out for
 /// connections that nobody completes, and some more.
-const PATIENCE: Time = 120_000 * MS;
+const TIME_LIMIT: Time = 120_000 * MS;
 /// More events than any run has that ends.
 const MANY: u32 = 400_000;
 
@@ -353,7 +353,7 @@ impl<'a> World<'a> {
         self.client_start();
         let quiet = self.sch.quiet();
         let last_request = self.sch.requests.last().map_or(0, |q| q.at);
-        let deadline = quiet.max(last_request) + self.sch.queue_timeout + PATIENCE;
+        let deadline = quiet.max(last_request) + self.sch.queue_timeout + TIME_LIMIT;
         let mut events = 0;
         while let Some(Reverse((when, _, place))) = self.heap.pop() {
             self.now = when;

@@ -89,7 +89,7 @@ fn mistakes_are_found() {
 /// any more, but its first attempt is still on the disk when a later write is made. Schedules come
 /// upon that by themselves, more than once.
 #[test]
-fn a_request_that_was_fenced_leaves_a_ghost() {
+fn a_request_that_was_fenced_is_executed_late() {
     let found = (0..30_000)
         .map(|seed| Schedule::with_mode(seed, Mode::Ext))
         .map(|sch| run(&sch, Some(Bug::NoOlderIfFenced)))

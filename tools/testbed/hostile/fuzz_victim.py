@@ -9,12 +9,12 @@ import time
 
 from . import report
 from .hear_lies import Server
-from .victim import ADDRESS, PATIENCE, Stuck, Victim
+from .victim import ADDRESS, TIME_LIMIT, Stuck, Victim
 
 # How long a user waits for his disk.
 BRIEFLY = 3.0
 # Unmapping by force gives the requests in flight 10 s, and the server 30 s to answer CLOSE.
-FORCED = 2 * PATIENCE
+FORCED = 2 * TIME_LIMIT
 # How much longer it may take until something was read at all, on a machine that is slow.
 LONGER = 300.0
 

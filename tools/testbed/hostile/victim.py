@@ -17,7 +17,7 @@ ADDRESS = "10.0.1.1"
 CTL = "/sys/class/ibnbd-client/ctl/map_device"
 SESSIONS = "/sys/class/ibtrs-client"
 # A request that nobody answers ends after the time that its session waits.
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 MINE = 0x5A
 # So long that the read's own memory is registered, and so short that its data lands in a buffer.
 LONG, SHORT = 8192, 4096
@@ -29,7 +29,7 @@ class Stuck(AssertionError):
     """A call of a user does not come back."""
 
 
-def in_time(call, seconds: float = PATIENCE):
+def in_time(call, seconds: float = TIME_LIMIT):
     """What call() gives, as long as it comes back in time.  The thread of one that does
     not is left to itself."""
     outcome = {}
@@ -50,7 +50,7 @@ def in_time(call, seconds: float = PATIENCE):
     return outcome["value"]
 
 
-def error_of(call, seconds: float = PATIENCE) -> str:
+def error_of(call, seconds: float = TIME_LIMIT) -> str:
     """The name of the error that a call ends with, "OK" without one."""
     try:
         in_time(call, seconds)
@@ -77,7 +77,7 @@ def write_or_be_killed(path: str, text: bytes, seconds: float) -> str:
             break
         if time.monotonic() > deadline and not killed:
             os.kill(child, signal.SIGKILL)
-            killed, deadline = True, time.monotonic() + PATIENCE
+            killed, deadline = True, time.monotonic() + TIME_LIMIT
         elif time.monotonic() > deadline:
             raise Stuck("a user who was killed while he maps does not end")
         time.sleep(0.01)
@@ -105,7 +105,7 @@ class Victim:
     def line(self) -> bytes:
         return (f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port} device_path={self.device}").encode()
 
-    def map(self, seconds: float = PATIENCE) -> str:
+    def map(self, seconds: float = TIME_LIMIT) -> str:
         """Maps the disk, in a process that is killed after that time; the name of the
         error, "OK" or "KILLED"."""
         before = disks()
@@ -163,12 +163,12 @@ class Victim:
     def is_filled(self, since: int = 0) -> bool:
         return self.page[since:] == bytes([MINE]) * (len(self.page) - since)
 
-    def read(self, length: int = LONG, at: int = SPOT, seconds: float = PATIENCE) -> str:
+    def read(self, length: int = LONG, at: int = SPOT, seconds: float = TIME_LIMIT) -> str:
         """Reads past the page cache to the start of `page`; the name of the error, or "OK"."""
         fd = self._descriptor()
         return error_of(lambda: os.preadv(fd, [memoryview(self.page)[:length]], at), seconds)
 
-    def write(self, length: int = 4096, at: int = SPOT, seconds: float = PATIENCE) -> str:
+    def write(self, length: int = 4096, at: int = SPOT, seconds: float = TIME_LIMIT) -> str:
         fd = self._descriptor()
         return error_of(lambda: os.pwritev(fd, [memoryview(self.page)[:length]], at), seconds)
 
@@ -178,7 +178,7 @@ class Victim:
         thread.start()
         return thread
 
-    def unmap_disk(self, seconds: float = PATIENCE) -> None:
+    def unmap_disk(self, seconds: float = TIME_LIMIT) -> None:
         """Unmaps by force."""
         if self.disk is not None:
             said = error_of(lambda: self.attribute("ibnbd/unmap_device", "force"), seconds)
@@ -194,7 +194,7 @@ class Victim:
             os.close(self.fd)
             self.fd = -1
         self.unmap_disk()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIME_LIMIT
         while os.path.exists(f"{SESSIONS}/{self.name}"):
             assert time.monotonic() < deadline, "the session stays when its disk has gone"
             time.sleep(0.05)

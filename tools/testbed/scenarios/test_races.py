@@ -32,7 +32,7 @@ def race(guest, pairs: list[str], seed: int) -> dict:
         guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
     job = guest.start(f"exec python3 /tmp/races.py {BUDGET} {SECONDS} {seed} {' '.join(pairs)}")
     try:
-        words = job.wait(BUDGET + 4 * races.PATIENCE, check=False)
+        words = job.wait(BUDGET + 4 * races.TIME_LIMIT, check=False)
     finally:
         print(job.text, flush=True)
     assert words.ok, f"IBTRS_SEED={seed}: {words[-3000:]}"

@@ -274,7 +274,7 @@ EVENTS = {
     "client": {
         "path_state": rf"{PATH} from=connected to=closing", "submit": rf"{PATH} tag=\d+ write bytes=4\d{{3}}$",
         "complete": rf"{PATH} tag=\d+ error=0 ns=[1-9]\d+", "failover": r"session=demo tag=\d+ epoch=\d+",
-        "park": r"session=demo tag=\d+ epoch=0", "fence": FENCE, "fence_done": FENCE,
+        "requeue": r"session=demo tag=\d+ epoch=0", "fence": FENCE, "fence_done": FENCE,
     },
     "server": {
         "path_state": rf"{PATH} from=connected to=closing", "request": rf"{PATH} tag=\d+ write bytes=4\d{{3}}$",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests at a gate that is moved, in every order of the steps of those who do it.
+//! Requests are submitted while other threads change the queue state, in every order of their steps.
 
 #[path = "../../ibtrs/tests/interleave/mod.rs"]
 mod interleave;
@@ -20,22 +20,22 @@ struct World {
     device_id: u32,
     queued_here: Option<()>,
     queued: u32,
-    /// The server was told of another life: the old number means something else.
+    /// The server has opened the device again: the old number means something else.
     reopened: bool,
     sent: u32,
     failed: u32,
-    /// Threads that may move the gate yet.
-    movers: usize,
+    /// Threads that may still change the queue state.
+    changers: usize,
 }
 
 /// What may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// Who puts a request aside does not look again.
+    /// A submitter that queues a request does not read the state again.
     LooksOnce,
-    /// The gate opens before the number is stored.
-    OpensEarly,
+    /// The queue goes live before the device number is stored.
+    LiveTooEarly,
 }
 
 struct View<'a>(&'a Stage<World>);
@@ -81,7 +81,7 @@ impl Disk for View<'_> {
 /// The request, whenever it is queued, until it is sent or fails.
 fn submitter(view: &View<'_>, wrong: Wrong) {
     loop {
-        view.0.wait(|w| w.queued > 0 || w.movers == 0);
+        view.0.wait(|w| w.queued > 0 || w.changers == 0);
         if view.0.act(|w| w.queued == 0) {
             // Nobody queues it any more.
             return;
@@ -110,10 +110,10 @@ fn submitter(view: &View<'_>, wrong: Wrong) {
     }
 }
 
-/// The server has forgotten the device, and opens it again.
+/// The server has lost the session, and opens the device again.
 fn opener(view: &View<'_>, wrong: Wrong) {
     view.0.act(|w| w.reopened = true);
-    if wrong == Wrong::OpensEarly {
+    if wrong == Wrong::LiveTooEarly {
         dispatch::set_state(view, QueueState::Live);
         view.set_device_id(NEW);
     } else {
@@ -131,18 +131,18 @@ fn play(threads: &[Thread<World>], check: impl Fn(&World)) -> Result<usize, Stri
         reopened: false,
         sent: 0,
         failed: 0,
-        movers: threads.len() - 1,
+        changers: threads.len() - 1,
     };
     explore(world, threads, check)
 }
 
-/// A thread that moves the gate.
-macro_rules! mover {
+/// A thread that changes the queue state.
+macro_rules! changer {
     ($action:expr) => {
         |stage| {
             let action: fn(&View<'_>) = $action;
             action(&View(stage));
-            stage.act(|w| w.movers -= 1);
+            stage.act(|w| w.changers -= 1);
         }
     };
 }
@@ -153,10 +153,10 @@ fn all_over(w: &World) {
 }
 
 #[test]
-fn a_request_waits_for_the_gate_and_no_longer() {
+fn a_request_waits_until_the_queue_is_live_and_no_longer() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| opener(view, Wrong::Nothing)),
+        changer!(|view| opener(view, Wrong::Nothing)),
     ];
     let states = play(&threads, |w| {
         all_over(w);
@@ -169,8 +169,8 @@ fn a_request_waits_for_the_gate_and_no_longer() {
 fn a_disk_goes_while_requests_wait() {
     let threads: [Thread<World>; 3] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| opener(view, Wrong::Nothing)),
-        mover!(|view| dispatch::fail_all(view)),
+        changer!(|view| opener(view, Wrong::Nothing)),
+        changer!(|view| dispatch::fail_all(view)),
     ];
     let states = play(&threads, all_over);
     assert!(states.unwrap() > 50);
@@ -180,7 +180,7 @@ fn a_disk_goes_while_requests_wait() {
 fn no_request_waits_for_a_disk_that_is_gone() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| dispatch::fail_all(view)),
+        changer!(|view| dispatch::fail_all(view)),
     ];
     let states = play(&threads, |w| {
         all_over(w);
@@ -193,7 +193,7 @@ fn no_request_waits_for_a_disk_that_is_gone() {
 fn requests_fail_when_they_have_waited_too_long() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| dispatch::set_state(view, QueueState::Failing)),
+        changer!(|view| dispatch::set_state(view, QueueState::Failing)),
     ];
     let states = play(&threads, |w| {
         all_over(w);
@@ -203,20 +203,20 @@ fn requests_fail_when_they_have_waited_too_long() {
 }
 
 #[test]
-fn who_does_not_look_again_is_found() {
+fn a_submitter_that_does_not_look_again_is_found() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::LooksOnce),
-        mover!(|view| opener(view, Wrong::Nothing)),
+        changer!(|view| opener(view, Wrong::Nothing)),
     ];
     let wrong = play(&threads, all_over).unwrap_err();
     assert!(wrong.contains("the request is lost"), "{wrong}");
 }
 
 #[test]
-fn a_gate_that_opens_early_is_found() {
+fn a_queue_that_goes_live_early_is_found() {
     let threads: [Thread<World>; 2] = [
         |stage| submitter(&View(stage), Wrong::Nothing),
-        mover!(|view| opener(view, Wrong::OpensEarly)),
+        changer!(|view| opener(view, Wrong::LiveTooEarly)),
     ];
     let wrong = play(&threads, all_over).unwrap_err();
     assert!(wrong.contains("another device's number"), "{wrong}");

@@ -88,7 +88,7 @@ fn numbers_for_the_atomic() {
 
 /// One chunk number, as a driver drives it, with paths 1..=4.
 #[derive(Default)]
-struct Shell {
+struct Driver {
     word: u32,
     waiting: [bool; 5],
     /// Requests of a path that it has to wait for.
@@ -97,7 +97,7 @@ struct Shell {
     serving: Option<PathTag>,
 }
 
-impl Shell {
+impl Driver {
     fn word(&self) -> ChunkOwner {
         ChunkOwner::from_bits(self.word)
     }
@@ -122,7 +122,7 @@ impl Shell {
                 assert!(!std::mem::replace(&mut self.waiting[i], true));
                 self.word = next.to_bits();
                 if let Some(d) = displaced {
-                    self.drop_parked(d);
+                    self.drop_waiting(d);
                     self.close(d);
                 }
                 self.close(close);
@@ -131,7 +131,7 @@ impl Shell {
         }
     }
 
-    fn drop_parked(&mut self, path: PathTag) {
+    fn drop_waiting(&mut self, path: PathTag) {
         let i = usize::from(path.get());
         assert!(std::mem::take(&mut self.waiting[i]), "taken twice");
         self.inflight[i] -= 1;
@@ -168,7 +168,7 @@ impl Shell {
         }
         if let Leave::Left(next) = self.word().leave(path) {
             self.word = next.to_bits();
-            self.drop_parked(path);
+            self.drop_waiting(path);
         }
     }
 
@@ -186,7 +186,7 @@ proptest! {
     /// taken twice, and in the end the number is free.
     #[test]
     fn one_at_a_time(events in prop::collection::vec((0u8..6, 1u16..5), 0..200)) {
-        let mut s = Shell::default();
+        let mut s = Driver::default();
         for (what, path) in events {
             match what {
                 0 | 1 => s.arrive(tag(path)),

@@ -144,7 +144,7 @@ fn requests_wait_for_a_path_until_the_timeout() {
 }
 
 #[test]
-fn ghosts_are_fenced_off_before_the_next_path() {
+fn abandoned_writes_are_fenced_off_before_the_next_path() {
     let mut f = Failover::new();
     let ext = server(1, 1);
     let early = f.begin().unwrap();
@@ -254,7 +254,7 @@ fn identity() {
 }
 
 #[test]
-fn another_life() {
+fn a_lost_session() {
     let mut f = Failover::new();
     let a = up(&mut f, server(1, 1));
     assert_eq!(f.call(), None, "the first connect is not told");
@@ -487,7 +487,7 @@ proptest! {
 
 /// What was built in one phase is sent in no other, and does not wait as if it had been.
 #[test]
-fn requests_belong_to_their_stage() {
+fn requests_belong_to_their_generation() {
     let mut f = Failover::new();
     let new = f.phase();
     assert_ne!(new, Phase::NONE);
@@ -496,7 +496,7 @@ fn requests_belong_to_their_stage() {
     assert_eq!(Phase::NONE.look(new), Look::Requeue);
     assert_eq!(new.look(new), Look::Submit);
     assert_eq!(f.may_requeue(new), Ok(()));
-    // The same server again: the same stage.
+    // The same server again: the same generation.
     let a = up(&mut f, server(1, 1));
     let first = f.phase();
     assert_eq!(first, new);
@@ -530,7 +530,7 @@ fn requests_belong_to_their_stage() {
 }
 
 #[test]
-fn nothing_is_parked_without_hope() {
+fn nothing_is_queued_without_hope() {
     let mut f = Failover::new();
     let a = up(&mut f, server(1, 1));
     let phase = f.phase();

@@ -500,7 +500,7 @@ fn remove_always_ends() {
     }
 }
 
-/// Who waits, who hurries, who wakes the attempt: exactly on these steps.
+/// The steps that wait, reconnect now, or wake the attempt, and no others.
 #[test]
 fn client_reconnect_actions() {
     use c::{Action, Event, State};
