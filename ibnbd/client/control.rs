@@ -89,7 +89,7 @@ fn store_map_device(mut ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result
     map(ctx.data(), line)
 }
 
-/// What could not be done, and why.
+/// The step that failed, and the reason.
 struct Failure(&'static str, Error);
 
 /// Turns an error into a failure to do `what`.
@@ -97,8 +97,7 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
     move |error| Failure(what, error)
 }
 
-/// Maps a device. What goes wrong is said in one line of the log, and leaves
-/// nothing behind.
+/// Maps a device. A failure is reported in one line of the log and leaves nothing behind.
 ///
 /// # Context
 ///

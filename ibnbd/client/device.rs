@@ -119,15 +119,15 @@ kx::impl_has_work! {
 
 struct Inner {
     standing: Standing,
-    /// What the server said of the device, the last time that it was this one.
+    /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
-    /// What its cache has lived through, as far as that is known.
+    /// The cache generation, as far as the server has told it.
     cache_run: Identity,
     /// The session generation that `standing` is about.
     generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
     disk: Option<Arc<GenDisk<Queue>>>,
-    /// What user space sees.
+    /// The state that user space sees.
     shown: DevState,
     pending_uevents: PendingUevents,
     /// When the server was asked what has changed.
@@ -220,8 +220,8 @@ impl Device {
         self.inner.lock().shown
     }
 
-    /// Sets the disk that user space sees from now on; its uevents are sent when this
-    /// returns. Or that it is unmapped: then nobody does anything with the disk any more.
+    /// Sets the disk that user space sees from now on; its uevents have been sent when this
+    /// returns. `None` stands for an unmapped disk, which the device does not touch again.
     ///
     /// # Context
     ///
@@ -316,8 +316,7 @@ impl Device {
         let answer = session::open_device(self.io.transport(), name, self.access);
         let mut inner = self.inner.lock();
         if inner.generation != generation {
-            // That was another server, so to say; somebody has seen to it that the
-            // new one is asked.
+            // The session was lost meanwhile; the loss has already queued another OPEN.
             return Err(EAGAIN);
         }
         let rsp = match answer {

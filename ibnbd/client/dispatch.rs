@@ -57,7 +57,7 @@ pub(crate) struct Traits {
     pub(crate) group: Arc<DiskGroup>,
     /// The server's number of the device.
     pub(crate) device_id: u32,
-    /// Nobody may write.
+    /// The disk is read-only.
     pub(crate) read_only: bool,
     /// The server wants priorities.
     pub(crate) prio: bool,
@@ -134,7 +134,7 @@ impl DiskQueue {
         &self.fair_share
     }
 
-    /// Returns whether nobody may write.
+    /// Returns whether the disk is read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }

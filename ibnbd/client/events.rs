@@ -58,7 +58,7 @@ impl EventHandler {
             }? Error),
             GFP_KERNEL,
         )?;
-        // Who learns that the session is back takes it.
+        // The handler takes this lock when the session is connected again.
         in_reclaim(|| drop(this.inner.lock()));
         Ok(this)
     }
@@ -71,7 +71,7 @@ impl EventHandler {
 
     /// Returns how often the server has lost the session.
     ///
-    /// What it said of a device holds as long as this stays the same.
+    /// The server's description of a device is valid as long as this number stays the same.
     pub(crate) fn generation(&self) -> u32 {
         self.inner.lock().generation
     }
@@ -79,7 +79,7 @@ impl EventHandler {
     /// Adds a device that was opened in the given session generation.
     pub(crate) fn add(&self, device: &Arc<Device>, generation: u32) -> Result {
         let mut inner = self.inner.lock();
-        // Nobody waits for memory under this lock: it may be had back only by what the disks write.
+        // No allocation under this lock may wait: reclaim may depend on writes of these very disks.
         inner.devices.push(device.clone(), GFP_NOWAIT)?;
         let session_lost = inner.generation != generation;
         if session_lost {

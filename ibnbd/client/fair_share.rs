@@ -126,7 +126,7 @@ impl Admission {
     }
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 pub(crate) enum Entry {
     /// It is to be submitted now.
     Go(Request<Queue>),
@@ -170,7 +170,7 @@ impl FairShare {
     fn is_contended(&self, now_ns: u64) -> bool {
         let now_ms = now_ns / 1_000_000;
         let group = &*self.group_ref.0;
-        // What others look at, too, is written once in a millisecond.
+        // Fields that all disks of the group read are written at most once in a millisecond.
         if self.seen_ms.load(Relaxed) != now_ms {
             self.seen_ms.store(now_ms, Relaxed);
             if group.last.load(Relaxed) != self.number {
@@ -203,7 +203,7 @@ impl FairShare {
         let Some(place) = self.places.get(tag) else {
             return Entry::Go(rq);
         };
-        // Under the lock, so that who finds the tag finds the request.
+        // Under the lock, so that a task that finds the tag also finds the request.
         match place.put((rq, queue)) {
             Ok(()) if inner.waiting.push(tag) => Entry::Waits,
             Ok(()) => match place.take() {

@@ -31,10 +31,10 @@
 //! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner`
 //! is held for moments only, and nothing is locked under it.
 //!
-//! Nobody waits for a disk under a lock that is needed to bring its session back: these are
-//! `Device::asking`, `Device::inner` and `EventHandler::inner`. Under them nothing is
-//! allocated but inside of [`NoIo`](kx::mm::NoIo), and no uevent is sent: see [`device`].
-//! Lockdep knows, by [`in_reclaim`](kx::mm::in_reclaim).
+//! No task waits for a disk while it holds a lock that is needed to bring the session back: these
+//! are `Device::asking`, `Device::inner` and `EventHandler::inner`. Allocations under them happen
+//! inside of [`NoIo`](kx::mm::NoIo), and no uevent is sent: see [`device`].
+//! [`in_reclaim`](kx::mm::in_reclaim) tells lockdep about them.
 
 #![deny(unsafe_code)]
 
@@ -85,11 +85,11 @@ impl kernel::Module for ClientModule {
 
 impl Drop for ClientModule {
     fn drop(&mut self) {
-        // Nobody maps or unmaps now: that keeps the module loaded. Links go before
+        // No mapping can begin or end now, as that would keep the module loaded. Links go before
         // the folder that they are in.
         self.registry.unmap_all();
         drop(self.control.take());
-        // What users left behind has references to the registry.
+        // Disks that are still mapped hold references to the registry.
         self.registry.jobs().flush();
         // The registry goes last, and waits for the last disk.
     }

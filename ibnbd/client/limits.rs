@@ -24,7 +24,7 @@ const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 /// counts as unknown.
 const MAX_HINT_BYTES: u32 = 8 << 20;
 
-/// What a session can carry.
+/// The largest request that the session can carry.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier {
     max_io_bytes: u32,

@@ -45,7 +45,7 @@ pub(crate) struct Mapping {
     opened: Opened,
 }
 
-/// What the rest of the system sees, in the order in which it goes.
+/// The parts that the rest of the system sees, in the order of their removal.
 struct Parts {
     link: Option<Link<Arc<PlainDir>>>,
     dir: Dir<Arc<Mapping>>,
@@ -157,8 +157,8 @@ impl Mapping {
     /// Unmaps the disk: removes it, and has the server close the device when the
     /// last reference to the mapping is dropped.
     ///
-    /// Who calls this in one of the disk's own files leaves that in `leave`, which
-    /// is called once it is sure that the disk goes.
+    /// A caller inside one of the disk's own files leaves that file in `leave`, which is called
+    /// once it is certain that the disk goes.
     ///
     /// # Context
     ///
@@ -167,11 +167,11 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if the disk is open, unless `force` is set; `EALREADY` if it is
-    /// being unmapped; what `leave` returns.
+    /// `EBUSY` if the disk is open, unless `force` is set; `EALREADY` if the disk is being
+    /// unmapped; the error of `leave`.
     pub(crate) fn unmap(&self, force: bool, leave: impl FnOnce() -> Result) -> Result {
         self.with_disk(|disk| disk.begin_removal(force))?;
-        // Not under the lock: it may wait for others who want that.
+        // Without the lock: `leave` may wait for tasks that want it.
         if let Err(error) = leave() {
             self.with_disk(|disk| {
                 disk.cancel_removal();
@@ -183,10 +183,10 @@ impl Mapping {
         drop(link);
         if force {
             self.device().io().set_gone();
-            // Nobody hands requests on any more that have seen the disk before.
+            // Waits for submitters that saw the disk before this.
             drop(disk.quiesce());
             self.opened.session().transport().recheck();
-            // Before anything that waits: it may wait for memory, and that for these requests.
+            // First, because later steps may wait for memory, and reclaim for these requests.
             self.device().begin_forcing();
             disk.mark_dead();
         }

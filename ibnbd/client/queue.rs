@@ -96,8 +96,8 @@ fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> 
     }
 }
 
-/// Returns whether an operation can be done durably on a disk whose cache the block
-/// layer does not know of: what has no such form, it does by writing.
+/// Returns whether the operation can be made durable on a disk whose cache the block layer does not
+/// know: an operation without a durable form is done by writing.
 fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
     !(disk.is_write_through() && matches!(op, WireOp::WriteZeroes | WireOp::SecureErase))
 }
@@ -217,11 +217,11 @@ impl IoOperations for Queue {
     }
 }
 
-/// Notes what a request that the server has carried out means for what is durable.
+/// Records the effect of a completed request on the unflushed writes of the disk.
 ///
 /// # Errors
 ///
-/// `ESTALE` if that was lost since.
+/// `ESTALE` if the server's write cache was lost since, and the write with it.
 fn answered(rq: &Request<Queue>) -> Result {
     let disk = rq.queue_data();
     let generation = rq.pdu().generation;
@@ -231,7 +231,7 @@ fn answered(rq: &Request<Queue>) -> Result {
                 .flushed(generation, u16::try_from(rq.tag())?);
             Ok(())
         }
-        // What was discarded may be there or not.
+        // Discarded data may be there or not, so a loss changes nothing.
         None | Some(Op::Read | Op::Discard) => Ok(()),
         Some(Op::Write | Op::WriteZeroes | Op::SecureErase) => {
             if is_durable(disk, rq) {
@@ -247,29 +247,29 @@ fn answered(rq: &Request<Queue>) -> Result {
 fn end(rq: Request<Queue>, result: Result) {
     let cancelled = rq.queue_data().timeouts().ends(rq.tag());
     match result {
-        // Nobody waits for it any more.
+        // The user of a cancelled request has had its error.
         Err(_) if cancelled => rq.end(Status::TIMEOUT),
         // The server has lost the session, or the data that it had written.
         Err(ESTALE) => rq.requeue(),
-        // Some disks find out only when they are asked, and so do we.
+        // Some disks reject an operation only when they execute it.
         Err(EOPNOTSUPP) => rq.end_unsupported(),
         result => rq.end(Status::from(result)),
     }
 }
 
-/// What has become of a request that was to be submitted.
+/// The result of a submission.
 enum Outcome {
-    /// It is under way.
+    /// Sent, or with the transport until a path is there.
     Sent,
-    /// It is kept until later, or with the block layer again.
+    /// Queued by the driver, or handed back to the block layer.
     Elsewhere,
-    /// It ends, or is tried again, as the status says.
+    /// The request ends, or is dispatched again, as the status says.
     Refused(Request<Queue>, Status),
 }
 
 /// Submits an admitted request.
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
-    // Before the device's number is looked at.
+    // Before the device's number is read.
     let generation = disk.transport().generation();
     let device_id = match disk.dispatch() {
         Dispatch::Send(device_id) => device_id,

@@ -67,8 +67,8 @@ enum State {
     Closing,
 }
 
-/// What keeps a name from being mapped twice, and a number from being given
-/// twice.
+/// The entry of a mapping. It keeps the device from being mapped twice and the number from being
+/// given out twice.
 struct Place {
     number: u32,
     session: CString,

@@ -133,7 +133,7 @@ impl Session {
         &self.group
     }
 
-    /// Returns what happens to the session, and to whom.
+    /// Returns the handler of session events, which knows the devices.
     pub(crate) fn events(&self) -> &Arc<EventHandler> {
         &self.events
     }
@@ -143,7 +143,7 @@ impl Session {
         self.transport.nr_poll_queues()
     }
 
-    /// Returns whether the server looks at the priority of requests.
+    /// Returns whether the server honours the priority of requests.
     pub(crate) fn wants_prio(&self) -> bool {
         self.version >= PRIO_VERSION
     }

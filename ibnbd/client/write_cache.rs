@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server's write cache may lose.
+//! The writes that the server's write cache may lose.
 //!
 //! A power failure of the server loses writes that were not flushed, while the clients that
 //! wrote them live on. A later flush has to fail then; see [`ibnbd_proto::unflushed`].
@@ -59,8 +59,8 @@ impl WriteCache {
 
     /// Returns what it was before.
     fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<Record, E> {
-        // ORDERING: What this is about has happened: an answer has come, or those who want a
-        // flush have seen their writes end.
+        // ORDERING: The event has happened before the call: an answer has arrived, or the tasks
+        // that want a flush have seen their writes end.
         let mut bits = self.record.load(Relaxed);
         loop {
             let before = Record::from_bits(bits);
@@ -96,9 +96,9 @@ impl WriteCache {
     /// When it was lost since; it is to be sent again.
     #[inline]
     pub(crate) fn written(&self, generation: u32) -> Result<(), Late> {
-        // ORDERING: An answer of before it changed is known by its run.
+        // ORDERING: The cache generation tells answers from before the change.
         let safe = self.safe.load(Relaxed);
-        // For most of them this changes nothing.
+        // For most writes the record stays as it is.
         self.update(|record| {
             let next = record.written(generation)?;
             Ok(if safe { record } else { next })
@@ -127,7 +127,8 @@ impl WriteCache {
         matters
     }
 
-    /// Tells whether a flush has to fail, as it would vouch for what may be lost; then it does.
+    /// Tells whether a flush has to fail because unflushed writes may be lost; the loss then counts
+    /// as reported.
     pub(crate) fn fails_flush(&self) -> bool {
         if self.loss.load(Relaxed) == WHOLE {
             return false;

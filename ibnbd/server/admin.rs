@@ -67,7 +67,7 @@ enum Reply {
 type OpenAnswer = [u8; OPEN_RSP_LONG_LEN];
 
 impl Reply {
-    /// Returns the bytes for a client that wants so many.
+    /// Returns the message, cut to the `wanted` bytes that the client has room for.
     fn bytes(&self, wanted: usize) -> &[u8] {
         match self {
             Self::SessInfo(bytes) => bytes,
@@ -115,7 +115,7 @@ pub(crate) fn refused(session: &Session, error: MsgError) -> Error {
 /// Why a device is not opened.
 struct Refusal {
     error: Error,
-    /// What is wrong, where the error does not say it.
+    /// The reason, where the errno alone does not give it.
     why: &'static str,
 }
 

@@ -35,7 +35,7 @@ use kx::blk::{
     OpenSpec, //
 };
 
-/// Who claims the devices that clients write to.
+/// The holder of the exclusive claim on devices that clients write to.
 static HOLDER: Holder = Holder::new();
 
 /// An open device of a session.
@@ -70,7 +70,8 @@ impl Opened {
     pub(crate) fn open(exports: &Arc<Exports>, dev: u32, access: Access) -> Result<Self> {
         let spec = OpenSpec {
             write: access.writes(),
-            // Shared by all that clients write to, and by nobody else.
+            // One holder for all devices that clients write to: a second claim by the server
+            // succeeds, one by any other user of the machine fails.
             holder: access.claims().then_some(&HOLDER),
         };
         let bdev = BlockDevice::open(dev, spec)?;
@@ -118,7 +119,7 @@ impl Opened {
 
     /// Returns whether the size is another one than the client was told.
     pub(crate) fn has_new_size(&self) -> bool {
-        // ORDERING: Whoever sees an old value tells the client once more than needed.
+        // ORDERING: A reader of an old value sends the client one notice too many.
         self.reported.load(Relaxed) != self.bdev.capacity_sectors()
     }
 

@@ -35,7 +35,7 @@ struct Export {
     /// Its number in this kernel.
     dev: u32,
     users: Users,
-    /// What the operator sees of it.
+    /// The export's directory in sysfs.
     dir: Option<ExportDir>,
 }
 
@@ -102,7 +102,7 @@ impl Exports {
             .lock()
             .find(user.dev)
             .and_then(|export| export.dir.as_ref()?.unlinked());
-        // Not under the lock: it waits for who opens the device, and the device may be slow.
+        // Without the lock: this waits for tasks that open the device, and the device may be slow.
         let link = unlinked.and_then(|dir| sysfs::link(dir, bdev).ok());
         if let Some(link) = link {
             let mut inner = self.inner.lock();
@@ -168,7 +168,7 @@ fn boot_id() -> Result<KVec<u8>> {
     Ok(id)
 }
 
-/// A user of an export, who leaves it when this is dropped.
+/// A use of an export, which ends when this is dropped.
 pub(crate) struct User {
     exports: Arc<Exports>,
     dev: u32,
@@ -180,7 +180,7 @@ impl User {
     ///
     /// # Context
     ///
-    /// May sleep. Who drops the directory must not hold a lock that its files take.
+    /// May sleep. The task that drops the directory must not hold a lock that its files take.
     pub(crate) fn show(&self, view: &Arc<View>) -> Option<Dir<Arc<View>>> {
         let mut inner = self.exports.inner.lock();
         let dir = inner.find(self.dev)?.dir.as_ref()?;
@@ -205,7 +205,7 @@ impl Drop for User {
         if let Some(export) = inner.find(self.dev) {
             export.users.leave(self.access);
         }
-        // Under the lock, so that whoever comes next finds the name free.
+        // Under the lock, so that the next open finds the name free.
         inner.list.retain(|export| !export.users.is_empty());
     }
 }

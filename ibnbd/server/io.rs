@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use ibtrs_proto::errno::Errno;
 
-    /// What a disk of the server ends a request with is what the client's disk ends
-    /// it with: there and back by the nine bits that an answer has for it.
+    /// The client's disk ends a request with the status of the server's disk, although an answer
+    /// has only nine bits for it.
     #[test]
     fn every_status_travels() {
         assert_eq!(Status::OK.to_result(), Ok(()));

@@ -76,8 +76,8 @@ struct ServerModule {
     _works: Works,
 }
 
-/// What is done for sessions, also when they have gone: the ends of functions that have answered
-/// the last message, or taken a device away. None of that is left when this was dropped.
+/// The queue that finishes work for sessions, even after they are gone: sending the last answer,
+/// removing a device. The queue is empty once this is dropped.
 struct Works(Arc<Queue>);
 
 impl Drop for Works {

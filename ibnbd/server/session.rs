@@ -70,7 +70,8 @@ pub(crate) fn search_path() -> Result<&'static str, PathError> {
 /// The service that sessions come to.
 pub(crate) struct Service {
     exports: Arc<Exports>,
-    /// Where devices are watched and closed. Whoever drops the service flushes it afterwards.
+    /// The queue that watches and closes devices. The owner of the service flushes it after
+    /// dropping the service.
     queue: Arc<Queue>,
 }
 
@@ -117,7 +118,7 @@ pub(crate) struct OpenDevice {
     pub(crate) dev: u32,
     /// As the client named it.
     pub(crate) name: CString,
-    /// What the operator sees of it. Before what it is in.
+    /// The device's directory in sysfs; dropped before the directory that contains it.
     pub(crate) _dir: Option<Dir<Arc<View>>>,
     pub(crate) device: PercpuOwner<Opened>,
 }
@@ -343,12 +344,12 @@ impl Session {
             return Ok(None);
         };
         if let Err(error) = self.publish(&open) {
-            // There is room for it. I/O has never ceased to find it.
+            // The table has room for the device, which I/O could find all the time.
             let _ = open.insert(device);
             return Err(error);
         }
-        // ORDERING: As in the drop of `Closing`. Under the lock, so that nobody misses the device
-        // in both counts.
+        // ORDERING: As in the drop of `Closing`. Under the lock, so that the device is always in
+        // one of the two counts.
         self.closing.fetch_add(1, Relaxed);
         Ok(Some(device))
     }
@@ -372,7 +373,7 @@ impl Session {
     }
 }
 
-/// What the transport hands requests to.
+/// The receiver of the session's requests.
 struct Handle {
     session: Arc<Session>,
     /// Where the session's administrative messages are served, one after the other.
@@ -407,9 +408,9 @@ impl ServiceSession for Handle {
         self.session.watch.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
-        // Each message of the session was answered: what is left are ends of functions. Those of
-        // other sessions are on `closers`, too, and may wait for their disks, so that is not
-        // flushed here.
+        // Each message of the session was answered; only the last instructions of those works are
+        // left. `closers` also has works of other sessions, which may wait for their disks, so it
+        // is not flushed here.
         self.messages.flush();
         self.session.close_all();
     }

@@ -124,7 +124,7 @@ impl ExportDir {
 ///
 /// # Context
 ///
-/// May sleep, as long as somebody opens the device.
+/// May sleep while another task opens the device.
 ///
 /// # Errors
 ///
@@ -164,15 +164,15 @@ static FILES: [Attr<Arc<View>>; 4] = [
 
 /// Closes the device, which takes the directory away.
 fn store_force_close(mut ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
-    // The code stays while the files go under which it was called.
+    // The module stays while the file that called this function is removed.
     ctx.keep_module::<crate::LocalModule>()?;
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     let view = ctx.data().clone();
     let Some(device) = view.session.withdraw(view.id)? else {
-        // Somebody else closes it.
+        // Another task is closing the device.
         return Err(ENODEV);
     };
-    // Only who has withdrawn the device drops its directory.
+    // Only the task that has withdrawn the device drops its directory.
     let _ = ctx.remove_self();
     pr_info!(
         "{}: closed {} by force\n",

@@ -11,7 +11,7 @@ use crate::session::Session;
 use kernel::sync::Arc;
 use kx::work::WorkItem;
 
-/// How often sizes are looked at.
+/// Interval between checks of the devices' sizes.
 const PERIOD_MS: u32 = 1000;
 /// Devices of a session that one round of notices covers. The next round covers the others.
 const BATCH: usize = 32;
@@ -33,7 +33,7 @@ impl Session {
     /// May sleep.
     pub(crate) fn notify(&self, id: u32) {
         if let Some(notices) = &*self.notices.lock() {
-            // Without a path there is nobody to be told.
+            // Without a path no notice can be sent.
             let _ = notices.send(id);
         }
     }

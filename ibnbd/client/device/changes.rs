@@ -105,8 +105,8 @@ impl Device {
         self.show_locked(inner);
     }
 
-    /// The server's cache is empty. Nobody who has written, and not flushed, shall believe that it
-    /// is on the disk.
+    /// The server's write cache was lost. Programs that wrote and did not flush must not take their
+    /// data for durable.
     pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {
         if !self.io.write_cache().lose() {
             return;

@@ -14,11 +14,11 @@ use kx::{
     work::WorkItem, //
 };
 
-/// How long the server has to answer what it was asked.
+/// Time that the server has to answer the requests of a disk that is unmapped by force.
 const ANSWER_TIMEOUT_MS: u32 = 10_000;
 
 impl Device {
-    /// From now on the requests of the disk have so much time.
+    /// Starts the time limit for the requests of the disk.
     pub(crate) fn begin_forcing(self: &Arc<Self>) {
         self.forcing.enqueue_in(self.clone(), ANSWER_TIMEOUT_MS);
     }
@@ -40,7 +40,7 @@ impl WorkItem<{ crate::device::work::FORCING }> for Device {
 
     fn run(this: Arc<Self>) {
         this.io.transport().fail_unwanted();
-        // One may have been on its way to a path.
+        // A request may have been on its way to a path.
         this.forcing.enqueue_in(this.clone(), ANSWER_TIMEOUT_MS);
     }
 }

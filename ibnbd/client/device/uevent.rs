@@ -43,7 +43,7 @@ impl PendingUevents {
         (!is_empty).then(|| core::mem::take(self))
     }
 
-    /// That nobody hears of it is no reason to do anything else.
+    /// An error means that no program got the uevent, which changes nothing here.
     fn send(self, disk: &GenDisk<Queue>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
