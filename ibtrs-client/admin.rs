@@ -98,7 +98,7 @@ impl Admin {
                 }
                 None => {}
             }
-            // Now and then, as a late answer wakes nobody.
+            // Checked periodically, because a late answer wakes no waiter.
             let pause = msecs_to_jiffies(100);
             if let CondVarTimeoutResult::Signal { .. } =
                 self.returned.wait_interruptible_timeout(&mut state, pause)
@@ -122,7 +122,7 @@ impl Permit<'_> {
         self.tag
     }
 
-    /// Keeps the chunk taken until `io` has ended, for which nobody waits.
+    /// Keeps the chunk in use until `io` has ended, although no task waits for that any more.
     pub(crate) fn keep_until_answered(mut self, io: SyncIo) {
         self.late = Some(io);
     }

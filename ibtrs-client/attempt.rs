@@ -73,7 +73,7 @@ use rdma::{
 /// its requests are sent by another path.
 const DISCONNECT_GRACE_MS: u32 = 3000;
 
-/// What an attempt has made, to be torn down.
+/// The resources that an attempt has created, to be torn down.
 pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
@@ -141,7 +141,7 @@ pub(crate) struct Attempt {
     pub(crate) path: Arc<Path>,
     /// Its number in the session.
     pub(crate) epoch: u32,
-    /// What the server said when the service connection was accepted.
+    /// The parameters that the server accepted the service connection with.
     pub(crate) wire: SetOnce<Wire>,
     /// Present once submitters could find it.
     pub(crate) published: SetOnce<Published>,
@@ -160,7 +160,8 @@ pub(crate) struct Attempt {
     pub(crate) probing: AtomicFlag,
     /// The server has broken the protocol.
     broken: AtomicFlag,
-    /// What it has made is not to be kept for its memory: its device goes away, or it found none.
+    /// Its resources are not kept for the next attempt, because their device goes away or the
+    /// attempt found no memory.
     pub(crate) disposable: AtomicFlag,
     /// A key was taken from the server that it may use in good faith.
     pub(crate) revoked: AtomicFlag,
@@ -212,7 +213,7 @@ impl Attempt {
     /// As [`Attempt::error`], when the server breaks the protocol: it may do so whenever it is
     /// sent one of the requests in service, see [`Loss`].
     pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
-        // ORDERING: The connections are drained before it is looked at.
+        // ORDERING: The connections are drained before the flag is read.
         self.broken.store(true, Relaxed);
         self.error(what);
     }
@@ -289,15 +290,15 @@ impl Attempt {
         }
     }
 
-    /// Ends the connections. Requests that were in flight go on the requeue list, to be sent
-    /// by another path; the caller kicks the requeue afterwards. What is left of the
-    /// connections is to be dropped after that: a device may be slow to give queue pairs up.
+    /// Ends the connections. Requests that were in flight go on the requeue list, to be sent by
+    /// another path; the caller kicks the requeue afterwards. The caller drops the returned
+    /// resources after that: a device may be slow to destroy queue pairs.
     ///
-    /// What is left reaches no memory of the requests: the protection domain is this
-    /// attempt's alone, all queue pairs that it ever had are closed before the first
-    /// request is taken out, and none is made any more, as the worker that makes them has
-    /// left. So the server has no queue pair, by this path or another, that honours the
-    /// keys that it may still know, although the regions live until the rest is dropped.
+    /// The returned resources reach no memory of the requests. The protection domain belongs to
+    /// this attempt, all queue pairs that the attempt ever had are closed before the first request
+    /// is taken out, and none is created any more, as the worker that creates them has left. So the
+    /// server has no queue pair, over this path or another, that honours the keys that it may still
+    /// know, although the regions exist until the resources are dropped.
     ///
     /// # Context
     ///
@@ -313,7 +314,7 @@ impl Attempt {
             qp.close();
         }
         drop(drain);
-        // From here on nobody reaches memory by a key of this attempt.
+        // From here on no key of this attempt reaches memory.
         let (Some(published), Some(slots), Some(service)) = (
             self.published.copy(),
             &resources.slots,

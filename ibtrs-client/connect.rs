@@ -223,7 +223,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         complete(attempt, reached).and_then(|established| offer(attempt, established))
     });
     if matches!(result, Err(error) if error == ENOMEM) {
-        // ORDERING: Whoever reads it has waited for the end of the attempt.
+        // ORDERING: Readers have waited for the end of the attempt.
         attempt.disposable.store(true, Relaxed);
     }
     match result {
@@ -240,7 +240,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
             if error == EAGAIN {
                 attempt.path.set_reconnect_now();
             }
-            // This says something only if nobody has said more.
+            // Logged only if no more specific error was.
             attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
             attempt.path.set_failure(attempt.epoch, error);
             attempt.failed();
@@ -354,7 +354,7 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
 
 /// Connects all other connections: gives what submitters need.
 fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Established> {
-    // What this takes there was room for before.
+    // The memory that the kept resources release is enough for the rest of the connections.
     attempt.path.release_kept();
     connect_rest(attempt, &pd, &wire)?;
     if wire.imm_in_messages {
@@ -393,7 +393,7 @@ impl<'a> FirstConn<'a> {
     }
 }
 
-/// What [`complete`] has made of a path.
+/// The result of [`complete`].
 struct Established {
     qps: KVec<PercpuArc<QueuePair<Con>>>,
     slots: Arc<Slots<Con>>,
@@ -462,9 +462,9 @@ fn service_config() -> QpConfig {
     }
 }
 
-/// Receives of an I/O connection: an invalidation and an answer for each chunk,
-/// and the one that is being handled, whose chunk is in use again already. iWARP
-/// does not wait for a receive that is late.
+/// Receives of an I/O connection: an invalidation and an answer for each chunk, and one for the
+/// answer that is being handled, whose chunk is in use again already. iWARP does not wait for a
+/// receive that is posted late.
 fn answers(wire: &Wire) -> u32 {
     2 * u32::from(wire.depth) + 1
 }

@@ -120,7 +120,7 @@ impl Multipath {
         let candidates = self.paths.iter().enumerate().map(|(at, path)| Candidate {
             usable: !tried.has(at),
             inflight: match policy {
-                // Never negative: what is counted up is counted down once.
+                // Never negative: each increment is followed by one decrement.
                 Policy::MinInflight => path.attempt.inflight.load(Relaxed).max(0) as u32,
                 _ => 0,
             },

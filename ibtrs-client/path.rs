@@ -75,13 +75,13 @@ struct Fsm {
     outcomes: u64,
     /// Attempts since the last outcome that were to be made again, see [`Fsm::again`].
     nr_again: u32,
-    /// What the last of them came to.
+    /// The result of the last of them.
     outcome: Result,
     /// Why the present attempt will fail.
     failure: Option<Error>,
 }
 
-/// What a path knows of the device that it uses, or used last.
+/// The device that a path uses, or used last.
 struct Hca {
     name: CString,
     port: u32,
@@ -129,7 +129,7 @@ pub struct Path {
     heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
     pub(crate) probe_timeout: DelayedWork<Self, { work::PROBE_TIMEOUT }>,
-    /// What the last attempt had: its memory is to be had for the next one, when there is no other.
+    /// The resources of the last attempt: their memory serves the next one, when there is no other.
     #[pin]
     kept: Mutex<Option<Resources>>,
     #[pin]

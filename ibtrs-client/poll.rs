@@ -46,11 +46,11 @@ use rdma::qp::{
     QueuePair, //
 };
 
-/// How often the session looks at connections that nobody may be polling.
+/// Interval at which the session polls connections that may have no other poller.
 const POLL_MS: u32 = 250;
-/// How often a connection is looked at in a row, as long as something is found.
+/// Rounds of polling a connection in a row, as long as completions are found.
 const POLL_ROUNDS: u32 = 64;
-/// How often connections are looked at while they are closed.
+/// Interval of polling while connections are closed.
 const DRAIN_MS: i64 = 1;
 
 impl Session {
@@ -72,8 +72,8 @@ impl Session {
         }
     }
 
-    /// Looks at all connections that are polled. Whoever keeps one of them busy
-    /// polls it himself, so that there is an end to it.
+    /// Polls all polled connections. A task that keeps one of them busy polls it itself, so this
+    /// ends.
     pub(crate) fn poll_all(&self) {
         let first = self.nr_queues();
         for queue in first..first + self.nr_poll_queues() {
@@ -85,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Looks at them a little later, and again and again.
+    /// Polls them periodically.
     pub(crate) fn poll_later(self: &Arc<Self>) {
         if self.nr_poll_queues() > 0 {
             self.poll_work.enqueue_in(self.clone(), POLL_MS);
@@ -93,7 +93,7 @@ impl Session {
     }
 }
 
-/// Connections that nobody may be polling.
+/// Polls connections that may have no other poller.
 impl WorkItem<{ crate::session::work::POLL }> for Session {
     type Pointer = Arc<Self>;
 
@@ -103,7 +103,7 @@ impl WorkItem<{ crate::session::work::POLL }> for Session {
     }
 }
 
-/// Connections of a path that somebody polls while they are closed.
+/// Connections of a path that are polled while they are closed.
 #[pin_data]
 pub(crate) struct Closing {
     polled: KVec<PercpuArc<QueuePair<Con>>>,
@@ -167,7 +167,8 @@ impl Drop for Drain<'_> {
     fn drop(&mut self) {
         let Some(closing) = &self.closing else { return };
         closing.over.store(true, Relaxed);
-        // Without memory, the caller may be the only worker: then nobody has begun.
+        // Without memory for another worker, the caller may be the only one: then the work has not
+        // begun.
         if self.path.closing.take().is_none() {
             closing.done.wait();
         }

@@ -60,7 +60,7 @@ pub(crate) struct RequeueList {
     count: usize,
 }
 
-/// What the session's lock protects.
+/// The part that the session's lock protects.
 pub(crate) struct FailoverState {
     pub(crate) logic: Failover,
     list: RequeueList,

@@ -76,15 +76,15 @@ pub struct PathSpec {
     pub port: u16,
 }
 
-/// What to open.
+/// Parameters of a session to open.
 pub struct SessionConfig<'a> {
     /// The name, as the server's operator will see it.
     pub name: SessionName<'a>,
     /// The paths, at least one. All are tried at once, and those that cannot be
     /// connected go on trying once one of them is.
     pub paths: &'a [PathSpec],
-    /// How many connections each path has beside those for ordinary I/O, whose
-    /// requests end when somebody calls [`Session::poll`].
+    /// How many connections each path has beside those for ordinary I/O, for requests that end in
+    /// calls of [`Session::poll`].
     pub nr_poll_queues: u16,
     /// Gets the events of the session.
     pub events: Arc<dyn SessionEvents>,
@@ -98,28 +98,26 @@ pub struct SessionConfig<'a> {
 ///
 /// # Context
 ///
-/// Both are called from a work item of the session. They may sleep and use
-/// [`Session::admin`], and must not close the session, nor wait for its requests.
+/// The functions are called from a work item of the session. They may sleep and use
+/// [`Session::admin`], and must not close the session or wait for its requests.
 pub trait SessionEvents: Send + Sync {
     /// The last path was lost.
     fn down(&self);
 
     /// The server can be reached again.
     ///
-    /// If `session_lost`, the server may no longer know the devices of the session:
-    /// open them again. I/O is quiesced until this returns; administrative messages
-    /// are not. Those that were submitted before end with `ESTALE` then, as what they
-    /// name may not exist any more: they are to be built and submitted again. Should
-    /// the session be lost meanwhile, the requests stay where they are, and the next
-    /// call reports a lost session as well.
+    /// If `session_lost`, the server may no longer know the devices of the session: open them
+    /// again. I/O is quiesced until this returns; administrative messages are not. Messages that
+    /// were submitted before end with `ESTALE`, as the objects that they name may not exist any
+    /// more: build and submit them again. If the session is lost once more meanwhile, I/O stays
+    /// quiesced, and the next call reports a lost session as well.
     fn up(&self, session_lost: bool);
 
-    /// The server's upper layer tells something about what a number stands for; only
-    /// the lower 28 bits of that arrive.
+    /// The server's upper layer sends a notice about the object `number`, of which only the lower
+    /// 28 bits arrive.
     ///
-    /// It is a hint: it may come twice, late, or not at all if a path is lost, and
-    /// at the same time as the others. Whoever tells it says so again until it was
-    /// acted on.
+    /// A notice is a hint: it may come twice, late, or not at all if a path is lost, and at the
+    /// same time as the other calls. The sender repeats it until the client has reacted.
     fn notice(&self, number: u32);
 }
 
@@ -132,21 +130,20 @@ pub struct Generation(pub(crate) Phase);
 
 /// A request for the server.
 pub struct Submit<'a> {
-    /// What [`Session::generation`] gave before the request was built.
+    /// The result of [`Session::generation`] before the request was built.
     pub generation: Generation,
     /// The chunk to use, below [`Session::io_depth`]. No other request may be
     /// in flight with it, nor wait.
     pub tag: u16,
     /// Which way the data goes.
     pub dir: Dir,
-    /// What the server's upper layer gets beside the data, at most
-    /// [`request::MAX_USER_HDR`] bytes.
+    /// The header for the server's upper layer, at most [`request::MAX_USER_HDR`] bytes.
     pub user_hdr: &'a [u8],
     /// Bytes of data, the length of the scatter list of `io`; may be zero.
     pub bytes: u32,
     /// Ring the doorbell now. If not, [`Session::commit`] must follow.
     pub last: bool,
-    /// The data, and who gets the result.
+    /// The data, and the receiver of the result.
     pub io: IoHandle,
 }
 
@@ -161,13 +158,13 @@ pub(crate) struct Limits {
 
 /// An association with a server.
 ///
-/// Whoever opened it must [`Session::close`] it.
+/// The user that opened the session must [`Session::close`] it.
 #[pin_data]
 pub struct Session {
     name: CString,
     /// Names the session to the server.
     pub(crate) uuid: [u8; 16],
-    /// The network namespace of whoever opened it.
+    /// The network namespace of the task that opened the session.
     net: ARef<Net>,
     #[pin]
     multipath: RcuPtr<Multipath>,
@@ -195,8 +192,8 @@ pub struct Session {
     pub(crate) session_events: Arc<dyn SessionEvents>,
     #[pin]
     notices: Notices,
-    /// Nothing that a path needs waits for this: uevents are sent under it, and other senders
-    /// may wait for memory.
+    /// No path waits for this lock: uevents are sent under it, and other senders may wait for
+    /// memory.
     #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
     /// Changes of the connection that have no uevent yet.
@@ -244,8 +241,8 @@ kx::impl_has_work! {
 
 /// Making and ending.
 impl Session {
-    /// Opens a session: connects its paths, and waits for the first of them. The
-    /// others go on trying. It belongs to the network namespace of the caller.
+    /// Opens a session: connects its paths, and waits for the first of them; the others keep
+    /// trying. The session belongs to the network namespace of the caller.
     ///
     /// # Context
     ///
@@ -253,14 +250,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// When no path could be connected, those of the first path; nothing is left
-    /// then.
+    /// If no path could be connected, the error of the first path; nothing is left behind.
     ///
     /// - `EINTR`: a signal came.
     /// - `ECONNABORTED`: users disconnected or removed all its paths meanwhile.
-    /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of
-    ///   the connection manager: there is no way to the server.
-    /// - What the server refused with.
+    /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
+    ///   manager: the server cannot be reached.
+    /// - The error with which the server refused the connection.
     /// - `EINVAL`: no path, more connections than a path can have, or a server whose
     ///   queue is too short to use.
     /// - `ENOSPC`: more than 128 paths.
@@ -352,7 +348,7 @@ impl Session {
             }
             let paths = self.paths.lock();
             let mut outcomes = paths.list.iter().map(|path| path.outcome_since(0));
-            // Users may have removed them all.
+            // Users may have removed all paths.
             let Some(first) = outcomes.next() else {
                 return Some(Err(ECONNABORTED));
             };
@@ -361,7 +357,7 @@ impl Session {
         })?
     }
 
-    /// Makes a path and shows it to the operator.
+    /// Creates a path and its directory in sysfs.
     fn make_path(self: &Arc<Self>, spec: PathSpec) -> Result<Arc<Path>> {
         let path = Path::new(self.clone(), spec)?;
         self.enlist(&path)?;
@@ -372,7 +368,7 @@ impl Session {
         Ok(path)
     }
 
-    /// Takes a path in that does nothing yet.
+    /// Adds a path that is not active yet to the session.
     fn enlist(&self, path: &Arc<Path>) -> Result {
         let mut paths = self.paths.lock();
         if paths.closing {
@@ -386,13 +382,13 @@ impl Session {
             return Err(EEXIST);
         }
         self.make_room(&mut paths)?;
-        // Nobody waits for memory under the lock: it may be had back only by what waits for a path.
+        // No allocation under the lock may wait: reclaim may depend on requests that wait for a
+        // path.
         paths.list.push(path.clone(), GFP_NOWAIT)?;
         Ok(())
     }
 
-    /// Adds a path, and waits until it is connected. A path that cannot be is not
-    /// added.
+    /// Adds a path, and waits until it is connected. If that fails, the path is not added.
     ///
     /// # Context
     ///
@@ -423,8 +419,8 @@ impl Session {
         self.add_path(PathSpec { addr, port }).map(drop)
     }
 
-    /// Closes the session. Every request has ended when this returns, those
-    /// in flight, or waiting, with `ECONNABORTED`. May be called again.
+    /// Closes the session. Every request has ended when this returns; requests that were in flight
+    /// or waiting end with `ECONNABORTED`. May be called again.
     ///
     /// # Context
     ///
@@ -457,7 +453,7 @@ impl Session {
         drop(hook);
     }
 
-    /// Takes a path that is dead out of the session.
+    /// Removes a dead path from the session.
     pub(crate) fn forget(&self, path: &Arc<Path>) {
         let mut paths = self.paths.lock();
         let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));
@@ -467,7 +463,7 @@ impl Session {
     }
 }
 
-/// What it is.
+/// Properties.
 impl Session {
     /// Returns the name.
     pub fn name(&self) -> &CStr {
@@ -482,8 +478,8 @@ impl Session {
             .is_some_and(|multipath| !multipath.paths.is_empty())
     }
 
-    /// Tells whether the server knows the extensions of the protocol: if not,
-    /// it cannot say whether it is the one that it was (see [`SessionEvents::up`]).
+    /// Tells whether the server knows the extensions of the protocol. A server that does not cannot
+    /// tell whether it still knows the session (see [`SessionEvents::up`]).
     ///
     /// # Context
     ///
@@ -492,7 +488,7 @@ impl Session {
         self.failover.lock().logic.has_ext()
     }
 
-    /// Tells whether it belongs to the network namespace of the caller.
+    /// Tells whether the session belongs to the network namespace of the caller.
     ///
     /// # Context
     ///
@@ -501,7 +497,7 @@ impl Session {
         *self.net == *Net::current()
     }
 
-    /// Returns the network namespace that it belongs to.
+    /// Returns the network namespace that the session belongs to.
     pub(crate) fn net(&self) -> &Net {
         &self.net
     }

@@ -140,8 +140,8 @@ impl Stats {
     #[inline]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
         self.flow.ended();
-        // Connection 1 belongs to CPU 0; the service connection to nobody, and neither do
-        // those that are polled.
+        // Connection 1 belongs to CPU 0. The service connection and polled connections belong to no
+        // CPU.
         let home = u32::from(cid).checked_sub(1);
         if let Some(home) = home.filter(|home| *home < kernel::cpu::nr_cpu_ids()) {
             if home != CpuId::current().as_u32() {

@@ -10,7 +10,7 @@ use core::fmt::{
 /// Bytes of the longest line.
 const LEN: usize = 160;
 
-/// A line of text; what is too long is cut.
+/// A line of text, cut if it is too long.
 ///
 /// # Invariants
 ///
@@ -61,7 +61,7 @@ impl Write for Text {
             return Err(fmt::Error);
         };
         to.copy_from_slice(from);
-        // INVARIANT: What was added ends with a character.
+        // INVARIANT: The added text ends with a whole character.
         self.len += take;
         if take < s.len() {
             return Err(fmt::Error);

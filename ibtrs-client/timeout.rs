@@ -77,9 +77,9 @@ impl Session {
 /// Requests of a disk that is removed by force.
 impl Session {
     /// Fails the paths that carry an unanswered request which is no longer wanted
-    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). It ends with `EIO` as soon as
-    /// nobody can reach its memory. All other requests are sent again by another path, or when
-    /// this one is back.
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). That request ends with `EIO` as soon
+    /// as its memory cannot be reached any more. All other requests are sent again over another
+    /// path, or over this one when it is connected again.
     ///
     /// A server that carries such a request out for a long time does not take the path back
     /// before it has ended.
@@ -104,8 +104,8 @@ impl PathConn {
     /// Sends a probe, unless one is under way.
     fn probe(&self) {
         let attempt = &self.attempt;
-        // ORDERING: Pairs with the release in `run`: what the server said to the last question was
-        // looked at before it has to be silent again.
+        // ORDERING: Pairs with the release in `run`: the answer to the last probe is read before
+        // the silence flag is set again.
         if attempt.probing.xchg(true, Acquire) {
             return;
         }

@@ -122,7 +122,7 @@ impl Backlog {
             .map_err(|full| full.0.id)
     }
 
-    /// Takes the next request, whose accept begins; that of the last one has ended.
+    /// Takes the next request to be accepted; the accept of the previous one has ended.
     fn next(&mut self) -> Option<PendingConn> {
         let next = self.pending.remove(0).ok();
         self.now = next.as_ref().and_then(PendingConn::path);
@@ -239,7 +239,7 @@ impl PendingConn {
             return;
         };
         if id.has_ended() {
-            // Nobody waits for an answer.
+            // The client does not wait for an answer any more.
             return;
         }
         let ends = Ends::of(&id);
@@ -264,7 +264,7 @@ impl PendingConn {
 ///
 /// # Errors
 ///
-/// What to refuse it with.
+/// The reason to refuse the connection with.
 fn accept(
     server: &Arc<Server>,
     id: &Arc<CmId>,

@@ -118,7 +118,7 @@ impl ChunkSlot {
     }
 }
 
-/// What belongs to a chunk of a path.
+/// A chunk of a path, and everything that belongs to it.
 pub(crate) struct Chunk {
     memory: DmaPages,
     /// Memory that was never registered.
@@ -178,8 +178,7 @@ impl Chunk {
         }
     }
 
-    /// Begins with a request that came on connection `cid`, and of which nothing
-    /// is known yet.
+    /// Begins a request that came on connection `cid` and has not been parsed yet.
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
         self.cid = cid;
@@ -279,8 +278,8 @@ impl Chunk {
         self.data().sge(self.request.return_len() as usize)
     }
 
-    /// Gives the memory of a read that failed to the device: what the CPU has written there must
-    /// not get to memory later than what the client sends next.
+    /// Syncs the memory of a failed read for the device: bytes that the CPU has written there must
+    /// not reach memory after the data that the client sends next.
     pub(crate) fn leave_data(&self) -> Result {
         self.data()
             .sync_for_device(self.request.return_len() as usize)

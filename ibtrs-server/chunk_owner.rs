@@ -92,12 +92,12 @@ impl Place for ChunkSlot {
 /// A number whose waiting request may be served.
 type Woken = (u16, u16);
 
-/// Who serves the numbers of a session.
+/// The owners of the chunk numbers of a session.
 #[pin_data]
 pub(crate) struct ChunkOwners {
     words: Words,
-    /// Path tags and numbers, each number once at the most: nobody else gets it
-    /// before it was taken out.
+    /// Path tags and chunk numbers. Each number is there once at most, as it gets no other owner
+    /// before it is taken out.
     #[pin]
     woken: SpinLockIrq<Ring<Woken>>,
 }
@@ -118,7 +118,7 @@ impl ChunkOwners {
     }
 }
 
-/// What became of a request.
+/// The result of a claim.
 pub(crate) enum Claim {
     /// It may be served.
     Serve(KBox<Chunk>),
@@ -155,8 +155,8 @@ impl Path {
                 Ok(Claim::Later)
             }
             serving::Claim::Waits { close, displaced } => {
-                // What came late by a path that is being closed says nothing about
-                // the client's wishes; it is dropped with its path.
+                // A request that arrives late over a path that is being closed does not tell that
+                // the client has moved on; it is dropped with its path.
                 let close = self.takes_requests().then_some(close);
                 session.supersede(buf_id, close, displaced);
                 Ok(Claim::Later)

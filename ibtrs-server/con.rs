@@ -95,8 +95,7 @@ impl Con {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the log: the peer broke the protocol in a way
-    /// that leaves no request to answer.
+    /// A violation of the protocol that leaves no request to answer, for the log.
     fn request(&self, qp: &QpRef<'_, Self>, payload: u32) -> Result<(), &'static str> {
         let path = &self.path;
         let config = &path.session.server.config;

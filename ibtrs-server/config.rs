@@ -71,7 +71,7 @@ impl Config {
         })
     }
 
-    /// What connections are accepted with.
+    /// Returns the parameters that connections are accepted with.
     pub(crate) fn rsp(&self, ext: Option<RspExt>) -> ConnRsp {
         ConnRsp {
             ext,
@@ -130,7 +130,7 @@ impl Config {
         limits::numbers_bytes(&self.layout)
     }
 
-    /// What a path with so many connections takes.
+    /// Returns the memory that a path with `cons` connections takes.
     pub(crate) fn path_needs(&self, cons: u16) -> Needs {
         let others = u64::from(cons.saturating_sub(1));
         let others = self.connection_bytes(1).saturating_mul(others);

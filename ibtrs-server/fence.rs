@@ -150,7 +150,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the log: the peer broke the protocol.
+    /// A violation of the protocol, for the log.
     pub(crate) fn fence_received(
         self: &Arc<Self>,
         cid: u16,

@@ -35,7 +35,7 @@ use kernel::{
 /// Addresses without a path that are remembered, at most.
 const MAX_REMEMBERED: usize = 1024;
 
-/// What an address has.
+/// The use that an address makes of the server.
 struct Account {
     addr: Addr,
     /// Its paths, in whatever state.
@@ -129,7 +129,7 @@ impl Ledger {
     }
 }
 
-/// What a path has taken, given back when it is dropped.
+/// The memory that a path has taken, given back when this is dropped.
 pub(crate) struct Charge {
     server: Arc<Server>,
     addr: Addr,

@@ -109,7 +109,7 @@ pub(crate) struct Info {
     pub(crate) len: usize,
 }
 
-/// What a path holds as long as it lives.
+/// The parts of a path that exist as long as the path.
 pub(crate) struct Resources {
     /// By number; connections arrive in any order.
     pub(crate) qps: KVVec<Option<Qp<Con>>>,
@@ -182,7 +182,7 @@ pub(crate) struct Path {
     cid_num: u16,
     /// Requests are taken: the path is connected.
     takes_requests: AtomicFlag,
-    /// What users see of the path, while it is connected.
+    /// The path's directory in sysfs, while it is connected.
     #[pin]
     shown: Mutex<Option<PathDir>>,
     pub(crate) stats: Stats,
@@ -226,7 +226,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
 }
 
-/// What users may see and do.
+/// The interface for users.
 impl Path {
     /// Returns the addresses.
     pub(crate) fn ends(&self) -> Ends {
@@ -459,9 +459,9 @@ impl Path {
 
     /// Tells whether requests of the path may be served.
     ///
-    /// Who serves one first claims its number and then asks; who stops the path
-    /// first does that and then looks at the numbers. So one of them sees the
-    /// other.
+    /// A thread that serves a request first claims the chunk number and then calls this. A thread
+    /// that stops the path first clears the flag and then visits the chunk numbers. So one of them
+    /// sees the other.
     pub(crate) fn takes_requests(&self) -> bool {
         self.takes_requests.load(Relaxed)
     }
@@ -664,7 +664,8 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
 
     fn run(this: Arc<Self>) {
         if this.fsm.lock().informed {
-            // What is left to do takes the server's time, and completes the path or closes it.
+            // The client has done its part: the rest takes the server's time, and completes the
+            // path or closes it.
             return;
         }
         let limit_ms = this.session.server.config.setup_timeout_ms;

@@ -25,7 +25,7 @@ use kx::{
     work::WorkItem,
 };
 
-/// How long blocks are kept that nobody takes, in milliseconds; looked at so often.
+/// Time that unused blocks are kept, and interval between checks, in milliseconds.
 const KEEP_MS: u32 = 120_000;
 
 /// The memory of one chunk.
@@ -66,11 +66,11 @@ impl Blocks {
 struct Kept {
     blocks: KVVec<Blocks>,
     bytes: u64,
-    /// The fewest bytes since the last look: nobody has needed them in all that time.
+    /// The fewest bytes since the last check: so many were not needed in all that time.
     least: u64,
 }
 
-/// The blocks that nobody uses.
+/// Blocks that are not in use.
 #[pin_data]
 pub(crate) struct Pool {
     #[pin]
@@ -107,8 +107,7 @@ impl Pool {
         Blocks::new(chunk_bytes, private_bytes)
     }
 
-    /// Keeps the memory of a chunk that nobody uses any more, unless there would be more than
-    /// `most` bytes then.
+    /// Keeps the memory of an unused chunk, unless the pool would exceed `most` bytes.
     ///
     /// # Context
     ///
@@ -142,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// Frees what nobody has needed since the last look; tells whether some are kept.
+    /// Frees the blocks that were not needed since the last check; tells whether some are kept.
     fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
         let needed = kept.bytes.saturating_sub(kept.least);
@@ -154,8 +153,7 @@ impl Pool {
 }
 
 impl Server {
-    /// Leaves the pool the memory that is left of what paths may have, when they have taken so
-    /// many bytes.
+    /// Limits the pool to the memory that paths have not taken: `max_memory` less `taken` bytes.
     pub(crate) fn leave_to_pool(&self, taken: u64) {
         self.pool
             .shrink(self.config.max_memory.saturating_sub(taken));
@@ -171,7 +169,7 @@ impl Server {
     }
 }
 
-/// Blocks that nobody has used for long.
+/// Frees blocks that were unused for long.
 impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
     type Pointer = Arc<Self>;
 

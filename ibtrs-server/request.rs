@@ -17,9 +17,8 @@ use rdma::qp::QueuePair;
 
 /// A request that the service has to answer.
 ///
-/// As long as it lives, nobody else uses the memory of the request, and with
-/// `always_invalidate` the client cannot write to it. Dropping it answers with
-/// `EIO`.
+/// The request owns its memory: until it is dropped, no other request uses that, and with
+/// `always_invalidate` the client cannot write to it. Dropping the request answers with `EIO`.
 pub struct Request {
     qp: PercpuArc<QueuePair<Con>>,
     index: u32,

@@ -42,7 +42,7 @@ use rdma::cm::{
     PortSpace, //
 };
 
-/// What serves the requests of sessions.
+/// The service that serves the requests of sessions.
 pub trait Service: Send + Sync + 'static {
     /// A client's session has come up.
     ///
@@ -76,7 +76,7 @@ pub trait ServiceSession: Send + Sync + 'static {
     fn down(&self);
 }
 
-/// What a service learns about a new session.
+/// The description of a new session for the service.
 pub struct SessionInfo<'a> {
     /// The name that the client gave.
     pub name: &'a CStr,
@@ -219,8 +219,8 @@ impl Drop for Listener {
 ///
 /// # Errors
 ///
-/// `EADDRINUSE` when somebody listens there; `EINVAL` for module parameters
-/// that do not go together; `ENOMEM`.
+/// `EADDRINUSE` when the port is in use; `EINVAL` for module parameters that contradict each other;
+/// `ENOMEM`.
 pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
     let server = Server::new(service)?;
     let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
@@ -251,7 +251,7 @@ fn listen_at_gids(incoming: &Arc<Incoming>, net: &Net, port: u16) -> Option<CmId
     match listen_at(incoming, net, &SockAddr::gid([0; 16], port)) {
         Ok(id) => Some(id),
         Err(error) => {
-            // Whoever has no InfiniBand misses nothing.
+            // Without InfiniBand devices this is not an error.
             let error = convert::errno(error);
             pr_info!("not listening on GIDs: {}\n", error.as_str());
             None

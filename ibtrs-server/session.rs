@@ -61,7 +61,7 @@ pub(crate) struct Session {
     pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
     #[pin]
     up: Mutex<()>,
-    /// What users see of the session, from its first path that is connected.
+    /// The session's directory in sysfs, from its first connected path on.
     #[pin]
     dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has gone; under the lock of the list of sessions.
@@ -158,7 +158,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What the service refused with; `ENOMEM`.
+    /// The error with which the service refused the session; `ENOMEM`.
     pub(crate) fn path_up(self: &Arc<Self>, path: &Path) -> Result {
         let _up = self.up.lock();
         if self.upper.as_ref().is_some() {
@@ -285,7 +285,7 @@ impl Session {
         if !last {
             return;
         }
-        // Its paths have left theirs, so nobody else has it.
+        // All paths have left the session, so no other task has the directory.
         let dir = self.dir.lock().take();
         drop(dir);
         if let Some(upper) = self.upper.as_ref() {

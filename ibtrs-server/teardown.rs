@@ -22,8 +22,7 @@ const LONGEST_PAUSE: u32 = 8;
 impl Path {
     /// Ends the connections; the requests in service go on.
     ///
-    /// Nobody else waits for this: other paths, other sessions and accepts go
-    /// on.
+    /// No other path, session or accept waits for this.
     fn tear_down(self: &Arc<Self>) {
         self.heartbeat_work.disable_sync();
         self.zombie.disable_sync();
@@ -73,10 +72,10 @@ impl Path {
 
     /// Keeps the memory of the chunks for the next that comes.
     ///
-    /// One of them may be missing: whoever takes a request that waited sees that the path is being
-    /// closed, and puts its chunk back a moment after this looks for it (`Session::serve_woken`,
-    /// `Session::supersede`). That chunk is freed with the path then, which the other thread holds
-    /// as long, and is not kept. Its bytes count as given back that much too early.
+    /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
+    /// closed, and puts the chunk back a moment after this looks for it (`Session::serve_woken`,
+    /// `Session::supersede`). That chunk is not kept but freed with the path, to which the thread
+    /// has a reference. Its bytes count as given back a moment too early.
     fn give_chunks_back(&self) {
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
         let blocks = chunks.map(|chunk| KBox::into_inner(chunk).into_blocks());

@@ -34,7 +34,7 @@ use rdma::{
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Nobody has said yet who has the address; one may ask again.
+    /// The address was not resolved in time; the query may be repeated.
     Unanswered,
     Started,
     AddrResolved,
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     stages: KVec<Stage>,
     /// Why the first connection to fail did.
     failed: Option<Error>,
-    /// What the service connection was accepted with.
+    /// The parameters that the server accepted the service connection with.
     pub(super) rsp: Option<ConnRsp>,
     /// The session information; empty until it arrives.
     pub(super) info: KVVec<u8>,
@@ -109,8 +109,8 @@ impl Events {
         self.attempt.progress.notify_all();
     }
 
-    /// Fails the attempt. What went wrong is kept before it is said: whoever hears
-    /// of it ends the attempt, which must not look like the reason.
+    /// Fails the attempt. The error is stored before the attempt ends, because ending it causes
+    /// further errors, which must not be taken for the reason.
     fn fail(&self, error: Error, what: fmt::Arguments<'_>) {
         let mut setup = self.attempt.setup.lock();
         setup.failed = setup.failed.or(Some(error));
@@ -151,8 +151,8 @@ impl Events {
                 ),
             );
         }
-        // Without data the refusal is the connection manager's: nobody listens
-        // there, for the most part.
+        // A refusal without data comes from the connection manager, usually because nothing listens
+        // on the port.
         let errno = if private_data.is_empty() {
             Errno::ECONNREFUSED
         } else {
@@ -253,7 +253,7 @@ impl Attempt {
         setup.stage(0).map(drop)
     }
 
-    /// Waits until the address of connection `cid` is resolved; gives false when nobody has
+    /// Waits until the address of connection `cid` is resolved; returns false if the query was not
     /// answered.
     pub(super) fn wait_addr(&self, cid: usize) -> Result<bool> {
         self.wait(|setup| {

@@ -21,9 +21,9 @@ use kernel::{
 const RESETS_FORGIVEN: u32 = 3;
 
 impl Fsm {
-    /// What a failed attempt comes to: nothing, where it asks for another one at once (`EAGAIN`) and
-    /// there is one. That is so when a server remembers connections of before a reboot of this
-    /// machine, of which there are `nr_cons`, and a few of other sessions.
+    /// Returns the outcome of a failed attempt, or `None` if the attempt asks for another one at
+    /// once (`EAGAIN`) and is allowed one. A server asks for that when it remembers connections
+    /// from before a reboot of this machine: at most `nr_cons`, and a few of other sessions.
     pub(super) fn again(&mut self, error: Error, is_last: bool, nr_cons: u32) -> Option<Result> {
         const OTHERS: u32 = 8;
         if error != EAGAIN || is_last || self.nr_again >= nr_cons.saturating_add(OTHERS) {
@@ -60,7 +60,7 @@ impl Path {
         }
     }
 
-    /// What the attempts since the first `outcomes` came to, if there was one;
+    /// Returns the outcome of the attempts since the first `outcomes`, if there was one;
     /// `ECONNABORTED` when the path is closed instead.
     pub(crate) fn outcome_since(&self, outcomes: u64) -> Option<Result> {
         self.fsm.lock().outcome_since(outcomes)
@@ -142,13 +142,13 @@ impl Path {
     pub fn remove(self: &Arc<Self>, unlink: impl FnOnce() -> Result) -> Result {
         while self.state() != State::Closed {
             match self.ask(Event::UserDisconnect) {
-                // Perhaps somebody else is closing it.
+                // Another task may be closing the path.
                 Ok(()) | Err(EALREADY) => self.wait_closed()?,
                 Err(error) => return Err(error),
             }
         }
         unlink()?;
-        // Somebody may have connected it again.
+        // Another task may have connected the path again.
         self.ask(Event::UserRemove)?;
         if self.state() != State::Dead {
             self.close();

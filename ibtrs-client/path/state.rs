@@ -48,7 +48,7 @@ impl Path {
         self.fsm.lock().machine.reconnect_now();
     }
 
-    /// Says what the attempt of that number comes to.
+    /// Sets the result of the attempt with that number.
     pub(crate) fn set_failure(&self, epoch: u32, error: Error) {
         let mut fsm = self.fsm.lock();
         if fsm.machine.epoch == epoch {
@@ -56,7 +56,7 @@ impl Path {
         }
     }
 
-    /// Lets the state machine make a step.
+    /// Makes a step of the state machine.
     ///
     /// # Context
     ///
@@ -65,13 +65,13 @@ impl Path {
         self.step(event, None).0
     }
 
-    /// As [`Path::event`], if the attempt of that number is the present one;
-    /// tells whether the event was taken.
+    /// As [`Path::event`], if the attempt with that number is the current one; tells whether the
+    /// event was taken.
     pub(crate) fn attempt_event(self: &Arc<Self>, epoch: u32, event: Event) -> bool {
         self.step(event, Some(epoch)).0.accepted()
     }
 
-    /// Also gives the number of outcomes before the step.
+    /// Also returns the number of outcomes before the step.
     pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Reply, u64) {
         let limit = self.session.settings().max_reconnect_attempts();
         let mut fsm = self.fsm.lock();
@@ -119,15 +119,15 @@ impl Path {
         (step.reply, outcomes)
     }
 
-    /// Fails the path, to be connected again, if the attempt of that number is
-    /// the present one; `what` is the reason for the log.
+    /// Fails the path if the attempt with that number is the current one; the path is then
+    /// connected again. `what` is the reason for the log.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
-        // Whoever asked for a path waits for its first attempt, learns the error
-        // and says so.
+        // The task that asked for a path waits for its first attempt, learns the error and reports
+        // it.
         let awaited = self.nr_attempts() <= 1 && self.state() != State::Connected;
         if !self.attempt_event(epoch, Event::Error) {
             return;
@@ -141,7 +141,7 @@ impl Path {
         }
     }
 
-    /// Does what a step asked for.
+    /// Carries out the actions of a step.
     fn perform(self: &Arc<Self>, actions: Actions) {
         for action in actions.iter() {
             match action {
@@ -215,11 +215,12 @@ impl Path {
         drop(gone);
     }
 
-    /// Keeps what an attempt had for the memory that it takes.
+    /// Keeps the resources of an attempt for the memory that they occupy.
     fn keep(&self, attempt: &Attempt, left: Resources) {
         let mut kept = self.kept.lock();
-        // If there is something already, this attempt has not come to what takes much. One that
-        // found no memory shall leave some for the next one, in larger pieces.
+        // If resources are kept already, this attempt did not get as far as the large allocations.
+        // An attempt that found no memory frees its own, so that the next one finds larger free
+        // blocks.
         if kept.is_none() && !attempt.disposable.load(Relaxed) {
             *kept = Some(left);
             return;
@@ -228,23 +229,23 @@ impl Path {
         drop(left);
     }
 
-    /// Lets go of what the last attempt had.
+    /// Frees the resources that the last attempt left.
     pub(crate) fn release_kept(&self) {
         let kept = self.kept.lock().take();
         drop(kept);
     }
 
-    /// As [`Path::release_kept`], where that must not be waited for.
+    /// As [`Path::release_kept`], from a context that must not wait for it.
     pub(crate) fn release_soon(self: &Arc<Self>) {
         self.release.enqueue(self.clone());
     }
 
-    /// A limit of the attempts was set: it holds for a path that waits, too.
+    /// Applies a new limit of the attempts, also to a path that waits.
     pub(crate) fn attempts_limited(self: &Arc<Self>) {
         self.event(Event::LimitSet);
     }
 
-    /// Tells the operator of new states, of each by itself, however soon the next has come.
+    /// Reports new states to the operator, each of them, however soon the next one follows.
     pub(super) fn send_uevents(&self) {
         let mut hook = self.hook.lock();
         steps::carry_out(
@@ -276,7 +277,7 @@ impl WorkItem<{ crate::path::work::EVENTS }> for Path {
             || this.fsm.lock().todo.take(),
             |actions| this.perform(actions),
         );
-        // A step may have been added since; in this state, none is from then on.
+        // A step may have been added since; from this state on, none is.
         let fsm = this.fsm.lock();
         let state = fsm.machine.state;
         let closed = state == State::Closing && fsm.todo.is_empty();
@@ -291,7 +292,7 @@ impl WorkItem<{ crate::path::work::EVENTS }> for Path {
     }
 }
 
-/// What an attempt had whose device goes away.
+/// Frees the resources of an attempt whose device goes away.
 impl WorkItem<{ crate::path::work::RELEASE }> for Path {
     type Pointer = Arc<Self>;
 
@@ -300,7 +301,7 @@ impl WorkItem<{ crate::path::work::RELEASE }> for Path {
     }
 }
 
-/// Telling the operator.
+/// Uevents.
 impl WorkItem<{ crate::path::work::UEVENTS }> for Path {
     type Pointer = Arc<Self>;
 

@@ -50,7 +50,7 @@ pub(super) struct Paths {
     pub(super) closing: bool,
 }
 
-/// What one attempt of a session has at a time: its number, 0 for none.
+/// The number of the attempt that has the token, 0 for none.
 pub(crate) struct Token(Atomic<u32>);
 
 impl Token {
@@ -76,8 +76,8 @@ impl Session {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
-    /// Tells whether its users wait for a path. An attempt may take memory that is kept in reserve
-    /// then, as memory may be had back only by what they write.
+    /// Tells whether users of the session wait for a path. An attempt may then take memory that is
+    /// kept in reserve, as reclaim may depend on their writes.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.limits.as_ref().is_some() && !self.is_connected()
     }

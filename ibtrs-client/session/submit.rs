@@ -53,8 +53,8 @@ impl Session {
     /// Any.
     #[inline]
     pub fn generation(&self) -> Generation {
-        // ORDERING: Pairs with the release in `publish_generation`: what the users did
-        // before they let I/O go is seen.
+        // ORDERING: Pairs with the release in `publish_generation`: the reader sees all that the
+        // users did before they resumed I/O.
         Generation(Phase::from_bits(self.generation.load(Acquire)))
     }
 
@@ -191,8 +191,8 @@ impl Session {
         }
         let permit = self.admin.get(self)?;
         let io = {
-            // Devices whose I/O waits are opened by these messages, and memory may be had back only
-            // by what they write. The permits bound what is taken.
+            // These messages open devices whose I/O waits, and reclaim may depend on that I/O. The
+            // number of permits limits how much of the reserve is taken.
             let _reserve = Reserve::enter();
             SyncIo::new(reply.len())?
         };

@@ -44,7 +44,7 @@ pub(super) static FILES: [Attr<Arc<Path>>; 5] = [
 fn store_disconnect(path: StoreCtx<'_, Arc<Path>>, input: &[u8]) -> Result {
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     match path.data().disconnect() {
-        // What was asked for happens.
+        // The path is being closed already.
         Err(error) if error == EALREADY => Ok(()),
         result => result,
     }

@@ -33,7 +33,7 @@ pub struct PathHeartbeat {
     /// Something was received since the last tick. Apart from the state so
     /// that a path under load only reads a shared cache line.
     heard: AtomicFlag,
-    /// Nothing was received since somebody began to listen.
+    /// Nothing was received since the last [`PathHeartbeat::listen`].
     silent: AtomicFlag,
     epoch: Instant<Monotonic>,
 }
@@ -114,8 +114,8 @@ impl PathHeartbeat {
         }
     }
 
-    /// Begins to listen for the peer: [`PathHeartbeat::is_silent`] is about the time from
-    /// now on. Whoever wants an answer sends an [`Imm::Heartbeat`] then.
+    /// Begins to listen for the peer: [`PathHeartbeat::is_silent`] covers the time from now on. A
+    /// caller that wants an answer then sends an [`Imm::Heartbeat`].
     ///
     /// # Context
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the client and the server of IBTRS share at run time.
+//! Code that the client and the server of IBTRS share at run time.
 //!
 //! - The registration with the RDMA core that every device comes from.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.

@@ -79,8 +79,8 @@ impl Flow {
 
     /// Returns the number of requests that have begun and are not over.
     pub fn in_flight(&self) -> u64 {
-        // What has ended is looked at first: what begins meanwhile makes the
-        // difference larger, and not negative.
+        // The ended requests are read first: a request that starts meanwhile makes the difference
+        // larger, never negative.
         let ended = self.0.total(ENDED);
         let begun = self.0.total(READS) + self.0.total(WRITES);
         begun.saturating_sub(ended)

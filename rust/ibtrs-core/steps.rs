@@ -5,8 +5,8 @@
 /// Steps that can wait.
 const MAX_STEPS: usize = 8;
 
-/// What several steps of a state machine ask for, in the order of the steps: actions, or
-/// to tell of a new state.
+/// The actions that several steps of a state machine ask for, in the order of the steps, and new
+/// states to report.
 ///
 /// A state change is decided under a spin lock, and what it asks for is done later
 /// by a work item, which takes all.
