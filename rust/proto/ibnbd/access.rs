@@ -94,12 +94,12 @@ impl AccessMode {
     }
 }
 
-/// What a client wants a device for.
+/// The kind of access that a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Access {
     /// How it uses the device.
     pub mode: AccessMode,
-    /// Nobody else may use it, in whatever mode.
+    /// No other client may use the device, in any mode.
     pub exclusive: bool,
 }
 
@@ -125,7 +125,7 @@ impl Access {
     }
 }
 
-/// Who uses an export at the moment.
+/// The users of an export at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Users {
     all: u32,

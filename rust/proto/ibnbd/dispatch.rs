@@ -9,7 +9,7 @@
 
 use crate::state::QueueState;
 
-/// What a disk keeps, whose methods are atomic each.
+/// The state of a disk; each method is atomic.
 pub trait Disk {
     /// A request.
     type Request;
@@ -26,7 +26,7 @@ pub trait Disk {
     fn device_id(&self) -> u32;
     /// Stores that number.
     fn set_device_id(&self, id: u32);
-    /// Orders what was stored before it and what is looked at after it.
+    /// Orders stores before the fence and loads after it.
     fn barrier(&self);
     /// Puts a request aside, in the place of its tag.
     ///
@@ -40,7 +40,7 @@ pub trait Disk {
     fn requeue_all(&self);
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dispatch {
     /// It is sent for the device of this number.

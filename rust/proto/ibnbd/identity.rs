@@ -10,8 +10,8 @@
 use core::ffi::CStr;
 use core::fmt;
 
-/// Attributes of a disk in sysfs that name it, the best first: the UUIDs of device-mapper and md,
-/// what NVMe and SCSI know, the serial number of virtio, and the file behind a loop device.
+/// Attributes in sysfs that identify a disk, the best first: the UUIDs of device-mapper and md, the
+/// identifiers of NVMe and SCSI, the serial number of virtio, and the file behind a loop device.
 pub const ATTRIBUTES: [&CStr; 6] = [
     c"dm/uuid",
     c"md/uuid",
@@ -21,7 +21,7 @@ pub const ATTRIBUTES: [&CStr; 6] = [
     c"loop/backing_file",
 ];
 
-/// What the text of an attribute says; nothing for one that is empty, or only zeros.
+/// The meaning of an attribute's text; nothing if it is empty or only zeros.
 pub fn value(text: &[u8]) -> Option<&[u8]> {
     let text = text.trim_ascii();
     let says = |byte: &u8| !matches!(byte, b'0' | b'-' | b':' | b' ');
@@ -34,13 +34,13 @@ pub fn value(text: &[u8]) -> Option<&[u8]> {
 pub struct Identity(u64);
 
 impl Identity {
-    /// Of a disk of which nothing is known.
+    /// The identity of a disk without any known attribute.
     pub const UNKNOWN: Self = Self(0);
 
     /// The identity of a disk that the `names` together stand for, such as the number that its
     /// maker gave it and the UUID of a partition; unknown if all are empty.
     ///
-    /// It is FNV-1a over the names, each with its length in front, and stays the same for ever.
+    /// FNV-1a over the names, each preceded by its length. The algorithm never changes.
     pub fn of(names: &[&[u8]]) -> Self {
         if names.iter().all(|name| name.is_empty()) {
             return Self::UNKNOWN;
@@ -86,10 +86,10 @@ impl Identity {
     }
 }
 
-/// What user space calls a disk for good: `ibnbd-`, the names of session and device, and the
-/// identity, if it is known. The identity alone would not do: some of what it is made of, such as
-/// the serial number of a virtual disk, means something on one server only, and whoever takes two
-/// disks for one loses what is on them.
+/// The persistent name of a disk in user space: `ibnbd-`, the names of session and device, and the
+/// identity, if it is known. The identity alone is not enough: some attributes, such as the serial
+/// number of a virtual disk, are unique on one server only, and mistaking one disk for another
+/// loses its data.
 #[derive(Clone, Copy, Debug)]
 pub struct Wwid<'a> {
     /// Of the disk.
@@ -136,7 +136,7 @@ impl Fnv {
     }
 }
 
-/// What tells a disk from the one that had its name before.
+/// The difference between a disk and the one that had its name before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// Its identity.

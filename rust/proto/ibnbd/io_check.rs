@@ -7,7 +7,7 @@ use ibtrs_proto::Errno;
 
 use crate::msg::{IoFlags, IoHdr, Op};
 
-/// What the server knows about the device.
+/// The server's knowledge of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Capacity in sectors.

@@ -205,10 +205,10 @@ impl Iterator for Paths<'_> {
     }
 }
 
-/// What users write to `unmap_device`.
+/// The text that users write to `unmap_device`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnmapMode {
-    /// Only if nobody has the device open.
+    /// Only if the device is not open.
     Normal,
     /// In any case.
     Force,

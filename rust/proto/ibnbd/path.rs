@@ -13,7 +13,7 @@ use ibtrs_proto::Errno;
 /// Longest path in bytes, with its closing NUL.
 pub const PATH_MAX: usize = 4096;
 
-/// What stands for the session's name in a search path.
+/// The placeholder for the session's name in a search path.
 pub const SESSION_MARK: &str = "%SESSNAME%";
 
 const MARK_AFTER_PERCENT: &str = "SESSNAME%";

@@ -28,7 +28,7 @@ impl DevState {
         DevState::Unmapped,
     ];
 
-    /// What the attribute `state` shows.
+    /// The text of the attribute `state`.
     pub const fn as_str(&self) -> &'static str {
         match self {
             DevState::Init => "init",
@@ -65,7 +65,7 @@ impl DevState {
     }
 }
 
-/// What becomes of a request for a device.
+/// The decision about a request for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueState {
     /// It is sent.
@@ -103,7 +103,7 @@ impl Standing {
         Standing::Revoked,
     ];
 
-    /// What becomes of requests.
+    /// The decision about requests.
     pub const fn queue_state(&self) -> QueueState {
         match self {
             Self::Open => QueueState::Live,

@@ -10,7 +10,7 @@
 
 use crate::identity::Identity;
 
-/// What has been answered, and is not known to be durable.
+/// Writes that were answered and are not known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unflushed {
     /// Nothing.
@@ -21,7 +21,7 @@ pub enum Unflushed {
     Before(u16),
 }
 
-/// What a client remembers of the writes of a disk.
+/// A client's record of the writes of a disk.
 ///
 /// # What the driver keeps
 ///
@@ -85,7 +85,7 @@ impl Record {
         self.generation
     }
 
-    /// What could be lost.
+    /// The writes that could be lost.
     pub const fn unflushed(self) -> Unflushed {
         self.unflushed
     }
@@ -109,8 +109,8 @@ impl Record {
         Ok(self.with(Unflushed::Something))
     }
 
-    /// The flush of that tag is about to be sent. It is for all that was answered before, also for
-    /// what other flushes are for that are under way.
+    /// The flush with that tag is about to be sent. It covers all writes that were answered before,
+    /// also those that other flushes under way cover.
     #[must_use]
     pub const fn flushing(self, tag: u16) -> Self {
         match self.unflushed {
@@ -140,9 +140,9 @@ impl Record {
     }
 }
 
-/// Names what a device's write cache has lived through: another one, as soon as what was in it may
-/// be lost. It is made of what names this boot of the machine, and of the number that the disk has
-/// had since it was found; unknown if the boot has no name.
+/// Names the cache generation of a device: the number changes as soon as the contents of the write
+/// cache may be lost. It is made of the id of this boot of the machine and of the number that the
+/// disk has had since it was found; unknown if the boot has no id.
 pub fn cache_generation(boot: &[u8], disk: u64) -> Identity {
     if boot.is_empty() {
         return Identity::UNKNOWN;

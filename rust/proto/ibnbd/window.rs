@@ -18,7 +18,7 @@
 pub struct Window {
     limit: u32,
     base_ns: u64,
-    /// Ends since the limit was looked at last, and how many of them were late.
+    /// Requests that ended since the limit was last adjusted, and how many of them were late.
     ended: u32,
     late: u32,
     /// When the base is measured again.
@@ -29,7 +29,7 @@ pub struct Window {
 impl Window {
     /// The least that is allowed, and what is under way when the base is measured.
     pub const MIN: u32 = 2;
-    /// A request is late that takes so many times the base.
+    /// A request is late if it takes this many times the base latency.
     pub const LATE: u64 = 2;
     /// Time between two measurements of the base.
     pub const PERIOD_NS: u64 = 1_000_000_000;
@@ -79,7 +79,8 @@ impl Window {
         }
     }
 
-    /// What was under way before the measurement says nothing; of what follows the least counts.
+    /// Requests that were under way before the measurement are not measured; of the later ones the
+    /// fastest counts.
     fn measure(&mut self, took_ns: u64) {
         let before = self.limit;
         if self.ended <= before {

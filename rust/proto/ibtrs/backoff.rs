@@ -39,7 +39,7 @@ impl Backoff {
 pub enum Attempts {
     /// As many as it takes.
     Forever,
-    /// At most so many; 0 means never.
+    /// At most this many; 0 means never.
     AtMost(u16),
 }
 
@@ -47,7 +47,7 @@ impl Attempts {
     /// Largest number a user may set.
     pub const MAX: u16 = 9999;
 
-    /// Reads -1 (for ever) or 0..=9999.
+    /// Reads -1 (without limit) or 0..=9999.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been taken yet.
+    /// The bytes that have not been taken yet.
     #[inline]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
 
 /// Builds a zeroed array of `N` bytes and lets `fill` write its fields.
 ///
-/// What `fill` leaves out stays zero: no uninitialised byte ever reaches the wire.
+/// Bytes that `fill` leaves out stay zero: no uninitialised byte ever reaches the wire.
 #[inline]
 pub fn message<const N: usize>(fill: impl FnOnce(&mut Writer<'_>)) -> [u8; N] {
     let mut buf = [0u8; N];

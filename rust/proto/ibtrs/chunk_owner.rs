@@ -2,10 +2,11 @@
 
 //! Chunk ownership: which path of a session has a chunk number in service (server).
 //!
-//! Chunk `buf_id` names at most one request of a client at a time, whichever path it comes by. A
-//! client that fails a path over sends the request again by another one, while the first attempt may
-//! still be on the disk. Were both in service at once, the older write could land last. So each
-//! number has one word for the whole session: who serves it, and who waits for that to end.
+//! Chunk `buf_id` names at most one request of a client at a time, over whichever path it arrives.
+//! A client that fails a path over sends the request again over another one, while the server's
+//! disk may still execute the first attempt. If both were in service at once, the older write could
+//! land last. So each number has one word for the whole session: the path whose request is in
+//! service, and the path whose request waits for that to end.
 //!
 //! # What the driver keeps
 //!
@@ -31,9 +32,9 @@
 //! 5. If the word was another one by then, start over; the request may leave its place again, as
 //!    nobody else knew of it.
 //!
-//! The compare-exchange is fully ordered, and so is the change that begins the closing of a path. So
-//! a fence may be answered as soon as the path that it is about is closing: whatever is looked at
-//! later finds that out, and neither gets into service nor ends the path that the client uses.
+//! The compare-exchange is fully ordered, and so is the change that begins the closing of a path.
+//! So a fence may be answered as soon as its path is closing: a request that arrives later sees
+//! that, and neither gets into service nor closes the path that the client uses.
 //!
 //! **The I/O of a request has ended**, or a request that was to be served is dropped: ask
 //! [`ChunkOwner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts after
@@ -43,15 +44,15 @@
 //! [`ChunkOwner::done`], for that path.
 //!
 //! **A path is closing**: after its QPs are drained, so that nothing arrives any more, and before
-//! its requests are waited for, ask [`ChunkOwner::leave`] for each number with a waiting request. With
-//! [`Leave::Left`] compare-exchange (acquire-release), take the request out and drop it. With
-//! [`Leave::Elsewhere`] somebody else has taken it off the word, and drops or serves it; the path is
-//! not CLOSED before that.
+//! its requests are waited for, ask [`ChunkOwner::leave`] for each number with a waiting request.
+//! With [`Leave::Left`] compare-exchange (acquire-release), take the request out and drop it. With
+//! [`Leave::Elsewhere`] another thread has taken it off the word, and drops or serves it; the path
+//! is not CLOSED before that.
 //!
 //! [`crate::serving`] has these steps as functions.
 //!
-//! So there is one rule for waiting requests: whoever takes a tag out of the waiter's part of the
-//! word takes the request out of its place.
+//! So there is one rule for waiting requests: the thread that takes a tag out of the waiter's part
+//! of the word takes the request out of its place.
 
 use core::num::NonZeroU16;
 
@@ -74,18 +75,18 @@ impl PathTag {
     }
 }
 
-/// Who serves a chunk number, and who waits for it.
+/// The path that serves a chunk number, and the path that waits for it.
 ///
 /// # Invariants
 ///
-/// Without an owner nobody waits. ChunkOwner and waiter are not the same.
+/// Without an owner there is no waiter, and owner and waiter are different paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkOwner {
     owner: Option<PathTag>,
     waiter: Option<PathTag>,
 }
 
-/// What becomes of a request that arrives.
+/// The decision about a request that arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Arrive {
@@ -106,35 +107,35 @@ pub enum Arrive {
     Violation,
 }
 
-/// What follows the end of a request.
+/// The step that follows the end of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Done {
-    /// Store this; nobody waits.
+    /// Store this; no path waits.
     Free(ChunkOwner),
     /// Store `next`, and serve the waiting request of `waiter`, which owns the number now.
     Wake {
         /// The word from now on.
         next: ChunkOwner,
-        /// Whose request is to be served.
+        /// The path whose request is to be served.
         waiter: PathTag,
     },
     /// The path does not own the number: a mistake of the caller. Nothing is to be stored.
     Stray,
 }
 
-/// What becomes of a waiting request whose path is closing.
+/// The decision about a waiting request whose path is closing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Leave {
     /// Store this, and drop the request.
     Left(ChunkOwner),
-    /// It does not wait any more: somebody else has it.
+    /// It does not wait any more: another thread has it.
     Elsewhere,
 }
 
 impl ChunkOwner {
-    /// Nobody has it in service.
+    /// The number is free.
     pub const FREE: Self = Self {
         owner: None,
         waiter: None,
@@ -154,12 +155,12 @@ impl ChunkOwner {
         }
     }
 
-    /// Whose request is in service.
+    /// The path whose request is in service.
     pub const fn owner(self) -> Option<PathTag> {
         self.owner
     }
 
-    /// Whose request waits.
+    /// The path whose request waits.
     pub const fn waiter(self) -> Option<PathTag> {
         self.waiter
     }

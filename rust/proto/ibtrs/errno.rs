@@ -150,8 +150,8 @@ impl Errno {
 
     /// From the 9-bit magnitude of a response immediate; `None` means success.
     ///
-    /// `ESTALE` of a server is `EIO`: only a client says it, to itself, of a request that is to be
-    /// made again. A server that answers so again and again would keep it for ever.
+    /// `ESTALE` from a server becomes `EIO`: only the client itself uses it, for a request that is
+    /// to be built again. A server that kept sending it would keep the request going without end.
     #[inline]
     pub const fn from_imm(magnitude: u16) -> Option<Self> {
         // Lossless: u16 to i32.

@@ -15,9 +15,9 @@
 //!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
 //!   nothing that is of use, such as the path of another attempt that asked at the same time.
 //!
-//! A request that is sent again goes on for as long as it takes: networks fail often. A server
-//! that breaks the protocol in each answer would have it sent for ever, though, so it ends with EIO
-//! when that has ended its path [`MAX_BREAKS`] times.
+//! A request is sent again as often as it takes, because networks fail often. A server that breaks
+//! the protocol in each answer would have it sent without end, though, so it ends with EIO when it
+//! has ended its path [`MAX_BREAKS`] times.
 //!
 //! A server that has lost the session begins another *generation* of it: it may have given the
 //! numbers of the earlier generation to other devices. A request of an earlier generation ends
@@ -41,13 +41,13 @@ pub const MAX_BREAKS: u8 = 5;
 /// Why a path was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// The network, the end of the server or somebody's wish: no request has to do with it.
+    /// The network, the end of the server or a user's wish; not caused by a request.
     Link,
     /// The server broke the protocol, perhaps in its answer to one of the requests in service.
     Protocol,
 }
 
-/// What has to be known about a request that is sent again.
+/// The state of a request that may be sent again.
 ///
 /// [`Entry::NEW`] or [`Entry::ADMIN`] when the request is submitted; kept until it has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +111,7 @@ impl Entry {
     }
 }
 
-/// A path that takes requests: what its driver keeps of [`OfferResult::Publish`].
+/// A path that takes requests; the driver keeps this from [`OfferResult::Publish`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Published {
     /// Number of the attempt.
@@ -122,14 +122,14 @@ pub struct Published {
     pub ext: bool,
 }
 
-/// What a path that is about to come up has learnt of its server.
+/// The facts about its server that a path has learnt when it is about to come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Number of the attempt, from [`Failover::begin`].
     pub epoch: u32,
     /// Number of the last attempt of the same path that was published; 0 for none.
     pub previous: u32,
-    /// What the server said of itself, the same on all connections of the path.
+    /// The server's identity, the same on all connections of the path.
     pub ext: Option<RspExt>,
     /// Chunks of the session.
     pub queue_depth: u16,
@@ -174,7 +174,7 @@ impl Refusal {
     }
 }
 
-/// What becomes of a path that is about to come up.
+/// The decision about a path that is about to come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum OfferResult {
@@ -185,7 +185,7 @@ pub enum OfferResult {
     /// Send FENCE with this epoch and `drain` by this path, wait for its answer as part of the
     /// set-up, and offer the path again with `fenced`.
     Fence(u32),
-    /// What this attempt has learnt is out of date. It has failed; another one may begin at once.
+    /// The knowledge of this attempt is out of date. It has failed; another one may begin at once.
     Again,
     /// The server no longer knows the connected paths: they are to get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
@@ -195,7 +195,7 @@ pub enum OfferResult {
     Refuse(Refusal),
 }
 
-/// What is to be done with a request on the requeue list.
+/// The decision about a request on the requeue list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {
@@ -224,16 +224,16 @@ pub enum Call {
 }
 
 /// A phase of a session generation: one begins when the server has lost the session, the next when
-/// the users have opened their devices again. What was built in one phase is not to be sent
-/// in another.
+/// the users have opened their devices again. A request that was built in one phase must not be
+/// sent in another.
 ///
-/// Who builds an I/O reads the phase before anything that changes with the generation, such as the
-/// number of a device. The phase is also part of the set of connected paths, so that who submits
-/// reads both at once, and asks [`Phase::look`].
+/// A driver that builds an I/O reads the phase before anything that changes with the generation,
+/// such as the number of a device. The phase is also part of the published paths, so that a
+/// submitter reads both at once, and asks [`Phase::look`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase(u32);
 
-/// What becomes of an I/O that is submitted.
+/// The decision about an I/O that is submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Look {
@@ -264,7 +264,8 @@ impl Phase {
         self.0 & 1 != 0
     }
 
-    /// What becomes of an I/O that was built in `built`, when the set of paths is of this phase.
+    /// Decides about an I/O that was built in phase `built`, when the published paths are of this
+    /// phase.
     pub const fn look(self, built: Phase) -> Look {
         if !self.is_open() {
             Look::Requeue
@@ -276,7 +277,7 @@ impl Phase {
     }
 }
 
-/// What the last path to be lost means.
+/// The effect of losing the last path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outage(u32);
 
@@ -286,7 +287,7 @@ struct Fence {
     via: u32,
 }
 
-/// What is known of the server, from the path that came up last.
+/// The server's identity, from the path that came up last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
     ext: Option<RspExt>,
@@ -317,7 +318,7 @@ pub struct Failover {
     /// The queue timeout is over: requests fail at once.
     failing: bool,
     closed: bool,
-    /// What the users were notified of last, and the number of outages then.
+    /// The last event that the users were notified of, and the number of outages then.
     notified_up: bool,
     notified_outages: u32,
     /// The call that is under way.
@@ -404,7 +405,8 @@ impl Failover {
         if self.failing {
             return Err(Errno::ETIMEDOUT);
         }
-        // While I/O is quiesced nobody knows what it was built for: `unsent` takes care of that.
+        // While I/O is quiesced, the generation that it was built for is not known: `unsent` takes
+        // care of that.
         if self.phase().look(built) == Look::Stale {
             return Err(Errno::ESTALE);
         }
@@ -424,7 +426,8 @@ impl Failover {
             None => false,
             Some(known) => {
                 let same = known.ext == offer.ext;
-                // What an attempt has learnt before another one came up may be older than that.
+                // An attempt that learnt the identity before another one came up may have an older
+                // one.
                 if !same && offer.epoch < known.since {
                     return OfferResult::Again;
                 }
@@ -446,7 +449,7 @@ impl Failover {
         OfferResult::Publish(self.publish(offer, session_lost))
     }
 
-    /// What is to be done about abandoned requests before a path takes requests.
+    /// Decides how to deal with abandoned requests before a path takes requests.
     fn check_abandoned(&mut self, offer: &Offer) -> Option<OfferResult> {
         // With a path connected it is too late.
         let abandoned = if self.connected == 0 {
@@ -543,14 +546,14 @@ impl Failover {
         }
     }
 
-    /// What is kept of a request that goes on the requeue list as no path has taken it: what it knows already,
-    /// if one had taken it before.
+    /// The entry for a request that goes on the requeue list because no path has taken it; it keeps
+    /// its former state if a path had taken it before.
     pub fn unsent(&self, entry: Entry) -> Entry {
         if entry.generation != 0 {
             return entry;
         }
         Entry {
-            // While devices are opened again nobody knows for which generation it was made.
+            // While devices are opened again, the generation that it was made for is not known.
             generation: if self.quiesced && !entry.admin {
                 previous_generation(self.generation)
             } else {
@@ -560,8 +563,8 @@ impl Failover {
         }
     }
 
-    /// What is to be done with a request on the requeue list. `via` is the epoch of a connected path that
-    /// a fence could go by.
+    /// Decides about a request on the requeue list. `via` is the epoch of a connected path that can
+    /// carry a fence.
     pub fn next(&mut self, entry: &Entry, via: Option<u32>) -> Next {
         if let Some(errno) = self.hopeless(entry) {
             self.note_abandoned(entry);
@@ -577,8 +580,8 @@ impl Failover {
             return Next::Wait;
         }
         if entry.need == 0 && entry.broke_too_often() {
-            // No message of it is taken any more. What an honest server might still do with it is
-            // of no concern: this one is none.
+            // The server accepts no message of it any more. An honest server might still execute
+            // it, but this one is not honest.
             self.note_abandoned(entry);
             return Next::End(Errno::EIO);
         }

@@ -60,7 +60,7 @@ impl HandshakeError {
 /// Version of the extensions that both sides of this project speak (Documentation/protocol.md).
 const EXT_VERSION: u8 = 1;
 
-/// What a client that knows the extensions adds to its request, in reserved bytes.
+/// The fields that a client with extensions adds to its request, in reserved bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReqExt {
     /// Number of this attempt to connect a path, the same for all its connections and no other

@@ -94,7 +94,7 @@ pub enum Key {
     Dying,
 }
 
-/// What follows for a key.
+/// The consequence for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Step {
@@ -134,7 +134,7 @@ impl Key {
         match (self, revoked.0) {
             (_, None) => Ok(self.revoke()),
             (Self::Live, Some(dead)) if dead == key => Ok(Self::Dead.stay()),
-            // Both sides did it, or there was none to invalidate, which harms nobody.
+            // Both sides invalidated the key, or there was none; both are harmless.
             (_, Some(dead)) if dead == key => Ok(self.stay()),
             (_, Some(dead)) => Err(Bogus { key: dead }),
         }
@@ -149,7 +149,7 @@ impl Key {
         }
     }
 
-    /// Whether nobody can use the key, and no completion is on its way to the request.
+    /// Whether the key is unusable and no completion is on its way to the request.
     #[inline]
     pub const fn is_dead(self) -> bool {
         matches!(self, Self::Dead)

@@ -12,7 +12,7 @@
 use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 use crate::errno::Errno;
 
-/// What to send, and where, relative to the start of the chunk.
+/// The part to send, and its place relative to the start of the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     /// Where the RDMA write begins, in bytes: 0 for a write, the end of the data for a read.

@@ -52,13 +52,14 @@ impl LimitError {
     }
 }
 
-/// What the chunks of a server are multiples of, in bytes.
+/// Chunk sizes of a server are multiples of this, in bytes.
 const CHUNK_UNIT: u32 = 4096;
 
 /// Checks the parameters `max_chunk_size` (bytes) and `sess_queue_depth` of a server.
 ///
-/// A chunk need not be a power of two as that of a C server, whose headers take a part of the last
-/// request's room: with 4096 bytes more than one, requests of that size go unsplit.
+/// A chunk need not be a power of two, unlike that of a C server, whose headers take a part of the
+/// last request's space: with 4096 bytes more than a power of two, requests of that size are not
+/// split.
 ///
 /// # Errors
 ///
@@ -87,11 +88,11 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
     }
 }
 
-/// What one page of a chunk costs in the tables of a registration, in bytes.
+/// Bytes that one page of a chunk takes in the tables of a registration.
 const PAGE_TABLE_SHARE: u32 = 4096 / 8;
-/// What the server keeps of a request, and a registration beside its table.
+/// Bytes that a request takes on the server, and a registration besides its table.
 const REQUEST_BYTES: u64 = 1536;
-/// What it keeps of a number whether there is a request or not.
+/// Bytes that a chunk number takes, with a request or without.
 const NUMBER_BYTES: u64 = 512;
 /// An entry of a send queue and of its completion queue, as drivers have them, and ours of it.
 const SEND_ENTRY_BYTES: u64 = 320;
@@ -117,8 +118,8 @@ pub fn numbers_bytes(layout: &ImmLayout) -> u64 {
     NUMBER_BYTES.saturating_mul(u64::from(layout.queue_depth()))
 }
 
-/// About how many bytes of memory a connection takes, with queues of so many entries. What a
-/// device's driver takes for an entry differs; this is rather much.
+/// Estimates the memory of a connection with queues of `sends` and `recvs` entries, in bytes.
+/// The size of an entry depends on the device's driver; the estimate is on the high side.
 pub fn connection_bytes(sends: u32, recvs: u32) -> u64 {
     let sends = u64::from(sends).saturating_mul(SEND_ENTRY_BYTES);
     let recvs = u64::from(recvs).saturating_mul(RECV_ENTRY_BYTES);

@@ -73,7 +73,7 @@ impl Policy {
         }
     }
 
-    /// What the attribute shows.
+    /// The text of the attribute.
     pub const fn sysfs_str(&self) -> &'static str {
         match self {
             Policy::RoundRobin => "round-robin (RR: 0)",
@@ -111,7 +111,7 @@ impl Policy {
     }
 }
 
-/// What counts about a path.
+/// The properties of a path that decide.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Candidate {
     /// It is connected, and this request has not been tried on it.

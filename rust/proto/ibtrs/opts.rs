@@ -2,8 +2,8 @@
 
 //! Lines of `key=value` options, separated by blanks, tabs or newlines.
 //!
-//! [`Options::parse`] checks the whole line against a table of keys before anyone looks at a
-//! value; afterwards values are found by walking the borrowed text again. Nothing is stored.
+//! [`Options::parse`] checks the whole line against a table of keys before any value is used;
+//! afterwards values are found by walking the borrowed text again. Nothing is stored.
 
 use core::fmt;
 
@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptProblem {
     /// Not UTF-8, or a NUL or another control character in it. Names no option.
@@ -77,7 +77,7 @@ pub struct OptError<'a> {
 }
 
 impl OptError<'_> {
-    /// What is wrong, for the log; the option's name belongs before it.
+    /// The error in words, for the log; the option's name belongs before it.
     pub const fn as_str(&self) -> &'static str {
         match self.problem {
             OptProblem::NotText => "options are not printable text",

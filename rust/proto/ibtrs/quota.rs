@@ -4,12 +4,12 @@
 //!
 //! Every machine that reaches the port can ask for connections, and before a path is complete the
 //! server cannot distinguish clients from strangers. So the memory of a path grows as the client
-//! proves its presence: a little when it begins, the queues of each connection as that comes, the
-//! chunks when the client completes it. Until then one address may begin so many paths and take
-//! half of the memory; all strangers together may take three quarters of it so. However many paths
-//! strangers begin, the last eighth is for those who are *known*: a session that has a connected
-//! path, whose UUID a stranger does not know, and an address that has a connected path or had one
-//! lately. A stranger who completes a path is known from then on.
+//! proves its presence: a little when it begins, the queues of each connection as that arrives, the
+//! chunks when the client completes the path. Until then the number of paths that one address may
+//! begin is limited, and their memory is limited to half of the whole; all strangers together may
+//! take three quarters. However many paths strangers begin, the last eighth is for *known* clients:
+//! a session that has a connected path, whose UUID a stranger does not know, and an address that
+//! has a connected path or had one lately. A stranger that completes a path is known from then on.
 //!
 //! A path that could not come up even if it were the only one is refused when it begins, with a
 //! reason of its own: to wait for others, as its client will, is of no use then. One that is not
@@ -20,7 +20,7 @@ use crate::errno::Errno;
 /// How long an address that had a connected path is known, in milliseconds.
 pub const KNOWN_MS: u64 = 600_000;
 
-/// What all paths have taken, in bytes.
+/// The memory that all paths have taken, in bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Taken {
     /// All of them.
@@ -29,7 +29,7 @@ pub struct Taken {
     pub begun: u64,
 }
 
-/// Whose address asks.
+/// The address that asks.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Its paths that are not complete.
@@ -40,7 +40,7 @@ pub struct Standing {
     pub known: bool,
 }
 
-/// What a path takes until it is complete, in bytes.
+/// The memory that a path takes until it is complete, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
     /// All its connections.
@@ -56,7 +56,7 @@ impl Needs {
     }
 }
 
-/// What there is to share.
+/// The limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
     /// Bytes that all paths may take.
@@ -104,7 +104,7 @@ impl Refusal {
 }
 
 impl Quota {
-    /// Whether an address may begin a path that will take so much.
+    /// Whether an address may begin a path with these needs.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ pub const fn has_room_for_session(count: usize, max: usize, known: bool) -> bool
     count < max.saturating_sub(reserve)
 }
 
-/// Whether an address is known that had its last connected path so many milliseconds ago.
+/// Whether an address whose last connected path ended `ago_ms` milliseconds ago is still known.
 pub const fn is_known(ago_ms: u64) -> bool {
     ago_ms < KNOWN_MS
 }

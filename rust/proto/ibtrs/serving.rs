@@ -3,17 +3,17 @@
 //! Brings requests of one number into service one after the other, and drops those of a closing
 //! path (server): the steps that [`crate::chunk_owner`] prescribes, in their order.
 //!
-//! Many threads take them at once: receives of any path, ends of I/O, the worker that serves
-//! requests that waited, the end of each path. The driver provides the words and the places, whose
-//! methods are atomic each; nothing else has to be.
+//! Many threads use them at once: receives of any path, ends of I/O, the worker that serves waiting
+//! requests, the teardown of each path. The driver provides the words and the places, whose methods
+//! are atomic each; no other step has to be atomic.
 //!
 //! # Where a request is
 //!
-//! A request is in one place at a time, or in the hands of one thread. It may be *waiting*, as
-//! another path has its number; or *invalidating* until the key of its chunk is invalidated, and then it
-//! has its number. A thread that has a request in its hands and cannot go on drops it by itself:
-//! nobody looks for it elsewhere. So the end of a path looks at places only, and as often as it
-//! takes: whoever was about to empty one gets there.
+//! A request is in one place at a time, or owned by one thread. It may be *waiting*, as another
+//! path has its number; or *invalidating* until the key of its chunk is invalidated, and then it
+//! has its number. A thread that owns a request and cannot go on drops it itself, as no other
+//! thread looks for it. So the teardown of a path visits the places only, as often as it takes: a
+//! thread that was about to empty one gets there.
 
 use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 
@@ -26,7 +26,7 @@ pub trait Words {
     fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool;
 }
 
-/// What a path has for the request of a number.
+/// A path's place for the request with a number.
 pub trait Place {
     /// The request.
     type Request;
@@ -55,7 +55,7 @@ pub trait Place {
     fn take_invalidating(&self) -> Option<Self::Request>;
 }
 
-/// What becomes of a request that has arrived.
+/// The result for a request that has arrived.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Claim<R> {
@@ -103,7 +103,7 @@ pub fn claim<W: Words, P: Place>(
                 }
                 match place.take_waiting() {
                     Some(back) => request = back,
-                    // Nobody else knows of it yet, so this does not happen.
+                    // No other thread knows of it yet, so this does not happen.
                     None => {
                         return Claim::Waits {
                             close,
@@ -117,11 +117,11 @@ pub fn claim<W: Words, P: Place>(
     Claim::Violation(request)
 }
 
-/// Who is next.
+/// The next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {
-    /// Nobody waits.
+    /// No request waits.
     Nobody,
     /// The waiting request of this path, which has the number now: it is to be served, or dropped.
     Wake(PathTag),
@@ -168,7 +168,7 @@ pub fn invalidate<P: Place>(
     place.take_invalidating().map_or(Ok(()), Err)
 }
 
-/// What a path that is being closed has left of a number.
+/// The step for a number of a path that is being closed.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Left<R> {
@@ -178,7 +178,7 @@ pub enum Left<R> {
     Invalidating(R),
     /// A request that does not have its number: to be dropped.
     Waiting(R),
-    /// A request that another thread is about to take: to be looked at again.
+    /// Another thread is about to take the request: visit the number again.
     Taken,
 }
 
@@ -204,7 +204,7 @@ pub fn leave<W: Words, P: Place>(
                     return place.take_waiting().map_or(Left::Nothing, Left::Waiting);
                 }
             }
-            // Whoever took the path off the word takes the request.
+            // The thread that took the path off the word takes the request.
             Leave::Elsewhere => return Left::Taken,
         }
     }

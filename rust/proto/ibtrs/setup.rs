@@ -15,14 +15,14 @@ use crate::consts::ZOMBIE_TIMEOUT_MS;
 /// behind with its connections.
 pub const BEHIND_MS: u32 = 1000;
 
-/// How many times the client's limit a path may stay incomplete, whoever is behind.
+/// A path may stay incomplete for this many times the client's limit, whichever side is behind.
 const BEHIND_MAX: u64 = 10;
 
 /// Whether a path whose time is over stays as long as the server is behind with its connections,
 /// where the path is `age_ms` old and the client may take `limit_ms`.
 ///
-/// Peers that keep the line of waiting connections filled could otherwise keep an incomplete path
-/// for ever.
+/// Without this limit, peers that keep the backlog filled could keep an incomplete path without
+/// end.
 pub const fn may_be_behind(age_ms: u64, limit_ms: u32) -> bool {
     // Lossless: u32 to u64.
     age_ms < (limit_ms as u64).saturating_mul(BEHIND_MAX)
@@ -52,14 +52,14 @@ pub const fn may_wait(waiting: usize, further: bool) -> bool {
 /// All times are milliseconds since the same moment, at which the path was made.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SetupClock {
-    /// What the client has taken.
+    /// The time that the client has taken.
     spent_ms: u64,
     /// Since when the server has waited for the client.
     since_ms: u64,
 }
 
 impl SetupClock {
-    /// A connection was accepted at `now_ms`, whose request came at `came_ms`.
+    /// A connection whose request arrived at `came_ms` was accepted at `now_ms`.
     pub const fn accepted(&mut self, came_ms: u64, now_ms: u64) {
         let waited = came_ms.saturating_sub(self.since_ms);
         self.spent_ms = self.spent_ms.saturating_add(waited);

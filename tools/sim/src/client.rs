@@ -60,7 +60,7 @@ pub(crate) struct Path {
     inflight: u32,
     timer: u32,
     tally: Tally,
-    /// What the path's work has to do, and that it is doing something.
+    /// The pending actions of the path's work item, and whether it is running.
     todo: VecDeque<Action>,
     busy: bool,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Client {
     pub paths: Vec<Path>,
     pub tags: [Tag; TAGS],
     pub disk: Disk,
-    /// The phase that who builds a request reads.
+    /// The phase that a driver reads when it builds a request.
     pub phase: Phase,
     /// The phase of the set of paths.
     pub set_phase: Phase,
@@ -586,7 +586,7 @@ impl World<'_> {
         }
     }
 
-    /// What the attempt has learnt is out of date: another one need not wait.
+    /// The knowledge of the attempt is out of date: another one need not wait.
     fn reconnect_now(&mut self, i: usize) {
         let p = &mut self.client.paths[i];
         p.machine.reconnect_now();
@@ -748,7 +748,7 @@ impl World<'_> {
         true
     }
 
-    /// Looks at each request on the requeue list.
+    /// Handles each request on the requeue list.
     pub(crate) fn requeue_all(&mut self) {
         for t in 0..TAGS {
             if self.client.tags[t].slot != Slot::Requeue {

@@ -6,8 +6,8 @@ use crate::schedule::{Time, REQUESTS};
 
 /// A request as its user saw it.
 ///
-/// A write may be made more than once while it is in flight: it is sent again when a path is
-/// lost. Who writes a sector while another write to it is in flight gets one or the other.
+/// A write may be made more than once while it is in flight: it is sent again when a path is lost.
+/// If two writes of a sector are in flight at once, the sector may end up with either value.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Seen {
     /// When it was made.
@@ -34,7 +34,7 @@ pub fn linearizable(seen: &[Seen]) -> bool {
 
 struct Search<'a> {
     seen: &'a [Seen],
-    /// States that were looked at: requests that took effect, and the last write.
+    /// The states visited: requests that took effect, and the last write.
     been: [[u64; (1 << REQUESTS) / 64]; REQUESTS + 1],
 }
 

@@ -45,7 +45,7 @@ fn args() -> Option<Args> {
     Some(args)
 }
 
-/// What happened in all runs together.
+/// The counts of all runs together.
 #[derive(Default)]
 struct Sum {
     time: u64,

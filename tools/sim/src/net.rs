@@ -2,10 +2,10 @@
 
 //! The fabric: delivers, delays or loses messages.
 //!
-//! A connection delivers in order what it delivers; connections overtake each other. What is on
-//! its way when its sender is gone arrives nevertheless. A message that is lost takes the rest
+//! A connection delivers its messages in order; connections overtake each other. A message that is
+//! on its way when its sender is gone arrives nevertheless. A message that is lost takes the rest
 //! of its connection with it, and the sender learns when retransmission ends. Messages of the
-//! connection manager come in any order, or not at all.
+//! connection manager arrive in any order, or not at all.
 
 use crate::schedule::{mix, Kind, Time, MS, TO_CLIENT, TO_SERVER};
 use crate::world::{Ev, World};
@@ -241,7 +241,7 @@ impl World<'_> {
         lag
     }
 
-    /// A message that nobody was there for: its sender will notice, if it is there still.
+    /// A message whose receiver was gone: its sender will notice, if it still exists.
     pub fn nobody(&mut self, to: Side, attempt: u32, cid: u8) {
         if cid == CM {
             return;

@@ -2,9 +2,9 @@
 
 //! Schedules: everything in a run that the logic does not decide.
 //!
-//! A seed makes a schedule. A schedule makes a run, always the same one: what the fabric does to a
-//! message depends on the seed and on which message of which connection it is, and not on what
-//! else happens, so that a schedule from which something was dropped stays close to the whole.
+//! A seed makes a schedule. A schedule makes a run, always the same one: the fate of a message
+//! depends on the seed and on its place in its connection, and not on other events, so a schedule
+//! from which something was dropped stays close to the whole.
 
 use ibtrs_proto::backoff::Attempts;
 use ibtrs_proto::mp::Policy;
@@ -20,7 +20,7 @@ pub const PATHS: usize = 3;
 pub const TAGS: usize = 4;
 /// Sectors of the disk.
 pub const SECTORS: usize = 2;
-/// Most requests: what a search for a legal order can go through quickly.
+/// Maximum number of requests, so that the search for a legal order stays fast.
 pub const REQUESTS: usize = 10;
 
 /// Which side has the extensions, and with it which guarantees hold.
@@ -45,10 +45,10 @@ pub const TO_CLIENT: u8 = 2;
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Nothing passes in these directions. Short ones are bridged by retransmission, longer ones
-    /// break connections; what was sent may come out in the end.
+    /// Nothing passes in these directions. Short outages are bridged by retransmission, longer ones
+    /// break connections; messages sent before may arrive in the end.
     Cut { path: u8, dirs: u8, time: Time },
-    /// Messages take up to so much longer, each connection for itself.
+    /// Messages take up to this much longer, on each connection independently.
     Delay {
         path: u8,
         dirs: u8,
@@ -79,11 +79,11 @@ pub enum Kind {
     Disconnect { path: u8, time: Time },
     /// A user removes a path for good.
     Remove { path: u8 },
-    /// Who submits requests is kept waiting for up to so long between any two steps.
+    /// A submitter is delayed for up to this long between any two steps.
     SlowDriver { time: Time, extra: Time },
     /// A user sets how many attempts to reconnect may be made in a row.
     Limit { most: u16 },
-    /// Send queues are full: half of what is sent again has to wait.
+    /// Send queues are full: half of the resent requests have to wait.
     Full { time: Time },
 }
 
@@ -159,9 +159,9 @@ pub struct Request {
 /// A whole run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schedule {
-    /// What it was made of; the fabric's behaviour follows from it.
+    /// The seed; the fabric's behaviour follows from it.
     pub seed: u64,
-    /// Who speaks.
+    /// The sides and their protocols.
     pub mode: Mode,
     /// Paths of the session.
     pub paths: u8,

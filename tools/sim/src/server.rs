@@ -23,10 +23,10 @@ struct Path {
     /// When the set-up takes too long.
     stale_at: Option<Time>,
     cons: u8,
-    /// The drain has taken its time, but requests may be looked at still.
+    /// The drain is over, but requests may still be executed.
     drain_over: bool,
     drained: bool,
-    /// Requests that arrived and were not looked at.
+    /// Requests that arrived and were not parsed yet.
     arrived: u32,
     /// Requests that are on the disk or waiting.
     inflight: u32,
@@ -39,7 +39,7 @@ struct Op {
     attempt: u32,
     io: Io,
     arrival: u32,
-    /// What a read has read.
+    /// The value that a read has read.
     value: u32,
     busy: bool,
     /// Which use of the place this is.
@@ -56,7 +56,7 @@ pub(crate) struct Server {
     paths: Vec<Path>,
     /// Atomics of the session.
     owners: [u32; TAGS],
-    /// What is to be answered when it holds: by which attempt it came.
+    /// The fence to answer when it is complete, by the attempt that carried it.
     fences: Vec<(u32, Fence)>,
     ops: Vec<Op>,
     arrivals: u32,
@@ -493,7 +493,7 @@ impl World<'_> {
         self.closing(attempt);
     }
 
-    /// Gives the chunk number on, to whoever waits for it.
+    /// Gives the chunk number to the request that waits for it.
     fn end_service(&mut self, i: usize, tag: u8) {
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             return;
@@ -562,7 +562,7 @@ impl World<'_> {
         let mut n = 0;
         while let Some(&(via, fence)) = self.server.fences.get(n) {
             let drain = fence.drain && self.bug != Some(Bug::NoDrain);
-            // What is being closed takes no request any more, see `result`.
+            // A path that is being closed takes no request any more, see `result`.
             let pending = |p: &Path| fence.covers(Some(p.attempt)) && (drain || is_open(p.state));
             if self.server.paths.iter().any(pending) {
                 n += 1;

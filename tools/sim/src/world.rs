@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A run: time, what is about to happen, and what must not.
+//! A run: the time, the pending events, and the checks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ use crate::net::{Io, Link, Msg, Side};
 use crate::schedule::{Fault, Kind, Mode, Schedule, Time, MS, SECTORS};
 use crate::server::Server;
 
-/// What is about to happen.
+/// A pending event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ev {
     /// A fault of the schedule begins.
@@ -104,7 +104,7 @@ pub enum Violation {
     Fenced(u32),
     /// No single disk could have answered like that.
     NotLinearizable(u8),
-    /// A chunk number is not free though nobody uses it.
+    /// A chunk number is not free although no request uses it.
     Leaked(u8),
     /// The faults are over, and a request was not completed.
     StuckRequest(u16),
@@ -209,8 +209,8 @@ pub(crate) struct Req {
     pub tag: u8,
 }
 
-/// After the last fault everything has to be well again within this: the server's time-out for
-/// connections that nobody completes, and some more.
+/// After the last fault everything has to recover within this time: the server's limit for
+/// incomplete connections, and some more.
 const TIME_LIMIT: Time = 120_000 * MS;
 /// More events than any run has that ends.
 const MANY: u32 = 400_000;
@@ -239,10 +239,10 @@ pub struct World<'a> {
     trace: bool,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What went wrong, if something did.
+    /// The violation, if there was one.
     pub violation: Option<Violation>,
     /// Simulated time.
     pub time: Time,
@@ -506,7 +506,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What a fault that is going on means, if there is one.
+    /// The effect of the current fault, if there is one.
     pub(crate) fn during<T>(&self, which: impl Fn(&Kind) -> Option<T>) -> Option<T> {
         let now = self.now;
         let on = |f: &&Fault| f.at <= now && now < f.end();

@@ -8,7 +8,7 @@ use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};
 use super::*;
 use crate::access::{Access, AccessMode};
 
-/// Nobody else may use the device. C servers do not look at the byte.
+/// No other client may use the device. C servers ignore the byte.
 const EXCLUSIVE: u8 = 1;
 /// Nothing is opened for the message.
 const ONLY_KNOWN: u8 = 2;
@@ -86,13 +86,13 @@ fn decode_version(bytes: &[u8], kind: u16) -> Result<u8, MsgError> {
 pub struct Open<'a> {
     /// How the client wants to use it.
     pub access_mode: AccessMode,
-    /// Whether nobody else may use it. Extension: C clients have anything there, so it counts only
-    /// if the session has extensions; see [`Open::access`].
+    /// Whether no other client may use the device. Extension: the byte has no defined value from C
+    /// clients, so it counts only if the session has extensions; see [`Open::access`].
     pub exclusive: bool,
     /// Its name; the server decides what that stands for.
     pub dev_name: DevicePath<'a>,
-    /// Only if the session has it open: nothing is opened for this message. Extension: what C
-    /// clients have there means nothing, so it counts only if the session has extensions.
+    /// Only if the session has the device open: this message opens nothing. Extension: the byte has
+    /// no defined value from C clients, so it counts only if the session has extensions.
     pub only_known: bool,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Open<'a> {
         })
     }
 
-    /// What the client wants, in a session with `extensions` or without.
+    /// The access that the client asks for, in a session with `extensions` or without.
     pub const fn access(&self, extensions: bool) -> Access {
         Access {
             mode: self.access_mode,

@@ -6,7 +6,7 @@ use ibtrs_proto::bytes::message;
 
 use super::*;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Read sectors.
@@ -106,7 +106,7 @@ pub struct IoFlags(u32);
 impl IoFlags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// Somebody waits for the request.
+    /// A task waits for the request.
     pub const SYNC: Self = Self(1 << 8);
     /// The data is durable when the request completes.
     pub const FUA: Self = Self(1 << 9);

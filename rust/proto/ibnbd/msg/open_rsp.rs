@@ -68,7 +68,7 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// What the answer to OPEN itself has no room for.
+    /// The fields that do not fit into the answer to OPEN itself.
     pub const fn details(&self) -> Details {
         Details {
             physical_block_size: self.physical_block_size,
@@ -111,19 +111,19 @@ pub struct OpenRsp {
     pub secure_discard: u16,
     /// Caching of writes.
     pub cache: CachePolicy,
-    /// Names the disk itself; see [`crate::identity`]. Extension: what C servers have there is
-    /// no identity, so it counts only if the session has extensions.
+    /// The identity of the disk itself; see [`crate::identity`]. Extension: C servers have
+    /// something else there, so it counts only if the session has extensions.
     pub identity: Identity,
-    /// What stands behind the answer, if the server says it; see [`Details`].
+    /// The details behind the answer, if the server sends them; see [`Details`].
     pub details: Option<Details>,
 }
 
 impl OpenRsp {
     /// The answer for a device with `limits`, of unknown identity, and without details.
     ///
-    /// What does not fit its 16 bits is never cut off bit by bit, which would make 65536 a 0:
-    /// `max_segments` and `secure_discard` become at most 65535, and the physical block size,
-    /// a hint, at most 32768.
+    /// A value that exceeds its 16 bits is never truncated, which would make 65536 a 0:
+    /// `max_segments` and `secure_discard` become at most 65535, and the physical block size, a
+    /// hint, at most 32768.
     ///
     /// # Errors
     ///
@@ -248,11 +248,11 @@ impl OpenRsp {
 
     /// Whether this is the disk that it was `before`, as far as a client can tell.
     ///
-    /// What is found under the same name when a session comes back has to be.
+    /// The properties that a device must still have under the same name when a session comes back.
     ///
     /// # Errors
     ///
-    /// What gives it away.
+    /// The first difference.
     pub fn same_disk(&self, before: &Self) -> Result<(), Difference> {
         if !self.identity.may_be(before.identity) {
             return Err(Difference::Identity);
@@ -269,7 +269,7 @@ impl OpenRsp {
         Ok(())
     }
 
-    /// What the write cache has lived through, if the server says it.
+    /// The cache generation, if the server sends it.
     pub fn cache_run(&self) -> Identity {
         self.details
             .map_or(Identity::UNKNOWN, |details| details.cache_run)

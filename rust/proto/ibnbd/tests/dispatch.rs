@@ -9,7 +9,7 @@ use ibnbd_proto::dispatch::{self, Disk, Dispatch};
 use ibnbd_proto::state::QueueState;
 use interleave::{explore, Stage, Thread};
 
-/// What the server calls the device, before and after it was opened again.
+/// The server's number of the device, before and after it was opened again.
 const OLD: u32 = 1;
 const NEW: u32 = 2;
 
@@ -28,7 +28,7 @@ struct World {
     changers: usize,
 }
 
-/// What may be wrong.
+/// A mistake for the test to find.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
@@ -83,13 +83,13 @@ fn submitter(view: &View<'_>, wrong: Wrong) {
     loop {
         view.0.wait(|w| w.queued > 0 || w.changers == 0);
         if view.0.act(|w| w.queued == 0) {
-            // Nobody queues it any more.
+            // No other thread queues it any more.
             return;
         }
         view.0.act(|w| w.queued -= 1);
         match dispatch::dispatch(view) {
             Dispatch::Send(id) => {
-                // What passed before the gate was closed has the number of before.
+                // A request that was sent before the queue was quiesced has the old number.
                 view.0.act(|w| {
                     let right = if w.queue_state == QueueState::Live && w.reopened {
                         NEW

@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// What the attribute `state` shows (protocol 7.1).
+    /// The text of the attribute `state` (protocol 7.1).
     pub const fn sysfs_str(&self) -> &'static str {
         match self {
             State::Connected => "connected",
@@ -97,7 +97,7 @@ impl State {
     }
 }
 
-/// What happens to a client path.
+/// The events of a client path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// The attempt succeeded: a valid INFO_RSP is in.
@@ -154,9 +154,9 @@ impl Event {
 }
 
 actions! {
-    /// What the caller has to do after a step, in this order.
+    /// The actions of the caller after a step, in this order.
     Action,
-    /// What a step asks for.
+    /// The actions that a step asks for.
     Actions {
         /// Make a running attempt to connect return early: its last event belongs to this
         /// attempt, not to the next.
@@ -190,7 +190,7 @@ pub struct Step {
     pub next: State,
     /// What to do.
     pub actions: Actions,
-    /// What became of the event.
+    /// Whether the event was accepted.
     pub reply: Reply,
 }
 
@@ -290,12 +290,12 @@ impl Machine {
         self.epoch = epoch;
     }
 
-    /// The attempt is torn down: what it reports from now on is what is done to it.
+    /// The attempt is torn down: errors that it reports from now on are caused by that.
     pub fn ended(&mut self) {
         self.epoch = 0;
     }
 
-    /// The next attempt need not wait: what this one has failed for is over.
+    /// The next attempt need not wait: the reason for the failure is over.
     pub fn reconnect_now(&mut self) {
         self.tries.reconnect_now = true;
     }
@@ -328,8 +328,7 @@ const LATER: Actions = Actions::of(Action::ScheduleReconnect);
 const NOW: Actions = Actions::of(Action::ReconnectNow);
 const CANCEL: Actions = Actions::of(Action::CancelReconnect);
 
-/// What `event` does to a path in `state`. `retry` tells whether another attempt may follow those
-/// that were made.
+/// Applies `event` to a path in `state`. `retry` tells whether another attempt may follow.
 pub const fn step(state: State, event: Event, retry: bool) -> Step {
     use Event as E;
     use State as S;

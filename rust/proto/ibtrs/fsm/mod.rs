@@ -2,9 +2,9 @@
 
 //! Path state machines of both sides (protocol 5.1, 5.2).
 //!
-//! Each is one total function `step(state, event)`. It tells the next state, what the caller
-//! has to do, and whether the event was taken. Every state has a row for every event; an event
-//! that means nothing there is ignored or refused by name, never by falling through.
+//! Each is one total function `step(state, event)`, which returns the next state, the actions of
+//! the caller, and whether the event was accepted. Every state has a row for every event; an event
+//! without meaning there is ignored or refused by name, never by falling through.
 //!
 //! # Context
 //!
@@ -18,14 +18,14 @@ pub mod server_path;
 
 use crate::errno::Errno;
 
-/// What became of an event.
+/// Whether an event was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// It was taken.
     Accepted,
-    /// It came too late or does not matter; nobody waits for an answer.
+    /// The event came too late or does not matter; no task waits for an answer.
     Ignored,
-    /// It was refused; whoever asked gets the errno.
+    /// The event was refused; the task that sent it gets the errno.
     Refused(Errno),
 }
 
@@ -35,7 +35,7 @@ impl Reply {
         matches!(self, Self::Accepted)
     }
 
-    /// The answer to whoever asked.
+    /// The answer to the task that sent the event.
     ///
     /// # Errors
     ///

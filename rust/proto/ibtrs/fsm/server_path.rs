@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// What happens to a server path.
+/// The events of a server path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// INFO_REQ came in.
@@ -119,9 +119,9 @@ impl Event {
 }
 
 actions! {
-    /// What the caller has to do after a step, in this order.
+    /// The actions of the caller after a step, in this order.
     Action,
-    /// What a step asks for.
+    /// The actions that a step asks for.
     Actions {
         /// Cancel the timer of the set-up, which each connection of the path starts again: the
         /// path can no longer become stale.
@@ -147,7 +147,7 @@ pub struct Step {
     pub next: State,
     /// What to do.
     pub actions: Actions,
-    /// What became of the event.
+    /// Whether the event was accepted.
     pub reply: Reply,
 }
 
@@ -182,7 +182,7 @@ pub const INITIAL: State = State::Connecting;
 
 const DOWN: Actions = Actions::of(Action::TearDown);
 
-/// What `event` does to a path in `state`.
+/// Applies `event` to a path in `state`.
 pub const fn step(state: State, event: Event) -> Step {
     use Event as E;
     use State as S;

@@ -22,7 +22,7 @@ pub enum RequestError {
     Type(u16),
     /// READ with more than one descriptor.
     SgCount(u16),
-    /// The user header is longer than what stands before the request header.
+    /// The user header is longer than the space before the request header.
     UserLen(u16),
     /// User header and request header are longer than the space set aside for headers.
     HeaderSize(u16),
@@ -158,8 +158,8 @@ impl ServerRequest {
     ///
     /// # Errors
     ///
-    /// When lengths disagree. In particular a descriptor longer than the data is refused: it
-    /// would send memory that nobody has written.
+    /// When lengths disagree. In particular a descriptor longer than the data is refused: the
+    /// answer would send memory that was never written.
     #[inline]
     pub fn parse(hdr: &RequestHdr, offset: u32, chunk_size: u32) -> Result<Self, RequestError> {
         let usr_len = hdr.usr_len();

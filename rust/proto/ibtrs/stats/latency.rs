@@ -11,8 +11,8 @@ use core::fmt::{Display, Formatter, Result};
 /// Buckets of the histogram of one direction.
 pub const BUCKETS: usize = 2 * (MAX_BITS as usize + 1);
 
-/// Latencies of so many bits of microseconds and more share the last two buckets; the larger of
-/// these begins at 65536 ms.
+/// Latencies with this many bits of microseconds and more share the last two buckets; the upper one
+/// begins at 65536 ms.
 const MAX_BITS: u32 = 26;
 
 /// Bits of the first number of microseconds that may be a millisecond.
@@ -35,7 +35,7 @@ pub const fn bucket(ns: u64) -> usize {
     if bits > MAX_BITS {
         return BUCKETS.saturating_sub(1);
     }
-    // The limit in milliseconds among the numbers of so many bits. No shift is above 16.
+    // The limit in milliseconds among the numbers with that many bits. No shift is above 16.
     let limit = match bits.checked_sub(MS_BITS) {
         Some(shift) => 1000_u64.wrapping_shl(shift),
         None => u64::MAX,

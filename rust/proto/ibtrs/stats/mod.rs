@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the files of statistics say.
+//! The contents of the files of statistics.
 //!
-//! Everything here is a plain value, made of sums that the caller took; [`Display`] writes the
-//! text of the file, with the newline at its end. What "0" or "1" resets is the caller's, what
-//! counts as such is [`crate::text::reset`].
+//! Everything here is a plain value, made of sums that the caller took; [`Display`] writes the text
+//! of the file, with the newline at its end. The caller resets its counters; [`crate::text::reset`]
+//! parses the text that asks for it.
 //!
 //! | file | type |
 //! |---|---|

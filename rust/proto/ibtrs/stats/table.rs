@@ -12,7 +12,7 @@ pub trait PerCpu {
     /// Whether there is such a CPU.
     fn is_possible(&self, cpu: u32) -> bool;
 
-    /// What stands in a row, at a CPU; zero for rows and CPUs that do not exist.
+    /// The value of a row at a CPU; zero for rows and CPUs that do not exist.
     fn count(&self, row: usize, cpu: u32) -> u64;
 }
 
@@ -27,7 +27,7 @@ pub const SG_ROWS: usize = 10;
 /// Lengths that have a row of their own.
 const SG_LINEAR: usize = 4;
 
-/// Longest table: what a file can show.
+/// Longest table that a file can show.
 const PAGE: usize = 4095;
 
 /// CPUs that the table shows whether or not they have counted.
@@ -65,8 +65,8 @@ impl<T: PerCpu> SgEntries<'_, T> {
         cpus(self.0).filter(move |cpu| all || self.total(*cpu) > 0)
     }
 
-    /// Bytes of a column, and how many fit: each line has seven bytes more, and there are a line
-    /// of CPUs, one of totals, and one that says what is left out.
+    /// Bytes of a column, and the number of columns that fit: each line has seven bytes more, and
+    /// there are a line of CPUs, one of totals, and one for the columns that are left out.
     fn fit(&self) -> (usize, usize) {
         let longest = self.columns().fold(0, |max, cpu| max.max(self.total(cpu)));
         let digits = longest.checked_ilog10().unwrap_or(0).saturating_add(1);

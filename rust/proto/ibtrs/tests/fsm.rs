@@ -350,7 +350,7 @@ fn no_retry_means_closed() {
     }
 }
 
-/// So many attempts as are allowed, then the path is closed; a success or a user starts again.
+/// After the allowed number of attempts the path is closed; a success or a user starts again.
 #[test]
 fn attempts_are_limited() {
     use c::{Event, Machine, State};
