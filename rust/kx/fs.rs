@@ -41,9 +41,9 @@ impl Drop for InitFs {
     }
 }
 
-/// Reads once from the beginning of a file, as the first process sees it. Returns how many
-/// bytes of `buf` that gave: fewer than the file has if it is longer than `buf`, or if its file
-/// system gives so many at a time.
+/// Reads once from the beginning of a file, as the first process sees it. Returns the number of
+/// bytes: less than the file has if that is longer than `buf`, or if its file system returns fewer
+/// at a time.
 ///
 /// # Context
 ///

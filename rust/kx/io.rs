@@ -2,10 +2,9 @@
 
 //! An I/O handed to a transport that does not care who asked for it.
 //!
-//! [`IoHandle`] is an owned I/O with its type erased: it names the memory the
-//! data goes to or comes from, and is ended exactly once. It wraps a block
-//! request, or a [`SyncIo`] for whose end a thread waits. Nothing is allocated
-//! to make one.
+//! [`IoHandle`] is an owned I/O with its type erased: it names the memory of the data, and is ended
+//! exactly once. It wraps a block request, or a [`SyncIo`] that a thread waits for. Creating one
+//! allocates nothing.
 
 use crate::{
     mm::PageBlock,
@@ -37,7 +36,7 @@ use kernel::{
     time::Msecs, //
 };
 
-/// What can be handed to a transport as an [`IoHandle`].
+/// An I/O that can be handed to a transport as an [`IoHandle`].
 ///
 /// # Safety
 ///
@@ -283,7 +282,7 @@ impl Drop for IoHandle {
     }
 }
 
-/// An I/O on a buffer of its own, for whose end a thread waits.
+/// An I/O on a buffer of its own, for a thread that waits for its end.
 ///
 /// The buffer lives until the waiter and the transport are both done with it,
 /// also when the waiter gave up early.
@@ -352,8 +351,8 @@ impl SyncIo {
     ///
     /// `EBUSY` if it was asked for before.
     pub fn handle(&self) -> Result<IoHandle> {
-        // ORDERING: Whoever sets the flag first owns the table; nothing else is
-        // published by it.
+        // ORDERING: The thread that sets the flag first owns the table; the flag publishes nothing
+        // else.
         if self.0.handed_out.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }

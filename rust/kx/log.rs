@@ -2,9 +2,9 @@
 
 //! Rate-limited printing.
 //!
-//! What a peer, a user or a failing device can cause again and again is printed with
+//! Messages that a peer, a user or a failing device can cause repeatedly are printed with
 //! [`pr_err_ratelimited!`](crate::pr_err_ratelimited) and its siblings: ten lines in five seconds
-//! at each place in the source, and then how many were left out.
+//! at each place in the source, and then the number of lines that were left out.
 //!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 

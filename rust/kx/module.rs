@@ -13,10 +13,9 @@ use kernel::{
 
 /// Keeps a module from being unloaded.
 ///
-/// Whoever drops it must not be part of that module, as the code may be gone before the function
-/// has returned: for the files of sysfs there is
-/// [`StoreCtx::keep_module`](crate::sysfs::StoreCtx::keep_module). To drop it elsewhere in the
-/// module is fine as long as something else keeps the code.
+/// Code of that module must not drop it, as the code may be gone before the function has returned:
+/// for the files of sysfs there is [`StoreCtx::keep_module`](crate::sysfs::StoreCtx::keep_module).
+/// Dropping it elsewhere in the module is fine as long as another reference keeps the code.
 ///
 /// # Context
 ///

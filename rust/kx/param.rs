@@ -146,7 +146,7 @@ pub struct StringParam<const N: usize> {
 impl<const N: usize> StringParam<N> {
     /// Declares a parameter with a default.
     pub const fn new(default: &'static str) -> Self {
-        // What is shown must fit into a page, with a newline and a terminator.
+        // The text must fit into a page, with a newline and a terminator.
         assert!(N <= PAGE_SIZE - 2);
         Self {
             value: SetOnce::new(),

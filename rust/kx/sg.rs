@@ -34,8 +34,7 @@ pub struct SgEntry(bindings::scatterlist);
 pub struct Sg<E: ?Sized> {
     nents: u32,
     mapped: u32,
-    /// A list that is pinned cannot be exchanged for another: what it describes
-    /// is what its owner has.
+    /// A pinned list cannot be exchanged for another, so it describes the memory of its owner.
     _pin: PhantomPinned,
     entries: E,
 }
@@ -197,8 +196,8 @@ impl SgTable {
     ///
     /// # Safety
     ///
-    /// What the table describes must be allocated, and nobody may have a reference to it. Others may
-    /// read and write it meanwhile, as those who map a page may.
+    /// The memory that the table describes must be allocated and have no reference to it. Others
+    /// may read and write it meanwhile, such as tasks that map a page.
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
         if len > from.len() {
             return Err(EINVAL);
@@ -238,7 +237,7 @@ impl SgTable {
     }
 }
 
-/// What a copy of `len` bytes comes to of which `copied` were copied.
+/// The result of a copy of `len` bytes when `copied` were copied.
 fn all_of(len: usize, copied: usize) -> Result {
     if copied == len {
         Ok(())

@@ -9,8 +9,8 @@
 //!
 //! # Context
 //!
-//! Everything here *may sleep*. To drop a directory waits for the functions of its files, so these
-//! must not wait for whoever drops it. A file that removes its own directory calls
+//! Everything here *may sleep*. Dropping a directory waits for the functions of its files, so these
+//! must not wait for the task that drops it. A file that removes its own directory calls
 //! [`StoreCtx::remove_self`] first, and may then drop that directory itself.
 //!
 //! # Examples
@@ -131,7 +131,7 @@ mod tests {
         assert!(matches!(Link::new(top.clone(), &device, fmt!("link")), Err(e) if e == EEXIST));
         let other = Link::new(top.clone(), &device, fmt!("other"))?;
 
-        // What is below a device goes with it, and who held that notices nothing.
+        // Directories below a device go with it, without the knowledge of their owners.
         drop(device);
         drop(link);
         drop(inner);

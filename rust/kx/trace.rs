@@ -4,7 +4,7 @@
 //!
 //! [`kernel::tracepoint`] knows the events that the kernel crate binds. Those that
 //! [`trace_events!`](crate::trace_events) makes callable are defined in `rust/helpers/trace.h`.
-//! While nobody traces an event, it costs an instruction that does nothing.
+//! While an event is not traced, it costs one instruction that does nothing.
 //!
 //! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
 
@@ -13,9 +13,9 @@ use kernel::prelude::*;
 #[doc(hidden)]
 pub use ibtrs_bindings as bindings;
 
-/// What an event may be given: numbers, and strings.
+/// The types of an event's arguments: numbers and strings.
 pub trait Arg {
-    /// What C gets.
+    /// The type in C.
     type Raw;
 
     /// Gives C the argument, for the time of the call.
@@ -72,7 +72,7 @@ macro_rules! trace_events {
         $vis fn $name<'a>(args: impl FnOnce() -> ($($ty,)*)) {
             #[cfg(CONFIG_TRACEPOINTS)]
             ::kernel::macros::paste! {
-                // SAFETY: The key of a tracepoint may be looked at any time.
+                // SAFETY: The key of a tracepoint may be read at any time.
                 let traced = unsafe {
                     ::kernel::jump_label::static_branch_unlikely!(
                         $crate::trace::bindings::[< __tracepoint_ $event >],

@@ -53,8 +53,8 @@ pub struct ConnParam<'a> {
     pub private_data: &'a [u8],
     /// How often a packet that was not acknowledged is sent again, 0 to 7.
     pub retry_count: u8,
-    /// How often a message is sent again to a peer that had no receive buffer,
-    /// 0 to 6, or 7 for ever.
+    /// How often a message is sent again to a peer that had no receive buffer: 0 to 6, or 7 for no
+    /// limit.
     pub rnr_retry_count: u8,
 }
 
@@ -70,7 +70,7 @@ impl ConnParam<'_> {
     }
 }
 
-/// What a service is known by to the connection manager.
+/// The number of a service for the connection manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortSpace {
     /// A port of TCP, for IPv4 and IPv6 addresses.
@@ -96,7 +96,7 @@ impl PortSpace {
     }
 }
 
-/// What a connection id's C side points to.
+/// The object that the C side of a connection id points to.
 ///
 /// # Invariants
 ///
@@ -109,9 +109,9 @@ pub(crate) struct Context {
     has_addrs: AtomicFlag,
 }
 
-/// Who gets the events of an id.
+/// The receiver of the events of an id.
 enum HandlerSlot {
-    /// Nobody yet; the connection may have ended meanwhile.
+    /// None yet; the connection may have ended meanwhile.
     Waiting { ended: bool },
     /// This one.
     Set(Arc<dyn CmHandler>),
@@ -452,8 +452,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` when somebody else does; others of `rdma_bind_addr` and
-    /// `rdma_listen`.
+    /// `EADDRINUSE` when the port is in use; others of `rdma_bind_addr` and `rdma_listen`.
     pub fn listen(&self, addr: &SockAddr, backlog: i32) -> Result {
         // SAFETY: The id is live by the type invariant, the address is valid
         // for the call, which does not change it.
@@ -529,7 +528,7 @@ mod tests {
         Ok(())
     }
 
-    /// Who sets his handler after the end learns of it.
+    /// Setting a handler after the end fails.
     #[test]
     fn an_end_is_not_missed() -> Result {
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;

@@ -27,12 +27,11 @@ use kernel::{
 pub enum PollContext {
     /// In softirq context: handlers must not sleep.
     SoftIrq,
-    /// On a bound, high-priority work queue: handlers may sleep, at the cost
-    /// of the completions behind them. What they ask of disks is handed over for
-    /// all completions that are there.
+    /// On a bound, high-priority work queue: handlers may sleep, which delays later completions.
+    /// I/O that they submit is plugged until all available completions are handled.
     WorkQueue,
-    /// In the context of whoever calls [`QueuePair::poll`], and only then: the device
-    /// does not interrupt anybody for them. Handlers must not sleep.
+    /// In the context of the caller of [`QueuePair::poll`], and only then: the device raises no
+    /// interrupts for them. Handlers must not sleep.
     ///
     /// [`QueuePair::poll`]: crate::qp::QueuePair::poll
     Direct,
@@ -46,7 +45,7 @@ pub enum PollContext {
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
     context: PollContext,
-    /// Somebody polls it, if it is polled directly.
+    /// A thread is polling the queue, if it is polled directly.
     polled: AtomicFlag,
     _dev: Arc<Device>,
 }
@@ -109,14 +108,14 @@ impl Cq {
         self.context == PollContext::Direct
     }
 
-    /// Handles completions of a queue that is polled directly, `budget` at most,
-    /// unless somebody else does; gives their number.
+    /// Handles completions of a queue that is polled directly, `budget` at most, unless another
+    /// thread does; returns their number.
     #[inline]
     pub(crate) fn poll(&self, budget: u16) -> u32 {
         if !self.is_direct() || self.polled.load(Relaxed) {
             return 0;
         }
-        // ORDERING: What one has done in handlers is seen by the next.
+        // ORDERING: Each poller sees all that the handlers of the previous one did.
         if self.polled.xchg(true, Full) {
             return 0;
         }

@@ -34,7 +34,7 @@ use kx::{
     sync::Completion, //
 };
 
-/// Told when a device that it uses goes away.
+/// A user of a device, called when the device goes away.
 pub trait RemovalHandler: Send + Sync {
     /// The device goes away, and waits for its [`Device`] references to be
     /// dropped: start to drop them, on a work queue.
@@ -176,10 +176,10 @@ impl Device {
         })
     }
 
-    /// Adds somebody to be told of the removal.
+    /// Adds a handler for the removal.
     ///
-    /// Nobody waits for memory under the lock: reclaim may wait for a disk whose path needs the
-    /// list to come back. So a longer list is allocated without it.
+    /// No allocation under the lock may wait: reclaim may wait for a disk whose path needs the list
+    /// to come back. So a longer list is allocated without the lock.
     fn add_user(&self, mut user: User) -> Result {
         let mut longer = KVVec::new();
         loop {
@@ -317,9 +317,9 @@ impl PinnedDrop for Device {
 
 /// Keeps a [`RemovalHandler`] registered.
 ///
-/// Dropping it waits for the handler's call, if the device is going away and has not got to
-/// it, or is in it: no code of the handler's module is run afterwards. To be dropped by
-/// nobody whom a handler waits for.
+/// Dropping it waits for the handler's call, if the device is going away and has not called it yet,
+/// or is in the call: no code of the handler's module runs afterwards. A task that a handler waits
+/// for must not drop it.
 ///
 /// # Context
 ///
@@ -327,7 +327,7 @@ impl PinnedDrop for Device {
 pub struct RemovalGuard {
     ib: NonNull<bindings::ib_device>,
     notified: Arc<Completion>,
-    /// So that nobody else drops the last reference, and runs code of its module.
+    /// So that no other task drops the last reference, and runs code of the handler's module.
     _handler: Arc<dyn RemovalHandler>,
 }
 
@@ -352,7 +352,7 @@ impl Drop for RemovalGuard {
     }
 }
 
-/// Somebody to be told.
+/// A handler for the removal.
 struct User {
     handler: Arc<dyn RemovalHandler>,
     /// He was, and is needed no more.

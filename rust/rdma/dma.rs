@@ -260,7 +260,7 @@ impl MappedIo {
         unsafe { ManuallyDrop::into_inner(core::ptr::read(&this.io)) }
     }
 
-    /// Returns whether anybody still waits for the I/O, see [`IoHandle::is_wanted`].
+    /// Returns whether the I/O is still wanted, see [`IoHandle::is_wanted`].
     pub fn is_wanted(&self) -> bool {
         self.io.is_wanted()
     }

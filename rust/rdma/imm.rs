@@ -24,7 +24,7 @@ use kernel::{
 /// of other transports.
 pub const IMM_LEN: u32 = 4;
 
-/// What a message without immediate begins with.
+/// The first bytes of a message without immediate.
 const NONE: u32 = u32::MAX;
 
 /// The immediates of the messages in flight on one send queue.

@@ -40,8 +40,8 @@
 //! completed and the registrations of it are invalid, or until all queue pairs of
 //! the protection domain are closed (see [`pd::Pd`]).
 //!
-//! Whoever leaks an owner with `mem::forget` and unloads his module has its code
-//! called after that.
+//! A driver that leaks an owner with `mem::forget` and unloads its module has its code called after
+//! that.
 //!
 //! [`include/rdma/ib_verbs.h`]: srctree/include/rdma/ib_verbs.h
 //! [`include/rdma/rdma_cm.h`]: srctree/include/rdma/rdma_cm.h

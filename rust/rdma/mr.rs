@@ -20,7 +20,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What a registration lets the holder of its keys do.
+/// The access that a registration gives to the holder of its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The local queue pair may write.
@@ -233,9 +233,8 @@ fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
 
 /// The addresses that the registrations of a region are given.
 ///
-/// Those of the memory itself would tell the peer, and whoever listens, where
-/// the kernel has it. What comes instead is no secret, but nothing can be
-/// concluded from it.
+/// The addresses of the memory itself would tell the peer, and any listener, where the kernel has
+/// it. The numbers used instead are no secret, but reveal nothing.
 struct Bases(u64);
 
 impl Bases {
@@ -269,8 +268,8 @@ mod tests {
     #[test]
     fn a_list_has_an_end() {
         let mut sg = list_of_one(ADDR, 8192);
-        // SAFETY: The element is valid, and nothing behind it is looked at if it
-        // is marked as the last one.
+        // SAFETY: The element is valid, and nothing behind it is read if it is marked as the last
+        // one.
         assert!(unsafe { kernel::bindings::sg_next(&mut sg) }.is_null());
         // SAFETY: The element is valid.
         let mapped = unsafe {

@@ -2,12 +2,11 @@
 
 //! Protection domains: which queue pairs may use which keys.
 //!
-//! A device honours a key only for queue pairs of the domain that the region was
-//! made in. So a driver gives each peer, and each attempt to connect to one, a
-//! domain of its own: whatever key a peer guesses or remembers, it reaches the
-//! memory that was registered for it and nothing else. Not every device looks at
-//! the domain when a peer invalidates a key: rxe does not, so that there a peer
-//! can end the registrations of others, but not reach their memory.
+//! A device honours a key only for queue pairs of the domain that the region was made in. So a
+//! driver gives each peer, and each connection attempt, a domain of its own: whatever key a peer
+//! guesses or remembers, it reaches the memory that was registered for it and nothing else. Not
+//! every device checks the domain when a peer invalidates a key: rxe does not, so a peer can end
+//! the registrations of others there, but not reach their memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

@@ -57,7 +57,7 @@ use kx::sync::{
     PercpuOwner, //
 };
 
-/// What a driver does with the completions of a queue pair.
+/// A driver's handlers for the completions of a queue pair.
 ///
 /// # Context
 ///
@@ -370,8 +370,8 @@ impl<H: Handler> QueuePair<H> {
     pub fn disconnect(&self) {
         self.send_queue.lock().close();
         if self.is_direct() {
-            // Pollers do not post their buffers behind the drain's marker: nobody
-            // comes to take them from there.
+            // Pollers do not post their buffers behind the drain's marker, as they would never be
+            // taken from there.
             self.recvs.close();
         }
         // An error means that there is no connection to end.
@@ -384,9 +384,9 @@ impl<H: Handler> QueuePair<H> {
         self.cq.as_ref().is_some_and(Cq::is_direct)
     }
 
-    /// Handles completions of a queue pair with [`PollContext::Direct`], a few at
-    /// most; gives their number. If somebody else does so at this moment, or with
-    /// another context, it is none.
+    /// Handles completions of a queue pair with [`PollContext::Direct`], a few at most; returns
+    /// their number, which is zero if another thread does so at this moment, or with another
+    /// context.
     ///
     /// # Context
     ///
@@ -403,10 +403,9 @@ impl<H: Handler> QueuePair<H> {
     /// Afterwards the device executes nothing for the peer any more: see
     /// [`Pd`](crate::pd::Pd) for what that means for memory.
     ///
-    /// With [`PollContext::Direct`], nobody may have begun to [`poll`] before
-    /// [`QueuePair::disconnect`] was called who has not returned. It polls itself, but
-    /// ten times a second only: to have it done soon, somebody else is to poll
-    /// until this returns.
+    /// With [`PollContext::Direct`], every [`poll`] that began before the call of
+    /// [`QueuePair::disconnect`] must have returned. This function polls itself, but ten times a
+    /// second only: for a quick end, another thread polls until it returns.
     ///
     /// [`poll`]: QueuePair::poll
     ///
@@ -414,7 +413,7 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// May sleep; not from a handler.
     pub fn close(&self) {
-        // ORDERING: Pairs with the store below: what handlers have done is seen.
+        // ORDERING: Pairs with the store below: all that handlers have done is seen.
         if self.drained.load(Acquire) {
             return;
         }
@@ -505,7 +504,7 @@ pub struct QpEnd<H: Handler> {
 }
 
 impl<H: Handler> QpEnd<H> {
-    /// Tells whether nobody refers to it any more, so that dropping it waits for nobody.
+    /// Tells whether there is no reference to it any more, so that dropping it does not wait.
     ///
     /// # Context
     ///

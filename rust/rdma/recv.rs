@@ -50,7 +50,7 @@ pub struct Received<'a> {
     /// The class of the buffer that it arrived in, as given to
     /// [`QueuePair::add_recvs`].
     pub class: usize,
-    /// What arrived in the buffer; nothing for a write with immediate.
+    /// The data in the buffer; nothing for a write with immediate.
     pub bytes: &'a [u8],
     /// The immediate that came with it, in the order of the host.
     pub imm: Option<u32>,
@@ -62,7 +62,7 @@ pub struct Received<'a> {
     pub wc: &'a Wc,
 }
 
-/// What becomes of a receive buffer.
+/// The decision about a receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Repost {
     /// It is posted again.
@@ -207,16 +207,16 @@ impl Rings {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// Lets handlers post nothing again, and nobody add buffers, from now on. Who
-    /// is adding some has posted them when this returns.
+    /// Stops handlers from posting buffers again, and tasks from adding some, from now on. Tasks
+    /// that are adding buffers have posted them when this returns.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn close(&self) {
         let _adding = self.adding.lock();
-        // ORDERING: Those who add see it by the lock. Of handlers, one that runs
-        // now may miss it, see `QueuePair::close`.
+        // ORDERING: Tasks that add buffers see it by the lock. A handler that runs now may miss it,
+        // see `QueuePair::close`.
         self.closed.store(true, Relaxed);
     }
 

@@ -48,7 +48,7 @@ use queue::{
     Wr, //
 };
 
-/// Whose completion a work request causes.
+/// The owner of the completion of a work request.
 pub enum Signal<'a, H: Handler> {
     /// None, unless the queue wants one for its own accounting.
     None,
@@ -315,8 +315,8 @@ impl<H: Handler> QueuePair<H> {
         unsafe { queue.post(self.as_raw()) }
     }
 
-    /// What every completion of the send queue has in common: gives the
-    /// completion if it is a success.
+    /// The common part of all completions of the send queue: returns the completion if it is a
+    /// success.
     fn send_completed(&self, wc: &Wc) -> bool {
         if !wc.is_success() {
             self.handler().failed(QpRef::new(self), wc);

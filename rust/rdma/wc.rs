@@ -42,9 +42,9 @@ impl Wc {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// Tells whether a receive failed because of what the peer has sent: a message that is too
-    /// long, or a key that it may not use. What networks and cards do has other statuses, but
-    /// `LOC_QP_OP_ERR`, which soft-RoCE has for messages that are too long.
+    /// Tells whether a receive failed because of the peer's message: one that is too long, or with
+    /// a key that it may not use. Errors of networks and cards have other statuses, except
+    /// `LOC_QP_OP_ERR`, which soft-RoCE uses for messages that are too long.
     pub fn is_peers_mistake(&self) -> bool {
         matches!(
             self.0.status,

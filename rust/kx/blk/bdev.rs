@@ -29,8 +29,8 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// What a block device is claimed with: openers with the same holder share it,
-/// all others that want it for themselves are kept away.
+/// The holder of a claim on a block device: openers with the same holder share the device, all
+/// others that want it exclusively are kept away.
 ///
 /// Its address is what counts, so it belongs into a `static`.
 pub struct Holder(u8);
@@ -57,7 +57,7 @@ impl Default for Holder {
 pub struct OpenSpec {
     /// Not only for reading.
     pub write: bool,
-    /// Who claims it; no one claims it if there is none.
+    /// The holder of the claim; none claims nothing.
     pub holder: Option<&'static Holder>,
 }
 
@@ -246,9 +246,8 @@ impl BlockDevice {
         })
     }
 
-    /// Reads an attribute of the whole disk in sysfs, as user space does, for drivers
-    /// that tell their disks' names by that only. Returns how many bytes of `buf` it
-    /// has; what does not fit is cut.
+    /// Reads an attribute of the whole disk in sysfs, as user space does, for drivers that publish
+    /// their disks' names only there. Returns the length; text that does not fit into `buf` is cut.
     ///
     /// # Context
     ///

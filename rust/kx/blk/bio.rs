@@ -75,7 +75,7 @@ impl<'a> BioBuf<'a> {
     }
 }
 
-/// What stands behind an I/O, from [`BioTable::submit`] to the end.
+/// The owner of an I/O, from [`BioTable::submit`] to its end.
 ///
 /// The table asks for the device and the memory after it has put the value where
 /// it then stays untouched, so that both live as long as the I/O.
@@ -88,8 +88,8 @@ pub trait BioOwner: Send + 'static {
 
     /// The I/O has ended; its slot is free.
     ///
-    /// A table may be dropped meanwhile, so whoever unloads the code of this function waits for
-    /// what the owner held, which is dropped here or given away.
+    /// A table may be dropped meanwhile, so a module that unloads this function first waits for the
+    /// objects of the owner, which are dropped or given away here.
     ///
     /// # Context
     ///
@@ -97,7 +97,7 @@ pub trait BioOwner: Send + 'static {
     fn done(self, status: Status);
 }
 
-/// What an I/O is to do.
+/// The parameters of an I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct BioSpec {
     /// The operation; a flush has no place and no length.
@@ -139,16 +139,15 @@ struct Slot<T> {
 
 /// Slots for I/Os to block devices.
 ///
-/// Dropping the table waits until all slots are free, so it must not be owned by
-/// what is in them.
+/// Dropping the table waits until all slots are free, so no owner in a slot may own the table.
 pub struct BioTable<T: BioOwner> {
     slots: KVVec<Slot<T>>,
 }
 
 // SAFETY: The slots belong to no thread, and their owners are `Send`.
 unsafe impl<T: BioOwner> Send for BioTable<T> {}
-// SAFETY: A slot is used by who won it; an owner passes through it from one
-// thread to another, for which `Send` is enough.
+// SAFETY: Only the caller that has won a slot uses it; an owner passes through it from one thread
+// to another, for which `Send` is enough.
 unsafe impl<T: BioOwner> Sync for BioTable<T> {}
 
 impl<T: BioOwner> BioTable<T> {
@@ -217,8 +216,8 @@ impl<T: BioOwner> Slot<T> {
     ///
     /// # Safety
     ///
-    /// The caller must have won the slot. What `owner` returns must be valid until
-    /// the bio has ended.
+    /// The caller must have won the slot. The result of `owner` must be valid until the bio has
+    /// ended.
     unsafe fn prepare(&self, spec: &BioSpec, owner: &T) -> Result {
         let bio = self.bio.get();
         let bdev = owner.device().as_raw();

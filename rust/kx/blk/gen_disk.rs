@@ -70,7 +70,7 @@ pub struct OpenMode {
     pub exclusive: bool,
 }
 
-/// What a module keeps for as long as it has disks.
+/// A module keeps one of these as long as it has disks.
 ///
 /// Its drop waits until the last of them is gone for good, so that a module that
 /// drops it on unload is not called afterwards.
@@ -112,13 +112,13 @@ impl Drop for Presence {
     }
 }
 
-/// What a disk is to look like.
+/// The parameters of a disk.
 pub struct DiskSpec<'a> {
     /// Its name below `/dev`, of at most 31 bytes.
     pub name: fmt::Arguments<'a>,
     /// Its size in 512 byte sectors.
     pub capacity_sectors: u64,
-    /// What it can do.
+    /// Its limits and features.
     pub limits: Limits,
     /// Whether it cannot be written to.
     pub read_only: bool,
@@ -133,7 +133,7 @@ pub(crate) struct Head {
     presence: Arc<Presence>,
 }
 
-/// What `private_data` of a disk and `queuedata` of its queue point to.
+/// The object that `private_data` of a disk and `queuedata` of its queue point to.
 #[repr(C)]
 pub(crate) struct DiskData<D: Operations> {
     /// Comes first, as a pointer to it is one to the whole.
@@ -342,7 +342,7 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Context
     ///
-    /// *any* but hardirq: nobody is told and no memory is allocated.
+    /// *any* but hardirq: this sends no uevent and allocates no memory.
     pub fn set_capacity(&self, sectors: u64) {
         // SAFETY: The disk is live by the type invariant; if it was deleted, its size means nothing.
         unsafe { bindings::set_capacity(self.disk.as_ptr(), sectors) };
@@ -471,15 +471,15 @@ impl<D: Operations> GenDisk<D> {
 
     /// Removes the disk: no more I/O after this. Only the first call does it.
     ///
-    /// Unless the disk was declared dead, what is dirty is written back first.
-    /// Then this waits for the requests in flight and queued; the driver must see
-    /// to it that they end. Existing openers keep a dead disk; all I/O fails.
+    /// Unless the disk was declared dead, dirty data is written back first. Then this waits for the
+    /// requests in flight and queued; the driver must see to it that they end. Existing openers
+    /// keep a dead disk; all I/O fails.
     ///
     /// # Context
     ///
     /// *may sleep*, as long as requests take. Not in the disk's own attributes.
     pub fn delete(&self) {
-        // The lock lets nobody who has seen the old value still be at it.
+        // Taking the lock waits for tasks that still act on the old value.
         let events = self.events.lock();
         // ORDERING: Only the first may go on; nothing is published by it.
         if self.deleted.xchg(true, Full) {
@@ -533,7 +533,8 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// As [`Self::fop_open`].
     unsafe extern "C" fn fop_release(disk: *mut bindings::gendisk) {
-        // SAFETY: By this function's contract. Whoever closes it is not counted any more.
+        // SAFETY: By this function's contract. The task that closes the disk is not counted any
+        // more.
         let (data, last) = unsafe { (DiskData::<D>::of_disk(disk), ours::disk_openers(disk) == 0) };
         D::release(&data.queue_data, last);
     }
@@ -547,11 +548,11 @@ impl<D: Operations> Drop for GenDisk<D> {
     }
 }
 
-/// Sectors of a track, tracks of a cylinder: what disks without any say that they have.
+/// Sectors of a track and tracks of a cylinder that disks without any report.
 const GEOMETRY: (u8, u8) = (32, 64);
 
-/// Tells programs that still ask for cylinders, heads and sectors, such as `hdparm`,
-/// what a disk of this size might have.
+/// Reports cylinders, heads and sectors that a disk of this size might have, to programs that still
+/// ask for them, such as `hdparm`.
 ///
 /// # Safety
 ///
@@ -567,7 +568,7 @@ unsafe extern "C" fn geometry(
     let sectors = unsafe { ours::get_capacity(disk) };
     (geometry.sectors, geometry.heads) = GEOMETRY;
     let cylinders = sectors / (u64::from(GEOMETRY.0) * u64::from(GEOMETRY.1));
-    // Today's disks have more than fit there; nobody relies on it.
+    // Today's disks have more cylinders than fit; no program relies on the number.
     geometry.cylinders = u16::try_from(cylinders).unwrap_or(u16::MAX);
     0
 }
@@ -603,16 +604,16 @@ struct Unadded<D: Operations> {
 
 impl<D: Operations> Drop for Unadded<D> {
     fn drop(&mut self) {
-        // When `device_add_disk` fails late, the disk was in sysfs for a moment. Whoever found it
-        // there may have a reference still, and the end of the last one uses the data. No new ones
-        // come, and nobody keeps one for longer than a call takes.
+        // When `device_add_disk` fails late, the disk was in sysfs for a moment. A task that found
+        // it there may still have a reference, and the end of the last reference uses the data. No
+        // new ones are taken, and none is kept for longer than a call takes.
         let looks = (0..Self::LOOKS).find(|_| self.is_ours_alone());
         // SAFETY: The reference is ours by the type invariant; null is fine. If it is the last, the
         // queue has ended when this returns. As the disk was not added, this does not free the
         // data.
         unsafe { bindings::put_disk(self.disk) };
         if looks.is_none() {
-            // Better that it stays for ever, and the driver with it, than that it is missed.
+            // A leaked disk, and a driver that stays loaded, is better than a use after free.
             pr_err!("bug: somebody keeps a disk that could not be added, and so its memory\n");
             return;
         }
@@ -622,10 +623,10 @@ impl<D: Operations> Drop for Unadded<D> {
 }
 
 impl<D: Operations> Unadded<D> {
-    /// How often to look whether nobody else has the disk, a millisecond at least between two looks.
+    /// Number of checks for other references to the disk, at least a millisecond apart.
     const LOOKS: u32 = 60_000;
 
-    /// Tells whether nobody else has a reference; if somebody has, after a millisecond.
+    /// Tells whether there is no other reference; if there is, after a millisecond.
     fn is_ours_alone(&self) -> bool {
         // SAFETY: The disk is allocated by the type invariant, unless it is null.
         let alone = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;

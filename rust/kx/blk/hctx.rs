@@ -39,7 +39,7 @@ impl Hctx<'_> {
     }
 }
 
-/// What the queues of a map are for.
+/// The use of the queues of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HctxType {
     /// Everything that has no map of its own.

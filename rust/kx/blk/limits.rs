@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a disk can do: sizes, limits and features of its queue.
+//! The capabilities of a disk: sizes, limits and features of its queue.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 

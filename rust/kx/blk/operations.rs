@@ -37,7 +37,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// What to do with a request that has been going on for too long.
+/// The decision about a request that has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutAction {
     /// Wait once more.
@@ -140,8 +140,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Undoes an [`Self::open`]; with `last` nobody has the disk or a partition open any
-    /// more.
+    /// Undoes an [`Self::open`]; with `last` neither the disk nor a partition is open any more.
     ///
     /// # Context
     ///
@@ -160,8 +159,8 @@ pub trait Operations: Sized + 'static {
 
 /// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
 pub trait IoOperations: Operations {
-    /// Returns whether anybody still waits for requests of the disk. If not, a
-    /// transport that keeps them for later ends them.
+    /// Returns whether the requests of the disk are still wanted. If not, a transport ends those
+    /// that it keeps for later.
     ///
     /// # Context
     ///
@@ -170,9 +169,8 @@ pub trait IoOperations: Operations {
         true
     }
 
-    /// Returns whether those who wait for the request with this tag are to be told
-    /// that it has failed, although it has not ended: see
-    /// [`IoHandle::end_early`](crate::io::IoHandle::abandon).
+    /// Returns whether the request with this tag is cancelled: its users then get an error although
+    /// it has not ended, see [`IoHandle::end_early`](crate::io::IoHandle::abandon).
     ///
     /// # Context
     ///
@@ -239,8 +237,8 @@ impl<D: Operations> Vtable<D> {
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
         // SAFETY: The request is the driver's, and not started yet.
         unsafe { bindings::blk_mq_start_request(rq) };
-        // What it carried in its last use is somebody else's memory now.
-        // SAFETY: The request is the driver's, which has not got it yet.
+        // The memory that it carried in its last use belongs to another user now. SAFETY: The
+        // request is the driver's, which has not received it yet.
         if let Some(table) = unsafe { Request::<D>::table_of(rq) } {
             table.clear();
         }

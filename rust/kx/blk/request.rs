@@ -140,7 +140,7 @@ impl<D: Operations> Request<D> {
         unsafe { (*self.0.as_ptr()).__sector }
     }
 
-    /// Returns the length of what is read, written, discarded and so on.
+    /// Returns the number of bytes that are read, written, discarded and so on.
     #[inline]
     pub fn bytes(&self) -> u32 {
         // SAFETY: As for `sector`.
@@ -192,9 +192,8 @@ impl<D: Operations> Request<D> {
 
     /// Returns the scatterlist in the driver's part of a request, if it has one.
     ///
-    /// It belongs to this request for ever: it is inside what is behind the
-    /// request, which is pinned, and safe code can neither move a list that it
-    /// gets pinned nor fill one.
+    /// It belongs to this request as long as that exists: it is inside the request's private data,
+    /// which is pinned, and safe code can neither move a pinned list nor fill one.
     ///
     /// # Safety
     ///
@@ -249,8 +248,8 @@ impl<D: Operations> Request<D> {
         unsafe { bindings::blk_mq_end_request(rq.as_ptr(), status.as_raw()) };
     }
 
-    /// Ends the request with [`Status::NOT_SUPPORTED`]. What a disk may lack - discards,
-    /// secure erase, write zeroes - it is not asked for any more.
+    /// Ends the request with [`Status::NOT_SUPPORTED`]. For optional operations - discards, secure
+    /// erase, write zeroes - the disk gets no such request any more.
     ///
     /// # Context
     ///
@@ -351,8 +350,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         let status = Status::from(error);
         // SAFETY: The caller owns the request, so it is live.
         let bytes = unsafe { (*rq.as_ptr()).__data_len };
-        // SAFETY: The caller owns the request, and nobody uses its memory any more. It
-        // stays started, without bios. That nothing is left is known, as that was all.
+        // SAFETY: The caller owns the request, whose memory has no other user any more. It stays
+        // started, without bios. It is complete, as the update covers all bytes.
         let _ = unsafe { bindings::blk_update_request(rq.as_ptr(), status.as_raw(), bytes) };
         // SAFETY: As for `sg`.
         if let Some(mut table) = unsafe { Self::sg(raw) } {

@@ -16,7 +16,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What a tag set is to look like.
+/// The parameters of a tag set.
 #[derive(Clone, Copy, Debug)]
 pub struct TagSetSpec {
     /// Number of hardware queues over all maps.
@@ -65,8 +65,7 @@ pub struct TagSet<D: Operations> {
 
 // SAFETY: A tag set belongs to no thread.
 unsafe impl<D: Operations> Send for TagSet<D> {}
-// SAFETY: What a shared reference can do is either read what does not change or
-// locked by the block layer.
+// SAFETY: Shared references only read constant fields, or fields that the block layer locks.
 unsafe impl<D: Operations> Sync for TagSet<D> {}
 
 impl<D: Operations> TagSet<D> {

@@ -71,8 +71,8 @@ impl PageBlock {
         Self::compound(order, node, bindings::GFP_KERNEL)
     }
 
-    /// Allocates a power of two of pages with room for `len` bytes, and at least for one, for what
-    /// its user can do without: memory that is free and not kept for anything, also in a
+    /// Allocates a power of two of pages with room for `len` bytes, at least one page, for an
+    /// optional buffer: only from memory that is free and not reserved, even in a
     /// [`Reserve`](super::Reserve), or none.
     ///
     /// # Context
@@ -92,7 +92,7 @@ impl PageBlock {
         len.div_ceil(PAGE_SIZE).max(1)
     }
 
-    /// The order of the smallest block that the allocator has with so many pages.
+    /// The order of the smallest block of the allocator with this many pages.
     fn order_of(pages: usize) -> Result<u32> {
         let pages = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
         Ok(pages.trailing_zeros())
@@ -128,11 +128,11 @@ impl PageBlock {
         // SAFETY: The pages were just allocated with that order, not as a compound one.
         unsafe { bindings::split_page(page.as_ptr(), order) };
         let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
-        // SAFETY: The rest of the pages, which are single ones by now, and nobody's.
+        // SAFETY: The rest of the pages, which are single ones by now, and have no user.
         unsafe {
             bindings::free_pages_exact(unused.cast(), ((1 << order) - pages) * PAGE_SIZE);
         }
-        // INVARIANT: What is left of what was just allocated and zeroed.
+        // INVARIANT: The remaining pages were just allocated and zeroed.
         Ok(Self { page, addr, pages })
     }
 
@@ -189,7 +189,7 @@ impl PageBlock {
         }
     }
 
-    /// Copies from the block; what is copied is read once.
+    /// Copies from the block, reading each byte once.
     ///
     /// # Context
     ///

@@ -8,16 +8,16 @@ use kernel::types::NotThreadSafe;
 
 /// While it lives, allocations of the current task behave as with `GFP_NOIO`.
 ///
-/// For what must make progress so that the system can write out pages: connecting to storage,
-/// for example. Guards that overlap must be dropped in the reverse order of their creation;
-/// otherwise the restriction may end early or stay.
+/// For code that must make progress so that the system can write out pages, such as connecting to
+/// storage. Guards that overlap must be dropped in the reverse order of their creation; otherwise
+/// the restriction may end early or stay.
 ///
 /// # Context
 ///
 /// Process context.
 #[must_use = "the scope ends when this is dropped"]
 pub struct NoIo {
-    /// What `memalloc_noio_save()` returned.
+    /// The result of `memalloc_noio_save()`.
     flags: u32,
     _not_send: NotThreadSafe,
 }
@@ -43,17 +43,17 @@ impl Drop for NoIo {
 /// While it lives, allocations of the current task do not wait for memory, and may take what
 /// the kernel keeps in reserve (`PF_MEMALLOC`).
 ///
-/// Only for what makes more memory free than it takes, soon: connecting to storage that cannot be
-/// written to otherwise, as the kernel's NFS does for swap. What is taken is to be bounded, as
-/// nothing else bounds it. Guards that overlap, of [`NoIo`] as well, must be dropped
-/// in the reverse order of their creation.
+/// Only for code that soon frees more memory than it takes, such as connecting to storage that
+/// cannot be written to otherwise, as the kernel's NFS does for swap. The caller has to limit the
+/// amount, because nothing else does. Guards that overlap, of [`NoIo`] as well, must be dropped in
+/// the reverse order of their creation.
 ///
 /// # Context
 ///
 /// Process context.
 #[must_use = "the scope ends when this is dropped"]
 pub struct Reserve {
-    /// What `memalloc_noreclaim_save()` returned.
+    /// The result of `memalloc_noreclaim_save()`.
     flags: u32,
     _not_send: NotThreadSafe,
 }
@@ -78,11 +78,11 @@ impl Drop for Reserve {
 
 /// Tells lockdep that reclaiming memory may wait for the locks that `take` takes and gives back.
 ///
-/// Reclaim writes to disks. If it takes such a lock to make a disk work again, nobody may allocate
-/// under it in a way that waits for reclaim: see [`NoIo`]. From this call on, lockdep
-/// reports such an allocation as a circular dependency, also where it finds memory at once. This
-/// is about all locks of the same class, so that one call is enough; it costs as much as a lock,
-/// and in a kernel without lockdep nothing.
+/// Reclaim writes to disks. If a lock is needed to make a disk work again, no allocation under it
+/// may wait for reclaim: see [`NoIo`]. From this call on, lockdep reports such an allocation as a
+/// circular dependency, even if the allocation finds memory at once. The call covers all locks of
+/// the same class, so one is enough; it costs as much as taking a lock, and nothing in a kernel
+/// without lockdep.
 ///
 /// # Context
 ///

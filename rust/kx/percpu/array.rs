@@ -97,7 +97,7 @@ impl<const N: usize> Array<N> {
         }
     }
 
-    /// A CPU's number; zero if there is none. What is read after it is at least as new.
+    /// A CPU's number; zero if there is none. Later reads see values that are at least as new.
     pub(super) fn get(&self, index: usize, cpu: u32) -> u64 {
         self.at_cpu(index, cpu).map_or(0, |number| {
             // SAFETY: By the type invariant this is a number in per-CPU memory, and each possible
@@ -106,7 +106,8 @@ impl<const N: usize> Array<N> {
         })
     }
 
-    /// Overwrites a CPU's number. Who reads that has what was read before it at least as new.
+    /// Overwrites a CPU's number. A reader of the new number also sees everything that was written
+    /// before it.
     pub(super) fn set(&self, index: usize, cpu: u32, value: u64) {
         if let Some(number) = self.at_cpu(index, cpu) {
             // SAFETY: By the type invariant this is a number in per-CPU memory, and each possible

@@ -15,9 +15,9 @@ use super::array::{
 /// Counting is a single instruction on the CPU's own memory; reading adds up all CPUs. Numbers read
 /// while others count may be a little old.
 pub struct Counters<const N: usize> {
-    /// Never goes back, so that nobody needs to write to the memory of another CPU that counts.
+    /// Never goes back, so that no CPU needs to write to the memory that another one counts in.
     counted: Array<N>,
-    /// What `counted` was when the counter was reset. Nobody looks at it who counts.
+    /// The value of `counted` at the last reset. Counting does not read it.
     reset_at: Array<N>,
 }
 
@@ -58,7 +58,7 @@ impl<const N: usize> Counters<N> {
         self.add(counter, 1);
     }
 
-    /// What a CPU has counted since the last reset.
+    /// The count of a CPU since the last reset.
     ///
     /// # Context
     ///
@@ -69,7 +69,7 @@ impl<const N: usize> Counters<N> {
         self.counted.get(counter, cpu).wrapping_sub(reset_at)
     }
 
-    /// What all CPUs have counted since the last reset.
+    /// The count of all CPUs since the last reset.
     ///
     /// # Context
     ///
@@ -78,7 +78,7 @@ impl<const N: usize> Counters<N> {
         cpus().fold(0, |sum, cpu| sum.wrapping_add(self.on_cpu(counter, cpu)))
     }
 
-    /// What all CPUs have counted since the counters were made, of resets regardless.
+    /// The count of all CPUs since the counters were created, regardless of resets.
     ///
     /// # Context
     ///
@@ -179,7 +179,8 @@ impl<const N: usize> Maxima<N> {
 
 /// Gives the users of each CPU consecutive numbers.
 ///
-/// No number is given twice on a CPU, whoever gets in between, and no memory is shared.
+/// No number is given twice on a CPU, even if an interrupt comes in between, and no memory is
+/// shared.
 pub struct RoundRobin(Array<1>);
 
 impl RoundRobin {
@@ -217,8 +218,8 @@ mod tests {
     };
     use kernel::sync::Arc;
 
-    /// Who looks while another counts and resets never sees less than nothing, which would be
-    /// shown as a number of twenty digits.
+    /// A reader during counts and resets never sees a negative number, which would be shown as one
+    /// of twenty digits.
     #[test]
     fn resets_at_any_time() -> Result {
         const TIMES: u32 = 200_000;

@@ -77,8 +77,8 @@ impl Completion {
 
     /// Makes the event one that has not happened.
     ///
-    /// Who still waits for the former event and has not run since may miss it; the caller sees to
-    /// it that there is no such waiter, or that waiters look again.
+    /// A task that still waits for the former event and has not run since may miss it; the caller
+    /// ensures that there is no such waiter, or that waiters check again.
     ///
     /// # Context
     ///
@@ -159,7 +159,7 @@ impl Completion {
         // SAFETY: By the type invariant this is an initialised completion, which is all that both
         // functions passed by the callers above ask for.
         let ret = unsafe { wait(self.inner.get(), msecs_to_jiffies(ms)) };
-        // CAST: An errno fits into any integer; what is larger is not negative.
+        // CAST: An errno fits into any integer; larger values are not negative.
         to_result(ret.min(0) as c_int)?;
         timed_out(ret == 0)
     }

@@ -3,9 +3,9 @@
 //! A shared object with a per-CPU reference count and a teardown that waits.
 //!
 //! [`PercpuOwner`] stands for the object's life, each [`PercpuArc`] for one use of it. Taking and
-//! giving back a use is one increment on the CPU's own cache line. Whoever ends the object's life
-//! waits for the uses to end and then drops the object itself; the last user may therefore run in
-//! any context, and the object's destructor may always sleep.
+//! giving back a use is one increment on the CPU's own cache line. The owner waits for the uses to
+//! end and then drops the object itself; the last user may therefore run in any context, and the
+//! object's destructor may always sleep.
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
@@ -98,7 +98,7 @@ impl PinnedDrop for UseCount {
     }
 }
 
-/// What an owner and its references point to.
+/// The allocation that an owner and its references point to.
 #[repr(C)]
 #[pin_data]
 struct Inner<T> {
@@ -249,8 +249,8 @@ impl<T> PercpuOwner<T> {
         self.use_count().killed.load(Relaxed)
     }
 
-    /// Kills the object and does not wait: what is returned tells when it is over, and then
-    /// drops the object.
+    /// Kills the object and does not wait: the result tells when all uses are over, and then drops
+    /// the object.
     ///
     /// # Context
     ///

@@ -35,16 +35,17 @@ use kernel::{
 /// # Invariants
 ///
 /// `ptr` is null, or comes from [`KBox::into_raw`], is owned by this value, and may be read by
-/// whoever loaded it inside an RCU read section that has not ended.
+/// tasks that loaded it inside an RCU read section that has not ended.
 pub struct RcuPtr<T> {
     ptr: Atomic<*mut T>,
     _owns: PhantomData<KBox<T>>,
 }
 
-// SAFETY: The value inside is dropped where this one is, and given to whoever replaces it.
+// SAFETY: The value inside is dropped where this one is, or given to the task that replaces it.
 unsafe impl<T: Send> Send for RcuPtr<T> {}
 
-// SAFETY: Readers on several tasks share the value (`Sync`); whoever replaces it gets it (`Send`).
+// SAFETY: Readers on several tasks share the value (`Sync`); the task that replaces it gets it
+// (`Send`).
 unsafe impl<T: Send + Sync> Sync for RcuPtr<T> {}
 
 impl<T> RcuPtr<T> {
@@ -72,8 +73,8 @@ impl<T> RcuPtr<T> {
     #[inline]
     pub fn read(&self) -> RcuRef<'_, T> {
         let guard = rcu::read_lock();
-        // ORDERING: Pairs with the full barrier of `replace`: what the writer did to the value
-        // before is seen through the pointer, as the accesses depend on it.
+        // ORDERING: Pairs with the full barrier of `replace`: readers see all that the writer did
+        // to the value before, as their accesses depend on the pointer.
         let ptr = self.ptr.load(Relaxed);
         // INVARIANT: The pointer was loaded after the read section began.
         RcuRef {
@@ -115,8 +116,9 @@ impl<T> RcuPtr<T> {
             return None;
         }
         rcu::synchronize_rcu();
-        // SAFETY: By the type invariant the pointer comes from a box. Whoever could have loaded it
-        // has left the read section: other tasks by the grace period, this one by the check above.
+        // SAFETY: By the type invariant the pointer comes from a box. Every reader that could have
+        // loaded it has left the read section: other tasks by the grace period, this one by the
+        // check above.
         Some(unsafe { KBox::from_raw(old) })
     }
 }
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(old.as_deref(), Some(&1));
         let guard = rcu::read_lock();
         assert_eq!(ptr.read_with(&guard), Some(&2));
-        // Whoever reads cannot take away what is read.
+        // A reader cannot replace the value that it reads.
         let new = KBox::new(3, GFP_ATOMIC)?;
         assert_eq!(ptr.replace(Some(new)).as_deref(), Some(&3));
         assert!(ptr.replace(None).is_none());

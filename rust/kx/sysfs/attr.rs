@@ -24,7 +24,7 @@ use super::{
     }, //
 };
 
-/// A reference to what a directory stands for: `Arc<T>`, `PercpuArc<T>`, `&'static T`.
+/// A reference to the data of a directory: `Arc<T>`, `PercpuArc<T>`, `&'static T`.
 ///
 /// It is kept as long as the directory is there; once more during each write.
 pub trait Data: Deref + Clone + Send + Sync + 'static {}
@@ -46,7 +46,7 @@ type Store<P> = fn(StoreCtx<'_, P>, &[u8]) -> Result;
 /// It is the first field of an [`Attr<P>`]. `show` and `store` are that type's.
 #[repr(C)]
 pub(super) struct RawAttr {
-    /// Serves devices; what serves directories uses its first field only.
+    /// Serves devices; directories use its first field only.
     attr: bindings::device_attribute,
     show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
     store: unsafe fn(&RawAttr, &Node, &[u8], &mut Option<ModuleRef>) -> Result,
@@ -75,7 +75,7 @@ impl<P: Data> Attr<P> {
         Self::new(name, 0o444, Some(show), None)
     }
 
-    /// A file that only root may write, and nobody read.
+    /// A file that only root may write, and that cannot be read.
     pub const fn wo(name: &'static CStr, store: Store<P>) -> Self {
         Self::new(name, 0o200, None, Some(store))
     }
@@ -160,7 +160,7 @@ impl<P: Data> Attr<P> {
     }
 }
 
-/// What a write is for. It derefs to the data.
+/// The context of a write. It derefs to the data.
 ///
 /// # Invariants
 ///
@@ -178,8 +178,8 @@ impl<P: Data> StoreCtx<'_, P> {
     /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
     /// the file's function has returned to this crate.
     ///
-    /// A file that removes itself needs that: what it does afterwards is waited for by nobody. A
-    /// [`ModuleRef`] in the function would be dropped a few instructions too early.
+    /// A file that removes itself needs this, because sysfs does not wait for the rest of its
+    /// function. A [`ModuleRef`] in the function would be dropped a few instructions too early.
     ///
     /// # Errors
     ///
@@ -196,9 +196,9 @@ impl<P: Data> StoreCtx<'_, P> {
 
     /// Removes the file, so that the caller may drop the file's directory.
     ///
-    /// Of those who try that in one directory, the first gets the reference to the data. The others
-    /// get [`None`], as do those whose directory somebody else is about to drop; they should return
-    /// soon, as they are waited for.
+    /// The first of several callers in one directory gets the reference to the data. The others get
+    /// [`None`], as do callers whose directory another task is about to drop; they should return
+    /// soon, because the removal waits for them.
     pub fn remove_self(self) -> Option<P> {
         self.node.remove_self(self.raw).then_some(self.data)
     }

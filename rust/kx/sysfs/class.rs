@@ -24,7 +24,7 @@ use kernel::{
 #[pin_data(PinnedDrop)]
 pub struct Class {
     class: NonNull<bindings::class>,
-    /// What devices are called, from before they are added until they were deleted.
+    /// The names of devices, from before they are added until they are deleted.
     #[pin]
     names: Mutex<KVec<CString>>,
 }
@@ -32,7 +32,7 @@ pub struct Class {
 // SAFETY: A class belongs to no task.
 unsafe impl Send for Class {}
 
-// SAFETY: A class never changes, but for what the device core keeps under its own locks.
+// SAFETY: A class never changes, except for fields under the device core's own locks.
 unsafe impl Sync for Class {}
 
 impl Class {

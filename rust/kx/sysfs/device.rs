@@ -33,7 +33,7 @@ use super::{
     }, //
 };
 
-/// What an event says happened to a device.
+/// The action that a uevent reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Something about it changed.
@@ -141,7 +141,8 @@ impl<P: Data> Device<P> {
         node.create_files(attrs)?;
         // SAFETY: The device is valid; its events are only sent from here until it is returned.
         unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 0) };
-        // SAFETY: The device was added. That nobody hears of it is no reason to fail.
+        // SAFETY: The device was added. An error means that no program got the uevent, which is no
+        // reason to fail.
         unsafe { bindings::kobject_uevent(node.kobj(), bindings::kobject_action_KOBJ_ADD) };
         Ok(device)
     }
@@ -153,9 +154,8 @@ impl<P: Data> Device<P> {
 
     /// The name of the device.
     pub fn name(&self) -> &CStr {
-        // Nobody gets to see the kernel crate's type: a reference to it that outlives the class
-        // would have its name printed.
-        // SAFETY: By the type invariant the device is valid while `self` is.
+        // The kernel crate's type stays private: a reference to it that outlives the class would
+        // have its name printed. SAFETY: By the type invariant the device is valid while `self` is.
         let device: &device::Device =
             unsafe { device::Device::from_raw(self.core.as_ref().obj.get()) };
         device.name()
@@ -241,5 +241,5 @@ unsafe extern "C" fn release(dev: *mut bindings::device) {
     drop(unsafe { KBox::from_raw(dev.cast::<Core<bindings::device>>()) });
 }
 
-// What the cast in `new_core` relies on.
+// The cast in `new_core` relies on this.
 kernel::static_assert!(core::mem::offset_of!(bindings::device, kobj) == 0);

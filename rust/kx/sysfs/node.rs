@@ -117,11 +117,12 @@ pub(super) struct Node {
     idle: Completion,
 }
 
-/// Who removes files.
+/// The state of the removal.
 struct Removal {
     /// The directory is about to be removed as a whole.
     closed: bool,
-    /// A file of the directory has begun to remove itself: whoever wrote to it drops the directory.
+    /// A file of the directory has begun to remove itself: the task that wrote to it drops the
+    /// directory.
     leaving: bool,
     /// It is just doing so.
     busy: bool,
@@ -142,7 +143,7 @@ fn new_removal() -> impl PinInit<SpinLock<Removal>> {
 }
 
 impl Node {
-    /// Makes the part of the directory with `kobj`, whose attributes are for `data`.
+    /// Creates the node of the directory with `kobj`, whose attributes are for `data`.
     ///
     /// # Safety
     ///
@@ -201,8 +202,8 @@ impl Node {
             removal.busy = false;
             removal.closed
         };
-        // Whoever waits in `close` frees this value after that. Nobody does if it was not closed,
-        // but then the lock was the last thing to be touched.
+        // The task that waits in `close` frees this value after that. If it was not closed, no task
+        // does, and the lock is the last access.
         if awaited {
             self.idle.complete_all();
         }

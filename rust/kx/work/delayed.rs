@@ -143,7 +143,7 @@ where
         let this = delayed.cast_const().cast::<Self>();
         // SAFETY: By the function's requirement the work is embedded in an object.
         let object = unsafe { T::object(this) };
-        // SAFETY: Who queued the work gave this reference up, and it is no longer queued.
+        // SAFETY: Queueing the work gave this reference up, and the work is no longer queued.
         unsafe { run::<T, ID>(object, &raw const (*this).queue) }
     }
 
@@ -223,8 +223,8 @@ where
 
     /// Takes the work off the queue, and waits for it if it is running.
     ///
-    /// Returns whether it was queued. Nobody can queue it meanwhile; whoever may do so later is
-    /// for the caller to stop, or see [`Self::disable_sync`].
+    /// Returns whether it was queued. It cannot be queued during the call; the caller prevents
+    /// later queueing itself, or with [`Self::disable_sync`].
     ///
     /// # Context
     ///
@@ -239,7 +239,7 @@ where
         self.cancelled(was_queued)
     }
 
-    /// As [`Self::cancel_sync`], and nobody can queue it any more.
+    /// As [`Self::cancel_sync`], and the work cannot be queued any more.
     ///
     /// # Context
     ///

@@ -71,7 +71,7 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for PercpuArc<T> {
     }
 }
 
-/// What a work does.
+/// The function of a work.
 ///
 /// `ID` tells the works of one object from each other.
 pub trait WorkItem<const ID: u64 = 0>: Sized {
@@ -237,8 +237,8 @@ where
 
     /// Takes the work off the queue, and waits for it if it is running.
     ///
-    /// Returns whether it was queued. Nobody can queue it meanwhile; whoever may do so later is
-    /// for the caller to stop, or see [`Self::disable_sync`].
+    /// Returns whether it was queued. It cannot be queued during the call; the caller prevents
+    /// later queueing itself, or with [`Self::disable_sync`].
     ///
     /// # Context
     ///
@@ -249,7 +249,7 @@ where
         self.cancelled(unsafe { bindings::cancel_work_sync(self.work.get()) })
     }
 
-    /// As [`Self::cancel_sync`], and nobody can queue it any more.
+    /// As [`Self::cancel_sync`], and the work cannot be queued any more.
     ///
     /// # Context
     ///
@@ -336,7 +336,7 @@ where
 {
     // SAFETY: `lend` made sure that the work is part of an object.
     let object = unsafe { T::object(work) };
-    // SAFETY: By the function's requirement the reference that was lent is nobody's now.
+    // SAFETY: By the function's requirement the reference that was lent has no owner now.
     drop(unsafe { T::Pointer::from_raw(object) });
 }
 

@@ -18,7 +18,7 @@ use kernel::{
     workqueue, //
 };
 
-/// What kind of queue it is.
+/// The kind of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     flags: bindings::wq_flags,
@@ -67,10 +67,10 @@ impl Options {
 ///
 /// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
 ///
-/// What runs on a queue cannot wait for it. If a [`Work`](super::Work) that holds an [`Arc`] drops
-/// the last reference to its object and, with that, to its queue, then the [`QueueDestroyer`]
-/// destroys the queue some time later. A module whose code must have left the queue at some point
-/// flushes it, or keeps a reference to it and drops that last.
+/// A work cannot wait for its own queue. If a [`Work`](super::Work) that holds an [`Arc`] drops the
+/// last reference to its object and, with that, to its queue, then the [`QueueDestroyer`] destroys
+/// the queue some time later. A module whose code must have left the queue at some point flushes
+/// it, or keeps a reference to it and drops that last.
 ///
 /// # Context
 ///

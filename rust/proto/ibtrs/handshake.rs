@@ -75,13 +75,14 @@ pub struct ReqExt {
     pub same_key: bool,
 }
 
-/// What a server that knows the extensions adds to its acceptance, in reserved bytes; only for
-/// a client that knows them.
+/// The fields that a server with extensions adds to its acceptance, in reserved bytes; only for a
+/// client with extensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RspExt {
-    /// Names the run of the server: random, another one after each start.
+    /// The boot id of the server: random, another one after each start.
     pub server_run: [u8; 16],
-    /// Names the session within the run: what it knew is gone when this is another one.
+    /// Names the session within the boot id: when the number differs, the server has lost the
+    /// former session.
     pub session_gen: u32,
 }
 

@@ -8,7 +8,7 @@
 
 use crate::consts::HB_MISSED_MAX;
 
-/// What to do at a tick.
+/// The action at a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HbAction {
     /// Send a heartbeat message now.

@@ -100,8 +100,8 @@ pub enum Imm {
     Fence(Fence),
     /// The answer to [`Imm::Fence`], with the same payload.
     FenceDone(Fence),
-    /// Server to client, connection 0: something about what the number stands for (28 bits) has
-    /// changed; the layers above know what. Extension.
+    /// Server to client, connection 0: a notice about the object with this number (28 bits), which
+    /// the layers above understand. Extension.
     Notice(u32),
     /// "Are you there?", both directions, connection 0.
     Heartbeat,
@@ -174,7 +174,7 @@ const fn typed(kind: u32, payload: u32) -> u32 {
     (kind << TYPE_SHIFT) | payload
 }
 
-/// What a notice tells of a number: its lower 28 bits.
+/// The part of a number that a notice carries: its lower 28 bits.
 #[inline]
 pub const fn notice_number(number: u32) -> u32 {
     number & PAYLOAD_MASK

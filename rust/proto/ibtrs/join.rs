@@ -9,7 +9,7 @@ use crate::consts::MAX_PATHS;
 use crate::errno::Errno;
 use crate::fsm::server_path::State;
 
-/// What a connection says about its path.
+/// The path that a connection says it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
     /// Connections of the path.
@@ -72,7 +72,7 @@ impl Refusal {
     }
 }
 
-/// What to do with a connection.
+/// The decision about a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision<P> {
     /// It is one more of that path.

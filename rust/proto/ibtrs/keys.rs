@@ -4,11 +4,11 @@
 //!
 //! As long as the key of a read is valid, the server can write to the memory of the read. So the
 //! read ends only when the client's own device vouches that the key is invalid: by the completion
-//! of a local invalidation, or by a received SEND WITH INV, whose completion names the key. What an
-//! answer says about the key proves nothing: the server may lie.
+//! of a local invalidation, or by a received SEND WITH INV, whose completion names the key. The
+//! server's own word proves nothing: the server may lie.
 //!
-//! [`Revoked`] belongs to a connection and holds what the peer invalidated there, [`Key`] belongs
-//! to a request.
+//! [`Revoked`] belongs to a connection and holds the keys that the peer invalidated there, [`Key`]
+//! belongs to a request.
 
 /// A peer invalidated a key that it had no business with: give the path up.
 ///
@@ -64,8 +64,8 @@ impl Revoked {
         }
     }
 
-    /// What was invalidated since a request was made: by message `at` of the connection, on which
-    /// `before` messages had come until then.
+    /// The invalidations since a request was made: by message `at` of the connection, on which
+    /// `before` messages had arrived until then.
     ///
     /// Keys are few and come again. A server could invalidate the dead key that a later request
     /// will have, and keep the answer until the key is valid.
@@ -82,10 +82,10 @@ impl Revoked {
     }
 }
 
-/// Who may still use the key of a request.
+/// The use that can still be made of a request's key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// Nobody: the request gave no key away, or the key is invalid.
+    /// None: the request gave no key away, or the key is invalid.
     Dead,
     /// The peer.
     Live,
@@ -123,8 +123,8 @@ impl Key {
         }
     }
 
-    /// The request was answered. `key` is the one that its region has, `revoked` what the peer
-    /// invalidated on that connection since its last answer there.
+    /// The request was answered. `key` is the key of its region, `revoked` the invalidations by the
+    /// peer on that connection since its last answer there.
     ///
     /// # Errors
     ///

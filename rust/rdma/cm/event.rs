@@ -37,10 +37,10 @@ pub trait CmHandler: Send + Sync {
 }
 
 /// The reason of [`CmEvent::Rejected`] when the peer's connection manager still has a connection of
-/// a queue pair with the same number at this address: from before this machine was started anew.
+/// a queue pair with the same number at this address, from before a reboot of this machine.
 pub const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
 
-/// What happened to an id.
+/// An event of an id.
 #[derive(Clone, Copy)]
 pub enum CmEvent<'a> {
     /// The address was resolved: the id is bound to a device.
@@ -238,8 +238,8 @@ unsafe fn connect_request(
             ECONNREFUSED.to_errno()
         }
         Err(other) => {
-            // The new id is somebody's now. What came back cannot be destroyed
-            // here, where its own handler may be running.
+            // The new id has an owner now. An id that came back cannot be destroyed here, where its
+            // own handler may be running.
             kernel::warn_on!(true);
             core::mem::forget(other);
             0

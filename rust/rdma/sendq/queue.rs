@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a send queue: what waits for the doorbell, and the count of what
-//! the device has not completed. There is no device in here.
+//! The memory of a send queue: work requests that wait for the doorbell, and the count of those
+//! that the device has not completed. This module does not touch the device.
 
 use core::{
     mem::ManuallyDrop,
@@ -27,8 +27,8 @@ pub(super) union Wr {
     pub(super) reg: bindings::ib_reg_wr,
 }
 
-/// Work requests that wait for the doorbell, and the count of what the device
-/// has not completed.
+/// Work requests that wait for the doorbell, and the count of those that the device has not
+/// completed.
 ///
 /// # Invariants
 ///
@@ -117,10 +117,9 @@ impl SendQueue {
         }
     }
 
-    /// Tells whether a chain can be queued. Unless it can wait beside those that
-    /// wait already, these are to be handed to the device first, also if it is
-    /// refused: they make room only once the device has them, and nobody else may
-    /// come to do that.
+    /// Tells whether a chain can be queued. Unless it can wait beside the chains that wait already,
+    /// the caller first hands these to the device, even if the new one is refused: they free space
+    /// only once the device has them, and no other task may come to do that.
     ///
     /// # Errors
     ///
@@ -176,8 +175,8 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// What the driver says, but `EIO` for the errors by which this crate says that
-    /// nothing was sent: the device may have some of the requests.
+    /// The driver's error, or `EIO` in place of the errors by which this crate reports that nothing
+    /// was sent: the device may have some of the requests.
     ///
     /// # Safety
     ///
@@ -224,7 +223,7 @@ pub(super) enum Admitted {
     Alone,
 }
 
-/// What a chain finds, and leaves if it is not queued.
+/// The state before a chain, restored if the chain is not queued.
 struct Mark {
     wrs: usize,
     sges: usize,
