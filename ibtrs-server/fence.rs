@@ -157,7 +157,7 @@ impl Path {
         fence: Fence,
     ) -> Result<(), &'static str> {
         if !fence.is_valid(cid, self.epoch) || !self.takes_requests() {
-            return Err("fence where there must be none");
+            return Err("unexpected fence");
         }
         trace::server_fence(|| (self.session.name(), &self.name, fence.epoch, fence.drain));
         let mut state = self.inbox.state.lock();
@@ -241,7 +241,7 @@ impl WorkItem<{ crate::path::work::FENCES }> for Path {
             if let Err(error) = this.put_up(fence) {
                 // The client asks again by another path.
                 return this.error(fmt!(
-                    "cannot follow a fence ({})",
+                    "cannot carry out a fence ({})",
                     convert::errno(error).as_str()
                 ));
             }

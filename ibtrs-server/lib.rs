@@ -118,7 +118,7 @@ kx::module_param! {
 
     /// Heartbeats without an answer that are forgiven.
     hb_missed_max: kx::param::IntParam = kx::param::IntParam::new(5, 1..=100),
-    "Intervals of silence that are forgiven a client, 1 to 100 (default: 5)";
+    "Silent heartbeat intervals that the server tolerates, 1 to 100 (default: 5)";
 }
 
 module! {

@@ -395,7 +395,7 @@ impl Path {
             Ok::<_, Error>(())
         });
         server.leave_to_pool(server.ledger.taken());
-        result.map_err(|error| Refusal::new(error, "its chunks cannot be made"))
+        result.map_err(|error| Refusal::new(error, "its chunks cannot be allocated"))
     }
 
     fn make_chunk(&self) -> Result<KBox<Chunk>> {

@@ -150,7 +150,7 @@ fn show_cache_lost(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 
 fn store_cache_lost(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
     if text::number(input) != Ok(0) {
-        kx::pr_err_ratelimited!("cache_lost: write 0 when all know\n");
+        kx::pr_err_ratelimited!("cache_lost: write 0 to acknowledge the loss\n");
         return Err(EINVAL);
     }
     ctx.data().device().io().accept_loss();

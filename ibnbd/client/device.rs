@@ -333,7 +333,7 @@ impl Device {
             return Ok(());
         };
         pr_err!(
-            "ibnbd{}: the server now has another disk under this name: {}: {}; not used: put it right, then write 1 to remap_device\n",
+            "ibnbd{}: the server now has another disk under this name: {}: {}; not used: correct that, then write 1 to remap_device\n",
             self.number,
             *self.name,
             difference.as_str()

@@ -131,9 +131,9 @@ impl From<Error> for Refusal {
             ENOENT | ENOTDIR => "there is none",
             EXDEV => "a symbolic link leads out of dev_search_path",
             ENOTBLK => "it is no block device",
-            EPERM => "as many sessions as may write to it do",
-            EBUSY => "it is in use, here or by a client, and one wants it for itself",
-            EOPNOTSUPP => "it is zoned, and the protocol knows no zones",
+            EPERM => "no more sessions may write to it",
+            EBUSY => "it is in use here or by a client, and one of the users needs it exclusively",
+            EOPNOTSUPP => "it is zoned, which the protocol does not support",
             _ => "it cannot be opened",
         };
         Self { error, why }

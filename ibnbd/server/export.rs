@@ -156,13 +156,14 @@ impl Exports {
 /// `ENOMEM`.
 fn boot_id() -> Result<KVec<u8>> {
     let mut text = [0; 48];
-    let len = fs::read_once(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or_else(|error| {
-        pr_warn!(
-            "boot_id cannot be read ({}): clients will not know when this machine was without power\n",
-            convert::errno(error).as_str()
-        );
-        0
-    });
+    let len =
+        fs::read_once(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or_else(|error| {
+            pr_warn!(
+                "boot_id cannot be read ({}): clients cannot detect a power loss of this machine\n",
+                convert::errno(error).as_str()
+            );
+            0
+        });
     let mut id = KVec::new();
     id.extend_from_slice(text.get(..len).unwrap_or_default().trim_ascii(), GFP_KERNEL)?;
     Ok(id)

@@ -91,7 +91,7 @@ impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let search = param::dev_search_path.get();
         if search.is_empty() {
-            pr_warn!("dev_search_path is not set: no device can be opened; load the module with the directory of what may be\n");
+            pr_warn!("dev_search_path is not set: no device can be opened; load the module with the directory of the disks to export\n");
         } else {
             check_search_path(search)?;
         }
@@ -121,7 +121,7 @@ fn check_search_path(search: &[u8]) -> Result {
     })?;
     if ibnbd_proto::path::holds_every_device(path) {
         pr_warn!(
-            "dev_search_path={}: whoever reaches the port may read every disk of this machine, and write to those that nothing has claimed; use a directory with nothing else in it\n",
+            "dev_search_path={}: any machine that reaches the port may read every disk of this one, and write to those that nothing has claimed; use a directory of the disks to export\n",
             shown
         );
     }

@@ -112,7 +112,7 @@ impl Device {
             return;
         }
         pr_err!(
-            "ibnbd{}: the server has lost its cache: what was written to {} and not flushed may be gone, and flushes fail until all know\n",
+            "ibnbd{}: the server has lost its write cache: unflushed writes to {} may be gone; flushes fail until the loss is acknowledged in cache_lost\n",
             self.number,
             *self.name
         );

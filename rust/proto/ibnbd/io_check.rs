@@ -47,7 +47,7 @@ impl IoError {
             Self::ReadOnly => "device is read-only",
             Self::Length => "data and length of the request differ",
             Self::Empty => "request without length",
-            Self::Data => "request with data it must not have, or without what it must",
+            Self::Data => "request with data that it must not have, or without data that it needs",
             Self::Flags => "durability flags at a request that cannot have them",
             Self::Alignment => "request is not a whole number of blocks",
             Self::Range => "request beyond the end of the device",

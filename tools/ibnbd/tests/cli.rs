@@ -539,7 +539,7 @@ fn check_finds_what_is_wrong_and_the_remedy() {
         "remedy: ip link set eth0 up",
         "MTU of 1500",
         "ibnbd10 has no identity",
-        "dev_search_path=/dev: whoever reaches the port",
+        "dev_search_path=/dev: any machine that reaches the port",
         "always_invalidate=N",
         "hb_missed_max: not understood: \"?\"",
         "rules for udev are not installed",

@@ -126,12 +126,12 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     pair.server.run(export.format("/dev/vda"))
     assert writer.running
     assert durable.known(writer.text).missing(there_on(pair.server)) == []
-    # Nobody had flushed these: it was a power cut indeed.
+    # These were not flushed: it was a power cut indeed.
     assert pair.server.run("tr -d '\\0' < /dev/loop1 | head -c 1") == ""
-    # No flush that comes now may say that they are there, until all know.
+    # No flush may report them durable until the loss is acknowledged.
     pair.server.run(stack.load_server())
-    pair.client.wait_until(f"dmesg | grep -q '{lost}: the server has lost its cache: what was written to /dev/loop1 "
-                           "and not flushed may be gone'", 240)
+    pair.client.wait_until(f"dmesg | grep -q '{lost}: the server has lost its write cache: unflushed writes to /dev/loop1 "
+                           "may be gone'", 240)
     said = f"/sys/block/{lost}/{stack.family}/cache_lost"
     flush = f"dd if=/dev/zero of=/dev/{lost} bs=4k count=1 oflag=direct conv=notrunc,fsync"
     assert pair.client.run(f"cat {said}") == "1"

@@ -76,7 +76,7 @@ def test_the_first_example_works(pair, stack, document):
     mapping = re.search(r"    (echo \"sessname.*map_device)\n", text)[1]
     device, other = server.null_blk(size_mb=16), server.null_blk("nullb1", size_mb=16)
     server.run(f"dmesg --clear; mkdir -p /dev/disk/by-id && ln -s ../../nullb0 {link} && {lines}")
-    assert "whoever reaches the port" not in server.run("dmesg | grep dev_search_path || true")
+    assert "any machine that reaches the port" not in server.run("dmesg | grep dev_search_path || true")
     client.run(f"{stack.load_client()} && {mapping}")
     client.run(f"dd if=/dev/urandom of={stack.disk} bs=64k count=16 oflag=direct status=none")
     assert blockdev.same_on_both(pair, device, stack.disk, 1)
@@ -92,7 +92,7 @@ def test_the_operator_is_warned_of_a_search_path_that_is_too_wide(pair):
     for wide in ("/", "/dev", "//dev/."):
         server.run(f"dmesg --clear && modprobe ibnbd_server dev_search_path={wide}")
         said = server.run("dmesg --level warn | grep dev_search_path")
-        assert f"dev_search_path={wide}: whoever reaches the port may read every disk" in said
+        assert f"dev_search_path={wide}: any machine that reaches the port may read every disk" in said
         server.run("modprobe -r ibnbd_server")
     server.run("dmesg --clear && modprobe ibnbd_server dev_search_path=/dev/ibnbd-exports")
     assert not server.ok("dmesg --level warn | grep dev_search_path")

@@ -35,7 +35,7 @@ fn of_folder(root: &Root, machine: &Machine, path: &str) -> Vec<Finding> {
     }
     if holds_every_device(path) {
         let what = format!(
-            "dev_search_path={path}: whoever reaches the port may read every disk of this machine"
+            "dev_search_path={path}: any machine that reaches the port may read every disk of this one"
         );
         return vec![Finding::new(Severity::Warning, what, remedy)];
     }

@@ -34,9 +34,9 @@ pub struct Disk {
     pub size_bytes: Option<u64>,
     /// Queues for polled I/O.
     pub poll_queues: Option<u64>,
-    /// How often a request may be overdue before it fails; 0 for any number.
+    /// Timeouts after which a request fails; 0 for no limit.
     pub io_timeout_limit: Option<u64>,
-    /// Milliseconds after which a request is overdue.
+    /// Milliseconds after which a request times out.
     pub io_timeout_ms: Option<u64>,
     /// Whether the server has lost writes that were not flushed.
     pub cache_lost: Option<bool>,
