@@ -20,7 +20,7 @@
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
 //! | [`timeout`] | request timeouts |
 //! | [`poll`] | polled connections |
-//! | [`settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
+//! | [`Settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
 //!
 //! # Work queues
 //!
@@ -61,7 +61,6 @@ mod request;
 mod requeue;
 mod requeue_list;
 mod session;
-mod settings;
 mod stats;
 mod sysfs;
 mod text;
@@ -73,15 +72,13 @@ pub use request::MAX_USER_HDR;
 pub use session::{
     Dir,
     Generation,
+    Number,
     PathSpec,
     Session,
     SessionConfig,
     SessionEvents,
+    Settings,
     Submit, //
-};
-pub use settings::{
-    Number,
-    Settings, //
 };
 pub use text::Text;
 

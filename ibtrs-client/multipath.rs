@@ -9,8 +9,10 @@
 use crate::{
     attempt::PathConn,
     request::Req,
-    session::Generation,
-    settings::Settings, //
+    session::{
+        Generation,
+        Settings, //
+    }, //
 };
 use ibtrs_proto::{
     consts::MAX_PATHS,

@@ -10,7 +10,6 @@ use crate::{
     multipath::Multipath,
     path::Path,
     requeue_list::FailoverState,
-    settings::Settings,
     sysfs::SessionHook,
     wait_queue::WaitQueue, //
 };
@@ -43,7 +42,7 @@ use kernel::{
 use kx::{
     io::IoHandle,
     mm::in_reclaim,
-    net::ns::Net,
+    net::Net,
     percpu::RoundRobin,
     sync::RcuPtr,
     work::{
@@ -54,16 +53,20 @@ use kx::{
     }, //
 };
 
-mod notices;
+mod events;
 mod paths;
+mod settings;
 mod submit;
-mod tune;
-mod uevent;
 
-use notices::Notices;
+use events::Notices;
 use paths::Paths;
 pub(crate) use paths::Token;
 pub(crate) use submit::cid_of;
+
+pub use settings::{
+    Number,
+    Settings, //
+};
 
 pub use ibtrs_proto::msg::Direction as Dir;
 
@@ -470,7 +473,7 @@ impl Session {
         &self.name
     }
 
-    /// Tells whether requests can reach the server now.
+    /// Returns whether requests can reach the server now.
     pub fn is_connected(&self) -> bool {
         self.multipath
             .read()
@@ -478,8 +481,8 @@ impl Session {
             .is_some_and(|multipath| !multipath.paths.is_empty())
     }
 
-    /// Tells whether the server knows the extensions of the protocol. A server that does not cannot
-    /// tell whether it still knows the session (see [`SessionEvents::up`]).
+    /// Returns whether the server knows the extensions of the protocol. A server that does not
+    /// cannot tell whether it still knows the session (see [`SessionEvents::up`]).
     ///
     /// # Context
     ///
@@ -488,7 +491,7 @@ impl Session {
         self.failover.lock().logic.has_ext()
     }
 
-    /// Tells whether the session belongs to the network namespace of the caller.
+    /// Returns whether the session belongs to the network namespace of the caller.
     ///
     /// # Context
     ///

@@ -28,7 +28,7 @@ use kernel::{
 use kx::{
     net::{
         addr::SockAddr,
-        ns::Net, //
+        Net, //
     },
     work::{
         DelayedWork,

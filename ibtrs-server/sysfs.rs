@@ -4,12 +4,18 @@
 //!
 //! A directory is dropped before the thing that it shows, in sleepable context: the drop
 //! waits for readers and writers of its files, which are quick.
+//!
+//! Contexts of the functions of files: *sysfs*.
 
-use crate::path::Path;
+use crate::{
+    path::Path,
+    stats::Stats, //
+};
 use ibtrs_core::convert::{
     self,
     Shown, //
 };
+use ibtrs_proto::text;
 use kernel::{
     fmt,
     prelude::*,
@@ -18,15 +24,14 @@ use kernel::{
 };
 use kx::sysfs::{
     Action,
+    Attr,
     Buf,
     Device,
     Dir,
     ModuleClass,
-    PlainDir, //
+    PlainDir,
+    StoreCtx, //
 };
-
-mod path;
-mod stats;
 
 pub(crate) static CLASS: ModuleClass = ModuleClass::new(c"ibtrs-server");
 
@@ -50,11 +55,12 @@ impl SessionDir {
         Ok(Arc::new(Self { paths, device }, GFP_KERNEL)?)
     }
 
-    /// Tells user space about a path. That it does not hear of it is no reason to fail.
-    fn tell(&self, path: impl fmt::Display, state: &CStr) {
-        let told = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
+    /// Sends a uevent about a path. An error means that no program got it, which is no reason to
+    /// fail.
+    fn send_uevent(&self, path: impl fmt::Display, state: &CStr) {
+        let sent = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
             .and_then(|path| self.device.uevent(Action::Change, &[&path, state]));
-        if let Err(error) = told {
+        if let Err(error) = sent {
             let error = convert::errno(error);
             pr_debug!("no event for user space ({})\n", error.as_str());
         }
@@ -80,10 +86,10 @@ impl PathDir {
             &session.paths,
             fmt!("{}", path.ends),
             path.clone(),
-            &path::FILES,
+            &PATH_FILES,
         )?;
-        let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &stats::FILES)?;
-        session.tell(path.ends, c"IBTRS_STATE=connected");
+        let stats = Dir::new(&dir, fmt!("stats"), path.clone(), &STATS_FILES)?;
+        session.send_uevent(path.ends, c"IBTRS_STATE=connected");
         Ok(Self {
             _stats: stats,
             dir,
@@ -95,11 +101,70 @@ impl PathDir {
 impl Drop for PathDir {
     fn drop(&mut self) {
         self.session
-            .tell(self.dir.data().ends, c"IBTRS_STATE=disconnected");
+            .send_uevent(self.dir.data().ends, c"IBTRS_STATE=disconnected");
     }
 }
 
 /// Writes what the protocol prints.
 fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
     buf.write(fmt!("{}", Shown(what)))
+}
+
+/// The files of a path: `/sys/class/ibtrs-server/<session>/paths/<client@server>/`.
+static PATH_FILES: [Attr<Arc<Path>>; 5] = [
+    Attr::rw(
+        c"disconnect",
+        |_path: &Path, buf| buf.line(fmt!("Usage: echo 1 > disconnect")),
+        store_disconnect,
+    ),
+    Attr::ro(c"hca_name", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.hca_name()))
+    }),
+    Attr::ro(c"hca_port", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.hca_port()))
+    }),
+    Attr::ro(c"src_addr", |path: &Path, buf| {
+        show(buf, path.ends().src)?;
+        buf.line(fmt!(""))
+    }),
+    Attr::ro(c"dst_addr", |path: &Path, buf| {
+        show(buf, path.ends().dst)?;
+        buf.line(fmt!(""))
+    }),
+];
+
+/// Begins to close the path, which takes the directory away.
+fn store_disconnect(path: StoreCtx<'_, Arc<Path>>, input: &[u8]) -> Result {
+    text::one(input).map_err(|error| convert::error(error.errno()))?;
+    match path.data().disconnect() {
+        // The path is being closed already.
+        Err(error) if error == EALREADY => Ok(()),
+        result => result,
+    }
+}
+
+/// The statistics of a path, in `stats/` of its directory. Writing "0" or "1" to one of the files
+/// resets it.
+static STATS_FILES: [Attr<Arc<Path>>; 3] = [
+    Attr::rw(
+        c"reset_all",
+        |_path: &Path, buf| buf.line(fmt!("echo 1 to reset all statistics")),
+        |path, input| reset(path, input, Stats::reset),
+    ),
+    Attr::rw(
+        c"rdma",
+        |path: &Path, buf| show(buf, path.stats().rdma()),
+        |path, input| reset(path, input, |stats| stats.flow.reset()),
+    ),
+    Attr::rw(
+        c"wc_completion",
+        |path: &Path, buf| show(buf, path.stats().batches.wc_completion().server()),
+        |path, input| reset(path, input, |stats| stats.batches.reset()),
+    ),
+];
+
+fn reset(path: StoreCtx<'_, Arc<Path>>, input: &[u8], what: fn(&Stats)) -> Result {
+    text::reset(input).map_err(|error| convert::error(error.errno()))?;
+    what(path.stats());
+    Ok(())
 }

@@ -24,11 +24,6 @@ __rust_helper sector_t rust_helper_get_capacity(struct gendisk *disk)
 	return get_capacity(disk);
 }
 
-__rust_helper struct queue_limits rust_helper_queue_limits_start_update(struct request_queue *q)
-{
-	return queue_limits_start_update(q);
-}
-
 __rust_helper void rust_helper_blk_queue_disable_discard(struct request_queue *q)
 {
 	blk_queue_disable_discard(q);

@@ -39,7 +39,6 @@ pub mod bio;
 pub mod gen_disk;
 pub mod hctx;
 pub mod limits;
-pub mod op;
 pub mod operations;
 pub mod queue;
 pub mod request;
@@ -73,7 +72,6 @@ pub use hctx::{
     QueueMaps, //
 };
 pub use limits::Limits;
-pub use op::Op;
 pub use operations::{
     IoOperations,
     Operations,
@@ -83,7 +81,10 @@ pub use queue::{
     Frozen,
     Quiesced, //
 };
-pub use request::Request;
+pub use request::{
+    Op,
+    Request, //
+};
 pub use status::Status;
 pub use tag_set::{
     TagSet,

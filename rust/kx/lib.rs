@@ -3,27 +3,28 @@
 //! Safe abstractions over kernel facilities that the [`kernel`] crate lacks.
 //!
 //! Nothing here knows of RDMA or of the transport that uses it. A driver written against this crate
-//! needs no `unsafe`. Each part exists because the kernel crate lacks something; a part marked with
-//! \* could move there as it is.
+//! needs no `unsafe`. Each part exists because the kernel crate of 7.3 lacks something; once it has
+//! that, the part can go. Those marked with \* could move there as they are.
 //!
-//! | Part | Purpose | What the kernel crate lacks |
+//! | Part | Purpose | What the kernel crate would have to grow |
 //! |---|---|---|
-//! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: request accessors, errors at the end of a request, several hardware queues, polling, timeouts, quiesce, flags, per-request initialisers, attribute groups |
-//! | [`blk`] (bios) | I/O to block devices | opening a block device, bios |
-//! | [`fs`] \* | reading files of procfs and sysfs | `kernel_read` |
-//! | [`io`], [`sg`] | an I/O of any origin for a transport, and its scatterlist | scatterlists of fixed size inside an object, chaining excluded; [`io`] is a concept of this tree |
+//! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: access to the fields of a request, errors at its end, initialisers of per-request data, scatterlists, requeueing, several maps of hardware queues, polling, timeouts, quiesce and freeze, limits and features, opening and removal of a disk, attribute groups, uevents |
+//! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
+//! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
+//! | [`io`] | an I/O of any origin, handed to a transport with its type erased | nothing: a concept of this tree |
 //! | [`log`] \* | rate-limited printing | `ratelimit_state`; it has `pr_*_once` only |
-//! | [`mm`] \* | blocks of pages, allocation scopes | allocations of higher order, `memalloc_*_save` |
-//! | [`module`] \* | keeping a module loaded | `try_module_get` |
+//! | [`mm`] \* | blocks of pages, allocation scopes, locks of reclaim | allocations of higher order and on a node, copies to memory that others write, `memalloc_*_save`, `fs_reclaim_acquire` |
+//! | [`module`] \* | keeping a module loaded | a counted reference to a module: `try_module_get` |
 //! | [`net`] \* | socket addresses, network namespaces | `struct sockaddr`, references to `struct net` |
-//! | [`param`] | module parameters | strings, ranges, visibility in sysfs |
+//! | [`param`] | module parameters | strings, ranges and values that can be read in sysfs; `module!` has integers and booleans |
 //! | [`percpu`] \* | counters, maxima and round-robin cursors | per-CPU memory |
 //! | [`random`] \* | random numbers and UUIDs | `get_random_*`, `uuid_gen` |
-//! | [`ring`] | FIFO of fixed capacity | a ring that allocates once; `KVec` shifts |
-//! | [`sync`] | references that teardown waits for, completions, RCU pointers | `percpu_ref`; completions with time-outs and signals; a pointer replaced under RCU |
-//! | [`sysfs`] | directories, attributes and links, classes of devices | kobjects, attributes, `class_create` |
-//! | [`trace`] | trace events of a module | `tracepoint` resolves symbols of the kernel crate's bindings only |
-//! | [`work`] | work queues, and work that can be cancelled | own queues, cancel and flush, works on a given CPU |
+//! | [`ring`] \* | FIFO of fixed capacity | a queue that allocates once; taking the first of a `KVec` moves the rest |
+//! | [`sg`] | scatterlists of fixed size inside an object | in `scatterlist`: tables that belong to their owner, filled from a request or a buffer; it maps whole tables of `struct device`s only |
+//! | [`sync`] | references that teardown waits for, completions, slots, RCU pointers | `percpu_ref`; completions with time-outs and signals; a value handed over without a lock; a pointer replaced under RCU |
+//! | [`sysfs`] | directories, attributes and links, classes of devices | kobjects, attributes and their removal by themselves, `class_create`, uevents |
+//! | [`trace`] | trace events of a module | `tracepoint` looks up symbols in the kernel crate's bindings only |
+//! | [`work`] | work queues, and work that can be cancelled | queues of one's own; cancelling, flushing, changing delays; works of objects with a per-CPU count |
 //!
 //! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
 //! needs process context without spinlocks and RCU read sections.

@@ -62,7 +62,7 @@ impl RateLimit {
         }
     }
 
-    /// Says whether it may be done now; `name` is printed with the number of times it might not.
+    /// Returns whether it may be done now; `name` is printed with the number of times it might not.
     ///
     /// # Context
     ///
@@ -79,7 +79,7 @@ impl Default for RateLimit {
     }
 }
 
-/// Says whether this place in the source may print now.
+/// Returns whether this place in the source may print now.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __may_print {

@@ -224,7 +224,7 @@ unsafe extern "C" fn get_param<T: Param>(
     f.bytes_written() as c_int
 }
 
-/// Makes a parameter that anyone may read.
+/// Creates a parameter that anyone may read.
 #[doc(hidden)]
 pub const fn raw_param<T: Param>(
     name: &'static CStr,

@@ -14,7 +14,7 @@ pub struct Ring<T> {
 }
 
 impl<T: Copy + Default> Ring<T> {
-    /// Makes an empty queue with room for `capacity` values.
+    /// Creates an empty queue with room for `capacity` values.
     ///
     /// # Context
     ///
@@ -37,7 +37,7 @@ impl<T: Copy + Default> Ring<T> {
         self.len
     }
 
-    /// Says whether there is none.
+    /// Returns whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -28,12 +28,11 @@ pub struct SgEntry(bindings::scatterlist);
 ///
 /// # Invariants
 ///
-/// - `mapped <= nents <= entries.len()`.
+/// - `nents <= entries.len()`.
 /// - No entry is a chain entry; if `nents` is not zero, the entry before
 ///   `nents` carries the end mark.
 pub struct Sg<E: ?Sized> {
     nents: u32,
-    mapped: u32,
     /// A pinned list cannot be exchanged for another, so it describes the memory of its owner.
     _pin: PhantomPinned,
     entries: E,
@@ -45,16 +44,7 @@ pub type SgList<const N: usize> = Sg<[SgEntry; N]>;
 /// A scatterlist table of any size.
 pub type SgTable = Sg<[SgEntry]>;
 
-/// A segment as a device sees it, after mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DmaSegment {
-    /// Address on the device's side.
-    pub addr: u64,
-    /// Length in bytes.
-    pub len: u32,
-}
-
-// SAFETY: All zeroes are two counts of zero and entries that hold no page and
+// SAFETY: All zeroes are a count of zero and entries that hold no page and
 // are not chained, which satisfies the type invariant.
 unsafe impl<const N: usize> Zeroable for SgList<N> {}
 
@@ -91,21 +81,7 @@ impl SgTable {
         self.nents == 0
     }
 
-    /// Returns the number of segments after mapping, zero when not mapped.
-    pub fn mapped_nents(&self) -> u32 {
-        self.mapped
-    }
-
-    /// Records how many segments the DMA mapping produced, zero at unmapping.
-    ///
-    /// A count beyond the entries in use is cut to those.
-    pub fn set_mapped_nents(&mut self, mapped: u32) {
-        // INVARIANT: Not more than `nents`.
-        self.mapped = mapped.min(self.nents);
-    }
-
-    /// Returns the entries for a C function that takes [`Self::nents`] or
-    /// [`Self::mapped_nents`] of them.
+    /// Returns the entries for a C function that takes [`Self::nents`] of them.
     pub fn as_ptr(&self) -> *const bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_ptr().cast()
@@ -122,22 +98,10 @@ impl SgTable {
         self.used().map(|e| u64::from(e.0.length)).sum()
     }
 
-    /// Returns the segments as the device sees them.
-    pub fn dma_segments(&self) -> impl Iterator<Item = DmaSegment> + '_ {
-        self.entries
-            .iter()
-            .take(self.mapped as usize)
-            .map(|e| DmaSegment {
-                addr: e.0.dma_address,
-                len: e.dma_len(),
-            })
-    }
-
     /// Empties the table.
     pub fn clear(&mut self) {
         // INVARIANT: Zero entries are in use.
         self.nents = 0;
-        self.mapped = 0;
     }
 
     /// Makes the table describe one buffer.
@@ -246,18 +210,6 @@ fn all_of(len: usize, copied: usize) -> Result {
     }
 }
 
-impl SgEntry {
-    #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
-    fn dma_len(&self) -> u32 {
-        self.0.dma_length
-    }
-
-    #[cfg(not(CONFIG_NEED_SG_DMA_LENGTH))]
-    fn dma_len(&self) -> u32 {
-        self.0.length
-    }
-}
-
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(kx_sg)]
 mod tests {
@@ -270,8 +222,6 @@ mod tests {
         assert_eq!(table.capacity(), 4);
         assert!(table.is_empty());
         assert_eq!(table.bytes(), 0);
-        table.set_mapped_nents(3);
-        assert_eq!(table.mapped_nents(), 0);
         Ok(())
     }
 
@@ -285,12 +235,8 @@ mod tests {
         unsafe { table.set_buf(ptr, 600)? };
         assert_eq!(table.nents(), 1);
         assert_eq!(table.bytes(), 600);
-        table.set_mapped_nents(9);
-        assert_eq!(table.mapped_nents(), 1);
-        assert_eq!(table.dma_segments().count(), 1);
         table.clear();
         assert!(table.is_empty());
-        assert_eq!(table.dma_segments().count(), 0);
         Ok(())
     }
 

@@ -17,7 +17,6 @@ mod take_cell;
 pub use completion::Completion;
 pub use percpu_arc::{
     PercpuArc,
-    PercpuArcBorrow,
     PercpuEnd,
     PercpuOwner, //
 };

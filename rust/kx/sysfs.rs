@@ -51,7 +51,6 @@ mod class;
 mod device;
 mod dir;
 mod link;
-mod module_class;
 mod name;
 mod node;
 
@@ -61,7 +60,11 @@ pub use attr::{
     StoreCtx, //
 };
 pub use buf::Buf;
-pub use class::Class;
+pub use class::{
+    Class,
+    ModuleClass,
+    Registration, //
+};
 pub(crate) use device::send_uevent;
 pub use device::{
     Action,
@@ -72,10 +75,6 @@ pub use dir::{
     PlainDir, //
 };
 pub use link::Link;
-pub use module_class::{
-    ModuleClass,
-    Registration, //
-};
 pub use node::InSysfs;
 
 #[cfg(IBTRS_KUNIT)]

@@ -53,7 +53,6 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-mod closure;
 mod delayed;
 mod item;
 mod queue;

@@ -36,7 +36,7 @@ use kx::net::{
         Host,
         SockAddr, //
     },
-    ns::Net, //
+    Net, //
 };
 
 mod event;
@@ -182,7 +182,7 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Makes an id in the network namespace `net` for reliable connections with
+    /// Creates an id in the network namespace `net` for reliable connections with
     /// addresses of `space`, whose events go to `handler`.
     ///
     /// # Context
@@ -256,7 +256,7 @@ impl CmId {
         drop(unsafe { ptr::read(&this.context) });
     }
 
-    /// Claims the one queue pair that the id may have; tells whether it had none.
+    /// Claims the one queue pair that the id may have; returns whether it had none.
     pub(crate) fn claim_qp(&self) -> bool {
         !self.has_qp.xchg(true, Full)
     }
@@ -272,7 +272,7 @@ impl CmId {
         self.context.has_addrs.load(Acquire)
     }
 
-    /// Tells whether the connection of a request has ended before a handler was set.
+    /// Returns whether the connection of a request has ended before a handler was set.
     ///
     /// # Context
     ///

@@ -57,7 +57,6 @@ pub mod dma;
 pub mod imm;
 pub mod mr;
 pub mod pd;
-mod plug;
 pub mod qp;
 pub mod recv;
 pub mod sendq;

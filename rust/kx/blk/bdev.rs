@@ -86,7 +86,6 @@ impl UniqueId {
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
-    writable: bool,
 }
 
 // SAFETY: An open device belongs to no thread.
@@ -163,7 +162,6 @@ impl BlockDevice {
         let this = Self {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             file: NonNull::new(file).ok_or(ENXIO)?,
-            writable: spec.write,
         };
         if spec.write && this.is_read_only() {
             return Err(EACCES);
@@ -180,11 +178,6 @@ impl BlockDevice {
         // SAFETY: The device is open by the type invariant, so its disk is live, and with it
         // its queue, which is another one for no disk.
         unsafe { &raw const (*(*self.as_raw()).bd_queue).limits }
-    }
-
-    /// Returns whether the device was opened for writing.
-    pub fn is_writable(&self) -> bool {
-        self.writable
     }
 
     /// Returns whether the device cannot be written to at present.

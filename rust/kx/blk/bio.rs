@@ -11,7 +11,7 @@
 use crate::{
     blk::{
         bdev::BlockDevice,
-        op::Op,
+        request::Op,
         status::Status, //
     },
     mm::PageBlock, //

@@ -344,11 +344,13 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// *any* but hardirq: this sends no uevent and allocates no memory.
     pub fn set_capacity(&self, sectors: u64) {
-        // SAFETY: The disk is live by the type invariant; if it was deleted, its size means nothing.
+        // SAFETY: The disk is live by the type invariant; if it was deleted, its size means
+        // nothing.
         unsafe { bindings::set_capacity(self.disk.as_ptr(), sectors) };
     }
 
-    /// Tells user space that the size has changed, with the event of `set_capacity_and_notify()` in C.
+    /// Tells user space that the size has changed, with the event of `set_capacity_and_notify()` in
+    /// C.
     ///
     /// # Context
     ///
@@ -359,19 +361,6 @@ impl<D: Operations> GenDisk<D> {
     /// As [`Self::uevent`].
     pub fn announce_size(&self) -> Result {
         self.uevent(Action::Change, &[c"RESIZE=1"])
-    }
-
-    /// Lets the disk be written to or not, and tells user space. Nothing happens to a disk
-    /// that was deleted.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*, but not for I/O.
-    pub fn set_read_only(&self, read_only: bool) {
-        let _ = self.unless_deleted(|| {
-            // SAFETY: The disk is live by the type invariant, and not being deleted.
-            unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) }
-        });
     }
 
     /// Tells user space that something happened to the disk, with variables
@@ -614,7 +603,7 @@ impl<D: Operations> Drop for Unadded<D> {
         unsafe { bindings::put_disk(self.disk) };
         if looks.is_none() {
             // A leaked disk, and a driver that stays loaded, is better than a use after free.
-            pr_err!("bug: somebody keeps a disk that could not be added, and so its memory\n");
+            pr_err!("bug: a disk that could not be added is still referenced, so its memory is leaked\n");
             return;
         }
         // SAFETY: Leaked by the type invariant, and used by no one without a disk.
@@ -626,7 +615,7 @@ impl<D: Operations> Unadded<D> {
     /// Number of checks for other references to the disk, at least a millisecond apart.
     const LOOKS: u32 = 60_000;
 
-    /// Tells whether there is no other reference; if there is, after a millisecond.
+    /// Returns whether there is no other reference; if there is, after a millisecond.
     fn is_ours_alone(&self) -> bool {
         // SAFETY: The disk is allocated by the type invariant, unless it is null.
         let alone = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;

@@ -6,15 +6,12 @@
 
 use crate::blk::{
     gen_disk::GenDisk,
-    limits::Limits,
     operations::Operations, //
 };
 use core::ffi::c_uint;
 use ibtrs_bindings as ours;
 use kernel::{
     bindings,
-    error::to_result,
-    prelude::*,
     types::NotThreadSafe, //
 };
 
@@ -57,34 +54,6 @@ impl<D: Operations> GenDisk<D> {
         // SAFETY: The queue is live as the disk is.
         unsafe { bindings::blk_mq_quiesce_queue(self.queue()) };
         Quiesced(self)
-    }
-
-    /// Dispatches what waits after [`Status::DEVICE_RESOURCE`](super::Status).
-    ///
-    /// # Context
-    ///
-    /// *any*.
-    pub fn kick(&self) {
-        // SAFETY: The queue is live as the disk is.
-        unsafe { bindings::blk_mq_run_hw_queues(self.queue(), true) };
-    }
-
-    /// Replaces the limits of the disk while it is in use.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*, as long as requests take.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the limits make no sense; then the old ones stay.
-    pub fn set_limits(&self, limits: &Limits) -> Result {
-        // SAFETY: The queue is live as the disk is. This locks the limits, which
-        // the commit below unlocks on each of its ways.
-        let mut raw = unsafe { ours::queue_limits_start_update(self.queue()) };
-        limits.apply_to(&mut raw);
-        // SAFETY: The update has been started above.
-        to_result(unsafe { bindings::queue_limits_commit_update_frozen(self.queue(), &mut raw) })
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests.
+//! Requests, and the operations of requests and bios.
 //!
 //! A request is owned by one of three:
 //!
@@ -10,15 +10,14 @@
 //!    [`IoHandle`](crate::io::IoHandle) and gives it back to
 //!    [`IoOperations::io_done`].
 //!
-//! There is no reference count: a tag cannot be turned into a request, and who
-//! wants to find a request again keeps the [`Request`].
+//! There is no reference count: a tag cannot be turned into a request; a driver that has to find
+//! a request again keeps the [`Request`].
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
 use crate::{
     blk::{
         gen_disk::DiskData,
-        op::Op,
         operations::{
             IoOperations,
             Operations, //
@@ -39,6 +38,43 @@ use kernel::{
     ffi::c_void,
     prelude::*, //
 };
+
+/// The operations that this crate knows, `enum req_op` in C. Contexts: *any*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Read data.
+    Read,
+    /// Write data.
+    Write,
+    /// Write back what the device has cached.
+    Flush,
+    /// The data is no longer needed.
+    Discard,
+    /// Erase so that it cannot be recovered.
+    SecureErase,
+    /// Make it read as zeroes.
+    WriteZeroes,
+}
+
+impl Op {
+    /// Returns whether the operation carries data.
+    pub fn has_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+
+    /// Takes the operation out of a `cmd_flags` or `bi_opf`.
+    pub(crate) fn from_opf(opf: bindings::blk_opf_t) -> Option<Self> {
+        Some(match opf & ours::REQ_OP_MASK {
+            bindings::req_op_REQ_OP_READ => Self::Read,
+            bindings::req_op_REQ_OP_WRITE => Self::Write,
+            bindings::req_op_REQ_OP_FLUSH => Self::Flush,
+            bindings::req_op_REQ_OP_DISCARD => Self::Discard,
+            bindings::req_op_REQ_OP_SECURE_ERASE => Self::SecureErase,
+            bindings::req_op_REQ_OP_WRITE_ZEROES => Self::WriteZeroes,
+            _ => return None,
+        })
+    }
+}
 
 /// A started request that the driver owns.
 ///
@@ -112,12 +148,6 @@ impl<D: Operations> Request<D> {
     #[inline]
     pub fn is_fua(&self) -> bool {
         self.cmd_flags() & ours::REQ_FUA != 0
-    }
-
-    /// Returns whether the device's cache is to be flushed first.
-    #[inline]
-    pub fn is_preflush(&self) -> bool {
-        self.cmd_flags() & ours::REQ_PREFLUSH != 0
     }
 
     /// Returns whether someone waits for it.

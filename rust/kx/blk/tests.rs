@@ -498,12 +498,6 @@ mod suite {
         assert_eq!(disk.begin_removal(false), Err(EBUSY));
         drop(disk.freeze());
         drop(disk.quiesce());
-        disk.kick();
-        disk.set_limits(&Limits {
-            max_discard_sectors: 0,
-            ..LIMITS
-        })?;
-        assert_eq!(rig.dev.limits().max_discard_sectors, 0);
         disk.set_capacity(CAPACITY / 2);
         disk.announce_size()?;
         assert_eq!(rig.dev.capacity_sectors(), CAPACITY / 2);
@@ -517,7 +511,6 @@ mod suite {
         disk.delete();
         assert_eq!(disk.uevent(Action::Change, &[]), Err(ENODEV));
         disk.announce();
-        disk.set_read_only(true);
         assert_eq!(disk.announce_size(), Err(ENODEV));
         assert!(rig.io(PLAIN).is_err());
         drop(rig);

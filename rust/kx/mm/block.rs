@@ -350,13 +350,6 @@ impl PrivateBlock {
         // it while the reference lives.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
-
-    /// The content, to be changed.
-    #[inline]
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: As in `as_slice`, and the reference is the only one.
-        unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
-    }
 }
 
 #[cfg(IBTRS_KUNIT)]
@@ -443,12 +436,8 @@ mod tests {
 
     #[test]
     fn private_is_plain_memory() -> Result {
-        let mut block = PrivateBlock::with_len(10, Node::ANY)?;
+        let block = PrivateBlock::with_len(10, Node::ANY)?;
         assert!(block.as_slice().iter().all(|byte| *byte == 0));
-        if let Some(first) = block.as_mut_slice().first_mut() {
-            *first = 5;
-        }
-        assert_eq!(block.as_slice().first(), Some(&5));
         assert_eq!(block.as_slice().len(), block.len());
         Ok(())
     }

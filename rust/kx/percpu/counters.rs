@@ -5,7 +5,7 @@
 use core::ops::Range;
 use kernel::prelude::*;
 
-use super::array::{
+use super::{
     cpus,
     Array, //
 };
@@ -22,7 +22,7 @@ pub struct Counters<const N: usize> {
 }
 
 impl<const N: usize> Counters<N> {
-    /// Makes counters that are zero.
+    /// Creates counters that are zero.
     ///
     /// # Context
     ///
@@ -119,7 +119,7 @@ pub struct Maxima<const N: usize> {
 }
 
 impl<const N: usize> Maxima<N> {
-    /// Makes numbers that are zero.
+    /// Creates numbers that are zero.
     ///
     /// # Context
     ///

@@ -53,7 +53,7 @@ impl Completion {
         })
     }
 
-    /// Lets all waiters go on, present and future ones, until [`Self::reinit`].
+    /// Lets all waiters go on, present and future ones.
     ///
     /// # Context
     ///
@@ -64,7 +64,7 @@ impl Completion {
         unsafe { bindings::complete_all(self.inner.get()) }
     }
 
-    /// Says whether the event has happened.
+    /// Returns whether the event has happened.
     ///
     /// # Context
     ///
@@ -73,23 +73,6 @@ impl Completion {
     pub fn is_done(&self) -> bool {
         // SAFETY: By the type invariant this is an initialised completion.
         unsafe { bindings::completion_done(self.inner.get()) }
-    }
-
-    /// Makes the event one that has not happened.
-    ///
-    /// A task that still waits for the former event and has not run since may miss it; the caller
-    /// ensures that there is no such waiter, or that waiters check again.
-    ///
-    /// # Context
-    ///
-    /// *any*
-    #[inline]
-    pub fn reinit(&self) {
-        // Not `reinit_completion()`, which stores without the lock: here, that would be a data
-        // race that safe code can cause.
-        //
-        // SAFETY: By the type invariant this is an initialised completion.
-        unsafe { ibtrs_bindings::kx_reinit_completion(self.inner.get()) }
     }
 
     /// Waits for the event.
@@ -135,20 +118,6 @@ impl Completion {
         self.wait_signal(bindings::wait_for_completion_interruptible_timeout, ms)
     }
 
-    /// Like [`Self::wait_timeout`], and gives up when the task is being killed.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    ///
-    /// # Errors
-    ///
-    /// - [`ETIMEDOUT`] if the event did not happen in time,
-    /// - [`ERESTARTSYS`] if a fatal signal came first.
-    pub fn wait_killable_timeout(&self, ms: Msecs) -> Result {
-        self.wait_signal(bindings::wait_for_completion_killable_timeout, ms)
-    }
-
     /// Calls one of the C functions that return an error, zero for a time-out, or the jiffies left.
     fn wait_signal(
         &self,
@@ -184,7 +153,6 @@ mod tests {
         assert!(!event.is_done());
         assert_eq!(event.wait_timeout(1), Err(ETIMEDOUT));
         assert_eq!(event.wait_interruptible_timeout(1), Err(ETIMEDOUT));
-        assert_eq!(event.wait_killable_timeout(1), Err(ETIMEDOUT));
         Ok(())
     }
 
@@ -197,10 +165,6 @@ mod tests {
         event.wait();
         assert_eq!(event.wait_timeout(0), Ok(()));
         assert_eq!(event.wait_interruptible_timeout(1), Ok(()));
-        assert_eq!(event.wait_killable_timeout(1), Ok(()));
-        event.reinit();
-        assert!(!event.is_done());
-        assert_eq!(event.wait_timeout(1), Err(ETIMEDOUT));
         Ok(())
     }
 }

@@ -12,7 +12,6 @@
 use super::Completion;
 use core::{
     convert::Infallible,
-    ffi::c_void,
     marker::PhantomData,
     mem::{
         offset_of,
@@ -31,10 +30,7 @@ use kernel::{
         Relaxed, //
     },
     task::might_sleep,
-    types::{
-        ForeignOwnable,
-        Opaque, //
-    }, //
+    types::Opaque, //
 };
 
 /// The count of one object, and the event that it became zero.
@@ -239,7 +235,7 @@ impl<T> PercpuOwner<T> {
         }
     }
 
-    /// Says whether [`Self::kill`] was called.
+    /// Returns whether [`Self::kill`] was called.
     ///
     /// # Context
     ///
@@ -328,7 +324,7 @@ unsafe impl<T: Send + Sync> Send for PercpuEnd<T> {}
 unsafe impl<T: Send + Sync> Sync for PercpuEnd<T> {}
 
 impl<T> PercpuEnd<T> {
-    /// Says whether no reference is left: dropping this does not wait then. That takes an RCU
+    /// Returns whether no reference is left: dropping this does not wait then. That takes an RCU
     /// grace period, even if there was none to begin with.
     ///
     /// # Context
@@ -382,14 +378,14 @@ impl<T> PercpuArc<T> {
         unsafe { self.ptr.as_ref() }.use_count.count.get()
     }
 
-    /// Says whether the object's owner has killed it.
+    /// Returns whether the object's owner has killed it.
     #[inline]
     pub fn is_dead(&self) -> bool {
         // SAFETY: By the type invariant the object is valid while `self` is.
         unsafe { self.ptr.as_ref() }.use_count.killed.load(Relaxed)
     }
 
-    /// Says whether both are references to the same object.
+    /// Returns whether both are references to the same object.
     #[inline]
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.ptr == other.ptr
@@ -418,16 +414,6 @@ impl<T> PercpuArc<T> {
         Self {
             ptr: inner,
             _owns: PhantomData,
-        }
-    }
-
-    /// Borrows the reference, as something that can be copied and made into a reference again.
-    #[inline]
-    pub fn as_borrow(&self) -> PercpuArcBorrow<'_, T> {
-        // INVARIANT: `self` keeps its reference during the borrow.
-        PercpuArcBorrow {
-            ptr: self.ptr,
-            _borrows: PhantomData,
         }
     }
 }
@@ -472,84 +458,6 @@ impl<T> Drop for PercpuArc<T> {
     fn drop(&mut self) {
         // SAFETY: The reference belongs to `self`; the object is not touched afterwards.
         unsafe { ibtrs_bindings::percpu_ref_put(self.count()) }
-    }
-}
-
-/// A borrowed [`PercpuArc`].
-///
-/// # Invariants
-///
-/// `ptr` points to an object that somebody else holds a reference to during `'a`.
-pub struct PercpuArcBorrow<'a, T> {
-    ptr: NonNull<Inner<T>>,
-    _borrows: PhantomData<&'a Inner<T>>,
-}
-
-impl<T> PercpuArcBorrow<'_, T> {
-    /// Takes a reference of its own.
-    #[inline]
-    pub fn get(self) -> PercpuArc<T> {
-        // INVARIANT: Not an owned reference; `ManuallyDrop` keeps it from being given back, and it
-        // is only used to clone it.
-        let borrowed = ManuallyDrop::new(PercpuArc {
-            ptr: self.ptr,
-            _owns: PhantomData,
-        });
-        (*borrowed).clone()
-    }
-}
-
-impl<T> Clone for PercpuArcBorrow<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for PercpuArcBorrow<'_, T> {}
-
-impl<T> Deref for PercpuArcBorrow<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: By the type invariant the object is valid during the borrow.
-        unsafe { &self.ptr.as_ref().data }
-    }
-}
-
-// SAFETY: `into_foreign` returns the pointer to the object, which is aligned like it and not null.
-unsafe impl<T: 'static> ForeignOwnable for PercpuArc<T> {
-    const FOREIGN_ALIGN: usize = align_of::<Inner<T>>();
-
-    type Borrowed<'a> = PercpuArcBorrow<'a, T>;
-    type BorrowedMut<'a> = PercpuArcBorrow<'a, T>;
-
-    fn into_foreign(self) -> *mut c_void {
-        ManuallyDrop::new(self).ptr.as_ptr().cast()
-    }
-
-    unsafe fn from_foreign(ptr: *mut c_void) -> Self {
-        // INVARIANT: The reference that `into_foreign` gave up belongs to the result.
-        Self {
-            // SAFETY: By the function's requirement `ptr` comes from `into_foreign`.
-            ptr: unsafe { NonNull::new_unchecked(ptr.cast()) },
-            _owns: PhantomData,
-        }
-    }
-
-    unsafe fn borrow<'a>(ptr: *mut c_void) -> PercpuArcBorrow<'a, T> {
-        // INVARIANT: By the function's requirement the foreign side keeps its reference during
-        // `'a`.
-        PercpuArcBorrow {
-            // SAFETY: By the function's requirement `ptr` comes from `into_foreign`.
-            ptr: unsafe { NonNull::new_unchecked(ptr.cast()) },
-            _borrows: PhantomData,
-        }
-    }
-
-    unsafe fn borrow_mut<'a>(ptr: *mut c_void) -> PercpuArcBorrow<'a, T> {
-        // SAFETY: The requirements are stricter than those of `borrow`.
-        unsafe { <Self as ForeignOwnable>::borrow(ptr) }
     }
 }
 
@@ -690,10 +598,8 @@ mod tests {
         assert_eq!(unsafe { *ptr }, 7);
         // SAFETY: The pointer comes from `into_raw`, and is used once.
         let user = unsafe { PercpuArc::from_raw(ptr) };
-        assert_eq!(*user.as_borrow().get(), 7);
-        let ptr = user.into_foreign();
-        // SAFETY: The pointer comes from `into_foreign`, and is used once.
-        drop(unsafe { PercpuArc::<u64>::from_foreign(ptr) });
+        assert_eq!(*user, 7);
+        drop(user);
         owner.kill_and_wait();
         Ok(())
     }

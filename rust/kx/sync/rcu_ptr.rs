@@ -85,16 +85,6 @@ impl<T> RcuPtr<T> {
         }
     }
 
-    /// Reads inside a section of the caller's.
-    #[inline]
-    pub fn read_with<'a>(&'a self, _guard: &'a rcu::Guard) -> Option<&'a T> {
-        // ORDERING: As in `read`.
-        let ptr = self.ptr.load(Relaxed);
-        // SAFETY: By the type invariant the pointer, if there is one, is valid until the read
-        // section ends, and the guard is borrowed for as long as the result.
-        unsafe { ptr.as_ref() }
-    }
-
     /// Publishes another value, waits for the readers of the former one, and returns that.
     ///
     /// A caller inside an RCU read section of its own, which [`Self::read`] or [`rcu::read_lock`]
@@ -169,14 +159,14 @@ mod tests {
         assert_eq!(ptr.read().get(), Some(&1));
         let old = ptr.replace(Some(KBox::new(2, GFP_KERNEL)?));
         assert_eq!(old.as_deref(), Some(&1));
-        let guard = rcu::read_lock();
-        assert_eq!(ptr.read_with(&guard), Some(&2));
+        let read = ptr.read();
+        assert_eq!(read.get(), Some(&2));
         // A reader cannot replace the value that it reads.
         let new = KBox::new(3, GFP_ATOMIC)?;
         assert_eq!(ptr.replace(Some(new)).as_deref(), Some(&3));
         assert!(ptr.replace(None).is_none());
-        assert_eq!(ptr.read_with(&guard), Some(&2));
-        drop(guard);
+        assert_eq!(read.get(), Some(&2));
+        drop(read);
         assert_eq!(ptr.replace(None).as_deref(), Some(&2));
         assert_eq!(ptr.read().get(), None);
         Ok(())

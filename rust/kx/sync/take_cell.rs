@@ -95,7 +95,7 @@ impl<T> TakeCell<T> {
         Some(value)
     }
 
-    /// Says whether there is a value, at this moment.
+    /// Returns whether there is a value, at this moment.
     pub fn is_full(&self) -> bool {
         self.state.load(Relaxed) == FULL
     }

@@ -69,7 +69,7 @@ impl<'a> Buf<'a> {
         self.pos
     }
 
-    /// Says whether nothing was written.
+    /// Returns whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.pos == 0
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Classes of devices.
+//! Classes of devices, and the class of a module.
 
+use crate::sync::RcuPtr;
 use core::ptr::NonNull;
 use kernel::{
     bindings,
@@ -109,5 +110,58 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut names = self.class.names.lock();
         names.retain(|taken| **taken != *self.name);
+    }
+}
+
+/// The class of a module, in a `static`, where every object with a directory finds it.
+pub struct ModuleClass {
+    name: &'static CStr,
+    class: RcuPtr<Arc<Class>>,
+}
+
+impl ModuleClass {
+    /// Creates a place for the class `name`.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            class: RcuPtr::null(),
+        }
+    }
+
+    /// Creates the class, which is kept until the registration is dropped.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*; one registration at a time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Class::new`].
+    pub fn register(&'static self) -> Result<Registration> {
+        let class = Class::new(self.name)?;
+        drop(self.class.replace(Some(KBox::new(class, GFP_KERNEL)?)));
+        Ok(Registration(self))
+    }
+
+    /// Returns the class.
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`ENODEV`] if there is none.
+    pub fn get(&self) -> Result<Arc<Class>> {
+        self.class.read().get().cloned().ok_or(ENODEV)
+    }
+}
+
+/// Keeps the class of a module; dropping it *may sleep*.
+pub struct Registration(&'static ModuleClass);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        drop(self.0.class.replace(None));
     }
 }

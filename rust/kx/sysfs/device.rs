@@ -96,7 +96,7 @@ unsafe impl<P: Send + Sync> Send for Device<P> {}
 unsafe impl<P: Send + Sync> Sync for Device<P> {}
 
 impl<P: Data> Device<P> {
-    /// Makes a device with files, and then tells user space. In the name a slash becomes `!`.
+    /// Creates a device with files, and then tells user space. In the name a slash becomes `!`.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl<P> Drop for Device<P> {
     }
 }
 
-/// Makes a device that was not added, for files with these data.
+/// Creates a device that was not added, for files with these data.
 ///
 /// Its only reference is the caller's.
 fn new_core<P: Data>(data: &P, class: &Class) -> Result<NonNull<Core<bindings::device>>> {

@@ -50,7 +50,7 @@ unsafe impl<P: Send + Sync> Send for Dir<P> {}
 unsafe impl<P: Send + Sync> Sync for Dir<P> {}
 
 impl PlainDir {
-    /// Makes a directory without files.
+    /// Creates a directory without files.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl PlainDir {
 }
 
 impl<P: Data> Dir<P> {
-    /// Makes a directory below `parent`, with files. In the name a slash becomes `!`.
+    /// Creates a directory below `parent`, with files. In the name a slash becomes `!`.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<P> Drop for Dir<P> {
     }
 }
 
-/// Says whether a directory has something of that name.
+/// Returns whether a directory has something of that name.
 ///
 /// # Safety
 ///
@@ -170,7 +170,7 @@ unsafe fn has(parent: *mut bindings::kobject, name: &CStr) -> bool {
     !found.is_null()
 }
 
-/// Makes a kobject that was not added, for directories with these data.
+/// Creates a kobject that was not added, for directories with these data.
 ///
 /// Its only reference is the caller's.
 fn new_core<P: Data>(data: &P) -> Result<NonNull<Core<bindings::kobject>>> {

@@ -31,7 +31,7 @@ impl<D> Link<D>
 where
     D: Deref<Target: InSysfs>,
 {
-    /// Makes a link to `target`. In the name a slash becomes `!`.
+    /// Creates a link to `target`. In the name a slash becomes `!`.
     ///
     /// # Errors
     ///

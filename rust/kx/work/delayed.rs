@@ -265,7 +265,7 @@ where
         unsafe { bindings::flush_delayed_work(self.work.get()) }
     }
 
-    /// Says whether the work is queued, at this moment.
+    /// Returns whether the work is queued, at this moment.
     ///
     /// # Context
     ///

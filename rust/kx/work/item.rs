@@ -273,7 +273,7 @@ where
         unsafe { bindings::flush_work(self.work.get()) }
     }
 
-    /// Says whether the work is queued, at this moment.
+    /// Returns whether the work is queued, at this moment.
     ///
     /// # Context
     ///

@@ -2,7 +2,6 @@
 
 //! A work queue of the driver's own.
 
-use super::closure::Closure;
 use crate::sync::RcuPtr;
 use core::ptr::NonNull;
 use kernel::{
@@ -13,7 +12,11 @@ use kernel::{
     bindings,
     fmt,
     prelude::*,
-    sync::Arc,
+    static_lock_class,
+    sync::{
+        Arc,
+        LockClassKey, //
+    },
     task::might_sleep,
     workqueue, //
 };
@@ -42,23 +45,9 @@ impl Options {
         }
     }
 
-    /// Many works at a time, each on the CPU that queued it.
-    pub const fn per_cpu() -> Self {
-        Self {
-            flags: bindings::wq_flags_WQ_PERCPU,
-            max_active: 0,
-        }
-    }
-
     /// Keeps a worker in reserve, so that work goes on when there is no memory for a new one.
     pub const fn mem_reclaim(mut self) -> Self {
         self.flags |= bindings::wq_flags_WQ_MEM_RECLAIM;
-        self
-    }
-
-    /// Runs at high priority.
-    pub const fn high_priority(mut self) -> Self {
-        self.flags |= bindings::wq_flags_WQ_HIGHPRI;
         self
     }
 }
@@ -273,5 +262,47 @@ impl workqueue::WorkItem for DeferredDestroy {
         // SAFETY: By the type invariant the queue is owned by this value, which is dropped here.
         // For what is queued, see the drop of `Queue`.
         unsafe { bindings::destroy_workqueue(this.wq.as_ptr()) }
+    }
+}
+
+/// A function that a queue runs once.
+///
+/// The kernel crate has the same, but its lock class has one key for all modules and a name in
+/// each: lockdep warns as soon as a second module queues a closure.
+#[pin_data]
+struct Closure<F> {
+    #[pin]
+    work: workqueue::Work<Closure<F>>,
+    func: Option<F>,
+}
+
+kernel::impl_has_work! {
+    impl{F} HasWork<Self> for Closure<F> { self.work }
+}
+
+/// Of no type of the caller's, and never inlined, so that name and key are the same in every
+/// module.
+#[inline(never)]
+fn lock_class() -> (&'static CStr, Pin<&'static LockClassKey>) {
+    (c"work::Closure", static_lock_class!())
+}
+
+impl<F: FnOnce()> Closure<F> {
+    fn new(func: F) -> impl PinInit<Self> {
+        let (name, key) = lock_class();
+        pin_init!(Self {
+            work <- workqueue::Work::new(name, key),
+            func: Some(func),
+        })
+    }
+}
+
+impl<F: FnOnce()> workqueue::WorkItem for Closure<F> {
+    type Pointer = Pin<KBox<Self>>;
+
+    fn run(mut this: Pin<KBox<Self>>) {
+        if let Some(func) = this.as_mut().project().func.take() {
+            func();
+        }
     }
 }

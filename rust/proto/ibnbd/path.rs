@@ -13,9 +13,6 @@ use ibtrs_proto::Errno;
 /// Longest path in bytes, with its closing NUL.
 pub const PATH_MAX: usize = 4096;
 
-/// The placeholder for the session's name in a search path.
-pub const SESSION_MARK: &str = "%SESSNAME%";
-
 const MARK_AFTER_PERCENT: &str = "SESSNAME%";
 
 /// Why a path is refused.
@@ -84,7 +81,7 @@ pub fn holds_every_device(search: &str) -> bool {
     matches!((parts.next(), parts.next()), (None | Some("dev"), None))
 }
 
-/// Makes the directory in `buf` that all devices of `session` are below.
+/// Creates the directory in `buf` that all devices of `session` are below.
 ///
 /// It is absolute, has neither empty nor "." components, and ends with NUL. Every `%SESSNAME%`
 /// of the search path is replaced, whatever stands around it.
@@ -108,7 +105,7 @@ pub fn root<'b>(
     out.finish()
 }
 
-/// Makes the path of `device` below the directory `root`, from [`root()`], in `buf`.
+/// Creates the path of `device` below the directory `root`, from [`root()`], in `buf`.
 ///
 /// A device may be named by its place below the directory, or by its whole path: the name of
 /// the directory in front is dropped. The result begins with '/', and is to be looked up with

@@ -2,7 +2,6 @@
 
 //! Back-off between reconnects, and their number (protocol 5.3).
 
-use crate::errno::Errno;
 use crate::text::{self, TextError};
 
 /// Delays that double with each attempt, up to a limit, half of each by chance.
@@ -76,10 +75,5 @@ impl Attempts {
             // Lossless: u16 to u32.
             Self::AtMost(n) => made < *n as u32,
         }
-    }
-
-    /// The errno of a reconnect that is not allowed any more.
-    pub const fn exhausted(&self) -> Errno {
-        Errno::ECONNABORTED
     }
 }

@@ -11,8 +11,6 @@ pub const VERSION_MAJOR: u8 = 2;
 
 /// TCP port space number a server listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 1234;
-/// InfiniBand service id of a server, to be OR-ed with the port.
-pub const IB_SERVICE_ID: u64 = 0x0000_0000_013F_0000;
 
 /// Depth of the service connection (connection 0), in messages.
 pub const SERVICE_QUEUE_DEPTH: u16 = 512;
@@ -23,10 +21,6 @@ pub const MAX_CONNECTIONS: u16 = 4096;
 
 /// Smallest chunk a server may be configured to, in bytes.
 pub const MIN_CHUNK_SIZE: u32 = 8192;
-/// Chunk size of a server unless told otherwise, in bytes.
-pub const DEFAULT_CHUNK_SIZE: u32 = 135_168;
-/// Chunks of one session unless told otherwise.
-pub const DEFAULT_QUEUE_DEPTH: u16 = 512;
 /// Bytes our server sets aside in each chunk for headers; announced as `max_hdr_size`.
 pub const MAX_HDR_SIZE: u32 = 4096;
 /// Smallest `max_hdr_size` a client can work with: a READ header with one descriptor.

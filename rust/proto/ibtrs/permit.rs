@@ -70,12 +70,6 @@ impl DepthSplit {
     pub const fn io(&self) -> u16 {
         self.queue_depth.saturating_sub(self.reserved)
     }
-
-    /// Whether chunk `id` is set aside for messages.
-    #[inline]
-    pub const fn is_reserved(&self, id: u16) -> bool {
-        id >= self.io()
-    }
 }
 
 /// Free ids out of at most 64, as a plain value.

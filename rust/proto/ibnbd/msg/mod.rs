@@ -24,8 +24,6 @@ use ibtrs_proto::Errno;
 
 /// Highest major version we speak; the lower one of both sides is used.
 pub const VERSION_MAJOR: u8 = 2;
-/// Our minor version, never on the wire.
-pub const VERSION_MINOR: u8 = 2;
 
 /// Length of SESS_INFO and of its answer, in bytes.
 pub const SESS_INFO_LEN: usize = 36;
