@@ -127,7 +127,7 @@ impl PathConn {
         send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
     }
 
-    /// Handles completions of the connection `cid`, if it is polled; gives their
+    /// Handles completions of the connection `cid`, if it is polled; returns their
     /// number.
     #[inline]
     pub(crate) fn poll(&self, cid: u16) -> u32 {

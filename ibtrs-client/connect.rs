@@ -117,7 +117,7 @@ struct ConnSetup {
 }
 
 impl ConnSetup {
-    /// Makes the id of connection `cid` and starts to resolve the address.
+    /// Creates the id of connection `cid` and starts to resolve the address.
     fn resolve(attempt: &Arc<Attempt>, cid: u16) -> Result<Self> {
         let events = Arc::new(
             Events {
@@ -171,7 +171,7 @@ impl ConnSetup {
         Err(ETIMEDOUT)
     }
 
-    /// Makes the queue pair once the address is resolved, and starts to resolve
+    /// Creates the queue pair once the address is resolved, and starts to resolve
     /// the route.
     fn route(&self, attempt: &Arc<Attempt>, config: QpConfig, pd: &Arc<Pd>) -> Result<Qp<Con>> {
         let con = Con::new(attempt.clone(), self.cid);

@@ -40,8 +40,8 @@ const COUNT_MAX: u16 = 512;
 pub(crate) struct IoBuffers(KVVec<IoBuffer>);
 
 impl IoBuffers {
-    /// Makes the buffers of at most `count` tags, of fewer if the device or the memory has no room
-    /// for all: the requests of the others do without.
+    /// Creates the buffers of at most `count` tags, of fewer if the device or the memory has no
+    /// room for all: the requests of the others do without.
     ///
     /// # Context
     ///
@@ -79,7 +79,7 @@ pub(crate) struct IoBuffer {
 }
 
 impl IoBuffer {
-    /// Makes a buffer of `bytes`, whose region is still to be registered.
+    /// Creates a buffer of `bytes`, whose region is still to be registered.
     ///
     /// # Context
     ///
@@ -98,7 +98,7 @@ impl IoBuffer {
         Ok(Self { pages, mr, bytes })
     }
 
-    /// Tells whether a request of `bytes` fits.
+    /// Returns whether a request of `bytes` fits.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u32) -> bool {
         bytes <= self.bytes

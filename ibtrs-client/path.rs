@@ -166,7 +166,7 @@ kx::impl_has_work! {
 }
 
 impl Path {
-    /// Makes a path that does nothing before [`Path::start`].
+    /// Creates a path that does nothing before [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
         let uevents = session.uevent_queue();

@@ -54,7 +54,7 @@ const POLL_ROUNDS: u32 = 64;
 const DRAIN_MS: i64 = 1;
 
 impl Session {
-    /// Handles completions of the connection `queue` of all paths; gives their
+    /// Handles completions of the connection `queue` of all paths; returns their
     /// number. It is none if the connection is not one of those that are polled, or
     /// if others poll it at this moment.
     ///

@@ -252,19 +252,19 @@ impl InFlight {
         !self.unanswered && self.is_released() && self.io.is_some()
     }
 
-    /// Tells whether nobody but us needs its memory any more.
+    /// Returns whether nobody but us needs its memory any more.
     fn is_released(&self) -> bool {
         !self.unsent && self.key.is_dead()
     }
 }
 
 impl Request {
-    /// Tells whether a request is in flight.
+    /// Returns whether a request is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.inner.lock().in_flight.is_some()
     }
 
-    /// Tells whether a request is in flight that nobody waits for any more.
+    /// Returns whether a request is in flight that nobody waits for any more.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = self.inner.lock();
         let in_flight = inner
@@ -275,7 +275,7 @@ impl Request {
         io.is_some_and(|io| !io.is_wanted())
     }
 
-    /// Makes the slot of `chunk`.
+    /// Creates the slot of `chunk`.
     pub(crate) fn new(
         Memory { mr, hdr }: Memory,
         chunk: Chunk,
@@ -350,7 +350,7 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 
 impl Inner {
     /// Writes user header and request header, with the buffer that takes the data, if there is
-    /// one; gives the placement.
+    /// one; returns the placement.
     fn write_header(
         &mut self,
         wire: &Wire,
@@ -697,7 +697,7 @@ impl PathConn {
     }
 }
 
-/// Tells whether a request whose post ended with `error` was not handed to the
+/// Returns whether a request whose post ended with `error` was not handed to the
 /// device, and the path goes on unless somebody else says otherwise.
 fn is_surely_unsent(error: Error) -> bool {
     // None of them is ever the device's: see `QueuePair::send`.

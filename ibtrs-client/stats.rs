@@ -136,7 +136,7 @@ impl Stats {
         }
     }
 
-    /// A request has ended whose connection is `cid`; gives the time it took, in nanoseconds.
+    /// A request has ended whose connection is `cid`; returns the time it took, in nanoseconds.
     #[inline]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
         self.flow.ended();

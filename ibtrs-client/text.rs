@@ -28,7 +28,7 @@ impl Text {
         len: 0,
     };
 
-    /// Makes a line.
+    /// Creates a line.
     ///
     /// # Context
     ///

@@ -352,7 +352,7 @@ fn find_path(
     Ok(path)
 }
 
-/// Makes the queue pair of a connection and accepts it.
+/// Creates the queue pair of a connection and accepts it.
 fn connect(
     path: &Arc<Path>,
     id: &Arc<CmId>,

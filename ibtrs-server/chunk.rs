@@ -211,7 +211,7 @@ impl Chunk {
         &self.mr
     }
 
-    /// Makes the key that is valid next, after an invalidation.
+    /// Creates the key that is valid next, after an invalidation.
     pub(crate) fn next_key(&mut self) {
         self.mr.next_key();
     }
@@ -237,12 +237,12 @@ impl Chunk {
             .unwrap_or(&[])
     }
 
-    /// Tells whether the data of the request goes through private memory.
+    /// Returns whether the data of the request goes through private memory.
     pub(crate) fn is_small(&self) -> bool {
         self.small.is_some() && self.request.data_len as usize <= SMALL_BYTES
     }
 
-    /// Tells whether the key of the chunk must be invalidated before the
+    /// Returns whether the key of the chunk must be invalidated before the
     /// request is served.
     pub(crate) fn must_invalidate(&self) -> bool {
         self.small.is_some() && !self.is_small()

@@ -103,7 +103,7 @@ pub(crate) struct ChunkOwners {
 }
 
 impl ChunkOwners {
-    /// Makes the words for `depth` numbers.
+    /// Creates the words for `depth` numbers.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             words: {

@@ -146,7 +146,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     })
 }
 
-/// Describes the chunk of `slot` to its region; gives where clients find it.
+/// Describes the chunk of `slot` to its region; returns where clients find it.
 fn register(slot: &ChunkSlot) -> Result<SgDesc> {
     slot.with_idle(|chunk| {
         chunk.register()?;

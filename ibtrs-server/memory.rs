@@ -118,7 +118,7 @@ impl Ledger {
         })
     }
 
-    /// Tells whether clients of that address are known.
+    /// Returns whether clients of that address are known.
     pub(crate) fn knows(&self, addr: Addr) -> bool {
         self.accounts.lock().standing(addr, false).known
     }
@@ -199,7 +199,7 @@ impl Charge {
         }
     }
 
-    /// Tells whether nothing was taken yet.
+    /// Returns whether nothing was taken yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0
     }

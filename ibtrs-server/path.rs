@@ -267,7 +267,7 @@ impl Path {
 }
 
 impl Path {
-    /// Makes the path that the connection `id` is the first of.
+    /// Creates the path that the connection `id` is the first of.
     ///
     /// # Context
     ///
@@ -378,7 +378,7 @@ impl Path {
         Ok(self.charge.connect(bytes, total)?)
     }
 
-    /// Makes the chunks: the client completes the path.
+    /// Creates the chunks: the client completes the path.
     ///
     /// # Context
     ///
@@ -448,7 +448,7 @@ impl Path {
         Ok(())
     }
 
-    /// Tells whether the path is torn down or about to be.
+    /// Returns whether the path is torn down or about to be.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.state(), State::Closing | State::Closed)
     }
@@ -457,7 +457,7 @@ impl Path {
         self.fsm.lock().state
     }
 
-    /// Tells whether requests of the path may be served.
+    /// Returns whether requests of the path may be served.
     ///
     /// A thread that serves a request first claims the chunk number and then calls this. A thread
     /// that stops the path first clears the flag and then visits the chunk numbers. So one of them
@@ -466,7 +466,7 @@ impl Path {
         self.takes_requests.load(Relaxed)
     }
 
-    /// Tells whether the client can be sent a notice by this path.
+    /// Returns whether the client can be sent a notice by this path.
     pub(crate) fn takes_notices(&self) -> bool {
         self.notices && self.takes_requests()
     }
@@ -526,7 +526,7 @@ impl Path {
         self.events.enqueue(self.clone());
     }
 
-    /// Lets the state machine make a step; tells whether it took the event.
+    /// Lets the state machine make a step; returns whether it took the event.
     ///
     /// # Context
     ///

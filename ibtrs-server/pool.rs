@@ -141,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// Frees the blocks that were not needed since the last check; tells whether some are kept.
+    /// Frees the blocks that were not needed since the last check; returns whether some are kept.
     fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
         let needed = kept.bytes.saturating_sub(kept.least);

@@ -57,7 +57,7 @@ pub(crate) struct Unsent {
 }
 
 impl Unsent {
-    /// Makes the queue of a session with `depth` chunks.
+    /// Creates the queue of a session with `depth` chunks.
     pub(crate) fn new(depth: u16) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             queue <- new_spinlock_irq!(Ring::new(usize::from(depth))?, "Unsent::queue"),

@@ -84,7 +84,7 @@ kx::impl_has_work! {
 const GOING_TIMEOUT_MS: u32 = 20_000;
 
 impl Session {
-    /// Makes a session without paths.
+    /// Creates a session without paths.
     ///
     /// # Context
     ///
@@ -209,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Tells whether no path is left that takes requests, or will.
+    /// Returns whether no path is left that takes requests, or will.
     fn is_going(&self) -> bool {
         self.paths.lock().iter().all(|path| path.is_closing())
     }
@@ -248,7 +248,7 @@ impl Session {
         None
     }
 
-    /// Tells whether a path is connected, so that its client is who it says.
+    /// Returns whether a path is connected, so that its client is who it says.
     pub(crate) fn has_connected_path(&self) -> bool {
         let paths = self.paths.lock();
         paths.iter().any(|path| path.takes_requests())
@@ -260,7 +260,7 @@ impl Session {
         paths.iter().find(|path| path.tag == tag).cloned()
     }
 
-    /// Tells whether a path of these addresses is shown to users.
+    /// Returns whether a path of these addresses is shown to users.
     pub(crate) fn shows(&self, ends: Ends) -> bool {
         let paths = self.paths.lock();
         paths

@@ -17,7 +17,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Makes counters that are zero.
+    /// Creates counters that are zero.
     ///
     /// # Context
     ///

@@ -86,7 +86,7 @@ pub(crate) struct DiskQueue {
 }
 
 impl DiskQueue {
-    /// Makes the part of a disk.
+    /// Creates the part of a disk.
     ///
     /// # Context
     ///

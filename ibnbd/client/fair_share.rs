@@ -166,7 +166,7 @@ impl FairShare {
         }? Error)
     }
 
-    /// Notes that the disk is in use; tells whether another one is as well.
+    /// Notes that the disk is in use; returns whether another one is as well.
     fn is_contended(&self, now_ns: u64) -> bool {
         let now_ms = now_ns / 1_000_000;
         let group = &*self.group_ref.0;

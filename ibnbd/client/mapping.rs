@@ -53,7 +53,7 @@ struct Parts {
 }
 
 impl Mapping {
-    /// Makes a disk of a device.
+    /// Creates a disk of a device.
     ///
     /// # Context
     ///
@@ -104,7 +104,7 @@ impl Mapping {
         )
     }
 
-    /// Makes the link `<device path>@<session>`, if such a name is short enough.
+    /// Creates the link `<device path>@<session>`, if such a name is short enough.
     fn link(&self, registry: &Registry, disk: &GenDisk<Queue>) -> Option<Link<Arc<PlainDir>>> {
         let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;

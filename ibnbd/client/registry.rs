@@ -142,7 +142,7 @@ impl PlaceRef {
 }
 
 impl Registry {
-    /// Makes an empty registry.
+    /// Creates an empty registry.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let inner = Inner {
             sessions: KVec::new(),

@@ -114,7 +114,7 @@ impl Session {
         &self.transport
     }
 
-    /// Tells whether it belongs to the network namespace of the caller.
+    /// Returns whether it belongs to the network namespace of the caller.
     ///
     /// # Context
     ///

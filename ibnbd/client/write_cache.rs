@@ -50,7 +50,7 @@ impl WriteCache {
         }
     }
 
-    /// Says whether the server's disk keeps everything that it answers, as one without a
+    /// Returns whether the server's disk keeps everything that it answers, as one without a
     /// volatile cache does.
     pub(crate) fn set_safe(&self, safe: bool) {
         // ORDERING: The queue state is still to be set.
@@ -127,8 +127,8 @@ impl WriteCache {
         matters
     }
 
-    /// Tells whether a flush has to fail because unflushed writes may be lost; the loss then counts
-    /// as reported.
+    /// Returns whether a flush has to fail because unflushed writes may be lost; the loss then
+    /// counts as reported.
     pub(crate) fn fails_flush(&self) -> bool {
         if self.loss.load(Relaxed) == WHOLE {
             return false;

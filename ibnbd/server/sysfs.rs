@@ -75,7 +75,7 @@ pub(crate) struct ExportDir {
 }
 
 impl ExportDir {
-    /// Makes the directory of a device in the folder.
+    /// Creates the directory of a device in the folder.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl ExportDir {
         self.block_dev = Some(link);
     }
 
-    /// Makes the directory of a session that has the device open. If the session opens it again
+    /// Creates the directory of a session that has the device open. If the session opens it again
     /// while it is still being closed, the second has the device's number in its name: a
     /// session's name has no dot.
     ///
@@ -120,7 +120,7 @@ impl ExportDir {
     }
 }
 
-/// Makes the link to the device in its export's directory.
+/// Creates the link to the device in its export's directory.
 ///
 /// # Context
 ///

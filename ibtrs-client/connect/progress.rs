@@ -76,7 +76,7 @@ impl Setup {
         })
     }
 
-    /// Tells whether the first `cons` connections, which were established, have
+    /// Returns whether the first `cons` connections, which were established, have
     /// ended.
     pub(crate) fn all_ended(&self, cons: usize) -> bool {
         let ended = |stage: &Stage| matches!(stage, Stage::Ended);

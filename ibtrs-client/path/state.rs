@@ -65,7 +65,7 @@ impl Path {
         self.step(event, None).0
     }
 
-    /// As [`Path::event`], if the attempt with that number is the current one; tells whether the
+    /// As [`Path::event`], if the attempt with that number is the current one; returns whether the
     /// event was taken.
     pub(crate) fn attempt_event(self: &Arc<Self>, epoch: u32, event: Event) -> bool {
         self.step(event, Some(epoch)).0.accepted()

@@ -76,8 +76,8 @@ impl Session {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
-    /// Tells whether users of the session wait for a path. An attempt may then take memory that is
-    /// kept in reserve, as reclaim may depend on their writes.
+    /// Returns whether users of the session wait for a path. An attempt may then take memory that
+    /// is kept in reserve, as reclaim may depend on their writes.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.limits.as_ref().is_some() && !self.is_connected()
     }
@@ -251,7 +251,7 @@ impl Session {
         self.swap(&mut paths, |_| ());
     }
 
-    /// Puts a request aside that a lost path leaves behind; gives it back if that is not possible.
+    /// Puts a request aside that a lost path leaves behind; returns it if that is not possible.
     pub(crate) fn requeue_lost(
         &self,
         path: (&Published, Loss),

@@ -124,7 +124,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells whether the session has one path, which took the request.
+    /// Returns whether the session has one path, which took the request.
     fn submit_or_requeue(
         self: &Arc<Self>,
         generation: Generation,
@@ -172,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Sends an administrative message and waits for its answer; gives the
+    /// Sends an administrative message and waits for its answer; returns the
     /// number of bytes that were put into `reply`, all of it. It is sent again
     /// when its path is lost and another one is connected.
     ///

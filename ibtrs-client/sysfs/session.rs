@@ -86,7 +86,7 @@ pub(super) static FILES: [Attr<Arc<Session>>; 8] = [
     ),
 ];
 
-/// Says what is wrong with a number; gives the error.
+/// Says what is wrong with a number; returns the error.
 fn refused(session: &Session, file: &str, error: TextError, range: (i64, i64)) -> Error {
     kx::pr_err_ratelimited!(
         "{}: {}: {}: {} to {}\n",

@@ -18,7 +18,7 @@ use kx::net::addr::{
     SockAddr, //
 };
 
-/// Gives the kernel's error for an errno of the protocol.
+/// Returns the kernel's error for an errno of the protocol.
 #[inline]
 pub fn error(errno: Errno) -> Error {
     match errno.to_kernel() {
@@ -27,13 +27,13 @@ pub fn error(errno: Errno) -> Error {
     }
 }
 
-/// Gives the protocol's errno for an error of the kernel.
+/// Returns the protocol's errno for an error of the kernel.
 #[inline]
 pub fn errno(error: Error) -> Errno {
     Errno::from_kernel(error.to_errno()).unwrap_or(Errno::EIO)
 }
 
-/// Gives the socket address of `addr` with the port `port`; for a GID, that is the
+/// Returns the socket address of `addr` with the port `port`; for a GID, that is the
 /// service id of that number.
 ///
 /// # Errors
@@ -48,7 +48,7 @@ pub fn sock_addr(addr: &Addr, port: u16) -> Result<SockAddr> {
     })
 }
 
-/// Gives the protocol's address for a socket address, an IPv4 address in IPv6 as plain IPv4; none
+/// Returns the protocol's address for a socket address, an IPv4 address in IPv6 as plain IPv4; none
 /// for another family.
 pub fn addr(addr: &SockAddr) -> Option<Addr> {
     Some(match addr.host()? {

@@ -124,7 +124,7 @@ impl PathHeartbeat {
         self.silent.store(true, Relaxed);
     }
 
-    /// Tells whether the peer has sent nothing since [`PathHeartbeat::listen`].
+    /// Returns whether the peer has sent nothing since [`PathHeartbeat::listen`].
     ///
     /// # Context
     ///
@@ -133,7 +133,7 @@ impl PathHeartbeat {
         self.silent.load(Relaxed)
     }
 
-    /// Takes note of the answer to a heartbeat; gives the round trip in
+    /// Takes note of the answer to a heartbeat; returns the round trip in
     /// nanoseconds.
     ///
     /// # Context

@@ -26,7 +26,7 @@ const ENDED: usize = 4;
 pub struct Flow(Counters<5>);
 
 impl Flow {
-    /// Makes counters that are zero.
+    /// Creates counters that are zero.
     ///
     /// # Context
     ///
@@ -102,7 +102,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Makes counters that are zero.
+    /// Creates counters that are zero.
     ///
     /// # Context
     ///

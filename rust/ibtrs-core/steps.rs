@@ -41,7 +41,7 @@ impl<A: Copy> Steps<A> {
         core::mem::take(self)
     }
 
-    /// Tells whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -259,7 +259,7 @@ impl Device {
         region_page_bytes(self.attrs().page_size_cap, PAGE_SIZE as u32)
     }
 
-    /// Tells whether writes and sends can carry an immediate. iWARP has none,
+    /// Returns whether writes and sends can carry an immediate. iWARP has none,
     /// but for what some adapters added to it.
     pub fn has_immediates(&self) -> bool {
         // SAFETY: The device is live by the type invariant; its type does not
@@ -268,7 +268,7 @@ impl Device {
         u32::from(node_type) != bindings::RDMA_NODE_RNIC
     }
 
-    /// Tells whether a region may be given any address with the right offset in its
+    /// Returns whether a region may be given any address with the right offset in its
     /// page. The driver `ocrdma` takes the difference to the DMA address of the
     /// first page for the offset.
     pub(crate) fn takes_any_address(&self) -> bool {
@@ -278,7 +278,7 @@ impl Device {
         driver != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
     }
 
-    /// Tells whether a received message has invalidated the key that its completion
+    /// Returns whether a received message has invalidated the key that its completion
     /// names. iWARP needs an adapter to look at a part of the key only, and to
     /// take one that is not valid.
     pub fn vouches_for_invalidations(&self) -> bool {

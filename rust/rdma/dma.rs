@@ -98,7 +98,7 @@ impl DmaBuf {
         self.bytes.len()
     }
 
-    /// Tells whether the buffer is empty, which it never is.
+    /// Returns whether the buffer is empty, which it never is.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -394,7 +394,7 @@ impl DmaPages {
         self.block.len()
     }
 
-    /// Tells whether the block is empty, which it never is.
+    /// Returns whether the block is empty, which it never is.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

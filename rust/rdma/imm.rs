@@ -34,7 +34,7 @@ pub(crate) struct ImmRing {
 }
 
 impl ImmRing {
-    /// Makes the ring of a send queue of `depth` entries. Each message takes an
+    /// Creates the ring of a send queue of `depth` entries. Each message takes an
     /// entry of the queue, so no more than that are ever in flight.
     ///
     /// # Context

@@ -207,7 +207,7 @@ impl Mr {
         Ok(Sge::new(self.pd.device(), self.iova(), len, lkey))
     }
 
-    /// Tells whether the region is one of `pd`.
+    /// Returns whether the region is one of `pd`.
     pub(crate) fn is_of(&self, pd: &Arc<Pd>) -> bool {
         Arc::ptr_eq(&self.pd, pd)
     }
@@ -217,7 +217,7 @@ impl Mr {
     }
 }
 
-/// Makes a list of one element that is mapped, and has no page.
+/// Creates a list of one element that is mapped, and has no page.
 fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
     let mut sg = kernel::bindings::scatterlist::c_zeroed();
     // SAFETY: `sg` is one valid element. This gives it the mark of the last one:

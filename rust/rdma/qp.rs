@@ -156,7 +156,7 @@ impl QpConfig {
     /// A send queue that has to be shorter than this is of no use.
     const MIN_SEND_DEPTH: u32 = 16;
 
-    /// Makes the queue pair of a connection id in the protection domain `pd` of
+    /// Creates the queue pair of a connection id in the protection domain `pd` of
     /// the device that the id is bound to.
     ///
     /// # Context
@@ -504,7 +504,7 @@ pub struct QpEnd<H: Handler> {
 }
 
 impl<H: Handler> QpEnd<H> {
-    /// Tells whether there is no reference to it any more, so that dropping it does not wait.
+    /// Returns whether there is no reference to it any more, so that dropping it does not wait.
     ///
     /// # Context
     ///

@@ -141,7 +141,7 @@ fn place(index: usize, bytes: u32, byte_len: u32) -> (usize, usize) {
 }
 
 impl Entry {
-    /// Makes the entries of a class, whose completions go to `done`.
+    /// Creates the entries of a class, whose completions go to `done`.
     fn list(class: usize, count: u32, done: Done) -> Result<KVVec<Self>> {
         let mut entries = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
         for index in 0..count {

@@ -51,7 +51,7 @@ impl Sge {
         self.raw.length
     }
 
-    /// Tells whether the element covers no byte.
+    /// Returns whether the element covers no byte.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.raw.length == 0

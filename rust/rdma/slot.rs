@@ -96,7 +96,7 @@ impl<H: Handler> Slot<H> {
     }
 }
 
-/// Gives the driver's data.
+/// Returns the driver's data.
 impl<H: Handler> core::ops::Deref for Slot<H> {
     type Target = H::Slot;
 
@@ -112,7 +112,7 @@ pub struct Slots<H: Handler> {
 }
 
 impl<H: Handler> Slots<H> {
-    /// Makes a table of `count` slots, the data of each from `init`.
+    /// Creates a table of `count` slots, the data of each from `init`.
     ///
     /// # Context
     ///

@@ -29,21 +29,21 @@ impl Wc {
         unsafe { &*wc.cast() }
     }
 
-    /// Tells whether the work request succeeded.
+    /// Returns whether the work request succeeded.
     #[inline]
     pub fn is_success(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
     }
 
-    /// Tells whether the work request was thrown out because its queue pair
+    /// Returns whether the work request was thrown out because its queue pair
     /// had failed or was drained before.
     #[inline]
     pub fn is_flush(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// Tells whether a receive failed because of the peer's message: one that is too long, or with
-    /// a key that it may not use. Errors of networks and cards have other statuses, except
+    /// Returns whether a receive failed because of the peer's message: one that is too long, or
+    /// with a key that it may not use. Errors of networks and cards have other statuses, except
     /// `LOC_QP_OP_ERR`, which soft-RoCE uses for messages that are too long.
     pub fn is_peers_mistake(&self) -> bool {
         matches!(
@@ -90,7 +90,7 @@ impl Wc {
         Some(unsafe { *self.0.ex.invalidate_rkey })
     }
 
-    /// Tells whether the received data came by an RDMA write with immediate, so
+    /// Returns whether the received data came by an RDMA write with immediate, so
     /// that the receive buffer itself was left alone.
     #[inline]
     pub fn is_rdma_imm(&self) -> bool {

@@ -22,7 +22,7 @@ pub trait Words {
     /// The word of a number; none if there is no such number.
     fn load(&self, number: u16) -> Option<ChunkOwner>;
 
-    /// Replaces a word, fully ordered; tells whether it still was `old`.
+    /// Replaces a word, fully ordered; returns whether it still was `old`.
     fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool;
 }
 
@@ -41,7 +41,7 @@ pub trait Place {
     /// Takes the one that waits.
     fn take_waiting(&self) -> Option<Self::Request>;
 
-    /// Tells whether one waits.
+    /// Returns whether one waits.
     fn has_waiting(&self) -> bool;
 
     /// Keeps it while the key of its chunk is invalidated.
@@ -64,8 +64,8 @@ pub enum Claim<R> {
     Has(R),
     /// It waits.
     Waits {
-        /// The client has superseded this path. To be closed, unless the request's own path is being
-        /// closed, which is to be asked after this only.
+        /// The client has superseded this path. To be closed, unless the request's own path is
+        /// being closed, which is to be asked after this only.
         close: PathTag,
         /// This path's request is to be taken out of its place and dropped, and the path closed.
         displaced: Option<PathTag>,

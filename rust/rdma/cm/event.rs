@@ -78,7 +78,7 @@ impl CmEvent<'_> {
         }
     }
 
-    /// Tells whether there is no connection any more.
+    /// Returns whether there is no connection any more.
     pub fn is_end(&self) -> bool {
         !matches!(
             self,

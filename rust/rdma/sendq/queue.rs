@@ -60,7 +60,7 @@ impl SendQueue {
     const BATCH_WRS: usize = 48;
     const BATCH_SGES: usize = 192;
 
-    /// Makes the state for a queue of `depth` entries of the device with the
+    /// Creates the state for a queue of `depth` entries of the device with the
     /// number `device`, each entry with `max_sges` elements at most.
     pub(crate) fn new(depth: u32, max_sges: u32, device: u64) -> Result<Self> {
         let wr = Wr {
@@ -117,9 +117,9 @@ impl SendQueue {
         }
     }
 
-    /// Tells whether a chain can be queued. Unless it can wait beside the chains that wait already,
-    /// the caller first hands these to the device, even if the new one is refused: they free space
-    /// only once the device has them, and no other task may come to do that.
+    /// Returns whether a chain can be queued. Unless it can wait beside the chains that wait
+    /// already, the caller first hands these to the device, even if the new one is refused: they
+    /// free space only once the device has them, and no other task may come to do that.
     ///
     /// # Errors
     ///
@@ -136,19 +136,19 @@ impl SendQueue {
         }
     }
 
-    /// Tells whether a chain can ever be queued.
+    /// Returns whether a chain can ever be queued.
     fn is_possible(&self, space: SqSpace) -> bool {
         space.wrs <= self.credits.depth
             && space.wrs as usize <= self.wrs.len()
             && space.sges as usize <= self.sges.len()
     }
 
-    /// Tells whether the device's queue has room now.
+    /// Returns whether the device's queue has room now.
     fn has_credit(&self, space: SqSpace) -> bool {
         space.wrs <= self.credits.free
     }
 
-    /// Tells whether a chain can wait beside those that wait already.
+    /// Returns whether a chain can wait beside those that wait already.
     fn fits(&self, space: SqSpace) -> bool {
         self.used_wrs.saturating_add(space.wrs as usize) <= self.wrs.len()
             && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
@@ -242,7 +242,7 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Tells whether immediates travel in messages.
+    /// Returns whether immediates travel in messages.
     pub(super) fn has_imms(&self) -> bool {
         self.queue.imms.is_some()
     }
@@ -261,7 +261,7 @@ impl Draft<'_> {
         self.overflow = true;
     }
 
-    /// Makes a request that sends `from`.
+    /// Creates a request that sends `from`.
     pub(super) fn gather(
         &mut self,
         opcode: bindings::ib_wr_opcode,
@@ -380,7 +380,7 @@ impl Credits {
         })
     }
 
-    /// Takes an entry, of which there must be one; tells whether its request has
+    /// Takes an entry, of which there must be one; returns whether its request has
     /// to be signalled.
     fn take(&mut self, signalled: bool) -> bool {
         self.free = self.free.saturating_sub(1);

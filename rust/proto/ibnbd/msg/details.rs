@@ -36,7 +36,7 @@ pub struct Details {
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
-    /// Tells whether the device's write cache may have lost what was in it.
+    /// Returns whether the device's write cache may have lost what was in it.
     pub cache_run: Identity,
 }
 

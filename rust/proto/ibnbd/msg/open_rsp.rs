@@ -63,7 +63,7 @@ pub struct DeviceLimits {
     pub rotational: bool,
     /// Zeroes that may be unmapped take no space afterwards.
     pub zeroes_unmap: bool,
-    /// Tells whether the write cache may have lost what was in it.
+    /// Returns whether the write cache may have lost what was in it.
     pub cache_run: Identity,
 }
 
@@ -232,8 +232,8 @@ impl OpenRsp {
 
     /// The physical block size to use, in bytes.
     ///
-    /// The answer has 16 bits for it, which C servers cut it to; the details have more. One that is no power of two, or less than the logical block
-    /// size, counts as the latter.
+    /// The answer has 16 bits for it, which C servers cut it to; the details have more. One that is
+    /// no power of two, or less than the logical block size, counts as the latter.
     pub fn physical_block_size_bytes(&self) -> u32 {
         let physical = match &self.details {
             Some(details) => details.physical_block_size,

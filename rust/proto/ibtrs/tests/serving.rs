@@ -198,7 +198,7 @@ impl View<'_> {
         }
     }
 
-    /// Takes what a path has left; tells whether it is to look again.
+    /// Takes what a path has left; returns whether it is to look again.
     fn look(&self, path: usize) -> bool {
         match serving::leave(self, tag(path), 0, &self.place(path)) {
             Left::Nothing => false,
