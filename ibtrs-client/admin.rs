@@ -65,8 +65,7 @@ impl Admin {
         })
     }
 
-    /// Tells lockdep that its lock is one that reclaim may wait for: these messages
-    /// open devices again.
+    /// Tells lockdep that reclaim may wait for the lock: these messages open devices again.
     pub(crate) fn needed_in_reclaim(&self) {
         in_reclaim(|| drop(self.state.lock()));
     }

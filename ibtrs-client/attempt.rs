@@ -69,8 +69,8 @@ use rdma::{
     slot::Slots, //
 };
 
-/// How long a server that knows no fences has to answer the disconnects before
-/// its requests are sent by another path.
+/// How long a server without fences has to answer the disconnects before its requests are sent over
+/// another path.
 const DISCONNECT_GRACE_MS: u32 = 3000;
 
 /// The resources that an attempt has created, to be torn down.

@@ -259,7 +259,7 @@ impl<'a> TokenGuard<'a> {
     /// Time between two tries to take the token.
     const PAUSE_MS: u32 = 20;
 
-    /// Waits for the token while `wanted` holds, or goes on without it after `wait_ms`. `None`
+    /// Waits for the token while `wanted` holds, or continues without it after `wait_ms`. `None`
     /// when it is not wanted.
     ///
     /// # Errors
@@ -292,8 +292,8 @@ impl Drop for TokenGuard<'_> {
 
 /// The right to take much of the memory in reserve.
 ///
-/// The attempts of all paths of a session together could take everything, so they have it one
-/// after the other: as soon as one has succeeded, the others do not need it.
+/// The attempts of all paths of a session together could take the whole reserve, so one attempt at
+/// a time may use it: as soon as one has succeeded, the others do not need it.
 struct ReserveGuard<'a> {
     _guard: TokenGuard<'a>,
     _scope: Reserve,
@@ -368,9 +368,8 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Est
 
 /// Whether the server may make a session for a connection (protocol 2.2).
 ///
-/// Two paths that ask for it at once can be given a session each by a server in
-/// C, so they ask one after the other. A path that gets no answer does not make
-/// the others wait for long.
+/// A server in C can create two sessions for two paths that ask at once, so they ask one at a time.
+/// A path that gets no answer does not make the others wait for long.
 struct FirstConn<'a> {
     attempt: &'a Attempt,
     guard: Option<TokenGuard<'a>>,

@@ -49,7 +49,7 @@ struct Tried(u128);
 
 impl Tried {
     fn add(&mut self, at: usize) {
-        // A set has at most as many paths as there are bits.
+        // There are at most as many paths as bits.
         self.0 |= 1u128.checked_shl(at as u32).unwrap_or(0);
     }
 

@@ -83,8 +83,8 @@ pub struct PathSpec {
 pub struct SessionConfig<'a> {
     /// The name, as the server's operator will see it.
     pub name: SessionName<'a>,
-    /// The paths, at least one. All are tried at once, and those that cannot be
-    /// connected go on trying once one of them is.
+    /// The paths, at least one. All are tried at once; once one is connected, the others keep
+    /// trying.
     pub paths: &'a [PathSpec],
     /// How many connections each path has beside those for ordinary I/O, for requests that end in
     /// calls of [`Session::poll`].

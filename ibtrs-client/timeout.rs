@@ -33,9 +33,9 @@ use kx::work::WorkItem;
 const PROBE_TIMEOUT_MS: u32 = 5000;
 
 impl Session {
-    /// The request with the chunk `tag` has timed out: probes the paths that carry
-    /// it. A path whose server does not answer fails; the request is then sent by
-    /// another path, or when this one is back. The request goes on in any case.
+    /// The request with the chunk `tag` has timed out: probes the paths that carry it. A path whose
+    /// server does not answer fails; the request is then sent over another path, or over this one
+    /// when it is back. The request itself stays in flight.
     ///
     /// # Context
     ///

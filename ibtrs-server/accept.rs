@@ -154,7 +154,7 @@ impl CmHandler for Incoming {
     }
 }
 
-/// Accepts connection requests, one after the other.
+/// Accepts connection requests, one at a time.
 impl WorkItem<{ crate::server::work::ACCEPT }> for Server {
     type Pointer = Arc<Self>;
 

@@ -146,8 +146,8 @@ impl Chunk {
     /// May sleep.
     pub(crate) fn new(pd: &Arc<Pd>, blocks: Blocks) -> Result<Self> {
         let memory = DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?;
-        // The region is for all of the block, which is longer than the chunk where that is no
-        // whole number of the machine's pages.
+        // The region covers the whole block, which is longer than the chunk if that is not a whole
+        // number of the machine's pages.
         let page = pd.device().region_page_bytes();
         let pages = u32::try_from(memory.len())?.div_ceil(page);
         let private = |block| DmaPages::new(pd, block, Direction::ToDevice);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fences: by one path, a client asks the server to take no more requests of others.
+//! Fences: over one path, a client asks the server to accept nothing more from others.
 //!
 //! A path takes no request from the moment that its closing begins (see
 //! [`Path::takes_requests`]). So a fence closes the paths that it names and is answered at
@@ -239,7 +239,7 @@ impl WorkItem<{ crate::path::work::FENCES }> for Path {
     fn run(this: Arc<Self>) {
         while let Some(fence) = this.inbox.take() {
             if let Err(error) = this.put_up(fence) {
-                // The client asks again by another path.
+                // The client asks again over another path.
                 return this.error(fmt!(
                     "cannot carry out a fence ({})",
                     convert::errno(error).as_str()

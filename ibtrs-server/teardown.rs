@@ -20,7 +20,7 @@ use kx::work::WorkItem;
 const LONGEST_PAUSE: u32 = 8;
 
 impl Path {
-    /// Ends the connections; the requests in service go on.
+    /// Ends the connections; the requests in service continue.
     ///
     /// No other path, session or accept waits for this.
     fn tear_down(self: &Arc<Self>) {

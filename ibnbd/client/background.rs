@@ -35,8 +35,7 @@ struct Task<R> {
 ///
 /// # Errors
 ///
-/// `EINTR` if a signal came: then `func` goes on, and what it returns is dropped by
-/// the worker; `ENOMEM`.
+/// `EINTR` if a signal came: then `func` continues, and the worker drops its result; `ENOMEM`.
 pub(crate) fn attempt<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce() -> R + Send + 'static,

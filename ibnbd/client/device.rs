@@ -282,8 +282,7 @@ impl Device {
         }
     }
 
-    /// Opens the device again, as a user wants it. If that is interrupted, a worker
-    /// goes on with it.
+    /// Opens the device again at a user's request. If that is interrupted, a worker continues.
     ///
     /// # Errors
     ///
@@ -380,7 +379,7 @@ impl Device {
         let cache = inner.rsp.cache;
         inner.rsp = rsp;
         inner.rsp.identity = rsp.identity.or(known);
-        // The block layer goes on with what the disk was made with.
+        // The block layer keeps the properties that the disk was created with.
         inner.rsp.cache = cache;
         inner.attempts = 0;
         inner.last_error = None;

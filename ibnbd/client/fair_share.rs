@@ -108,7 +108,7 @@ struct Inner {
     waiting: Ring<u32>,
 }
 
-/// When a request that is counted was submitted; none if it is not.
+/// The time at which a counted request was submitted; none if it is not counted.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Admission(Option<u64>);
 
@@ -214,8 +214,8 @@ impl FairShare {
         }
     }
 
-    /// A request that was let go has ended, or else is not under way any more: it was
-    /// not submitted, for one. If it was counted, [`FairShare::next`] is to be called.
+    /// An admitted request has ended, or is no longer under way, because it was not submitted, for
+    /// example. If it was counted, [`FairShare::next`] is to be called.
     #[inline]
     pub(crate) fn leave(&self, Admission(since_ns): Admission, ended: bool) {
         let Some(since_ns) = since_ns else { return };

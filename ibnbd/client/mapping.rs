@@ -197,8 +197,8 @@ impl Mapping {
             disk.delete();
         } else {
             self.device().delete_by_force(&disk);
-            // To let go of it waits for the requests of the session's last other disk,
-            // which may have to wait for a path.
+            // Dropping it waits for the requests of the session's last other disk, which may have
+            // to wait for a path.
             let jobs = self.opened.session().registry().jobs();
             let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
         }

@@ -259,7 +259,7 @@ fn ask(
     };
     let mut reply = [0; OPEN_RSP_LONG_LEN];
     let extensions = transport.has_extensions();
-    // A C server sends as much of its memory as it is asked for.
+    // A C server sends as much of its memory as the client asks for.
     let wanted = if extensions {
         OPEN_RSP_LONG_LEN
     } else {

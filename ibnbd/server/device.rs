@@ -178,8 +178,8 @@ fn identity(bdev: &BlockDevice) -> Result<Identity> {
     Ok(part_of(bdev, &[], &[]))
 }
 
-/// Returns the identity of a device on a disk with this name, if it is not empty; `kind`
-/// says whose name it is.
+/// Returns the identity of a device on a disk with this name, if the name is not empty; `kind` is
+/// the kind of the name.
 fn part_of(bdev: &BlockDevice, kind: &[u8], id: &[u8]) -> Identity {
     let of = |part: &[u8]| match (kind, part) {
         ([], []) => Identity::of(&[id]),

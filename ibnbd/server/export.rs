@@ -93,8 +93,8 @@ impl Exports {
     ///
     /// # Errors
     ///
-    /// `EBUSY` when someone wants the device for itself, and is not alone; `EPERM` when
-    /// there are as many writers as the mode tolerates; `ENOMEM`.
+    /// `EBUSY` when a user needs the device exclusively, and is not the only one; `EPERM` when
+    /// there are as many writers as the mode allows; `ENOMEM`.
     pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, access: Access) -> Result<User> {
         let user = self.count(bdev, access)?;
         let unlinked = self

@@ -208,7 +208,7 @@ impl OpenDevices {
         self.list.binary_search_by_key(&id, |device| device.id)
     }
 
-    /// Makes room for one more.
+    /// Reserves a place for one more device.
     pub(crate) fn reserve(&mut self) -> Result {
         Ok(self.list.reserve(1, GFP_KERNEL)?)
     }
@@ -295,8 +295,8 @@ impl Session {
         Some(table.get(at)?.1.clone())
     }
 
-    /// Returns whether the session has as many devices as it may have, those among them that are
-    /// being closed.
+    /// Returns whether the session has the maximum number of devices, counting those that are being
+    /// closed.
     pub(crate) fn is_full(&self, open: &OpenDevices) -> bool {
         let closing = self.closing.load(Relaxed);
         open.len().saturating_add(closing) >= param::max_devices.get() as usize
@@ -376,7 +376,7 @@ impl Session {
 /// The receiver of the session's requests.
 struct Handle {
     session: Arc<Session>,
-    /// Where the session's administrative messages are served, one after the other.
+    /// The queue that serves the session's administrative messages, one at a time.
     messages: Arc<Queue>,
     /// Where its devices are closed.
     closers: Arc<Queue>,

@@ -2,7 +2,7 @@
 
 //! Exports in sysfs: `/sys/class/ibnbd-server/ctl/devices/`.
 //!
-//! Serving clients needs nothing of this: a failure only causes a line in the log.
+//! Serving clients does not depend on this: a failure only causes a line in the log.
 //!
 //! Contexts: *may sleep*; of the files, *sysfs*.
 

@@ -97,7 +97,7 @@ impl Path {
     /// - `EBUSY`: it is connecting, or being closed.
     /// - `ENODEV`: it was removed.
     /// - `EINTR`: a signal came; the attempt goes on.
-    /// - Why the attempt failed; others follow as the settings say.
+    /// - The error of the attempt; others follow as the settings say.
     pub fn reconnect(self: &Arc<Self>) -> Result {
         let (reply, mut outcomes) = self.step(Event::UserReconnect, None);
         reply.result().map_err(convert::error)?;

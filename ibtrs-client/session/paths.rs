@@ -240,7 +240,7 @@ impl Session {
         self.notify.enqueue(self.clone());
     }
 
-    /// The users have handled an event: quiesced I/O goes on unless there is another reason to
+    /// The users have handled an event: quiesced I/O resumes unless there is another reason to
     /// wait.
     pub(crate) fn users_notified(&self) {
         let mut paths = self.paths.lock();

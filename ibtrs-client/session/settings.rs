@@ -135,7 +135,7 @@ impl Session {
         self.settings.set_policy(policy);
     }
 
-    /// Limits the attempts to reconnect; paths that have made as many are closed.
+    /// Limits the attempts to reconnect; paths that have reached the limit are closed.
     ///
     /// # Context
     ///

@@ -118,7 +118,7 @@ impl Session {
             result => result?,
         };
         if req.last && !alone {
-            // Those before it may have gone by other paths.
+            // Those before it may have gone over other paths.
             self.ring(cid);
         }
         Ok(())

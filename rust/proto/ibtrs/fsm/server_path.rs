@@ -80,8 +80,8 @@ pub enum Event {
     Error,
     /// The timer of the set-up is over: the client did not complete its connections.
     Stale,
-    /// The client has given the path up, as we learn from another one: by a fence, by a request
-    /// for a chunk number that this path has in service, or by the path's next attempt.
+    /// The client has superseded this path, as another path shows: by a fence, by a request for a
+    /// chunk number that this path has in service, or by the path's next attempt.
     Superseded,
     /// A user, or the end of the module, wants the path closed.
     UserDisconnect,
