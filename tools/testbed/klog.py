@@ -53,6 +53,8 @@ ALLOWED = [
             "a race that none of our code is in, nor called for: others' reports fill the kernel's mailing list"),
     Allowed(r"BUG: KCSAN: data-race in virtqueue_(disable|enable)_cb",
             "a race of virtio_ring's flags with themselves, in an interrupt that may come while our code runs"),
+    Allowed(r"BUG: KCSAN: data-race in __blk_flush_plug / kthread_data",
+            "the block layer clears PF_BLOCK_TS of a task, and the tick that interrupts it looks at PF_KTHREAD"),
     Allowed(r"kobject_add_internal failed for \S+ \(error: -12 ",
             "there was no memory for it, or a test said so; whoever asked has got the error"),
     Allowed(r"(?s)page allocation failure: order:0.*\btry_fill_recv\b",
