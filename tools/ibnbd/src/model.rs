@@ -9,6 +9,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,14 +41,14 @@ impl Machine {
     /// Reads all but what paths have counted.
     pub fn read(root: &Root) -> Self {
         let mut reader = Reader::new(root);
-        let mut disks = disk::all(&mut reader);
+        let mut disks = disk::some(&mut reader, &|_| true);
         let mut sessions = Vec::new();
         let mut opened = Vec::new();
         for family in Family::ALL {
             for side in Side::ALL {
                 sessions.append(&mut session::all(&mut reader, family, side));
             }
-            opened.append(&mut opened::all(&mut reader, family));
+            opened.append(&mut opened::some(&mut reader, family, &|_| true));
         }
         for disk in &mut disks {
             disk.count_paths(&sessions);
@@ -54,6 +56,26 @@ impl Machine {
         Self {
             disks,
             sessions,
+            opened,
+            notes: reader.notes,
+        }
+    }
+
+    /// Reads disks and opened devices, with those fields of [`Disk`] and [`Opened`] that `wants` names,
+    /// and nothing of sessions but the states of the disks' paths.
+    pub fn read_list(root: &Root, wants: &dyn Fn(&str) -> bool) -> Self {
+        let mut reader = Reader::new(root);
+        let mut disks = disk::some(&mut reader, wants);
+        if wants("paths") {
+            count_paths(&mut reader, &mut disks);
+        }
+        let mut opened = Vec::new();
+        for family in Family::ALL {
+            opened.append(&mut opened::some(&mut reader, family, wants));
+        }
+        Self {
+            disks,
+            sessions: Vec::new(),
             opened,
             notes: reader.notes,
         }
@@ -80,5 +102,19 @@ impl Machine {
     /// Whether there is nothing at all.
     pub fn is_empty(&self) -> bool {
         self.disks.is_empty() && self.sessions.is_empty() && self.opened.is_empty()
+    }
+}
+
+/// Counts those of each session once.
+fn count_paths(reader: &mut Reader<'_>, disks: &mut [Disk]) {
+    let mut counted = HashMap::new();
+    for disk in disks {
+        let Some(session) = &disk.session else {
+            continue;
+        };
+        let counts = counted
+            .entry((disk.family, session.clone()))
+            .or_insert_with(|| session::count_paths(reader, disk.family, session));
+        (disk.paths, disk.paths_connected) = *counts;
     }
 }

@@ -85,7 +85,8 @@ impl Disk {
     }
 }
 
-pub(super) fn all(reader: &mut Reader<'_>) -> Vec<Disk> {
+/// All disks, with the fields that are wanted.
+pub(super) fn some(reader: &mut Reader<'_>, wants: &dyn Fn(&str) -> bool) -> Vec<Disk> {
     let names = reader.list("/sys/block");
     let ours = names.iter().filter_map(|name| {
         let of = |family: &Family| {
@@ -97,30 +98,43 @@ pub(super) fn all(reader: &mut Reader<'_>) -> Vec<Disk> {
     });
     let ours: Vec<_> = ours.collect();
     ours.into_iter()
-        .filter_map(|(name, family)| disk(reader, name, family))
+        .filter_map(|(name, family)| disk(reader, name, family, wants))
         .collect()
 }
 
 /// A disk, unless it goes just now, or has not got its files yet.
-fn disk(reader: &mut Reader<'_>, name: &str, family: Family) -> Option<Disk> {
+fn disk(
+    reader: &mut Reader<'_>,
+    name: &str,
+    family: Family,
+    wants: &dyn Fn(&str) -> bool,
+) -> Option<Disk> {
     let block = format!("/sys/block/{name}");
     let own = |file: &str| format!("{block}/{}/{file}", family.disk());
-    let state = reader.get(&own("state"), value::word);
+    // Its paths are those of its session.
+    let wants = |field: &str| wants(field) || (field == "session" && wants("paths"));
+    let state = reader.get_if(wants("state"), &own("state"), value::word);
     if state.is_none() && !reader.root.exists(&own("")) {
         return None;
     }
+    let (size, timeout) = (format!("{block}/size"), format!("{block}/queue/io_timeout"));
+    let mut word = |field: &str| reader.get_if(wants(field), &own(field), value::word);
     Some(Disk {
         state,
-        session: reader.get(&own("session"), value::word),
-        mapping_path: reader.get(&own("mapping_path"), value::word),
-        access_mode: reader.get(&own("access_mode"), value::word),
-        exclusive: reader.get(&own("exclusive"), value::flag),
-        size_bytes: reader.get(&format!("{block}/size"), value::sectors),
-        poll_queues: reader.get(&own("nr_poll_queues"), value::number),
-        io_timeout_limit: reader.get(&own("io_timeout_limit"), value::number),
-        io_timeout_ms: reader.get(&format!("{block}/queue/io_timeout"), value::number),
-        cache_lost: reader.get(&own("cache_lost"), value::flag),
-        wwid: reader.get(&own("wwid"), value::word),
+        session: word("session"),
+        mapping_path: word("mapping_path"),
+        access_mode: word("access_mode"),
+        wwid: word("wwid"),
+        exclusive: reader.get_if(wants("exclusive"), &own("exclusive"), value::flag),
+        size_bytes: reader.get_if(wants("size_bytes"), &size, value::sectors),
+        poll_queues: reader.get_if(wants("poll_queues"), &own("nr_poll_queues"), value::number),
+        io_timeout_limit: reader.get_if(
+            wants("io_timeout_limit"),
+            &own("io_timeout_limit"),
+            value::number,
+        ),
+        io_timeout_ms: reader.get_if(wants("io_timeout_ms"), &timeout, value::number),
+        cache_lost: reader.get_if(wants("cache_lost"), &own("cache_lost"), value::flag),
         name: name.to_owned(),
         device: format!("/dev/{name}"),
         family,

@@ -39,7 +39,12 @@ impl Opened {
     }
 }
 
-pub(super) fn all(reader: &mut Reader<'_>, family: Family) -> Vec<Opened> {
+/// All of a family, with the fields that are wanted.
+pub(super) fn some(
+    reader: &mut Reader<'_>,
+    family: Family,
+    wants: &dyn Fn(&str) -> bool,
+) -> Vec<Opened> {
     let devices = format!("{}/devices", family.control(Side::Server));
     let mut found = Vec::new();
     for device in reader.list(&devices) {
@@ -48,7 +53,8 @@ pub(super) fn all(reader: &mut Reader<'_>, family: Family) -> Vec<Opened> {
         if entries.is_empty() {
             continue;
         }
-        let size_bytes = reader.get(&format!("/sys/class/block/{device}/size"), value::sectors);
+        let size = format!("/sys/class/block/{device}/size");
+        let size_bytes = reader.get_if(wants("size_bytes"), &size, value::sectors);
         for entry in entries {
             found.extend(opened(
                 reader,
@@ -57,6 +63,7 @@ pub(super) fn all(reader: &mut Reader<'_>, family: Family) -> Vec<Opened> {
                 size_bytes,
                 &format!("{sessions}/{entry}"),
                 &entry,
+                wants,
             ));
         }
     }
@@ -71,8 +78,10 @@ fn opened(
     size_bytes: Option<u64>,
     folder: &str,
     entry: &str,
+    wants: &dyn Fn(&str) -> bool,
 ) -> Option<Opened> {
-    let mapping_path = reader.get(&format!("{folder}/mapping_path"), value::word);
+    let file = |name: &str| format!("{folder}/{name}");
+    let mapping_path = reader.get_if(wants("mapping_path"), &file("mapping_path"), value::word);
     if mapping_path.is_none() && !reader.root.exists(folder) {
         return None;
     }
@@ -84,8 +93,8 @@ fn opened(
         session: session.to_owned(),
         entry: entry.to_owned(),
         mapping_path,
-        access_mode: reader.get(&format!("{folder}/access_mode"), value::word),
-        read_only: reader.get(&format!("{folder}/read_only"), value::flag),
+        access_mode: reader.get_if(wants("access_mode"), &file("access_mode"), value::word),
+        read_only: reader.get_if(wants("read_only"), &file("read_only"), value::flag),
         size_bytes,
     })
 }

@@ -68,6 +68,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The same, without opening the file if it is not wanted.
+    pub(super) fn get_if<T>(
+        &mut self,
+        wanted: bool,
+        file: &str,
+        parse: fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        wanted.then(|| self.get(file, parse)).flatten()
+    }
+
     /// A word from a file, and none without a note if that is empty.
     pub(super) fn get_if_any(&mut self, file: &str) -> Option<String> {
         self.get(file, crate::value::line)

@@ -243,6 +243,25 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
     Some(session)
 }
 
+/// How many paths a session of a client has, and how many of them are connected; one file is read of each.
+pub(super) fn count_paths(
+    reader: &mut Reader<'_>,
+    family: Family,
+    session: &str,
+) -> (usize, usize) {
+    let folder = format!("{}/{session}/paths", family.sessions(Side::Client));
+    let mut counts = (0, 0);
+    for path in reader.list(&folder) {
+        let state = reader.get(&format!("{folder}/{path}/state"), value::word);
+        // One that goes just now has none.
+        if state.is_some() || reader.root.exists(&format!("{folder}/{path}")) {
+            counts.0 += 1;
+            counts.1 += usize::from(state.as_deref() == Some("connected"));
+        }
+    }
+    counts
+}
+
 fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {
     let file = |name: &str| format!("{folder}/{name}");
     Settings {

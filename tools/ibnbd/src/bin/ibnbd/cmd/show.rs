@@ -4,7 +4,7 @@
 
 use ibnbd_host::document::{List, Paths, Sessions, Show, FORMAT};
 use ibnbd_host::find::{self, Found};
-use ibnbd_host::model::{Disk, Opened, Path, Session};
+use ibnbd_host::model::{Disk, Machine, Opened, Path, Session};
 use serde_json::Value;
 
 use super::Done;
@@ -14,7 +14,7 @@ use crate::fail::{Failure, REFUSED};
 use crate::out::{self, cell, Table};
 
 pub(super) fn list(context: &Context) -> Done {
-    let machine = context.machine();
+    let machine = Machine::read_list(&context.root, &|field| is_listed(context, field));
     context.warn(&machine.notes);
     context.explain_nothing(&machine);
     let tables = vec![disks(&machine.disks), opened(&machine.opened)];
@@ -26,6 +26,31 @@ pub(super) fn list(context: &Context) -> Done {
     };
     out::emit(context, &document, tables)?;
     Ok(0)
+}
+
+/// Which column shows a field of a disk, or of a device that is open.
+const COLUMNS: [(&str, &str); 7] = [
+    ("state", "state"),
+    ("size", "size_bytes"),
+    ("mode", "access_mode"),
+    ("session", "session"),
+    ("paths", "paths"),
+    ("device", "mapping_path"),
+    ("as", "mapping_path"),
+];
+
+/// Whether `list` shows a field: documents have all of them.
+fn is_listed(context: &Context, field: &str) -> bool {
+    if matches!(context.format, Format::Json | Format::Yaml) {
+        return true;
+    }
+    let wanted = |column: &str| {
+        let mut names = context.columns.iter();
+        context.columns.is_empty() || names.any(|name| name.eq_ignore_ascii_case(column))
+    };
+    COLUMNS
+        .iter()
+        .any(|(column, shows)| *shows == field && wanted(column))
 }
 
 fn disks(disks: &[Disk]) -> Table {
