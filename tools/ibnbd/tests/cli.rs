@@ -814,6 +814,39 @@ fn map_and_unmap_persist() {
     assert!(!tree.text("/etc/ibtrs/client.toml").contains("disk1"));
 }
 
+/// What systemd does when the client is stopped.
+#[test]
+fn all_unused_disks_are_unmapped() {
+    let tree = Tree::new();
+    assert_eq!(good(&tree, &["unmap", "--unused"]), "");
+    tree.usual_client().mainline();
+    assert_eq!(good(&tree, &["unmap", "--unused"]), "");
+    for number in [0, 1, 10] {
+        let file = format!("/sys/block/ibnbd{number}/ibnbd/unmap_device");
+        assert!(tree.text(&file).starts_with("normal"), "{file}");
+    }
+    assert!(tree
+        .text("/sys/block/rnbd0/rnbd/unmap_device")
+        .starts_with("Usage"));
+    // One that cannot be unmapped keeps no other from it.
+    let file = tree.real("/sys/block/ibnbd10/ibnbd/unmap_device");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    tree.file("/sys/block/ibnbd1/ibnbd/unmap_device", "Usage: ...\n");
+    let ran = run(&tree, &["unmap", "--unused"]);
+    assert!(ran.code != 0 && ran.err.contains("cannot unmap ibnbd10"));
+    assert!(tree
+        .text("/sys/block/ibnbd1/ibnbd/unmap_device")
+        .starts_with("normal"));
+    for words in [
+        &["unmap"][..],
+        &["unmap", "--unused", "ibnbd0"],
+        &["unmap", "--unused", "--force"],
+    ] {
+        assert_eq!(run(&tree, words).code, 2, "{words:?}");
+    }
+}
+
 #[test]
 fn top_counts_what_happens_in_between() {
     let tree = Tree::new();

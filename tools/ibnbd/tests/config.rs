@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ibnbd_host::config::keep::{self, Choice};
 use ibnbd_host::config::plan::{self, Step, Wish};
 use ibnbd_host::config::{self, Config, Problem};
+use ibnbd_host::family::Side;
 use ibnbd_host::{Machine, Root};
 use proptest::prelude::*;
 use toml_edit::DocumentMut;
@@ -66,11 +67,16 @@ fn wrong(text: &str) -> Vec<Problem> {
 }
 
 fn steps(tree: &Tree, config: &Config, prune: bool) -> Vec<String> {
+    steps_of(tree, config, prune, None)
+}
+
+fn steps_of(tree: &Tree, config: &Config, prune: bool, side: Option<Side>) -> Vec<String> {
     let root = Root::new(tree.base());
     let machine = Machine::read(&root);
     let wish = Wish {
         resolve: &resolve,
         prune,
+        side,
     };
     plan::steps(&root, &machine, config, &wish)
         .iter()
@@ -88,7 +94,7 @@ fn a_machine_that_is_as_its_files_say_needs_nothing() {
 }
 
 #[test]
-fn an_empty_machine_gets_modules_then_disks_then_settings() {
+fn an_empty_machine_gets_exports_then_modules_then_disks_then_settings() {
     let tree = Tree::new();
     let mut config = good(CLIENT);
     let server = good(SERVER);
@@ -98,15 +104,35 @@ fn an_empty_machine_gets_modules_then_disks_then_settings() {
     assert_eq!(
         steps(&tree, &config, false),
         [
+            "+ export /dev/vda as /exports/disk1",
             "+ load ibtrs_server sess_queue_depth=512 always_invalidate=Y",
             "+ load ibnbd_server dev_search_path=/exports",
             "+ load ibtrs_client",
             "+ load ibnbd_client",
-            "+ export /dev/vda as /exports/disk1",
             "+ map /dev/nullb0 of session s over ip:10.0.1.2,ip:10.0.1.1 ip:10.0.2.2,ip:10.0.2.1",
             "~ set queue_timeout_s of session s from default to 60",
         ]
     );
+}
+
+/// A machine that is client and server has a unit for each.
+#[test]
+fn one_side_leaves_the_other_alone() {
+    let tree = Tree::new();
+    let mut config = good(CLIENT);
+    let server = good(SERVER);
+    (config.parameters, config.exports) = (server.parameters, server.exports);
+    let both = steps(&tree, &config, false);
+    let mut parts = steps_of(&tree, &config, false, Some(Side::Server));
+    assert_eq!(parts.len(), 3, "{parts:?}");
+    parts.extend(steps_of(&tree, &config, false, Some(Side::Client)));
+    assert_eq!(parts, both);
+    // Nor is anything of the other side pruned.
+    let tree = Tree::new();
+    tree.usual_client().server("/exports");
+    let only = |side| steps_of(&tree, &good(""), true, Some(side));
+    assert_eq!(only(Side::Server), [""; 0]);
+    assert_eq!(only(Side::Client).len(), 3);
 }
 
 #[test]

@@ -132,21 +132,45 @@ pub struct Wish<'a> {
     pub resolve: Resolve<'a>,
     /// Whether what is not in the files goes.
     pub prune: bool,
+    /// What the files say about the other side is left out; none for both.
+    pub side: Option<Side>,
+}
+
+impl Wish<'_> {
+    fn is_for(&self, side: Side) -> bool {
+        self.side.is_none_or(|only| only == side)
+    }
 }
 
 /// All steps, in the order in which they are to be done.
 pub fn steps(root: &Root, machine: &Machine, config: &Config, wish: &Wish<'_>) -> Vec<Step> {
-    let mut steps = modules(root, config);
-    exports(root, machine, config, wish, &mut steps);
+    let mut steps = Vec::new();
+    // Clients that wait for the server find all devices as soon as it is there.
+    if wish.is_for(Side::Server) {
+        exports(root, machine, config, wish, &mut steps);
+    }
+    modules(root, config, wish, &mut steps);
+    if wish.is_for(Side::Client) {
+        mappings(root, machine, config, wish, &mut steps);
+    }
+    steps
+}
+
+fn mappings(
+    root: &Root,
+    machine: &Machine,
+    config: &Config,
+    wish: &Wish<'_>,
+    steps: &mut Vec<Step>,
+) {
     let mut names = Vec::new();
     for session in &config.sessions {
         names.push(name(root, session));
-        of_session(root, machine, session, wish, &mut steps);
+        of_session(root, machine, session, wish, steps);
     }
     if wish.prune {
-        prune(machine, config, &names, &mut steps);
+        prune(machine, config, &names, steps);
     }
-    steps
 }
 
 /// The name of a session, given or made.
@@ -167,8 +191,7 @@ pub fn name(root: &Root, session: &Session) -> String {
     session.name.clone().unwrap_or_else(made)
 }
 
-fn modules(root: &Root, config: &Config) -> Vec<Step> {
-    let mut steps = Vec::new();
+fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>) {
     let of = |module: &'static str| config.parameters.iter().filter(move |(m, ..)| m == module);
     let serves = !config.exports.is_empty()
         || of("ibnbd_server")
@@ -178,10 +201,10 @@ fn modules(root: &Root, config: &Config) -> Vec<Step> {
     let maps = !config.sessions.is_empty() || of("ibtrs_client").next().is_some();
     // What others need comes first, so that it has its parameters.
     for (module, wanted) in [
-        ("ibtrs_server", serves),
-        ("ibnbd_server", serves),
-        ("ibtrs_client", maps),
-        ("ibnbd_client", maps),
+        ("ibtrs_server", serves && wish.is_for(Side::Server)),
+        ("ibnbd_server", serves && wish.is_for(Side::Server)),
+        ("ibtrs_client", maps && wish.is_for(Side::Client)),
+        ("ibnbd_client", maps && wish.is_for(Side::Client)),
     ] {
         if !wanted {
             continue;
@@ -203,7 +226,6 @@ fn modules(root: &Root, config: &Config) -> Vec<Step> {
             }
         }
     }
-    steps
 }
 
 /// The directory of an export: as the server has it, or will have it.

@@ -26,7 +26,8 @@ pub(crate) fn write(
     result.map_err(|error| failure(task, what, &error, mark))
 }
 
-fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Mark>) -> Failure {
+/// The failure of a write, with the kernel's lines since `mark`.
+pub(crate) fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Mark>) -> Failure {
     let what = format!("cannot {what}");
     // Root gets that as an answer of the server.
     if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() {

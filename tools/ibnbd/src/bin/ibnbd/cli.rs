@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use ibnbd_host::family::Side;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,17 +82,7 @@ pub(crate) enum Command {
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
     /// Unmaps disks
-    Unmap {
-        /// Disks, by any of their names
-        #[arg(required = true)]
-        disks: Vec<String>,
-        /// Also if somebody uses them: their I/O fails
-        #[arg(short, long)]
-        force: bool,
-        /// Takes them out of /etc/ibtrs/client.toml as well
-        #[arg(long)]
-        persist: bool,
-    },
+    Unmap(Unmap),
     /// Has the server open a disk anew that it refused, or that its operator has closed
     Remap {
         /// A disk
@@ -230,9 +221,28 @@ pub(crate) struct Apply {
     /// Also takes away what the files do not name: disks that nobody uses, paths, exports
     #[arg(long)]
     pub(crate) prune: bool,
-    /// The folder of the files
-    #[arg(long, default_value = ibnbd_host::config::FOLDER, value_name = "FOLDER")]
-    pub(crate) config: String,
+    /// Only what the files say about the client, or about the server
+    #[arg(long, value_enum)]
+    pub(crate) side: Option<OneSide>,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OneSide {
+    /// Sessions and their disks
+    Client,
+    /// Exports
+    Server,
+}
+
+impl From<OneSide> for Side {
+    fn from(side: OneSide) -> Self {
+        match side {
+            OneSide::Client => Self::Client,
+            OneSide::Server => Self::Server,
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -243,6 +253,13 @@ pub(crate) struct Save {
     /// Also takes out of the files what the machine has not
     #[arg(long)]
     pub(crate) prune: bool,
+    #[command(flatten)]
+    pub(crate) files: Files,
+}
+
+/// The files of the configuration.
+#[derive(Args, Debug)]
+pub(crate) struct Files {
     /// The folder of the files
     #[arg(long, default_value = ibnbd_host::config::FOLDER, value_name = "FOLDER")]
     pub(crate) config: String,
@@ -285,6 +302,22 @@ pub(crate) struct Map {
     /// Writes the disk into /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Unmap {
+    /// Disks, by any of their names
+    #[arg(required_unless_present = "unused")]
+    pub(crate) disks: Vec<String>,
+    /// Also if somebody uses them: their I/O fails
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Takes them out of /etc/ibtrs/client.toml as well
+    #[arg(long)]
+    pub(crate) persist: bool,
+    /// All disks that nobody uses; names those that stay
+    #[arg(long, conflicts_with_all = ["disks", "force", "persist"])]
+    pub(crate) unused: bool,
 }
 
 #[derive(Subcommand, Debug)]

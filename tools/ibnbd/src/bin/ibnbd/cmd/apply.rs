@@ -34,10 +34,11 @@ pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
 }
 
 pub(super) fn apply(context: &Context, words: &Apply) -> Done {
-    let config = read(context, &words.config)?;
+    let config = read(context, &words.files.config)?;
     let wish = Wish {
         resolve: &mapping::resolve,
         prune: words.prune,
+        side: words.side.map(Into::into),
     };
     let steps = plan::steps(&context.root, &context.machine(), &config, &wish);
     let mut text = String::new();

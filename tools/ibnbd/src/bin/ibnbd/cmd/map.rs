@@ -2,17 +2,23 @@
 
 //! `map`, `unmap`, `remap`, `resize`.
 
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
+use ibnbd_host::kmsg::Mark;
 use ibnbd_host::mapping::{self, Mapping};
 use ibnbd_host::model::{Disk, Machine};
+use ibnbd_host::root::is_gone;
 use ibnbd_host::{find, host, value};
 
 use super::{save, Done};
 use crate::act;
-use crate::cli::Map;
+use crate::cli::{Map, Unmap};
 use crate::context::Context;
-use crate::fail::{Failure, NOT_FOUND};
+use crate::fail::{Failure, NOT_FOUND, REFUSED};
 
 /// Where a disk is mapped.
 pub(super) const MAP_FILE: &str = "/sys/class/ibnbd-client/ctl/map_device";
@@ -107,20 +113,72 @@ pub(super) fn disk<'a>(
     Err(Failure::usage(format!("disk {name}"), why))
 }
 
-pub(super) fn unmap(context: &Context, names: &[String], force: bool, persist: bool) -> Done {
+pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
+    // Without the module no disk is mapped.
+    if words.unused {
+        return unmap_unused(context);
+    }
     context.need(Side::Client)?;
     let machine = context.machine();
-    let disks: Result<Vec<&Disk>, _> = names
+    let disks: Result<Vec<&Disk>, _> = words
+        .disks
         .iter()
         .map(|name| disk(context, &machine, name))
         .collect();
     for disk in disks? {
-        unmap_disk(context, disk, force)?;
-        if let (true, Some(session), Some(device)) = (persist, &disk.session, &disk.mapping_path) {
+        unmap_disk(context, disk, words.force)?;
+        if let (true, Some(session), Some(device)) =
+            (words.persist, &disk.session, &disk.mapping_path)
+        {
             save::forget(context, session, device)?;
         }
     }
     Ok(0)
+}
+
+/// udev reads a disk that somebody has just closed, which takes a moment.
+const UDEV_IS_DONE: Duration = Duration::from_secs(3);
+
+/// The last one first, as it may be made of those before it. What is in use stays, and is named.
+fn unmap_unused(context: &Context) -> Done {
+    let machine = context.machine();
+    let ours = |disk: &&Disk| disk.family == Family::Ibnbd;
+    let mut left: Vec<&Disk> = machine.disks.iter().rev().filter(ours).collect();
+    let deadline = Instant::now() + UDEV_IS_DONE;
+    let mut failed = false;
+    loop {
+        left.retain(|disk| {
+            unmap_if_unused(context, disk).unwrap_or_else(|failure| {
+                eprint!("{failure}");
+                failed = true;
+                false
+            })
+        });
+        if left.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    for disk in left {
+        context.say(&format!("{} stays, as it is in use", disk.name))?;
+    }
+    Ok(u8::from(failed) * REFUSED)
+}
+
+/// Returns whether the disk is in use.
+fn unmap_if_unused(context: &Context, disk: &Disk) -> Result<bool, Failure> {
+    let mark = Mark::now(&context.root);
+    let file = format!("{}/unmap_device", disk.folder());
+    match context.root.write(&file, "normal") {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
+        // Somebody else was faster.
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => {
+            let what = format!("unmap {}", disk.name);
+            Err(act::failure(Task::Unmap, &what, &error, mark))
+        }
+        Ok(()) => Ok(false),
+    }
 }
 
 pub(super) fn unmap_disk(context: &Context, disk: &Disk, force: bool) -> Result<(), Failure> {

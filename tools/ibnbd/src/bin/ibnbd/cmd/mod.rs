@@ -31,11 +31,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Paths { session } => show::paths(context, session.as_deref()),
         Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
         Command::Map(map) => map::map(context, &map),
-        Command::Unmap {
-            disks,
-            force,
-            persist,
-        } => map::unmap(context, &disks, force, persist),
+        Command::Unmap(unmap) => map::unmap(context, &unmap),
         Command::Remap { disk } => map::remap(context, &disk),
         Command::Resize { disk, size } => map::resize(context, &disk, &size),
         Command::Path(command) => paths::run(context, &command),

@@ -18,7 +18,7 @@ use crate::fail::{Failure, CONFIGURATION};
 
 pub(super) fn save(context: &Context, words: &Save) -> Done {
     // Nothing is written over what is wrong.
-    apply::read(context, &words.config)?;
+    apply::read(context, &words.files.config)?;
     let machine = context.machine();
     context.warn(&machine.notes);
     let choice = Choice {
@@ -27,15 +27,25 @@ pub(super) fn save(context: &Context, words: &Save) -> Done {
     };
     let mut files = Vec::new();
     if host::has(&context.root, Side::Client) {
-        files.push(edit(context, &words.config, "client.toml", |document| {
-            keep::client(&context.root, &machine, document, choice);
-        })?);
+        files.push(edit(
+            context,
+            &words.files.config,
+            "client.toml",
+            |document| {
+                keep::client(&context.root, &machine, document, choice);
+            },
+        )?);
     }
     if host::has(&context.root, Side::Server) {
         let exports = exports(context, &machine);
-        files.push(edit(context, &words.config, "server.toml", |document| {
-            keep::server(&context.root, &exports, document, words.prune);
-        })?);
+        files.push(edit(
+            context,
+            &words.files.config,
+            "server.toml",
+            |document| {
+                keep::server(&context.root, &exports, document, words.prune);
+            },
+        )?);
     }
     for (file, text) in files {
         if words.dry_run {
