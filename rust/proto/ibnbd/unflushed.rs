@@ -140,6 +140,66 @@ impl Record {
     }
 }
 
+/// What a device that was opened again says of the cache that it had before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reopened {
+    /// It is the same one, as far as is known.
+    Same,
+    /// Whatever was answered before is durable, be the cache another one or not: the driver calls
+    /// [`Record::lost`], and nothing fails.
+    Kept,
+    /// It is another one: the driver calls [`Record::lost`], and flushes fail if anything was
+    /// unflushed.
+    Lost,
+}
+
+/// What a client knows of a disk's write cache from one OPEN to the next.
+///
+/// A server that is stopped on purpose takes no more requests of a session, waits for those in
+/// service, flushes the disk, and then says that everything the session was answered is durable
+/// ([`CacheRun::durable`]). As it serves nothing afterwards, that also holds for answers that arrive
+/// later than these words, by other connections.
+///
+/// # What the driver keeps
+///
+/// One value for each disk, under a lock. The server's words count only if they arrived in the
+/// session generation in which the device was opened last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheRun {
+    run: Identity,
+    durable: bool,
+}
+
+impl CacheRun {
+    /// Of a disk whose first OPEN was answered with this [`cache_generation`].
+    pub const fn new(run: Identity) -> Self {
+        Self {
+            run,
+            durable: false,
+        }
+    }
+
+    /// The server has said that everything is durable that the device has answered since it was
+    /// opened, and that it answers nothing more until it is opened again.
+    pub const fn durable(&mut self) {
+        self.durable = true;
+    }
+
+    /// The device was opened again, and has this [`cache_generation`] now.
+    #[must_use]
+    pub const fn reopened(&mut self, run: Identity) -> Reopened {
+        let result = if self.durable {
+            Reopened::Kept
+        } else if run.may_be(self.run) {
+            Reopened::Same
+        } else {
+            Reopened::Lost
+        };
+        *self = Self::new(run.or(self.run));
+        result
+    }
+}
+
 /// Names the cache generation of a device: the number changes as soon as the contents of the write
 /// cache may be lost. It is made of the id of this boot of the machine and of the number that the
 /// disk has had since it was found; unknown if the boot has no id.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is remembered of writes, against a server that loses its power at any time.
+//! What is remembered of writes, against a server that loses its power or is stopped at any time.
 
 use ibnbd_proto::identity::Identity;
-use ibnbd_proto::unflushed::{cache_generation, Late, Record, Unflushed};
+use ibnbd_proto::unflushed::{cache_generation, CacheRun, Late, Record, Reopened, Unflushed};
 use std::collections::BTreeSet;
 
 /// A small generator of numbers, so that a failure can be had again.
@@ -39,6 +39,23 @@ enum Broken {
     Runs,
     /// It clears what any flush is for.
     Tags,
+    /// The server goes on serving after it has said that all is durable.
+    Serves,
+    /// The server says so before the requests in service have ended.
+    Early,
+    /// It believes what an earlier session was told.
+    Stale,
+}
+
+/// What the server says when it is stopped on purpose.
+#[derive(Clone, Copy, PartialEq)]
+enum Words {
+    /// Nothing.
+    None,
+    /// It is on its way.
+    Sent,
+    /// The client has it.
+    Heard,
 }
 
 /// The server's disk, requests and answers on the way, and the client's memory.
@@ -49,7 +66,14 @@ struct World {
     sent: Vec<Request>,
     answered: BTreeSet<u32>,
     bits: u64,
-    /// The server has lost its power, and the client has not found that out.
+    /// Names the server's boot.
+    boot: u64,
+    /// What the client knows of it.
+    cache: CacheRun,
+    /// The server is being stopped: it serves nothing.
+    stopped: bool,
+    words: Words,
+    /// The server was started anew, and the client has not found that out.
     unnoticed: bool,
     /// Flushes fail.
     alarm: bool,
@@ -57,6 +81,12 @@ struct World {
     good_flushes: u32,
     alarms: u32,
     quiet_losses: u32,
+    planned: u32,
+}
+
+/// The number that tells one boot from another.
+fn cache_of(boot: u64) -> Identity {
+    cache_generation(&boot.to_le_bytes(), 1)
 }
 
 impl World {
@@ -68,12 +98,17 @@ impl World {
             sent: Vec::new(),
             answered: BTreeSet::new(),
             bits: Record::NEW.to_bits(),
+            boot: 0,
+            cache: CacheRun::new(cache_of(0)),
+            stopped: false,
+            words: Words::None,
             unnoticed: false,
             alarm: false,
             next: 0,
             good_flushes: 0,
             alarms: 0,
             quiet_losses: 0,
+            planned: 0,
         }
     }
 
@@ -113,7 +148,7 @@ impl World {
         let open: Vec<_> = (0..self.sent.len())
             .filter(|at| !self.sent[*at].done)
             .collect();
-        if self.unnoticed || open.is_empty() {
+        if self.unnoticed || self.stopped || open.is_empty() {
             return;
         }
         let request = &mut self.sent[open[random.below(open.len())]];
@@ -162,6 +197,59 @@ impl World {
 
     fn cut_power(&mut self) {
         self.cached.clear();
+        self.boot += 1;
+        self.unnoticed = true;
+    }
+
+    /// The server is stopped on purpose: no more requests are served, the disk is flushed, and the
+    /// client is told.
+    fn stop(&mut self) {
+        if self.unnoticed || self.stopped {
+            return;
+        }
+        self.stopped = self.broken != Broken::Serves;
+        if self.broken == Broken::Early {
+            self.words = Words::Sent;
+            // Those in service have not ended: their data comes into the cache afterwards.
+            self.durable.append(&mut self.cached);
+            self.stopped = false;
+            while self.serve_one() {}
+            self.stopped = true;
+            return;
+        }
+        self.durable.append(&mut self.cached);
+        self.words = Words::Sent;
+    }
+
+    fn serve_one(&mut self) -> bool {
+        let Some(request) = self.sent.iter_mut().find(|rq| !rq.done) else {
+            return false;
+        };
+        request.done = true;
+        if let Some(block) = request.block {
+            self.cached.insert(block);
+        }
+        true
+    }
+
+    /// The client is told, if it is not too late.
+    fn hear(&mut self) {
+        let in_time = !self.unnoticed || self.broken == Broken::Stale;
+        if self.words == Words::Sent && in_time {
+            self.words = Words::Heard;
+            self.cache.durable();
+        }
+    }
+
+    /// The server is started anew after a stop: its machine was rebooted, or only its modules
+    /// were exchanged, which leaves the cache as it is.
+    fn restart(&mut self, rebooted: bool) {
+        if !self.stopped {
+            return;
+        }
+        if rebooted {
+            self.cut_power();
+        }
         self.unnoticed = true;
     }
 
@@ -170,13 +258,28 @@ impl World {
         if !core::mem::take(&mut self.unnoticed) {
             return;
         }
+        self.stopped = false;
+        let told = self.words == Words::Heard;
+        if self.broken != Broken::Stale || told {
+            self.words = Words::None;
+        }
         let before = self.record();
-        self.bits = before.lost().to_bits();
-        if before.unflushed() == Unflushed::Nothing {
-            self.quiet_losses += 1;
-        } else {
-            self.alarm = true;
-            self.alarms += 1;
+        match self.cache.reopened(cache_of(self.boot)) {
+            Reopened::Same => (),
+            Reopened::Kept => {
+                self.bits = before.lost().to_bits();
+                self.planned += u32::from(before.unflushed() != Unflushed::Nothing);
+            }
+            Reopened::Lost => {
+                assert!(!told, "a flush fails after a planned stop");
+                self.bits = before.lost().to_bits();
+                if before.unflushed() == Unflushed::Nothing {
+                    self.quiet_losses += 1;
+                } else {
+                    self.alarm = true;
+                    self.alarms += 1;
+                }
+            }
         }
         let (late, again) = core::mem::take(&mut self.sent)
             .into_iter()
@@ -194,9 +297,15 @@ impl World {
     }
 
     fn act(&mut self, random: &mut Random) {
-        match random.below(40) {
+        match random.below(44) {
             0 => self.cut_power(),
             1..=3 => self.notice(),
+            40 => self.stop(),
+            41 | 42 => self.hear(),
+            43 => {
+                let rebooted = random.below(2) > 0;
+                self.restart(rebooted);
+            }
             // All know of it, and do not count on what is gone.
             4 if self.alarm && !self.unnoticed => {
                 self.alarm = false;
@@ -211,8 +320,8 @@ impl World {
     }
 }
 
-fn run(broken: Broken, seeds: u64) -> (u32, u32, u32) {
-    let mut sums = (0, 0, 0);
+fn run(broken: Broken, seeds: u64) -> (u32, u32, u32, u32) {
+    let mut sums = (0, 0, 0, 0);
     for seed in 0..seeds {
         let mut random = Random(seed);
         let mut world = World::new(broken);
@@ -222,23 +331,30 @@ fn run(broken: Broken, seeds: u64) -> (u32, u32, u32) {
         sums.0 += world.good_flushes;
         sums.1 += world.alarms;
         sums.2 += world.quiet_losses;
+        sums.3 += world.planned;
     }
     sums
 }
 
 #[test]
 fn no_flush_vouches_for_what_is_gone() {
-    let (good, alarms, quiet) = run(Broken::No, 5_000);
+    let (good, alarms, quiet, planned) = run(Broken::No, 5_000);
     // Each way happens, and often.
     assert!(
-        good > 20_000 && alarms > 2_000 && quiet > 500,
-        "{good} {alarms} {quiet}"
+        good > 20_000 && alarms > 2_000 && quiet > 500 && planned > 500,
+        "{good} {alarms} {quiet} {planned}"
     );
 }
 
 #[test]
 fn broken_shells_are_caught() {
-    for broken in [Broken::Runs, Broken::Tags] {
+    for broken in [
+        Broken::Runs,
+        Broken::Tags,
+        Broken::Serves,
+        Broken::Early,
+        Broken::Stale,
+    ] {
         assert!(std::panic::catch_unwind(|| run(broken, 5_000)).is_err());
     }
 }
@@ -267,6 +383,25 @@ fn all_is_flushed_in_the_end() {
         assert_eq!(record.unflushed(), Unflushed::Before(tag));
         assert_eq!(Record::from_bits(record.to_bits()), record);
     }
+}
+
+#[test]
+fn a_planned_stop_counts_once() {
+    let mut cache = CacheRun::new(cache_of(1));
+    cache.durable();
+    // Whoever opens the device later than two servers were stopped, has lost nothing either.
+    cache.durable();
+    assert_eq!(cache.reopened(cache_of(2)), Reopened::Kept);
+    assert_eq!(cache.reopened(cache_of(2)), Reopened::Same);
+    assert_eq!(cache.reopened(cache_of(3)), Reopened::Lost);
+    // The modules were exchanged, and the cache is the same: what was in it was flushed.
+    cache.durable();
+    assert_eq!(cache.reopened(cache_of(3)), Reopened::Kept);
+    assert_eq!(cache.reopened(cache_of(3)), Reopened::Same);
+    cache.durable();
+    assert_eq!(cache.reopened(Identity::UNKNOWN), Reopened::Kept);
+    assert_eq!(cache.reopened(cache_of(3)), Reopened::Same);
+    assert_eq!(cache.reopened(cache_of(4)), Reopened::Lost);
 }
 
 #[test]
