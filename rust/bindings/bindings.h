@@ -14,6 +14,7 @@
 #include <linux/inet.h>
 #include <linux/namei.h>
 #include <linux/ratelimit.h>
+#include <linux/reboot.h>
 #include <linux/trace_events.h>
 #include <linux/workqueue.h>
 #include <net/net_namespace.h>

@@ -19,6 +19,7 @@
 //! | [`param`] | module parameters | strings, ranges and values that can be read in sysfs; `module!` has integers and booleans |
 //! | [`percpu`] \* | counters, maxima and round-robin cursors | per-CPU memory |
 //! | [`random`] \* | random numbers and UUIDs | `get_random_*`, `uuid_gen` |
+//! | [`reboot`] \* | work before a reboot | `register_reboot_notifier` |
 //! | [`ring`] \* | FIFO of fixed capacity | a queue that allocates once; taking the first of a `KVec` moves the rest |
 //! | [`sg`] | scatterlists of fixed size inside an object | in `scatterlist`: tables that belong to their owner, filled from a request or a buffer; it maps whole tables of `struct device`s only |
 //! | [`sync`] | references that teardown waits for, completions, slots, RCU pointers | `percpu_ref`; completions with time-outs and signals; a value handed over without a lock; a pointer replaced under RCU |
@@ -50,6 +51,7 @@ pub mod net;
 pub mod param;
 pub mod percpu;
 pub mod random;
+pub mod reboot;
 pub mod ring;
 pub mod sg;
 pub mod sync;

@@ -79,8 +79,10 @@ FUNCTIONS = (
     Function("__blk_mq_alloc_disk"),
     Function("device_add_disk"),
     Function("bdev_file_open_by_dev", error=errno.EBUSY),
+    Function("blkdev_issue_flush", error=errno.EIO),
     Function("filp_open", error=errno.EMFILE),
     Function("kernel_read", error=errno.EIO),
+    Function("register_reboot_notifier"),
     # sysfs.
     Function("class_create"),
     Function("dev_set_name"),

@@ -192,6 +192,21 @@ impl BlockDevice {
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }
     }
 
+    /// Makes durable what the device has answered so far.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*, as long as the device takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn flush(&self) -> Result {
+        might_sleep();
+        // SAFETY: The device is open by the type invariant.
+        to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) })
+    }
+
     /// Returns the number that the device is known by in this kernel.
     pub fn dev(&self) -> u32 {
         // SAFETY: The device is open by the type invariant; the number stays.

@@ -316,12 +316,21 @@ pub struct PercpuEnd<T> {
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: It gives no access to `T`, which it drops where it is itself dropped; `Sync` is asked
-// for as there may be references on other tasks.
+// SAFETY: It drops `T` where it is itself dropped, and gives `&T` until then; `Sync` is asked for
+// as there may be references on other tasks.
 unsafe impl<T: Send + Sync> Send for PercpuEnd<T> {}
 
 // SAFETY: As above.
 unsafe impl<T: Send + Sync> Sync for PercpuEnd<T> {}
+
+impl<T> Deref for PercpuEnd<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: By the type invariant the object is valid while `self` is, which drops it.
+        unsafe { &self.ptr.as_ref().data }
+    }
+}
 
 impl<T> PercpuEnd<T> {
     /// Returns whether no reference is left: dropping this does not wait then. That takes an RCU

@@ -31,7 +31,7 @@ queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rd
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
 set_disk_ro sg_copy_from_buffer sg_copy_to_buffer sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
 submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion wait_for_completion_timeout
-work_pending
+unregister_reboot_notifier work_pending
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
