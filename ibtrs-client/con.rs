@@ -233,12 +233,18 @@ impl Handler for Con {
             Imm::HeartbeatAck => self.attempt.heartbeat_answered(),
             Imm::FenceDone(fence) => self.attempt.fence_done(fence),
             Imm::Notice(number) => self.attempt.path.session.noticed(number),
-            Imm::IoReq { .. } | Imm::Fence(_) | Imm::Unknown(_) => pr_warn_ratelimited!(
-                "{}: connection {}: unknown immediate {:#x}\n",
-                self.attempt.log(),
-                self.cid,
-                imm
-            ),
+            Imm::Durable(number) => {
+                let epoch = self.attempt.epoch;
+                self.attempt.path.session.durable(epoch, number);
+            }
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) | Imm::Unknown(_) => {
+                pr_warn_ratelimited!(
+                    "{}: connection {}: unknown immediate {:#x}\n",
+                    self.attempt.log(),
+                    self.cid,
+                    imm
+                )
+            }
         }
         Repost::Yes
     }

@@ -196,6 +196,7 @@ impl ConnSetup {
                 send_imm: !dev.has_immediates(),
                 notices: true,
                 same_key: true,
+                durable: true,
             }),
         };
         self.id.connect(ConnParam {

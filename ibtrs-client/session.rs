@@ -122,6 +122,12 @@ pub trait SessionEvents: Send + Sync {
     /// A notice is a hint: it may come twice, late, or not at all if a path is lost, and at the
     /// same time as the other calls. The sender repeats it until the client has reacted.
     fn notice(&self, number: u32);
+
+    /// The server is about to close this session, answers nothing any more, and says that all it has
+    /// answered about what the number stands for is durable. Only the lower 28 bits of that arrive.
+    ///
+    /// It may come several times; not at the same time as [`SessionEvents::notice`].
+    fn durable(&self, number: u32);
 }
 
 /// A session generation: the server knows the same devices as long as it lasts.

@@ -297,8 +297,12 @@ fn find_session(
 ) -> Result<Arc<Session>, Refusal> {
     let known = server.ledger.knows(ends.src);
     let mut sessions = server.sessions.lock();
-    if sessions.closing {
-        return Err(Refusal::new(ECONNREFUSED, "the server is being unloaded"));
+    if sessions.refuses() {
+        let why = match sessions.closing {
+            true => "the server is being unloaded",
+            false => "the server is drained",
+        };
+        return Err(Refusal::new(ECONNREFUSED, why));
     }
     if let Some(session) = sessions.find(&request.session_uuid) {
         if session.gone.load(Relaxed) {

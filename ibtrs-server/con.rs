@@ -250,11 +250,17 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heartbeat.answered();
             }
+            Imm::DurableSeen(number) => {
+                if let Some(upper) = self.path.session.upper.as_ref() {
+                    upper.durable_seen(number);
+                }
+            }
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
             | Imm::FenceDone(_)
             | Imm::Notice(_)
+            | Imm::Durable(_)
             | Imm::Unknown(_) => {
                 pr_warn_ratelimited!(
                     "{}: connection {}: unknown immediate {:#x}\n",

@@ -40,7 +40,7 @@
 //!
 //! # Lock order
 //!
-//! `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`, `Path::fsm`;
+//! `Server::draining`, `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`, `Path::fsm`;
 //! `Unsent::queue`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
 //! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
@@ -53,6 +53,7 @@ mod chunk;
 mod chunk_owner;
 mod con;
 mod config;
+mod drain;
 mod fence;
 mod info;
 mod memory;
@@ -67,6 +68,10 @@ mod stats;
 mod sysfs;
 mod teardown;
 
+pub use drain::{
+    Deadline,
+    Drain, //
+};
 pub use notices::Notices;
 pub use request::Request;
 pub use server::{

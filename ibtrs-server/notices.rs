@@ -48,6 +48,27 @@ impl Notices {
     ///
     /// `ENOTCONN` when no path is connected, `EAGAIN` when all are busy.
     pub fn send(&self, number: u32) -> Result {
+        self.send_by(Imm::Notice(number), Path::takes_notices)
+    }
+
+    /// Tells the client that everything it was or will be answered about a number in this session
+    /// is durable. Arrives, or not, as [`Notices::send`]; the client answers
+    /// ([`ServiceSession::durable_seen`](crate::ServiceSession::durable_seen)).
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN` when no path is connected whose client takes note, `EAGAIN` when all are busy.
+    pub fn durable(&self, number: u32) -> Result {
+        self.send_by(Imm::Durable(number), |path| {
+            path.durable && path.takes_requests()
+        })
+    }
+
+    fn send_by(&self, imm: Imm, takes: impl Fn(&Path) -> bool) -> Result {
         let paths = self.session.paths.lock();
         let Some(count) = u32::try_from(paths.len()).ok().filter(|count| *count > 0) else {
             return Err(ENOTCONN);
@@ -56,8 +77,8 @@ impl Notices {
         let first = (self.next_path.fetch_add(1, Relaxed) % count) as usize;
         let in_turn = paths.iter().cycle().skip(first).take(paths.len());
         let mut result = Err(ENOTCONN);
-        for path in in_turn.filter(|path| path.takes_notices()) {
-            result = path.notify(number);
+        for path in in_turn.filter(|path| takes(path)) {
+            result = path.notify(imm);
             if result.is_ok() {
                 break;
             }
@@ -67,10 +88,10 @@ impl Notices {
 }
 
 impl Path {
-    fn notify(&self, number: u32) -> Result {
+    fn notify(&self, imm: Imm) -> Result {
         let cons = self.cons.lock();
         match cons.qps.first() {
-            Some(Some(service)) => send_imm(service, Imm::Notice(number)),
+            Some(Some(service)) => send_imm(service, imm),
             _ => Err(ENOTCONN),
         }
     }

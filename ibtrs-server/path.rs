@@ -172,6 +172,8 @@ pub(crate) struct Path {
     pub(crate) notices: bool,
     /// The client takes answers of one message, which leave the key as it was.
     pub(crate) same_key: bool,
+    /// The client takes note of what is durable.
+    pub(crate) durable: bool,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -314,6 +316,7 @@ impl Path {
                 epoch: request.ext.map(|ext| ext.epoch),
                 notices: request.ext.is_some_and(|ext| ext.notices),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),
+                durable: request.ext.is_some_and(|ext| ext.durable),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,

@@ -100,6 +100,19 @@ impl Request {
         self.answer(result);
     }
 
+    /// Ends the request without an answer: the service is being drained, see
+    /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client sends it again in
+    /// another session.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn abandon(mut self) {
+        if let Some(chunk) = self.chunk.take() {
+            respond::abandon(&self.qp, self.index, chunk);
+        }
+    }
+
     fn answer(&mut self, result: Result) {
         if let Some(chunk) = self.chunk.take() {
             respond::respond(&self.qp, self.index, chunk, result);

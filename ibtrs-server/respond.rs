@@ -73,20 +73,7 @@ impl Unsent {
 ///
 /// Any.
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
-    let path = &qp.handler().path;
-    if take(&mut chunk.counted) {
-        path.stats.flow.ended();
-        trace::server_response(|| {
-            let error = result.err().map_or(0, Error::to_errno);
-            // CAST: A table has no more slots than numbers.
-            (path.session.name(), &path.name, index as u16, error)
-        });
-    }
-    // Before the answer, after which the client may use the number again.
-    if take(&mut chunk.claimed) {
-        // CAST: A table has no more slots than numbers.
-        path.session.release(path.tag, index as u16);
-    }
+    leave_service(qp, index, &mut chunk, result);
     let Err((error, chunk)) = send(qp, index, chunk, result) else {
         return;
     };
@@ -104,6 +91,37 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, r
     }
     // Completions may have made room before this answer could be seen.
     drain(qp, &mut queue);
+}
+
+/// Counts the request as over, and lets others have its number.
+fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
+    let path = &qp.handler().path;
+    if take(&mut chunk.counted) {
+        path.stats.flow.ended();
+        trace::server_response(|| {
+            let error = result.err().map_or(0, Error::to_errno);
+            // CAST: A table has no more slots than numbers.
+            (path.session.name(), &path.name, index as u16, error)
+        });
+    }
+    // Before the answer, after which the client may use the number again.
+    if take(&mut chunk.claimed) {
+        // CAST: A table has no more slots than numbers.
+        path.session.release(path.tag, index as u16);
+    }
+}
+
+/// Puts the chunk of a request back that gets no answer: its session is about to be closed, and the
+/// client sends it again in the next one.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
+    leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
+    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+        slot.put(chunk);
+    }
 }
 
 /// Sends answers that wait, as far as there is room now.

@@ -8,6 +8,10 @@ use crate::{
         Incoming, //
     },
     config::Config,
+    drain::{
+        Deadline,
+        Drain, //
+    },
     memory::Ledger,
     notices::Notices,
     pool::Pool,
@@ -67,6 +71,22 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// must not wait long.
     fn request(&self, request: Request);
 
+    /// The server is drained: from now on the session ends its requests by [`Request::abandon`],
+    /// makes durable what it has answered, and tells its client so ([`Notices::durable`]). Its paths
+    /// are closed when this returns, which is after `limit` at the latest.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Once for each session.
+    fn drain(&self, limit: Deadline);
+
+    /// The client has heard what [`Notices::durable`] said of a number.
+    ///
+    /// # Context
+    ///
+    /// Any; the client chooses the number, and when.
+    fn durable_seen(&self, number: u32);
+
     /// The session has gone with its last path: all its requests have been
     /// answered, no other will come.
     ///
@@ -112,6 +132,9 @@ pub(crate) struct Server {
     pub(crate) sessions: Mutex<Sessions>,
     #[pin]
     pub(crate) emptied: CondVar,
+    /// Held while the server is drained.
+    #[pin]
+    pub(crate) draining: Mutex<()>,
     #[pin]
     pub(crate) backlog: Mutex<Backlog>,
     #[pin]
@@ -136,7 +159,17 @@ pub(crate) struct Sessions {
     pub(crate) list: KVec<Arc<Session>>,
     /// How many there were; numbers each for clients.
     pub(crate) made: u32,
+    /// For good.
     pub(crate) closing: bool,
+    /// Until an operator has it otherwise.
+    pub(crate) drained: bool,
+}
+
+impl Sessions {
+    /// Tells whether no session may come, nor a path.
+    pub(crate) fn refuses(&self) -> bool {
+        self.closing || self.drained
+    }
 }
 
 impl Server {
@@ -159,10 +192,11 @@ impl Server {
                 ledger <- Ledger::new(),
                 pool <- Pool::new(),
                 sessions <- new_mutex!(
-                    Sessions { list: KVec::new(), made: 0, closing: false },
+                    Sessions { list: KVec::new(), made: 0, closing: false, drained: false },
                     "Server::sessions"
                 ),
                 emptied <- new_condvar!("Server::emptied"),
+                draining <- new_mutex!((), "Server::draining"),
                 backlog <- new_mutex!(backlog, "Server::backlog"),
                 accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),
@@ -196,6 +230,13 @@ pub struct Listener {
     // Dropped first, so that no request comes in any more.
     ids: [Option<CmId>; 3],
     server: Arc<Server>,
+}
+
+impl Listener {
+    /// Returns what drains the server.
+    pub fn drain(&self) -> Drain {
+        Drain::new(self.server.clone())
+    }
 }
 
 impl Drop for Listener {

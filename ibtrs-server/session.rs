@@ -222,10 +222,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the session has gone or the server is closing; `ENOMEM`.
+    /// `ECONNRESET` when the session has gone or the server is closing, or drained; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         let sessions = self.server.sessions.lock();
-        if sessions.closing || self.gone.load(Relaxed) {
+        if sessions.refuses() || self.gone.load(Relaxed) {
             return Err(ECONNRESET);
         }
         self.paths.lock().push(path, GFP_KERNEL)?;

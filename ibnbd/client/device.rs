@@ -19,7 +19,6 @@ use crate::{
     session, //
 };
 use ibnbd_proto::{
-    identity::Identity,
     msg::{
         OpenRsp,
         MAX_SECTORS, //
@@ -27,6 +26,10 @@ use ibnbd_proto::{
     state::{
         DevState,
         Standing, //
+    },
+    unflushed::{
+        CacheRun,
+        Reopened, //
     },
     Access, //
 };
@@ -122,7 +125,7 @@ struct Inner {
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
     /// The cache generation, as far as the server has told it.
-    cache_run: Identity,
+    cache: CacheRun,
     /// The session generation that `standing` is about.
     generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
@@ -160,7 +163,7 @@ impl Device {
         let inner = Inner {
             standing: Standing::Open,
             rsp,
-            cache_run: rsp.cache_run(),
+            cache: CacheRun::new(rsp.cache_run()),
             generation,
             disk: None,
             shown: DevState::Init,
@@ -369,11 +372,11 @@ impl Device {
     }
 
     fn opened(self: &Arc<Self>, inner: &mut Inner, rsp: OpenRsp) {
-        let cache_run = rsp.cache_run();
-        if !cache_run.may_be(inner.cache_run) {
-            self.cache_lost(inner);
+        match inner.cache.reopened(rsp.cache_run()) {
+            Reopened::Same => (),
+            Reopened::Kept => self.io.write_cache().kept(),
+            Reopened::Lost => self.cache_lost(inner),
         }
-        inner.cache_run = cache_run.or(inner.cache_run);
         self.io.write_cache().set_safe(!rsp.cache.writeback);
         let known = inner.rsp.identity;
         let cache = inner.rsp.cache;

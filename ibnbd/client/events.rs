@@ -114,6 +114,11 @@ impl SessionEvents for EventHandler {
         self.for_each(|device| device.noticed(number));
     }
 
+    fn durable(&self, number: u32) {
+        let _no_io = NoIo::enter();
+        self.for_each(|device| device.durable(number));
+    }
+
     fn down(&self) {
         let _no_io = NoIo::enter();
         kx::pr_info_ratelimited!("{}: disconnected\n", *self.name);

@@ -127,6 +127,11 @@ impl WriteCache {
         matters
     }
 
+    /// Everything that was answered is durable, the server says; the queue is quiesced.
+    pub(crate) fn kept(&self) {
+        self.change(Record::lost);
+    }
+
     /// Returns whether a flush has to fail because unflushed writes may be lost; the loss then
     /// counts as reported.
     pub(crate) fn fails_flush(&self) -> bool {

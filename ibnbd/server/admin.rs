@@ -99,6 +99,10 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
         Ok(UserMsg::Io(_)) => Err(EINVAL),
         Err(error) => Err(refused(session, error)),
     };
+    // The client asks again in its next session.
+    if reply.is_err() && session.is_stopped() {
+        return request.abandon();
+    }
     let result = match &reply {
         Ok(reply) => request.reply_bytes(reply.bytes(request.data_len())),
         Err(error) => Err(*error),
@@ -184,6 +188,9 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
     let name = message.dev_name;
     let access = message.access(session.has_extensions());
     let mut open = session.open.lock();
+    if session.is_stopped() {
+        return Err(Refusal::new(ESHUTDOWN, "the server is being stopped"));
+    }
     if let Some(known) = open.by_name(name) {
         if known.device.access() != access {
             let why = "the session has it open in another mode";

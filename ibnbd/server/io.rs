@@ -62,6 +62,9 @@ impl BioOwner for IoRequest {
 /// May sleep, when the device's queue is full.
 pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
     let Some(device) = session.device(hdr.device_id) else {
+        if session.is_stopped() {
+            return request.abandon();
+        }
         pr_warn_ratelimited!(
             "{}: I/O to device {}, which is not open\n",
             session.name(),

@@ -19,9 +19,16 @@ use kernel::{
     str::BStr,
     sync::Arc, //
 };
-use kx::work::{
-    Options,
-    Queue, //
+use kx::{
+    reboot::RebootNotifier,
+    work::{
+        Options,
+        Queue, //
+    }, //
+};
+use stop::{
+    BeforeReboot,
+    Stop, //
 };
 
 mod admin;
@@ -29,6 +36,7 @@ mod device;
 mod export;
 mod io;
 mod session;
+mod stop;
 mod sysfs;
 mod watch;
 
@@ -58,6 +66,10 @@ mod param {
         /// Clients may use the realtime class.
         pub(crate) allow_rt_prio: BoolParam = BoolParam::new(false),
         "Take the realtime I/O priority of clients as it is; else it is best effort (default: N)";
+
+        /// What stopping may take.
+        pub(crate) stop_timeout_s: IntParam = IntParam::new(30, 1..=600),
+        "Seconds that requests and disks have to finish before the server is unloaded or the machine rebooted, 1 to 600 (default: 30)";
     }
 }
 
@@ -70,6 +82,9 @@ module! {
 }
 
 struct ServerModule {
+    _reboot: RebootNotifier<BeforeReboot>,
+    // In good order first, then whatever is left.
+    _stop: Stop,
     // Sessions go before what they are shown in.
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
@@ -101,13 +116,18 @@ impl kernel::Module for ServerModule {
         let queue = Queue::new(Options::unbound(), fmt!("ibnbd-server"))?;
         let works = Works(queue.clone());
         let service = Arc::new(session::Service::new(exports, queue), GFP_KERNEL)?;
+        let listener = ibtrs_server::listen(service, port).inspect_err(|error| {
+            let error = ibtrs_core::convert::errno(*error);
+            pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
+        })?;
+        let reboot = RebootNotifier::new(BeforeReboot(listener.drain()))?;
+        control.listens(listener.drain());
         Ok(Self {
+            _reboot: reboot,
+            _stop: Stop(listener.drain()),
             _control: control,
             _works: works,
-            _listener: ibtrs_server::listen(service, port).inspect_err(|error| {
-                let error = ibtrs_core::convert::errno(*error);
-                pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
-            })?,
+            _listener: listener,
         })
     }
 }

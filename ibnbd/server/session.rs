@@ -11,6 +11,7 @@ use crate::{
         IoRequest, //
     },
     param,
+    stop::Stopping,
     sysfs::View, //
 };
 use ibnbd_proto::{
@@ -22,6 +23,7 @@ use ibnbd_proto::{
 };
 use ibtrs_proto::name::DevicePath;
 use ibtrs_server::{
+    Deadline,
     Notices,
     Request,
     ServiceSession,
@@ -29,7 +31,7 @@ use ibtrs_server::{
 };
 use kernel::{
     alloc::kvec::InsertError,
-    new_mutex,
+    new_mutex, new_spinlock_irq,
     prelude::*,
     str::{
         CStr,
@@ -38,10 +40,12 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLockIrq, //
     },
 };
 use kx::{
@@ -96,6 +100,8 @@ impl ibtrs_server::Service for Service {
                 bios: BioTable::new(usize::from(info.queue_depth))?,
                 notices <- new_mutex!(info.notices, "Session::notices"),
                 watch <- kx::new_delayed_work!(queue, "Session::watch"),
+                stopped: Atomic::new(0),
+                stopping <- new_spinlock_irq!(KVec::new(), "Session::stopping"),
             }? Error),
             GFP_KERNEL,
         )?;
@@ -260,6 +266,11 @@ pub(crate) struct Session {
     /// Looks for devices that have changed.
     #[pin]
     pub(crate) watch: DelayedWork<Self>,
+    /// Not zero: it serves nothing any more.
+    stopped: Atomic<u32>,
+    /// Its devices that are being stopped.
+    #[pin]
+    pub(crate) stopping: SpinLockIrq<KVec<Arc<Stopping>>>,
 }
 
 kx::impl_has_work! {
@@ -354,19 +365,46 @@ impl Session {
         Ok(Some(device))
     }
 
+    /// Stops serving, and hands over the devices that were open: I/O finds none of them any more.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn take_all(&self) -> KVec<OpenDevice> {
+        let mut open = self.open.lock();
+        // ORDERING: Before the table goes, see `is_stopped`.
+        self.stopped.fetch_add(1, Full);
+        let list = core::mem::take(&mut open.list);
+        // Under the lock, or who withdraws a device publishes the others once more: they would be
+        // waited for in vain.
+        drop(self.devices.replace(None));
+        list
+    }
+
+    /// Returns whether the session serves nothing any more: a device that was not found may have
+    /// been open.
+    #[cold]
+    pub(crate) fn is_stopped(&self) -> bool {
+        // ORDERING: A full barrier after the look into the table, which went after the flag was set.
+        self.stopped.fetch_add(0, Full) != 0
+    }
+
+    /// Waits for the client's word about a device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn expect(&self, device: Arc<Stopping>) -> Result {
+        Ok(self.stopping.lock().push(device, GFP_ATOMIC)?)
+    }
+
     /// Closes all devices.
     ///
     /// # Context
     ///
     /// May sleep, until their I/O has ended.
     fn close_all(&self) {
-        let mut open = self.open.lock();
-        let list = core::mem::take(&mut open.list);
-        // Under the lock, or who withdraws a device publishes the others once more: they would be
-        // waited for in vain.
-        drop(self.devices.replace(None));
-        drop(open);
-        for device in list {
+        for device in self.take_all() {
             pr_info_ratelimited!("{}: closed {}\n", *self.name, *device.name);
             drop(device);
         }
@@ -383,6 +421,16 @@ struct Handle {
 }
 
 impl ServiceSession for Handle {
+    fn drain(&self, limit: Deadline) {
+        self.session.watch.disable_sync();
+        // What came before the session was stopped may open a device yet, and finds it stopped.
+        self.session.stop(&self.closers, limit);
+    }
+
+    fn durable_seen(&self, number: u32) {
+        self.session.durable_seen(number);
+    }
+
     fn request(&self, request: Request) {
         match UserMsg::parse(request.user_hdr()) {
             Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, request),

@@ -12,14 +12,19 @@ use crate::{
         Closing,
         Session, //
     },
+    stop, //
 };
 use ibnbd_proto::access::Access;
 use ibtrs_core::convert;
 use ibtrs_proto::text;
+use ibtrs_server::Drain;
 use kernel::{
     prelude::*,
     str::CString,
-    sync::Arc, //
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
 };
 use kx::{
     blk::BlockDevice,
@@ -37,7 +42,14 @@ use kx::{
 /// The device `ctl`, and the folder of exports below it, as long as this lives.
 pub(crate) struct Control {
     exports: Arc<Exports>,
-    ctl: Option<Device<&'static ()>>,
+    server: Arc<ServerControl>,
+    ctl: Option<Device<Arc<ServerControl>>>,
+}
+
+/// What an operator may have the server do, for the files of `ctl`.
+pub(crate) struct ServerControl {
+    /// From when it listens.
+    stop: SetOnce<Drain>,
 }
 
 impl Control {
@@ -48,13 +60,25 @@ impl Control {
     /// `ENOMEM`.
     pub(crate) fn new(exports: &Arc<Exports>) -> Result<Self> {
         let class = Class::new(c"ibnbd-server")?;
-        let ctl = Device::new(&class, fmt!("ctl"), &(), &[])?;
+        let server = Arc::new(
+            ServerControl {
+                stop: SetOnce::new(),
+            },
+            GFP_KERNEL,
+        )?;
+        let ctl = Device::new(&class, fmt!("ctl"), server.clone(), &CTL_FILES)?;
         let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
         exports.set_folder(Some(folder));
         Ok(Self {
             exports: exports.clone(),
+            server,
             ctl: Some(ctl),
         })
+    }
+
+    /// The server listens, so that it can be drained.
+    pub(crate) fn listens(&self, drain: Drain) {
+        self.server.stop.populate(drain);
     }
 }
 
@@ -141,6 +165,29 @@ pub(crate) struct View {
     /// As the client named it.
     pub(crate) name: CString,
     pub(crate) access: Access,
+}
+
+/// The files: `ctl/`.
+static CTL_FILES: [Attr<Arc<ServerControl>>; 1] = [Attr::rw(
+    c"drain",
+    |server: &ServerControl, buf| {
+        let drained = server.stop.as_ref().is_some_and(Drain::is_drained);
+        buf.line(fmt!("{}", u8::from(drained)))
+    },
+    store_drain,
+)];
+
+/// Drains the server, or ends that.
+fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
+    let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
+    let drain = ctx.data().stop.as_ref().ok_or(EAGAIN)?;
+    if on == 1 {
+        pr_info!("drained by a user: no session is taken\n");
+        return stop::stop(drain, "draining");
+    }
+    pr_info!("sessions are taken again\n");
+    drain.resume();
+    Ok(())
 }
 
 /// The files: `.../devices/<device>/sessions/<session>/`.

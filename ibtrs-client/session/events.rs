@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notices of the server for the users of a session, and uevents that report whether the server can
-//! be reached.
+//! What the server tells the users of a session, and uevents that report whether the server can be
+//! reached.
 //!
 //! Sending a uevent waits for other senders, and these may wait for memory, which may wait for one
 //! of our disks. So a worker sends it, for which nothing else waits.
 
 use super::Session;
-use ibtrs_core::steps;
+use ibtrs_core::{
+    convert,
+    steps, //
+};
+use ibtrs_proto::imm::Imm;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -28,15 +32,24 @@ pub(super) struct Notices {
     waiting: SpinLockIrq<Waiting>,
 }
 
+/// What the server has told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// Something about what the number stands for has changed.
+    Changed(u32),
+    /// What the number stands for is durable; by a path of that attempt.
+    Durable { epoch: u32, number: u32 },
+}
+
 struct Waiting {
-    numbers: [u32; MAX],
+    told: [Told; MAX],
     count: usize,
 }
 
 impl Notices {
     pub(super) fn new() -> impl PinInit<Self> {
         let waiting = Waiting {
-            numbers: [0; MAX],
+            told: [Told::Changed(0); MAX],
             count: 0,
         };
         pin_init!(Self {
@@ -44,24 +57,24 @@ impl Notices {
         })
     }
 
-    fn add(&self, number: u32) {
+    fn add(&self, told: Told) {
         let mut waiting = self.waiting.lock();
         let count = waiting.count;
-        let known = waiting.numbers.iter().take(count).any(|n| *n == number);
+        let known = waiting.told.iter().take(count).any(|other| *other == told);
         if known {
             return;
         }
-        if let Some(place) = waiting.numbers.get_mut(count) {
-            *place = number;
+        if let Some(place) = waiting.told.get_mut(count) {
+            *place = told;
             waiting.count += 1;
         }
     }
 
-    fn take(&self) -> Option<u32> {
+    fn take(&self) -> Option<Told> {
         let mut waiting = self.waiting.lock();
         let last = waiting.count.checked_sub(1)?;
         waiting.count = last;
-        waiting.numbers.get(last).copied()
+        waiting.told.get(last).copied()
     }
 }
 
@@ -72,8 +85,38 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
-        self.notices.add(number);
+        self.notices.add(Told::Changed(number));
         self.notice.enqueue(self.clone());
+    }
+
+    /// The server says, by a path of attempt `epoch`, that everything about a number is durable.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn durable(self: &Arc<Self>, epoch: u32, number: u32) {
+        self.notices.add(Told::Durable { epoch, number });
+        self.notice.enqueue(self.clone());
+    }
+
+    /// Hands that on, and tells the server. If the attempt is no longer connected, it may have been
+    /// one of an earlier session generation, whose numbers mean nothing; then the server goes
+    /// without an answer.
+    fn note_durable(&self, epoch: u32, number: u32) {
+        let via = self.with_multipath(|multipath| {
+            let mut paths = multipath.paths.iter();
+            paths.find(|path| path.attempt.epoch == epoch).cloned()
+        });
+        let Some(via) = via.flatten() else { return };
+        self.session_events.durable(number);
+        if let Err(error) = via.send_imm(Imm::DurableSeen(number)) {
+            // The server asks again.
+            kx::pr_info_ratelimited!(
+                "{}: cannot answer the server ({})\n",
+                self.name(),
+                convert::errno(error).as_str()
+            );
+        }
     }
 }
 
@@ -82,8 +125,11 @@ impl WorkItem<{ crate::session::work::NOTICE }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some(number) = this.notices.take() {
-            this.session_events.notice(number);
+        while let Some(told) = this.notices.take() {
+            match told {
+                Told::Changed(number) => this.session_events.notice(number),
+                Told::Durable { epoch, number } => this.note_durable(epoch, number),
+            }
         }
     }
 }

@@ -105,6 +105,17 @@ impl Device {
         self.show_locked(inner);
     }
 
+    /// The server is being stopped, and has flushed the device, if the number is that of this one:
+    /// its next cache generation means no loss.
+    pub(crate) fn durable(&self, number: u32) {
+        let mut inner = self.inner.lock();
+        // Else the number is none of this session generation.
+        let open = inner.standing == Standing::Open;
+        if open && notice_number(inner.rsp.device_id) == number {
+            inner.cache.durable();
+        }
+    }
+
     /// The server's write cache was lost. Programs that wrote and did not flush must not take their
     /// data for durable.
     pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {

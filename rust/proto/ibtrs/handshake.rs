@@ -73,6 +73,8 @@ pub struct ReqExt {
     /// The client takes answers that leave the key of a chunk as it was, see
     /// [`Imm::IoRspSameKey`](crate::imm::Imm::IoRspSameKey).
     pub same_key: bool,
+    /// The client takes note of what is durable, see [`Imm::Durable`](crate::imm::Imm::Durable).
+    pub durable: bool,
 }
 
 /// The fields that a server with extensions adds to its acceptance, in reserved bytes; only for a
@@ -91,6 +93,7 @@ pub const MAX_EPOCH: u32 = (1 << 27) - 1;
 const EXT_SEND_IMM: u8 = 1;
 const EXT_NOTICES: u8 = 2;
 const EXT_SAME_KEY: u8 = 4;
+const EXT_DURABLE: u8 = 8;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +132,8 @@ impl ConnReq {
                 let send_imm = if ext.send_imm { EXT_SEND_IMM } else { 0 };
                 let notices = if ext.notices { EXT_NOTICES } else { 0 };
                 let same_key = if ext.same_key { EXT_SAME_KEY } else { 0 };
-                w.u8(send_imm | notices | same_key);
+                let durable = if ext.durable { EXT_DURABLE } else { 0 };
+                w.u8(send_imm | notices | same_key | durable);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -193,6 +197,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         send_imm: flags & EXT_SEND_IMM != 0,
         notices: flags & EXT_NOTICES != 0,
         same_key: flags & EXT_SAME_KEY != 0,
+        durable: flags & EXT_DURABLE != 0,
     }))
 }
 

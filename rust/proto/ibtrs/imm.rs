@@ -18,8 +18,10 @@ const FENCE: u32 = 3;
 const FENCE_DONE: u32 = 4;
 const NOTICE: u32 = 5;
 const IO_RSP_SAME_KEY: u32 = 6;
+const DURABLE: u32 = 7;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
+const DURABLE_SEEN: u32 = 10;
 
 const FENCE_DRAIN: u32 = 1 << 27;
 
@@ -103,6 +105,11 @@ pub enum Imm {
     /// Server to client, connection 0: a notice about the object with this number (28 bits), which
     /// the layers above understand. Extension.
     Notice(u32),
+    /// Server to client, connection 0: everything that this session has answered, and will answer,
+    /// about what the number stands for (28 bits) is durable. Extension.
+    Durable(u32),
+    /// The answer to [`Imm::Durable`], with the same number: the client has taken note.
+    DurableSeen(u32),
     /// "Are you there?", both directions, connection 0.
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
@@ -126,6 +133,8 @@ impl Imm {
             Imm::Fence(fence) => typed(FENCE, fence.encode()),
             Imm::FenceDone(fence) => typed(FENCE_DONE, fence.encode()),
             Imm::Notice(number) => typed(NOTICE, notice_number(number)),
+            Imm::Durable(number) => typed(DURABLE, notice_number(number)),
+            Imm::DurableSeen(number) => typed(DURABLE_SEEN, notice_number(number)),
             Imm::Heartbeat => typed(HB_MSG, 0),
             Imm::HeartbeatAck => typed(HB_ACK, 0),
             Imm::Unknown(raw) => raw,
@@ -141,8 +150,12 @@ impl Imm {
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
             | Imm::Unknown(_) => true,
-            Imm::FenceDone(_) | Imm::Notice(_) | Imm::Heartbeat | Imm::HeartbeatAck => cid == 0,
-            Imm::IoReq { .. } | Imm::Fence(_) => false,
+            Imm::FenceDone(_)
+            | Imm::Notice(_)
+            | Imm::Durable(_)
+            | Imm::Heartbeat
+            | Imm::HeartbeatAck => cid == 0,
+            Imm::IoReq { .. } | Imm::Fence(_) | Imm::DurableSeen(_) => false,
         }
     }
 
@@ -161,6 +174,8 @@ impl Imm {
             FENCE => Imm::Fence(Fence::decode(payload)),
             FENCE_DONE => Imm::FenceDone(Fence::decode(payload)),
             NOTICE => Imm::Notice(payload),
+            DURABLE => Imm::Durable(payload),
+            DURABLE_SEEN => Imm::DurableSeen(payload),
             HB_MSG => Imm::Heartbeat,
             HB_ACK => Imm::HeartbeatAck,
             _ => Imm::Unknown(raw),

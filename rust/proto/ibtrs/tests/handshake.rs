@@ -79,26 +79,31 @@ fn servers_keep_to_what_servers_say() {
         Imm::IoRsp { id: 5, errno: 0 },
         Imm::IoRspInv { id: 5, errno: 0 },
         Imm::IoRspSameKey { id: 5, errno: 0 },
-        Imm::Unknown(0x7000_0000),
+        Imm::Unknown(0xB000_0000),
     ] {
         assert!(answer.is_from_server(0) && answer.is_from_server(7));
     }
     for service in [
         Imm::FenceDone(fence),
         Imm::Notice(3),
+        Imm::Durable(3),
         Imm::Heartbeat,
         Imm::HeartbeatAck,
     ] {
         assert!(service.is_from_server(0) && !service.is_from_server(1));
     }
-    for client in [Imm::IoReq { payload: 1 }, Imm::Fence(fence)] {
+    for client in [
+        Imm::IoReq { payload: 1 },
+        Imm::Fence(fence),
+        Imm::DurableSeen(3),
+    ] {
         assert!(!client.is_from_server(0) && !client.is_from_server(1));
     }
 }
 
 #[test]
 fn unknown_immediates_are_kept() {
-    for kind in [7u32, 10, 11, 12, 13, 14, 15] {
+    for kind in [11u32, 12, 13, 14, 15] {
         let raw = (kind << 28) | 0x0123_4567;
         assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
         assert_eq!(Imm::decode(raw).encode(), raw);
@@ -260,6 +265,7 @@ fn extensions_golden() {
             send_imm: true,
             notices: false,
             same_key: false,
+            durable: false,
         }),
     };
     let b = req.encode();
@@ -271,6 +277,9 @@ fn extensions_golden() {
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     told.ext.as_mut().unwrap().same_key = true;
     assert_eq!(told.encode()[44..48], [1, 1, 7, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().durable = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 15, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {
@@ -324,6 +333,10 @@ fn notices_golden() {
     // A longer number is told by its lower bits.
     assert_eq!(Imm::Notice(0xFABC_DEF1).encode(), 0x5ABC_DEF1);
     assert_eq!(Imm::decode(0x5ABC_DEF1), Imm::Notice(0x0ABC_DEF1));
+    assert_eq!(Imm::Durable(0xFABC_DEF1).encode(), 0x7ABC_DEF1);
+    assert_eq!(Imm::decode(0x7ABC_DEF1), Imm::Durable(0x0ABC_DEF1));
+    assert_eq!(Imm::DurableSeen(0xFABC_DEF1).encode(), 0xAABC_DEF1);
+    assert_eq!(Imm::decode(0xAABC_DEF1), Imm::DurableSeen(0x0ABC_DEF1));
     assert_eq!(notice_number(0xFABC_DEF1), 0x0ABC_DEF1);
 }
 

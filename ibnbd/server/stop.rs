@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stops the server so that its clients lose nothing: on unloading, before a reboot, and when an
+//! operator drains it.
+//!
+//! A session that is stopped serves nothing any more. For each of its devices a worker of its own
+//! waits until the requests in service have ended, flushes the disk, and has the client told that
+//! everything is durable. So a client need not fail a flush when the disk comes back with another
+//! cache generation ([`ibnbd_proto::unflushed`]). All of that ends after `stop_timeout_s`; what was
+//! not said by then counts as lost, as after a power cut.
+//!
+//! Contexts: *may sleep*, where nothing else is said.
+
+use crate::{
+    device::Opened,
+    param,
+    session::{
+        OpenDevice,
+        Session, //
+    },
+};
+use ibtrs_core::convert;
+use ibtrs_proto::imm::notice_number;
+use ibtrs_server::{
+    Deadline,
+    Drain, //
+};
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+use kx::{
+    pr_err_ratelimited,
+    pr_warn_ratelimited,
+    reboot::RebootHandler,
+    sync::{
+        Completion,
+        PercpuEnd, //
+    },
+    work::Queue, //
+};
+
+/// How often it is looked whether the requests of a device have ended.
+const LOOK_MS: i64 = 5;
+/// When the client is told again that has not answered.
+const AGAIN_MS: u32 = 200;
+
+/// Drains the server, as long as `stop_timeout_s` allows; `why` is for the log.
+///
+/// # Errors
+///
+/// Those of [`Drain::drain`].
+pub(crate) fn stop(drain: &Drain, why: &'static str) -> Result {
+    let limit_ms = param::stop_timeout_s.get().saturating_mul(1000);
+    drain.drain(limit_ms).inspect_err(|_| {
+        pr_warn!(
+            "{}: disks have requests in service still after stop_timeout_s\n",
+            why
+        );
+    })
+}
+
+/// Stops the server when it is dropped.
+pub(crate) struct Stop(pub(crate) Drain);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        // Whoever drops the listener waits for the rest.
+        let _ = stop(&self.0, "unloading");
+    }
+}
+
+/// Stops the server before the machine goes.
+pub(crate) struct BeforeReboot(pub(crate) Drain);
+
+impl RebootHandler for BeforeReboot {
+    fn reboot(&self) {
+        let _ = stop(&self.0, "reboot");
+    }
+}
+
+/// A device that is being stopped.
+#[pin_data]
+pub(crate) struct Stopping {
+    /// What the client knows it by.
+    number: u32,
+    name: CString,
+    /// The client has heard that it is durable.
+    #[pin]
+    seen: Completion,
+    /// Its worker has said all that it will.
+    #[pin]
+    over: Completion,
+}
+
+impl Session {
+    /// Stops the session, until `limit` at the latest.
+    pub(crate) fn stop(self: &Arc<Self>, closers: &Queue, limit: Deadline) {
+        let devices = self.take_all();
+        let mut stopping = KVec::new();
+        for device in devices {
+            match Stopping::begin(self, device, closers, limit) {
+                // Without room for it nobody waits for its worker, nor hears the client.
+                Ok(this) => drop(stopping.push(this, GFP_KERNEL)),
+                Err(error) => pr_err_ratelimited!(
+                    "{}: a device cannot be stopped in good order ({}): its client counts as lost what it has not flushed\n",
+                    self.name(),
+                    convert::errno(error).as_str()
+                ),
+            }
+        }
+        for device in &stopping {
+            if device.over.wait_timeout(limit.left_ms().max(1)).is_err() {
+                pr_err_ratelimited!(
+                    "{}: {} is not flushed after stop_timeout_s: the client counts as lost what it has not flushed\n",
+                    self.name(),
+                    *device.name
+                );
+            }
+        }
+    }
+
+    /// The client has heard that a device is durable.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn durable_seen(&self, number: u32) {
+        let stopping = self.stopping.lock();
+        for device in stopping.iter().filter(|device| device.number == number) {
+            device.seen.complete_all();
+        }
+    }
+}
+
+impl Stopping {
+    /// Has a worker stop the device.
+    fn begin(
+        session: &Arc<Session>,
+        device: OpenDevice,
+        closers: &Queue,
+        limit: Deadline,
+    ) -> Result<Arc<Self>> {
+        let OpenDevice {
+            id,
+            name,
+            _dir: dir,
+            device,
+            ..
+        } = device;
+        drop(dir);
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                number: notice_number(id),
+                name,
+                seen <- Completion::new(),
+                over <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        session.expect(this.clone())?;
+        let (stopping, session) = (this.clone(), session.clone());
+        let end = device.end();
+        closers.spawn(GFP_KERNEL, move || {
+            if end.access().writes() {
+                stopping.settle(&session, &end, limit);
+            }
+            // The device is free when the session is told to have gone, if that is not too late.
+            drop(end);
+            stopping.over.complete_all();
+            drop(session);
+        })?;
+        Ok(this)
+    }
+
+    /// Makes the device durable, and says so.
+    fn settle(&self, session: &Session, device: &PercpuEnd<Opened>, limit: Deadline) {
+        while !device.is_over() {
+            if limit.has_passed() {
+                return;
+            }
+            fsleep(Delta::from_millis(LOOK_MS));
+        }
+        if let Err(error) = device.bdev().flush() {
+            pr_err_ratelimited!(
+                "{}: {} cannot be flushed ({}): the client counts as lost what it has not flushed\n",
+                session.name(),
+                *self.name,
+                convert::errno(error).as_str()
+            );
+            return;
+        }
+        while session.tell_durable(self.number) {
+            let pause = limit.left_ms().min(AGAIN_MS);
+            if self.seen.wait_timeout(pause.max(1)).is_ok() {
+                return;
+            }
+            if limit.has_passed() {
+                pr_warn_ratelimited!(
+                    "{}: the client does not answer that {} is flushed\n",
+                    session.name(),
+                    *self.name
+                );
+                return;
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Tells the client that a device is durable; returns whether there is any point in it.
+    fn tell_durable(&self, number: u32) -> bool {
+        match &*self.notices.lock() {
+            Some(notices) => !matches!(notices.durable(number), Err(ENOTCONN)),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Drains the server before it is stopped, so that its clients lose nothing.
+//!
+//! No session comes any more. Each that is there ends the requests in service, and the service makes
+//! durable what it has answered and tells the client ([`ServiceSession::drain`]); then its paths are
+//! closed. A client takes that for the loss of all paths, tries to connect again, and holds its I/O
+//! meanwhile. The next session that it gets is another one, also from this server.
+//!
+//! [`ServiceSession::drain`]: crate::ServiceSession::drain
+
+use crate::{
+    server::Server,
+    session::Session, //
+};
+use kernel::{
+    alloc::flags::GFP_NOWAIT,
+    prelude::*,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+};
+
+/// How often it is looked whether the sessions have gone.
+const LOOK_MS: i64 = 10;
+/// What the paths may take to be closed once the time is over.
+const CLOSE_MS: u32 = 2000;
+
+/// A moment by which something is to be done.
+#[derive(Clone, Copy)]
+pub struct Deadline {
+    from: Instant<Monotonic>,
+    limit_ms: u32,
+}
+
+impl Deadline {
+    /// So many milliseconds from now.
+    pub fn in_ms(limit_ms: u32) -> Self {
+        Self {
+            from: Instant::now(),
+            limit_ms,
+        }
+    }
+
+    /// Returns how many milliseconds are left; none if it has passed.
+    pub fn left_ms(self) -> u32 {
+        let passed = u32::try_from(self.from.elapsed().as_millis()).unwrap_or(u32::MAX);
+        self.limit_ms.saturating_sub(passed)
+    }
+
+    /// Says whether it has passed.
+    pub fn has_passed(self) -> bool {
+        self.left_ms() == 0
+    }
+}
+
+/// Drains a server, or has it take sessions again.
+#[derive(Clone)]
+pub struct Drain {
+    server: Arc<Server>,
+}
+
+impl Drain {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        Self { server }
+    }
+
+    /// Drains all sessions, and takes none until [`Drain::resume`]. Returns when all have gone, or
+    /// two seconds after `limit_ms` milliseconds: then disks have requests in service still.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if a session has not gone in time; its paths are being closed.
+    pub fn drain(&self, limit_ms: u32) -> Result {
+        let _one = self.server.draining.lock();
+        let limit = Deadline::in_ms(limit_ms);
+        let mut sessions = self.server.sessions.lock();
+        // Whoever looks for a session under the lock from now on is refused.
+        sessions.drained = true;
+        for session in &sessions.list {
+            let (this, last) = (session.clone(), session.clone());
+            // Without memory it is closed as if the link were lost: its client may find something
+            // unflushed.
+            let spawned = self
+                .server
+                .slow
+                .spawn(GFP_NOWAIT, move || this.drain(limit));
+            if spawned.is_err() {
+                last.close();
+            }
+        }
+        drop(sessions);
+        let end = Deadline::in_ms(limit_ms.saturating_add(CLOSE_MS));
+        while !self.server.sessions.lock().list.is_empty() {
+            if end.has_passed() {
+                return Err(ETIMEDOUT);
+            }
+            fsleep(Delta::from_millis(LOOK_MS));
+        }
+        Ok(())
+    }
+
+    /// Takes sessions again, unless the server is being unloaded.
+    ///
+    /// # Context
+    ///
+    /// May sleep, as long as the server is being drained.
+    pub fn resume(&self) {
+        let _one = self.server.draining.lock();
+        self.server.sessions.lock().drained = false;
+    }
+
+    /// Says whether the server is drained, or about to be.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn is_drained(&self) -> bool {
+        self.server.sessions.lock().drained
+    }
+}
+
+impl Session {
+    /// Has the service finish with the session, and closes its paths.
+    fn drain(&self, limit: Deadline) {
+        if let Some(upper) = self.upper.as_ref() {
+            upper.drain(limit);
+        }
+        self.close();
+    }
+}
