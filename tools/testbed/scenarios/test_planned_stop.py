@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A server is stopped on purpose: its machine is rebooted, its modules are exchanged, or an
+operator drains it.  Clients wait, and nothing fails or is lost."""
+
+import subprocess
+from pathlib import Path
+
+import durable
+import fsload
+import pytest
+
+from testbed import blockdev
+from testbed.lab import wait_for
+
+pytestmark = [pytest.mark.fast, pytest.mark.long]
+
+SESSION = "/sys/class/ibtrs-client/demo"
+DRAIN = "/sys/class/ibnbd-server/ctl/drain"
+BLOCKS = 256
+SIZE_MB = 16
+# The modules to be exchanged; the client's guest has its own.
+SERVER_MODULES = "busybox rmmod ibnbd_server ibtrs_server"
+
+
+def patient(client) -> None:
+    client.run(f"cd {SESSION} && echo 600 > queue_timeout_s && echo 1000 > hb_interval_ms && "
+               "echo 2 > hb_missed_max && echo 500 > reconnect_delay_ms")
+
+
+def flush(disk: str) -> str:
+    return f"dd if=/dev/zero of=/dev/{disk} bs=4k count=1 oflag=direct conv=notrunc,fsync status=none"
+
+
+def start_writer(client, path: str):
+    client.push("/tmp/durable.py", Path(durable.__file__).read_text())
+    return client.start(f"python3 /tmp/durable.py {path} {BLOCKS}")
+
+
+def lost(client) -> str:
+    """What the client says of losses."""
+    return client.run("dmesg | grep 'has lost its cache' || true; cat /sys/block/ibnbd*/ibnbd/cache_lost | grep 1 || true")
+
+
+@pytest.mark.kills
+def test_a_reboot_of_the_server_loses_nothing(pair, stack):
+    """The server's disks are files, written by way of its page cache, which a reboot loses as a
+    power cut does: `reboot -f` writes nothing back."""
+    image = pair.folder / "disk.img"
+    with open(image, "wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
+              "losetup /dev/loop1 /mnt/disk/1")
+    device = pair.server.add_disk(image)
+    pair.server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
+                    f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
+                    f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
+                    "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
+                    + export.format(device))
+    blockdev.load(pair, stack)
+    for device in ("/dev/loop0", "/dev/loop1"):
+        pair.client.run(stack.map_device(device))
+    patient(pair.client)
+    # Never flushed by the client.
+    pair.client.run("dd if=/dev/urandom of=/tmp/written bs=64k count=16 status=none && "
+                    "dd if=/tmp/written of=/dev/ibnbd1 bs=64k oflag=direct status=none")
+    holder = pair.client.start("{ echo open; sleep 3000; } < /dev/ibnbd1")
+    wait_for(lambda: "open" in holder.text, 30, "the disk is open")
+    writer = start_writer(pair.client, stack.disk)
+    wait_for(lambda: min(durable.known(writer.text).flushed) > BLOCKS // 4, 300, "a quarter is written")
+    before = pair.server
+    rebooting = before.start("busybox reboot -f")
+    wait_for(lambda: not before.alive, 60, "the server has gone")
+    assert rebooting.status is None
+
+    pair.reboot("server", [image])
+    pair.server.run(export.format("/dev/vda"))
+    assert writer.running
+    pair.server.run(stack.load_server())
+    writer.wait(300)
+    assert durable.known(writer.text).flushed == [BLOCKS] * durable.THREADS
+    pair.client.run("dd if=/dev/ibnbd1 bs=64k iflag=direct status=none | cmp - /tmp/written")
+    pair.client.run(flush("ibnbd1"))
+    assert lost(pair.client) == ""
+
+    # The server's words held for that reboot only: a power cut is one as before.
+    pair.client.run("dd if=/tmp/written of=/dev/ibnbd1 bs=64k oflag=direct status=none")
+    pair.server.kill()
+    pair.reboot("server", [image])
+    pair.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}")
+    pair.client.wait_until("dmesg | grep -q 'ibnbd1: the server has lost its cache'", 240)
+    pair.client.run(f"! {flush('ibnbd1')} 2> /dev/null")
+    holder.kill()
+    for number in (0, 1):
+        pair.client.run(stack.unmap(number))
+    pair.server.run("rmmod ibnbd_server && losetup -D && umount /mnt/disk")
+
+
+@pytest.mark.links(2)
+def test_modules_are_exchanged_under_load(pair, stack):
+    """One disk with a file system in use, another that fio writes to, flushes and reads back."""
+    server, client = pair
+    for name, size_mb in (("nullb0", 64), ("nullb1", 32)):
+        server.null_blk(name, size_mb)
+    blockdev.load(pair, stack)
+    client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=/dev/nullb0" > {stack.map_file} && '
+               f"{stack.map_device('/dev/nullb1')}")
+    patient(client)
+    client.push("/tmp/fsload.py", Path(fsload.__file__).read_text())
+    client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk && "
+               "mkdir /mnt/disk/files")
+    files = client.start("python3 /tmp/fsload.py /mnt/disk/files 7")
+    verify = client.start("fio --name=w --filename=/dev/ibnbd1 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
+                          "--ioengine=io_uring --size=16m --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=8 "
+                          "--rate_iops=150 --output-format=terse")
+    for _ in range(3):
+        done = files.text.count("\n")
+        wait_for(lambda before=done: files.text.count("\n") > before, 120, "there is load")
+        server.run(f"{SERVER_MODULES} && {stack.load_server()}")
+        wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    assert files.running
+    client.run("touch /mnt/disk/stop")
+    verify.wait(600)
+    assert files.wait(240).strip("0123456789\n") == ""
+    client.run("cd / && sha256sum -c --quiet /mnt/disk/files.sums", timeout=240)
+    client.run("umount /mnt/disk && fsck.ext4 -fn /dev/ibnbd0")
+    assert lost(client) == ""
+    # The server has said each time that nothing was missing.
+    assert server.run("dmesg | grep -E 'not flushed|cannot be flushed|does not answer' || true") == ""
+
+
+def test_a_server_is_drained_and_goes_on(pair, stack):
+    server, client = pair
+    device = blockdev.map_new(pair, stack, size_mb=32)
+    patient(client)
+    assert server.run(f"cat {DRAIN}") == "0"
+    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
+                        "--ioengine=io_uring --size=8m --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=8 "
+                        "--rate_iops=300 --output-format=terse")
+    for _ in range(3):
+        blockdev.wait_for_reads(client, stack, 0)
+        client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 50 ]")
+        server.run(f"echo 1 > {DRAIN} && cat {DRAIN} | grep -qx 1")
+        # Nobody uses the disk, nor can a client come.
+        assert not blockdev.is_taken(server, device)
+        assert server.run("ls /sys/class/ibtrs-server /sys/class/ibnbd-server/ctl/devices") == (
+            "/sys/class/ibnbd-server/ctl/devices:\n\n/sys/class/ibtrs-server:")
+        # What is drained already is drained at once.
+        server.run(f"echo 1 > {DRAIN}")
+        wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
+        assert load.running
+        for word in ("2", "yes", "''"):
+            server.run(f"! echo {word} > {DRAIN} 2> /dev/null")
+        server.run(f"echo 0 > {DRAIN} && cat {DRAIN} | grep -qx 0")
+        wait_for(lambda: blockdev.connected(client) == 1, 60, "the client is back")
+    load.wait(300)
+    assert lost(client) == ""
+    # A drained server can be unloaded, and comes back as one that is not.
+    server.run(f"echo 1 > {DRAIN} && {SERVER_MODULES} && {stack.load_server()}")
+    client.run(flush("ibnbd0"))
+    assert server.run(f"cat {DRAIN}") == "0"
+
+
+def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
+    server, client = pair
+    server.null_blk("nullb0", SIZE_MB)
+    server.null_blk("nullb1", SIZE_MB)
+    server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table "
+               f"'0 {SIZE_MB << 11} linear /dev/nullb0 0'")
+    server.run(f"{stack.load_server()} stop_timeout_s=3")
+    client.run(stack.load_client())
+    for device in ("/dev/dm-0", "/dev/nullb1"):
+        client.run(stack.map_device(device))
+    patient(client)
+    client.run("for number in 0 1; do dd if=/dev/urandom of=/dev/ibnbd$number bs=4k count=1 oflag=direct status=none; done")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    writer = client.start(flush("ibnbd0"))
+    client.wait_until("[ $(awk '{ print $1 }' /sys/block/ibnbd0/inflight) -gt 0 ] || "
+                      "[ $(awk '{ print $2 }' /sys/block/ibnbd0/inflight) -gt 0 ]")
+    began = server.uptime()
+    assert "timed out" in server.run(f"echo 1 > {DRAIN}", check=False).lower()
+    assert server.uptime() - began < 15
+    said = server.run("dmesg")
+    assert "demo: /dev/dm-0 is not flushed after stop_timeout_s: the client counts as lost" in said
+    # The other disk is not to blame.
+    assert "/dev/nullb1 is not flushed" not in said and "/dev/nullb1 cannot" not in said
+    assert writer.running
+    server.run(f"dmsetup resume --noudevsync stuck && echo 1 > {DRAIN} && echo 0 > {DRAIN}")
+    writer.wait(120)
+    for number in (0, 1):
+        client.run(f"{flush(f'ibnbd{number}')} && {stack.unmap(number)}")
+    server.run(f"{SERVER_MODULES} && dmsetup --noudevrules --noudevsync remove stuck")
+
+
+@pytest.mark.links(2)
+def test_requests_take_other_paths_than_a_drained_one(pair, stack):
+    _, client = pair
+    blockdev.map_two_paths(pair, stack)
+    patient(client)
+    first, second = client.run(f"ls -d {SESSION}/paths/*").split()
+
+    def counted(path: str) -> list[int]:
+        return [int(word) for word in client.run(f"cat {path}/stats/rdma").split()]
+
+    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randrw --bs=4k --iodepth=8 --direct=1 "
+                        "--ioengine=io_uring --size=16m --time_based --runtime=600 --rate_iops=100 "
+                        "--output-format=terse")
+    for policy in ("round-robin", "min-inflight", "min-latency"):
+        client.run(f"echo {policy} > {SESSION}/mp_policy")
+        for drained, other in ((first, second), (second, first)):
+            client.run(f"echo 1 > {drained}/drain && cat {drained}/drain | grep -qx 1")
+            wait_for(lambda path=drained: counted(path)[4] == 0, 60, "nothing is in flight on the path")
+            before, busy = counted(drained), counted(other)
+            wait_for(lambda path=other, done=busy: counted(path)[2] > done[2] + 20, 60, "the other path has them")
+            assert counted(drained) == before
+            assert client.run(f"cat {drained}/state") == "connected"
+            client.run(f"echo 0 > {drained}/drain")
+    # Rather a drained path than none; and it stays one that is when it is connected anew.
+    client.run(f"echo 1 > {first}/drain && echo 1 > {second}/disconnect")
+    before = counted(first)
+    wait_for(lambda: counted(first)[2] > before[2] + 20, 60, "the drained path has them")
+    client.run(f"echo 1 > {first}/reconnect && echo 1 > {second}/reconnect && cat {first}/drain | grep -qx 1")
+    wait_for(lambda: counted(first)[4] == 0, 60, "nothing is in flight on the path")
+    before = counted(first)
+    assert load.running
+    wait_for(lambda done=counted(second): counted(second)[2] > done[2] + 20, 60, "the other path has them")
+    assert counted(first) == before
+    load.kill()
