@@ -38,16 +38,25 @@ use kx::{
 /// The connected paths.
 pub(crate) struct Multipath {
     pub(crate) paths: KVec<Arc<PathConn>>,
+    /// Those of them that take requests only if no other one does.
+    drained: PathSet,
     /// The generation that I/O must be built for; it says as well whether I/O may be
     /// submitted, not administrative messages only.
     pub(crate) generation: Generation,
 }
 
-/// Paths that have refused a request, by their index.
-#[derive(Default)]
-struct Tried(u128);
+/// Some of the paths, by their index.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct PathSet(u128);
 
-impl Tried {
+impl PathSet {
+    const NONE: Self = Self(0);
+
+    /// Returns those that are in one of the sets.
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     fn add(&mut self, at: usize) {
         // There are at most as many paths as bits.
         self.0 |= 1u128.checked_shl(at as u32).unwrap_or(0);
@@ -64,12 +73,23 @@ impl Multipath {
     pub(crate) const fn new() -> Self {
         Self {
             paths: KVec::new(),
+            drained: PathSet::NONE,
             generation: Generation(Phase::NONE),
         }
     }
 
+    /// Looks which of the paths are drained.
+    pub(crate) fn find_drained(&mut self) {
+        self.drained = PathSet::NONE;
+        for (at, path) in self.paths.iter().enumerate() {
+            if path.attempt.path.is_drained() {
+                self.drained.add(at);
+            }
+        }
+    }
+
     /// Sends a request by the path that the policy chooses; by another one if
-    /// that refuses.
+    /// that refuses. Paths that are drained come last.
     ///
     /// # Errors
     ///
@@ -84,11 +104,16 @@ impl Multipath {
     ) -> Result<&PathConn, (Error, IoHandle)> {
         let policy = settings.policy();
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
-        let mut tried = Tried::default();
+        let mut tried = PathSet::NONE;
+        let mut avoided = self.drained;
         loop {
-            let at = self.choose(policy, round_robin, &tried);
+            let at = self.choose(policy, round_robin, &tried.or(avoided));
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
-                return Err((ENOTCONN, io));
+                if avoided == PathSet::NONE {
+                    return Err((ENOTCONN, io));
+                }
+                avoided = PathSet::NONE;
+                continue;
             };
             match path.submit(&req, io) {
                 Ok(()) => return Ok(path),
@@ -107,7 +132,7 @@ impl Multipath {
         self.paths.iter().map(|path| path.poll(cid)).sum()
     }
 
-    fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &Tried) -> Option<usize> {
+    fn choose(&self, policy: Policy, round_robin: &RoundRobin, tried: &PathSet) -> Option<usize> {
         let count = self.paths.len();
         if count <= 1 {
             return (count == 1 && !tried.has(0)).then_some(0);

@@ -114,6 +114,8 @@ pub struct Path {
     nr_attempts: Atomic<u32>,
     /// A server has accepted it once.
     accepted: AtomicFlag,
+    /// Requests take other paths, if there are some.
+    drained: AtomicFlag,
     /// Counters.
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
@@ -200,6 +202,7 @@ impl Path {
                 previous: Atomic::new(0),
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
+                drained: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),

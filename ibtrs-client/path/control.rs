@@ -13,7 +13,13 @@ use ibtrs_proto::fsm::client_path::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// How often a server may answer a user's wish to reconnect with a reset: it does
@@ -125,6 +131,35 @@ impl Path {
             Err(error) if error != EALREADY => Err(error),
             _ => self.wait_closed(),
         }
+    }
+
+    /// Moves the session's requests to other paths, or ends that. As long as there is another path
+    /// that is connected and not drained, this one takes none; those in flight end as they
+    /// would. It stays connected.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn set_drained(&self, on: bool) {
+        // ORDERING: It is read when the set of paths is made anew, under the lock of that.
+        if self.drained.xchg(on, Full) == on {
+            return;
+        }
+        self.session.drained_changed();
+        pr_info!(
+            "{}: {}\n",
+            self.log(),
+            if on {
+                "drained by a user: requests take other paths"
+            } else {
+                "takes requests again"
+            }
+        );
+    }
+
+    /// Returns whether the path takes requests only if no other one does.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained.load(Relaxed)
     }
 
     /// Closes the path, and takes it out of the session. Before it goes `unlink`

@@ -106,6 +106,7 @@ impl Session {
         }
         drop(multipath);
         change(&mut next.paths);
+        next.find_drained();
         next.generation = self.failover.lock().generation();
         paths.spare = self.multipath.replace(Some(next));
         if let Some(old) = &mut paths.spare {
@@ -191,6 +192,15 @@ impl Session {
         }
         paths.room = room;
         Ok(())
+    }
+
+    /// A path was drained, or is so no longer.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn drained_changed(&self) {
+        self.swap(&mut self.paths.lock(), |_| ());
     }
 
     /// The server no longer knows the connected paths.

@@ -28,7 +28,7 @@ use kx::{
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
 /// The files.
-pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 11] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -39,6 +39,11 @@ pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
         c"disconnect",
         |_path: &Path, buf| usage(buf, "disconnect"),
         store_disconnect,
+    ),
+    Attr::rw(
+        c"drain",
+        |path: &Path, buf| buf.line(fmt!("{}", u8::from(path.is_drained()))),
+        store_drain,
     ),
     Attr::rw(
         c"remove_path",
@@ -100,6 +105,12 @@ fn store_reconnect(path: Ctx<'_>, input: &[u8]) -> Result {
 fn store_disconnect(path: Ctx<'_>, input: &[u8]) -> Result {
     one(input)?;
     path.data().disconnect()
+}
+
+fn store_drain(path: Ctx<'_>, input: &[u8]) -> Result {
+    let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
+    path.data().set_drained(on == 1);
+    Ok(())
 }
 
 fn store_remove_path(mut ctx: Ctx<'_>, input: &[u8]) -> Result {
