@@ -21,6 +21,8 @@ pub enum Task {
     Set,
     /// A device was to be taken from a client.
     Close,
+    /// A server was to be drained.
+    Drain,
     /// Something else.
     Other,
 }
@@ -97,6 +99,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/operators-guide.md for the ranges"),
     advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/operators-guide.md for the values"),
     advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
+    advice(Task::Drain, Errno::ETIMEDOUT, "a disk has requests in service still, so that its clients may find something lost", "see the kernel's lines for the disk; the server is drained when it has ended them"),
 ];
 
 /// What is to be said of an error of a task: of its own, or what the number means in general.

@@ -4,6 +4,9 @@
 
 mod tree;
 
+use std::thread;
+use std::time::Duration;
+
 use assert_cmd::Command;
 use ibnbd_host::document;
 use serde::de::DeserializeOwned;
@@ -385,6 +388,17 @@ fn commands_write_to_their_files() {
             "1",
         ),
         (
+            &["path", "drain", "t", "10.0.2.2", "--undo"],
+            &format!("{path}/drain"),
+            "0",
+        ),
+        (&["drain"], "/sys/class/ibnbd-server/ctl/drain", "1"),
+        (
+            &["drain", "--undo"],
+            "/sys/class/ibnbd-server/ctl/drain",
+            "0",
+        ),
+        (
             &["policy", "s", "min-latency"],
             "/sys/class/ibtrs-client/s/mp_policy",
             "min-latency",
@@ -424,6 +438,51 @@ fn commands_write_to_their_files() {
         .text("/sys/class/ibnbd-server/ctl/devices/sda/sessions/u/force_close")
         .starts_with("Usage"));
     assert_eq!(good(&tree, &["policy", "t"]), "min-inflight\n");
+}
+
+#[test]
+fn a_path_is_drained_when_its_last_request_has_ended() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let path = |session: &str, n: usize| {
+        format!("/sys/class/ibtrs-client/{session}/paths/ip:10.0.{n}.2@ip:10.0.{n}.1")
+    };
+    let rdma = format!("{}/stats/rdma", path("s", 1));
+    thread::scope(|scope| {
+        let drained = scope.spawn(|| run(&tree, &["path", "drain", "s", "10.0.1.1"]));
+        thread::sleep(Duration::from_millis(600));
+        assert!(!drained.is_finished(), "one is in flight");
+        assert_eq!(tree.text(&format!("{}/drain", path("s", 1))), "1");
+        tree.file(&rdma, "10 40960 20 81920 0 2\n");
+        let ran = drained.join().unwrap();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(!ran.err.contains("warning"), "{}", ran.err);
+    });
+    assert!(good(&tree, &["show", "s/10.0.1.1", "-o", "json"]).contains("\"drained\": true"));
+    // The other path is the last one that takes requests: they do not end by its being drained.
+    let ran = run(&tree, &["path", "drain", "s", "10.0.2.1"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.err.contains("no other path takes requests"),
+        "{}",
+        ran.err
+    );
+    // Nor does it help that a path is there which is not connected.
+    let ran = run(&tree, &["path", "drain", "t", "10.0.3.1"]);
+    assert!(
+        ran.err.contains("no other path takes requests"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_drained_server_is_a_finding() {
+    let tree = Tree::new();
+    tree.server("/x");
+    assert!(!run(&tree, &["check"]).out.contains("drained"));
+    tree.file("/sys/class/ibnbd-server/ctl/drain", "1\n");
+    assert!(run(&tree, &["check"]).out.contains("ibnbd drain --undo"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ const DEFAULTS: [(&str, &str); 8] = [
 ];
 
 /// Parameters that the server's modules take where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 14] = [
+const PARAMETERS: [(&str, &str, &str); 15] = [
     ("ibtrs_server", "max_chunk_size", "135168"),
     ("ibtrs_server", "sess_queue_depth", "512"),
     ("ibtrs_server", "always_invalidate", "Y"),
@@ -40,6 +40,7 @@ const PARAMETERS: [(&str, &str, &str); 14] = [
     ("ibnbd_server", "dev_search_path", ""),
     ("ibnbd_server", "max_devices", "256"),
     ("ibnbd_server", "allow_rt_prio", "N"),
+    ("ibnbd_server", "stop_timeout_s", "30"),
 ];
 
 /// Which disks are written.

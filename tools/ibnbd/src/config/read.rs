@@ -17,7 +17,13 @@ use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
-const SERVER: [&str; 4] = ["dev_search_path", "port_nr", "max_devices", "allow_rt_prio"];
+const SERVER: [&str; 5] = [
+    "dev_search_path",
+    "port_nr",
+    "max_devices",
+    "allow_rt_prio",
+    "stop_timeout_s",
+];
 const TRANSPORT: [&str; 10] = [
     "max_chunk_size",
     "sess_queue_depth",

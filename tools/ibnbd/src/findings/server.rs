@@ -5,7 +5,7 @@
 use ibnbd_proto::path::holds_every_device;
 
 use super::{Finding, Severity};
-use crate::family::Side;
+use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
 use crate::model::Machine;
@@ -19,6 +19,11 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
         Some(path) => of_folder(root, machine, &path),
         None => Vec::new(),
     };
+    let drain = format!("{}/drain", Family::Ibnbd.control(Side::Server));
+    if root.read(&drain).is_ok_and(|text| text.trim() == "1") {
+        let what = "the server is drained: no client can come";
+        found.push(Finding::new(Severity::Warning, what, "ibnbd drain --undo"));
+    }
     if host::parameter(root, "ibtrs_server", "always_invalidate").as_deref() == Some("N") {
         let what = "always_invalidate=N: a client can change what it writes while that is written";
         let remedy = "load ibtrs_server without it, unless all clients are trusted";

@@ -135,6 +135,9 @@ pub struct Path {
     pub latency_ns: Option<u64>,
     /// Why it was lost, or could not be connected, the last time.
     pub last_error: Option<String>,
+    /// Whether requests take it only if no other path does; clients only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub drained: Option<bool>,
     /// What it has counted; where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats: Option<PathStats>,
@@ -313,6 +316,10 @@ fn path(
         last_error: client
             .then(|| reader.get_if_any(&file("last_error")))
             .flatten(),
+        drained: (client && family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file("drain")))
+            .flatten()
+            .map(|text| text == "1"),
         name,
         stats: None,
     })

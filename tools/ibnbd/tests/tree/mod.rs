@@ -136,6 +136,7 @@ impl Tree {
                     ("cur_latency", "120500 ns\n"),
                     ("last_error", error),
                     ("disconnect", "Usage: echo 1 > disconnect\n"),
+                    ("drain", "0\n"),
                     ("reconnect", "Usage: echo 1 > reconnect\n"),
                     ("remove_path", "Usage: echo 1 > remove_path\n"),
                     ("stats/rdma", "10 40960 20 81920 1 2\n"),
@@ -157,6 +158,7 @@ impl Tree {
                 ("dev_search_path", &format!("{search_path}\n")),
                 ("max_devices", "256\n"),
                 ("allow_rt_prio", "N\n"),
+                ("stop_timeout_s", "30\n"),
             ],
         );
         self.files(
@@ -167,7 +169,8 @@ impl Tree {
                 ("always_invalidate", "Y\n"),
             ],
         );
-        self.folder("/sys/class/ibnbd-server/ctl/devices")
+        self.file("/sys/class/ibnbd-server/ctl/drain", "0\n")
+            .folder("/sys/class/ibnbd-server/ctl/devices")
             .folder("/sys/class/ibtrs-server")
     }
 

@@ -133,6 +133,12 @@ pub(crate) enum Command {
         /// Only from that session
         session: Option<String>,
     },
+    /// Stops this server in good order, so that clients lose nothing; they wait until it is undone
+    Drain {
+        /// Takes clients again
+        #[arg(long)]
+        undo: bool,
+    },
     /// Says in one line how things are, for monitoring
     #[command(
         after_help = "Exit status: 0 OK, 1 WARNING (a path is lost), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module)."
@@ -336,6 +342,14 @@ pub(crate) enum PathCommand {
     Reconnect(PathOf),
     /// Disconnects a path, until it is reconnected
     Disconnect(PathOf),
+    /// Moves the requests of a path to the others, and waits until none is in flight on it
+    Drain {
+        #[command(flatten)]
+        of: PathOf,
+        /// Lets it take requests again
+        #[arg(long)]
+        undo: bool,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `path add`, `remove`, `reconnect` and `disconnect`.
+//! `path add`, `remove`, `reconnect`, `disconnect` and `drain`.
+
+use std::thread;
+use std::time::Duration;
 
 use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find;
-use ibnbd_host::model::{Machine, Session};
+use ibnbd_host::model::{Machine, Path, PathState, Session};
+use ibnbd_host::value;
 
 use super::{map, Done};
 use crate::act;
@@ -17,9 +21,13 @@ pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
     context.need(Side::Client)?;
     match command {
         PathCommand::Add { session, path } => add(context, session, path),
-        PathCommand::Remove(of) => write(context, of, "remove_path", "remove"),
-        PathCommand::Reconnect(of) => write(context, of, "reconnect", "connect"),
-        PathCommand::Disconnect(of) => write(context, of, "disconnect", "disconnect"),
+        PathCommand::Remove(of) => write(context, of, "remove_path", "remove", "1"),
+        PathCommand::Reconnect(of) => write(context, of, "reconnect", "connect", "1"),
+        PathCommand::Disconnect(of) => write(context, of, "disconnect", "disconnect", "1"),
+        PathCommand::Drain { of, undo: true } => {
+            write(context, of, "drain", "let requests take", "0")
+        }
+        PathCommand::Drain { of, undo: false } => drain(context, of),
     }
 }
 
@@ -65,7 +73,39 @@ pub(super) fn remove(context: &Context, path: &ibnbd_host::Path) -> Result<(), F
     )
 }
 
-fn write(context: &Context, of: &PathOf, file: &str, verb: &str) -> Done {
+/// How often it is looked whether requests are in flight.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn drain(context: &Context, of: &PathOf) -> Done {
+    write(context, of, "drain", "drain", "1")?;
+    let machine = context.machine();
+    let session = session(&machine, &of.session)?;
+    let path =
+        find::path_of(session, &of.path).map_err(|why| Failure::unclear("path", &of.path, &why))?;
+    let takes = |other: &&Path| {
+        other.name != path.name
+            && other.state == PathState::Connected
+            && other.drained != Some(true)
+    };
+    if session.paths.iter().find(takes).is_none() {
+        eprintln!("ibnbd: warning: no other path takes requests: they go on by this one");
+        return Ok(0);
+    }
+    let file = format!("{}/stats/rdma", path.folder());
+    // A path that goes meanwhile has none.
+    let in_flight = || {
+        let text = context.root.read(&file).ok()?;
+        value::traffic(&text)?.in_flight
+    };
+    act::patiently("see the last requests of the path end", || {
+        while in_flight().is_some_and(|count| count > 0) {
+            thread::sleep(LOOK);
+        }
+    });
+    Ok(0)
+}
+
+fn write(context: &Context, of: &PathOf, file: &str, verb: &str, text: &str) -> Done {
     let machine = context.machine();
     let session = session(&machine, &of.session)?;
     let path =
@@ -76,7 +116,7 @@ fn write(context: &Context, of: &PathOf, file: &str, verb: &str) -> Done {
         Task::Path,
         &what,
         &format!("{}/{file}", path.folder()),
-        "1",
+        text,
     )?;
     Ok(0)
 }

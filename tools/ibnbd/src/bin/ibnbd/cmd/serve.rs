@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `clients`, `disconnect` and `close`.
+//! `clients`, `disconnect`, `close` and `drain`.
 
 use ibnbd_host::advice::Task;
 use ibnbd_host::document::{Client, Clients, FORMAT};
@@ -106,5 +106,16 @@ pub(super) fn close(context: &Context, device: &str, session: Option<&str>) -> D
             "1",
         )?;
     }
+    Ok(0)
+}
+
+pub(super) fn drain(context: &Context, undo: bool) -> Done {
+    context.need(Side::Server)?;
+    let (what, text) = match undo {
+        false => ("drain the server", "1"),
+        true => ("let clients come again", "0"),
+    };
+    let file = format!("{}/drain", Family::Ibnbd.control(Side::Server));
+    act::write(context, Task::Drain, what, &file, text)?;
     Ok(0)
 }
