@@ -84,6 +84,7 @@ CLIENT_PATH = {
     "state": File(0o444, r"(connected|disconnected)\n"),
     "reconnect": _usage("reconnect"),
     "disconnect": _usage("disconnect"),
+    "drain": _number(0, 1, 0),
     "remove_path": _usage("remove_path"),
     # Empty before the first connection.
     "hca_name": File(0o444, r"\w*\n"),
@@ -149,6 +150,10 @@ DISK = {
     "wwid": File(0o444, "ibnbd-demo-dev-nullb0\n"),
 }
 
+SERVER_CONTROL = {
+    "drain": _number(0, 1, 0),
+}
+
 EXPORT = {
     "read_only": File(0o444, "0\n"),
     "access_mode": File(0o444, "rw\n"),
@@ -167,6 +172,7 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "server": ({}, SERVER_PATH),
     "control": (CONTROL, {}),
     "disk": (DISK, {}),
+    "server_control": (SERVER_CONTROL, {}),
     "export": (EXPORT, {}),
     "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT), {}),
     "ibtrs_server": (_parameters(
@@ -174,7 +180,8 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
         max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT), {}),
     "ibnbd_server": (_parameters(
-        port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]"), {}),
+        port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
+        stop_timeout_s=COUNT), {}),
 }
 
 # How the documents call the folder of each kind, and those of its paths.
@@ -183,6 +190,7 @@ DOCUMENTED = {
     "server": ("/sys/class/ibtrs-server/<session>", "paths/<client@server>"),
     "control": ("/sys/class/ibnbd-client/ctl", ""),
     "disk": ("/sys/block/ibnbd<N>/ibnbd", ""),
+    "server_control": ("/sys/class/ibnbd-server/ctl", ""),
     "export": ("/sys/class/ibnbd-server/ctl/devices/<device>/sessions/<session>", ""),
     "ibtrs_client": ("/sys/module/ibtrs_client/parameters", ""),
     "ibtrs_server": ("/sys/module/ibtrs_server/parameters", ""),
@@ -250,8 +258,8 @@ def unknown(folder: str, kind: str) -> list[str]:
     """The files of a folder that nothing is known about."""
     known, found = {name for names in KINDS[kind] for name in names}, []
     for base, folders, names in os.walk(folder):
-        # The device core's.
-        folders[:] = [name for name in folders if name not in ("power", "subsystem")]
+        # The device core's, and what has a kind of its own.
+        folders[:] = [name for name in folders if name not in ("power", "subsystem", "devices")]
         for name in names:
             short = os.path.relpath(f"{base}/{name}", folder)
             short = re.sub(r"^paths/[^/]+/", "", short)

@@ -32,7 +32,7 @@ EXPORT = "/sys/class/ibnbd-server/ctl/devices/nullb0/sessions/demo"
 PARAMETERS = "/sys/module/{0}/parameters"
 # The folders of each side that sysfs_walk.py knows, as it wants them.
 OF_CLIENT = f"client={CLIENT} disk={DISK} control={CONTROL}"
-OF_SERVER = f"server={SERVER} export={EXPORT}"
+OF_SERVER = f"server={SERVER} server_control=/sys/class/ibnbd-server/ctl export={EXPORT}"
 
 
 @pytest.fixture
