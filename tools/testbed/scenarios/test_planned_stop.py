@@ -38,7 +38,7 @@ def start_writer(client, path: str):
 
 def lost(client) -> str:
     """What the client says of losses."""
-    return client.run("dmesg | grep 'has lost its cache' || true; cat /sys/block/ibnbd*/ibnbd/cache_lost | grep 1 || true")
+    return client.run("dmesg | grep 'has lost its write cache' || true; cat /sys/block/ibnbd*/ibnbd/cache_lost | grep 1 || true")
 
 
 @pytest.mark.kills
@@ -88,7 +88,7 @@ def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     pair.server.kill()
     pair.reboot("server", [image])
     pair.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}")
-    pair.client.wait_until("dmesg | grep -q 'ibnbd1: the server has lost its cache'", 240)
+    pair.client.wait_until("dmesg | grep -q 'ibnbd1: the server has lost its write cache'", 240)
     pair.client.run(f"! {flush('ibnbd1')} 2> /dev/null")
     holder.kill()
     for number in (0, 1):
