@@ -215,11 +215,12 @@ def test_requests_take_other_paths_than_a_drained_one(pair, stack):
             assert counted(drained) == before
             assert client.run(f"cat {drained}/state") == "connected"
             client.run(f"echo 0 > {drained}/drain")
-    # Rather a drained path than none; and it stays one that is when it is connected anew.
+    # Rather a drained path than none; and it stays one that is when it connects again.
     client.run(f"echo 1 > {first}/drain && echo 1 > {second}/disconnect")
     before = counted(first)
     wait_for(lambda: counted(first)[2] > before[2] + 20, 60, "the drained path has them")
     client.run(f"echo 1 > {first}/reconnect && echo 1 > {second}/reconnect && cat {first}/drain | grep -qx 1")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     wait_for(lambda: counted(first)[4] == 0, 60, "nothing is in flight on the path")
     before = counted(first)
     assert load.running
