@@ -49,6 +49,8 @@ use kx::{
 const LOOK_MS: i64 = 5;
 /// When the client is told again that has not answered.
 const AGAIN_MS: u32 = 200;
+/// How long a client may take to answer; its machine may be dead.
+const ANSWER_MS: u32 = 10_000;
 
 /// Drains the server, as long as `stop_timeout_s` allows; `why` is for the log.
 ///
@@ -195,6 +197,8 @@ impl Stopping {
             );
             return;
         }
+        // Nothing holds up a client that lives.
+        let limit = Deadline::in_ms(limit.left_ms().min(ANSWER_MS));
         while session.tell_durable(self.number) {
             let pause = limit.left_ms().min(AGAIN_MS);
             if self.seen.wait_timeout(pause.max(1)).is_ok() {
