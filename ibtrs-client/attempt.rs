@@ -276,7 +276,7 @@ impl Attempt {
         self.progress.notify_all();
     }
 
-    /// Its worker is about to leave.
+    /// The worker of the attempt is about to leave.
     pub(crate) fn set_ended(&self) {
         self.setup.lock().connecting = false;
         self.progress.notify_all();

@@ -134,7 +134,7 @@ pub(crate) struct Chunk {
     pub(crate) invalidated: bool,
     /// The path has the number for it, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
-    /// It counts as in service.
+    /// The chunk counts as in service.
     pub(crate) counted: bool,
 }
 

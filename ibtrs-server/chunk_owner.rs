@@ -120,7 +120,7 @@ impl ChunkOwners {
 
 /// The result of a claim.
 pub(crate) enum Claim {
-    /// It may be served.
+    /// The request may be served.
     Serve(KBox<Chunk>),
     /// It waits until another path is done with the number; or its path is being
     /// closed, and it was dropped.
@@ -246,7 +246,7 @@ impl Session {
             return;
         };
         let Some(mut chunk) = slot.take_waiting() else {
-            // It is put there before the word names it.
+            // The request is stored before the word names it.
             warn_on!(true);
             return self.release(path.tag, buf_id);
         };
@@ -275,7 +275,7 @@ impl WorkItem for Session {
             let Some((tag, buf_id)) = woken else {
                 return;
             };
-            // Its path is not gone before its waiting requests are over.
+            // A path outlives its waiting requests.
             let Some(tag) = PathTag::new(tag) else {
                 continue;
             };

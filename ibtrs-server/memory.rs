@@ -38,7 +38,7 @@ const MAX_REMEMBERED: usize = 1024;
 /// The use that an address makes of the server.
 struct Account {
     addr: Addr,
-    /// Its paths, in whatever state.
+    /// Its paths, in any state.
     paths: u32,
     /// Paths that are not complete.
     attempts: u32,

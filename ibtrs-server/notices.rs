@@ -21,7 +21,7 @@ use kernel::{
 
 /// Sends notices to a client that takes them.
 ///
-/// It keeps the session, so that the service has to drop it when the session has gone
+/// It keeps a reference to the session, so the service has to drop it when the session has gone
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
 pub struct Notices {
     session: Arc<Session>,

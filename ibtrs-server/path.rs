@@ -99,7 +99,7 @@ struct Fsm {
     todo: Steps<Actions>,
     /// The client's message with the session's name, until it is handled.
     info: Option<Info>,
-    /// It has come: the client has done its part.
+    /// The INFO request has arrived: the client has done its part.
     informed: bool,
 }
 

@@ -77,7 +77,7 @@ fn start<R: Send + 'static>(
     )?;
     let worker = task.clone();
     queue.spawn(GFP_KERNEL, move || {
-        // It is the only one.
+        // This is the only reference.
         let _ = worker.result.put(func());
         worker.done.complete_all();
     })?;

@@ -140,7 +140,7 @@ struct Inner {
     /// When it was found to be closed.
     since: Instant<Monotonic>,
     last_error: Option<Error>,
-    /// It was closed for good.
+    /// The device was closed for good.
     closed: bool,
 }
 
@@ -440,7 +440,7 @@ impl Device {
         let mut delay = if self.io.transport().is_connected() {
             RETRY.delay_ms(inner.attempts, kx::random::next_u32())
         } else {
-            // It is asked when the session comes back.
+            // The server is asked when the session is connected again.
             u32::MAX
         };
         if inner.standing == Standing::Reopening {

@@ -2,11 +2,10 @@
 
 //! Fair shares of a session that several disks use.
 //!
-//! A disk that is alone in its session submits all its requests. While another disk is in
-//! use, it keeps no more requests in flight than [`Window`] allows. The others wait here in
-//! the order in which they came, and not in front of everything else in the queues of
-//! connections, links and the server. Waiting requests keep their tags, of which the block
-//! layer gives each disk a fair part.
+//! A disk that is alone in its session submits all its requests. While another disk is in use, it
+//! keeps no more requests in flight than [`Window`] allows. The others wait here in the order of
+//! their arrival, instead of delaying all other requests in the queues of connections, links and
+//! the server. Waiting requests keep their tags, of which the block layer gives each disk its part.
 //!
 //! Contexts: *any* but hardirq, where nothing else is said.
 
@@ -128,9 +127,9 @@ impl Admission {
 
 /// The decision about a request.
 pub(crate) enum Entry {
-    /// It is to be submitted now.
+    /// The request is to be submitted now.
     Go(Request<Queue>),
-    /// It waits, see [`FairShare::next`].
+    /// The request waits, see [`FairShare::next`].
     Waits,
 }
 

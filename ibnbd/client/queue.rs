@@ -316,7 +316,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     };
     let mut rq = match io.downcast::<Request<Queue>>() {
         Ok(rq) => rq,
-        // It is what was submitted, but to end it is right in any case.
+        // The handle is that of the request, but ending it is right in any case.
         Err(io) => {
             io.done(Err(error));
             return Outcome::Elsewhere;

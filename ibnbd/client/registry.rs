@@ -85,11 +85,11 @@ pub(crate) struct SessionRef {
 
 /// Why there is no session.
 pub(crate) enum NoSession {
-    /// It does not exist, and there is no path to make one.
+    /// The session does not exist, and no path was given to open one.
     NoPath,
-    /// It belongs to another network namespace.
+    /// The session belongs to another network namespace.
     Foreign,
-    /// It exists, and has queues for I/O that is polled, or is to have some.
+    /// The session exists, and has poll queues, or is to have some.
     Polled,
     /// A signal came (`EINTR`); those of [`Session::open`].
     Failed(Error),

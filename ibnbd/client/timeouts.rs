@@ -22,7 +22,7 @@ use kernel::{
 
 /// The request has ended.
 const ENDED: u32 = u32::MAX;
-/// It was cancelled, and has not ended.
+/// The request was cancelled, and has not ended.
 const CANCELLED: u32 = u32::MAX - 1;
 
 /// The requests of a disk that take too long.

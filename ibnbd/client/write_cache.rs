@@ -29,7 +29,8 @@ const REPORTED: u32 = 2;
 
 /// The writes of a disk that the server has answered, as far as it could lose them.
 ///
-/// It has a cache line for itself, as what all requests look at else does not change.
+/// It has a cache line of its own, because the fields around it are read by all requests and do not
+/// change.
 #[repr(align(64))]
 pub(crate) struct WriteCache {
     /// A [`Record`].

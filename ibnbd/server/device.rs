@@ -48,7 +48,7 @@ pub(crate) struct Opened {
     /// As it was when the device was opened: some of it may change, such as the name of
     /// the file behind a loop device.
     identity: Identity,
-    /// It is another one after this machine was booted, and after the disk was away.
+    /// The generation changes when this machine is booted, and when the disk was away.
     cache_run: Identity,
     /// The size that the client was told last, in sectors.
     reported: Atomic<u64>,
@@ -189,7 +189,7 @@ fn part_of(bdev: &BlockDevice, kind: &[u8], id: &[u8]) -> Identity {
     match (bdev.partition(), bdev.partition_uuid()) {
         (0, _) => of(&[]),
         (_, Some(uuid)) => of(uuid),
-        // Its number tells it from the others of a disk that is known.
+        // The partition's number tells it from the others of a known disk.
         (number, None) if !id.is_empty() => of(&[number]),
         _ => Identity::UNKNOWN,
     }

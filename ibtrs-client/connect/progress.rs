@@ -40,7 +40,7 @@ pub(super) enum Stage {
     AddrResolved,
     RouteResolved,
     Established,
-    /// It was, and the connection manager has ended it.
+    /// The connection was established, and the connection manager has ended it.
     Ended,
 }
 
@@ -193,7 +193,7 @@ impl RemovalHandler for Removal {
         // ORDERING: The work takes the lock under which something of the attempt is kept.
         self.0.disposable.store(true, Relaxed);
         self.0.error(fmt!("the RDMA device goes away"));
-        // It may be an attempt that is over.
+        // The event may be of an attempt that is over.
         self.0.path.release_soon();
     }
 }

@@ -90,7 +90,7 @@ impl Session {
     /// Publishes a snapshot that `change` was applied to; when this returns, no
     /// submitter uses a path that it removed.
     fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
-        // It is always there, but to look is easier than to prove it.
+        // It is always there, but checking is easier than proving that.
         let Some(mut next) = paths.spare.take() else {
             return;
         };

@@ -191,7 +191,7 @@ impl Session {
     /// `EINVAL` out of range.
     pub fn set_queue_timeout_s(self: &Arc<Self>, s: u32) -> Result {
         self.settings.queue_timeout_s.set(s)?;
-        // It looks for itself how much time is left.
+        // The work computes the time that is left.
         self.expiry.modify(self.clone(), 0);
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An I/O handed to a transport that does not care who asked for it.
+//! An I/O of any origin, handed to a transport.
 //!
 //! [`IoHandle`] is an owned I/O with its type erased: it names the memory of the data, and is ended
 //! exactly once. It wraps a block request, or a [`SyncIo`] that a thread waits for. Creating one

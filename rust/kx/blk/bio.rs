@@ -2,9 +2,8 @@
 
 //! I/O to block devices without allocation.
 //!
-//! A [`BioTable`] has a number of slots, each with room for one I/O: the bio,
-//! its one segment, and a value of the user's, which names the device and the
-//! memory and is told of the end.
+//! A [`BioTable`] has a number of slots, each with room for one I/O: the bio, its one segment, and
+//! a value of the user's, which names the device and the memory and is notified of the end.
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 

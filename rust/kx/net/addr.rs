@@ -2,8 +2,8 @@
 
 //! Socket addresses.
 //!
-//! Here they are the bytes that C sees, put together and taken apart at offsets that are checked
-//! against C's.
+//! They are kept as the bytes that C sees, written and read at offsets that are checked against
+//! C's.
 //!
 //! C headers: [`include/linux/socket.h`](srctree/include/linux/socket.h),
 //! [`include/rdma/ib.h`](srctree/include/rdma/ib.h)

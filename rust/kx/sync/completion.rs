@@ -2,8 +2,7 @@
 
 //! Waiting for one event, with time-outs.
 //!
-//! [`kernel::sync::Completion`] waits without a limit; this one adds limits, signals and
-//! repeated use.
+//! [`kernel::sync::Completion`] waits without a limit; this one adds limits and signals.
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
 
