@@ -28,8 +28,8 @@
 //!
 //! # I/O to other disks
 //!
-//! Open a [`BlockDevice`], make a [`BioTable`] with as many slots as there are I/Os
-//! at a time, and [`submit`](BioTable::submit) to it what implements [`BioOwner`].
+//! Open a [`BlockDevice`], make a [`BioTable`] with as many slots as there are I/Os at a time, and
+//! [`submit`](BioTable::submit) a [`BioOwner`] for each I/O.
 //!
 //! Not supported: zones, integrity data, passthrough requests, `queue_rqs`,
 //! budgets, media events, ioctls.

@@ -91,8 +91,8 @@ pub unsafe trait Io: Send + Sized + 'static {
         false
     }
 
-    /// Tells those who wait for the I/O that it has failed. It has no memory any
-    /// more then, and [`Self::done`] still follows.
+    /// Ends the I/O with an error for its users. It has no memory any more then, and [`Self::done`]
+    /// still follows.
     ///
     /// # Context
     ///
@@ -234,8 +234,8 @@ impl IoHandle {
         unsafe { (self.vtable.is_cancelled)(self.raw) }
     }
 
-    /// Tells those who wait for the I/O that it has failed, before it ends: from
-    /// now on it carries no data. For the same I/O this may be called again.
+    /// Ends the I/O with an error for its users, before it ends itself: from now on it carries no
+    /// data. May be called again for the same I/O.
     ///
     /// # Context
     ///
@@ -384,7 +384,7 @@ impl SyncIo {
         }
     }
 
-    /// Returns what the I/O brought.
+    /// Returns the data of the I/O.
     ///
     /// # Errors
     ///

@@ -32,14 +32,14 @@
 //!
 //! # Owners are dropped
 //!
-//! What is registered with the kernel ends when its owner is dropped: disks and [`blk::DiskOwner`],
-//! tag sets, tables of bios, works and queues, classes, devices, directories, links, and
-//! [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's code may
-//! be called as long as one of them exists, so a module that passes an owner to
-//! [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded: there is no
-//! memory error as long as it stays loaded, and nothing but its being loaded prevents one. No
-//! type can ask for that, as forgetting is safe in Rust; the rule is that owners are part of what
-//! the module's own value, or an object that this waits for, drops.
+//! Everything that is registered with the kernel ends when its owner is dropped: disks and
+//! [`blk::DiskOwner`], tag sets, tables of bios, works and queues, classes, devices, directories,
+//! links, and [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's
+//! code may be called as long as one of them exists, so a module that passes an owner to
+//! [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded; there is no
+//! memory error while it stays loaded. No type can enforce that, as forgetting is safe in Rust. The
+//! rule is that every owner is dropped by the module's own value, or by an object that this value
+//! waits for.
 
 pub mod blk;
 pub mod fs;

@@ -62,8 +62,8 @@ impl Drop for NoIo {
     }
 }
 
-/// While it lives, allocations of the current task do not wait for memory, and may take what
-/// the kernel keeps in reserve (`PF_MEMALLOC`).
+/// While it lives, allocations of the current task do not wait for memory, and may take the
+/// kernel's reserves (`PF_MEMALLOC`).
 ///
 /// Only for code that soon frees more memory than it takes, such as connecting to storage that
 /// cannot be written to otherwise, as the kernel's NFS does for swap. The caller has to limit the

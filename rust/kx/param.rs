@@ -59,7 +59,7 @@ pub trait Param: Sync + 'static {
     /// The type's name for `modinfo`.
     const TYPE: &'static str;
 
-    /// Sets the value from what the user wrote.
+    /// Sets the value from the user's text.
     ///
     /// # Errors
     ///

@@ -2,10 +2,9 @@
 
 //! Directories, files and links in sysfs, and classes of devices.
 //!
-//! A table of [`Attr`]s says what the files of one kind of directory are called and which functions
+//! A table of [`Attr`]s has the names of the files of one kind of directory, and the functions that
 //! serve them. A [`Dir`] is a directory below another one, a [`Device`] one of a [`Class`]; both
 //! keep a reference to the data whose functions are called. A [`Link`] points from one to another.
-//! Each is removed from sysfs when it is dropped.
 //!
 //! # Context
 //!

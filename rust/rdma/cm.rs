@@ -159,9 +159,8 @@ impl Context {
 
 /// A connection manager id.
 ///
-/// Dropping it ends what it was doing, refuses a request that was not
-/// accepted, and waits for its handler: it may sleep, and must not happen in
-/// the handler.
+/// Dropping it ends its current operation, refuses a request that was not accepted, and waits for
+/// its handler: it may sleep, and must not happen in the handler.
 ///
 /// # Invariants
 ///

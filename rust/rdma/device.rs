@@ -295,12 +295,12 @@ impl Device {
     }
 }
 
-/// Says how large the pages of regions are, where those of the machine have `page` bytes, and the
+/// Returns the size of a region's pages, where those of the machine have `page` bytes, and the
 /// device knows the powers of two that are bits of `sizes`.
 const fn region_page_bytes(sizes: u64, page: u32) -> u32 {
     /// The smallest that machines and devices have.
     const SMALLEST: u32 = 4096;
-    // Lossless: u32 to u64. A driver that says nothing knows what the machine has.
+    // Lossless: u32 to u64. A driver that reports no sizes supports that of the machine.
     if sizes & page as u64 == 0 && sizes & SMALLEST as u64 != 0 {
         SMALLEST
     } else {

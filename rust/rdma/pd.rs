@@ -160,8 +160,8 @@ impl PinnedDrop for Pd {
 }
 
 impl Pd {
-    /// Says what the driver has kept, if it has. No peer reaches it, as the domain
-    /// has no queue pair any more; the device has the less for others.
+    /// Logs the object that the driver kept, if it did. No peer reaches the object, as the domain
+    /// has no queue pair any more; the device has one less for others.
     fn gave_back(&self, what: &str, error: c_int) {
         if error != 0 {
             pr_warn_ratelimited!(

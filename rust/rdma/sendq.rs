@@ -83,7 +83,7 @@ pub struct Chain<'a, H: Handler> {
 }
 
 impl<H: Handler> Chain<'_, H> {
-    /// Registers what `mr` was last mapped to, under its present keys.
+    /// Registers the memory that `mr` was last mapped to, under its current keys.
     ///
     /// The region must be one of the queue pair's protection domain, and so
     /// outlives it. The caller keeps the memory until the queue pair is closed or

@@ -33,13 +33,13 @@ impl Sge {
         }
     }
 
-    /// Gives what C takes, if the device is the one of that number.
+    /// Returns the C struct, if the device is the one with that number.
     #[inline]
     pub(crate) fn for_device(&self, device: u64) -> Option<bindings::ib_sge> {
         (self.device == device).then_some(self.raw)
     }
 
-    /// Gives what C takes, for a device that is known to be the right one.
+    /// Returns the C struct, for a device that is known to be the right one.
     #[inline]
     pub(crate) fn raw(&self) -> bindings::ib_sge {
         self.raw

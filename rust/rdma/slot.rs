@@ -120,7 +120,7 @@ impl<H: Handler> Slots<H> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, or what an initialiser returned.
+    /// `ENOMEM`, or the error of an initialiser.
     pub fn new<I: PinInit<H::Slot, Error>>(
         count: u32,
         mut init: impl FnMut(u32) -> Result<I>,

@@ -32,7 +32,7 @@ use kernel::{
 /// The holder of a claim on a block device: openers with the same holder share the device, all
 /// others that want it exclusively are kept away.
 ///
-/// Its address is what counts, so it belongs into a `static`.
+/// The address identifies the holder, so it belongs into a `static`.
 pub struct Holder(u8);
 
 impl Holder {

@@ -363,7 +363,7 @@ impl<T: BioOwner> Drop for BioTable<T> {
     }
 }
 
-/// Collects what `f` submits and hands it to the device's driver in one go.
+/// Collects the I/O that `f` submits and hands it to the device's driver in one batch.
 ///
 /// # Context
 ///

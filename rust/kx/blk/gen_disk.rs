@@ -139,7 +139,7 @@ pub(crate) struct DiskData<D: Operations> {
     /// Comes first, as a pointer to it is one to the whole.
     head: Head,
     queue_data: D::QueueData,
-    /// Behind the queue data, which may own what is in its requests.
+    /// After the queue data, which may own objects in its requests.
     tag_set: Arc<TagSet<D>>,
 }
 

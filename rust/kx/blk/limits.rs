@@ -53,7 +53,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Writes what is set here into `raw`, leaves alone what has no field here.
+    /// Writes the limits into `raw`, and leaves all other fields alone.
     pub(crate) fn apply_to(&self, raw: &mut bindings::queue_limits) {
         raw.logical_block_size = self.logical_block_bytes;
         raw.physical_block_size = self.physical_block_bytes;

@@ -46,7 +46,7 @@ pub enum Op {
     Read,
     /// Write data.
     Write,
-    /// Write back what the device has cached.
+    /// Write back the device's cache.
     Flush,
     /// The data is no longer needed.
     Discard,

@@ -50,7 +50,7 @@ impl ModuleMetadata for NoModule {
     const THIS_MODULE: ThisModule = unsafe { ThisModule::from_ptr(core::ptr::null_mut()) };
 }
 
-/// What `map_queues` found.
+/// The result of `map_queues`.
 static MAPPED: Atomic<u32> = Atomic::new(0);
 
 /// A disk that stores nothing, but counts.
@@ -155,7 +155,7 @@ impl Operations for NullDriver {
                 return Ok(());
             }
         }
-        // What the request's last use has left is gone.
+        // Nothing is left of the request's last use.
         if !Self::sg(rq.pdu_mut()).is_empty() {
             disk.miscounts.fetch_add(1, Relaxed);
         }
@@ -230,7 +230,7 @@ impl IoOperations for NullDriver {
     }
 }
 
-/// One I/O of the test, and who waits for it.
+/// One I/O of the test, and the task that waits for it.
 struct TestIo {
     dev: Arc<BlockDevice>,
     buf: Option<(Arc<PageBlock>, usize)>,
@@ -616,7 +616,7 @@ mod suite {
         };
         assert_eq!(rig.io(erase), Err(EOPNOTSUPP));
 
-        // What makes no sense never gets to the block layer.
+        // Invalid I/O never gets to the block layer.
         for spec in [
             BioSpec { bytes: 0, ..PLAIN },
             BioSpec {

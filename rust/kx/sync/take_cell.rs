@@ -33,7 +33,8 @@ const FULL: u32 = 2;
 /// # Invariants
 ///
 /// - `value` is initialised exactly while `state` is [`FULL`].
-/// - Who changed `state` to [`BUSY`] is alone with `value` until he changes it again.
+/// - Only the caller that changed `state` to [`BUSY`] accesses `value`, until it changes `state`
+///   again.
 pub struct TakeCell<T> {
     state: Atomic<u32>,
     value: UnsafeCell<MaybeUninit<T>>,

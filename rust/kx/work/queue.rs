@@ -221,7 +221,7 @@ impl QueueDestroyer {
 
 impl Drop for QueueDestroyer {
     fn drop(&mut self) {
-        // The last reference, so that this waits for what is queued.
+        // The last reference, so this waits for the works that are queued.
         drop(DESTROYER.replace(None));
     }
 }

@@ -51,8 +51,8 @@ pub enum CmEvent<'a> {
     RouteResolved,
     /// The connection is there, with the peer's private data (padded).
     Established(&'a [u8]),
-    /// The peer refused, for the connection manager's reason, with his private
-    /// data if he is the one who did.
+    /// The peer refused, with the connection manager's reason and, if the peer itself refused, its
+    /// private data.
     Rejected(i32, &'a [u8]),
     /// Address, route or connection could not be had, or the id's device or
     /// address changed; why, and the event's name.
@@ -64,7 +64,7 @@ pub enum CmEvent<'a> {
 }
 
 impl CmEvent<'_> {
-    /// Says in words what happened.
+    /// Returns the event in words.
     pub fn as_str(&self) -> &'static CStr {
         match self {
             Self::AddrResolved => c"address resolved",
@@ -149,7 +149,7 @@ unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
     }
 }
 
-/// Returns what the peer said when it refused; nothing if it was not the peer.
+/// Returns the private data of the peer's refusal; nothing if the peer did not refuse itself.
 ///
 /// # Safety
 ///

@@ -105,7 +105,7 @@ impl SendQueue {
         self.credits.completed();
     }
 
-    /// Says what a chain really takes that was announced to take `space`.
+    /// Returns the space that a chain announced as `space` really takes.
     pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
             // A chain has one immediate, which is a message of its own then.
