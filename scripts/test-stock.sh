@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # test-stock.sh [PYTEST-ARGUMENTS]: scenarios on Debian's own kernel, all of them unless
-# some are named; those with no patience for others alone, after the rest.
+# some are named; those that must run alone, after the rest.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -103,7 +103,7 @@ impl Completion {
         timed_out(left == 0)
     }
 
-    /// Like [`Self::wait_timeout`], and gives up when a signal arrives.
+    /// Like [`Self::wait_timeout`], and ends early when a signal arrives.
     ///
     /// # Context
     ///

@@ -172,15 +172,15 @@ impl World<'_> {
                 } if p == path && during(f.at, time, self.now) => {
                     let end = f.at + time;
                     // Without acknowledgements it looks the same as if nothing arrived.
-                    let gives_up = end - self.now > retry;
-                    if gives_up {
+                    let broken = end - self.now > retry;
+                    if broken {
                         way.error = Some(retry);
                     }
                     if dirs & there != 0 {
                         // Sent again until the cut ends, or kept somewhere, or gone.
                         let kept = bits >> 20 & 1 != 0;
                         let late = end + bits % 4000;
-                        let arrives = !gives_up || kept && !cm;
+                        let arrives = !broken || kept && !cm;
                         way.arrival = way.arrival.filter(|_| arrives).map(|t| t.max(late));
                     }
                 }

@@ -350,7 +350,7 @@ impl World<'_> {
         p.inflight -= 1;
     }
 
-    fn give_up(&mut self, path: PathTag) {
+    fn supersede(&mut self, path: PathTag) {
         if let Some(p) = self.server.paths.iter().find(|p| p.tag == path) {
             let attempt = p.attempt;
             self.server_event(attempt, Event::Superseded);
@@ -400,9 +400,9 @@ impl World<'_> {
                 self.server.owners[tag] = next.to_bits();
                 if let Some(d) = displaced {
                     self.drop_waiting(d, tag);
-                    self.give_up(d);
+                    self.supersede(d);
                 }
-                self.give_up(close);
+                self.supersede(close);
             }
             Arrive::Violation => {
                 if self.sch.mode == Mode::Ext {

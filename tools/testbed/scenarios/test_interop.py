@@ -47,8 +47,8 @@ class Session:
         mishaps.make_ready(pair)
         self.device = self.server.null_blk(size_mb=16)
         # Four seconds until silence is noticed, where that can be set.
-        beats = "hb_interval_ms=1000 hb_missed_max=3" if server_stack is OURS else ""
-        self.server.run(f"dmesg -C; modprobe {server_stack.transport('server')} always_invalidate={invalidate} {beats}")
+        timing = "hb_interval_ms=1000 hb_missed_max=3" if server_stack is OURS else ""
+        self.server.run(f"dmesg -C; modprobe {server_stack.transport('server')} always_invalidate={invalidate} {timing}")
         self.server.run(server_stack.load_server())
         self.client.run(client_stack.load_client())
         # Below /dev for our server; mainline's puts its folder and the name together.

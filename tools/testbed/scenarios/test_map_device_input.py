@@ -107,7 +107,7 @@ def test_no_path_is_left_while_it_connects(ready, stack, how):
     mapping = client.start(f'echo "sessname=s path=ip:10.0.1.77 device_path=/dev/nullb0" > {stack.map_file}')
     path = f"{stack.sessions('client')}/s/paths/ip:10.0.1.77"
     client.wait_until(f"[ -e {path} ]")
-    # ENODEV if the mapping has given up, and taken the path along, before it was removed.
+    # ENODEV if the mapping has failed, and removed the path, before this does.
     client.run(f"echo 1 > {path}/{how}", timeout=60, check=False)
     answer = mapping.wait(30, check=False)
     assert os.strerror(errno.ECONNABORTED) in answer
