@@ -88,7 +88,7 @@ def leaves(at: str) -> type[Honest]:
     return Leaves
 
 
-for step in ("connection 0", "connection 1", "connection 2", "INFO"):
+for step in ("connection 0", "connection 1", "connection 2", "INFO", "SESS_INFO", "OPEN"):
     lie(f"disconnected at {step}", leaves(step), lambda v: not_mapped(v))
 
 
