@@ -116,7 +116,7 @@ says_why_not() {
 lose_source() {
 	local release
 	release=$(kernel_like '7\.[^-]*-amd64')
-	inside machine "dkms remove ibtrs/$version -k $release"
+	inside machine "dkms unbuild ibtrs/$version -k $release"
 	# What was made is kept for later, to save the time.
 	mv "$work/machine/var/lib/ibtrs/kernel/$release" "$work/machine/root/made"
 	inside machine "dpkg --purge --force-depends linux-source-$(cut -d. -f1,2 <<<"$release")"
@@ -135,7 +135,7 @@ change_a_symbol() {
 	release=$(kernel_like '7\.[^-]*-amd64')
 	headers=$work/machine/usr/src/linux-headers-$release
 	symbol=$(head -n 1 "$work/machine/var/lib/ibtrs/kernel/$release/symbols")
-	inside machine "dkms remove ibtrs/$version -k $release"
+	inside machine "dkms unbuild ibtrs/$version -k $release"
 	cp "$headers/Module.symvers" "$work/symvers"
 	sed -i "s/\t$symbol\t/\t${symbol}_\t/" "$headers/Module.symvers"
 	[ "$(diff "$headers/Module.symvers" "$work/symvers" | grep -c '^<')" = 1 ]
