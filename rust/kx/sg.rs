@@ -170,7 +170,13 @@ impl SgTable {
         // written to meanwhile, which the callee, in C, allows for. The rest is by this function's
         // contract.
         let copied = unsafe {
-            bindings::sg_copy_from_buffer(self.as_mut_ptr(), self.nents, from.as_ptr().cast(), len)
+            ibtrs_bindings::kx_sg_copy(
+                self.as_mut_ptr().cast(),
+                self.nents,
+                from.as_ptr().cast(),
+                len,
+                false,
+            )
         };
         all_of(len, copied)
     }
@@ -191,7 +197,13 @@ impl SgTable {
         // SAFETY: The table has that many entries, the block at least as many bytes, into which
         // nobody has a reference. The rest is by this function's contract.
         let copied = unsafe {
-            bindings::sg_copy_to_buffer(self.as_mut_ptr(), self.nents, to.as_ptr().cast(), len)
+            ibtrs_bindings::kx_sg_copy(
+                self.as_mut_ptr().cast(),
+                self.nents,
+                to.as_ptr().cast(),
+                len,
+                true,
+            )
         };
         all_of(len, copied)
     }
@@ -214,6 +226,7 @@ fn all_of(len: usize, copied: usize) -> Result {
 #[kernel::macros::kunit_tests(kx_sg)]
 mod tests {
     use super::*;
+    use kernel::page::PAGE_SIZE;
 
     #[test]
     fn empty_list() -> Result {
@@ -238,6 +251,50 @@ mod tests {
         table.clear();
         assert!(table.is_empty());
         Ok(())
+    }
+
+    /// What is one piece of a page is copied in another way than what is not.
+    #[test]
+    fn copies_both_ways() -> Result {
+        let pages = || PageBlock::new(1, crate::mm::Node::ANY);
+        let mut list = KBox::init(SgList::<1>::new(), GFP_KERNEL)?;
+        let table = list.as_table();
+        for (offset, len) in [
+            (0, PAGE_SIZE),
+            (0, 2 * PAGE_SIZE),
+            (512, 1024),
+            (512, PAGE_SIZE),
+            (PAGE_SIZE, PAGE_SIZE),
+        ] {
+            let (data, there, back) = (pages()?, pages()?, pages()?);
+            for at in 0..len {
+                // CAST: Any byte but zero will do.
+                data.copy_in(at, &[(at % 251 + 1) as u8])?;
+            }
+            let memory = data_at(&there, offset).ok_or(EINVAL)?;
+            // SAFETY: The block is in the linear mapping and outlives the table's use; nobody has
+            // a reference to its content.
+            unsafe {
+                table.set_buf(memory, u32::try_from(len)?)?;
+                table.copy_from(&data, len)?;
+                table.copy_to(&back, len)?;
+                assert_eq!(table.copy_to(&back, len + 1), Err(EINVAL));
+            }
+            let (mut sent, mut got) = ([0], [0]);
+            for at in 0..2 * PAGE_SIZE {
+                back.copy_out(at, &mut got)?;
+                data.copy_out(at, &mut sent)?;
+                assert_eq!(got, sent);
+                there.copy_out(at, &mut got)?;
+                assert_eq!(got[0] != 0, at >= offset && at < offset + len);
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a block from `offset` on.
+    fn data_at(block: &PageBlock, offset: usize) -> Option<NonNull<u8>> {
+        NonNull::new(block.as_ptr().wrapping_add(offset))
     }
 
     #[test]

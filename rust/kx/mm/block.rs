@@ -247,7 +247,7 @@ impl PageBlock {
         }
         // SAFETY: `range` checked both sides; blocks own their pages, so that two do not overlap.
         // Nobody has a reference into either.
-        unsafe { ibtrs_bindings::kx_memcpy_shared(to.cast(), from.cast(), len) };
+        unsafe { ibtrs_bindings::kx_copy_shared(to.cast(), from.cast(), len) };
         Ok(())
     }
 
@@ -412,6 +412,39 @@ mod tests {
         assert_eq!(from.copy_to(0, &from, 8, 4), Err(EINVAL));
         assert_eq!(from.copy_to(0, &to, PAGE_SIZE - 3, 4), Err(EINVAL));
         assert_eq!(from.copy_to(PAGE_SIZE - 3, &to, 0, 4), Err(EINVAL));
+        Ok(())
+    }
+
+    /// Whole pages are copied in another way than parts of them.
+    #[test]
+    fn copies_pages_and_parts_of_them() -> Result {
+        let from = PageBlock::new(1, Node::ANY)?;
+        let mut bytes = [0; 3];
+        for at in 0..2 * PAGE_SIZE {
+            // CAST: Any byte will do.
+            from.copy_in(at, &[(at % 251) as u8])?;
+        }
+        for (offset, at, len) in [
+            (0, 0, PAGE_SIZE),
+            (PAGE_SIZE, 0, PAGE_SIZE),
+            (0, PAGE_SIZE, PAGE_SIZE),
+            (1, 0, PAGE_SIZE),
+            (0, 1, PAGE_SIZE),
+            (0, 0, 2 * PAGE_SIZE),
+            (0, 0, PAGE_SIZE - 1),
+        ] {
+            let to = PageBlock::new(1, Node::ANY)?;
+            from.copy_to(offset, &to, at, len)?;
+            for byte in 0..2 * PAGE_SIZE {
+                to.copy_out(byte, &mut bytes[..1])?;
+                let wanted = match byte.checked_sub(at) {
+                    // CAST: As above.
+                    Some(within) if within < len => ((offset + within) % 251) as u8,
+                    _ => 0,
+                };
+                assert_eq!(bytes[0], wanted);
+            }
+        }
         Ok(())
     }
 
