@@ -17,12 +17,18 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     fsm::client_path::State,
-    imm::Imm,
+    imm::{
+        self,
+        Imm, //
+    },
     keys::{
         Bogus,
         Revoked, //
     },
-    msg::RkeyRsp, //
+    msg::{
+        MoreAnswers,
+        RkeyRsp, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -38,7 +44,8 @@ use kx::pr_warn_ratelimited;
 use rdma::{
     qp::{
         Handler,
-        QpRef, //
+        QpRef,
+        QueuePair, //
     },
     recv::{
         Received,
@@ -177,6 +184,21 @@ impl Con {
         }
     }
 
+    /// Handles a message with the answers to several requests, the first of which is in its
+    /// immediate.
+    fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, first: imm::Answer) {
+        let more = match MoreAnswers::decode(message.bytes) {
+            Ok(more) => more,
+            Err(error) => {
+                let what = error.as_str();
+                return self.attempt.breach(fmt!("bad answers: {what}"));
+            }
+        };
+        for answer in Iterator::chain([first].into_iter(), more.iter()) {
+            self.answered(qp, message, true, (answer.id, answer.errno));
+        }
+    }
+
     /// Handles a message without immediate.
     fn plain(&self, message: &Received<'_>) -> Repost {
         if message.invalidated.is_some() {
@@ -222,6 +244,9 @@ impl Handler for Con {
                 self.answered(&qp, &message, false, (id, errno));
             }
             Imm::IoRspSameKey { id, errno } => self.answered(&qp, &message, true, (id, errno)),
+            Imm::IoRspMore { id, errno } => {
+                self.all_answered(&qp, &message, imm::Answer { id, errno })
+            }
             Imm::Heartbeat => {
                 if let Err(error) = send_imm(&qp, Imm::HeartbeatAck) {
                     self.attempt.error(fmt!(
@@ -257,7 +282,7 @@ impl Handler for Con {
         request::invalidated(&qp, slot);
     }
 
-    fn completes(&self, position: u32) {
+    fn completes(&self, _qp: &QueuePair<Self>, position: u32) {
         self.attempt.path.stats.batches.completes(position);
     }
 

@@ -47,7 +47,8 @@ use ibtrs_proto::{
     },
     msg::{
         InfoReq,
-        InfoRsp, //
+        InfoRsp,
+        MORE_ANSWERS_LEN, //
     },
     name::SessionName,
 };
@@ -197,6 +198,7 @@ impl ConnSetup {
                 notices: true,
                 same_key: true,
                 durable: true,
+                more_answers: true,
             }),
         };
         self.id.connect(ConnParam {
@@ -585,7 +587,12 @@ fn start(
     wire: Wire,
     slots: Arc<Slots<Con>>,
 ) -> Result<Established> {
-    let bytes = if wire.rsp.new_rkey { RKEY_RSP_LEN } else { 0 };
+    let bytes = match wire.rsp {
+        // More than a key takes.
+        rsp if rsp.ext.is_some() => MORE_ANSWERS_LEN,
+        rsp if rsp.new_rkey => RKEY_RSP_LEN,
+        _ => 0,
+    };
     let cons = attempt.cons.lock();
     let mut qps = KVec::with_capacity(cons.qps.len(), GFP_KERNEL)?;
     for (cid, qp) in cons.qps.iter().enumerate() {

@@ -7,14 +7,13 @@ use crate::{
     con::MAX_USER_HDR,
     pool::Blocks, //
 };
-use ibtrs_proto::{
-    consts::RKEY_RSP_LEN,
-    msg::{
-        Direction as Dir,
-        RkeyRsp,
-        ServerRequest,
-        SgDesc, //
-    },
+use ibtrs_proto::msg::{
+    Direction as Dir,
+    MoreAnswers,
+    RkeyRsp,
+    ServerRequest,
+    SgDesc,
+    MORE_ANSWERS_LEN, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -124,10 +123,13 @@ pub(crate) struct Chunk {
     /// Memory that was never registered.
     small: Option<DmaPages>,
     mr: Mr,
-    rkey_rsp: DmaBuf,
+    /// The body of an answer's message.
+    body: DmaBuf,
     hdr: [u8; MAX_USER_HDR],
     /// The request in service.
     pub(crate) request: ServerRequest,
+    /// The answers to other requests that travel with its own.
+    pub(crate) more: MoreAnswers,
     /// The connection that it came on.
     pub(crate) cid: u16,
     /// The key was invalidated for the request in service.
@@ -155,9 +157,10 @@ impl Chunk {
             memory,
             small: blocks.private.map(private).transpose()?,
             mr: Mr::new(pd, pages)?,
-            rkey_rsp: DmaBuf::new(pd, RKEY_RSP_LEN, Direction::ToDevice)?,
+            body: DmaBuf::new(pd, MORE_ANSWERS_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
             request: NOTHING,
+            more: MoreAnswers::NONE,
             cid: 0,
             invalidated: false,
             claimed: false,
@@ -181,6 +184,7 @@ impl Chunk {
     /// Begins a request that came on connection `cid` and has not been parsed yet.
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
+        self.more.clear();
         self.cid = cid;
         self.invalidated = false;
     }
@@ -292,11 +296,23 @@ impl Chunk {
             rkey: self.mr.rkey(),
         };
         let bytes = message.encode();
-        self.rkey_rsp
+        self.body
             .bytes_mut()
             .get_mut(..bytes.len())
             .ok_or(EINVAL)?
             .copy_from_slice(&bytes);
-        self.rkey_rsp.sge(0, bytes.len())
+        self.body.sge(0, bytes.len())
+    }
+
+    /// Tells whether the answer is nothing but a result: neither data nor keys belong to it.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.request.desc.is_none() && !self.invalidated
+    }
+
+    /// Writes the message with the answers to other requests, and names it. It stays as it is until
+    /// the client has it: only then the chunk has its next request.
+    pub(crate) fn more_answers(&mut self) -> Result<Sge> {
+        let len = self.more.encode(self.body.bytes_mut());
+        self.body.sge(0, len.ok_or(EINVAL)?)
     }
 }

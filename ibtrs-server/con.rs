@@ -3,6 +3,10 @@
 //! One connection of a path: receives requests.
 
 use crate::{
+    batch::{
+        self,
+        Batch, //
+    },
     chunk::{
         Chunk,
         ChunkSlot, //
@@ -77,6 +81,8 @@ pub(crate) struct Con {
     pub(crate) cid: u16,
     /// Responses that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
+    /// Answers that travel together.
+    pub(crate) batch: Pin<KBox<Batch>>,
 }
 
 impl Con {
@@ -86,6 +92,7 @@ impl Con {
                 Unsent::new(path.session.server.config.queue_depth),
                 GFP_KERNEL,
             )?,
+            batch: KBox::pin_init(Batch::new(), GFP_KERNEL)?,
             path,
             cid,
         })
@@ -258,6 +265,7 @@ impl Handler for Con {
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
+            | Imm::IoRspMore { .. }
             | Imm::FenceDone(_)
             | Imm::Notice(_)
             | Imm::Durable(_)
@@ -287,8 +295,20 @@ impl Handler for Con {
             .drop_request(&self.path, &slot, buf_id, chunk);
     }
 
-    fn completes(&self, position: u32) {
+    fn completes(&self, qp: &QueuePair<Self>, position: u32) {
         self.path.stats.batches.completes(position);
+        if position == 0 {
+            // A batch can be long.
+            batch::flush(qp);
+        }
+    }
+
+    fn batch_begins(&self) {
+        self.batch.begin();
+    }
+
+    fn batch_ends(&self, qp: &QueuePair<Self>) {
+        batch::end(qp);
     }
 
     fn sq_space_freed(&self, qp: QpRef<'_, Self>) {

@@ -49,6 +49,7 @@
 use kernel::prelude::*;
 
 mod accept;
+mod batch;
 mod chunk;
 mod chunk_owner;
 mod con;

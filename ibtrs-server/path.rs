@@ -174,6 +174,8 @@ pub(crate) struct Path {
     pub(crate) same_key: bool,
     /// The client takes note of what is durable.
     pub(crate) durable: bool,
+    /// The client takes several answers in a message.
+    pub(crate) more_answers: bool,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -317,6 +319,7 @@ impl Path {
                 notices: request.ext.is_some_and(|ext| ext.notices),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),
                 durable: request.ext.is_some_and(|ext| ext.durable),
+                more_answers: request.ext.is_some_and(|ext| ext.same_key && ext.more_answers),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,

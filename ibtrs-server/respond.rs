@@ -5,6 +5,7 @@
 use core::mem::take;
 
 use crate::{
+    batch::Answered,
     chunk::Chunk,
     con::Con, //
 };
@@ -14,7 +15,10 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     errno::Errno,
-    imm::Imm, //
+    imm::{
+        Answer,
+        Imm, //
+    }, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -74,6 +78,27 @@ impl Unsent {
 /// Any.
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
     leave_service(qp, index, &mut chunk, result);
+    let answered = Answered {
+        index,
+        chunk,
+        result,
+    };
+    if let Some(answered) = qp.handler().batch.add(qp, answered) {
+        answer(qp, answered);
+    }
+}
+
+/// Sends an answer, with those that travel in its message, or keeps it until there is room.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
+    let Answered {
+        index,
+        chunk,
+        result,
+    } = answered;
     let Err((error, chunk)) = send(qp, index, chunk, result) else {
         return;
     };
@@ -210,11 +235,12 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         (None, _) => None,
     };
     let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
-    let errno = match result {
-        Ok(()) => 0,
-        Err(error) => errno_on_wire(error),
-    };
+    let Answer { errno, .. } = answer_on_wire(index, result);
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
+        if !chunk.more.is_empty() {
+            let imm = Imm::IoRspMore { id: index, errno };
+            return post_more(qp, chunk.more_answers()?, imm);
+        }
         let imm = Imm::IoRspSameKey { id: index, errno };
         return post_one(qp, data, imm);
     }
@@ -263,6 +289,23 @@ fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Resul
         };
         chain.rdma_write_imm(to, from, imm.encode(), Signal::None);
     })
+}
+
+/// Posts a message with several answers, all but the first of them in `more`.
+fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
+    let space = SqSpace { wrs: 1, sges: 1 };
+    qp.send(space, Doorbell::Now, |chain| {
+        chain.send_imm([more], imm.encode(), Signal::None)
+    })
+}
+
+/// Says what has become of the request of the chunk `index` as answers do.
+pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
+    let errno = match result {
+        Ok(()) => 0,
+        Err(error) => errno_on_wire(error),
+    };
+    Answer { id: index, errno }
 }
 
 /// Says an error as the nine bits of an answer can.

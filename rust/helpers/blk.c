@@ -2,6 +2,8 @@
 
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
+#include <linux/list.h>
+#include <linux/sched.h>
 
 __rust_helper unsigned int rust_helper_blk_mq_freeze_queue(struct request_queue *q)
 {
@@ -68,4 +70,14 @@ __rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
 __rust_helper unsigned int rust_helper_kx_disk_references(struct gendisk *disk)
 {
 	return kref_read(&disk_to_dev(disk)->kobj.kref);
+}
+
+/*
+ * Puts a callback on the plug's list if the plug is the thread's, which it is not
+ * inside of another one.
+ */
+__rust_helper void rust_helper_kx_plug_callback(struct blk_plug *plug, struct blk_plug_cb *cb)
+{
+	if (current->plug == plug)
+		list_add(&cb->list, &plug->cb_list);
 }

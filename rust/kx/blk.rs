@@ -40,6 +40,7 @@ pub mod gen_disk;
 pub mod hctx;
 pub mod limits;
 pub mod operations;
+pub mod plug;
 pub mod queue;
 pub mod request;
 pub mod status;
@@ -54,7 +55,6 @@ pub use bdev::{
     UniqueId, //
 };
 pub use bio::{
-    plugged,
     BioBuf,
     BioOwner,
     BioSpec,
@@ -77,6 +77,7 @@ pub use operations::{
     Operations,
     TimeoutAction, //
 };
+pub use plug::plugged;
 pub use queue::{
     Frozen,
     Quiesced, //

@@ -7,10 +7,6 @@ use core::ptr::NonNull;
 use crate::device::Device;
 use ibtrs_bindings as bindings;
 use kernel::{
-    bindings::{
-        work_func_t,
-        work_struct, //
-    },
     prelude::*,
     sync::{
         atomic::{
@@ -19,8 +15,7 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        SetOnce, //
+        Arc, //
     }, //
 };
 
@@ -88,10 +83,6 @@ impl Cq {
                 crate::caller(),
             )
         })?;
-        if context == PollContext::WorkQueue {
-            // SAFETY: It was just allocated for a work queue, and no queue pair has it.
-            unsafe { plug_handlers(ptr.as_ptr()) };
-        }
         // INVARIANT: Just allocated on `dev`, with that context.
         Ok(Self {
             ptr,
@@ -103,6 +94,10 @@ impl Cq {
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.ptr.as_ptr()
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.context == PollContext::WorkQueue
     }
 
     #[inline]
@@ -136,45 +131,5 @@ impl Drop for Cq {
         // queue pair, was destroyed before, or never made. Nobody polls, which
         // takes a reference to the queue pair. This waits for the work that polls.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) }
-    }
-}
-
-/// The core's function for the work of a completion queue.
-static CORE_POLL: SetOnce<work_func_t> = SetOnce::new();
-
-/// Has the handlers of a queue called under one block plug: the I/O that they submit reaches the
-/// disks' drivers in one batch.
-///
-/// The RDMA core has no hook around a batch of completions. It polls all queues in the same
-/// function; ours replaces that as the function of the queue's work, and calls it.
-///
-/// # Safety
-///
-/// `cq` must be a live completion queue whose completions a work queue handles, and
-/// which can have none yet.
-unsafe fn plug_handlers(cq: *mut bindings::ib_cq) {
-    // SAFETY: The queue is live by this function's contract.
-    let work = unsafe { &raw mut (*cq).__bindgen_anon_1.work };
-    // CAST: What wraps the work in a union is transparent.
-    let work = work.cast::<work_struct>();
-    // SAFETY: The work is the active member, as a work queue handles completions. It is
-    // initialised, and nobody queues it yet.
-    let func = unsafe { &mut (*work).func };
-    // Once is enough, as it is always the same one. While another thread is putting it
-    // there, this queue does without.
-    if CORE_POLL.populate(*func) || CORE_POLL.as_ref().is_some() {
-        *func = Some(poll_plugged);
-    }
-}
-
-/// # Safety
-///
-/// `work` must be that of a completion queue that [`plug_handlers`] was called for.
-unsafe extern "C" fn poll_plugged(work: *mut work_struct) {
-    // It was there before any queue was made to come here.
-    if let Some(poll) = CORE_POLL.copy().flatten() {
-        // SAFETY: The core's function for the work of its completion queues, which is
-        // what `work` is by this function's contract.
-        kx::blk::plugged(|| unsafe { poll(work) });
     }
 }

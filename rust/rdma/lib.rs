@@ -57,6 +57,7 @@ pub mod dma;
 pub mod imm;
 pub mod mr;
 pub mod pd;
+mod plug;
 pub mod qp;
 pub mod recv;
 pub mod sendq;

@@ -16,6 +16,7 @@ use crate::{
         PollContext, //
     },
     pd::Pd,
+    plug,
     recv::{
         Received,
         Repost,
@@ -43,6 +44,7 @@ use kernel::{
         atomic::{
             Acquire,
             AtomicFlag,
+            Relaxed,
             Release, //
         },
         Arc,
@@ -86,7 +88,18 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// A completion is about to be handled, by one of the functions here: it is the one at
     /// `position` of those that were taken off the completion queue together, from 0 on;
     /// always 0 if that is polled directly.
-    fn completes(&self, _position: u32) {}
+    fn completes(&self, _qp: &QueuePair<Self>, _position: u32) {}
+
+    /// A batch of completions is about to be handled: until [`Handler::batch_ends`], what is to be
+    /// sent can wait, for what else is to be sent. Only with [`PollContext::WorkQueue`].
+    fn batch_begins(&self) {}
+
+    /// The completions of a batch were handled, and the disks' drivers have got what the handlers
+    /// have asked of them; or the thread that handles them goes to sleep meanwhile, so that it may
+    /// be called a second time. It must not sleep.
+    ///
+    /// When [`QueuePair::close`] returns, the last batch has ended.
+    fn batch_ends(&self, _qp: &QueuePair<Self>) {}
 
     /// A work request failed, or was flushed because an earlier one did, or
     /// because the queue pair is being closed (see [`Wc::is_flush`]).
@@ -194,6 +207,7 @@ impl QpConfig {
             slots: SetOnce::new(),
             send_depth,
             drained: AtomicFlag::new(false),
+            tells_batches: AtomicFlag::new(false),
             cq: Some(cq),
             id,
             pd: pd.clone(),
@@ -204,7 +218,9 @@ impl QpConfig {
         let mut attr = bindings::ib_qp_init_attr::c_zeroed();
         attr.event_handler = Some(QueuePair::<H>::event);
         attr.qp_context = ptr::from_ref(qp).cast_mut().cast();
-        let cq = qp.cq.as_ref().ok_or(EINVAL)?.as_raw();
+        let cq = qp.cq.as_ref().ok_or(EINVAL)?;
+        let has_work = cq.has_work();
+        let cq = cq.as_raw();
         attr.send_cq = cq;
         attr.recv_cq = cq;
         attr.cap.max_send_wr = send_depth + 1;
@@ -229,6 +245,13 @@ impl QpConfig {
         // nobody else knows of this object yet, and no completion can come before
         // something was posted.
         unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
+        if has_work {
+            qp.tells_batches(true);
+            // SAFETY: The completion queue is for a work queue, and its queue pair this one, which
+            // does not move: nothing was posted, so that it has no completions. The owner closes
+            // the queue pair before it goes, which calls `plug::remove`.
+            unsafe { plug::install(cq, ptr::from_ref(qp)) };
+        }
         Ok(Qp { owner })
     }
 }
@@ -257,6 +280,8 @@ pub struct QueuePair<H: Handler> {
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
     drained: AtomicFlag,
+    /// The handler hears of batches.
+    tells_batches: AtomicFlag,
     id: Arc<CmId>,
     pd: Arc<Pd>,
     #[pin]
@@ -289,8 +314,28 @@ impl<H: Handler> QueuePair<H> {
         // which lives as long as the queue pair.
         let this = unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() };
         // SAFETY: By this function's contract.
-        this.handler.completes(unsafe { wc::position(cq, wc) });
+        this.handler
+            .completes(this, unsafe { wc::position(cq, wc) });
         this
+    }
+
+    pub(crate) fn tells_batches(&self, tells: bool) {
+        // ORDERING: Whoever turns it off waits for those that have missed that, see `plug::remove`.
+        self.tells_batches.store(tells, Relaxed);
+    }
+
+    /// Returns the queue pair if its handler is to hear of batches.
+    ///
+    /// # Safety
+    ///
+    /// The memory of a queue pair must be at `this`, which may be being dropped if the handler is
+    /// not to hear of batches any more. If it is, it must live during `'a`.
+    pub(crate) unsafe fn batches_of<'a>(this: *const Self) -> Option<&'a Self> {
+        // SAFETY: By this function's contract; the flag needs no dropping.
+        let tells = unsafe { &(*this).tells_batches };
+        // ORDERING: See `tells_batches`.
+        // SAFETY: By this function's contract.
+        tells.load(Relaxed).then(|| unsafe { &*this })
     }
 
     #[inline]
@@ -433,6 +478,10 @@ impl<H: Handler> QueuePair<H> {
                 // SAFETY: As above.
                 unsafe { bindings::ib_drain_rq(qp) };
             }
+        }
+        if let Some(cq) = self.cq.as_ref().filter(|cq| cq.has_work()) {
+            // SAFETY: It is the completion queue of this queue pair, made for a work queue.
+            unsafe { plug::remove(cq.as_raw(), self) };
         }
         // ORDERING: See above.
         self.drained.store(true, Release);

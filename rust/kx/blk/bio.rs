@@ -362,18 +362,3 @@ impl<T: BioOwner> Drop for BioTable<T> {
         }
     }
 }
-
-/// Collects the I/O that `f` submits and hands it to the device's driver in one batch.
-///
-/// # Context
-///
-/// *may sleep*.
-pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
-    let plug: Opaque<bindings::blk_plug> = Opaque::uninit();
-    // SAFETY: The plug stays on this stack until it is finished below.
-    unsafe { bindings::blk_start_plug(plug.get()) };
-    let result = f();
-    // SAFETY: Started above by this thread.
-    unsafe { bindings::blk_finish_plug(plug.get()) };
-    result
-}

@@ -75,6 +75,9 @@ pub struct ReqExt {
     pub same_key: bool,
     /// The client takes note of what is durable, see [`Imm::Durable`](crate::imm::Imm::Durable).
     pub durable: bool,
+    /// The client takes several answers in a message, see
+    /// [`Imm::IoRspMore`](crate::imm::Imm::IoRspMore).
+    pub more_answers: bool,
 }
 
 /// The fields that a server with extensions adds to its acceptance, in reserved bytes; only for a
@@ -94,6 +97,7 @@ const EXT_SEND_IMM: u8 = 1;
 const EXT_NOTICES: u8 = 2;
 const EXT_SAME_KEY: u8 = 4;
 const EXT_DURABLE: u8 = 8;
+const EXT_MORE_ANSWERS: u8 = 16;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,7 +137,12 @@ impl ConnReq {
                 let notices = if ext.notices { EXT_NOTICES } else { 0 };
                 let same_key = if ext.same_key { EXT_SAME_KEY } else { 0 };
                 let durable = if ext.durable { EXT_DURABLE } else { 0 };
-                w.u8(send_imm | notices | same_key | durable);
+                let more_answers = if ext.more_answers {
+                    EXT_MORE_ANSWERS
+                } else {
+                    0
+                };
+                w.u8(send_imm | notices | same_key | durable | more_answers);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -198,6 +207,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         notices: flags & EXT_NOTICES != 0,
         same_key: flags & EXT_SAME_KEY != 0,
         durable: flags & EXT_DURABLE != 0,
+        more_answers: flags & EXT_MORE_ANSWERS != 0,
     }))
 }
 

@@ -22,6 +22,7 @@ const DURABLE: u32 = 7;
 const HB_MSG: u32 = 8;
 const HB_ACK: u32 = 9;
 const DURABLE_SEEN: u32 = 10;
+const IO_RSP_MORE: u32 = 11;
 
 const FENCE_DRAIN: u32 = 1 << 27;
 
@@ -67,6 +68,15 @@ impl Fence {
     }
 }
 
+/// What a server says of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// The request's chunk (19 bits).
+    pub id: u32,
+    /// As in [`Imm::IoRsp`].
+    pub errno: u16,
+}
+
 /// A decoded immediate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Imm {
@@ -92,6 +102,14 @@ pub enum Imm {
     /// A response that leaves the key of the chunk as it was, whatever the session does otherwise.
     /// With the data of a read, if there is any, it is one message. Extension.
     IoRspSameKey {
+        /// The request's chunk (19 bits).
+        id: u32,
+        /// As in [`Imm::IoRsp`].
+        errno: u16,
+    },
+    /// As [`Imm::IoRspSameKey`], without data; the message has more answers in its body, see
+    /// [`MoreAnswers`](crate::msg::MoreAnswers). Extension.
+    IoRspMore {
         /// The request's chunk (19 bits).
         id: u32,
         /// As in [`Imm::IoRsp`].
@@ -130,6 +148,7 @@ impl Imm {
             Imm::IoRsp { id, errno } => typed(IO_RSP, response(id, errno)),
             Imm::IoRspInv { id, errno } => typed(IO_RSP_INV, response(id, errno)),
             Imm::IoRspSameKey { id, errno } => typed(IO_RSP_SAME_KEY, response(id, errno)),
+            Imm::IoRspMore { id, errno } => typed(IO_RSP_MORE, response(id, errno)),
             Imm::Fence(fence) => typed(FENCE, fence.encode()),
             Imm::FenceDone(fence) => typed(FENCE_DONE, fence.encode()),
             Imm::Notice(number) => typed(NOTICE, notice_number(number)),
@@ -149,6 +168,7 @@ impl Imm {
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }
+            | Imm::IoRspMore { .. }
             | Imm::Unknown(_) => true,
             Imm::FenceDone(_)
             | Imm::Notice(_)
@@ -171,6 +191,7 @@ impl Imm {
             IO_RSP => Imm::IoRsp { id, errno },
             IO_RSP_INV => Imm::IoRspInv { id, errno },
             IO_RSP_SAME_KEY => Imm::IoRspSameKey { id, errno },
+            IO_RSP_MORE => Imm::IoRspMore { id, errno },
             FENCE => Imm::Fence(Fence::decode(payload)),
             FENCE_DONE => Imm::FenceDone(Fence::decode(payload)),
             NOTICE => Imm::Notice(payload),

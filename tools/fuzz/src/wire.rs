@@ -7,7 +7,9 @@ use ibnbd_proto::msg::{Details, IoHdr, OpenRsp, SessInfoRsp, UserMsg, OPEN_RSP_L
 use ibtrs_proto::auth::{Greeting, Key, Server, Suite, KEY_TEXT_LEN};
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
-use ibtrs_proto::msg::{Direction, InfoReq, InfoRsp, RequestHdr, RkeyRsp, ServerRequest};
+use ibtrs_proto::msg::{
+    Direction, InfoReq, InfoRsp, MoreAnswers, RequestHdr, RkeyRsp, ServerRequest, MORE_ANSWERS_LEN,
+};
 
 /// The first `N` bytes, and the others; zeros where there are none.
 pub(crate) fn head<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
@@ -62,6 +64,11 @@ pub(crate) fn messages(bytes: &[u8]) {
         assert_eq!(RkeyRsp::decode(&rsp.encode()), Ok(rsp));
     }
     let _ = RkeyRsp::decode_for(rest, chunk, depth);
+    if let Ok(more) = MoreAnswers::decode(rest) {
+        let mut again = [0; MORE_ANSWERS_LEN];
+        assert_eq!(more.encode(&mut again), Some(rest.len()));
+        assert_eq!(&again[..rest.len()], rest);
+    }
 }
 
 pub(crate) fn requests(bytes: &[u8]) {

@@ -25,6 +25,7 @@ fn immediates_of_the_protocol() {
     assert_eq!(rsp(5, 0), 0x1000_0005);
     assert_eq!(Imm::IoRspInv { id: 5, errno: 0 }.encode(), 0x2000_0005);
     assert_eq!(Imm::IoRspSameKey { id: 5, errno: 5 }.encode(), 0x6028_0005);
+    assert_eq!(Imm::IoRspMore { id: 5, errno: 5 }.encode(), 0xB028_0005);
     assert_eq!(rsp(5, 5), 0x1028_0005);
     assert_eq!(rsp(7, 107), 0x1358_0007);
     assert_eq!(Imm::Heartbeat.encode(), 0x8000_0000);
@@ -79,7 +80,8 @@ fn servers_keep_to_what_servers_say() {
         Imm::IoRsp { id: 5, errno: 0 },
         Imm::IoRspInv { id: 5, errno: 0 },
         Imm::IoRspSameKey { id: 5, errno: 0 },
-        Imm::Unknown(0xB000_0000),
+        Imm::IoRspMore { id: 5, errno: 0 },
+        Imm::Unknown(0xC000_0000),
     ] {
         assert!(answer.is_from_server(0) && answer.is_from_server(7));
     }
@@ -103,7 +105,7 @@ fn servers_keep_to_what_servers_say() {
 
 #[test]
 fn unknown_immediates_are_kept() {
-    for kind in [11u32, 12, 13, 14, 15] {
+    for kind in [12u32, 13, 14, 15] {
         let raw = (kind << 28) | 0x0123_4567;
         assert_eq!(Imm::decode(raw), Imm::Unknown(raw));
         assert_eq!(Imm::decode(raw).encode(), raw);
@@ -114,6 +116,7 @@ fn unknown_immediates_are_kept() {
     assert_eq!(Imm::decode(0x1000_0005), Imm::IoRsp { id, errno });
     assert_eq!(Imm::decode(0x2000_0005), Imm::IoRspInv { id, errno });
     assert_eq!(Imm::decode(0x6000_0005), Imm::IoRspSameKey { id, errno });
+    assert_eq!(Imm::decode(0xB000_0005), Imm::IoRspMore { id, errno });
     assert_eq!(Imm::decode(0x8000_0001), Imm::Heartbeat);
     assert_eq!(Imm::decode(0x9FFF_FFFF), Imm::HeartbeatAck);
 }
@@ -266,6 +269,7 @@ fn extensions_golden() {
             notices: false,
             same_key: false,
             durable: false,
+            more_answers: false,
         }),
     };
     let b = req.encode();
@@ -280,6 +284,9 @@ fn extensions_golden() {
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     told.ext.as_mut().unwrap().durable = true;
     assert_eq!(told.encode()[44..48], [1, 1, 15, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().more_answers = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 31, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {

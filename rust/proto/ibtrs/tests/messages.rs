@@ -4,7 +4,7 @@
 
 use ibtrs_proto::consts::*;
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::imm::LayoutError;
+use ibtrs_proto::imm::{Answer, Imm, LayoutError};
 use ibtrs_proto::layout;
 use ibtrs_proto::msg::*;
 use ibtrs_proto::name::{NameError, SessionName};
@@ -139,6 +139,60 @@ fn rkey_rsp() {
         RkeyRsp::decode(&[3, 0, 0, 0, 0, 0, 0, 0]),
         Err(MsgError::Type(3))
     );
+}
+
+#[test]
+fn more_answers_golden() {
+    // The example of Documentation/protocol.md.
+    let mut example = MoreAnswers::NONE;
+    assert!(example.push(Answer { id: 6, errno: 0 }) && example.push(Answer { id: 258, errno: 5 }));
+    let mut body = [0; MORE_ANSWERS_LEN];
+    assert_eq!(example.encode(&mut body), Some(8));
+    assert_eq!(body[..8], [6, 0, 0, 0x60, 2, 1, 0x28, 0x60]);
+    let answers = [(6, 0), (0x102, 5), (7, 600)].map(|(id, errno)| Answer { id, errno });
+    let mut more = MoreAnswers::NONE;
+    assert!(answers.into_iter().all(|answer| more.push(answer)));
+    let mut out = [0xEE; MORE_ANSWERS_LEN];
+    assert_eq!(more.encode(&mut out), Some(12));
+    let bytes = [6, 0, 0, 0x60, 2, 1, 0x28, 0x60, 7, 0, 0x28, 0x60];
+    assert_eq!(out[..12], bytes);
+    assert_eq!(MoreAnswers::decode(&bytes), Ok(more));
+    // What has no room in the immediate is EIO.
+    let [first, second, third] = answers;
+    let third = Answer { errno: 5, ..third };
+    assert!(more.iter().eq([first, second, third]));
+    assert_eq!(more.encode(&mut [0; 11]), None);
+}
+
+#[test]
+fn more_answers_are_few_and_nothing_else() {
+    let mut more = MoreAnswers::NONE;
+    assert!(more.is_empty() && more.iter().next().is_none());
+    for id in 0..7 {
+        assert!(!more.is_full() && more.push(Answer { id, errno: 0 }));
+    }
+    assert!(more.is_full() && !more.is_empty());
+    assert!(!more.push(Answer { id: 7, errno: 0 }));
+    assert!(more.iter().map(|answer| answer.id).eq(0..7));
+    let mut bytes = [0; MORE_ANSWERS_LEN + 4];
+    assert_eq!(more.encode(&mut bytes), Some(MORE_ANSWERS_LEN));
+    for len in 0..=MORE_ANSWERS_LEN {
+        let whole = len > 0 && len % 4 == 0;
+        assert_eq!(MoreAnswers::decode(&bytes[..len]).is_ok(), whole);
+    }
+    bytes[MORE_ANSWERS_LEN..].copy_from_slice(&0x6000_0007u32.to_le_bytes());
+    assert_eq!(MoreAnswers::decode(&bytes), Err(MsgError::NoRoom));
+    for kind in (0..16u32).filter(|kind| *kind != 6) {
+        let imm = kind << 28 | 5;
+        assert_eq!(
+            MoreAnswers::decode(&imm.to_le_bytes()),
+            Err(MsgError::Answer(imm))
+        );
+    }
+    assert!(matches!(
+        Imm::decode(0xB000_0005),
+        Imm::IoRspMore { id: 5, errno: 0 }
+    ));
 }
 
 #[test]

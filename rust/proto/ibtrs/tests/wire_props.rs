@@ -30,6 +30,7 @@ proptest! {
             prop_assert_eq!(rsp.chunks().count(), usize::from(qd));
         }
         let _ = RkeyRsp::decode_for(&b, qd.into(), qd);
+        let _ = MoreAnswers::decode(&b);
         if let Ok(h) = RequestHdr::parse(&b) {
             let _ = ServerRequest::parse(&h, c, c.wrapping_mul(3));
         }
@@ -49,11 +50,13 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 4]>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 5]>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
-        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable])| ReqExt { epoch, send_imm, notices, same_key, durable });
+        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers])| {
+            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers }
+        });
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();
         b.extend(tail);

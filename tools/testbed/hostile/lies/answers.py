@@ -122,3 +122,39 @@ def keys_cut(length: int) -> type[Honest]:
 
 for length in (0, 1, 7):
     lie(f"key message of {length} bytes", keys_cut(length), reads(*ANY, times=2))
+
+# Several answers in a message.
+
+
+def together(body, first: int = 0) -> type[Honest]:
+    """Answers with type 11: the chunk of the request, or one further on, and what `body` makes of
+    that number."""
+    def what(server, request):
+        number = wire.answer_imm(request.chunk + first, kind=wire.IMM_ANSWERS)
+        server.imm(request.by, number, body(request.chunk))
+    return once(what)
+
+
+def entries(*answers: int) -> bytes:
+    return b"".join(answer.to_bytes(4, "little") for answer in answers)
+
+
+def same_key(chunk: int) -> int:
+    return wire.answer_imm(chunk, kind=wire.IMM_ANSWER_SAME_KEY)
+
+
+TOGETHER = {
+    "one of them twice": lambda chunk: entries(same_key(chunk)),
+    "one not asked for": lambda chunk: entries(same_key(chunk + 1)),
+    "all not asked for": lambda chunk: entries(*(same_key(chunk + n) for n in range(1, 8))),
+    "a chunk that does not exist": lambda chunk: entries(same_key(0x7FFFF)),
+    "one of another type": lambda chunk: entries(wire.answer_imm(chunk)),
+    "one more than there can be": lambda chunk: entries(*[same_key(chunk)] * 8),
+}
+for name, body in TOGETHER.items():
+    lie(f"several answers, {name}", together(body), reads_and_recovers("OK"))
+for length in (0, 1, 3, 5, 27):
+    lie(f"several answers, {length} bytes of them", together(lambda chunk, n=length: (entries(same_key(chunk)) * 7)[:n]),
+        reads_and_recovers("OK"))
+lie("several answers, the first not asked for", together(lambda chunk: entries(same_key(chunk)), first=1),
+    reads_and_recovers("OK"))

@@ -26,7 +26,7 @@ def sends_immediates(kinds, cids=None):
 
 # What a server may send on the service connection, or anywhere, and what only a client sends.
 SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
-UNKNOWN = (6, 7, *range(10, 16))
+UNKNOWN = range(12, 16)
 CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE)
 
 

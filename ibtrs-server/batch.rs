@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Answers that travel in one message (extension).
+//!
+//! While a CPU handles a batch of completions, what it answers waits for the end of the batch: it
+//! is requests of that batch that the disk has ended at once, or earlier ones whose end has
+//! interrupted it. Other CPUs' answers do not wait for it, and none waits while the thread that
+//! handles the batch sleeps.
+
+use crate::{
+    chunk::Chunk,
+    con::Con,
+    respond, //
+};
+use kernel::{
+    cpu::CpuId,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        SpinLockIrq, //
+    }, //
+};
+use rdma::qp::QueuePair;
+
+/// The answer to the request of the chunk `index`, which is no longer in service.
+pub(crate) struct Answered {
+    pub(crate) index: u32,
+    pub(crate) chunk: KBox<Chunk>,
+    pub(crate) result: Result,
+}
+
+/// No CPU.
+const NONE: u32 = u32::MAX;
+
+/// The answers of a connection that wait for others.
+#[pin_data]
+pub(crate) struct Batch {
+    /// The CPU that handles a batch. [`NONE`] is written under the lock.
+    cpu: Atomic<u32>,
+    /// There is an answer; written under the lock.
+    some: AtomicFlag,
+    /// The first answer, which has the others with it; only while a CPU handles a batch.
+    #[pin]
+    first: SpinLockIrq<Option<Answered>>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            cpu: Atomic::new(NONE),
+            some: AtomicFlag::new(false),
+            first <- new_spinlock_irq!(None, "Batch::first"),
+        })
+    }
+
+    /// This CPU begins with a batch. It stays the same until [`end`], unless it goes offline.
+    pub(crate) fn begin(&self) {
+        // ORDERING: It is for this CPU, on others their own number does not match.
+        self.cpu.store(CpuId::current().as_u32(), Relaxed);
+    }
+
+    /// Keeps an answer for the message of the batch; gives one to be sent now, which is that answer
+    /// if it cannot wait.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn add(&self, qp: &QueuePair<Con>, answered: Answered) -> Option<Answered> {
+        if !qp.handler().path.more_answers || !answered.chunk.is_bare() {
+            return Some(answered);
+        }
+        let Some(slot) = qp.slots().and_then(|slots| slots.get(answered.index)) else {
+            return Some(answered);
+        };
+        let mut waiting = self.first.lock();
+        // ORDERING: Whoever ends the batch does so under the lock, and looks for answers then.
+        if self.cpu.load(Relaxed) != CpuId::current().as_u32() {
+            return Some(answered);
+        }
+        let Some(first) = &mut *waiting else {
+            *waiting = Some(answered);
+            self.some.store(true, Relaxed);
+            return None;
+        };
+        let answer = respond::answer_on_wire(answered.index, answered.result);
+        if !first.chunk.more.push(answer) {
+            return Some(answered);
+        }
+        let is_full = first.chunk.more.is_full();
+        // Before the client has the answer, after which the next request may come.
+        slot.put(answered.chunk);
+        if is_full {
+            self.some.store(false, Relaxed);
+            return waiting.take();
+        }
+        None
+    }
+}
+
+/// Sends what waits; the batch goes on.
+pub(crate) fn flush(qp: &QueuePair<Con>) {
+    let batch = &qp.handler().batch;
+    // ORDERING: An answer that this misses goes with the end of the batch.
+    if !batch.some.load(Relaxed) {
+        return;
+    }
+    let mut waiting = batch.first.lock();
+    batch.some.store(false, Relaxed);
+    let first = waiting.take();
+    drop(waiting);
+    if let Some(answered) = first {
+        respond::answer(qp, answered);
+    }
+}
+
+/// The batch is over, or its thread goes to sleep: from now on answers are sent at once.
+///
+/// # Context
+///
+/// Any.
+pub(crate) fn end(qp: &QueuePair<Con>) {
+    let batch = &qp.handler().batch;
+    let mut waiting = batch.first.lock();
+    batch.cpu.store(NONE, Relaxed);
+    batch.some.store(false, Relaxed);
+    let first = waiting.take();
+    drop(waiting);
+    if let Some(answered) = first {
+        respond::answer(qp, answered);
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Plugs: I/O of a thread that reaches the drivers in one batch.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use core::{
+    ffi::c_void,
+    marker::PhantomPinned,
+    pin::pin, //
+};
+use kernel::{
+    bindings,
+    types::Opaque, //
+};
+
+/// Collects what `f` submits and hands it to the device's driver in one go.
+///
+/// If the thread goes to sleep meanwhile, what was collected so far is handed over then, and `sleeps`
+/// is called before, the first time. It is not called if the thread has a plug already.
+///
+/// # Context
+///
+/// *may sleep*; `sleeps` must not.
+pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
+    let plug: Opaque<bindings::blk_plug> = Opaque::uninit();
+    let callback = pin!(Callback::new(&sleeps));
+    // SAFETY: The plug stays on this stack until it is finished below, and so does the callback, which
+    // is pinned and called by this thread only, while it has the plug.
+    unsafe {
+        bindings::blk_start_plug(plug.get());
+        ibtrs_bindings::kx_plug_callback(plug.get().cast(), callback.callback.get().cast());
+    }
+    let result = f();
+    // SAFETY: Started above by this thread. No callback is on the plug's list afterwards.
+    unsafe { bindings::blk_finish_plug(plug.get()) };
+    result
+}
+
+/// A callback of a plug.
+struct Callback {
+    callback: Opaque<bindings::blk_plug_cb>,
+    _pin: PhantomPinned,
+}
+
+impl Callback {
+    fn new<S: Fn()>(sleeps: &S) -> Self {
+        Self {
+            callback: Opaque::new(bindings::blk_plug_cb {
+                callback: Some(call::<S>),
+                data: core::ptr::from_ref(sleeps).cast_mut().cast::<c_void>(),
+                ..bindings::blk_plug_cb::default()
+            }),
+            _pin: PhantomPinned,
+        }
+    }
+}
+
+/// # Safety
+///
+/// `callback` must be one of [`Callback::new`] for this type, whose function lives.
+unsafe extern "C" fn call<S: Fn()>(callback: *mut bindings::blk_plug_cb, from_schedule: bool) {
+    if from_schedule {
+        // SAFETY: By this function's contract.
+        let sleeps = unsafe { &*(*callback).data.cast::<S>() };
+        sleeps();
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_blk_plug)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+
+    #[test]
+    fn hears_of_sleep_once() {
+        let (calls, within) = (Cell::new(0), Cell::new(0));
+        let sleeps = || calls.set(calls.get() + 1);
+        assert_eq!(plugged(|| 5, sleeps), 5);
+        assert_eq!(calls.get(), 0);
+        plugged(
+            || {
+                fsleep(Delta::from_millis(2));
+                within.set(calls.get());
+                fsleep(Delta::from_millis(2));
+            },
+            sleeps,
+        );
+        assert_eq!((within.get(), calls.get()), (1, 1));
+    }
+
+    /// The outer one is the thread's, and hears of it.
+    #[test]
+    fn plugs_in_plugs() {
+        let (outer, inner) = (Cell::new(0), Cell::new(0));
+        plugged(
+            || {
+                plugged(
+                    || fsleep(Delta::from_millis(2)),
+                    || inner.set(inner.get() + 1),
+                )
+            },
+            || outer.set(outer.get() + 1),
+        );
+        assert_eq!((outer.get(), inner.get()), (1, 0));
+    }
+}
