@@ -52,10 +52,8 @@ impl Root {
     pub fn read(&self, path: &str) -> io::Result<String> {
         #[cfg(test)]
         self.opened.borrow_mut().push(path.to_owned());
-        let mut bytes = Vec::with_capacity(4096);
-        let file = File::open(self.real(path))?;
-        let read = file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
-        if read > MAX_FILE {
+        let bytes = read_whole(File::open(self.real(path))?, path.starts_with("/sys/"))?;
+        if bytes.len() > MAX_FILE {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "too long"));
         }
         String::from_utf8(bytes)
@@ -119,6 +117,25 @@ impl Root {
     }
 }
 
+/// What a file has, up to a byte more than it may. A file of sysfs gives all that it has at once, so that one
+/// that gave less than was asked for is not asked again.
+fn read_whole(mut file: File, sysfs: bool) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
+    let read = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    let is_all = sysfs && read < bytes.len();
+    bytes.truncate(read);
+    if !is_all {
+        let more = (MAX_FILE + 1).saturating_sub(read);
+        file.take(more as u64).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
 /// Whether an error says that the file is not there, or goes just now.
 pub fn is_gone(error: &io::Error) -> bool {
     const ENODEV: i32 = 19;
@@ -166,6 +183,20 @@ mod tests {
         for name in ["/huge", "/odd"] {
             let error = root.read(name).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+
+    #[test]
+    fn what_takes_several_readings_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let sysfs = folder.path().join("sys");
+        fs::create_dir(&sysfs).unwrap();
+        let root = Root::new(folder.path());
+        for length in [0, 4095, 4096, 4097, 3 * 4096, MAX_FILE] {
+            for name in ["/sys/x", "/x"] {
+                fs::write(root.real(name), vec![b'x'; length]).unwrap();
+                assert_eq!(root.read(name).unwrap().len(), length, "{name}");
+            }
         }
     }
 
