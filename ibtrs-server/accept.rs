@@ -305,7 +305,7 @@ fn find_session(
         return Err(Refusal::new(ECONNREFUSED, why));
     }
     if let Some(session) = sessions.find(&request.session_uuid) {
-        if session.gone.load(Relaxed) {
+        if session.gone.load(Relaxed) || session.drained.load(Relaxed) {
             return Err(Refusal::new(ECONNRESET, "the session is being closed"));
         }
         return Ok(session.clone());

@@ -16,7 +16,10 @@ use crate::{
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta,
@@ -78,14 +81,17 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if a session has not gone in time; its paths are being closed.
+    /// `ETIMEDOUT` if a session has not gone in time, whose paths are being closed; or has gone, but
+    /// the service had not finished with it.
     pub fn drain(&self, limit_ms: u32) -> Result {
         let _one = self.server.draining.lock();
         let limit = Deadline::in_ms(limit_ms);
+        self.server.left_over.store(false, Relaxed);
         let mut sessions = self.server.sessions.lock();
         // Whoever looks for a session under the lock from now on is refused.
         sessions.drained = true;
         for session in &sessions.list {
+            session.drained.store(true, Relaxed);
             let (this, last) = (session.clone(), session.clone());
             // Without memory it is closed as if the link were lost: its client may find something
             // unflushed.
@@ -94,6 +100,7 @@ impl Drain {
                 .slow
                 .spawn(GFP_NOWAIT, move || this.drain(limit));
             if spawned.is_err() {
+                self.server.left_over.store(true, Relaxed);
                 last.close();
             }
         }
@@ -105,10 +112,15 @@ impl Drain {
             }
             fsleep(Delta::from_millis(LOOK_MS));
         }
-        Ok(())
+        // ORDERING: Written before the session left the list, whose lock was held since.
+        match self.server.left_over.load(Relaxed) {
+            true => Err(ETIMEDOUT),
+            false => Ok(()),
+        }
     }
 
-    /// Takes sessions again, unless the server is being unloaded.
+    /// Takes sessions again, unless the server is being unloaded. Those that were drained stay
+    /// closed, also if requests of theirs are in service still: their clients get others.
     ///
     /// # Context
     ///
@@ -132,7 +144,9 @@ impl Session {
     /// Has the service finish with the session, and closes its paths.
     fn drain(&self, limit: Deadline) {
         if let Some(upper) = self.upper.as_ref() {
-            upper.drain(limit);
+            if upper.drain(limit).is_err() {
+                self.server.left_over.store(true, Relaxed);
+            }
         }
         self.close();
     }

@@ -24,6 +24,7 @@ use kernel::{
     prelude::*,
     str::CStr,
     sync::{
+        atomic::AtomicFlag,
         Arc,
         CondVar,
         Mutex, //
@@ -78,7 +79,11 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// # Context
     ///
     /// May sleep. Once for each session.
-    fn drain(&self, limit: Deadline);
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if something is not durable, or in service still.
+    fn drain(&self, limit: Deadline) -> Result;
 
     /// The client has heard what [`Notices::durable`] said of a number.
     ///
@@ -135,6 +140,8 @@ pub(crate) struct Server {
     /// Held while the server is drained.
     #[pin]
     pub(crate) draining: Mutex<()>,
+    /// A session was drained that the service has not finished with in time.
+    pub(crate) left_over: AtomicFlag,
     #[pin]
     pub(crate) backlog: Mutex<Backlog>,
     #[pin]
@@ -197,6 +204,7 @@ impl Server {
                 ),
                 emptied <- new_condvar!("Server::emptied"),
                 draining <- new_mutex!((), "Server::draining"),
+                left_over: AtomicFlag::new(false),
                 backlog <- new_mutex!(backlog, "Server::backlog"),
                 accept <- kx::new_work!(accept_queue, "Server::accept"),
                 expiry <- kx::new_delayed_work!(expiry_queue, "Server::expiry"),

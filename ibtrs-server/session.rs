@@ -66,6 +66,9 @@ pub(crate) struct Session {
     dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has gone; under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
+    /// It was drained, and serves nothing any more: no path joins it, also if some of it is left
+    /// when the server takes sessions again. Under the lock of the list of sessions.
+    pub(crate) drained: AtomicFlag,
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
@@ -102,6 +105,7 @@ impl Session {
                 up <- new_mutex!((), "Session::up"),
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
+                drained: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
                 fences <- Fences::new(),
@@ -225,7 +229,7 @@ impl Session {
     /// `ECONNRESET` when the session has gone or the server is closing, or drained; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         let sessions = self.server.sessions.lock();
-        if sessions.refuses() || self.gone.load(Relaxed) {
+        if sessions.refuses() || self.gone.load(Relaxed) || self.drained.load(Relaxed) {
             return Err(ECONNRESET);
         }
         self.paths.lock().push(path, GFP_KERNEL)?;

@@ -39,6 +39,7 @@ use kernel::{
     },
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
             Relaxed, //
@@ -154,8 +155,8 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         drop(self.device.take());
-        // ORDERING: Nothing depends on it but how many may be opened.
-        self.session.closing.fetch_sub(1, Relaxed);
+        // ORDERING: After the end of the device's I/O, see `is_closing`.
+        self.session.closing.fetch_sub(1, Full);
     }
 }
 
@@ -313,6 +314,12 @@ impl Session {
         open.len().saturating_add(closing) >= param::max_devices.get() as usize
     }
 
+    /// Returns whether devices that were withdrawn have I/O in service, maybe.
+    pub(crate) fn is_closing(&self) -> bool {
+        // ORDERING: What follows comes after the end of that I/O.
+        self.closing.load(Acquire) != 0
+    }
+
     /// Calls a function for each device that I/O finds.
     ///
     /// # Context
@@ -359,8 +366,7 @@ impl Session {
             let _ = open.insert(device);
             return Err(error);
         }
-        // ORDERING: As in the drop of `Closing`. Under the lock, so that the device is always in
-        // one of the two counts.
+        // ORDERING: Under the lock, so that the device is always in one of the two counts.
         self.closing.fetch_add(1, Relaxed);
         Ok(Some(device))
     }
@@ -421,10 +427,12 @@ struct Handle {
 }
 
 impl ServiceSession for Handle {
-    fn drain(&self, limit: Deadline) {
+    fn drain(&self, limit: Deadline) -> Result {
         self.session.watch.disable_sync();
+        // Until the paths are closed, nobody has an answer: also not one that memory waits for.
+        let _no_io = NoIo::enter();
         // What came before the session was stopped may open a device yet, and finds it stopped.
-        self.session.stop(&self.closers, limit);
+        self.session.stop(&self.closers, limit)
     }
 
     fn durable_seen(&self, number: u32) {

@@ -28,7 +28,13 @@ use ibtrs_server::{
 use kernel::{
     prelude::*,
     str::CString,
-    sync::Arc,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -47,7 +53,7 @@ use kx::{
 
 /// How often it is looked whether the requests of a device have ended.
 const LOOK_MS: i64 = 5;
-/// When the client is told again that has not answered.
+/// How often a client that has not answered is told again.
 const AGAIN_MS: u32 = 200;
 /// How long a client may take to answer; its machine may be dead.
 const ANSWER_MS: u32 = 10_000;
@@ -61,7 +67,7 @@ pub(crate) fn stop(drain: &Drain, why: &'static str) -> Result {
     let limit_ms = param::stop_timeout_s.get().saturating_mul(1000);
     drain.drain(limit_ms).inspect_err(|_| {
         pr_warn!(
-            "{}: disks have requests in service still after stop_timeout_s\n",
+            "{}: some disks still have requests in service after stop_timeout_s\n",
             why
         );
     })
@@ -95,6 +101,8 @@ pub(crate) struct Stopping {
     /// The client has heard that it is durable.
     #[pin]
     seen: Completion,
+    /// It is not durable; written before `over`.
+    failed: AtomicFlag,
     /// Its worker has said all that it will.
     #[pin]
     over: Completion,
@@ -102,29 +110,45 @@ pub(crate) struct Stopping {
 
 impl Session {
     /// Stops the session, until `limit` at the latest.
-    pub(crate) fn stop(self: &Arc<Self>, closers: &Queue, limit: Deadline) {
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if a device is not closed by then, or could not be flushed.
+    pub(crate) fn stop(self: &Arc<Self>, closers: &Queue, limit: Deadline) -> Result {
+        let mut result = Ok(());
         let devices = self.take_all();
         let mut stopping = KVec::new();
         for device in devices {
             match Stopping::begin(self, device, closers, limit) {
                 // Without room for it nobody waits for its worker, nor hears the client.
-                Ok(this) => drop(stopping.push(this, GFP_KERNEL)),
-                Err(error) => pr_err_ratelimited!(
-                    "{}: a device cannot be stopped in good order ({}): its client counts as lost what it has not flushed\n",
-                    self.name(),
-                    convert::errno(error).as_str()
-                ),
+                Ok(this) => {
+                    if stopping.push(this, GFP_KERNEL).is_err() {
+                        result = Err(ETIMEDOUT);
+                    }
+                }
+                Err(error) => {
+                    pr_err_ratelimited!(
+                        "{}: a device cannot be stopped in good order ({}): its client treats its unflushed writes as lost\n",
+                        self.name(),
+                        convert::errno(error).as_str()
+                    );
+                    result = Err(ETIMEDOUT);
+                }
             }
         }
         for device in &stopping {
             if device.over.wait_timeout(limit.left_ms().max(1)).is_err() {
                 pr_err_ratelimited!(
-                    "{}: {} is not flushed after stop_timeout_s: the client counts as lost what it has not flushed\n",
+                    "{}: {} is not flushed after stop_timeout_s: the client treats its unflushed writes as lost\n",
                     self.name(),
                     *device.name
                 );
+                result = Err(ETIMEDOUT);
+            } else if device.failed.load(Relaxed) {
+                result = Err(ETIMEDOUT);
             }
         }
+        result
     }
 
     /// The client has heard that a device is durable.
@@ -161,6 +185,7 @@ impl Stopping {
                 number: notice_number(id),
                 name,
                 seen <- Completion::new(),
+                failed: AtomicFlag::new(false),
                 over <- Completion::new(),
             }),
             GFP_KERNEL,
@@ -169,8 +194,8 @@ impl Stopping {
         let (stopping, session) = (this.clone(), session.clone());
         let end = device.end();
         closers.spawn(GFP_KERNEL, move || {
-            if end.access().writes() {
-                stopping.settle(&session, &end, limit);
+            if end.access().writes() && stopping.settle(&session, &end, limit).is_err() {
+                stopping.failed.store(true, Relaxed);
             }
             // The device is free when the session is told to have gone, if that is not too late.
             drop(end);
@@ -181,28 +206,34 @@ impl Stopping {
     }
 
     /// Makes the device durable, and says so.
-    fn settle(&self, session: &Session, device: &PercpuEnd<Opened>, limit: Deadline) {
-        while !device.is_over() {
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if requests are in service still; those of the flush.
+    fn settle(&self, session: &Session, device: &PercpuEnd<Opened>, limit: Deadline) -> Result {
+        // Also for what an earlier device of the session has in service, which may be the same disk:
+        // its answers come under the words below, too.
+        while !device.is_over() || session.is_closing() {
             if limit.has_passed() {
-                return;
+                return Err(ETIMEDOUT);
             }
             fsleep(Delta::from_millis(LOOK_MS));
         }
         if let Err(error) = device.bdev().flush() {
             pr_err_ratelimited!(
-                "{}: {} cannot be flushed ({}): the client counts as lost what it has not flushed\n",
+                "{}: {} cannot be flushed ({}): the client treats its unflushed writes as lost\n",
                 session.name(),
                 *self.name,
                 convert::errno(error).as_str()
             );
-            return;
+            return Err(error);
         }
         // Nothing holds up a client that lives.
         let limit = Deadline::in_ms(limit.left_ms().min(ANSWER_MS));
         while session.tell_durable(self.number) {
             let pause = limit.left_ms().min(AGAIN_MS);
             if self.seen.wait_timeout(pause.max(1)).is_ok() {
-                return;
+                break;
             }
             if limit.has_passed() {
                 pr_warn_ratelimited!(
@@ -210,9 +241,10 @@ impl Stopping {
                     session.name(),
                     *self.name
                 );
-                return;
+                break;
             }
         }
+        Ok(())
     }
 }
 

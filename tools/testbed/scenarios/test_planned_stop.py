@@ -161,6 +161,7 @@ def test_a_server_is_drained_and_goes_on(pair, stack):
     assert server.run(f"cat {DRAIN}") == "0"
 
 
+@pytest.mark.links(2)
 def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     server, client = pair
     server.null_blk("nullb0", SIZE_MB)
@@ -169,9 +170,10 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
                f"'0 {SIZE_MB << 11} linear /dev/nullb0 0'")
     server.run(f"{stack.load_server()} stop_timeout_s=3")
     client.run(stack.load_client())
-    for device in ("/dev/dm-0", "/dev/nullb1"):
-        client.run(stack.map_device(device))
+    client.run('echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=/dev/dm-0" > '
+               f"{stack.map_file} && {stack.map_device('/dev/nullb1')}")
     patient(client)
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     client.run("for number in 0 1; do dd if=/dev/urandom of=/dev/ibnbd$number bs=4k count=1 oflag=direct status=none; done")
     server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
     writer = client.start(flush("ibnbd0"))
@@ -181,11 +183,15 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     assert "timed out" in server.run(f"echo 1 > {DRAIN}", check=False).lower()
     assert server.uptime() - began < 15
     said = server.run("dmesg")
-    assert "demo: /dev/dm-0 is not flushed after stop_timeout_s: the client counts as lost" in said
+    assert "demo: /dev/dm-0 is not flushed after stop_timeout_s: the client treats its unflushed writes as lost" in said
     # The other disk is not to blame.
     assert "/dev/nullb1 is not flushed" not in said and "/dev/nullb1 cannot" not in said
     assert writer.running
-    server.run(f"dmsetup resume --noudevsync stuck && echo 1 > {DRAIN} && echo 0 > {DRAIN}")
+    # What is left of the session serves nothing: no path joins it.
+    server.run(f"echo 0 > {DRAIN}")
+    client.wait_until("dmesg | grep -q 'connection refused\\|ECONNRESET'", 60)
+    assert blockdev.connected(client) == 0
+    server.run("dmsetup resume --noudevsync stuck")
     writer.wait(120)
     for number in (0, 1):
         client.run(f"{flush(f'ibnbd{number}')} && {stack.unmap(number)}")
