@@ -81,3 +81,22 @@ __rust_helper void rust_helper_kx_plug_callback(struct blk_plug *plug, struct bl
 	if (current->plug == plug)
 		list_add(&cb->list, &plug->cb_list);
 }
+
+/*
+ * Tells whether finishing the thread's plug may put the thread to sleep unnoticed
+ * by a callback that is on its list: in a driver, or in another callback.
+ */
+__rust_helper bool rust_helper_kx_plug_may_sleep(struct blk_plug *plug, struct blk_plug_cb *cb)
+{
+	struct request *rq;
+
+	if (current->plug != plug)
+		return false;
+	if (!list_empty(&plug->cb_list) &&
+	    (plug->cb_list.next != &cb->list || plug->cb_list.prev != &cb->list))
+		return true;
+	rq_list_for_each(&plug->mq_list, rq)
+		if (rq->mq_hctx->flags & BLK_MQ_F_BLOCKING)
+			return true;
+	return false;
+}

@@ -5,6 +5,7 @@
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
 use core::{
+    cell::Cell,
     ffi::c_void,
     marker::PhantomPinned,
     pin::pin, //
@@ -17,14 +18,20 @@ use kernel::{
 /// Collects what `f` submits and hands it to the device's driver in one go.
 ///
 /// If the thread goes to sleep meanwhile, what was collected so far is handed over then, and `sleeps`
-/// is called before, the first time. It is not called if the thread has a plug already.
+/// is called before, the first time. It is also called when the thread may sleep unnoticed: before
+/// requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code below flushes the plug.
+/// It is not called if the thread has a plug already.
 ///
 /// # Context
 ///
 /// *may sleep*; `sleeps` must not.
 pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
     let plug: Opaque<bindings::blk_plug> = Opaque::uninit();
-    let callback = pin!(Callback::new(&sleeps));
+    let watch = Watch {
+        sleeps,
+        finishing: Cell::new(false),
+    };
+    let callback = pin!(Callback::new(&watch));
     // SAFETY: The plug stays on this stack until it is finished below, and so does the callback, which
     // is pinned and called by this thread only, while it has the plug.
     unsafe {
@@ -32,9 +39,25 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
         ibtrs_bindings::kx_plug_callback(plug.get().cast(), callback.callback.get().cast());
     }
     let result = f();
+    // SAFETY: Both are on this stack still. If the plug is the thread's, its lists are this thread's,
+    // and its requests belong to it until they are handed over.
+    let may_sleep = unsafe {
+        ibtrs_bindings::kx_plug_may_sleep(plug.get().cast(), callback.callback.get().cast())
+    };
+    if may_sleep {
+        (watch.sleeps)();
+    }
+    watch.finishing.set(true);
     // SAFETY: Started above by this thread. No callback is on the plug's list afterwards.
     unsafe { bindings::blk_finish_plug(plug.get()) };
     result
+}
+
+/// What a callback of a plug is for.
+struct Watch<S> {
+    sleeps: S,
+    /// The plug is flushed because it is finished, not because something below wants it to be.
+    finishing: Cell<bool>,
 }
 
 /// A callback of a plug.
@@ -44,11 +67,11 @@ struct Callback {
 }
 
 impl Callback {
-    fn new<S: Fn()>(sleeps: &S) -> Self {
+    fn new<S: Fn()>(watch: &Watch<S>) -> Self {
         Self {
             callback: Opaque::new(bindings::blk_plug_cb {
                 callback: Some(call::<S>),
-                data: core::ptr::from_ref(sleeps).cast_mut().cast::<c_void>(),
+                data: core::ptr::from_ref(watch).cast_mut().cast::<c_void>(),
                 ..bindings::blk_plug_cb::default()
             }),
             _pin: PhantomPinned,
@@ -58,12 +81,13 @@ impl Callback {
 
 /// # Safety
 ///
-/// `callback` must be one of [`Callback::new`] for this type, whose function lives.
+/// `callback` must be one of [`Callback::new`] for this type, whose [`Watch`] lives; called by the
+/// thread that has made it.
 unsafe extern "C" fn call<S: Fn()>(callback: *mut bindings::blk_plug_cb, from_schedule: bool) {
-    if from_schedule {
-        // SAFETY: By this function's contract.
-        let sleeps = unsafe { &*(*callback).data.cast::<S>() };
-        sleeps();
+    // SAFETY: By this function's contract.
+    let watch = unsafe { &*(*callback).data.cast::<Watch<S>>() };
+    if from_schedule || !watch.finishing.get() {
+        (watch.sleeps)();
     }
 }
 
