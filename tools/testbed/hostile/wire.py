@@ -13,7 +13,7 @@ MAX_EPOCH = (1 << 27) - 1
 # Types of transport messages and of immediates.
 INFO_REQ, INFO_RSP, WRITE_HDR, READ_HDR, RKEY_RSP = range(5)
 IMM_REQUEST, IMM_ANSWER, IMM_ANSWER_INV, IMM_FENCE, IMM_FENCE_DONE, IMM_NOTICE, IMM_ANSWER_SAME_KEY = range(7)
-IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_ANSWERS = 8, 9, 11
+IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS = range(7, 12)
 NEED_INVAL, NEW_RKEY = 1, 2
 
 # Types of block device messages, access modes, operations and their flags.

@@ -7,7 +7,7 @@ import time
 
 from .. import wire
 from ..server import SECTORS, Honest, Server
-from ..victim import PATIENCE, Victim
+from ..victim import TIME_LIMIT, Victim
 from .answers import other
 from .silence import FORCED_S
 from .table import goes_on, lie, like
@@ -126,7 +126,7 @@ class Writes:
             thread.start()
 
     def _write(self) -> None:
-        self.said.append(self.victim.write(seconds=3 * PATIENCE))
+        self.said.append(self.victim.write(seconds=3 * TIME_LIMIT))
 
     def end(self, seconds: float) -> list[str]:
         deadline = time.monotonic() + seconds
@@ -141,7 +141,7 @@ def count_paths(v: Victim) -> int:
 
 
 def closed_so_often(v: Victim, times: int) -> None:
-    deadline = time.monotonic() + 2 * PATIENCE
+    deadline = time.monotonic() + 2 * TIME_LIMIT
     while count_paths(v) <= times:
         assert time.monotonic() < deadline, "the client does not connect again"
         time.sleep(0.2)
@@ -171,7 +171,7 @@ def closed_for_a_while(v: Victim) -> None:
     closed_so_often(v, CLOSES)
     assert not writes.said, f"writes ended while the server closed each connection: {writes.said}"
     v.tell("order 0")
-    said = writes.end(PATIENCE)
+    said = writes.end(TIME_LIMIT)
     assert set(said) == {"OK"}, f"writes: {said}"
     v.fill()
     assert v.read(4096) == "OK" and v.page[:4096] == writes.data, "what was written is not what is read"

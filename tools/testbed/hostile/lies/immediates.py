@@ -25,9 +25,9 @@ def sends_immediates(kinds, cids=None):
 
 
 # What a server may send on the service connection, or anywhere, and what only a client sends.
-SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
+SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_DURABLE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
 UNKNOWN = range(12, 16)
-CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE)
+CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_DURABLE_SEEN)
 
 
 def orders_and_goes_on(v: Victim) -> None:
