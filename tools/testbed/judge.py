@@ -36,6 +36,12 @@ def kernel_reports(lab: Lab) -> list[str]:
     return found
 
 
+def held_up(lab: Lab) -> list:
+    """The guests whose soft-RoCE has waited for minutes for what only it has; marks are not moved."""
+    return [guest for guest in lab.guests.values()
+            if any(report.allowed == klog.RXE_WAITS for report in klog.reports(guest.log.new_lines()))]
+
+
 def leak_reports(lab: Lab) -> list[str]:
     alive = [guest for guest in lab.guests.values() if guest.alive]
     with ThreadPoolExecutor() as pool:

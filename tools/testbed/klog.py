@@ -41,14 +41,15 @@ class Allowed:
     reason: str
 
 
+RXE_WAITS = ("soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
+             "goes on; seen once in 200 when an interface was set down under load")
 ALLOWED = [
     Allowed(r"DMA-API: (preallocated|debugging enabled|dma-debug)",
             "said by DMA_API_DEBUG when it starts"),
     Allowed(r"DMA-API: .*dma_debug_entry pool",
             "said by DMA_API_DEBUG when it grows its own tables"),
     Allowed(r"(?s)rxe_pool\.c:\d+ at __rxe_cleanup.*\brxe_destroy_qp\b",
-            "soft-RoCE waits 50 s for its own references to a queue pair, which nobody else can take, then "
-            "goes on; seen once in 200 when an interface was set down under load"),
+            RXE_WAITS),
     Allowed(r"(?s)\A(?!.*\[ib(trs|nbd)_).*BUG: KCSAN: ",
             "a race that none of our code is in, nor called for: others' reports fill the kernel's mailing list"),
     Allowed(r"BUG: KCSAN: data-race in virtqueue_(disable|enable)_cb",

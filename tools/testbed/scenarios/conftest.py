@@ -313,9 +313,9 @@ def _judged(item, scenario):
             _judge(item, lab, leaks=not leaky and (fresh or _before_a_change(item, bench.following)))
         except BaseException as error:
             words = [f"logs kept in {judge.keep(lab, item.nodeid)}"]
-            harmed = isinstance(error, judge.Harmed)
+            harmed, held_up = isinstance(error, judge.Harmed), judge.held_up(lab)
             reports = [] if harmed else judge.kernel_reports(lab)
-            bench.spoiled.look(lab, harmed or bool(reports))
+            bench.spoiled.look(lab, harmed or bool(reports), held_up)
             if not harmed:
                 words += reports + [judge.last_words(lab)]
             item.add_report_section("call", "guests", "\n\n".join(words))

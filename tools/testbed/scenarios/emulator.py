@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Scenarios that an emulator spoiled.
+"""Scenarios that an emulator spoiled, or the soft-RoCE of the kernel.
 
 QEMU 10.0 dies of an assertion of its own now and then (see guest.DidNotBoot), also long after
-the boot.  That says nothing of what is tested: the scenario is run once more, on new guests.  One
-in which a kernel has reported something is not, as that would be lost."""
+the boot; or without a word, before anything of ours is loaded.  And soft-RoCE may wait for minutes
+for what only it has (see klog.RXE_WAITS), while the scenario runs out of time.  That says nothing
+of what is tested: the scenario is run once more, on new guests.  One in which a kernel has reported
+something else is not, as that would be lost."""
 
 import contextlib
+import re
 import signal
 import subprocess
 
@@ -23,6 +26,18 @@ def assertion(returncode: int | None, log: str) -> str | None:
     return lines[-1].strip() if lines else None
 
 
+# What our modules say begins with their names; the command line has these as well.
+OURS = re.compile(r"\bib(trs|nbd)_\w+: ")
+
+
+def early(returncode: int | None, console: list[str]) -> str | None:
+    """What to say of an emulator that has ended, and was not killed, before a module of ours was
+    loaded."""
+    if returncode in (None, -signal.SIGKILL, -signal.SIGTERM) or any(map(OURS.search, console)):
+        return None
+    return f"it ended ({returncode}) before anything of ours was loaded"
+
+
 class Spoiled:
     """Remembers which of the guests of a scenario had an emulator that failed."""
 
@@ -30,14 +45,17 @@ class Spoiled:
         # Whether it may be run again, and is to be.
         self.may, self.found = False, False
 
-    def look(self, lab, harmed: bool) -> None:
+    def look(self, lab, harmed: bool, held_up=()) -> None:
         """To be called when a scenario has failed, before its guests are discarded; `harmed` says
-        that a kernel has reported something."""
-        words = {guest: said for guest in lab.guests.values() if (said := _last_words(guest))}
+        that a kernel has reported something, and `held_up` has the guests whose soft-RoCE has
+        waited."""
+        words = dict.fromkeys(held_up, "soft-RoCE waited for its own references to a queue pair")
+        words |= {guest: f"its emulator failed: {said}" for guest in lab.guests.values()
+                  if (said := _last_words(guest))}
         self.found = self.may and bool(words) and not harmed
         if self.found:
             for guest, said in words.items():
-                boots.COUNT.fail(guest, RuntimeError(f"its emulator failed during a scenario: {said}"))
+                boots.COUNT.fail(guest, RuntimeError(f"during a scenario {said}"))
 
 
 def _last_words(guest) -> str | None:
@@ -45,7 +63,9 @@ def _last_words(guest) -> str | None:
         # It may be about to end.
         with contextlib.suppress(subprocess.TimeoutExpired):
             guest.process.wait(5)
-    return assertion(guest.process.poll(), (guest.folder / "qemu.log").read_text(errors="replace"))
+    code = guest.process.poll()
+    return (assertion(code, (guest.folder / "qemu.log").read_text(errors="replace"))
+            or early(code, guest.log.lines()))
 
 
 def run(item, nextitem, spoiled: Spoiled) -> bool:

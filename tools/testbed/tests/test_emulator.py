@@ -32,6 +32,8 @@ class Guest:
     spec = SimpleNamespace(kernel=SimpleNamespace(flavour="fast"))
     def __init__(self, folder):
         self.folder, self.process = folder, SimpleNamespace(poll=lambda: self.code)
+        self.log = SimpleNamespace(lines=lambda: self.console)
+        self.console, self.waits = ["[    9.1] ibtrs_core: loading out-of-tree module taints kernel."], False
         self.ends(None, "")
     def ends(self, code, words):
         self.code = code
@@ -55,6 +57,7 @@ module.KINDS["pair"] = Lab
 module._judge = lambda item, lab, leaks: None
 module.judge.keep = lambda lab, what: "nowhere"
 module.judge.kernel_reports = lambda lab: lab.guests["server"].reports
+module.judge.held_up = lambda lab: [guest for guest in lab.guests.values() if guest.waits]
 module.judge.last_words = lambda lab: ""
 """
 
@@ -94,6 +97,22 @@ def test_it_is_run_once_more_on_new_guests(scenario):
 
 def test_there_is_an_end_to_it(scenario):
     assert scenario(dies(ASSERTION, when="True")) == ((0, 1), (2, 1))
+
+
+NOTHING_LOADED = ("    guest.console = ['Kernel command line: ibtrs_client.ack_timeout=20', '[ 8.0] rdma_rxe: loaded']\n")
+
+
+@pytest.mark.parametrize("code, results", [(0, ((1, 0), (2, 1))), (-signal.SIGKILL, ((0, 1), (1, 0)))])
+def test_a_guest_that_ended_before_anything_of_ours_was_loaded(scenario, code, results):
+    assert scenario(NOTHING_LOADED + dies("", code=code)) == results
+
+
+@pytest.mark.parametrize("reports, results", [("[]", ((1, 0), (2, 1))), ("['BUG: KASAN']", ((0, 1), (1, 0)))])
+def test_a_soft_roce_that_waits_for_itself(scenario, reports, results):
+    assert scenario(f"""
+    guest.reports, guest.waits = {reports}, pair.number == 1
+    assert not guest.waits
+""") == results
 
 
 @pytest.mark.parametrize("body", [
