@@ -265,4 +265,17 @@ mod tests {
         assert_eq!(runs.load(Relaxed), 10);
         Ok(())
     }
+
+    /// lockdep complains unless the functions of each queue are of a class of their own.
+    #[test]
+    fn a_function_ends_another_queue() -> Result {
+        let (inner, outer) = (
+            Queue::new(Options::ordered(), fmt!("kx-inner"))?,
+            Queue::new(Options::ordered(), fmt!("kx-outer"))?,
+        );
+        inner.spawn(GFP_KERNEL, || {})?;
+        outer.spawn(GFP_KERNEL, move || drop(inner))?;
+        drop(outer);
+        Ok(())
+    }
 }

@@ -12,7 +12,6 @@ use kernel::{
     bindings,
     fmt,
     prelude::*,
-    static_lock_class,
     sync::{
         Arc,
         LockClassKey, //
@@ -57,7 +56,7 @@ impl Options {
 /// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
 ///
 /// A work cannot wait for its own queue. If a [`Work`](super::Work) that holds an [`Arc`] drops the
-/// last reference to its object and, with that, to its queue, then the [`QueueDestroyer`] destroys
+/// last reference to its object and, with that, to its queue, then the [`QueueDestroyer`] drops
 /// the queue some time later. A module whose code must have left the queue at some point flushes
 /// it, or keeps a reference to it and drops that last.
 ///
@@ -68,12 +67,22 @@ impl Options {
 ///
 /// # Invariants
 ///
-/// `wq` is a work queue that this value owns unless `deferred` is [`None`]. Works with timers are
-/// only queued by objects that hold a reference to this value.
+/// This value owns `wq`. Works with timers are only queued by objects that hold a reference to this
+/// value, and works whose lock class is `class` are only queued here.
+#[pin_data(PinnedDrop)]
 pub struct Queue {
     wq: NonNull<bindings::workqueue_struct>,
-    /// Allocated in advance, so that destroying cannot fail.
-    deferred: Option<Pin<KBox<DeferredDestroy>>>,
+    /// One for each queue: a function on one queue may wait for the functions on another, which
+    /// lockdep would take for a deadlock if both were of one class.
+    #[pin]
+    class: LockClassKey,
+    /// Drops the last reference on the queue of the [`QueueDestroyer`].
+    #[pin]
+    destroy: workqueue::Work<Self>,
+}
+
+kernel::impl_has_work! {
+    impl HasWork<Self> for Queue { self.destroy }
 }
 
 // SAFETY: A work queue belongs to no task.
@@ -90,43 +99,47 @@ impl Queue {
     /// [`ENOMEM`]
     pub fn new(options: Options, name: fmt::Arguments<'_>) -> Result<Arc<Self>> {
         might_sleep();
+        // INVARIANT: The queue was just created, and nothing is on it.
+        Arc::pin_init(
+            try_pin_init!(Self {
+                wq: Self::alloc(options, &name)?,
+                class <- LockClassKey::new_dynamic(),
+                destroy <- workqueue::new_work!("work::Queue"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn alloc(
+        options: Options,
+        name: &fmt::Arguments<'_>,
+    ) -> Result<NonNull<bindings::workqueue_struct>> {
         // SAFETY: The format takes one pointer to `fmt::Arguments`, which lives during the call.
         let wq = unsafe {
             bindings::alloc_workqueue_noprof(
                 c"%pA".as_char_ptr(),
                 options.flags,
                 options.max_active,
-                core::ptr::from_ref(&name).cast::<c_void>(),
+                core::ptr::from_ref(name).cast::<c_void>(),
             )
         };
-        let wq = NonNull::new(wq).ok_or(ENOMEM)?;
-        let Ok(deferred) = KBox::pin_init(DeferredDestroy::new(wq), GFP_KERNEL) else {
-            // SAFETY: The queue was just created, and nobody else knows it.
-            unsafe { bindings::destroy_workqueue(wq.as_ptr()) };
-            return Err(ENOMEM);
-        };
-        // INVARIANT: The queue was just created, and nothing is on it.
-        let queue = Self {
-            wq,
-            deferred: Some(deferred),
-        };
-        Ok(Arc::new(queue, GFP_KERNEL)?)
+        NonNull::new(wq).ok_or(ENOMEM)
     }
 
     /// Drops a reference on a worker of the queue.
     pub(super) fn leave(this: Arc<Self>) {
-        let last = Arc::into_unique_or_drop(this);
-        // INVARIANT: The deferred work owns the queue from now on.
-        let Some(deferred) = last.and_then(|mut queue| queue.deferred.take()) else {
+        let Some(last) = Arc::into_unique_or_drop(this) else {
             return;
         };
+        let last = Arc::from(last);
         // In the read section: the end of the destroyer waits for this, and then for the works that
         // are queued.
         let destroyer = DESTROYER.read();
-        match destroyer.get() {
-            Some(queue) => queue.as_kernel().enqueue(deferred),
-            None => workqueue::system_long().enqueue(deferred),
-        }
+        // The work of the last reference is queued once, so this cannot fail.
+        let _ = match destroyer.get() {
+            Some(queue) => queue.as_kernel().enqueue(last),
+            None => workqueue::system_long().enqueue(last),
+        };
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::workqueue_struct {
@@ -151,7 +164,10 @@ impl Queue {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.enqueue(KBox::pin_init(Closure::new(func), flags).map_err(|_| AllocError)?);
+        // SAFETY: The class is pinned, and by the drop of `Queue` it outlives all that runs on this
+        // queue, where the closure is queued at once.
+        let class = unsafe { Pin::new_unchecked(&*core::ptr::from_ref(&self.class)) };
+        self.enqueue(KBox::pin_init(Closure::new(func, class), flags).map_err(|_| AllocError)?);
         Ok(())
     }
 
@@ -179,16 +195,22 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
-    fn drop(&mut self) {
-        if self.deferred.take().is_none() {
-            return;
-        }
+#[pinned_drop]
+impl PinnedDrop for Queue {
+    fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // SAFETY: By the type invariant the queue is owned by this value. What is queued runs
         // before this returns, and nobody can queue more: the timers of delayed works hold objects
-        // that hold a reference to this value.
+        // that hold a reference to this value. The lock class is dropped after that.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
+    }
+}
+
+impl workqueue::WorkItem for Queue {
+    type Pointer = Arc<Self>;
+
+    fn run(last: Arc<Self>) {
+        drop(last);
     }
 }
 
@@ -226,49 +248,9 @@ impl Drop for QueueDestroyer {
     }
 }
 
-/// Destroys a queue whose last reference was dropped on one of its own workers.
-///
-/// # Invariants
-///
-/// While this is queued, it owns `wq`.
-#[pin_data]
-struct DeferredDestroy {
-    #[pin]
-    work: workqueue::Work<Self>,
-    wq: NonNull<bindings::workqueue_struct>,
-}
-
-// SAFETY: A work queue belongs to no task.
-unsafe impl Send for DeferredDestroy {}
-
-kernel::impl_has_work! {
-    impl HasWork<Self> for DeferredDestroy { self.work }
-}
-
-impl DeferredDestroy {
-    fn new(wq: NonNull<bindings::workqueue_struct>) -> impl PinInit<Self> {
-        // INVARIANT: This is not queued.
-        pin_init!(Self {
-            work <- workqueue::new_work!("work::DeferredDestroy"),
-            wq,
-        })
-    }
-}
-
-impl workqueue::WorkItem for DeferredDestroy {
-    type Pointer = Pin<KBox<Self>>;
-
-    fn run(this: Pin<KBox<Self>>) {
-        // SAFETY: By the type invariant the queue is owned by this value, which is dropped here.
-        // For what is queued, see the drop of `Queue`.
-        unsafe { bindings::destroy_workqueue(this.wq.as_ptr()) }
-    }
-}
-
 /// A function that a queue runs once.
 ///
-/// The kernel crate has the same, but its lock class has one key for all modules and a name in
-/// each: lockdep warns as soon as a second module queues a closure.
+/// The kernel crate has the same, but with one lock class for all queues of all modules.
 #[pin_data]
 struct Closure<F> {
     #[pin]
@@ -280,18 +262,10 @@ kernel::impl_has_work! {
     impl{F} HasWork<Self> for Closure<F> { self.work }
 }
 
-/// Of no type of the caller's, and never inlined, so that name and key are the same in every
-/// module.
-#[inline(never)]
-fn lock_class() -> (&'static CStr, Pin<&'static LockClassKey>) {
-    (c"work::Closure", static_lock_class!())
-}
-
 impl<F: FnOnce()> Closure<F> {
-    fn new(func: F) -> impl PinInit<Self> {
-        let (name, key) = lock_class();
+    fn new(func: F, class: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
         pin_init!(Self {
-            work <- workqueue::Work::new(name, key),
+            work <- workqueue::Work::new(c"work::Closure", class),
             func: Some(func),
         })
     }
