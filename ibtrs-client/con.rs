@@ -158,7 +158,7 @@ impl Con {
         } else {
             None
         };
-        let slot = qp.slots().and_then(|slots| slots.get(id));
+        let slot = qp.slot(id);
         let Some(slot) = slot else {
             self.attempt
                 .breach(fmt!("answer to the chunk {id}, which does not exist"));

@@ -22,7 +22,8 @@ use kernel::{
             AtomicFlag,
             Relaxed, //
         },
-        SpinLockIrq, //
+        SpinLockIrq,
+        SpinLockIrqGuard, //
     }, //
 };
 use rdma::qp::QueuePair;
@@ -74,7 +75,7 @@ impl Batch {
         if !qp.handler().path.more_answers || !answered.chunk.is_bare() {
             return Some(answered);
         }
-        let Some(slot) = qp.slots().and_then(|slots| slots.get(answered.index)) else {
+        let Some(slot) = qp.slot(answered.index) else {
             return Some(answered);
         };
         let mut waiting = self.first.lock();
@@ -106,15 +107,8 @@ impl Batch {
 pub(crate) fn flush(qp: &QueuePair<Con>) {
     let batch = &qp.handler().batch;
     // ORDERING: An answer that this misses goes with the end of the batch.
-    if !batch.some.load(Relaxed) {
-        return;
-    }
-    let mut waiting = batch.first.lock();
-    batch.some.store(false, Relaxed);
-    let first = waiting.take();
-    drop(waiting);
-    if let Some(answered) = first {
-        respond::answer(qp, answered);
+    if batch.some.load(Relaxed) {
+        send_waiting(qp, batch.first.lock());
     }
 }
 
@@ -125,9 +119,13 @@ pub(crate) fn flush(qp: &QueuePair<Con>) {
 /// Any.
 pub(crate) fn end(qp: &QueuePair<Con>) {
     let batch = &qp.handler().batch;
-    let mut waiting = batch.first.lock();
+    let waiting = batch.first.lock();
     batch.cpu.store(NONE, Relaxed);
-    batch.some.store(false, Relaxed);
+    send_waiting(qp, waiting);
+}
+
+fn send_waiting(qp: &QueuePair<Con>, mut waiting: SpinLockIrqGuard<'_, Option<Answered>>) {
+    qp.handler().batch.some.store(false, Relaxed);
     let first = waiting.take();
     drop(waiting);
     if let Some(answered) = first {

@@ -113,7 +113,7 @@ impl Con {
             .layout
             .check(payload)
             .map_err(|error| error.as_str())?;
-        let slot = qp.slots().and_then(|slots| slots.get(buf_id.into()));
+        let slot = qp.slot(buf_id.into());
         let slot = slot.ok_or("no such chunk")?;
         let Some(mut chunk) = slot.take() else {
             return Err(IN_USE);

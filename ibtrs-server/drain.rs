@@ -41,7 +41,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So many milliseconds from now.
+    /// The moment `limit_ms` milliseconds from now.
     pub fn in_ms(limit_ms: u32) -> Self {
         Self {
             from: Instant::now(),
@@ -73,7 +73,7 @@ impl Drain {
     }
 
     /// Drains all sessions, and takes none until [`Drain::resume`]. Returns when all have gone, or
-    /// two seconds after `limit_ms` milliseconds: then disks have requests in service still.
+    /// two seconds after `limit_ms` milliseconds.
     ///
     /// # Context
     ///
@@ -81,8 +81,8 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if a session has not gone in time, whose paths are being closed; or has gone, but
-    /// the service had not finished with it.
+    /// `ETIMEDOUT` if a session has not gone in time, whose paths are being closed; or has gone
+    /// before the service had flushed all of its devices.
     pub fn drain(&self, limit_ms: u32) -> Result {
         let _one = self.server.draining.lock();
         let limit = Deadline::in_ms(limit_ms);

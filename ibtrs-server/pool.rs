@@ -66,7 +66,7 @@ impl Blocks {
 struct Kept {
     blocks: KVVec<Blocks>,
     bytes: u64,
-    /// The fewest bytes since the last check: so many were not needed in all that time.
+    /// The fewest free bytes since the last check: these were not needed since then.
     least: u64,
 }
 

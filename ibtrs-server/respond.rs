@@ -107,7 +107,7 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
     }
     let unsent = &qp.handler().unsent;
     let mut queue = unsent.queue.lock();
-    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+    if let Some(slot) = qp.slot(index) {
         if slot.unsent.put((chunk, result)).is_ok() {
             // There are no more answers than chunks.
             queue.push(index);
@@ -144,7 +144,7 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
 /// Any.
 pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
     leave_service(qp, index, &mut chunk, Err(ESHUTDOWN));
-    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+    if let Some(slot) = qp.slot(index) {
         slot.put(chunk);
     }
 }
@@ -165,7 +165,7 @@ pub(crate) fn retry(qp: &QueuePair<Con>) {
 
 fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
     while let Some(index) = queue.first() {
-        let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) else {
+        let Some(slot) = qp.slot(index) else {
             return;
         };
         let Some((chunk, result)) = slot.unsent.take() else {
@@ -192,7 +192,7 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
 
 /// A response could not be sent: the client gets none, so the path fails.
 fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
-    if let Some(slot) = qp.slots().and_then(|slots| slots.get(index)) {
+    if let Some(slot) = qp.slot(index) {
         slot.put(chunk);
     }
     if error != ENOTCONN {
@@ -209,8 +209,7 @@ fn send(
     chunk: KBox<Chunk>,
     result: Result,
 ) -> Result<(), (Error, KBox<Chunk>)> {
-    let slot = qp.slots().and_then(|slots| slots.get(index));
-    let Some(slot) = slot else {
+    let Some(slot) = qp.slot(index) else {
         return Err((EINVAL, chunk));
     };
     slot.put_after(chunk, |chunk| post(qp, index, chunk, result))

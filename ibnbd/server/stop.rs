@@ -67,7 +67,7 @@ pub(crate) fn stop(drain: &Drain, why: &'static str) -> Result {
     let limit_ms = param::stop_timeout_s.get().saturating_mul(1000);
     drain.drain(limit_ms).inspect_err(|_| {
         pr_warn!(
-            "{}: some disks still have requests in service after stop_timeout_s\n",
+            "{}: not all disks are flushed, or not within stop_timeout_s: their clients may lose unflushed writes\n",
             why
         );
     })

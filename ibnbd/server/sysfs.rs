@@ -182,7 +182,7 @@ fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
     let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
     let drain = ctx.data().stop.as_ref().ok_or(EAGAIN)?;
     if on == 1 {
-        pr_info!("drained by a user: no session is taken\n");
+        pr_info!("draining: no session is taken until 0 is written\n");
         return stop::stop(drain, "draining");
     }
     pr_info!("sessions are taken again\n");

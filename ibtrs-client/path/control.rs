@@ -141,7 +141,7 @@ impl Path {
     ///
     /// May sleep.
     pub fn set_drained(&self, on: bool) {
-        // ORDERING: It is read when the set of paths is made anew, under the lock of that.
+        // ORDERING: It is read when the set of paths is built again, under its lock.
         if self.drained.xchg(on, Full) == on {
             return;
         }

@@ -385,8 +385,14 @@ impl<H: Handler> QueuePair<H> {
 
     /// Returns the table of slots, if it was set.
     #[inline]
-    pub fn slots(&self) -> Option<&Slots<H>> {
+    pub(crate) fn slots(&self) -> Option<&Slots<H>> {
         self.slots.as_ref().map(|slots| &**slots)
+    }
+
+    /// Returns the slot of that index, if a table was set and has it.
+    #[inline]
+    pub fn slot(&self, index: u32) -> Option<SlotRef<'_, H>> {
+        self.slots()?.get(index)
     }
 
     /// Returns the protection domain.

@@ -11,7 +11,7 @@ pub enum Task {
     Map,
     /// A disk was to be unmapped.
     Unmap,
-    /// A disk was to be opened anew.
+    /// A disk was to be opened again.
     Remap,
     /// A disk was to have another size.
     Resize,
@@ -99,7 +99,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/operators-guide.md for the ranges"),
     advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/operators-guide.md for the values"),
     advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
-    advice(Task::Drain, Errno::ETIMEDOUT, "a disk has requests in service still, so that its clients may find something lost", "see the kernel's lines for the disk; the server is drained when it has ended them"),
+    advice(Task::Drain, Errno::ETIMEDOUT, "not all disks are flushed, or not within stop_timeout_s, so that their clients may lose unflushed writes", "see the kernel's lines for the disks; `ibnbd list` says when no session is left"),
 ];
 
 /// What is to be said of an error of a task: of its own, or what the number means in general.

@@ -38,6 +38,26 @@ pub use read::parse;
 /// Where the files are.
 pub const FOLDER: &str = "/etc/ibtrs";
 
+/// The parameters that a file may set: module, name, and the value where nothing is set.
+const PARAMETERS: [(&str, &str, &str); 16] = [
+    ("ibtrs_client", "ack_timeout", "0"),
+    ("ibtrs_server", "max_chunk_size", "135168"),
+    ("ibtrs_server", "sess_queue_depth", "512"),
+    ("ibtrs_server", "always_invalidate", "Y"),
+    ("ibtrs_server", "max_sessions", "1024"),
+    ("ibtrs_server", "max_connections", "1024"),
+    ("ibtrs_server", "max_attempts_per_address", "64"),
+    ("ibtrs_server", "setup_timeout_ms", "120000"),
+    ("ibtrs_server", "max_chunk_memory_mib", "0"),
+    ("ibtrs_server", "hb_interval_ms", "5000"),
+    ("ibtrs_server", "hb_missed_max", "5"),
+    ("ibnbd_server", "port_nr", "1234"),
+    ("ibnbd_server", "dev_search_path", ""),
+    ("ibnbd_server", "max_devices", "256"),
+    ("ibnbd_server", "allow_rt_prio", "N"),
+    ("ibnbd_server", "stop_timeout_s", "30"),
+];
+
 /// What is wanted of a machine.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {

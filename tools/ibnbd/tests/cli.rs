@@ -174,7 +174,7 @@ fn documents_are_as_the_schema_says() {
     );
 }
 
-/// To make it anew: `IBNBD_WRITE_SCHEMA=1 cargo test -p ibnbd schema`.
+/// To write it again: `IBNBD_WRITE_SCHEMA=1 cargo test -p ibnbd schema`.
 #[test]
 fn the_schema_is_the_one_in_the_documentation() {
     let file = concat!(

@@ -148,7 +148,7 @@ fn differences_are_found() {
     let mut config = good(&text);
     config.parameters = good(SERVER).parameters;
     let change = [
-        "! ibnbd_server: dev_search_path is \"/other\" until the module is loaded anew with /exports",
+        "! ibnbd_server: dev_search_path is \"/other\" until the module is loaded again with /exports",
         "! ibnbd1 is mapped as rw until it is unmapped, and not as ro",
         "+ path ip:10.0.2.2,ip:10.0.2.9 of session s",
         "~ set queue_timeout_s of session s from 60 to 90",

@@ -10,7 +10,7 @@ use ibtrs_sim::{run, shrink, trace, Bug, Outcome, Schedule};
 const USAGE: &str = "usage: ibtrs_sim [--seed N] [--runs N] [--trace] [--bug NAME]
 
   --seed N    first seed (default 0)
-  --runs N    so many seeds from there (default 1000000)
+  --runs N    how many seeds from there (default 1000000)
   --trace     print what happens in the first one, shrunk if it fails
   --bug NAME  with a deliberate mistake";
 

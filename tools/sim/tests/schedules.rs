@@ -56,7 +56,7 @@ fn a_seed_is_a_run() {
     }
 }
 
-/// Finds the mistake within so many schedules, and shrinks it.
+/// Finds the mistake within that many schedules, and shrinks it.
 fn caught(bug: Bug, within: u64) -> (Schedule, Outcome) {
     for seed in 0..within {
         let sch = Schedule::with_mode(seed, Mode::Ext);

@@ -4,30 +4,18 @@ as its disk saw it, and after a power cut."""
 
 import errno
 import os
-import subprocess
-from pathlib import Path
 
+import cached_disks
 import durable
 import pytest
+from cached_disks import BLOCKS, SIZE_MB, all_flushed, start_writer
 
 from testbed import blockdev, logwrites, uevents
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fast
 
-WRITER = Path(durable.__file__)
 SESSION = "/sys/class/ibtrs-client/demo"
-BLOCKS = 256
-SIZE_MB = 16
-
-
-def start_writer(client, path: str, *fifo: str):
-    client.push("/tmp/durable.py", WRITER.read_text())
-    return client.start(" ".join(["python3 /tmp/durable.py", path, str(BLOCKS), *fifo]))
-
-
-def all_flushed(writer) -> bool:
-    return durable.known(writer.text).flushed == [BLOCKS] * durable.THREADS
 
 
 @pytest.mark.links(2)
@@ -92,22 +80,8 @@ def test_the_disk_has_what_was_flushed(pair, stack):
 
 @pytest.mark.kills
 def test_what_was_flushed_survives_the_server(pair, stack):
-    """The server's disks are files, written by way of its page cache: one that a
-    power cut really loses."""
     image = pair.folder / "disk.img"
-    with open(image, "wb") as file:
-        file.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
-              "losetup /dev/loop1 /mnt/disk/1")
-    # Of zeroes that are there already, so that the journal has nothing to do with it.
-    # Nor age: after half a minute what nobody has flushed would be written all the same.
-    device = pair.server.add_disk(image)
-    pair.server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
-                    f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
-                    f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
-                    "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
-                    + export.format(device))
+    export = cached_disks.make(pair.server, image)
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))

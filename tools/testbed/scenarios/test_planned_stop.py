@@ -2,12 +2,13 @@
 """A server is stopped on purpose: its machine is rebooted, its modules are exchanged, or an
 operator drains it.  Clients wait, and nothing fails or is lost."""
 
-import subprocess
 from pathlib import Path
 
+import cached_disks
 import durable
 import fsload
 import pytest
+from cached_disks import BLOCKS, SIZE_MB, all_flushed, start_writer
 
 from testbed import blockdev
 from testbed.lab import wait_for
@@ -16,8 +17,6 @@ pytestmark = [pytest.mark.fast, pytest.mark.long]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 DRAIN = "/sys/class/ibnbd-server/ctl/drain"
-BLOCKS = 256
-SIZE_MB = 16
 # The modules to be exchanged; the client's guest has its own.
 SERVER_MODULES = "busybox rmmod ibnbd_server ibtrs_server"
 
@@ -31,11 +30,6 @@ def flush(disk: str) -> str:
     return f"dd if=/dev/zero of=/dev/{disk} bs=4k count=1 oflag=direct conv=notrunc,fsync status=none"
 
 
-def start_writer(client, path: str):
-    client.push("/tmp/durable.py", Path(durable.__file__).read_text())
-    return client.start(f"python3 /tmp/durable.py {path} {BLOCKS}")
-
-
 def lost(client) -> str:
     """What the client says of losses."""
     return client.run("dmesg | grep 'has lost its write cache' || true; cat /sys/block/ibnbd*/ibnbd/cache_lost | grep 1 || true")
@@ -43,20 +37,9 @@ def lost(client) -> str:
 
 @pytest.mark.kills
 def test_a_reboot_of_the_server_loses_nothing(pair, stack):
-    """The server's disks are files, written by way of its page cache, which a reboot loses as a
-    power cut does: `reboot -f` writes nothing back."""
+    """`reboot -f` writes nothing back."""
     image = pair.folder / "disk.img"
-    with open(image, "wb") as file:
-        file.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
-              "losetup /dev/loop1 /mnt/disk/1")
-    device = pair.server.add_disk(image)
-    pair.server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
-                    f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
-                    f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
-                    "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
-                    + export.format(device))
+    export = cached_disks.make(pair.server, image)
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
@@ -78,7 +61,7 @@ def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     assert writer.running
     pair.server.run(stack.load_server())
     writer.wait(300)
-    assert durable.known(writer.text).flushed == [BLOCKS] * durable.THREADS
+    assert all_flushed(writer)
     pair.client.run("dd if=/dev/ibnbd1 bs=64k iflag=direct status=none | cmp - /tmp/written")
     pair.client.run(flush("ibnbd1"))
     assert lost(pair.client) == ""

@@ -73,7 +73,7 @@ struct World {
     /// The server is being stopped: it serves nothing.
     stopped: bool,
     words: Words,
-    /// The server was started anew, and the client has not found that out.
+    /// The server has restarted, and the client has not found that out.
     unnoticed: bool,
     /// Flushes fail.
     alarm: bool,
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// The server is started anew after a stop: its machine was rebooted, or only its modules
+    /// The server restarts after a stop: its machine was rebooted, or only its modules
     /// were exchanged, which leaves the cache as it is.
     fn restart(&mut self, rebooted: bool) {
         if !self.stopped {

@@ -4,7 +4,7 @@
 
 use toml_edit::{value, Array, ArrayOfTables, DocumentMut, Item, Table};
 
-use super::{plan, Session};
+use super::{plan, Session, PARAMETERS};
 use crate::family::{Family, Side};
 use crate::folder::Exported;
 use crate::host;
@@ -22,25 +22,6 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("queue_timeout_s", "60"),
     ("io_timeout_limit", "0"),
     ("io_timeout_ms", "30000"),
-];
-
-/// Parameters that the server's modules take where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 15] = [
-    ("ibtrs_server", "max_chunk_size", "135168"),
-    ("ibtrs_server", "sess_queue_depth", "512"),
-    ("ibtrs_server", "always_invalidate", "Y"),
-    ("ibtrs_server", "max_sessions", "1024"),
-    ("ibtrs_server", "max_connections", "1024"),
-    ("ibtrs_server", "max_attempts_per_address", "64"),
-    ("ibtrs_server", "setup_timeout_ms", "120000"),
-    ("ibtrs_server", "max_chunk_memory_mib", "0"),
-    ("ibtrs_server", "hb_interval_ms", "5000"),
-    ("ibtrs_server", "hb_missed_max", "5"),
-    ("ibnbd_server", "port_nr", "1234"),
-    ("ibnbd_server", "dev_search_path", ""),
-    ("ibnbd_server", "max_devices", "256"),
-    ("ibnbd_server", "allow_rt_prio", "N"),
-    ("ibnbd_server", "stop_timeout_s", "30"),
 ];
 
 /// Which disks are written.
@@ -311,7 +292,8 @@ pub fn forget(root: &Root, document: &mut DocumentMut, session: &str, device: &s
 
 /// Writes the parameters of the server's modules, and what it exports.
 pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, prune: bool) {
-    for (module, name, usual) in PARAMETERS {
+    let of_server = |(module, ..): &(&str, &str, &str)| module.ends_with("_server");
+    for (module, name, usual) in PARAMETERS.into_iter().filter(of_server) {
         let Some(now) = host::parameter(root, module, name) else {
             continue;
         };

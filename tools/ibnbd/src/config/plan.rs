@@ -221,7 +221,7 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
             if is.as_ref().is_some_and(|is| is != value) {
                 let is = is.unwrap_or_default();
                 steps.push(Step::Cannot(format!(
-                    "{module}: {name} is {is:?} until the module is loaded anew with {value}"
+                    "{module}: {name} is {is:?} until the module is loaded again with {value}"
                 )));
             }
         }

@@ -11,31 +11,12 @@ use ibtrs_proto::name::{DevicePath, SessionName};
 use toml_edit::{Document, Table};
 
 use super::fields::{Fields, Source};
-use super::{Config, Disk, Export, Problem, Session};
+use super::{Config, Disk, Export, Problem, Session, PARAMETERS};
 use crate::mapping;
 use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
-const SERVER: [&str; 5] = [
-    "dev_search_path",
-    "port_nr",
-    "max_devices",
-    "allow_rt_prio",
-    "stop_timeout_s",
-];
-const TRANSPORT: [&str; 10] = [
-    "max_chunk_size",
-    "sess_queue_depth",
-    "always_invalidate",
-    "max_sessions",
-    "max_connections",
-    "max_attempts_per_address",
-    "setup_timeout_ms",
-    "max_chunk_memory_mib",
-    "hb_interval_ms",
-    "hb_missed_max",
-];
 
 /// One text as a configuration.
 ///
@@ -90,14 +71,10 @@ impl All {
         for table in fields.tables(source, "export") {
             self.export(source, table);
         }
-        for (module, known) in [
-            ("ibnbd_server", &SERVER[..]),
-            ("ibtrs_server", &TRANSPORT),
-            ("ibtrs_client", &["ack_timeout"]),
-        ] {
+        for module in ["ibnbd_server", "ibtrs_server", "ibtrs_client"] {
             if let Some(item) = fields.item(module) {
                 match item.as_table() {
-                    Some(table) => self.parameters(source, module, known, table),
+                    Some(table) => self.parameters(source, module, table),
                     None => {
                         source.problem(item.span(), format!("{module}: it begins with [{module}]"))
                     }
@@ -212,7 +189,12 @@ impl All {
     }
 
     /// Parameters are texts, numbers or true and false; the module looks at their values when it is loaded.
-    fn parameters(&mut self, source: &mut Source<'_>, module: &str, known: &[&str], table: &Table) {
+    fn parameters(&mut self, source: &mut Source<'_>, module: &str, table: &Table) {
+        let known: Vec<_> = PARAMETERS
+            .into_iter()
+            .filter(|(of, ..)| *of == module)
+            .map(|(_, name, _)| name)
+            .collect();
         for (name, item) in table.iter() {
             if !known.contains(&name) {
                 let at = table.key(name).and_then(toml_edit::Key::span);

@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Map(Map),
     /// Unmaps disks
     Unmap(Unmap),
-    /// Has the server open a disk anew that it refused, or that its operator has closed
+    /// Has the server open a disk again that it refused, or that its operator has closed
     Remap {
         /// A disk
         disk: String,
@@ -161,7 +161,7 @@ pub(crate) enum Command {
     },
     /// Prints events as they come; with --output json a document a line
     Watch {
-        /// Ends after so many
+        /// Ends after that many
         #[arg(short = 'n', long)]
         count: Option<u64>,
     },
@@ -214,7 +214,7 @@ pub(crate) struct Top {
     /// Seconds from one sample to the next
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) interval: u64,
-    /// Prints so many samples instead of drawing them
+    /// Prints that many samples instead of drawing them
     #[arg(short, long, value_name = "N")]
     pub(crate) batch: Option<u64>,
 }
@@ -338,7 +338,7 @@ pub(crate) enum PathCommand {
     },
     /// Removes a path
     Remove(PathOf),
-    /// Connects a path anew, and waits until it is
+    /// Connects a path again, and waits until it is
     Reconnect(PathOf),
     /// Disconnects a path, until it is reconnected
     Disconnect(PathOf),

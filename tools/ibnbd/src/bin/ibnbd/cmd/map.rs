@@ -197,7 +197,7 @@ pub(super) fn remap(context: &Context, name: &str) -> Done {
     context.need(Side::Client)?;
     let machine = context.machine();
     let disk = disk(context, &machine, name)?;
-    let what = format!("open {} anew", disk.name);
+    let what = format!("open {} again", disk.name);
     act::write(
         context,
         Task::Remap,

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Two disks of a server that are files, written by way of its page cache: what a power cut, and
+a reboot that writes nothing back, really lose.  What writes numbered blocks to one of them, on a
+client."""
+
+import subprocess
+from pathlib import Path
+
+import durable
+
+BLOCKS = 256
+SIZE_MB = 16
+
+
+def make(server, image: Path) -> str:
+    """Makes a guest's disk with both files, and gives the command that has the server's kernel
+    serve them again, once that disk is there as {}."""
+    with open(image, "wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
+              "losetup /dev/loop1 /mnt/disk/1")
+    # Of zeroes that are there already, so that the journal has nothing to do with it.
+    # Nor age: after half a minute what nobody has flushed would be written all the same.
+    device = server.add_disk(image)
+    server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
+               f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
+               f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
+               "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
+               + export.format(device))
+    return export
+
+
+def start_writer(client, path: str, *fifo: str):
+    client.push("/tmp/durable.py", Path(durable.__file__).read_text())
+    return client.start(" ".join(["python3 /tmp/durable.py", path, str(BLOCKS), *fifo]))
+
+
+def all_flushed(writer) -> bool:
+    return durable.known(writer.text).flushed == [BLOCKS] * durable.THREADS
