@@ -208,8 +208,8 @@ impl MappedIo {
     /// # Errors
     ///
     /// Gives the I/O back with `EINVAL` when it has no list or an empty one,
-    /// with `EIO` when the device cannot address the memory or has no mapping
-    /// space left.
+    /// with `ENOMEM` when the device has no mapping space left, which is the
+    /// only reason that drivers are to expect: the same I/O may be tried again.
     pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
         let Some(table) = io.sg() else {
             return Err((EINVAL, io));
@@ -222,7 +222,7 @@ impl MappedIo {
         // holds that many elements, and is not mapped: nobody else can reach it.
         let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
         if nents <= 0 {
-            return Err((EIO, io));
+            return Err((ENOMEM, io));
         }
         // INVARIANT: Just mapped. The table stays in place and is reached through
         // `io` only, by the contract of `kx::io::Io`.
