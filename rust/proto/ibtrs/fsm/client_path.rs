@@ -12,7 +12,7 @@
 //!                                         +---(user)-------+
 //! ```
 
-use super::{actions, Reply};
+use super::actions;
 use crate::backoff::{Attempts, Backoff};
 use crate::errno::Errno;
 
@@ -183,42 +183,7 @@ actions! {
 }
 
 /// Outcome of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub struct Step {
-    /// The state from now on.
-    pub next: State,
-    /// What to do.
-    pub actions: Actions,
-    /// Whether the event was accepted.
-    pub reply: Reply,
-}
-
-impl Step {
-    const fn to(next: State, actions: Actions) -> Self {
-        Self {
-            next,
-            actions,
-            reply: Reply::Accepted,
-        }
-    }
-
-    const fn ignore(state: State) -> Self {
-        Self {
-            next: state,
-            actions: Actions::NONE,
-            reply: Reply::Ignored,
-        }
-    }
-
-    const fn refuse(state: State, errno: Errno) -> Self {
-        Self {
-            next: state,
-            actions: Actions::NONE,
-            reply: Reply::Refused(errno),
-        }
-    }
-}
+pub type Step = super::Step<State, Actions>;
 
 /// The first step of a new path.
 pub const fn initial() -> Step {

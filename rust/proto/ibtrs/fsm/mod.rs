@@ -48,6 +48,50 @@ impl Reply {
     }
 }
 
+/// Outcome of an event of a state machine with states `S` and sets of actions `A`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Step<S, A> {
+    /// The state from now on.
+    pub next: S,
+    /// What to do.
+    pub actions: A,
+    /// Whether the event was accepted.
+    pub reply: Reply,
+}
+
+impl<S: Copy, A: ActionSet> Step<S, A> {
+    const fn to(next: S, actions: A) -> Self {
+        Self {
+            next,
+            actions,
+            reply: Reply::Accepted,
+        }
+    }
+
+    const fn ignore(state: S) -> Self {
+        Self {
+            next: state,
+            actions: A::NONE,
+            reply: Reply::Ignored,
+        }
+    }
+
+    const fn refuse(state: S, errno: Errno) -> Self {
+        Self {
+            next: state,
+            actions: A::NONE,
+            reply: Reply::Refused(errno),
+        }
+    }
+}
+
+/// A set of actions.
+pub trait ActionSet: Copy {
+    /// Nothing to do.
+    const NONE: Self;
+}
+
 /// Defines the actions of a state machine, and sets of them.
 ///
 /// Callers match on the actions without a rule for the rest, so that a new one does not compile
@@ -79,6 +123,10 @@ macro_rules! actions {
         $(#[$set_meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
         pub struct $set(u16);
+
+        impl $crate::fsm::ActionSet for $set {
+            const NONE: Self = Self(0);
+        }
 
         impl $set {
             /// Nothing to do.

@@ -10,7 +10,7 @@
 //! A path never comes back: the client's next attempt is a new path, and is rejected as long as
 //! the old one of the same UUID is not CLOSED.
 
-use super::{actions, Reply};
+use super::actions;
 use crate::errno::Errno;
 
 /// State of a server path.
@@ -140,42 +140,7 @@ actions! {
 }
 
 /// Outcome of an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub struct Step {
-    /// The state from now on.
-    pub next: State,
-    /// What to do.
-    pub actions: Actions,
-    /// Whether the event was accepted.
-    pub reply: Reply,
-}
-
-impl Step {
-    const fn to(next: State, actions: Actions) -> Self {
-        Self {
-            next,
-            actions,
-            reply: Reply::Accepted,
-        }
-    }
-
-    const fn ignore(state: State) -> Self {
-        Self {
-            next: state,
-            actions: Actions::NONE,
-            reply: Reply::Ignored,
-        }
-    }
-
-    const fn refuse(state: State, errno: Errno) -> Self {
-        Self {
-            next: state,
-            actions: Actions::NONE,
-            reply: Reply::Refused(errno),
-        }
-    }
-}
+pub type Step = super::Step<State, Actions>;
 
 /// The state of a new path, whose first connection was accepted.
 pub const INITIAL: State = State::Connecting;
