@@ -91,7 +91,7 @@ class Soak:
         for name in (*STEADY, FLEETING):
             server.null_blk(name, SIZE_MB)
             # A disk that has all its pages does not ask for memory below a call of ours.
-            server.run(f"dd if=/dev/zero of=/dev/{name} bs=1M oflag=direct status=none")
+            server.run(f"dd if=/dev/zero of=/dev/{name} bs=1M count={SIZE_MB} oflag=direct status=none")
         blockdev.load(self.pair, STACK)
         for number, name in enumerate(STEADY):
             client.run(self.map_line("demo", name))
