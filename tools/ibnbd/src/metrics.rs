@@ -6,11 +6,21 @@ use std::fmt::Write;
 
 use crate::family::Side;
 use crate::model::{Disk, Machine, Opened, Path, PathState};
+use crate::root::Root;
 use crate::value::Latency;
+
+/// Reads all that metrics are made of.
+pub fn read(root: &Root) -> Machine {
+    let mut machine = Machine::read(root);
+    machine.read_stats(root);
+    machine.read_disk_stats(root);
+    machine
+}
 
 /// All metrics of a machine whose statistics were read.
 pub fn text(machine: &Machine) -> String {
     let mut out = Out::default();
+    of_the_tool(&mut out, machine);
     disks(&mut out, &machine.disks);
     sessions(&mut out, machine);
     let paths: Vec<&Path> = machine.sessions.iter().flat_map(|s| &s.paths).collect();
@@ -55,7 +65,11 @@ impl Out {
             .iter()
             .map(|(n, v)| format!("{n}=\"{}\"", escaped(v)))
             .collect();
-        let _ = writeln!(self.text, "{name}{{{}}} {value}", labels.join(","));
+        let labels = match labels.len() {
+            0 => String::new(),
+            _ => format!("{{{}}}", labels.join(",")),
+        };
+        let _ = writeln!(self.text, "{name}{labels} {value}");
     }
 }
 
@@ -68,6 +82,22 @@ fn escaped(value: &str) -> String {
 
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
+}
+
+fn of_the_tool(out: &mut Out, machine: &Machine) {
+    let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+    out.metric(
+        "ibnbd_build_info",
+        "gauge",
+        "The version of the command that has read the metrics.",
+        [(version, Some(1))],
+    );
+    out.metric(
+        "ibnbd_unreadable_files",
+        "gauge",
+        "Files of sysfs whose values are missing here; ibnbd check names them.",
+        [(Labels::new(), Some(machine.notes.len()))],
+    );
 }
 
 fn of_disk(disk: &Disk) -> Labels<'_> {
@@ -225,7 +255,7 @@ fn path_counts(out: &mut Out, paths: &[&Path]) {
     out.metric(
         "ibtrs_path_bytes_total",
         "counter",
-        "Bytes of these.",
+        "Bytes of the requests that the path was given.",
         both(
             |p| traffic(p).map(|t| t.read_bytes),
             |p| traffic(p).map(|t| t.write_bytes),

@@ -2,6 +2,7 @@
 
 //! The words of the command.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -153,12 +154,9 @@ pub(crate) enum Command {
         #[arg(long)]
         file: Option<PathBuf>,
     },
-    /// Prints metrics for Prometheus
-    Metrics {
-        /// A file of node_exporter's textfile collector, which is replaced at once
-        #[arg(long, value_name = "FILE")]
-        textfile: Option<PathBuf>,
-    },
+    /// Prints metrics for Prometheus, or serves them
+    #[command(after_help = METRICS_HELP)]
+    Metrics(Metrics),
     /// Prints events as they come; with --output json a document a line
     Watch {
         /// Ends after that many
@@ -208,6 +206,28 @@ q, Esc or Ctrl-C ends it.";
 const APPLY_HELP: &str = "\
 It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be
 done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.";
+
+const METRICS_HELP: &str = "\
+Examples:
+  ibnbd metrics --listen                      serves http://127.0.0.1:11234/metrics
+  ibnbd metrics --listen [::]:11234           the same, to all machines that reach the port
+  ibnbd metrics --textfile /var/lib/prometheus/node-exporter/ibnbd.prom
+
+Nobody has to log in to read what is served: names of disks, sessions and addresses are in it.";
+
+/// Where metrics are served unless an address is given.
+const METRICS_ADDRESS: &str = "127.0.0.1:11234";
+
+#[derive(Args, Debug)]
+pub(crate) struct Metrics {
+    /// A file of node_exporter's textfile collector, which is replaced at once
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Serves them over HTTP, until it is ended; 127.0.0.1:11234 without an address
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = METRICS_ADDRESS)]
+    #[arg(conflicts_with = "textfile")]
+    pub(crate) listen: Option<SocketAddr>,
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct Top {

@@ -6,6 +6,7 @@ mod apply;
 mod change;
 mod export;
 mod map;
+mod metrics;
 mod observe;
 mod paths;
 mod print;
@@ -47,7 +48,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Status => observe::status(context),
         Command::Check => observe::check(context),
         Command::Report { file } => observe::report(context, file.as_deref()),
-        Command::Metrics { textfile } => observe::metrics(context, textfile.as_deref()),
+        Command::Metrics(words) => metrics::metrics(context, &words),
         Command::Top(words) => top::top(context, &words),
         Command::Apply(words) => apply::apply(context, &words),
         Command::Save(words) => save::save(context, &words),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `status`, `check`, `report` and `metrics`.
+//! `status`, `check` and `report`.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use ibnbd_host::document::{Check, Status, FORMAT};
 use ibnbd_host::findings::{self, Severity};
 use ibnbd_host::health::Health;
-use ibnbd_host::{host, kmsg, metrics as prometheus};
+use ibnbd_host::{host, kmsg};
 
 use super::Done;
 use crate::cli::Format;
@@ -89,19 +89,6 @@ pub(super) fn check(context: &Context) -> Done {
         out::emit(context, &document, vec![table])?;
     }
     Ok(u8::from(bad))
-}
-
-pub(super) fn metrics(context: &Context, textfile: Option<&Path>) -> Done {
-    let mut machine = context.machine();
-    machine.read_stats(&context.root);
-    machine.read_disk_stats(&context.root);
-    context.warn(&machine.notes);
-    let text = prometheus::text(&machine);
-    match textfile {
-        None => context.print(&text)?,
-        Some(file) => replace(file, &text)?,
-    }
-    Ok(0)
 }
 
 /// Whoever reads the file meanwhile has the old one or the new one.

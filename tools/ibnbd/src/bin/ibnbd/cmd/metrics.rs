@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `metrics`: printed, in a file, or served over HTTP.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderValue, ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use ibnbd_host::metrics as prometheus;
+use ibnbd_host::Root;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::LocalSet;
+
+use super::observe::replace;
+use super::Done;
+use crate::cli::Metrics;
+use crate::context::Context;
+use crate::fail::Failure;
+
+/// A connection serves one request, and is closed after this time whatever its client does.
+const CONNECTION: Duration = Duration::from_secs(10);
+/// Connections at a time; others wait in the listener's backlog.
+const CONNECTIONS: usize = 8;
+/// The wait after a connection could not be accepted, for want of file descriptors for example.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) fn metrics(context: &Context, words: &Metrics) -> Done {
+    if let Some(address) = words.listen {
+        return serve(context, address);
+    }
+    let machine = prometheus::read(&context.root);
+    context.warn(&machine.notes);
+    let text = prometheus::text(&machine);
+    match &words.textfile {
+        None => context.print(&text)?,
+        Some(file) => replace(file, &text)?,
+    }
+    Ok(0)
+}
+
+/// Serves until the process is ended.
+fn serve(context: &Context, address: SocketAddr) -> Done {
+    let failed =
+        |error: std::io::Error| Failure::system(format!("cannot listen on {address}"), &error);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(failed)?;
+    let root = Rc::new(context.root.clone());
+    LocalSet::new().block_on(&runtime, async {
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        context.say(&format!("http://{address}/metrics"))?;
+        accept(&listener, &root).await
+    })
+}
+
+async fn accept(listener: &TcpListener, root: &Rc<Root>) -> Done {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // Nobody closes the semaphore.
+        let slot = Arc::clone(&slots).acquire_owned().await.ok();
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let root = Rc::clone(root);
+                tokio::task::spawn_local(async move {
+                    connection(stream, &root).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                eprintln!("ibnbd: warning: a connection is not accepted: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, root: &Root) {
+    let service = service_fn(|request| async move { answer(root, &request) });
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    // Only its client learns of a request that makes no sense, or that takes too long.
+    let _ = tokio::time::timeout(CONNECTION, served).await;
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn answer(root: &Root, request: &Request<Incoming>) -> Result<Answer, Infallible> {
+    let answer = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => {
+            let machine = prometheus::read(root);
+            with(StatusCode::OK, prometheus::text(&machine))
+        }
+        (&Method::GET | &Method::HEAD, _) => {
+            with(StatusCode::NOT_FOUND, "see /metrics\n".to_owned())
+        }
+        _ => {
+            let mut answer = with(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n".to_owned());
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            answer.headers_mut().insert(ALLOW, allowed);
+            answer
+        }
+    };
+    Ok(answer)
+}
+
+fn with(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static(TEXT);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
