@@ -53,6 +53,12 @@ clean:
 tool:
 	@scripts/build-tool.sh $(OUT)/tool
 
+# The documentation as HTML, into build/html.
+.PHONY: html
+html:
+	@scripts/html.py $(OUT)/html
+	@echo "==> The first page is $(OUT)/html/index.html"
+
 # For the cached test kernels; see scripts/build-modules.sh.
 .PHONY: modules
 modules:
@@ -87,6 +93,7 @@ help:
 	@echo '  make, make install, make clean'
 	@echo '  make tool                   the command ibnbd, in build/tool'
 	@echo '  make deb                    Debian packages, in build/'
+	@echo '  make html                   the documentation as HTML, in build/html'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo "In guests, on Debian's own kernel, which is fetched:"
 	@echo '  make demo                   maps a disk and verifies it with fio'

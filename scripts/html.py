@@ -1,0 +1,84 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0
+"""html.py FOLDER: the pages of Documentation and the README as HTML, by Sphinx.
+
+The pages are written to be read as they are; here they get what a book needs besides: a table
+of contents in the order of index.md, and a page for each entry of the ABI.  A link that leads
+nowhere is an error."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+CONFIGURATION = """\
+project = "ibtrs"
+author = "the ibtrs contributors"
+extensions = ["myst_parser"]
+myst_heading_anchors = 4
+html_theme = "alabaster"
+html_theme_options = {"page_width": "1100px", "sidebar_width": "240px", "show_powered_by": False}
+html_show_copyright = False
+html_copy_source = False
+html_show_sourcelink = False
+highlight_language = "none"
+"""
+
+
+def moved_links(text: str) -> str:
+    """Links as they are from a folder that has the README beside the pages."""
+    text = re.sub(r"\]\(\.\./README\.md", "](README.md", text)
+    text = re.sub(r"\]\(Documentation/", "](", text)
+    text = re.sub(r"\]\(ABI/testing\)", "](ABI/testing/index.md)", text)
+    return re.sub(r"\]\((ABI/testing/sysfs-[\w-]+)\)", r"](\1.md)", text)
+
+
+def contents(index: str) -> str:
+    """A table of contents with the pages that the index links to, in its order."""
+    pages = dict.fromkeys(re.findall(r"^\| \[[^\]]*\]\(([^)]+)\.md\)", index, re.M))
+    pages.setdefault("ABI/testing/index")
+    return "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
+
+
+def stage(folder: Path) -> None:
+    """Puts the sources of the book into a folder."""
+    source = TOP / "Documentation"
+    for page in [TOP / "README.md", *source.glob("*.md")]:
+        text = moved_links(page.read_text())
+        (folder / page.name).write_text(text + contents(text) if page.name == "index.md" else text)
+    if (source / "pictures").is_dir():
+        shutil.copytree(source / "pictures", folder / "pictures")
+    for file in source.glob("*.json"):
+        shutil.copy(file, folder)
+    entries = folder / "ABI/testing"
+    entries.mkdir(parents=True)
+    names = sorted(entry.name for entry in (source / "ABI/testing").iterdir())
+    for name in names:
+        text = (source / "ABI/testing" / name).read_text()
+        (entries / f"{name}.md").write_text(f"# {name}\n\n```text\n{text}```\n")
+    listing = "# Files in sysfs\n\n```{toctree}\n" + "\n".join(names) + "\n```\n"
+    (entries / "index.md").write_text(listing)
+    (folder / "conf.py").write_text(CONFIGURATION)
+
+
+def build(out: Path) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        stage(Path(folder))
+        words = ["-b", "html", "-q", "-W", "--keep-going", "-n", "-j", "auto", "-d", f"{folder}/.doctrees"]
+        return subprocess.run([sys.executable, "-m", "sphinx", *words, folder, out]).returncode
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        sys.exit("usage: html.py FOLDER")
+    if not all(find_spec(module) for module in ("sphinx", "myst_parser")):
+        sys.exit("error: Sphinx is missing: apt install python3-sphinx python3-myst-parser")
+    return build(Path(sys.argv[1]).resolve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
