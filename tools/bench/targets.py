@@ -45,10 +45,13 @@ class Floor(Target):
     """Two messages for an I/O, and no disk behind them."""
 
     softirq: bool = False
+    # One connection for all processors, in place of one for each.
+    one: bool = False
     many_disks: bool = False
 
     def connect(self, guest, exported, cpus):
-        guest.run(f"modprobe rdma_floor addr={ADDRESS} queues={cpus} server_softirq={int(self.softirq)}")
+        queues = 1 if self.one else cpus
+        guest.run(f"modprobe rdma_floor addr={ADDRESS} queues={queues} server_softirq={int(self.softirq)}")
         return ["/dev/floor0"]
 
     def leave(self, guest):
@@ -114,6 +117,7 @@ TARGETS: list[Target] = [
     Null("null_blk"),
     Floor("floor, process"),
     Floor("floor, softirq", softirq=True),
+    Floor("floor, one connection", one=True),
     Transport("RNBD Y", client=MAINLINE, server=MAINLINE, mainline=True),
     Transport("RNBD N", client=MAINLINE, server=MAINLINE, mainline=True, invalidate="N"),
     NvmeOf("NVMe-oF"),
