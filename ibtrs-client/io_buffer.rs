@@ -10,6 +10,10 @@
 //! can write to a buffer at any time, but it reaches nothing else, and nobody else reaches the
 //! buffer: the protection domain is the attempt's.
 
+use crate::{
+    request::Info,
+    session::Dir, //
+};
 use ibtrs_proto::msg::SgDesc;
 use kernel::{
     prelude::*,
@@ -32,6 +36,9 @@ use rdma::{
     sge::Sge, //
 };
 
+/// The longest write whose data is copied. For a longer one it takes less to wait until the device
+/// lets go of its memory.
+const WRITE_MAX: u32 = 4096;
 /// How many tags of a path have a buffer, the lowest ones: these are used most.
 const COUNT_MAX: u16 = 512;
 
@@ -98,10 +105,14 @@ impl IoBuffer {
         Ok(Self { pages, mr, bytes })
     }
 
-    /// Returns whether a request of `bytes` fits.
+    /// Returns whether the data of a request is to go through the buffer.
     #[inline]
-    pub(crate) fn has_room(&self, bytes: u32) -> bool {
-        bytes <= self.bytes
+    pub(crate) fn takes(&self, info: &Info) -> bool {
+        let most = match info.dir {
+            Dir::Read => self.bytes,
+            Dir::Write => self.bytes.min(WRITE_MAX),
+        };
+        info.bytes <= most
     }
 
     /// Names the first `bytes` for the server, which writes the data of a read there.

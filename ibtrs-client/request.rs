@@ -303,7 +303,7 @@ impl Request {
             return None;
         }
         let buffer = self.io_buffers.get(info.tag)?;
-        buffer.has_room(info.bytes).then_some(buffer)
+        buffer.takes(info).then_some(buffer)
     }
 }
 
