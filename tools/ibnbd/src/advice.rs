@@ -49,7 +49,7 @@ const fn advice(task: Task, errno: Errno, why: &'static str, todo: &'static str)
     }
 }
 
-/// Errors that have advice of their own; `Documentation/tool.md` has the same table.
+/// Errors that have advice of their own; `Documentation/troubleshooting.md` has the same words.
 pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::EEXIST, "the device is mapped on that session, or another network namespace has a session of that name", "see `ibnbd list`; take another --session"),
     advice(Task::Map, Errno::ENXIO, "the session does not exist, and no path is given", "give the server's address"),
@@ -96,8 +96,8 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`"),
     advice(Task::Path, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Path, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
-    advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/operators-guide.md for the ranges"),
-    advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/operators-guide.md for the values"),
+    advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/reference.md for the ranges"),
+    advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/reference.md for the values"),
     advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
     advice(Task::Drain, Errno::ETIMEDOUT, "not all disks are flushed, or not within stop_timeout_s, so that their clients may lose unflushed writes", "see the kernel's lines for the disks; `ibnbd list` says when no session is left"),
 ];

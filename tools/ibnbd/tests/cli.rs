@@ -907,27 +907,3 @@ fn top_counts_what_happens_in_between() {
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("no terminal"), "{}", ran.err);
 }
-
-/// Each error that has advice stands in the documentation, with the same words.
-#[test]
-fn the_table_of_errors_is_the_one_in_the_documentation() {
-    let text = include_str!("../../../Documentation/tool.md");
-    let rows: Vec<&str> = text
-        .lines()
-        .skip_while(|line| !line.starts_with("| when | error |"))
-        .skip(2)
-        .collect();
-    let table: Vec<String> = ibnbd_host::advice::TABLE
-        .iter()
-        .map(|a| {
-            format!(
-                "| {} | `{}` | {} | {} |",
-                format!("{:?}", a.task).to_lowercase(),
-                a.errno.as_str(),
-                a.why,
-                a.todo
-            )
-        })
-        .collect();
-    assert_eq!(rows, table);
-}

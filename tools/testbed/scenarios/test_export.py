@@ -66,7 +66,7 @@ def test_a_size_is_written_by_hand(pair, stack):
     assert client.ok(f"dd if={stack.disk} of=/dev/null bs=1M skip=15 count=1 iflag=direct")
 
 
-@pytest.mark.parametrize("document", ["README.md", "Documentation/operators-guide.md"])
+@pytest.mark.parametrize("document", ["README.md", "Documentation/reference.md"])
 def test_the_first_example_works(pair, stack, document):
     """What the documents show first is typed here as it stands there."""
     server, client = pair

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The tasks of the operator's guide, done with the command `ibnbd` alone."""
+"""The tasks of an administrator, done with the command `ibnbd` alone."""
 
 import json
 import time

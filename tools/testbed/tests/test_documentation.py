@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the pages of Documentation name is there: files, code, tests, headings and other pages."""
 
+import hashlib
 import re
 import subprocess
 from functools import cache
@@ -16,7 +17,7 @@ PAGES = [TOP / "README.md", *sorted((TOP / "Documentation").glob("*.md"))]
 OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", "rust/bindgen_parameters",
                  "rust/Makefile", "scripts/gendwarfksyms/", ".config")
 # What an operator writes, and what the bench leaves behind.
-NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "client.toml", "server.toml", "tables.md"}
+NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/server.toml", "client.toml", "server.toml", "tables.md"}
 CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client",
           "ibnbd_server")
 # Crates of others, and an address.
@@ -116,8 +117,19 @@ def test_what_a_page_names_is_there(page):
 def test_the_index_has_every_page():
     index = (TOP / "Documentation/index.md").read_text()
     pages = [str(path.relative_to(TOP / "Documentation")) for path in (TOP / "Documentation").rglob("*")
-             if path.is_file() and path.name != "index.md"]
+             if path.is_file() and path.name != "index.md" and path.parent.name != "pictures"]
     assert [page for page in pages if f"({page})" not in index] == []
+
+
+def test_pictures_are_shown_and_as_new_as_their_sources():
+    pages = "".join(page.read_text() for page in PAGES)
+    for source in (TOP / "Documentation/pictures").glob("*.dot"):
+        picture = source.with_suffix(".svg")
+        assert f"](pictures/{picture.name})" in pages, picture.name
+        stamp = f"<!-- from {source.name}, sha256 {hashlib.sha256(source.read_bytes()).hexdigest()} -->\n"
+        assert picture.read_text().endswith(stamp), f"{picture.name} is older than its source: make pictures"
+    drawn = {path.stem for path in (TOP / "Documentation/pictures").iterdir()}
+    assert len(drawn) * 2 == len(list((TOP / "Documentation/pictures").iterdir()))
 
 
 def test_what_is_gone_is_found():

@@ -147,7 +147,7 @@ fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Fa
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let mut failure = Failure::new(REFUSED, what, why)
-        .todo("see Documentation/operators-guide.md, \"Loading the server\"");
+        .todo("see Documentation/troubleshooting.md, \"Loading the server\"");
     failure.kernel = mark.map(ibnbd_host::kmsg::Mark::lines).unwrap_or_default();
     Err(failure)
 }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Each error of the command has its entry in Documentation/troubleshooting.md, in the same words.
+
+mod tree;
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use ibnbd_host::advice::{Task, TABLE};
+use tree::Tree;
+
+const PAGE: &str = include_str!("../../../Documentation/troubleshooting.md");
+
+/// The rows of the table below a heading, without its head.
+fn rows(heading: &str) -> Vec<&'static str> {
+    let below = PAGE.lines().skip_while(|line| *line != heading);
+    below
+        .skip_while(|line| !line.starts_with("| ---"))
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .collect()
+}
+
+fn heading(task: Task) -> &'static str {
+    match task {
+        Task::Map => "### ibnbd map",
+        Task::Unmap => "### ibnbd unmap",
+        Task::Remap => "### ibnbd remap",
+        Task::Resize => "### ibnbd resize",
+        Task::Path => "### ibnbd path",
+        Task::Set => "### ibnbd set, ibnbd policy",
+        Task::Close => "### ibnbd close",
+        Task::Drain => "### ibnbd drain",
+        Task::Other => panic!("nothing has advice for it"),
+    }
+}
+
+#[test]
+fn each_error_with_advice_has_its_entry() {
+    for task in TABLE.iter().map(|advice| advice.task) {
+        let table: Vec<String> = TABLE
+            .iter()
+            .filter(|advice| advice.task == task)
+            .map(|a| format!("| {} (`{}`) | {} |", a.why, a.errno.as_str(), a.todo))
+            .collect();
+        assert_eq!(rows(heading(task)), table);
+    }
+}
+
+/// A machine where all of the commands below fail.
+fn machine() -> Tree {
+    let tree = Tree::new();
+    tree.usual_client()
+        .mainline()
+        .server("/e")
+        .served("u", "10.0.1.3", "10.0.1.1")
+        .opened("sda", "u", "a")
+        .file("/e/file", "x")
+        .file(
+            "/etc/ibtrs/client.toml",
+            "[[session]]\nname = 'a.b'\nport = 0\n",
+        );
+    tree
+}
+
+/// What a command says: the reason, the exit status, the remedy.
+fn said(tree: &Tree, words: &str) -> (String, i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+        .arg("--root")
+        .arg(tree.base())
+        .args(words.split(' '))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let mut lines = text.lines();
+    let first = lines.next().unwrap().strip_prefix("ibnbd: ").unwrap();
+    // What it was about has no colon here that is followed by a blank.
+    let why = first.split_once(": ").unwrap().1.to_owned();
+    let remedy = lines.find_map(|line| line.strip_prefix("  remedy: "));
+    let remedy = remedy.unwrap_or_default().to_owned();
+    (why, output.status.code().unwrap(), remedy)
+}
+
+/// They have no number from the kernel. Each entry has the reason, the exit status, and at least the
+/// remedy that the command knows.
+#[test]
+fn other_errors_have_their_entries() {
+    let tree = machine();
+    let bare = Tree::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("metrics --listen {}", taken.local_addr().unwrap());
+    let mut all = vec![
+        said(&bare, "map 10.0.1.1 disk1"),
+        said(&bare, "export add /dev/x"),
+        said(&bare, "drain"),
+    ];
+    let words = [
+        "show nothing",
+        "show /dev/nullb0",
+        "list --columns colour",
+        "unmap rnbd0",
+        "map 10.0.1.1 disk1 --session a.b",
+        "set s speed",
+        "set s speed=1",
+        "resize ibnbd0 large",
+        "resize ibnbd0 100",
+        "stats sda",
+        "top",
+        "apply",
+        "export add /dev/x --directory /dev",
+        "export add /e/file disk1",
+        "export add /e/file ../disk1",
+        "export remove file",
+        &listen,
+    ];
+    all.extend(words.iter().map(|words| said(&tree, words)));
+    let rows: Vec<Vec<&str>> = rows("### Any command")
+        .iter()
+        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    for (row, (why, code, remedy)) in rows.iter().zip(&all) {
+        assert_eq!((row[0], row[1]), (why.as_str(), code.to_string().as_str()));
+        assert!(!row[2].is_empty(), "{why}");
+        let plain = row[2].replace('`', "");
+        assert!(plain.contains(&remedy.replace('`', "")), "{why}: {remedy}");
+    }
+    assert_eq!(rows.len(), all.len());
+}
