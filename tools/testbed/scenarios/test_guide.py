@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The commands of the quick start and of the administrator's guide, run as they stand there."""
+
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from testbed.guide import commands
+from testbed.paths import TOP
+from testbed.tool import PROGRAM, Tool
+
+pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
+
+# The command, where a login shell of root would find it.
+FOLDER = "/tmp/guide/bin"
+# Files can be made in /etc and /srv, which a guest has for reading only.
+WRITABLE = """
+    mkdir -p /tmp/guide/etc /tmp/guide/old /tmp/guide/srv /tmp/guide/bin
+    mount --bind /etc /tmp/guide/old
+    ln -s /tmp/guide/old/* /tmp/guide/etc/
+    mount --bind /tmp/guide/etc /etc
+    mount --bind /tmp/guide/srv /srv
+"""
+AS_BEFORE = "umount /srv /etc && umount /tmp/guide/old && rm -r /tmp/guide"
+
+
+@contextmanager
+def usable(guest):
+    """The guest as a machine on which the command is installed."""
+    Tool(guest)
+    guest.run(f"set -e{WRITABLE}ln -s {PROGRAM} {FOLDER}/ibnbd")
+    yield
+    guest.run(AS_BEFORE)
+
+
+@pytest.mark.parametrize("page", ["quick-start.md", "guide.md"])
+def test_the_commands_of_a_page_do_what_it_says(pair, page):
+    server, client = pair
+    guests = {"server": server, "client": client}
+    # The disk that both pages export.
+    server.run(f"rm -rf /dev/ibnbd-exports && mkdir -p /dev/vg && ln -sfn {server.null_blk()} /dev/vg/data")
+    with ExitStack() as stack:
+        for guest in guests.values():
+            stack.enter_context(usable(guest))
+        for step in commands((TOP / "Documentation" / page).read_text()):
+            answer = guests[step.machine].run(f"export PATH={FOLDER}:$PATH; {step.command}", check=False)
+            assert answer.ok, f"{page}: {step.command}: {answer}"
+            said = [" ".join(line.split()) for line in str(answer).splitlines()]
+            assert [line for line in step.output if line not in said] == [], f"{page}: {step.command}: {answer}"

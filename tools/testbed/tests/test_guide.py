@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The commands that are taken out of the pages for people."""
+
+import pytest
+
+from testbed.guide import Step, commands
+from testbed.paths import TOP
+
+PAGE = """
+Text, and `code`.
+
+```console
+server# modprobe x a=b
+client# list | grep -v '#'
+NAME   SIZE
+disk1  16M
+```
+
+    client# is not run
+
+```console
+client# rm it
+```
+"""
+
+
+def test_commands_have_their_machine_and_their_output():
+    assert commands(PAGE) == [Step("server", "modprobe x a=b"),
+                              Step("client", "list | grep -v '#'", ["NAME SIZE", "disk1 16M"]),
+                              Step("client", "rm it")]
+
+
+def test_output_needs_a_command():
+    with pytest.raises(ValueError, match="output without a command: NAME"):
+        commands("```console\nNAME\n```\n")
+
+
+@pytest.mark.parametrize("page, least", [("quick-start.md", 10), ("guide.md", 30)])
+def test_the_pages_have_commands(page, least):
+    steps = commands((TOP / "Documentation" / page).read_text())
+    assert len(steps) >= least and {step.machine for step in steps} == {"server", "client"}
+    assert any(step.output for step in steps)
