@@ -9,6 +9,7 @@ use crate::findings::Finding;
 use crate::folder::Exported;
 use crate::health::Health;
 use crate::model::{Disk, Note, Opened, Path, Session};
+use crate::trace::Traced;
 use crate::uevent::Event;
 
 /// The number of this format. Fields may be added without a new one.
@@ -104,7 +105,8 @@ pub struct Client {
     pub devices: Vec<String>,
 }
 
-/// Each document by the command that prints it; `watch` prints one for each event. Only the schema is
+/// Each document by the command that prints it; `watch` prints one for each event,
+/// `trace` one for each request. Only the schema is
 /// made of it.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "for the schema")]
@@ -120,6 +122,7 @@ pub struct Documents {
     check: Check,
     status: Status,
     watch: Event,
+    trace: Traced,
 }
 
 /// The schema of all documents, as `Documentation/tool.schema.json` has it.

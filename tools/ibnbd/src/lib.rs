@@ -21,6 +21,7 @@
 //! | [`findings`] | what is wrong with a machine, and the remedies |
 //! | [`health`] | the same in one line |
 //! | [`metrics`] | numbers in the format of Prometheus |
+//! | [`trace`] | where the time of a request goes |
 //! | [`uevent`] | events of the kernel |
 //! | [`kmsg`] | lines of the kernel's log |
 //! | [`advice`] | error numbers in words, and what helps |
@@ -43,6 +44,7 @@ pub mod mapping;
 pub mod metrics;
 pub mod model;
 pub mod root;
+pub mod trace;
 pub mod uevent;
 pub mod value;
 

@@ -186,6 +186,72 @@ def test_a_server_that_is_gone(pair):
     assert tool.json("list")["disks"] == []
 
 
+def test_requests_are_followed(pair):
+    """Each request's time is divided among the client, lost paths, and the rest of its way."""
+    server, client = pair
+    serve(server, server.null_blk())
+    client.run("modprobe ibnbd_client")
+    tool = Tool(client)
+    tool("map 10.0.1.1 nullb0 --session s --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+    buffers = "/sys/kernel/tracing/instances"
+
+    def follow(words: str):
+        job = client.start(f"{PROGRAM} trace ibnbd0 --output json {words}")
+        client.wait_until(f"grep -qx 1 {buffers}/ibnbd-*/events/ibtrs/ibtrs_client_complete/enable")
+        return job
+
+    def ended(job) -> list[dict]:
+        found = [json.loads(line) for line in job.wait(120).splitlines()]
+        assert client.run(f"ls {buffers}").strip() == ""
+        for each in found:
+            assert each["total_us"] == each["client_us"] + each["failover_us"] + each["wire_and_server_us"], each
+        return found
+
+    job = follow("-n 8")
+    client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=4 seek=8 oflag=direct status=none && "
+               "dd if=/dev/ibnbd0 of=/dev/null bs=8k count=4 iflag=direct status=none")
+    plain = ended(job)
+    assert [(each["operation"][0], each["sector"], each["bytes"]) for each in plain] == [
+        *(("W", 64 + 8 * n, 4096) for n in range(4)), *(("R", 16 * n, 8192) for n in range(4))]
+    for each in plain:
+        assert each["path"] in ("ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1") and each["error"] == 0
+        assert each["wire_and_server_us"] > 0 and each["failover_us"] == 0
+
+    # One waits for the server, and only that is shown; it is the server's share.
+    job = follow("-n 1 --slower-than 900")
+    client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=4 iflag=direct status=none")
+    server.freeze()
+    load = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none")
+    time.sleep(2)
+    server.thaw()
+    load.wait(60)
+    (slow,) = ended(job)
+    assert slow["sector"] == 800 and slow["wire_and_server_us"] > 900_000
+
+    # One is lost with its path, and is sent again over the other one.
+    job = follow("-n 1 --slower-than 900")
+    server.freeze()
+    load = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 skip=200 iflag=direct status=none")
+    client.wait_until("grep -qE ' 1 [0-9]+$' /sys/class/ibtrs-client/s/paths/*/stats/rdma")
+    busy = client.run("cd /sys/class/ibtrs-client/s/paths && grep -lE ' 1 [0-9]+$' */stats/rdma").split("/")[0]
+    change = client.start(f"echo 1 > /sys/class/ibtrs-client/s/paths/{busy}/disconnect")
+    time.sleep(2)
+    server.thaw()
+    change.wait(60)
+    load.wait(60)
+    (again,) = ended(job)
+    assert again["sector"] == 1600 and again["path"] != busy
+    assert again["failover_us"] > 900_000 and again["error"] == 0
+
+    # Ctrl-C leaves nothing behind.
+    job = follow("")
+    client.run(f"kill -INT $(busybox pidof {PROGRAM.rsplit('/', 1)[1]})")
+    assert ended(job) == []
+    assert "there is none of that name" in tool.refused("trace nothing", code=3)
+    tool("unmap ibnbd0")
+
+
 def test_the_kernels_own_disks_are_shown(pair):
     server, client = pair
     mainline = STACKS["mainline"]

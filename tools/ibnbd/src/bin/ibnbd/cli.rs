@@ -166,6 +166,9 @@ pub(crate) enum Command {
     /// Shows what disks and paths do, all the time
     #[command(after_help = TOP_HELP)]
     Top(Top),
+    /// Shows each request of a disk as it ends, and where its time went; with --output json a document a line
+    #[command(after_help = TRACE_HELP)]
+    Trace(Trace),
     /// Makes the machine what the files in /etc/ibtrs say, and shows the difference first
     #[command(after_help = APPLY_HELP)]
     Apply(Apply),
@@ -202,6 +205,31 @@ Example:
 const TOP_HELP: &str = "\
 Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
 q, Esc or Ctrl-C ends it.";
+
+const TRACE_HELP: &str = "\
+Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost, and SERVER
+on the way to the server, there, and back. Ctrl-C ends it.
+
+Example:
+  ibnbd trace ibnbd0 --slower-than 10         requests that took 10 ms or more";
+
+#[derive(Args, Debug)]
+pub(crate) struct Trace {
+    /// A disk
+    pub(crate) disk: String,
+    /// Only requests that took so many milliseconds or more
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub(crate) slower_than: Option<f64>,
+    /// Ends after that many
+    #[arg(short = 'n', long)]
+    pub(crate) count: Option<u64>,
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let number = number.filter(|ms| ms.is_finite() && *ms >= 0.0);
+    number.ok_or_else(|| "it is no number of milliseconds".to_owned())
+}
 
 const APPLY_HELP: &str = "\
 It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be

@@ -15,6 +15,7 @@ mod serve;
 mod show;
 mod stats;
 mod top;
+mod trace;
 mod watch;
 
 use crate::cli::Command;
@@ -49,6 +50,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Check => observe::check(context),
         Command::Report { file } => observe::report(context, file.as_deref()),
         Command::Metrics(words) => metrics::metrics(context, &words),
+        Command::Trace(words) => trace::trace(context, &words),
         Command::Top(words) => top::top(context, &words),
         Command::Apply(words) => apply::apply(context, &words),
         Command::Save(words) => save::save(context, &words),
