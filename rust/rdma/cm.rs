@@ -544,4 +544,61 @@ mod tests {
         assert!(context.handler().is_none());
         Ok(())
     }
+
+    /// Gives back what it has instead of what it gets.
+    #[pin_data]
+    struct Swap {
+        #[pin]
+        held: Mutex<Option<CmId>>,
+    }
+
+    impl CmHandler for Swap {
+        fn event(&self, _event: &CmEvent<'_>) {}
+
+        fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
+            self.held.lock().replace(id).map_or(Ok(()), Err)
+        }
+    }
+
+    /// A listener's handler that gives another id back than it got keeps the one that it got, and
+    /// the connection manager is not told to destroy it.
+    #[test]
+    fn a_request_is_not_exchanged() -> Result {
+        let swap = Arc::pin_init(
+            pin_init!(Swap {
+                held <- new_mutex!(None, "Swap::held"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let listener = Context::new(HandlerSlot::Set(swap.clone()), true)?;
+        // As the connection manager makes it: an id that belongs to nobody here yet.
+        let request = || -> Result<NonNull<bindings::rdma_cm_id>> {
+            let id = ManuallyDrop::new(id()?);
+            // SAFETY: `id` is neither used again nor dropped, and no event comes to an id that is
+            // not bound.
+            drop(unsafe { ptr::read(&id.context) });
+            Ok(id.id)
+        };
+        // SAFETY: A C struct of numbers and pointers: zeroes are valid.
+        let mut event: bindings::rdma_cm_event = unsafe { core::mem::zeroed() };
+        // SAFETY: The id is new, and the event has parameters without private data.
+        let mut ask = |id: NonNull<bindings::rdma_cm_id>| unsafe {
+            event::connect_request(&listener, id.as_ptr(), &mut event)
+        };
+        let (first, second) = (request()?, request()?);
+        assert_eq!(ask(first), 0);
+        let twin = {
+            let held = swap.held.lock();
+            // SAFETY: This copy is used once the original has been leaked.
+            held.as_ref()
+                .map(|id| ManuallyDrop::new(unsafe { ptr::read(id) }))
+        };
+        // Zero: the connection manager leaves it to its owner.
+        assert_eq!(ask(second), 0);
+        let kept = swap.held.lock().take();
+        assert_eq!(kept.map(|id| id.id), Some(second));
+        // The test does not leak it.
+        drop(twin.map(ManuallyDrop::into_inner));
+        Ok(())
+    }
 }

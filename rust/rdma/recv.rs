@@ -220,6 +220,24 @@ impl Rings {
         self.closed.store(true, Relaxed);
     }
 
+    /// Takes the buffers of a class and has them posted, one by one, while nobody can close this.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::add_recvs`].
+    fn add(&self, class: usize, ring: Ring, mut post: impl FnMut(usize) -> Result) -> Result {
+        let place = self.rings.get(class).ok_or(EINVAL)?;
+        let count = ring.entries.len();
+        let _adding = self.adding.lock();
+        if self.closed.load(Relaxed) {
+            return Err(ENOTCONN);
+        }
+        if !place.populate(ring) {
+            return Err(EBUSY);
+        }
+        (0..count).try_for_each(&mut post)
+    }
+
     /// Posts the buffer of that place.
     ///
     /// # Safety
@@ -260,25 +278,19 @@ impl<H: Handler> QueuePair<H> {
     /// buffers already; `ENOMEM`; what the driver returns, such as for more
     /// buffers than the receive queue has entries.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
-        let place = self.recvs().rings.get(class).ok_or(EINVAL)?;
+        if class >= MAX_CLASSES {
+            return Err(EINVAL);
+        }
         let spec = match self.recvs().imm_in_messages.load(Relaxed) {
             true => spec.with_imm()?,
             false => spec,
         };
         let ring = Ring::new(self.pd(), class, spec, recv_done::<H>)?;
-        let _adding = self.recvs().adding.lock();
-        if self.recvs().closed.load(Relaxed) {
-            return Err(ENOTCONN);
-        }
-        if !place.populate(ring) {
-            return Err(EBUSY);
-        }
-        for index in 0..spec.count as usize {
+        self.recvs().add(class, ring, |index| {
             // SAFETY: This queue pair owns the buffers, which are new. It is not
-            // being drained, and cannot be before the lock is released.
-            unsafe { self.recvs().post(self.as_raw(), class, index) }?;
-        }
-        Ok(())
+            // being drained, and cannot be before `add` returns.
+            unsafe { self.recvs().post(self.as_raw(), class, index) }
+        })
     }
 }
 
@@ -383,6 +395,35 @@ mod tests {
         assert!(spec(1, u32::MAX).with_imm().is_err());
         assert!(spec(1, u32::MAX - 4).with_imm().is_ok());
         assert_eq!(spec(0, u32::MAX).total()?, 0);
+        Ok(())
+    }
+
+    /// No buffer is posted to a queue pair that is being drained, or drained.
+    #[test]
+    fn nothing_is_added_after_the_end() -> Result {
+        let rings = KBox::pin_init(Rings::new(), GFP_KERNEL)?;
+        let ring = || -> Result<Ring> {
+            Ok(Ring {
+                entries: Entry::list(1, 3, done)?,
+                bytes: 0,
+                buf: None,
+            })
+        };
+        let mut posted = 0;
+        let mut add = |class| {
+            rings.add(class, ring()?, |index| {
+                assert_eq!(index, posted);
+                posted += 1;
+                Ok(())
+            })
+        };
+        assert_eq!(add(1), Ok(()));
+        assert_eq!(add(1), Err(EBUSY));
+        assert_eq!(add(MAX_CLASSES), Err(EINVAL));
+        rings.close();
+        assert_eq!(add(2), Err(ENOTCONN));
+        assert_eq!(posted, 3);
+        assert!(rings.get(1).is_some() && rings.get(2).is_none());
         Ok(())
     }
 

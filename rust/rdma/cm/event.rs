@@ -14,6 +14,7 @@ use kernel::{
     prelude::*,
     str::CStr, //
 };
+use kx::pr_err_ratelimited;
 
 /// Gets the events of an id.
 ///
@@ -30,7 +31,7 @@ pub trait CmHandler: Send + Sync {
     ///
     /// The handler accepts, rejects or drops the new id, but later, in another
     /// context; or gives it back, which refuses the request. If it gives another
-    /// id back, the kernel warns and that id is leaked.
+    /// id back, the log has a line and that id is leaked.
     fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
         Err(id)
     }
@@ -211,7 +212,7 @@ pub(super) unsafe extern "C" fn handler(
 ///
 /// `id` must be the new id of the connection request `event`, `listener` the
 /// context of the id that listens.
-unsafe fn connect_request(
+pub(super) unsafe fn connect_request(
     listener: &Context,
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
@@ -240,7 +241,7 @@ unsafe fn connect_request(
         Err(other) => {
             // The new id has an owner now. An id that came back cannot be destroyed here, where its
             // own handler may be running.
-            kernel::warn_on!(true);
+            pr_err_ratelimited!("bug: a handler gives another id back than it got\n");
             core::mem::forget(other);
             0
         }
