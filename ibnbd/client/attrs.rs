@@ -47,9 +47,9 @@ fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!("Usage: echo <normal|force> > unmap_device"))
 }
 
-fn store_unmap_device(mut ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+fn store_unmap_device(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
     // The code stays while the files go under which it was called.
-    ctx.keep_module::<crate::LocalModule>()?;
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let mode = UnmapMode::parse(input).map_err(|error| {
         kx::pr_err_ratelimited!("unmap_device: {}\n", error.as_str());
         convert::error(error.errno())

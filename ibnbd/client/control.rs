@@ -83,9 +83,9 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     ))
 }
 
-fn store_map_device(mut ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
     // The module is not unloaded under a disk that is being made.
-    ctx.keep_module::<crate::LocalModule>()?;
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
     map(ctx.data(), line)
 }
 

@@ -210,9 +210,9 @@ static FILES: [Attr<Arc<View>>; 4] = [
 ];
 
 /// Closes the device, which takes the directory away.
-fn store_force_close(mut ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
+fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
     // The module stays while the file that called this function is removed.
-    ctx.keep_module::<crate::LocalModule>()?;
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     let view = ctx.data().clone();
     let Some(device) = view.session.withdraw(view.id)? else {

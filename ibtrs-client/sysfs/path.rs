@@ -113,10 +113,10 @@ fn store_drain(path: Ctx<'_>, input: &[u8]) -> Result {
     Ok(())
 }
 
-fn store_remove_path(mut ctx: Ctx<'_>, input: &[u8]) -> Result {
+fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {
     one(input)?;
     // The code stays when the file is gone that it was called by.
-    ctx.keep_module::<crate::LocalModule>()?;
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let path = ctx.data().clone();
     path.remove(|| ctx.remove_self().map(drop).ok_or(ENODEV))
 }

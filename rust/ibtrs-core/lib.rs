@@ -35,6 +35,8 @@ struct Core {
     #[pin]
     _client: Client,
     _queue_destroyer: kx::work::QueueDestroyer,
+    // The last one.
+    _tails: kx::module::LastTails,
 }
 
 impl kernel::InPlaceModule for Core {
@@ -42,6 +44,7 @@ impl kernel::InPlaceModule for Core {
         try_pin_init!(Self {
             _client <- Client::new(c"ibtrs"),
             _queue_destroyer: kx::work::QueueDestroyer::start()?,
+            _tails: kx::module::LastTails::new(),
         }? Error)
     }
 }

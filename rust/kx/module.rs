@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     module::this_module,
+    task::might_sleep,
     ModuleMetadata, //
 };
 
@@ -59,5 +60,43 @@ impl Drop for ModuleRef {
             // SAFETY: By the type invariant the reference is this value's.
             unsafe { bindings::module_put(module.as_ptr()) }
         }
+    }
+}
+
+/// Waits for the tails of callbacks when it is dropped, as the last of the module that this crate
+/// is part of.
+///
+/// Three callbacks may end what a driver's unloading waits for: the end of a bio (`blk::bio`), the
+/// function of a file that removes itself (`sysfs::attr`), and a work that drops its own queue
+/// (`work::queue`). A driver may be gone a moment later, so the functions that these return to are
+/// not part of it, but of the module with this crate, which no driver can do without. A scenario
+/// (`test_unload.py`) sees that they are.
+///
+/// That module can be unloaded as soon as the drivers are, and a task may have been preempted in
+/// one of these functions, with a few instructions to go: the read section has ended, or the
+/// driver's module been put. Nothing counts such a task. But it has not slept since, and this waits
+/// until each task that was preempted anywhere in the kernel has run on and slept, or has returned
+/// to user space. New ones cannot come: nobody calls these functions without a driver. Interrupts
+/// are waited for by the grace period before the kernel frees a module.
+///
+/// # Context
+///
+/// *may sleep* to drop it: for a fraction of a second as a rule, or as long as a task computes in
+/// the kernel without sleeping.
+pub struct LastTails(());
+
+impl LastTails {
+    /// Of the module that this crate is part of.
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Drop for LastTails {
+    fn drop(&mut self) {
+        might_sleep();
+        // SAFETY: May be called wherever sleeping is allowed.
+        unsafe { ibtrs_bindings::kx_synchronize_tasks() }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Everything here *may sleep*. Dropping a directory waits for the functions of its files, so these
 //! must not wait for the task that drops it. A file that removes its own directory calls
-//! [`StoreCtx::remove_self`] first, and may then drop that directory itself.
+//! [`KeptCtx::remove_self`] first, and may then drop that directory itself.
 //!
 //! # Examples
 //!
@@ -25,11 +25,11 @@
 //!         buf.line(fmt!("{}", self.state()))
 //!     }
 //!
-//!     fn store_remove(mut ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
+//!     fn store_remove(ctx: StoreCtx<'_, Arc<Self>>, input: &[u8]) -> Result {
 //!         if input != b"1" {
 //!             return Err(EINVAL);
 //!         }
-//!         ctx.keep_module::<crate::LocalModule>()?;
+//!         let ctx = ctx.keep_module::<crate::LocalModule>()?;
 //!         let this = ctx.remove_self().ok_or(ENODEV)?;
 //!         this.remove();
 //!         Ok(())
@@ -56,6 +56,7 @@ mod node;
 pub use attr::{
     Attr,
     Data,
+    KeptCtx,
     StoreCtx, //
 };
 pub use buf::Buf;

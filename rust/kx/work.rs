@@ -92,6 +92,10 @@ mod tests {
                 Relaxed, //
             },
             Arc, //
+        },
+        time::{
+            delay::fsleep,
+            Delta, //
         }, //
     };
 
@@ -248,6 +252,41 @@ mod tests {
         drop(alone);
         release.complete_all();
         assert_eq!(done.wait_timeout(10_000), Ok(()));
+        Ok(())
+    }
+
+    /// Unloading waits for a queue that ends so, as it empties the destroyer's: a system queue
+    /// would still have code of this module to run then.
+    #[test]
+    fn the_destroyer_waits_for_its_queues() -> Result {
+        let queue = Queue::new(Options::ordered(), fmt!("kx-destroyed"))?;
+        let event = || Arc::pin_init(Completion::new(), GFP_KERNEL);
+        let (release, left) = (event()?, event()?);
+        let ended = Arc::new(Atomic::new(0u32), GFP_KERNEL)?;
+        let (its_own, done) = (queue.clone(), event()?);
+        let alone = Arc::pin_init(
+            try_pin_init!(Alone {
+                work <- new_work!(its_own, "Alone::work"),
+                done,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let released = release.clone();
+        queue.spawn(GFP_KERNEL, move || released.wait())?;
+        assert!(alone.work.enqueue(alone.clone()));
+        let (has_left, has_ended) = (left.clone(), ended.clone());
+        // On an ordered queue this begins when the work has given the queue to the destroyer.
+        queue.spawn(GFP_KERNEL, move || {
+            has_left.complete_all();
+            fsleep(Delta::from_millis(500));
+            has_ended.store(1, Relaxed);
+        })?;
+        drop((alone, queue));
+        release.complete_all();
+        assert_eq!(left.wait_timeout(10_000), Ok(()));
+        assert_eq!(ended.load(Relaxed), 0);
+        queue::flush_destroyer();
+        assert_eq!(ended.load(Relaxed), 1);
         Ok(())
     }
 

@@ -292,7 +292,9 @@ type End = unsafe fn(*mut bindings::bio);
 /// Not generic, so that it is not part of the driver's module: the owner of an I/O may be what the
 /// driver's unloading waits for, and once it is gone so may the driver's code be, a few
 /// instructions before its function has returned. A module's memory is freed when a grace period
-/// of RCU has passed, and that does not before the section here has ended.
+/// of RCU has passed, and that does not before the section here has ended. What is left behind
+/// that belongs to the module that the driver needs, whose unloading waits for it, see
+/// [`LastTails`](crate::module::LastTails).
 ///
 /// # Safety
 ///

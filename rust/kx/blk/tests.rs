@@ -25,6 +25,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Full,
             Relaxed, //
         },
@@ -242,6 +243,8 @@ struct End {
     #[pin]
     done: Completion,
     errno: Atomic<i32>,
+    /// It was reported inside an RCU read section.
+    in_section: AtomicFlag,
 }
 
 impl End {
@@ -267,6 +270,9 @@ impl BioOwner for TestIo {
     fn done(self, status: Status) {
         let errno = status.to_result().map_or_else(|e| e.to_errno(), |()| 0);
         self.end.errno.store(errno, Relaxed);
+        // SAFETY: May be called anywhere.
+        let in_section = unsafe { ibtrs_bindings::kx_in_rcu_section() };
+        self.end.in_section.store(in_section, Relaxed);
         self.end.done.complete_all();
     }
 }
@@ -315,6 +321,7 @@ impl Rig {
             pin_init!(End {
                 done <- Completion::new(),
                 errno: Atomic::new(1),
+                in_section: AtomicFlag::new(false),
             }),
             GFP_KERNEL,
         )?;
@@ -491,6 +498,7 @@ mod suite {
         transfers(&rig, counts)?;
         again(&rig, counts)?;
         swapped(&rig, counts)?;
+        tail(&rig, counts)?;
         abandoned(disk, &rig, counts)?;
         disk.uevent(Action::Offline, &[c"TEST=1"])?;
         disk.uevent(Action::Online, &[])?;
@@ -544,6 +552,18 @@ mod suite {
         assert_eq!(second.wait(50), Err(ETIMEDOUT));
         counts.held.take().ok_or(EINVAL)?.end(Status::OK);
         assert_eq!(second.wait(10_000), Ok(()));
+        Ok(())
+    }
+
+    /// The end of a bio is reported inside an RCU read section, also where the task that ends it
+    /// is in none: the driver may be unloaded then, but its code stays until the section ends.
+    fn tail(rig: &Rig, counts: &Counts) -> Result {
+        let end = rig.start_kept(1, counts, HOLD)?;
+        // SAFETY: May be called anywhere.
+        assert!(!unsafe { ibtrs_bindings::kx_in_rcu_section() });
+        counts.held.take().ok_or(EINVAL)?.end(Status::OK);
+        assert_eq!(end.wait(10_000), Ok(()));
+        assert!(end.in_section.load(Relaxed));
         Ok(())
     }
 

@@ -175,6 +175,13 @@ pub struct StoreCtx<'a, P: Data> {
 }
 
 impl<P: Data> StoreCtx<'_, P> {
+    /// The reference to the data.
+    pub fn data(&self) -> &P {
+        &self.data
+    }
+}
+
+impl<'a, P: Data> StoreCtx<'a, P> {
     /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
     /// the file's function has returned to this crate.
     ///
@@ -184,14 +191,25 @@ impl<P: Data> StoreCtx<'_, P> {
     /// # Errors
     ///
     /// [`ENODEV`] if the module is being unloaded.
-    pub fn keep_module<M: ModuleMetadata>(&mut self) -> Result {
+    pub fn keep_module<M: ModuleMetadata>(self) -> Result<KeptCtx<'a, P>> {
+        // INVARIANT: The module is kept.
         *self.module = Some(ModuleRef::get::<M>().ok_or(ENODEV)?);
-        Ok(())
+        Ok(KeptCtx(self))
     }
+}
 
+/// The context of a write whose driver stays loaded until the function of the file has returned,
+/// and the right to remove the file from there. It derefs to the data.
+///
+/// # Invariants
+///
+/// `module` of the context holds a reference.
+pub struct KeptCtx<'a, P: Data>(StoreCtx<'a, P>);
+
+impl<P: Data> KeptCtx<'_, P> {
     /// The reference to the data.
     pub fn data(&self) -> &P {
-        &self.data
+        self.0.data()
     }
 
     /// Removes the file, so that the caller may drop the file's directory.
@@ -200,7 +218,7 @@ impl<P: Data> StoreCtx<'_, P> {
     /// [`None`], as do callers whose directory another task is about to drop; they should return
     /// soon, because the removal waits for them.
     pub fn remove_self(self) -> Option<P> {
-        self.node.remove_self(self.raw).then_some(self.data)
+        self.0.node.remove_self(self.0.raw).then_some(self.0.data)
     }
 }
 
@@ -209,6 +227,14 @@ impl<P: Data> Deref for StoreCtx<'_, P> {
 
     fn deref(&self) -> &P::Target {
         &self.data
+    }
+}
+
+impl<P: Data> Deref for KeptCtx<'_, P> {
+    type Target = P::Target;
+
+    fn deref(&self) -> &P::Target {
+        &self.0
     }
 }
 
@@ -249,7 +275,8 @@ unsafe fn store<K>(
     // SAFETY: By the function's requirement.
     let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
     let input = input.strip_suffix(b"\n").unwrap_or(input);
-    // This function is no part of the driver's module, so that it may let that go.
+    // This function is no part of the driver's module, so that it may let that go. It is of the
+    // module that the driver needs, whose unloading waits for its end, see `LastTails`.
     let mut module = None;
     // SAFETY: Files are created in directories whose data they are for, which is valid while the
     // directory is there.

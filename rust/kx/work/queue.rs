@@ -221,7 +221,7 @@ static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
 /// empty once this is dropped. Without it a system queue destroys them, and no unload waits for it.
 ///
 /// The module that this crate is part of keeps one as long as it is loaded, so that no code of
-/// the crate runs after that.
+/// the crate runs after that: a destroyed work queue has no worker that still runs a function.
 pub struct QueueDestroyer(());
 
 impl QueueDestroyer {
@@ -245,6 +245,15 @@ impl Drop for QueueDestroyer {
     fn drop(&mut self) {
         // The last reference, so this waits for the works that are queued.
         drop(DESTROYER.replace(None));
+    }
+}
+
+/// Waits for all that the destroyer has to do at this moment.
+#[cfg(IBTRS_KUNIT)]
+pub(super) fn flush_destroyer() {
+    let queue = DESTROYER.read().get().cloned();
+    if let Some(queue) = queue {
+        queue.flush();
     }
 }
 
