@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Misuses of the crates with unsafe code that must not compile: small crates, for which the
+compiler is called as it was for a driver."""
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.paths import TOP
+
+CACHE = Path(os.environ.get("IBTRS_CACHE") or Path.home() / ".cache" / "ibtrs")
+DRIVER = "ibnbd/client"
+USES = """//! Not to be linked.
+use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::Arc};
+use kx::{blk::{Operations, Request, Status}, io::IoHandle, sync::RcuPtr, sysfs::*};
+use rdma::{cm::CmId, device::Device as RdmaDevice, dma::MappedIo, sge::Sge};
+"""
+# What must compile, so that the others fail for the reason that is given.
+GOOD = """
+/// As it is meant.
+pub fn good<D: Operations>(rq: Request<D>, io: MappedIo, dev: &RdmaDevice, ctx: StoreCtx<'_, Arc<u32>>) -> Result<IoHandle> {
+    rq.end(Status::OK);
+    let _ = ctx.keep_module::<Here>()?.remove_self();
+    Ok(io.unmap(dev))
+}
+struct Here;
+impl kernel::ModuleMetadata for Here {
+    const NAME: &'static CStr = c"here";
+    const THIS_MODULE: kernel::ThisModule = unsafe { kernel::ThisModule::from_ptr(core::ptr::null_mut()) };
+}
+"""
+# The misuse, and the compiler's number for it.
+MISUSES = {
+    "an element with any address": ("E0624", "fn f(d: &RdmaDevice) -> Sge { Sge::new(d, 1, 1, 0) }"),
+    "an element made of its fields": ("E0451", "fn f(s: Sge) -> Sge { Sge { device: 1, ..s } }"),
+    "the scatter list without its I/O": ("E0624", "fn f(io: &MappedIo) { io.as_raw(); }"),
+    "an I/O that is unmapped twice": ("E0382", "fn f(io: MappedIo, d: &RdmaDevice) { io.unmap(d); io.unmap(d); }"),
+    "elements of an I/O that is unmapped":
+        ("E0505", "fn f(io: MappedIo, d: &RdmaDevice, p: &rdma::pd::Pd) -> usize "
+                  "{ let list = io.sges(p); io.unmap(d); list.count() }"),
+    "a request that is ended twice":
+        ("E0382", "fn f<D: Operations>(r: Request<D>) { r.end(Status::OK); r.end(Status::OK); }"),
+    "two owners of a request":
+        ("E0277", "fn f<D: Operations>(r: &Request<D>) -> Request<D> { Request::clone(r) }"),
+    "a request out of a pointer":
+        ("E0624", "fn f<D: Operations>(r: &Request<D>) { unsafe { Request::<D>::from_raw(core::ptr::null_mut()) }; }"),
+    "an id that is left to the connection manager": ("E0624", "fn f(id: CmId) { unsafe { id.release() } }"),
+    "a file that removes itself and does not keep its module":
+        ("E0599", "fn f(ctx: StoreCtx<'_, Arc<u32>>) { ctx.remove_self(); }"),
+    "the name of a device that outlives it":
+        ("E0515", "fn f(d: Device<Arc<u32>>) -> &'static CStr { d.name() }"),
+    "a value that outlives its read section":
+        ("E0515", "fn f(p: &'static RcuPtr<u32>) -> Option<&'static u32> { p.read().get() }"),
+}
+
+
+def command() -> tuple[Path, list[str]]:
+    """Where, and with what, the driver was compiled last."""
+    built = [file for flavour in ("fast", "debug") for file in CACHE.glob(f"build/*-{flavour}/{DRIVER}/.lib.o.cmd")
+             if f" {TOP}/{DRIVER}/lib.rs " in file.read_text()]
+    if not built:
+        pytest.skip("no modules of this checkout")
+    file = max(built, key=lambda file: file.stat().st_mtime)
+    words = shlex.split(re.search(r":= (.*?) ;", file.read_text())[1])
+    while "=" in words[0]:
+        words.pop(0)
+    keep = words[:words.index("--out-dir")]
+    name = keep.index("--crate-name")
+    keep[name:name + 2] = ["--crate-name", "misuse", "--extern", "rdma"]
+    return file.parents[2], [word for word in keep if not word.startswith("--emit=metadata")]
+
+
+def compile_it(tmp_path: Path, text: str) -> subprocess.CompletedProcess:
+    where, words = command()
+    source = tmp_path / "misuse.rs"
+    source.write_text(USES + text)
+    return subprocess.run([*words, "-Aunused", "-Amissing_docs", f"--emit=metadata={tmp_path}/misuse.rmeta", source],
+                          cwd=where, env={**os.environ, "RUSTC_BOOTSTRAP": "1"}, text=True,
+                          stderr=subprocess.PIPE, timeout=120, check=False)
+
+
+def test_the_right_use_compiles(tmp_path):
+    done = compile_it(tmp_path, GOOD)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("what", MISUSES)
+def test_misuse_does_not_compile(tmp_path, what):
+    number, text = MISUSES[what]
+    done = compile_it(tmp_path, text)
+    assert done.returncode != 0 and set(re.findall(r"^error\[(E\d+)\]", done.stderr, re.MULTILINE)) == {number}, \
+        done.stderr
