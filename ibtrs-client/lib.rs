@@ -94,7 +94,7 @@ mod param {
 
         /// See [`crate::io_buffer`].
         pub(crate) small_io_bytes: IntParam = IntParam::new(4096, 0..=16384),
-        "Data of up to this many bytes is copied through memory that stays registered; 0 for none (default: 4096)";
+        "Data of up to this many bytes (of writes 4096 at most) is copied through memory that stays registered; 0 for none (default: 4096)";
     }
 }
 

@@ -137,7 +137,8 @@ impl Wire {
         // Data that begins inside a page touches one page more.
         let wanted = rsp.max_io_size.div_ceil(page).saturating_add(1);
         let mr_pages = wanted.min(dev.max_fast_reg_pages());
-        let max_io_bytes = mr_pages.saturating_sub(1).saturating_mul(page);
+        let mapped = u32::try_from(dev.max_mapping_bytes()).unwrap_or(u32::MAX);
+        let max_io_bytes = mr_pages.saturating_sub(1).saturating_mul(page).min(mapped);
         if max_io_bytes == 0 {
             return Err(EINVAL);
         }

@@ -197,13 +197,13 @@ impl Session {
         let sent = multipath.submit(self.settings(), &self.round_robin, req, waiting.io);
         match sent {
             Ok(_) => false,
-            Err((error, io)) if error == EAGAIN || error == ENOTCONN => {
-                // In the latter case the multipath is about to change.
+            Err((error, io)) if matches!(error, EAGAIN | ENOMEM | ENOTCONN) => {
+                // In the last case the multipath is about to change.
                 let back = self.failover.lock().put_back(Waiting { io, ..waiting });
                 if let Err(io) = back {
                     io.done(Err(EIO));
                 }
-                error == EAGAIN
+                error != ENOTCONN
             }
             Err((error, io)) => {
                 io.done(Err(error));

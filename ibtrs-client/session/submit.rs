@@ -75,13 +75,15 @@ impl Session {
     /// # Errors
     ///
     /// The I/O comes back with
-    /// - `EAGAIN`: the connection's queue is full, try again later; - `ESTALE`:
-    ///   it was built for an earlier generation, see [`Submit::generation`];
+    /// - `EAGAIN`: the connection's queue is full, try again later;
+    /// - `ENOMEM`: the RDMA device has no space left to map its memory, try
+    ///   again later;
+    /// - `ESTALE`: it was built for an earlier generation, see
+    ///   [`Submit::generation`];
     /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
     ///   long; before that, requests wait;
     /// - `ENOTCONN`: the session is closed;
-    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed;
-    /// - `EIO`: its memory could not be mapped.
+    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed.
     ///
     /// The I/O itself may end with these, too, and with `ECONNABORTED` when the
     /// session is closed; else with what the server answers.

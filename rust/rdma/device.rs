@@ -259,6 +259,20 @@ impl Device {
         region_page_bytes(self.attrs().page_size_cap, PAGE_SIZE as u32)
     }
 
+    /// Returns how many bytes can be mapped at once at the most: where memory that the device cannot
+    /// reach is copied, more never fit.
+    pub fn max_mapping_bytes(&self) -> usize {
+        // SAFETY: The device is live by the type invariant; what it maps memory with does not
+        // change once it is registered.
+        let dma_device = unsafe { (*self.ib.as_ptr()).dma_device };
+        if dma_device.is_null() {
+            // Software, which reaches all memory.
+            return usize::MAX;
+        }
+        // SAFETY: The driver keeps what it maps memory with as long as its RDMA device is live.
+        unsafe { kernel::bindings::dma_max_mapping_size(dma_device) }
+    }
+
     /// Returns whether writes and sends can carry an immediate. iWARP has none,
     /// but for what some adapters added to it.
     pub fn has_immediates(&self) -> bool {

@@ -208,8 +208,8 @@ impl MappedIo {
     /// # Errors
     ///
     /// Gives the I/O back with `EINVAL` when it has no list or an empty one,
-    /// with `ENOMEM` when the device has no mapping space left, which is the
-    /// only reason that drivers are to expect: the same I/O may be tried again.
+    /// with `ENOMEM` when the device has no mapping space left: the same I/O may
+    /// be tried again, if it has no more than [`Device::max_mapping_bytes`].
     pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
         let Some(table) = io.sg() else {
             return Err((EINVAL, io));

@@ -164,8 +164,9 @@ impl Queue {
     where
         F: FnOnce() + Send + 'static,
     {
-        // SAFETY: The class is pinned, and by the drop of `Queue` it outlives all that runs on this
-        // queue, where the closure is queued at once.
+        // SAFETY: The work of the closure only hands the class to lockdep. The class is pinned, and by
+        // the drop of `Queue` it outlives all that runs on this queue, where the closure is queued at
+        // once.
         let class = unsafe { Pin::new_unchecked(&*core::ptr::from_ref(&self.class)) };
         self.enqueue(KBox::pin_init(Closure::new(func, class), flags).map_err(|_| AllocError)?);
         Ok(())
@@ -271,10 +272,17 @@ kernel::impl_has_work! {
     impl{F} HasWork<Self> for Closure<F> { self.work }
 }
 
+/// The name of the lock classes. lockdep compares where it is: of no type of the caller's, and
+/// never inlined, so that it is the same for functions of several modules on one queue.
+#[inline(never)]
+fn class_name() -> &'static CStr {
+    c"work::Closure"
+}
+
 impl<F: FnOnce()> Closure<F> {
     fn new(func: F, class: Pin<&'static LockClassKey>) -> impl PinInit<Self> {
         pin_init!(Self {
-            work <- workqueue::Work::new(c"work::Closure", class),
+            work <- workqueue::Work::new(class_name(), class),
             func: Some(func),
         })
     }
