@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -265,6 +266,12 @@ class Guest:
     def wait_until(self, command: str, timeout: float = 60) -> None:
         """Waits until a command succeeds."""
         wait_for(lambda: self.ok(command), timeout, f"{self.name}: {command}", pause=0.2)
+
+    def wait_for_log(self, words: str, timeout: float = 60) -> None:
+        """Waits until the kernel's log has this (a regular expression of grep).  All of the log is
+        read: with -q grep would leave dmesg with a closed pipe, which fails the command once
+        there is more to come than the pipe takes."""
+        self.wait_until(f"dmesg | grep -c {shlex.quote(words)}", timeout)
 
     def uptime(self) -> float:
         """Seconds since it booted, by its own clock, as in its log."""

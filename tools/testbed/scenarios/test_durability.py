@@ -104,8 +104,7 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     assert pair.server.run("tr -d '\\0' < /dev/loop1 | head -c 1") == ""
     # No flush may report them durable until the loss is acknowledged.
     pair.server.run(stack.load_server())
-    pair.client.wait_until(f"dmesg | grep -q '{lost}: the server has lost its write cache: unflushed writes to /dev/loop1 "
-                           "may be gone'", 240)
+    pair.client.wait_for_log(f"{lost}: the server has lost its write cache: unflushed writes to /dev/loop1 may be gone", 240)
     said = f"/sys/block/{lost}/{stack.family}/cache_lost"
     flush = f"dd if=/dev/zero of=/dev/{lost} bs=4k count=1 oflag=direct conv=notrunc,fsync"
     assert pair.client.run(f"cat {said}") == "1"

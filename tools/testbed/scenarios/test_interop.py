@@ -114,7 +114,7 @@ class Session:
         self.client.run(self.client_stack.unmap())
         self.client.wait_until(f"[ ! -e {self.disk} ]")
         if self.server_stack is OURS:
-            self.server.wait_until("dmesg | grep -q 's: session closed'")
+            self.server.wait_for_log("s: session closed")
             assert self.server.run("dmesg | grep -c 's: session closed'") == "1"
 
 

@@ -83,7 +83,7 @@ def test_a_client_does_not_fill_the_log(pair):
     client.start("modprobe -a ib_uverbs rdma_ucm").wait(60)
     program = launch.program(client, "import errno\n" + CLIENT)
     print(program.wait(600))
-    server.wait_until("dmesg | grep -q 'stays: session closed'", 60)
+    server.wait_for_log("stays: session closed", 60)
     log = re.findall(r"^\[ *([0-9.]+)\] (.*)$", server.run("dmesg"), re.MULTILINE)
     for module, lines in LINES.items():
         printed = 0

@@ -37,7 +37,7 @@ def test_kernel_reports_are_seen(pair):
     """A report in the kernel log of either guest fails a scenario."""
     for guest in pair:
         guest.run('echo "BUG: KASAN: use-after-free in nobody_at_all" > /dev/kmsg')
-        guest.wait_until("dmesg | grep -q nobody_at_all")
+        guest.wait_for_log("nobody_at_all")
         with pytest.raises(judge.Harmed, match=f"(?s)kernel log of {guest.name}.*nobody_at_all"):
             judge.check(pair)
     assert not judge.kernel_reports(pair)

@@ -71,7 +71,7 @@ def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     pair.server.kill()
     pair.reboot("server", [image])
     pair.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}")
-    pair.client.wait_until("dmesg | grep -q 'ibnbd1: the server has lost its write cache'", 240)
+    pair.client.wait_for_log("ibnbd1: the server has lost its write cache", 240)
     pair.client.run(f"! {flush('ibnbd1')} 2> /dev/null")
     holder.kill()
     for number in (0, 1):
@@ -172,7 +172,7 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     assert writer.running
     # What is left of the session serves nothing: no path joins it.
     server.run(f"echo 0 > {DRAIN}")
-    server.wait_until("dmesg | grep -q 'the session is being closed'", 60)
+    server.wait_for_log("the session is being closed", 60)
     assert blockdev.connected(client) == 0
     server.run("dmsetup resume --noudevsync stuck")
     writer.wait(120)

@@ -131,10 +131,10 @@ def test_a_disk_that_was_put_right_is_remapped(pair, stack):
     pair.reboot("server", disks)
     # Not there at first, which is no reason to give up.
     pair.server.run(stack.load_server())
-    pair.client.wait_until("dmesg | grep -q 'data cannot be opened again yet: ENOENT'", 240)
+    pair.client.wait_for_log("data cannot be opened again yet: ENOENT", 240)
     assert state(pair) == "closed"
     pair.server.run(name.format("vdb1"))
-    pair.client.wait_until("dmesg | grep -q 'another disk under this name: /dev/data'", 60)
+    pair.client.wait_for_log("another disk under this name: /dev/data", 60)
     pair.server.run(name.format("vda1"))
     pair.client.run("echo 1 > /sys/block/ibnbd0/ibnbd/remap_device")
     assert state(pair) == "open"
