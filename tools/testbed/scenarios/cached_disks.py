@@ -3,7 +3,9 @@
 a reboot that writes nothing back, really lose.  What writes numbered blocks to one of them, on a
 client."""
 
+import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import durable
@@ -12,11 +14,14 @@ BLOCKS = 256
 SIZE_MB = 16
 
 
-def make(server, image: Path) -> str:
-    """Makes a guest's disk with both files, and gives the command that has the server's kernel
-    serve them again, once that disk is there as {}."""
-    with open(image, "wb") as file:
-        file.truncate(32 << 20)
+def make(server) -> tuple[Path, str]:
+    """Makes a guest's disk with both files, and gives its image, and the command that has the
+    server's kernel serve them again, once that disk is there as {}.  The image is of its own: a
+    guest that was rebooted by an earlier scenario has that one's disk still."""
+    handle, name = tempfile.mkstemp(".img", "cached-", server.folder)
+    image = Path(name)
+    os.truncate(handle, 32 << 20)
+    os.close(handle)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
               "losetup /dev/loop1 /mnt/disk/1")
@@ -28,7 +33,7 @@ def make(server, image: Path) -> str:
                f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
                "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
                + export.format(device))
-    return export
+    return image, export
 
 
 def start_writer(client, path: str, *fifo: str):

@@ -80,8 +80,7 @@ def test_the_disk_has_what_was_flushed(pair, stack):
 
 @pytest.mark.kills
 def test_what_was_flushed_survives_the_server(pair, stack):
-    image = pair.folder / "disk.img"
-    export = cached_disks.make(pair.server, image)
+    image, export = cached_disks.make(pair.server)
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
@@ -104,10 +103,10 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     assert pair.server.run("tr -d '\\0' < /dev/loop1 | head -c 1") == ""
     # No flush may report them durable until the loss is acknowledged.
     pair.server.run(stack.load_server())
-    pair.client.wait_for_log(f"{lost}: the server has lost its write cache: unflushed writes to /dev/loop1 may be gone", 240)
     said = f"/sys/block/{lost}/{stack.family}/cache_lost"
+    pair.client.wait_until(f"grep -qx 1 {said}", 240)
+    pair.client.wait_for_log(f"{lost}: the server has lost its write cache: unflushed writes to /dev/loop1 may be gone")
     flush = f"dd if=/dev/zero of=/dev/{lost} bs=4k count=1 oflag=direct conv=notrunc,fsync"
-    assert pair.client.run(f"cat {said}") == "1"
     for _ in range(2):
         assert os.strerror(errno.EIO) in pair.client.run(flush, check=False)
     pair.client.run(f"echo 0 > {said} && {flush} && cat {said} | grep -qx 0")

@@ -38,8 +38,7 @@ def lost(client) -> str:
 @pytest.mark.kills
 def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     """`reboot -f` writes nothing back."""
-    image = pair.folder / "disk.img"
-    export = cached_disks.make(pair.server, image)
+    image, export = cached_disks.make(pair.server)
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
