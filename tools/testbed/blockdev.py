@@ -36,11 +36,14 @@ def impatient(client: Guest) -> None:
 
 
 def map_two_paths(pair: Pair, stack: Stack, size_mb: int = 32, session: str = "demo") -> str:
-    """Maps a new disk by both links; returns the server's path of it."""
+    """Maps a new disk by both links, and waits until both paths are connected, as a path has its
+    full name from then on; returns the server's path of the disk."""
     device = pair.server.null_blk(size_mb=size_mb)
     load(pair, stack)
     paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in (1, 2))
     pair.client.run(f'echo "sessname={session} {paths} device_path={device}" > {stack.map_file}')
+    states = f"{stack.sessions('client')}/{session}/paths/*/state"
+    pair.client.wait_until(f"[ $(cat {states} | grep -c '^connected') = 2 ]")
     return device
 
 

@@ -25,7 +25,6 @@ def load(pair, stack):
     mishaps.make_ready(pair)
     blockdev.map_two_paths(pair, stack)
     pair.client.run(SETTINGS)
-    wait_for(lambda: blockdev.connected(pair.client) == 2, 60, "both paths are connected")
     return Load(pair.client, stack)
 
 
