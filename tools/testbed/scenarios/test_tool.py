@@ -15,6 +15,8 @@ EXPORTS = "/dev/ibnbd-exports"
 SERVE = f"modprobe ibnbd_server dev_search_path={EXPORTS}"
 # What the tool shows when two paths are there.
 PATHS = {("ip:10.0.1.2", "ip:10.0.1.1"), ("ip:10.0.2.2", "ip:10.0.2.1")}
+# How it is told to make them.
+TWO_PATHS = "--path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1"
 
 
 def serve(server, *devices: str) -> Tool:
@@ -24,6 +26,26 @@ def serve(server, *devices: str) -> Tool:
     for device in devices:
         tool(f"export add {device}")
     return tool
+
+
+def ready(pair) -> tuple[Tool, Tool]:
+    """A server that exports a disk, and a client that can map it."""
+    pair.client.run("modprobe ibnbd_client")
+    return serve(pair.server, pair.server.null_blk()), Tool(pair.client)
+
+
+def map_by_two_paths(tool: Tool) -> None:
+    tool(f"map 10.0.1.1 nullb0 --session s {TWO_PATHS}")
+    assert tool.json("sessions")["sessions"][0]["state"] == "connected"
+
+
+def test_a_path_that_does_not_connect_is_named(pair):
+    _, tool = ready(pair)
+    said = tool.guest.run(f"{PROGRAM} map 10.0.1.1 nullb0 --session s "
+                          "--path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.77 2>&1")
+    assert "/dev/ibnbd0" in said.splitlines(), said
+    assert "warning: the path ip:10.0.2.2@ip:10.0.2.77 is not connected yet" in said
+    assert tool.json("sessions")["sessions"][0]["state"] == "degraded"
 
 
 def ends(tool: Tool, session: str) -> set[tuple[str, str]]:
@@ -40,7 +62,7 @@ def test_the_tasks_of_the_guide(pair):
     client.run("modprobe ibnbd_client")
 
     # Two paths, a name for the session that nobody has given, a disk that works.
-    assert client_tool("map 10.0.1.1 nullb0 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1") == "/dev/ibnbd0"
+    assert client_tool(f"map 10.0.1.1 nullb0 {TWO_PATHS}") == "/dev/ibnbd0"
     (disk,) = client_tool.json("list")["disks"]
     session = disk["session"]
     assert session.endswith("@10-0-1-1") and (disk["state"], disk["access_mode"]) == ("open", "rw")
@@ -109,9 +131,7 @@ def test_the_tasks_of_the_guide(pair):
 
 def test_refusals_are_said_in_words(pair):
     server, client = pair
-    serve(server, server.null_blk())
-    client.run("modprobe ibnbd_client")
-    tool = Tool(client)
+    _, tool = ready(pair)
     answer = tool.refused("map 10.0.1.1 nowhere --session s")
     assert "ibnbd: cannot map nowhere of session s: the server has no such device below dev_search_path (ENOENT)" in answer
     assert "kernel: ibnbd_client: map_device: nowhere of session s: the server does not open the device: ENOENT" in answer
@@ -137,11 +157,9 @@ def test_refusals_are_said_in_words(pair):
 
 def test_configuration_makes_a_machine_anew(pair):
     server, client = pair
-    tools = serve(server, server.null_blk()), Tool(client)
-    client.run("modprobe ibnbd_client")
-    tools[1]("map 10.0.1.1 nullb0 --session s --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1")
+    tools = ready(pair)
+    map_by_two_paths(tools[1])
     tools[1]("set s queue_timeout_s=300 mp_policy=round-robin")
-    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
     for tool in tools:
         tool("save --config /tmp/ibtrs")
         assert tool("apply --config /tmp/ibtrs --prune --dry-run") == ""
@@ -165,9 +183,7 @@ def test_configuration_makes_a_machine_anew(pair):
 @pytest.mark.kills
 def test_a_server_that_is_gone(pair):
     server, client = pair
-    serve(server, server.null_blk())
-    client.run("modprobe ibnbd_client")
-    tool = Tool(client)
+    _, tool = ready(pair)
     tool("map 10.0.1.1 nullb0 --session s")
     events = client.start(f"{PROGRAM} watch -n 2 --output json")
     time.sleep(1)
@@ -189,11 +205,8 @@ def test_a_server_that_is_gone(pair):
 def test_requests_are_followed(pair):
     """Each request's time is divided among the client, lost paths, and the rest of its way."""
     server, client = pair
-    serve(server, server.null_blk())
-    client.run("modprobe ibnbd_client")
-    tool = Tool(client)
-    tool("map 10.0.1.1 nullb0 --session s --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1")
-    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+    _, tool = ready(pair)
+    map_by_two_paths(tool)
     buffers = "/sys/kernel/tracing/instances"
 
     def follow(words: str):

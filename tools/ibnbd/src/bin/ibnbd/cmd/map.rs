@@ -10,7 +10,7 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::kmsg::Mark;
 use ibnbd_host::mapping::{self, Mapping};
-use ibnbd_host::model::{Disk, Machine};
+use ibnbd_host::model::{Disk, Machine, Path, PathState, Session};
 use ibnbd_host::root::is_gone;
 use ibnbd_host::{find, host, value};
 
@@ -27,12 +27,51 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
     let wanted = wanted(context, map)?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
     context.need(Side::Client)?;
+    let first = client_session(&context.machine(), &wanted.session).is_none();
     let disk = map_line(context, &wanted, &line)?;
     context.say(&disk)?;
     if map.persist {
         save::persist(context, &wanted.session, &wanted.device, wanted.port)?;
     }
+    // Later disks take the session as it is.
+    if first && wanted.paths.len() > 1 {
+        wait_for_paths(context, &wanted.session);
+    }
     Ok(0)
+}
+
+/// How long a new session's further paths may take: the kernel waits for the first one only.
+const FURTHER_PATHS: Duration = Duration::from_secs(5);
+
+/// Waits for the paths of a new session, and names those that do not connect.
+fn wait_for_paths(context: &Context, name: &str) {
+    let deadline = Instant::now() + FURTHER_PATHS;
+    let lost = act::patiently("connect all paths", || loop {
+        let machine = context.machine();
+        let paths = client_session(&machine, name).map_or(&[][..], |session| &session.paths);
+        let lost: Vec<Path> = paths
+            .iter()
+            .filter(|path| path.state != PathState::Connected)
+            .cloned()
+            .collect();
+        if lost.is_empty() || Instant::now() >= deadline {
+            return lost;
+        }
+        thread::sleep(Duration::from_millis(50));
+    });
+    for path in lost {
+        eprintln!(
+            "ibnbd: warning: the path {} is not connected yet; the session goes on trying",
+            path.name
+        );
+    }
+}
+
+fn client_session<'a>(machine: &'a Machine, name: &str) -> Option<&'a Session> {
+    let ours = |session: &&Session| {
+        session.family == Family::Ibnbd && session.side == Side::Client && session.name == name
+    };
+    machine.sessions.iter().find(ours)
 }
 
 /// Maps, and finds out what the disk is called.
