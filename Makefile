@@ -99,7 +99,7 @@ help:
 	@echo '  make tool                   the command ibnbd, in build/tool'
 	@echo '  make deb                    Debian packages, in build/'
 	@echo '  make html                   the documentation as HTML, in build/html'
-	@echo '  make pictures               draws the pictures of the documentation anew'
+	@echo '  make pictures               draws the pictures of the documentation again'
 	@echo '  make kernel-metadata        what the headers of a distribution lack (KERNEL=release or KDIR=)'
 	@echo "In guests, on Debian's own kernel, which is fetched:"
 	@echo '  make demo                   maps a disk and verifies it with fio'

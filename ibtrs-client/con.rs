@@ -158,8 +158,7 @@ impl Con {
         } else {
             None
         };
-        let slot = qp.slot(id);
-        let Some(slot) = slot else {
+        let Some(slot) = qp.slot(id) else {
             self.attempt
                 .breach(fmt!("answer to the chunk {id}, which does not exist"));
             return;

@@ -269,7 +269,8 @@ impl Device {
             // Software, which reaches all memory.
             return usize::MAX;
         }
-        // SAFETY: The driver keeps what it maps memory with as long as its RDMA device is live.
+        // SAFETY: It is what `ib_register_device()` was given to map memory with, which the driver
+        // keeps as long as its RDMA device is registered: by the type invariant that is so.
         unsafe { kernel::bindings::dma_max_mapping_size(dma_device) }
     }
 

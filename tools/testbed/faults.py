@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,11 @@ class Function:
     kind: str = "errno"
     depth: int = 1
     error: int = errno.ENOMEM
+
+    @property
+    def watched(self) -> str:
+        """The order to watch it."""
+        return f"{self.name} {self.kind} {self.depth}"
 
 
 FUNCTIONS = (
@@ -123,7 +129,7 @@ def watch() -> list[str]:
     missing = []
     for function in FUNCTIONS:
         try:
-            put(f"{FOLDER}/functions", f"{function.name} {function.kind} {function.depth}")
+            put(f"{FOLDER}/functions", function.watched)
         except OSError as error:
             if error.errno != errno.EEXIST:
                 missing.append(f"{function.name}: {error.strerror}")
@@ -380,6 +386,12 @@ def build(flavour: str) -> str:
     script = TOP / "scripts/build-faults.sh"
     done = subprocess.run([script, flavour], stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.splitlines()[-1]
+
+
+def load(guest) -> None:
+    """Loads that module, which goes before ours: it looks for them when they come; on the host."""
+    shutil.copy(build(guest.spec.kernel.flavour), guest.share)
+    guest.run("busybox insmod /mnt/share/ibtrs_faults.ko")
 
 
 if __name__ == "__main__":

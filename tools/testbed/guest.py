@@ -147,6 +147,8 @@ class Guest:
         self._qmp: Qmp | None = None
         self._hot = 0
         self._echo = None
+        # Seconds for a command that has none of its own.
+        self.command_timeout = 120.0
         self.log = klog.Log(self.console)
         errors = open(folder / "qemu.log", "wb")
         self.started = time.monotonic()
@@ -238,10 +240,10 @@ class Guest:
 
     # Commands.
 
-    def run(self, command: str, timeout: float = 120, check: bool = True) -> Output:
+    def run(self, command: str, timeout: float | None = None, check: bool = True) -> Output:
         """Runs a shell command and returns what it printed.  A status other
         than 0 is an exception, unless `check` is off: then look at .status."""
-        return self.start(command).wait(timeout, check)
+        return self.start(command).wait(timeout or self.command_timeout, check)
 
     def start(self, command: str) -> Job:
         """Starts a shell command that runs beside others; see channel.Job."""
@@ -255,7 +257,7 @@ class Guest:
         """Has show(guest, command) called before every command."""
         self._echo = show
 
-    def ok(self, command: str, timeout: float = 120) -> bool:
+    def ok(self, command: str, timeout: float | None = None) -> bool:
         return self.run(command, timeout, check=False).ok
 
     def push(self, path: str, content: str | bytes, mode: int = 0o644) -> None:

@@ -11,7 +11,6 @@ complained and nothing is lost."""
 import argparse
 import json
 import random
-import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -79,13 +78,13 @@ class Soak:
 
     def begin(self) -> None:
         server, client = self.pair
-        if self.can_fail:
-            module = faults.build(self.pair.kernel.flavour)
-            for guest in self.pair:
-                shutil.copy(module, guest.share)
-                guest.run("modprobe rdma_cm && busybox insmod /mnt/share/ibtrs_faults.ko")
-                words = "; ".join(f"echo {f.name} {f.kind} {f.depth} > {faults.FOLDER}/functions"
-                                  for f in faults.FUNCTIONS)
+        for guest in self.pair:
+            # A busy machine is not what is looked for.
+            guest.command_timeout = 600
+            if self.can_fail:
+                guest.run("modprobe rdma_cm")
+                faults.load(guest)
+                words = "; ".join(f"echo {f.watched} > {faults.FOLDER}/functions" for f in faults.FUNCTIONS)
                 guest.run(f"({words}) 2> /dev/null; true")
         mishaps.make_ready(self.pair)
         for name in (*STEADY, FLEETING):

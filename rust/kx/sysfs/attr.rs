@@ -174,14 +174,12 @@ pub struct StoreCtx<'a, P: Data> {
     module: &'a mut Option<ModuleRef>,
 }
 
-impl<P: Data> StoreCtx<'_, P> {
+impl<'a, P: Data> StoreCtx<'a, P> {
     /// The reference to the data.
     pub fn data(&self) -> &P {
         &self.data
     }
-}
 
-impl<'a, P: Data> StoreCtx<'a, P> {
     /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
     /// the file's function has returned to this crate.
     ///

@@ -12,7 +12,6 @@ that chance decides, after what is called was counted; IBTRS_SEED=<number> the s
 import json
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -32,11 +31,9 @@ BUDGET = 4 * 3600 if LONG else float(os.environ.get("IBTRS_FAULTS") or 45)
 
 def run(guest, budget: float, seed: int, cases: list[str]) -> dict:
     """Runs cases in a guest; what was counted."""
-    shutil.copy(faults.build(guest.spec.kernel.flavour), guest.share)
     for name in (faults.__file__, races.__file__, checker.__file__):
         guest.push(f"/tmp/{Path(name).name}", Path(name).read_text())
-    # Before our modules, which it looks for when they come.
-    guest.run("busybox insmod /mnt/share/ibtrs_faults.ko")
+    faults.load(guest)
     job = guest.start(f"exec python3 /tmp/faults.py {budget} {seed} {' '.join(cases)}")
     try:
         words = job.wait(budget + 900 + 60 * len(cases), check=False)

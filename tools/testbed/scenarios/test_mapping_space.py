@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """A client's RDMA device that has no space left to map the pages of requests, for a while."""
 
-import shutil
-
 import pytest
 
 from testbed import blockdev, faults
@@ -15,13 +13,11 @@ def test_requests_wait_for_mapping_space(pair, stack):
     client = pair.client
     if not client.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")
-    shutil.copy(faults.build(client.spec.kernel.flavour), client.share)
-    # Before our modules, which it looks for when they come.
-    client.run("busybox insmod /mnt/share/ibtrs_faults.ko")
+    faults.load(client)
     pair.server.null_blk(size_mb=16)
     blockdev.load(pair, stack)
     client.run(stack.map_device("/dev/nullb0"))
-    client.run(f"echo {FUNCTION.name} {FUNCTION.kind} {FUNCTION.depth} > {faults.FOLDER}/functions && "
+    client.run(f"echo {FUNCTION.watched} > {faults.FOLDER}/functions && "
                "dd if=/dev/urandom of=/tmp/written bs=64k count=64 status=none && "
                f"echo {FUNCTION.name} 3 {FUNCTION.error} {TIMES} > {faults.FOLDER}/arm && "
                f"dd if=/tmp/written of={stack.disk} bs=64k oflag=direct status=none && "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the pages of Documentation name is there: files, code, tests, headings and other pages."""
 
-import hashlib
 import re
+import runpy
 import subprocess
 from functools import cache
 from itertools import pairwise
@@ -123,11 +123,11 @@ def test_the_index_has_every_page():
 
 def test_pictures_are_shown_and_as_new_as_their_sources():
     pages = "".join(page.read_text() for page in PAGES)
+    stamp = runpy.run_path(TOP / "scripts/pictures.py")["stamp"]
     for source in (TOP / "Documentation/pictures").glob("*.dot"):
         picture = source.with_suffix(".svg")
         assert f"](pictures/{picture.name})" in pages, picture.name
-        stamp = f"<!-- from {source.name}, sha256 {hashlib.sha256(source.read_bytes()).hexdigest()} -->\n"
-        assert picture.read_text().endswith(stamp), f"{picture.name} is older than its source: make pictures"
+        assert picture.read_text().endswith(stamp(source)), f"{picture.name} is older than its source: make pictures"
     drawn = {path.stem for path in (TOP / "Documentation/pictures").iterdir()}
     assert len(drawn) * 2 == len(list((TOP / "Documentation/pictures").iterdir()))
 

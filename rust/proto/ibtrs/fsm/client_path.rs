@@ -12,7 +12,7 @@
 //!                                         +---(user)-------+
 //! ```
 
-use super::actions;
+use super::{actions, ActionSet};
 use crate::backoff::{Attempts, Backoff};
 use crate::errno::Errno;
 

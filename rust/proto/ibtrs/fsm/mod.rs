@@ -129,9 +129,6 @@ macro_rules! actions {
         }
 
         impl $set {
-            /// Nothing to do.
-            pub const NONE: Self = Self(0);
-
             /// One thing to do.
             pub const fn of(action: $action) -> Self {
                 Self(action.bit())

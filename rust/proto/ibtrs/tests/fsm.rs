@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::fsm::{client_path as c, server_path as s, Reply};
+use ibtrs_proto::fsm::{client_path as c, server_path as s, ActionSet, Reply};
 
 /// Steps of a client that may try again, and of one that may not.
 fn client_steps() -> impl Iterator<Item = (c::State, c::Event, c::Step)> {

@@ -217,7 +217,7 @@ Example:
 pub(crate) struct Trace {
     /// A disk
     pub(crate) disk: String,
-    /// Only requests that took so many milliseconds or more
+    /// Only requests that took at least that many milliseconds
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub(crate) slower_than: Option<f64>,
     /// Ends after that many
