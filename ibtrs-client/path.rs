@@ -14,7 +14,8 @@ use crate::{
     poll::Closing,
     session::{
         PathSpec,
-        Session, //
+        Session,
+        ShownPath, //
     },
     stats::Stats,
     sysfs::PathHook,
@@ -68,6 +69,8 @@ mod state;
 /// The state of a path, and what remains to be done about changes of it.
 struct Fsm {
     machine: Machine,
+    /// The first attempt has not begun, and no event has come before it.
+    is_new: bool,
     todo: Steps<Actions>,
     /// States without a uevent so far.
     pending_uevents: Steps<State>,
@@ -174,6 +177,7 @@ impl Path {
         let uevents = session.uevent_queue();
         let fsm = Fsm {
             machine: Machine::new(),
+            is_new: true,
             todo: Steps::default(),
             pending_uevents: Steps::default(),
             outcomes: 0,
@@ -227,17 +231,21 @@ impl Path {
 
     /// Shows the path to the operator.
     pub(crate) fn show(self: &Arc<Self>) -> Result {
+        let shown = ShownPath::new(&self.session)?;
         let hook = match &*self.session.hook.lock() {
-            Some(session) => session.show_path(self)?,
+            Some(session) => session.show_path(self, shown)?,
             None => return Err(ESHUTDOWN),
         };
         *self.hook.lock() = Some(hook);
         Ok(())
     }
 
-    /// Begins the first attempt.
+    /// Begins the first attempt, unless a user or the session has closed the path meanwhile.
     pub(crate) fn start(self: &Arc<Self>) {
         let mut fsm = self.fsm.lock();
+        if !core::mem::take(&mut fsm.is_new) {
+            return;
+        }
         let state = fsm.machine.state;
         fsm.pending_uevents.push(state, |_, last| last);
         fsm.todo.push(fsm::initial().actions, Actions::and);

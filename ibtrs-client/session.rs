@@ -60,7 +60,10 @@ mod submit;
 
 use events::Notices;
 use paths::Paths;
-pub(crate) use paths::Token;
+pub(crate) use paths::{
+    ShownPath,
+    Token, //
+};
 pub(crate) use submit::cid_of;
 
 pub use settings::{
@@ -295,12 +298,7 @@ impl Session {
         let events_queue = Queue::new(unbound(), fmt!("ibtrs-e-{}", name))?;
         let slow_queue = Queue::new(unbound(), fmt!("ibtrs-c-{}", name))?;
         let uevent_queue = Queue::new(unbound(), fmt!("ibtrs-u-{}", name))?;
-        let paths = Paths {
-            list: KVec::new(),
-            spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
-            room: 0,
-            closing: false,
-        };
+        let paths = Paths::new()?;
         let failover = FailoverState::new();
         let this = Arc::pin_init(
             try_pin_init!(Self {
@@ -458,6 +456,8 @@ impl Session {
         self.poll_work.disable_sync();
         self.uevents.flush();
         self.uevents.disable_sync();
+        // Another task may have closed a path, and not be done with its directory.
+        self.wait_hidden();
         let hook = self.hook.lock().take();
         drop(hook);
     }

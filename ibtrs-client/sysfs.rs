@@ -4,11 +4,17 @@
 //!
 //! Each object is created right after the thing that it shows, and dropped before that
 //! goes, both in sleepable context. The drop waits for readers and writers of its
-//! files, and none of them waits for anything after the drop.
+//! files, and none of them waits for anything after the drop. So none of them may drop
+//! the directory that its file is in: a session's is dropped by [`Session::close`], which
+//! waits for its paths' directories, and a path's by the writer of one of its files only
+//! after that file was removed.
 
 use crate::{
     path::Path,
-    session::Session, //
+    session::{
+        Session,
+        ShownPath, //
+    }, //
 };
 use ibtrs_core::convert::{
     self,
@@ -95,12 +101,12 @@ impl SessionHook {
         }
     }
 
-    /// Shows a path that is about to connect.
+    /// Shows a path that is about to connect; `shown` counts it.
     ///
     /// # Errors
     ///
     /// `EEXIST` for addresses that the session has already; `ENOMEM`.
-    pub(crate) fn show_path(&self, path: &Arc<Path>) -> Result<PathHook> {
+    pub(crate) fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<PathHook> {
         let place = self.place.clone();
         let dir = Dir::new(
             &place.paths,
@@ -114,6 +120,7 @@ impl SessionHook {
             dir,
             place,
             is_whole: path.spec().addr.src.is_some(),
+            _shown: shown,
         };
         hook.uevent(path, "added");
         Ok(hook)
@@ -128,6 +135,8 @@ pub(crate) struct PathHook {
     place: Arc<Place>,
     /// The directory's name has both addresses.
     is_whole: bool,
+    // Last: the session waits for it, and then has the last reference to its directory.
+    _shown: ShownPath,
 }
 
 impl PathHook {

@@ -62,4 +62,21 @@ impl WaitQueue {
             }
         }
     }
+    /// As [`WaitQueue::wait`], for what comes soon in any case.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn wait_uninterruptible(&self, mut ready: impl FnMut() -> bool) {
+        loop {
+            let seen = *self.count.lock();
+            if ready() {
+                return;
+            }
+            let mut count = self.count.lock();
+            while *count == seen {
+                self.changed.wait(&mut count);
+            }
+        }
+    }
 }

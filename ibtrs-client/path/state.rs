@@ -83,6 +83,7 @@ impl Path {
         };
         let moved = from != step.next;
         if step.reply.accepted() {
+            fsm.is_new = false;
             let outcome = match event {
                 Event::Established => Some(Ok(())),
                 Event::ConnectFailed => {

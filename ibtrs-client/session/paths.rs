@@ -48,6 +48,48 @@ pub(super) struct Paths {
     pub(super) room: usize,
     /// No path is added any more.
     pub(super) closing: bool,
+    /// Paths that are in sysfs, or about to be.
+    shown: usize,
+}
+
+impl Paths {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            list: KVec::new(),
+            spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
+            room: 0,
+            closing: false,
+            shown: 0,
+        })
+    }
+}
+
+/// Counts a path as shown in sysfs, as long as it exists. The directory of the session does not go
+/// before that: a path's may go in a function of a file of the session, which cannot remove the
+/// directory that the file is in.
+pub(crate) struct ShownPath(Arc<Session>);
+
+impl ShownPath {
+    /// Counts a path.
+    ///
+    /// # Errors
+    ///
+    /// `ESHUTDOWN` if the session is being closed.
+    pub(crate) fn new(session: &Arc<Session>) -> Result<Self> {
+        let mut paths = session.paths.lock();
+        if paths.closing {
+            return Err(ESHUTDOWN);
+        }
+        paths.shown += 1;
+        Ok(Self(session.clone()))
+    }
+}
+
+impl Drop for ShownPath {
+    fn drop(&mut self) {
+        self.0.paths.lock().shown -= 1;
+        self.0.wait_queue.wake_all();
+    }
 }
 
 /// The number of the attempt that has the token, 0 for none.
@@ -71,6 +113,16 @@ impl Token {
 }
 
 impl Session {
+    /// Waits until no path is in sysfs; the session is being closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(super) fn wait_hidden(&self) {
+        self.wait_queue
+            .wait_uninterruptible(|| self.paths.lock().shown == 0);
+    }
+
     /// Returns the number of an attempt that begins.
     pub(crate) fn next_epoch(&self) -> Result<u32> {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)

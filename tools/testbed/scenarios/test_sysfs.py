@@ -196,6 +196,24 @@ def test_paths_come_and_go(mapped):
     load.wait(60)
 
 
+def test_a_session_that_ends_while_paths_are_added(mapped, stack):
+    """The writers to add_path are in a file of the directory that goes away."""
+    nobody = " ".join(f"ip:10.0.1.{host}" for host in range(71, 77))
+    mapped.client.run(f"""
+for _ in $(seq {20 if os.environ.get("IBTRS_LONG") else 2}); do
+    # The session has little to do when it ends.
+    for path in {CLIENT}/paths/*; do
+        echo 1 > $path/disconnect || exit 1
+    done
+    for path in {nobody}; do
+        (echo $path > {CLIENT}/add_path) 2> /dev/null &
+    done
+    while [ $(ls {CLIENT}/paths | wc -l) -lt 6 ]; do sleep 0.05; done
+    echo force > {DISK}/unmap_device && wait && [ ! -e {CLIENT} ] || exit 2
+    {stack.map_device("/dev/nullb0")} || exit 3
+done""", timeout=100)
+
+
 @pytest.mark.fast
 def test_unreachable_addresses(mapped):
     client = mapped.client
