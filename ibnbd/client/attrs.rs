@@ -24,7 +24,7 @@ use kx::{
 };
 
 /// The files.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 12] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 13] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -41,6 +41,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 12] = [
     ),
     Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
+    Attr::rw(c"latency_us", show_latency_us, store_latency_us),
 ];
 
 fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -164,4 +165,18 @@ fn show_wwid(this: &Mapping, buf: &mut Buf<'_>) -> Result {
         device: this.device().name().to_str()?,
     };
     buf.line(fmt!("{}", convert::Shown(wwid)))
+}
+
+fn show_latency_us(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    let histogram = this.device().io().latencies().histogram()?;
+    buf.write(fmt!("{}", convert::Shown(&*histogram)))
+}
+
+fn store_latency_us(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    text::reset(input).map_err(|error| {
+        kx::pr_err_ratelimited!("latency_us: {}: write 0 to reset\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    ctx.data().device().io().latencies().reset();
+    Ok(())
 }

@@ -14,6 +14,7 @@ use crate::{
         DiskGroup,
         FairShare, //
     }, //
+    latencies::Latencies,
     queue::Queue,
     timeouts::Timeouts,
     write_cache::WriteCache,
@@ -79,6 +80,7 @@ pub(crate) struct DiskQueue {
     write_through: AtomicFlag,
     write_cache: WriteCache,
     timeouts: Timeouts,
+    latencies: Latencies,
     #[pin]
     fair_share: FairShare,
     /// Requests that wait, by tag.
@@ -104,6 +106,7 @@ impl DiskQueue {
             write_through: AtomicFlag::new(false),
             write_cache: WriteCache::new(traits.safe),
             timeouts: Timeouts::new(tags)?,
+            latencies: Latencies::new()?,
             fair_share <- FairShare::new(group, number, tags),
             queued: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
@@ -126,6 +129,12 @@ impl DiskQueue {
     #[inline]
     pub(crate) fn timeouts(&self) -> &Timeouts {
         &self.timeouts
+    }
+
+    /// Returns how long the requests took.
+    #[inline]
+    pub(crate) fn latencies(&self) -> &Latencies {
+        &self.latencies
     }
 
     /// Returns the disk's part of the session.

@@ -51,6 +51,7 @@ mod device;
 mod dispatch;
 mod events;
 mod fair_share;
+mod latencies;
 mod limits;
 mod mapping;
 mod queue;

@@ -21,6 +21,7 @@ use crate::{
 };
 use ibnbd_proto::{
     dispatch::Disk as _,
+    latency::Kind,
     msg::{
         IoFlags,
         IoHdr,
@@ -245,12 +246,18 @@ fn answered(rq: &Request<Queue>) -> Result {
 }
 
 fn end(rq: Request<Queue>, result: Result) {
-    let cancelled = rq.queue_data().timeouts().ends(rq.tag());
+    let disk = rq.queue_data();
+    let cancelled = disk.timeouts().ends(rq.tag());
+    // The server has lost the session, or the data that it had written.
+    if !cancelled && result == Err(ESTALE) {
+        return rq.requeue();
+    }
+    if let Some(op) = rq.op() {
+        disk.latencies().count(&rq, Kind::of(wire_op(op)));
+    }
     match result {
         // The user of a cancelled request has had its error.
         Err(_) if cancelled => rq.end(Status::TIMEOUT),
-        // The server has lost the session, or the data that it had written.
-        Err(ESTALE) => rq.requeue(),
         // Some disks reject an operation only when they execute it.
         Err(EOPNOTSUPP) => rq.end_unsupported(),
         result => rq.end(Status::from(result)),

@@ -41,6 +41,19 @@ __rust_helper void rust_helper_blk_queue_disable_write_zeroes(struct request_que
 	blk_queue_disable_write_zeroes(q);
 }
 
+/*
+ * How many nanoseconds ago the block layer began to account for a request; 0 if it does
+ * not, as then it leaves an older request's time.  It sets the time of a flush of its own
+ * in any case.  The timer of requests changes the flags meanwhile, but not this one.
+ */
+__rust_helper u64 rust_helper_kx_rq_elapsed_ns(struct request *rq)
+{
+	if (req_op(rq) == REQ_OP_FLUSH ? !blk_queue_io_stat(rq->q) :
+					 !(READ_ONCE(rq->rq_flags) & RQF_IO_STAT))
+		return 0;
+	return ktime_get_ns() - rq->start_time_ns;
+}
+
 __rust_helper bool rust_helper_bdev_fua(struct block_device *bdev)
 {
 	return bdev_fua(bdev);

@@ -55,10 +55,11 @@ def _stats(pattern: str) -> File:
     return File(0o644, pattern, RESETS, NOT_A_RESET)
 
 
-def _latency(unit: str, rows: int) -> File:
-    limits = "".join(f"{1 << power} {unit}: {COUNT} {COUNT}\n" for power in range(rows))
-    return _stats(limits + f">= {1 << (rows - 1)} {unit}: {COUNT} {COUNT}\n"
-                           f"maximum {unit}: {COUNT} {COUNT}\n")
+def _latency(unit: str, rows: int, columns: int = 2) -> File:
+    counts = " ".join([COUNT] * columns)
+    limits = "".join(f"{1 << power} {unit}: {counts}\n" for power in range(rows))
+    return _stats(limits + f">= {1 << (rows - 1)} {unit}: {counts}\n"
+                           f"maximum {unit}: {counts}\n")
 
 
 SG_ROWS = "".join(rf"{sign} +{limit}:( +\d+)+\n" for sign, limit in
@@ -148,6 +149,7 @@ DISK = {
     "exclusive": File(0o444, "0\n"),
     # A disk in memory is known by its names only.
     "wwid": File(0o444, "ibnbd-demo-dev-nullb0\n"),
+    "latency_us": _latency("us", 21, columns=4),
 }
 
 SERVER_CONTROL = {

@@ -30,6 +30,7 @@ use crate::{
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop,
+    num::NonZero,
     ptr::NonNull, //
 };
 use ibtrs_bindings as ours;
@@ -195,6 +196,15 @@ impl<D: Operations> Request<D> {
         }
         // SAFETY: The first bio of an owned request is live.
         unsafe { (*bio).bi_ioprio }
+    }
+
+    /// Returns the nanoseconds since the block layer was given the request, [`None`] if it does
+    /// not account for requests of the disk: `queue/iostats` is 0.
+    #[inline]
+    pub fn elapsed_ns(&self) -> Option<NonZero<u64>> {
+        // SAFETY: Live by the type invariant, and so is its queue; the block layer sets the time
+        // before it hands the request out.
+        NonZero::new(unsafe { ours::kx_rq_elapsed_ns(self.0.as_ptr()) })
     }
 
     /// Returns the driver's part of the disk.

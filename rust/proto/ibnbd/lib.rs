@@ -12,6 +12,7 @@
 //! | [`access`] | access modes and who may open how |
 //! | [`identity`] | whether a disk is the same as before |
 //! | [`io_check`] | what the server checks before it submits |
+//! | [`latency`] | how long the requests of a disk take |
 //! | [`path`] | which device a name stands for on the server |
 //! | [`map_opts`] | what users write to map and unmap |
 //! | [`prio`] | which I/O priority a client's request gets |
@@ -35,6 +36,7 @@ pub mod access;
 pub mod dispatch;
 pub mod identity;
 pub mod io_check;
+pub mod latency;
 pub mod map_opts;
 pub mod msg;
 pub mod path;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use crate::family::Side;
 use crate::model::{Disk, Machine, Opened, Path, PathState};
 use crate::root::Root;
-use crate::value::Latency;
+use crate::value::{Latency, Operation};
 
 /// Reads all that metrics are made of.
 pub fn read(root: &Root) -> Machine {
@@ -22,10 +22,11 @@ pub fn text(machine: &Machine) -> String {
     let mut out = Out::default();
     of_the_tool(&mut out, machine);
     disks(&mut out, &machine.disks);
+    durations_of_disks(&mut out, &machine.disks);
     sessions(&mut out, machine);
     let paths: Vec<&Path> = machine.sessions.iter().flat_map(|s| &s.paths).collect();
     path_counts(&mut out, &paths);
-    durations(&mut out, &paths);
+    durations_of_paths(&mut out, &paths);
     opened(&mut out, &machine.opened);
     out.text
 }
@@ -291,39 +292,63 @@ fn traffic(path: &Path) -> Option<crate::value::Traffic> {
     path.stats.as_ref()?.traffic
 }
 
-/// Histograms. The driver counts what took less than a limit, so what took exactly as long is in the next
+/// The driver counts what took less than a limit, so what took exactly as long is in the next
 /// bucket; there is no sum, as it keeps none.
-fn durations(out: &mut Out, paths: &[&Path]) {
-    const NAME: &str = "ibtrs_path_request_duration_seconds";
-    let known = paths
-        .iter()
-        .filter(|p| p.side == Side::Client)
-        .filter_map(|path| Some((*path, path.stats.as_ref()?.latency.as_ref()?)));
-    let known: Vec<(&Path, &Latency)> = known.collect();
-    if known.is_empty() {
+fn durations<'a>(
+    out: &mut Out,
+    name: &str,
+    help: &str,
+    known: impl Iterator<Item = (Labels<'a>, &'a Latency)>,
+) {
+    let mut known = known.peekable();
+    if known.peek().is_none() {
         return;
     }
-    let _ = writeln!(out.text, "# HELP {NAME} Time from when a request was handed to the path to its end.\n# TYPE {NAME} histogram");
-    for (path, latency) in known {
-        for (operation, writes) in [("read", false), ("write", true)] {
-            histogram(out, NAME, path, latency, operation, writes);
+    let _ = writeln!(out.text, "# HELP {name} {help}\n# TYPE {name} histogram");
+    for (labels, latency) in known {
+        for operation in Operation::ALL {
+            histogram(out, name, &labels, latency, operation);
         }
     }
 }
 
+fn durations_of_disks(out: &mut Out, disks: &[Disk]) {
+    durations(
+        out,
+        "ibnbd_disk_request_duration_seconds",
+        "Time from when the block layer was given a request to its end.",
+        disks
+            .iter()
+            .filter_map(|disk| Some((of_disk(disk), disk.latency.as_ref()?))),
+    );
+}
+
+fn durations_of_paths(out: &mut Out, paths: &[&Path]) {
+    let clients = paths.iter().filter(|path| path.side == Side::Client);
+    durations(
+        out,
+        "ibtrs_path_request_duration_seconds",
+        "Time from when a request was handed to the path to its end.",
+        clients.filter_map(|path| Some((of_path(path), path.stats.as_ref()?.latency.as_ref()?))),
+    );
+}
+
+/// One operation of a disk or path; nothing if that is not counted.
 fn histogram(
     out: &mut Out,
     name: &str,
-    path: &Path,
+    labels: &Labels<'_>,
     latency: &Latency,
-    operation: &'static str,
-    writes: bool,
+    operation: Operation,
 ) {
-    let mut labels = of_path(path);
-    labels.push(("operation", operation));
+    let mut labels = labels.clone();
+    labels.push(("operation", operation.as_str()));
     let mut seen = 0u64;
     for row in &latency.rows {
-        seen = seen.saturating_add(if writes { row.writes } else { row.reads });
+        let Some(count) = row.of(operation) else {
+            return;
+        };
+        seen = seen.saturating_add(count);
         let limit = match row.below_us {
             Some(us) => format!("{}", us as f64 / 1e6),
             None => "+Inf".to_owned(),

@@ -138,7 +138,35 @@ pub fn pair(text: &str) -> Option<(u64, u64)> {
     }
 }
 
-/// Requests by the time they took: `stats/rdma_lat_us`.
+/// What a request does, as far as histograms tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Reads.
+    Read,
+    /// Writes; of a disk, also of zeroes.
+    Write,
+    /// Discards, which only disks count.
+    Discard,
+    /// Flushes, which only disks count.
+    Flush,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Discard, Self::Flush];
+
+    /// As in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Discard => "discard",
+            Self::Flush => "flush",
+        }
+    }
+}
+
+/// Requests by the time they took: `stats/rdma_lat_us` of a path, `latency_us` of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latency {
@@ -148,6 +176,12 @@ pub struct Latency {
     pub longest_read_us: u64,
     /// The longest write, in microseconds.
     pub longest_write_us: u64,
+    /// The longest discard, in microseconds; disks only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub longest_discard_us: Option<u64>,
+    /// The longest flush, in microseconds; disks only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub longest_flush_us: Option<u64>,
 }
 
 /// One row: what took less than the limit, and not less than the one before.
@@ -160,40 +194,99 @@ pub struct LatencyRow {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
+    /// Discards; disks only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub discards: Option<u64>,
+    /// Flushes; disks only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub flushes: Option<u64>,
 }
 
-/// Reads `stats/rdma_lat_us`.
+impl LatencyRow {
+    /// Reads a row's numbers: two, or four.
+    fn new(below_us: Option<u64>, numbers: &[u64]) -> Option<Self> {
+        let (reads, writes, discards, flushes) = match *numbers {
+            [reads, writes] => (reads, writes, None, None),
+            [reads, writes, discards, flushes] => (reads, writes, Some(discards), Some(flushes)),
+            _ => return None,
+        };
+        Some(Self {
+            below_us,
+            reads,
+            writes,
+            discards,
+            flushes,
+        })
+    }
+
+    /// How many there are; none if that is not counted.
+    pub const fn of(&self, operation: Operation) -> Option<u64> {
+        match operation {
+            Operation::Read => Some(self.reads),
+            Operation::Write => Some(self.writes),
+            Operation::Discard => self.discards,
+            Operation::Flush => self.flushes,
+        }
+    }
+
+    fn since(&self, before: &Self) -> Option<Self> {
+        let both = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (Some(now), Some(before)) => now.checked_sub(before).map(Some),
+            (now, _) => Some(now),
+        };
+        Some(Self {
+            below_us: self.below_us,
+            reads: self.reads.checked_sub(before.reads)?,
+            writes: self.writes.checked_sub(before.writes)?,
+            discards: both(self.discards, before.discards)?,
+            flushes: both(self.flushes, before.flushes)?,
+        })
+    }
+}
+
+/// Reads `stats/rdma_lat_us`, or `latency_us`.
 pub fn latency(text: &str) -> Option<Latency> {
-    let mut found = Latency::default();
-    let mut ended = false;
+    let mut rows = Vec::new();
+    let mut longest = None;
     for row in text.lines() {
-        let (label, numbers) = row.split_once(':')?;
-        let (reads, writes) = pair(numbers)?;
+        let (label, counts) = row.split_once(':')?;
+        let counts = numbers(counts)?;
         let label = label.trim();
         if label == "maximum us" {
-            (found.longest_read_us, found.longest_write_us) = (reads, writes);
-            ended = true;
+            longest = LatencyRow::new(None, &counts);
             continue;
         }
         let below_us = match label.strip_prefix(">=") {
             Some(_) => None,
             None => Some(label.strip_suffix("us")?.trim().parse().ok()?),
         };
-        found.rows.push(LatencyRow {
-            below_us,
-            reads,
-            writes,
-        });
+        rows.push(LatencyRow::new(below_us, &counts)?);
     }
-    let last = found.rows.last()?;
-    (ended && last.below_us.is_none()).then_some(found)
+    let (longest, last) = (longest?, rows.last()?);
+    let alike = |row: &LatencyRow| row.flushes.is_some() == longest.flushes.is_some();
+    (last.below_us.is_none() && rows.iter().all(alike)).then_some(Latency {
+        rows,
+        longest_read_us: longest.reads,
+        longest_write_us: longest.writes,
+        longest_discard_us: longest.discards,
+        longest_flush_us: longest.flushes,
+    })
 }
 
 impl Latency {
-    /// The limit below which `percent` of the reads or writes stay: microseconds, from the row that
+    fn longest_us(&self, operation: Operation) -> Option<u64> {
+        match operation {
+            Operation::Read => Some(self.longest_read_us),
+            Operation::Write => Some(self.longest_write_us),
+            Operation::Discard => self.longest_discard_us,
+            Operation::Flush => self.longest_flush_us,
+        }
+    }
+
+    /// The limit below which `percent` of the requests stay: microseconds, from the row that
     /// the request is in; the longest one for the last row. None without requests.
-    pub fn percentile(&self, percent: u64, of_writes: bool) -> Option<u64> {
-        let count = |row: &LatencyRow| if of_writes { row.writes } else { row.reads };
+    pub fn percentile(&self, percent: u64, operation: Operation) -> Option<u64> {
+        let count = |row: &LatencyRow| row.of(operation).unwrap_or(0);
         let all = self.rows.iter().map(count).fold(0, u64::saturating_add);
         let wanted = (u128::from(all) * u128::from(percent)).div_ceil(100);
         if all == 0 {
@@ -203,12 +296,7 @@ impl Latency {
         for row in &self.rows {
             seen += u128::from(count(row));
             if seen >= wanted.max(1) {
-                let longest = if of_writes {
-                    self.longest_write_us
-                } else {
-                    self.longest_read_us
-                };
-                return Some(row.below_us.unwrap_or(longest));
+                return row.below_us.or(self.longest_us(operation));
             }
         }
         None
@@ -217,20 +305,18 @@ impl Latency {
     /// What was counted since `before`; all of it if that counted more, after a reset.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let mut left = self.clone();
-        if before.rows.len() != left.rows.len() {
-            return left;
+        if before.rows.len() != self.rows.len() {
+            return self.clone();
         }
-        for (row, old) in left.rows.iter_mut().zip(&before.rows) {
-            match (
-                row.reads.checked_sub(old.reads),
-                row.writes.checked_sub(old.writes),
-            ) {
-                (Some(reads), Some(writes)) => (row.reads, row.writes) = (reads, writes),
-                _ => return self.clone(),
-            }
+        let rows = self.rows.iter().zip(&before.rows);
+        let rows: Option<Vec<_>> = rows.map(|(row, old)| row.since(old)).collect();
+        match rows {
+            Some(rows) => Self {
+                rows,
+                ..self.clone()
+            },
+            None => self.clone(),
         }
-        left
     }
 }
 

@@ -8,6 +8,7 @@ use std::fs;
 
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::model::{PathState, SessionState};
+use ibnbd_host::value::Operation;
 use ibnbd_host::{Machine, Root};
 use tree::Tree;
 
@@ -39,6 +40,8 @@ fn a_client_has_disks_sessions_and_paths() {
     assert_eq!((disk.paths_connected, disk.paths), (1, 2));
     assert_eq!(disk.size_bytes, Some(131_072 * 512));
     assert_eq!(disk.stat.unwrap().flushes, 3);
+    let latency = disk.latency.as_ref().unwrap();
+    assert_eq!(latency.percentile(50, Operation::Flush), Some(2));
     assert!(disk.is_open() && disk.has_identity());
     let states: Vec<_> = machine.sessions.iter().map(|s| s.state).collect();
     assert_eq!(states, [SessionState::Connected, SessionState::Degraded]);
@@ -51,7 +54,11 @@ fn a_client_has_disks_sessions_and_paths() {
     let stats = path.stats.as_ref().unwrap();
     assert_eq!(stats.traffic.unwrap().failovers, Some(2));
     assert_eq!(
-        stats.latency.as_ref().unwrap().percentile(50, false),
+        stats
+            .latency
+            .as_ref()
+            .unwrap()
+            .percentile(50, Operation::Read),
         Some(8)
     );
 }

@@ -274,7 +274,11 @@ fn metrics_keep_the_conventions() {
 #[test]
 fn buckets_count_up_to_all_requests() {
     let all = parsed(&printed(&full()));
-    let (_, samples) = &all["ibtrs_path_request_duration_seconds"];
+    buckets_count_up(&all["ibtrs_path_request_duration_seconds"].1);
+    buckets_count_up(&all["ibnbd_disk_request_duration_seconds"].1);
+}
+
+fn buckets_count_up(samples: &[Sample]) {
     let mut last: BTreeMap<BTreeMap<String, String>, (f64, f64)> = BTreeMap::new();
     let mut counts = 0;
     for (name, labels, value) in samples {
@@ -370,6 +374,7 @@ fn the_dashboard_asks_for_what_there_is() {
     let unused: Vec<&String> = known.keys().filter(|name| !used.contains(*name)).collect();
     let expected = [
         "ibnbd_disk_flushes_total",
+        "ibnbd_disk_request_duration_seconds_count",
         "ibnbd_disk_size_bytes",
         "ibnbd_unreadable_files",
         "ibtrs_path_request_duration_seconds_count",

@@ -4,7 +4,7 @@
 
 mod tree;
 
-use ibnbd_host::value::{self, DiskStat, Traffic};
+use ibnbd_host::value::{self, DiskStat, Operation, Traffic};
 use proptest::prelude::*;
 
 #[test]
@@ -30,16 +30,38 @@ fn texts_that_are_right() {
 #[test]
 fn percentiles_are_the_rows_limits() {
     let found = value::latency(tree::LATENCY).unwrap();
-    assert_eq!(found.percentile(30, false), Some(4));
-    assert_eq!(found.percentile(31, false), Some(8));
-    assert_eq!(found.percentile(99, false), Some(11));
-    assert_eq!(found.percentile(99, true), Some(2500));
+    assert_eq!(found.percentile(30, Operation::Read), Some(4));
+    assert_eq!(found.percentile(31, Operation::Read), Some(8));
+    assert_eq!(found.percentile(99, Operation::Read), Some(11));
+    assert_eq!(found.percentile(99, Operation::Write), Some(2500));
+    assert_eq!(found.percentile(50, Operation::Flush), None);
     let none = found.since(&found);
-    assert_eq!(none.percentile(50, false), None);
+    assert_eq!(none.percentile(50, Operation::Read), None);
     // After a reset all that is counted is new.
     let mut less = found.clone();
     less.rows[2].reads = 1;
     assert_eq!(less.since(&found), less);
+}
+
+#[test]
+fn disks_count_discards_and_flushes_as_well() {
+    let found = value::latency(tree::DISK_LATENCY).unwrap();
+    let half = |operation| found.percentile(50, operation);
+    let halves: Vec<_> = Operation::ALL.map(half).into();
+    assert_eq!(halves, [Some(8), Some(2501), Some(8), Some(2)]);
+    let mut before = found.clone();
+    before.rows[3].discards = Some(1);
+    let since = found.since(&before);
+    assert_eq!(since.rows[3].of(Operation::Discard), Some(3));
+    assert_eq!(since.rows[3].of(Operation::Read), Some(0));
+    before.rows[1].flushes = Some(2);
+    assert_eq!(found.since(&before), found);
+    // All rows are alike.
+    assert_eq!(
+        value::latency("1 us: 0 0\n>= 1 us: 0 0\nmaximum us: 0 0 0 0\n"),
+        None
+    );
+    assert_eq!(value::latency(">= 1 us: 0 0 0\nmaximum us: 0 0 0\n"), None);
 }
 
 #[test]
@@ -63,7 +85,7 @@ proptest! {
         let found = value::latency(&text);
         if let Some(found) = found {
             for percent in [0, 50, 99, 100] {
-                let _ = found.percentile(percent, true);
+                let _ = found.percentile(percent, Operation::Write);
             }
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::reader::Reader;
 use super::session::Session;
 use crate::family::{Family, Side};
-use crate::value::{self, DiskStat};
+use crate::value::{self, DiskStat, Latency};
 
 /// A disk. What is none is not known: the file is missing, or cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +49,9 @@ pub struct Disk {
     /// What it has done; where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stat: Option<DiskStat>,
+    /// How long its requests took; where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency: Option<Latency>,
 }
 
 impl Disk {
@@ -82,6 +85,10 @@ impl Disk {
 
     pub(super) fn read_stat(&mut self, reader: &mut Reader<'_>) {
         self.stat = reader.get(&format!("/sys/block/{}/stat", self.name), value::disk_stat);
+        let latency = format!("{}/latency_us", self.folder());
+        self.latency = (self.family == Family::Ibnbd)
+            .then(|| reader.get(&latency, value::latency))
+            .flatten();
     }
 }
 
@@ -141,5 +148,6 @@ fn disk(
         paths: 0,
         paths_connected: 0,
         stat: None,
+        latency: None,
     })
 }

@@ -17,6 +17,10 @@ pub struct Tree {
 pub const LATENCY: &str =
     "1 us: 0 0\n2 us: 0 0\n4 us: 3 1\n8 us: 6 0\n>= 8 us: 1 3\nmaximum us: 11 2500\n";
 
+/// The same of a disk, with discards and flushes.
+pub const DISK_LATENCY: &str =
+    "1 us: 0 0 0 0\n2 us: 0 0 0 1\n4 us: 2 1 0 0\n8 us: 5 0 4 0\n>= 8 us: 1 3 0 0\nmaximum us: 12 2501 7 1\n";
+
 impl Tree {
     pub fn new() -> Self {
         Self {
@@ -96,6 +100,7 @@ impl Tree {
                 ),
                 ("remap_device", "Usage: echo 1 > remap_device\n"),
                 ("resize", "Usage: echo <new size in sectors> > resize\n"),
+                ("latency_us", DISK_LATENCY),
             ],
         )
     }

@@ -3,6 +3,7 @@
 //! Tables, CSV, JSON and YAML.
 
 use comfy_table::{presets, Table as Drawn};
+use ibnbd_host::value::{Latency, Operation};
 use serde::Serialize;
 
 use crate::cli::Format;
@@ -161,6 +162,15 @@ pub(crate) fn cell<T: ToString>(value: &Option<T>) -> String {
 /// A number, or a dash.
 pub(crate) fn or_dash(value: Option<u64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// The limit below which that many percent of the reads and of the writes stayed: `8/16`.
+pub(crate) fn percentiles(latency: Option<&Latency>, percent: u64) -> String {
+    let of = |operation| latency.and_then(|latency| latency.percentile(percent, operation));
+    match (of(Operation::Read), of(Operation::Write)) {
+        (None, None) => String::new(),
+        (reads, writes) => format!("{}/{}", or_dash(reads), or_dash(writes)),
+    }
 }
 
 /// The same for sizes.

@@ -73,6 +73,8 @@ fn of_disks(disks: &[Disk]) -> Table {
         "in flight",
         "ms/read",
         "ms/write",
+        "p50 us",
+        "p99 us",
     ]);
     for disk in disks {
         let Some(stat) = disk.stat else { continue };
@@ -86,6 +88,8 @@ fn of_disks(disks: &[Disk]) -> Table {
             stat.in_flight.to_string(),
             average(stat.read_ms, stat.reads),
             average(stat.write_ms, stat.writes),
+            out::percentiles(disk.latency.as_ref(), 50),
+            out::percentiles(disk.latency.as_ref(), 99),
         ]);
     }
     table
@@ -116,18 +120,7 @@ fn of_paths(paths: &[Path]) -> Table {
     for path in paths {
         let Some(stats) = &path.stats else { continue };
         let traffic = stats.traffic.unwrap_or_default();
-        let latency = |percent| {
-            let of = |writes| {
-                stats
-                    .latency
-                    .as_ref()
-                    .and_then(|l| l.percentile(percent, writes))
-            };
-            match (of(false), of(true)) {
-                (None, None) => String::new(),
-                (reads, writes) => format!("{}/{}", out::or_dash(reads), out::or_dash(writes)),
-            }
-        };
+        let latency = |percent| out::percentiles(stats.latency.as_ref(), percent);
         let reconnects = stats
             .reconnects
             .map(|r| format!("{}+{}", r.successful, r.failed));

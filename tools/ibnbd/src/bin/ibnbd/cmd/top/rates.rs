@@ -41,6 +41,8 @@ pub(super) fn tables(before: &Sample, now: &Sample) -> (Table, Table) {
         "in flight",
         "ms/read",
         "ms/write",
+        "p50 us",
+        "p99 us",
     ]);
     for disk in &now.machine.disks {
         let old = before
@@ -104,8 +106,14 @@ fn bytes(count: u64, seconds: f64) -> String {
     format!("{}/s", human(rate(count, seconds) as u64))
 }
 
-fn disk_row(disk: &Disk, old: Option<&Disk>, seconds: f64) -> [String; 9] {
+fn disk_row(disk: &Disk, old: Option<&Disk>, seconds: f64) -> [String; 11] {
     let now = disk.stat.unwrap_or_default();
+    let latency = disk
+        .latency
+        .as_ref()
+        .zip(old.and_then(|old| old.latency.as_ref()))
+        .map(|(now, then)| now.since(then));
+    let percentile = |percent| crate::out::percentiles(latency.as_ref(), percent);
     let old = old.and_then(|old| old.stat).unwrap_or(now);
     let since = |of: fn(&DiskStat) -> u64| grown(of(&now), of(&old));
     let average = |ms: u64, count: u64| {
@@ -126,6 +134,8 @@ fn disk_row(disk: &Disk, old: Option<&Disk>, seconds: f64) -> [String; 9] {
         now.in_flight.to_string(),
         average(since(|s| s.read_ms), reads),
         average(since(|s| s.write_ms), writes),
+        percentile(50),
+        percentile(99),
     ]
 }
 
@@ -144,17 +154,7 @@ fn path_row(path: &Path, old: Option<&Path>, seconds: f64) -> [String; 12] {
         .as_ref()
         .zip(before.latency.as_ref())
         .map(|(now, then)| now.since(then));
-    let percentile = |percent| {
-        let of = |writes| latency.as_ref().and_then(|l| l.percentile(percent, writes));
-        match (of(false), of(true)) {
-            (None, None) => String::new(),
-            (reads, writes) => format!(
-                "{}/{}",
-                crate::out::or_dash(reads),
-                crate::out::or_dash(writes)
-            ),
-        }
-    };
+    let percentile = |percent| crate::out::percentiles(latency.as_ref(), percent);
     [
         path.session.clone(),
         path.name.clone(),

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How long the requests of a disk take, from the block layer's side: waiting for a path, for the
+//! server and for the fair share included.
+
+use crate::queue::Queue;
+use ibnbd_proto::latency::{
+    self,
+    Histogram,
+    Kind,
+    KINDS,
+    ROWS, //
+};
+use kernel::prelude::*;
+use kx::{
+    blk::Request,
+    percpu::{
+        Counters,
+        Maxima, //
+    }, //
+};
+
+/// Counts the requests of a disk; per CPU, as it is done at the end of each request.
+pub(crate) struct Latencies {
+    counts: Counters<{ ROWS * KINDS }>,
+    longest: Maxima<KINDS>,
+}
+
+impl Latencies {
+    /// Creates counters that are zero.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            counts: Counters::new()?,
+            longest: Maxima::new()?,
+        })
+    }
+
+    /// Counts a request that is about to end, unless the disk's users do not want statistics.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    #[inline]
+    pub(crate) fn count(&self, rq: &Request<Queue>, kind: Kind) {
+        if let Some(ns) = rq.elapsed_ns() {
+            self.counts
+                .inc(latency::row(ns.get()) * KINDS + kind.column());
+            self.longest.raise(kind.column(), ns.get());
+        }
+    }
+
+    /// Returns what was counted; large, so not on the stack.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn histogram(&self) -> Result<KBox<Histogram>> {
+        let mut histogram = KBox::new(Histogram::NONE, GFP_KERNEL)?;
+        for (at, count) in histogram.counts.as_flattened_mut().iter_mut().enumerate() {
+            *count = self.counts.sum(at);
+        }
+        for (column, longest) in histogram.longest_ns.iter_mut().enumerate() {
+            *longest = self.longest.max(column);
+        }
+        Ok(histogram)
+    }
+
+    /// Lets all begin at zero again.
+    pub(crate) fn reset(&self) {
+        self.counts.reset();
+        self.longest.reset();
+    }
+}
