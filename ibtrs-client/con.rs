@@ -26,6 +26,7 @@ use ibtrs_proto::{
         Revoked, //
     },
     msg::{
+        InvAnswer,
         MoreAnswers,
         RkeyRsp, //
     },
@@ -135,29 +136,14 @@ impl Con {
         );
     }
 
-    /// Handles an answer to the request that used the chunk `id`.
+    /// Handles an answer; with the key of its chunk from now on, if that has changed.
     fn answered(
         &self,
         qp: &QpRef<'_, Self>,
-        message: &Received<'_>,
-        same_key: bool,
-        (id, errno): (u32, u16),
+        imm::Answer { id, errno }: imm::Answer,
+        rkey: Option<u32>,
     ) {
         let revoked = self.take_revoked();
-        let Some(wire) = self.attempt.wire.as_ref() else {
-            return;
-        };
-        let rkey = if wire.rsp.new_rkey && !same_key {
-            match RkeyRsp::decode_for(message.bytes, id, wire.depth) {
-                Ok(rsp) => Some(rsp.rkey),
-                Err(error) => {
-                    self.attempt.breach(fmt!("bad answer: {}", error.as_str()));
-                    return;
-                }
-            }
-        } else {
-            None
-        };
         let Some(slot) = qp.slot(id) else {
             self.attempt
                 .breach(fmt!("answer to the chunk {id}, which does not exist"));
@@ -183,6 +169,33 @@ impl Con {
         }
     }
 
+    /// Handles an answer whose message has the key of its chunk if the session has keys.
+    fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, answer: imm::Answer) {
+        let Some(wire) = self.attempt.wire.as_ref() else {
+            return;
+        };
+        if !wire.rsp.new_rkey {
+            return self.answered(qp, answer, None);
+        }
+        match RkeyRsp::decode_for(message.bytes, answer.id, wire.depth) {
+            Ok(rsp) => self.answered(qp, answer, Some(rsp.rkey)),
+            Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
+        }
+    }
+
+    /// Handles a message that has invalidated a key and is the answer, too. What the key is worth
+    /// was noted before, as for one whose answer follows.
+    fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) {
+        let wire = self.attempt.wire.as_ref();
+        let Some(wire) = wire.filter(|wire| wire.inv_answers) else {
+            return self.unexpected();
+        };
+        match InvAnswer::decode(message.bytes, wire.rsp.new_rkey, wire.depth) {
+            Ok(InvAnswer { answer, rkey }) => self.answered(qp, answer, rkey),
+            Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
+        }
+    }
+
     /// Handles a message with the answers to several requests, the first of which is in its
     /// immediate.
     fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, first: imm::Answer) {
@@ -194,23 +207,30 @@ impl Con {
             }
         };
         for answer in Iterator::chain([first].into_iter(), more.iter()) {
-            self.answered(qp, message, true, (answer.id, answer.errno));
+            self.answered(qp, answer, None);
         }
     }
 
     /// Handles a message without immediate.
-    fn plain(&self, message: &Received<'_>) -> Repost {
+    fn plain(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) -> Repost {
         if message.invalidated.is_some() {
-            // The answer follows.
+            // The answer follows an empty one.
+            if !message.bytes.is_empty() {
+                self.answered_with_inv(qp, message);
+            }
             return Repost::Yes;
         }
         if message.class == RECV_INFO {
             self.attempt.info_received(message.bytes);
             return Repost::No;
         }
+        self.unexpected();
+        Repost::Yes
+    }
+
+    fn unexpected(&self) {
         self.attempt
             .breach(fmt!("connection {}: unexpected message", self.cid));
-        Repost::Yes
     }
 }
 
@@ -226,7 +246,7 @@ impl Handler for Con {
             _ => {}
         }
         let Some(imm) = message.imm else {
-            return self.plain(&message);
+            return self.plain(&qp, &message);
         };
         let decoded = Imm::decode(imm);
         if !decoded.is_from_server(self.cid) {
@@ -240,9 +260,9 @@ impl Handler for Con {
         match decoded {
             // What the server says of the key is not believed, see `ibtrs_proto::keys`.
             Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
-                self.answered(&qp, &message, false, (id, errno));
+                self.answered_with_key(&qp, &message, imm::Answer { id, errno });
             }
-            Imm::IoRspSameKey { id, errno } => self.answered(&qp, &message, true, (id, errno)),
+            Imm::IoRspSameKey { id, errno } => self.answered(&qp, imm::Answer { id, errno }, None),
             Imm::IoRspMore { id, errno } => {
                 self.all_answered(&qp, &message, imm::Answer { id, errno })
             }

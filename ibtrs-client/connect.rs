@@ -199,6 +199,7 @@ impl ConnSetup {
                 same_key: true,
                 durable: true,
                 more_answers: true,
+                inv_answers: dev.has_immediates(),
             }),
         };
         self.id.connect(ConnParam {
@@ -588,7 +589,7 @@ fn start(
     slots: Arc<Slots<Con>>,
 ) -> Result<Established> {
     let bytes = match wire.rsp {
-        // More than a key takes.
+        // More than any other answer takes.
         rsp if rsp.ext.is_some() => MORE_ANSWERS_LEN,
         rsp if rsp.new_rkey => RKEY_RSP_LEN,
         _ => 0,

@@ -126,6 +126,8 @@ pub(crate) struct Wire {
     max_sges: u32,
     /// The device has no immediates, and the server takes them in messages.
     pub(crate) imm_in_messages: bool,
+    /// The server may answer in the message that invalidates a key.
+    pub(crate) inv_answers: bool,
 }
 
 impl Wire {
@@ -150,6 +152,7 @@ impl Wire {
             mr_pages,
             max_sges: dev.max_send_sge().min(MAX_SGES),
             imm_in_messages: !dev.has_immediates() && rsp.ext.is_some(),
+            inv_answers: dev.has_immediates() && rsp.ext.is_some(),
         })
     }
 }

@@ -7,13 +7,17 @@ use crate::{
     con::MAX_USER_HDR,
     pool::Blocks, //
 };
-use ibtrs_proto::msg::{
-    Direction as Dir,
-    MoreAnswers,
-    RkeyRsp,
-    ServerRequest,
-    SgDesc,
-    MORE_ANSWERS_LEN, //
+use ibtrs_proto::{
+    imm::Answer,
+    msg::{
+        Direction as Dir,
+        InvAnswer,
+        MoreAnswers,
+        RkeyRsp,
+        ServerRequest,
+        SgDesc,
+        MORE_ANSWERS_LEN, //
+    }, //
 };
 use kernel::{
     new_spinlock_irq,
@@ -302,6 +306,16 @@ impl Chunk {
             .ok_or(EINVAL)?
             .copy_from_slice(&bytes);
         self.body.sge(0, bytes.len())
+    }
+
+    /// Writes the message that is an answer and invalidates a key, and names it.
+    pub(crate) fn inv_answer(&mut self, answer: Answer) -> Result<Sge> {
+        let message = InvAnswer {
+            answer,
+            rkey: self.invalidated.then(|| self.mr.rkey()),
+        };
+        let len = message.encode(self.body.bytes_mut());
+        self.body.sge(0, len.ok_or(EINVAL)?)
     }
 
     /// Tells whether the answer is nothing but a result: neither data nor keys belong to it.

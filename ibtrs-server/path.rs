@@ -176,6 +176,8 @@ pub(crate) struct Path {
     pub(crate) durable: bool,
     /// The client takes several answers in a message.
     pub(crate) more_answers: bool,
+    /// The client takes the answer in the message that invalidates its key.
+    pub(crate) inv_answers: bool,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -319,7 +321,8 @@ impl Path {
                 notices: request.ext.is_some_and(|ext| ext.notices),
                 same_key: request.ext.is_some_and(|ext| ext.same_key),
                 durable: request.ext.is_some_and(|ext| ext.durable),
-                more_answers: request.ext.is_some_and(|ext| ext.same_key && ext.more_answers),
+                more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
+                inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,

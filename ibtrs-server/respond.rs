@@ -234,7 +234,11 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         (None, _) => None,
     };
     let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
-    let Answer { errno, .. } = answer_on_wire(index, result);
+    let answer = answer_on_wire(index, result);
+    let errno = answer.errno;
+    if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
+        return post_inv(qp, data, rkey, chunk, answer);
+    }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
             let imm = Imm::IoRspMore { id: index, errno };
@@ -264,7 +268,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
             chain.reg_mr(chunk.mr(), Access::RemoteWrite);
         }
         if let Some(rkey) = inval {
-            chain.send_inv(rkey, Signal::None);
+            chain.send_inv(rkey, [], Signal::None);
         }
         match key {
             Some(key) => chain.send_imm([key], imm.encode(), Signal::None),
@@ -275,6 +279,30 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
                 Signal::None,
             ),
         }
+    })
+}
+
+/// Posts an answer in the message that invalidates the key `rkey` of the client's.
+fn post_inv(
+    qp: &QueuePair<Con>,
+    data: Option<(Remote, Sge)>,
+    rkey: u32,
+    chunk: &mut Chunk,
+    answer: Answer,
+) -> Result {
+    if chunk.invalidated {
+        chunk.next_key();
+    }
+    let body = chunk.inv_answer(answer)?;
+    let chunk = &*chunk;
+    qp.send(SqSpace { wrs: 3, sges: 2 }, Doorbell::Now, |chain| {
+        if let Some((to, from)) = data {
+            chain.rdma_write(to, [from]);
+        }
+        if chunk.invalidated {
+            chain.reg_mr(chunk.mr(), Access::RemoteWrite);
+        }
+        chain.send_inv(rkey, [body], Signal::None);
     })
 }
 

@@ -174,11 +174,22 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { send: wr }, signal);
     }
 
-    /// Sends an empty message that invalidates `rkey`, a key of the peer's.
-    pub fn send_inv(&mut self, rkey: u32, signal: Signal<'_, H>) {
+    /// Sends a message that invalidates `rkey`, a key of the peer's. Where immediates travel in
+    /// messages it has no immediate, so the peer would take its first bytes for one: it must be
+    /// empty.
+    pub fn send_inv(
+        &mut self,
+        rkey: u32,
+        from: impl IntoIterator<Item = Sge>,
+        signal: Signal<'_, H>,
+    ) {
+        let mut from = from.into_iter().peekable();
+        if self.draft.has_imms() && from.peek().is_some() {
+            return self.draft.refuse();
+        }
         let mut wr = self
             .draft
-            .gather(bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, []);
+            .gather(bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV, from);
         wr.ex.invalidate_rkey = ManuallyDrop::new(rkey);
         self.push(Wr { send: wr }, signal);
     }

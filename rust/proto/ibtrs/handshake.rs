@@ -78,6 +78,22 @@ pub struct ReqExt {
     /// The client takes several answers in a message, see
     /// [`Imm::IoRspMore`](crate::imm::Imm::IoRspMore).
     pub more_answers: bool,
+    /// The client takes the answer in the message that invalidates its key, see
+    /// [`InvAnswer`](crate::msg::InvAnswer).
+    pub inv_answers: bool,
+}
+
+impl ReqExt {
+    /// Whether the server sends several answers in a message.
+    pub const fn wants_more_answers(&self) -> bool {
+        self.same_key && self.more_answers
+    }
+
+    /// Whether the server sends the answer in the message that invalidates the client's key. Where
+    /// messages begin with immediates, that one is empty.
+    pub const fn wants_inv_answers(&self) -> bool {
+        self.same_key && self.inv_answers && !self.send_imm
+    }
 }
 
 /// The fields that a server with extensions adds to its acceptance, in reserved bytes; only for a
@@ -98,6 +114,7 @@ const EXT_NOTICES: u8 = 2;
 const EXT_SAME_KEY: u8 = 4;
 const EXT_DURABLE: u8 = 8;
 const EXT_MORE_ANSWERS: u8 = 16;
+const EXT_INV_ANSWERS: u8 = 32;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,7 +159,8 @@ impl ConnReq {
                 } else {
                     0
                 };
-                w.u8(send_imm | notices | same_key | durable | more_answers);
+                let inv_answers = if ext.inv_answers { EXT_INV_ANSWERS } else { 0 };
+                w.u8(send_imm | notices | same_key | durable | more_answers | inv_answers);
                 w.zeros(1);
                 w.u32(ext.epoch);
             }
@@ -208,6 +226,7 @@ fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
         same_key: flags & EXT_SAME_KEY != 0,
         durable: flags & EXT_DURABLE != 0,
         more_answers: flags & EXT_MORE_ANSWERS != 0,
+        inv_answers: flags & EXT_INV_ANSWERS != 0,
     }))
 }
 

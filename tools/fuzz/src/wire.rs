@@ -8,7 +8,8 @@ use ibtrs_proto::auth::{Greeting, Key, Server, Suite, KEY_TEXT_LEN};
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
-    Direction, InfoReq, InfoRsp, MoreAnswers, RequestHdr, RkeyRsp, ServerRequest, MORE_ANSWERS_LEN,
+    Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp, ServerRequest,
+    INV_ANSWER_LEN, MORE_ANSWERS_LEN,
 };
 
 /// The first `N` bytes, and the others; zeros where there are none.
@@ -64,6 +65,14 @@ pub(crate) fn messages(bytes: &[u8]) {
         assert_eq!(RkeyRsp::decode(&rsp.encode()), Ok(rsp));
     }
     let _ = RkeyRsp::decode_for(rest, chunk, depth);
+    for new_rkey in [false, true] {
+        if let Ok(message) = InvAnswer::decode(rest, new_rkey, depth) {
+            let mut again = [0; INV_ANSWER_LEN];
+            assert_eq!(message.encode(&mut again), Some(rest.len()));
+            assert_eq!(&again[..rest.len()], rest);
+            assert!(new_rkey || message.rkey.is_none());
+        }
+    }
     if let Ok(more) = MoreAnswers::decode(rest) {
         let mut again = [0; MORE_ANSWERS_LEN];
         assert_eq!(more.encode(&mut again), Some(rest.len()));

@@ -17,6 +17,8 @@ from .wire import (DISCARD, FLUSH, FUA, MIGRATION, NOUNMAP, PREFLUSH, READ, RO, 
 ADDRESS = "10.0.1.1"
 # Memory that reads return to.
 RETURNS = 1 << 20
+# The last one only to clients that take it.
+ANSWERS = wire.IMM_ANSWER, wire.IMM_ANSWER_INV, wire.IMM_ANSWER_SAME_KEY
 
 
 def refusal(private: bytes) -> int:
@@ -150,7 +152,7 @@ class Party:
             imm = wire.Immediate.of(message.imm)
             if imm.kind == wire.IMM_HEARTBEAT:
                 by.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT_ACK, 0))
-            if imm.kind not in (wire.IMM_ANSWER, wire.IMM_ANSWER_INV) or imm.chunk != chunk:
+            if imm.kind not in ANSWERS or imm.chunk != chunk:
                 continue
             self._new_key(message)
             return imm.errno
@@ -168,7 +170,7 @@ class Party:
         while True:
             message = by.next(seconds)
             imm = None if message.imm is None else wire.Immediate.of(message.imm)
-            if imm is not None and imm.kind in (wire.IMM_ANSWER, wire.IMM_ANSWER_INV):
+            if imm is not None and imm.kind in ANSWERS:
                 self._new_key(message)
                 return imm.errno
 

@@ -31,6 +31,8 @@ class Tampered(Server):
         behaviour = Honest()
         behaviour.flags = chance.choice((0, wire.NEW_RKEY))
         behaviour.extensions = chance.random() < 0.8
+        # Where the key of a read goes with the answer.
+        self.in_one = behaviour.extensions and chance.random() < 0.5
         # Most often it is changed after the set-up, or nothing else would ever happen.
         self.set_up = Mutator(seed + " set-up", chance.choice((0, 0, 0, 0.3)))
         self.mutator = Mutator(seed + " later", chance.choice((0.03, 0.1, 0.3)))
@@ -47,6 +49,14 @@ class Tampered(Server):
     def tamper_imm(self, imm: int) -> int:
         return self.now.number(imm)
 
+    def end_by_invalidation(self, request, error: int) -> None:
+        """Answers in the message that invalidates the key."""
+        key = self.rkey(request.chunk)
+        kind = wire.IMM_ANSWER_INV if key else wire.IMM_ANSWER_SAME_KEY
+        number = self.tamper_imm(wire.answer_imm(request.chunk, error, kind))
+        message = self.tamper(number.to_bytes(4, "little") + key)
+        request.by.pair.send_inv(self.now.number(request.desc[1]), message)
+
     def _guarded(self, what, *arguments) -> None:
         """A client that believes what was changed sends requests that make no sense to the rest of the
         server, which answers none of these."""
@@ -58,6 +68,8 @@ class Tampered(Server):
     def answer(self, request, data: bytes = b"", error: int = 0) -> None:
         """The parts of an answer come in another order, twice, or not at all."""
         parts = [lambda: self.invalidate(request), lambda: self.end(request, error)]
+        if self.in_one and request.wants_invalidation:
+            parts = [lambda: self.end_by_invalidation(request, error)]
         if request.desc and not error:
             parts.insert(0, lambda: self.put_data(request, data))
         for part in self.now.order(parts):

@@ -283,8 +283,8 @@ class Pair:
     def send_imm(self, data: bytes, imm: int) -> int:
         return self.post(e.IBV_WR_SEND_WITH_IMM, data, imm)
 
-    def send_inv(self, key: int) -> int:
-        return self.post(e.IBV_WR_SEND_WITH_INV, b"", key)
+    def send_inv(self, key: int, data: bytes = b"") -> int:
+        return self.post(e.IBV_WR_SEND_WITH_INV, data, key)
 
     def write(self, data: bytes, addr: int, rkey: int) -> int:
         return self.post(e.IBV_WR_RDMA_WRITE, data, 0, addr, rkey)

@@ -15,6 +15,9 @@ INFO_REQ, INFO_RSP, WRITE_HDR, READ_HDR, RKEY_RSP = range(5)
 IMM_REQUEST, IMM_ANSWER, IMM_ANSWER_INV, IMM_FENCE, IMM_FENCE_DONE, IMM_NOTICE, IMM_ANSWER_SAME_KEY = range(7)
 IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS = range(7, 12)
 NEED_INVAL, NEW_RKEY = 1, 2
+# Flags of extensions: immediates travel in messages; the client takes answers that leave the key of a chunk as it was,
+# and those in the message that invalidates its own.
+EXT_SEND_IMM, EXT_SAME_KEY, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 5
 
 # Types of block device messages, access modes, operations and their flags.
 SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE = range(6)

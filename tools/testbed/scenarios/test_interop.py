@@ -154,3 +154,26 @@ def test_each_with_each(pair, client_stack, server_stack, invalidate, links):
         pair.client.wait_until(f"dd if={session.disk} of=/dev/null bs=64k count=1 iflag=direct status=none", 60)
     session.verify()
     session.unmap()
+
+
+READS = 200
+
+
+@pytest.mark.parametrize("client_stack, server_stack, messages", [
+    pytest.param(OURS, OURS, 2, id="ours"), pytest.param(OURS, MAINLINE, 3, id="to-mainline"),
+    pytest.param(MAINLINE, OURS, 3, id="from-mainline")])
+def test_messages_of_a_read(pair, client_stack, server_stack, messages):
+    """The answer to a read whose memory is registered: the data, and the invalidation of the key; mainline has the
+    answer in a third message.  The client acknowledges each, and sends the request."""
+    def sent() -> int:
+        counters = pair.client.run("cat /sys/class/infiniband/rxe*/ports/1/hw_counters/sent_pkts")
+        return sum(map(int, counters.split()))
+
+    session = Session(pair, client_stack, server_stack, "Y", 1)
+    before = sent()
+    fio.run(pair.client, f"--name=reads --filename={session.disk} --rw=read --bs=16k --size={READS * 16}k --direct=1 "
+                         "--ioengine=psync", timeout=120)
+    # Heartbeats and whatever opens the disk add some.
+    each = (sent() - before) / READS
+    assert messages + 1 <= each < messages + 1.5, f"the client has sent {each} packets for each read"
+    session.unmap()

@@ -5,17 +5,20 @@
 //! - [`InfoReq`] and [`InfoRsp`] are exchanged once per path, on connection 0;
 //! - [`RkeyRsp`] is the body of a response that carries a new key;
 //! - [`MoreAnswers`] is the body of a message that carries several responses;
+//! - [`InvAnswer`] is the body of a message that carries a response and invalidates a key;
 //! - [`WriteHdr`] and [`ReadHdr`] end each request, inside its chunk;
 //! - [`RequestHdr`] and [`ServerRequest`] are the server's view of them.
 
 mod answers;
 mod info;
+mod inv_answer;
 mod request;
 mod rkey;
 mod server;
 
 pub use answers::{MoreAnswers, MAX_MORE_ANSWERS, MORE_ANSWERS_LEN};
 pub use info::{Chunk, Chunks, InfoReq, InfoRsp};
+pub use inv_answer::{InvAnswer, INV_ANSWER_LEN};
 pub use request::{Direction, ReadHdr, WriteHdr};
 pub use rkey::RkeyRsp;
 pub use server::{RequestError, RequestHdr, ServerRequest};
@@ -48,7 +51,7 @@ pub enum MsgError {
     Coverage,
     /// RKEY_RSP for a chunk that does not exist or that is not the answered one.
     BufId(u16),
-    /// Among several answers, an immediate that is no such answer.
+    /// In the body of a message, an immediate that is no such answer.
     Answer(u32),
     /// The buffer is too small for the message.
     NoRoom,
@@ -67,7 +70,7 @@ impl MsgError {
             Self::Desc(_) => "descriptor is not a run of whole chunks",
             Self::Coverage => "descriptors do not cover the session's chunks",
             Self::BufId(_) => "new key for a wrong chunk",
-            Self::Answer(_) => "no answer among several",
+            Self::Answer(_) => "no such answer",
             Self::NoRoom => "message does not fit its buffer",
             Self::Layout(e) => e.as_str(),
         }

@@ -270,6 +270,7 @@ fn extensions_golden() {
             same_key: false,
             durable: false,
             more_answers: false,
+            inv_answers: false,
         }),
     };
     let b = req.encode();
@@ -287,6 +288,9 @@ fn extensions_golden() {
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     told.ext.as_mut().unwrap().more_answers = true;
     assert_eq!(told.encode()[44..48], [1, 1, 31, 0]);
+    assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
+    told.ext.as_mut().unwrap().inv_answers = true;
+    assert_eq!(told.encode()[44..48], [1, 1, 63, 0]);
     assert_eq!(ConnReq::decode(&told.encode()), Ok(told));
     // Another version of the extensions, or an attempt without a number, is no extension.
     let with = |off: usize, v: u8| {
@@ -315,6 +319,31 @@ fn extensions_golden() {
     assert_eq!(b[28..44], rsp.ext.unwrap().server_run);
     assert!(b[44..].iter().all(|&x| x == 0));
     assert_eq!(ConnRsp::decode(&b), Ok(rsp));
+}
+
+/// A server sends an answer in a message of another kind only to clients that take it like that.
+#[test]
+fn kinds_of_answers_are_negotiated() {
+    for flags in 0..64u8 {
+        let mut b = ConnReq {
+            cid: 1,
+            cid_num: 3,
+            recon_cnt: 1,
+            path_uuid: [1; 16],
+            session_uuid: [2; 16],
+            first_conn: true,
+            ext: None,
+        }
+        .encode();
+        b[46] = flags;
+        assert_eq!(ConnReq::decode(&b).unwrap().ext, None, "no extensions");
+        b[45] = 1;
+        b[48] = 7;
+        let ext = ConnReq::decode(&b).unwrap().ext.unwrap();
+        let has = |bits: u8| flags & bits == bits;
+        assert_eq!(ext.wants_more_answers(), has(4 | 16));
+        assert_eq!(ext.wants_inv_answers(), has(4 | 32) && !has(1));
+    }
 }
 
 #[test]

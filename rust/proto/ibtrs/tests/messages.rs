@@ -196,6 +196,82 @@ fn more_answers_are_few_and_nothing_else() {
 }
 
 #[test]
+fn inv_answer_golden() {
+    let decode = |bytes: &[u8]| InvAnswer::decode(bytes, true, 512);
+    let mut out = [0xEE; INV_ANSWER_LEN];
+    let same = InvAnswer {
+        answer: Answer { id: 258, errno: 5 },
+        rkey: None,
+    };
+    assert_eq!(same.encode(&mut out), Some(4));
+    assert_eq!(out[..5], [2, 1, 0x28, 0x60, 0xEE]);
+    assert_eq!(decode(&out[..4]), Ok(same));
+    assert_eq!(InvAnswer::decode(&out[..4], false, 512), Ok(same));
+    let other = InvAnswer {
+        answer: Answer { id: 258, errno: 0 },
+        rkey: Some(0x0304_0506),
+    };
+    assert_eq!(other.encode(&mut out), Some(12));
+    assert_eq!(out, [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3]);
+    assert_eq!(decode(&out), Ok(other));
+    // What has no room in the immediate is EIO.
+    let answer = Answer { id: 5, errno: 600 };
+    let eio = InvAnswer { answer, rkey: None };
+    assert_eq!(eio.encode(&mut out), Some(4));
+    assert_eq!(decode(&out[..4]).unwrap().answer.errno, 5);
+    // What does not fit.
+    for len in 0..INV_ANSWER_LEN {
+        assert_eq!(other.encode(&mut out[..len]), None);
+        assert_eq!(same.encode(&mut out[..len]).is_some(), len >= 4);
+    }
+    let beyond = Answer {
+        id: 1 << 16,
+        errno: 0,
+    };
+    let rkey = Some(1);
+    assert_eq!(
+        InvAnswer {
+            answer: beyond,
+            rkey
+        }
+        .encode(&mut out),
+        None
+    );
+}
+
+#[test]
+fn inv_answer_is_exact() {
+    let decode = |bytes: &[u8]| InvAnswer::decode(bytes, true, 512);
+    let with_key = [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0];
+    for len in 0..with_key.len() {
+        assert_eq!(decode(&with_key[..len]).is_ok(), len == 12, "{len} bytes");
+        let without = InvAnswer::decode(&with_key[..len], false, 512);
+        assert!(without.is_err(), "a key in a session without");
+    }
+    let mut same = with_key;
+    same[3] = 0x60;
+    for len in 0..same.len() {
+        assert_eq!(decode(&same[..len]).is_ok(), len == 4, "{len} bytes");
+    }
+    for kind in 0..16u8 {
+        let mut bytes = with_key;
+        bytes[3] = kind << 4;
+        assert_eq!(decode(&bytes[..4]).is_ok(), kind == 6);
+        assert_eq!(decode(&bytes[..12]).is_ok(), kind == 2);
+    }
+    // The key of another chunk, of one that does not exist, and what is no key.
+    let other = |at: usize, value: u8| {
+        let mut bytes = with_key;
+        bytes[at] = value;
+        decode(&bytes[..12])
+    };
+    assert_eq!(other(6, 3), Err(MsgError::BufId(259)));
+    assert_eq!(other(4, 5), Err(MsgError::Type(5)));
+    let beyond = InvAnswer::decode(&with_key[..12], true, 258);
+    assert_eq!(beyond, Err(MsgError::BufId(258)));
+}
+
+#[test]
 fn request_headers_golden() {
     assert_eq!(WriteHdr { usr_len: 0x0120 }.encode(), [2, 0, 0x20, 1]);
     let mut buf = [0xEE; 32];

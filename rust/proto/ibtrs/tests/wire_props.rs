@@ -31,6 +31,7 @@ proptest! {
         }
         let _ = RkeyRsp::decode_for(&b, qd.into(), qd);
         let _ = MoreAnswers::decode(&b);
+        let _ = InvAnswer::decode(&b, c & 1 == 1, qd);
         if let Ok(h) = RequestHdr::parse(&b) {
             let _ = ServerRequest::parse(&h, c, c.wrapping_mul(3));
         }
@@ -50,12 +51,12 @@ proptest! {
     fn conn_req_round_trip(
         cid_num in 1u16..=4096, cid: u16, recon_cnt: u16,
         path_uuid: [u8; 16], session_uuid: [u8; 16], first_conn: bool,
-        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 5]>())),
+        ext in prop::option::of((1..=MAX_EPOCH, any::<[bool; 6]>())),
         tail in prop::collection::vec(any::<u8>(), 0..140),
     ) {
         let cid = cid % cid_num;
-        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers])| {
-            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers }
+        let ext = ext.map(|(epoch, [send_imm, notices, same_key, durable, more_answers, inv_answers])| {
+            ReqExt { epoch, send_imm, notices, same_key, durable, more_answers, inv_answers }
         });
         let req = ConnReq { cid, cid_num, recon_cnt, path_uuid, session_uuid, first_conn, ext };
         let mut b = req.encode().to_vec();

@@ -6,5 +6,6 @@ point, the server's kernel and honest clients, are looked at by the scenario.
 
 Each module adds the attacks of its subject to the table, in this order."""
 
-from . import (connecting, halfway, names, immediates, requests, devices, operations, chunks, floods)  # noqa: F401
+from . import (connecting, halfway, names, immediates, requests, inv_answers, devices, operations, chunks,  # noqa: F401
+               floods)
 from .table import ATTACKS, Shared  # noqa: F401

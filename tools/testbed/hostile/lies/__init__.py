@@ -7,5 +7,6 @@ that a user may see.
 
 Each module adds the lies of its subject to the table, in this order."""
 
-from . import keys, answers, immediates, connecting, information, devices, silence, endless  # noqa: F401
+from . import (keys, answers, inv_answers, immediates, connecting, information, devices, silence,  # noqa: F401
+               endless)
 from .table import LIES, Lie  # noqa: F401

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An answer in the message that invalidates the key of its request (extension;
+//! Documentation/protocol.md).
+
+use super::{MsgError, RkeyRsp, MORE_ANSWERS_LEN};
+use crate::consts::RKEY_RSP_LEN;
+use crate::imm::{Answer, Imm};
+
+/// Bytes of the immediate that the body begins with.
+const IMM_LEN: usize = 4;
+/// Bytes of the longest body.
+pub const INV_ANSWER_LEN: usize = IMM_LEN + RKEY_RSP_LEN;
+
+// The receives of clients have room for any answer.
+const _: () = assert!(INV_ANSWER_LEN <= MORE_ANSWERS_LEN);
+
+/// The body of a SEND WITH INV that is the whole answer, but for the data: 4 bytes, or 12 with a
+/// key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InvAnswer {
+    /// The answer.
+    pub answer: Answer,
+    /// The key of the chunk from now on; none if it stays as it was.
+    pub rkey: Option<u32>,
+}
+
+impl InvAnswer {
+    /// Writes the body, and gives its length; `None` if it does not fit.
+    pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
+        let Answer { id, errno } = self.answer;
+        let imm = match self.rkey {
+            None => Imm::IoRspSameKey { id, errno },
+            Some(_) => Imm::IoRspInv { id, errno },
+        };
+        let (head, rest) = out.split_first_chunk_mut::<IMM_LEN>()?;
+        *head = imm.encode().to_le_bytes();
+        let Some(rkey) = self.rkey else {
+            return Some(IMM_LEN);
+        };
+        let buf_id = u16::try_from(id).ok()?;
+        *rest.first_chunk_mut()? = RkeyRsp { buf_id, rkey }.encode();
+        Some(INV_ANSWER_LEN)
+    }
+
+    /// Reads the body. `new_rkey` says whether answers of the session may bring keys; `queue_depth`
+    /// is the number of its chunks.
+    ///
+    /// # Errors
+    ///
+    /// When it has another length than its type says, another type, or a key that is not for the
+    /// answered chunk, or in a session without keys. The path is to be torn down.
+    pub fn decode(bytes: &[u8], new_rkey: bool, queue_depth: u16) -> Result<Self, MsgError> {
+        let (head, rest) = bytes.split_first_chunk().ok_or(MsgError::Short)?;
+        let imm = u32::from_le_bytes(*head);
+        match Imm::decode(imm) {
+            Imm::IoRspSameKey { id, errno } if rest.is_empty() => Ok(Self {
+                answer: Answer { id, errno },
+                rkey: None,
+            }),
+            Imm::IoRspInv { id, errno } if new_rkey && rest.len() == RKEY_RSP_LEN => {
+                let RkeyRsp { rkey, .. } = RkeyRsp::decode_for(rest, id, queue_depth)?;
+                Ok(Self {
+                    answer: Answer { id, errno },
+                    rkey: Some(rkey),
+                })
+            }
+            _ => Err(MsgError::Answer(imm)),
+        }
+    }
+}
