@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-deb.sh FOLDER: builds the Debian packages into FOLDER.  Compiles nothing;
-# needs debhelper and dh-dkms.
+# build-deb.sh FOLDER: builds the Debian packages into FOLDER.  Compiles the command
+# ibnbd; needs debhelper, dh-dkms and cargo.  Its crates are those in vendor/, as
+# vendor.py makes it, or are fetched before the build begins.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
 folder=${1:?usage: build-deb.sh FOLDER}
 [ -x /usr/bin/dh_dkms ] || die "debhelper and dh-dkms are needed: apt install debhelper dh-dkms"
+command -v cargo >/dev/null || die "cargo is needed: apt install cargo"
 version=$(sed -n '1s/^ibtrs (\(.*\)).*/\1/p' "$TOP/tools/debian/changelog")
 grep -qx "version = \"$version\"" "$TOP/Cargo.toml" ||
 	die "tools/debian/changelog says $version; Cargo.toml says another version"
@@ -15,7 +17,7 @@ grep -qx "version = \"$version\"" "$TOP/Cargo.toml" ||
 # Those of this checkout; all of an unpacked archive.
 files() {
 	git -C "$TOP" ls-files -z --cached --others --exclude-standard 2>/dev/null ||
-		(cd "$TOP" && find . -type f -not -path './build/*' -not -path './target/*' -print0)
+		(cd "$TOP" && find . -type f -not -path './build/*' -not -path './target/*' -not -path './vendor/*' -print0)
 }
 
 # The packages appear beside the tree that they are built in.
@@ -26,8 +28,13 @@ mkdir "$tree"
 files |
 	tar -C "$TOP" --null --no-recursion --files-from=- -c | tar -C "$tree" -x
 mv "$tree/tools/debian" "$tree/debian"
+if [ -d "$TOP/vendor" ]; then
+	cp -a "$TOP/vendor" "$tree/"
+else
+	"$TOP/scripts/vendor.py" "$tree/vendor"
+fi
 # Not checked: build-essential, which every package is said to need.
 (cd "$tree" && dpkg-buildpackage --no-check-builddeps --build=binary --no-sign)
 mkdir -p "$folder"
 mv "$work"/*.deb "$folder"
-say "The packages are in $folder: apt install $folder/ibtrs-*_${version}_all.deb"
+say "The packages are in $folder: apt install $folder/ibtrs-*_${version}_*.deb"

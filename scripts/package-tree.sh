@@ -12,10 +12,12 @@
 # What guests need, what ibtrs-dkms depends on, and what builds the packages.
 PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
 	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs
-	dkms zstd debhelper dh-dkms)
+	dkms zstd debhelper dh-dkms cargo)
 # What goes into the packages.
-SOURCES=(COPYING Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust
-	scripts tools/debian tools/udev)
+SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust
+	scripts tools/debian tools/ibnbd tools/sim tools/systemd tools/udev)
+# The crates of the command, and what was compiled of them: that is kept.
+VENDOR=$IBTRS_CACHE/vendor-$(cat "$TOP/Cargo.lock" "$TOP/scripts/vendor.py" | sha256sum | cut -c1-12)
 
 # Each checkout has one of its own, as its guests read it.
 tree=$IBTRS_CACHE/debian-$STOCK_RELEASE-packages-$(basename "$MODULES")
@@ -63,6 +65,12 @@ make_base() {
 	as_root sh -c "echo '$base_key' > '$tree/.base'"
 }
 
+make_vendor() {
+	rm -rf "$VENDOR.new"
+	"$TOP/scripts/vendor.py" "$VENDOR.new"
+	mv "$VENDOR.new" "$VENDOR"
+}
+
 # The packages are built there, and replace what was installed before.
 install_packages() {
 	local folder=$tree/root/ibtrs
@@ -71,8 +79,10 @@ install_packages() {
 	as_root mkdir -p "$folder"
 	files | tar -C "$TOP" --null --no-recursion --ignore-failed-read --files-from=- -c |
 		as_root tar -C "$folder" --no-same-owner -x
+	as_root cp -a "$VENDOR" "$folder/vendor"
 	inside '
-		IBTRS_CACHE=/root/ibtrs/cache make -C /root/ibtrs deb
+		export IBTRS_CACHE=/root/ibtrs/cache IBTRS_VENDOR=/root/ibtrs/vendor CARGO_TARGET_DIR=/root/cargo
+		make -C /root/ibtrs deb
 		dpkg --purge ibtrs-dkms ibtrs-tools
 		mkdir -p /var/lib/ibtrs
 		ln -sfn "'"$STOCK_METADATA"'" /var/lib/ibtrs/kernel
@@ -94,6 +104,7 @@ exec 9>"$IBTRS_CACHE/.package-tree.lock"
 flock 9
 key=$(source_key)
 mkdir -p "$STOCK_METADATA"
+[ -d "$VENDOR" ] || with_progress "Fetching the crates of the command" 1 make_vendor
 [ "$(cat "$tree/.base" 2>/dev/null)" = "$base_key" ] ||
 	with_progress "Making a Debian 13 with what our packages depend on" 12 make_base
 [ "$(cat "$tree/.installed" 2>/dev/null)" = "$key" ] ||

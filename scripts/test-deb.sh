@@ -64,10 +64,11 @@ fresh() {
 
 build_packages() {
 	fresh builder
-	inside builder 'apt-get install -qy --no-install-recommends debhelper dh-dkms lintian'
+	inside builder 'apt-get install -qy --no-install-recommends debhelper dh-dkms cargo lintian'
 	mkdir -p "$work/builder/root/ibtrs"
 	git -C "$TOP" ls-files -z --cached --others --exclude-standard |
 		tar -C "$TOP" --null --no-recursion --files-from=- -c | tar -C "$work/builder/root/ibtrs" -x
+	"$TOP/scripts/vendor.py" "$work/builder/root/ibtrs/vendor"
 	inside builder 'make -C /root/ibtrs deb'
 }
 

@@ -47,6 +47,8 @@ class Spec:
     # A Debian that the guest boots into with systemd, writable in its memory; without one
     # it has the host's files and no init.
     tree: Path | None = None
+    # What it finds in this Debian when it boots: texts by their paths.
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def memory_mb(self) -> int:
@@ -136,6 +138,10 @@ class Guest:
         if spec.tree:
             for file in SYSTEMD:
                 shutil.copy(file, self.share)
+            for path, text in spec.files.items():
+                file = self.share / "files" / path.removeprefix("/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
         else:
             shutil.copytree(stubs.build(), self.share / "lib", dirs_exist_ok=True)
         self.console = folder / "console.log"

@@ -72,7 +72,10 @@ class Lab:
             kernel_arguments = f"{STOCK_ARGUMENTS} {kernel_arguments}"
         self.kernel_arguments = kernel_arguments
         self.disks = disks or {}
-        self.tree = paths.guest_tree() if self.systemd else None
+        # What guests with systemd have in their Debian from the next boot on: by guest, texts
+        # by their paths.  Whatever they write there themselves is gone by then.
+        self.files: dict[str, dict[str, str]] = {}
+        self.tree = self._debian() if self.systemd else None
         self.folder = _run_folder()
         modules.stage(self.kernel, self.folder / "modules")
         self.generation = itertools.count(1)
@@ -89,14 +92,19 @@ class Lab:
     def _nics(self, name: str) -> list[list[str]]:
         return []
 
-    def _tree(self, name: str) -> Path | None:
-        return self.tree
+    def _debian(self) -> Path:
+        """What guests with systemd boot into."""
+        return paths.guest_tree()
+
+    def _files(self, name: str) -> dict[str, str]:
+        return self.files.get(name, {})
 
     def _launch(self, name: str) -> None:
         folder = self.folder / f"{name}-{next(self.generation)}"
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
-                    kernel_arguments=self.kernel_arguments, tree=self._tree(name))
+                    kernel_arguments=self.kernel_arguments, tree=self.tree,
+                    files=self._files(name))
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:
@@ -233,18 +241,47 @@ class Debian(Pair):
     systemd = True
 
 
+# Sets the links up while the guest boots, and down when it shuts down, as the programs that
+# know networks do.
+NETWORK_UNIT = """[Unit]
+Description=Links of the testbed
+Before=network.target network-online.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -ec '{up}'
+ExecStop=/bin/sh -ec '{down}'
+"""
+NETWORK_IS_ONLINE = """[Unit]
+Wants=testbed-network.service
+"""
+
+
 class Installed(Pair):
-    """A pair with the modules that DKMS built from our packages, on Debian's kernel.  The client
-    boots into the Debian in which the packages are installed; the server, which is there only
-    for the client, as guests do elsewhere."""
+    """A pair that boots into the Debian in which our packages are installed, with the modules
+    that DKMS built from them, on Debian's kernel.  Its network is there when systemd says so."""
+
+    systemd = True
 
     def __init__(self, flavour: str, **options):
         self.installed = paths.package_tree()
         built = self.installed / "usr/lib/modules" / paths.kernel(flavour).release / "updates/dkms"
         super().__init__(flavour, our_modules=built, **options)
 
-    def _tree(self, name: str) -> Path | None:
-        return self.installed if name == "client" else None
+    def _debian(self) -> Path:
+        return self.installed
+
+    def _files(self, name: str) -> dict[str, str]:
+        folder = "/etc/systemd/system"
+        unit = NETWORK_UNIT.format(
+            up="; ".join(super().network(name)),
+            down="; ".join(f"ip link set {self._end(name, link)[0]} down" for link in self._links(name)))
+        return {f"{folder}/testbed-network.service": unit,
+                f"{folder}/network-online.target.d/testbed.conf": NETWORK_IS_ONLINE,
+                **super()._files(name)}
+
+    def network(self, name: str) -> list[str]:
+        return ["systemctl start network-online.target"]
 
 
 class Trio(Pair):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Our packages on Debian's own kernel, from their installation to their end; see
+"""Our packages on Debian's own kernel, from their installation to their end: both guests
+do what the files in /etc/ibtrs say, as their services do at each boot; see
 scripts/package-tree.sh, which installs them.  Only with --kernel stock."""
 
 import re
 
 import pytest
 
-from testbed import fio
+from testbed import fio, services
 from testbed.lab import wait_for
 
 MODULES = {"ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client", "ibnbd_server"}
@@ -25,34 +26,17 @@ def modules_of(guest) -> set[str]:
     return set(re.findall(r"^([^:\s]*/ib(?:trs|nbd)_\w+\.ko[^:\s]*):", listed, re.MULTILINE))
 
 
-def map_disk(client, stack, device: str) -> str:
-    """Returns the name that the udev rules of the package gave it."""
-    client.run(f"{stack.load_client()} && {stack.map_device(device)} && udevadm settle")
-    name = client.run("find /dev/disk/by-ibnbd/demo -type l")
-    assert client.run(f"readlink -f {name}") == stack.disk
-    return name
-
-
-def mount(client, name: str) -> None:
-    """As fstab has it, which finds the file system by its UUID."""
-    uuid = client.run(f"blkid -o value -s UUID {name}")
-    client.run("mkdir -p /mnt/disk && "
-               f"echo 'UUID={uuid} /mnt/disk ext4 _netdev,noauto 0 0' > /etc/fstab && mount /mnt/disk")
-
-
-def reboot(pair):
-    """As an administrator does it, with the file system mounted."""
-    client = pair.client
-    client.start("systemctl reboot")
-    wait_for(lambda: not client.alive, 180, "the client has shut down")
-    assert "systemd-shutdown[1]: Rebooting." in "\n".join(client.log.lines())
-    return pair.reboot("client")
+def shut_down(guest) -> None:
+    """As an administrator does it who reboots the machine."""
+    guest.start("systemctl reboot")
+    wait_for(lambda: not guest.alive, 180, f"{guest.name} has shut down")
+    assert "systemd-shutdown[1]: Rebooting." in "\n".join(guest.log.lines())
 
 
 def purge(guest) -> None:
     files = guest.run(f"dpkg -L {PACKAGES} | sort -u").split("\n")
     ours = [file for file in files if re.search("ibtrs|ibnbd", file)]
-    assert "/usr/lib/udev/rules.d/60-ibnbd.rules" in ours and len(ours) > 100
+    assert {"/usr/lib/udev/rules.d/60-ibnbd.rules", "/usr/bin/ibnbd"} <= set(ours) and len(ours) > 100
     guest.run(f"DEBIAN_FRONTEND=noninteractive apt-get purge -qy {PACKAGES}", timeout=600)
     guest.push("/tmp/files", "\n".join(ours) + "\n")
     left = guest.run(f"xargs ls -d < /tmp/files 2> /dev/null; ls -d {MADE} 2> /dev/null; "
@@ -62,30 +46,45 @@ def purge(guest) -> None:
 
 
 def test_from_installation_to_purge(installed, stack):
-    """A disk is mapped, fio finds every byte, ext4 lives through a reboot of the client, and
-    of the packages nothing is left."""
+    """A disk is mapped, fio finds every byte, both machines are rebooted, the client first; it
+    is up without the disk, and mounts it when the server has come.  Of the packages nothing is
+    left in the end."""
     server, client = installed
     assert modules_of(client) == {f"updates/dkms/{module}.ko" for module in MODULES}
-    device = server.null_blk(size_mb=128)
-    server.run(stack.load_server())
-    name = map_disk(client, stack, device)
-    figures = fio.run(client, f"--name=verify --filename={name} --direct=1 --ioengine=io_uring --size=16m "
+    image = services.image(installed, size_mb=128)
+    server.add_disk(image)
+    services.configure(installed)
+    # Mapped before it is exported: the service asks again.
+    client.start("systemctl start ibnbd-client")
+    server.run("udevadm settle && systemctl start ibnbd-server")
+    client.wait_until(f"[ -e {services.DISK} ]", 120)
+    figures = fio.run(client, f"--name=verify --filename={services.DISK} --direct=1 --ioengine=io_uring --size=16m "
                               "--rw=randwrite --bsrange=512-256k --iodepth=32 --verify=crc32c --verify_fatal=1")
     assert figures.read.bytes >= 16 << 20
 
-    client.run(f"mkfs.ext4 -q {name} && udevadm settle")
-    mount(client, name)
+    client.run(f"mkfs.ext4 -q {services.DISK} && udevadm settle")
+    services.add_to_fstab(installed, client.run(f"blkid -o value -s UUID {services.DISK}"))
     client.run("cp -a /usr/lib/python3*/[a-m]*.py /mnt/disk")
     before = client.run(SUMS)
     assert before.count("\n") > 50
 
-    client = reboot(installed)
-    name = map_disk(client, stack, device)
-    # It was unmounted when the client shut down: nothing has to be made good.
-    assert "needs_recovery" not in client.run(f"dumpe2fs -h {name}")
-    client.run(f"e2fsck -f -n {name}")
-    mount(client, name)
+    shut_down(client)
+    shut_down(server)
+    client = installed.reboot("client")
+    # The machine is up without the disk, and what waits for it goes on waiting.
+    client.wait_until("systemctl is-active multi-user.target", 120)
+    client.wait_until("journalctl --boot --unit ibnbd-client | grep -q 'steps could not be done'", 120)
+    assert not client.ok("findmnt /mnt/disk") and '"disks": []' in client.run("ibnbd list --output json")
+    installed.reboot("server", [image])
+    client.wait_until("findmnt /mnt/disk", 180)
     assert client.run(SUMS) == before
+    # It was unmounted when the client shut down: nothing had to be made good.
+    assert not any("EXT4-fs" in line and "recovery" in line for line in client.log.lines())
+    assert client.run("ibnbd status").startswith("OK: 1 of 1 disks open")
+    client.wait_until("systemctl is-active ibnbd-client")
+    assert installed.server.run("systemctl is-active ibnbd-server")
 
-    client.run(f"umount /mnt/disk && {stack.unmap()} && {stack.unload('client')}")
+    client.run("umount /mnt/disk && systemctl stop ibnbd-client")
+    assert client.run("ls /sys/block | grep ^ibnbd || true") == ""
+    client.run(stack.unload("client"))
     purge(client)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The services of our packages while one side is rebooted.  Only with --kernel stock;
+test_packages.py has the reboot of both."""
+
+from pathlib import Path
+
+import fsload
+import pytest
+
+from testbed import services
+from testbed.lab import wait_for
+
+pytestmark = pytest.mark.fresh
+
+
+@pytest.fixture
+def served(installed):
+    """A disk that is exported and mapped by the services, with a file system."""
+    server, client = installed
+    installed.image = services.image(installed, size_mb=128)
+    server.add_disk(installed.image)
+    services.configure(installed)
+    server.run("udevadm settle && systemctl start ibnbd-server")
+    client.run("systemctl start ibnbd-client && udevadm settle")
+    client.run(f"mkfs.ext4 -q {services.DISK} && udevadm settle")
+    services.add_to_fstab(installed, client.run(f"blkid -o value -s UUID {services.DISK}"))
+    return installed
+
+
+def test_reboot_of_the_server(served):
+    """Under load, and its shutdown sets the links down: it has told the client before, so that
+    nothing fails and no flush does, though the server's cache is another one afterwards."""
+    server, client = served
+    client.run("echo 600 > /sys/class/ibtrs-client/demo/queue_timeout_s && mkdir /mnt/disk/files")
+    client.push("/tmp/fsload.py", Path(fsload.__file__).read_text())
+    files = client.start("python3 /tmp/fsload.py /mnt/disk/files 7")
+    flushes = client.start("while [ ! -e /mnt/disk/stop ]; do echo flush > /mnt/disk/flushed && "
+                           "sync /mnt/disk/flushed || exit 1; done")
+    wait_for(lambda: files.text.count("\n") > 2, 120, "there is load")
+    server.start("systemctl reboot")
+    wait_for(lambda: not server.alive, 180, "the server has shut down")
+    assert files.running and flushes.running
+    served.reboot("server", [served.image])
+    done = files.text.count("\n")
+    wait_for(lambda: files.text.count("\n") > done + 2, 240, "the load goes on")
+    client.run("touch /mnt/disk/stop")
+    assert files.wait(240).strip("0123456789\n") == ""
+    flushes.wait(60)
+    client.run("echo 3 > /proc/sys/vm/drop_caches && cd / && sha256sum -c --quiet /mnt/disk/files.sums", timeout=240)
+    assert client.run("dmesg | grep -E 'has lost its write cache|I/O error|EXT4-fs.*error' || true") == ""
+    assert client.run("cat /sys/block/ibnbd0/ibnbd/cache_lost") == "0"

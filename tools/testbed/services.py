@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Guests whose services map and export what the files in /etc/ibtrs say, also after a reboot."""
+
+from pathlib import Path
+
+from .lab import Lab
+
+SERVER = """[ibnbd_server]
+dev_search_path = "/dev/ibnbd-exports"
+
+[[export]]
+name = "data"
+device = "/dev/disk/by-id/virtio-data"
+"""
+CLIENT = """[[session]]
+name = "demo"
+servers = ["10.0.1.1"]
+
+[[session.disk]]
+device = "data"
+"""
+# What udev calls it on the client.
+DISK = "/dev/disk/by-ibnbd/demo/data"
+# As tool.md has it: the machine boots without the disk, and mounts it when it comes.
+FSTAB = "UUID={uuid} /mnt/disk ext4 _netdev,nofail,x-systemd.device-timeout=0 0 0\n"
+
+
+def image(lab: Lab, size_mb: int) -> Path:
+    """A disk for the server that outlives it; its serial number is "data"."""
+    file = lab.folder / "data.img"
+    with open(file, "wb") as made:
+        made.truncate(size_mb << 20)
+    return file
+
+
+def keep(lab: Lab, name: str, path: str, text: str) -> None:
+    """Writes a file in a guest that is there after its next boot, too."""
+    lab.files.setdefault(name, {})[path] = text
+    lab.guests[name].run(f"mkdir -p {Path(path).parent}")
+    lab.guests[name].push(path, text)
+
+
+def configure(lab: Lab) -> None:
+    keep(lab, "server", "/etc/ibtrs/server.toml", SERVER)
+    keep(lab, "client", "/etc/ibtrs/client.toml", CLIENT)
+
+
+def add_to_fstab(lab: Lab, uuid: str) -> None:
+    """Has the client mount the disk, now and at each boot."""
+    keep(lab, "client", "/etc/fstab", FSTAB.format(uuid=uuid))
+    lab.guests["client"].run("mkdir -p /mnt/disk && systemctl daemon-reload && mount /mnt/disk")
