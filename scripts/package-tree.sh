@@ -15,7 +15,7 @@ PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-co
 	dkms zstd debhelper dh-dkms cargo)
 # What goes into the packages.
 SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust
-	scripts tools/debian tools/ibnbd tools/sim tools/systemd tools/udev)
+	scripts tools/debian tools/grafana tools/ibnbd tools/sim tools/systemd tools/udev)
 # The crates of the command, and what was compiled of them: that is kept.
 VENDOR=$IBTRS_CACHE/vendor-$(cat "$TOP/Cargo.lock" "$TOP/scripts/vendor.py" | sha256sum | cut -c1-12)
 
@@ -77,8 +77,10 @@ install_packages() {
 	nothing_mounted_below "$tree"
 	as_root rm -rf --one-file-system "$folder" "$tree/.installed"
 	as_root mkdir -p "$folder"
+	# As new as they are here: Cargo goes by the times of files, and keeps what it has compiled
+	# after a file was changed elsewhere.
 	files | tar -C "$TOP" --null --no-recursion --ignore-failed-read --files-from=- -c |
-		as_root tar -C "$folder" --no-same-owner -x
+		as_root tar -C "$folder" --no-same-owner --touch -x
 	as_root cp -a "$VENDOR" "$folder/vendor"
 	inside '
 		export IBTRS_CACHE=/root/ibtrs/cache IBTRS_VENDOR=/root/ibtrs/vendor CARGO_TARGET_DIR=/root/cargo

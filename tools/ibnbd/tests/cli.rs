@@ -4,6 +4,8 @@
 
 mod tree;
 
+use std::os::unix::net::UnixDatagram;
+use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
@@ -820,6 +822,76 @@ fn what_cannot_be_applied_is_counted() {
         "! ibnbd1 is mapped as rw until it is unmapped, and not as ro\n"
     );
     assert!(ran.err.contains("1 steps could not be done"), "{}", ran.err);
+}
+
+/// What a manager of services hears of a command.
+struct Manager {
+    folder: tempfile::TempDir,
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        Self { folder, socket }
+    }
+
+    fn start(&self, tree: &Tree, words: &[&str]) -> Child {
+        std::process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+            .arg("--root")
+            .arg(tree.base())
+            .args(words)
+            .env("NOTIFY_SOCKET", self.folder.path().join("notify"))
+            .spawn()
+            .unwrap()
+    }
+
+    fn hears(&self) -> String {
+        let mut text = [0; 1000];
+        let length = self.socket.recv(&mut text).unwrap();
+        String::from_utf8(text[..length].to_vec()).unwrap()
+    }
+}
+
+#[test]
+fn a_service_has_started_after_the_first_attempt_and_goes_on() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text =
+        "[[session]]\nname = 's'\nservers = ['10.0.1.1']\n[[session.disk]]\ndevice = 'disk1'\n";
+    tree.file("/etc/ibtrs/client.toml", &format!("{text}access = 'ro'\n"));
+    let words = ["apply", "--until-done"];
+    let manager = Manager::new();
+    let mut service = manager.start(&tree, &words);
+    assert_eq!(
+        manager.hears(),
+        "READY=1\nSTATUS=1 steps could not be done; tried again after 5 s\n"
+    );
+    // What is wrong later is waited for, too.
+    tree.file("/etc/ibtrs/client.toml", "y\n");
+    let said = manager.hears();
+    assert!(
+        said.ends_with("nothing was changed; tried again after 10 s\n"),
+        "{said}"
+    );
+    tree.file("/etc/ibtrs/client.toml", text);
+    assert_eq!(manager.hears(), "READY=1\nSTATUS=all of it is done\n");
+    assert!(service.wait().unwrap().success());
+}
+
+#[test]
+fn a_service_whose_files_are_wrong_does_not_start() {
+    let tree = Tree::new();
+    tree.usual_client().file("/etc/ibtrs/client.toml", "y\n");
+    let manager = Manager::new();
+    let mut service = manager.start(&tree, &["apply", "--until-done"]);
+    assert_eq!(service.wait().unwrap().code(), Some(6));
+    manager.socket.set_nonblocking(true).unwrap();
+    assert!(manager.socket.recv(&mut [0]).is_err());
 }
 
 #[test]

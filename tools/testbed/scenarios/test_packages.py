@@ -55,7 +55,7 @@ def test_from_installation_to_purge(installed, stack):
     server.add_disk(image)
     services.configure(installed)
     # Mapped before it is exported: the service asks again.
-    client.start("systemctl start ibnbd-client")
+    client.run("systemctl start ibnbd-client")
     server.run("udevadm settle && systemctl start ibnbd-server")
     client.wait_until(f"[ -e {services.DISK} ]", 120)
     figures = fio.run(client, f"--name=verify --filename={services.DISK} --direct=1 --ioengine=io_uring --size=16m "
@@ -81,8 +81,8 @@ def test_from_installation_to_purge(installed, stack):
     # It was unmounted when the client shut down: nothing had to be made good.
     assert not any("EXT4-fs" in line and "recovery" in line for line in client.log.lines())
     assert client.run("ibnbd status").startswith("OK: 1 of 1 disks open")
-    client.wait_until("systemctl is-active ibnbd-client")
-    assert installed.server.run("systemctl is-active ibnbd-server")
+    client.wait_until("systemctl show ibnbd-client | grep SubState=exited")
+    installed.server.wait_until("systemctl show ibnbd-server | grep SubState=exited")
 
     client.run("umount /mnt/disk && systemctl stop ibnbd-client")
     assert client.run("ls /sys/block | grep ^ibnbd || true") == ""

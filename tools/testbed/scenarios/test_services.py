@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The services of our packages while one side is rebooted.  Only with --kernel stock;
-test_packages.py has the reboot of both."""
+"""The services of our packages, stopped and started, and while one side is rebooted.  Only with
+--kernel stock; test_packages.py has the reboot of both."""
 
 from pathlib import Path
 
@@ -25,6 +25,46 @@ def served(installed):
     client.run(f"mkfs.ext4 -q {services.DISK} && udevadm settle")
     services.add_to_fstab(installed, client.run(f"blkid -o value -s UUID {services.DISK}"))
     return installed
+
+
+def disks(client) -> list[str]:
+    return client.run("ls /sys/block | grep ^ibnbd || true").split()
+
+
+def state(guest, unit: str) -> list[str]:
+    return guest.run(f"systemctl show --value --property ActiveState,SubState,ExecMainStatus {unit}").split()
+
+
+def test_stop_and_start(served):
+    """What is in use stays mapped; what is missing is asked for again until the service is
+    stopped, which takes away what there is; files that are wrong change nothing."""
+    server, client = served
+    client.run("systemctl stop ibnbd-client")
+    assert disks(client) == ["ibnbd0"] and client.run("echo 1 > /mnt/disk/one && sync && cat /mnt/disk/one") == "1"
+    assert "ibnbd0 stays, as it is in use" in client.run("journalctl --boot --unit ibnbd-client")
+    client.run("systemctl start ibnbd-client")
+    assert sorted(state(client, "ibnbd-client")) == ["0", "active", "exited"]
+    client.run("umount /mnt/disk && systemctl stop ibnbd-client")
+    assert disks(client) == []
+
+    client.push("/etc/ibtrs/client.toml", services.CLIENT + "[[session.disk]]\ndevice = 'missing'\n")
+    client.run("systemctl start ibnbd-client")
+    client.wait_until("findmnt /mnt/disk || mount /mnt/disk")
+    assert client.run("cat /mnt/disk/one") == "1"
+    assert sorted(state(client, "ibnbd-client")) == ["0", "active", "running"]
+    assert "1 steps could not be done; tried again after" in client.run("systemctl status ibnbd-client")
+    client.run("umount /mnt/disk && systemctl stop ibnbd-client")
+    assert disks(client) == [] and "inactive" in state(client, "ibnbd-client")
+
+    client.push("/etc/ibtrs/client.toml", "colour = 'blue'\n")
+    assert not client.ok("systemctl start ibnbd-client")
+    assert sorted(state(client, "ibnbd-client")) == ["6", "failed", "failed"]
+
+    server.push("/etc/ibtrs/server.toml", services.SERVER + "[[export]]\nname = 'missing'\ndevice = '/dev/missing'\n")
+    server.run("systemctl restart ibnbd-server")
+    assert sorted(state(server, "ibnbd-server")) == ["0", "active", "running"]
+    server.run("systemctl stop ibnbd-server")
+    assert not server.ok("test -e /sys/module/ibnbd_server") and "inactive" in state(server, "ibnbd-server")
 
 
 def test_reboot_of_the_server(served):

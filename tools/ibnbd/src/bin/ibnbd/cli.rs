@@ -233,7 +233,10 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 
 const APPLY_HELP: &str = "\
 It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be
-done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.";
+done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.
+
+With --until-done systemd is told that the service has started after the first attempt, whatever
+became of it, and `systemctl status` shows what is missing. Files that are wrong at first end it.";
 
 const METRICS_HELP: &str = "\
 Examples:
@@ -275,6 +278,9 @@ pub(crate) struct Apply {
     /// Also takes away what the files do not name: disks that nobody uses, paths, exports
     #[arg(long)]
     pub(crate) prune: bool,
+    /// Goes on until all of it is done, with pauses of up to 30 s; for services
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) until_done: bool,
     /// Only what the files say about the client, or about the server
     #[arg(long, value_enum)]
     pub(crate) side: Option<OneSide>,

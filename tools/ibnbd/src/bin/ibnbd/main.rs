@@ -10,6 +10,7 @@ mod cli;
 mod cmd;
 mod context;
 mod fail;
+mod notify;
 mod out;
 
 use std::process::ExitCode;

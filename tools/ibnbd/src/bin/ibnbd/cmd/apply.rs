@@ -3,6 +3,8 @@
 //! `apply`.
 
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use ibnbd_host::config::plan::{self, Step, Wish};
 use ibnbd_host::config::{self, Config};
@@ -13,6 +15,7 @@ use crate::act;
 use crate::cli::Apply;
 use crate::context::Context;
 use crate::fail::{Failure, CONFIGURATION, REFUSED};
+use crate::notify;
 
 /// The files of a folder as one configuration, or all that is wrong with them.
 pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
@@ -35,12 +38,59 @@ pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
 
 pub(super) fn apply(context: &Context, words: &Apply) -> Done {
     let config = read(context, &words.files.config)?;
+    if words.until_done {
+        return until_done(context, words, &config);
+    }
+    match attempt(context, words, &config)? {
+        0 => Ok(0),
+        failed => Err(undone(failed)),
+    }
+}
+
+fn undone(failed: usize) -> Failure {
+    Failure::new(
+        REFUSED,
+        "apply",
+        format!("{failed} steps could not be done"),
+    )
+}
+
+/// The longest pause between attempts; they begin with `STEP` and get longer by it.
+const LONGEST: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_secs(5);
+
+/// Goes on until the machine is as the files say. The service has started after the first
+/// attempt. The files are read each time; only at first is it the end if they are wrong.
+fn until_done(context: &Context, words: &Apply, config: &Config) -> Done {
+    let mut result = attempt(context, words, config);
+    let mut pause = Duration::ZERO;
+    loop {
+        let failure = match result {
+            Ok(0) => {
+                notify::ready("all of it is done");
+                return Ok(0);
+            }
+            Ok(failed) => undone(failed),
+            Err(failure) => failure,
+        };
+        eprint!("{failure}");
+        pause = LONGEST.min(pause + STEP);
+        let why = failure.why.lines().next().unwrap_or_default();
+        notify::ready(&format!("{why}; tried again after {} s", pause.as_secs()));
+        thread::sleep(pause);
+        result =
+            read(context, &words.files.config).and_then(|config| attempt(context, words, &config));
+    }
+}
+
+/// Shows the steps and does them, unless that is all that was asked for; returns how many failed.
+fn attempt(context: &Context, words: &Apply, config: &Config) -> Result<usize, Failure> {
     let wish = Wish {
         resolve: &mapping::resolve,
         prune: words.prune,
         side: words.side.map(Into::into),
     };
-    let steps = plan::steps(&context.root, &context.machine(), &config, &wish);
+    let steps = plan::steps(&context.root, &context.machine(), config, &wish);
     let mut text = String::new();
     for step in &steps {
         text += &format!("{step}\n");
@@ -55,16 +105,9 @@ pub(super) fn apply(context: &Context, words: &Apply) -> Done {
         .count();
     failed += carry_out(context, steps.into_iter().filter(Step::is_first));
     // Now that disks and sessions are there: their paths and settings.
-    let rest = plan::steps(&context.root, &context.machine(), &config, &wish);
+    let rest = plan::steps(&context.root, &context.machine(), config, &wish);
     failed += carry_out(context, rest.into_iter().filter(|step| !step.is_first()));
-    match failed {
-        0 => Ok(0),
-        _ => Err(Failure::new(
-            REFUSED,
-            "apply",
-            format!("{failed} steps could not be done"),
-        )),
-    }
+    Ok(failed)
 }
 
 /// Does one step after the other, whatever becomes of them; returns how many failed.
