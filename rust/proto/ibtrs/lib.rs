@@ -12,7 +12,7 @@
 //! | [`errno`] | Linux error numbers and how they travel |
 //! | [`imm`] | the 32-bit immediate |
 //! | [`handshake`] | private data of the connection manager |
-//! | [`auth`] | who may connect: proofs of a shared key |
+//! | `auth` | proof of a shared key; on the host only, until the drivers use it |
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | where a request stands in its chunk |
 //! | [`limits`] | what a server may be configured to |
@@ -44,6 +44,8 @@
 )]
 
 pub mod addr;
+// The modules do not carry what no driver uses.
+#[cfg(not(CONFIG_RUST))]
 pub mod auth;
 pub mod backoff;
 pub mod bytes;

@@ -7,12 +7,13 @@
 
 #![no_main]
 
+mod auth;
 mod logic;
 mod parsers;
 mod wire;
 
 /// What takes the bytes.
-const TARGETS: [fn(&[u8]); 17] = [
+const TARGETS: [fn(&[u8]); 18] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -29,7 +30,8 @@ const TARGETS: [fn(&[u8]); 17] = [
     logic::failover,
     logic::owner,
     logic::small,
-    wire::authentication,
+    auth::messages,
+    auth::exchange,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

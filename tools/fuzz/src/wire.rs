@@ -4,7 +4,6 @@
 
 use ibnbd_proto::io_check::{self, Device};
 use ibnbd_proto::msg::{Details, IoHdr, OpenRsp, SessInfoRsp, UserMsg, OPEN_RSP_LEN};
-use ibtrs_proto::auth::{Greeting, Key, Server, Suite, KEY_TEXT_LEN};
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
@@ -30,25 +29,6 @@ pub(crate) fn handshake(bytes: &[u8]) {
         assert!(rsp.layout().is_ok());
     }
     assert!((1..=4095).contains(&reject_decode(bytes).0));
-}
-
-/// What a stranger may send before it has proved anything, and what an administrator types.
-pub(crate) fn authentication(bytes: &[u8]) {
-    let ([which], rest) = head(bytes);
-    let suite = if which & 1 == 0 {
-        Suite::Hmac
-    } else {
-        Suite::X25519
-    };
-    if let Ok(waiting) = Server::new(Greeting::new([0; 56], [0; 56]), suite).hear(rest) {
-        assert!(!waiting.name().as_str().is_empty());
-        assert!((1..=32).contains(&waiting.key_id().as_bytes().len()));
-    }
-    if let Ok((id, key)) = Key::parse(rest) {
-        let mut text = [0; KEY_TEXT_LEN];
-        let len = key.write(&id, &mut text);
-        assert_eq!(rest.strip_suffix(b"\n").unwrap_or(rest), &text[..len]);
-    }
 }
 
 pub(crate) fn messages(bytes: &[u8]) {

@@ -33,7 +33,7 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// One line for whoever has written it.
+    /// One line for the user who wrote it.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Prefix => "a key begins with ibtrs-key-1:",

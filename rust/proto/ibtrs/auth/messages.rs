@@ -3,14 +3,12 @@
 //! AUTH1 and AUTH2, the messages of the exchange on connection 0.
 
 use super::{AuthError, KeyId, Suite};
-use crate::bytes::{message, Reader};
+use crate::bytes::{message, Reader, Writer};
 use crate::consts::MAX_SESSION_NAME;
 use crate::name::{NameError, SessionName};
 
 /// Bytes of a nonce in these messages.
 pub const NONCE_LEN: usize = 32;
-/// Bytes of a share: of zeros where the suite has none.
-pub const SHARE_LEN: usize = 32;
 /// Bytes of a proof.
 pub(super) const PROOF_LEN: usize = 32;
 /// Bytes of AUTH1.
@@ -19,110 +17,131 @@ pub const AUTH1_LEN: usize = AUTH1_BODY + PROOF_LEN;
 pub const AUTH2_LEN: usize = AUTH2_BODY + PROOF_LEN;
 
 /// Bytes of AUTH1 before its proof.
-pub(super) const AUTH1_BODY: usize = 360;
+pub const AUTH1_BODY: usize = 360;
 /// Bytes of AUTH2 before its proof.
-pub(super) const AUTH2_BODY: usize = 72;
+pub const AUTH2_BODY: usize = 72;
 
 const TYPE_AUTH1: u16 = 5;
 const TYPE_AUTH2: u16 = 6;
 /// The field of the name, with one byte more than [`MAX_SESSION_NAME`] to keep what follows even.
 const NAME_FIELD: usize = MAX_SESSION_NAME + 1;
+/// Reserved bytes between the suite and the first field.
+const HEAD_RESERVED: usize = 5;
+/// Reserved bytes before the proof: room for the share of suite 2.
+const TAIL_RESERVED: usize = 32;
 
-/// What a client says of itself, without its proof.
+/// AUTH1 without its proof: the client's claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Auth1<'a> {
     /// The suite of the acceptance.
     pub suite: Suite,
-    /// Names the key that the proof is made with.
+    /// Names the key of the proof.
     pub key_id: KeyId,
-    /// The session that the path is for.
+    /// The session of the path.
     pub name: SessionName<'a>,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
-    /// The public value of a fresh secret, or zeros.
-    pub share: [u8; SHARE_LEN],
 }
 
 impl<'a> Auth1<'a> {
-    /// The message but for its proof.
-    pub(super) fn body(&self) -> [u8; AUTH1_BODY] {
+    /// The message up to its proof.
+    pub fn body(&self) -> [u8; AUTH1_BODY] {
         message(|w| {
-            w.u16(TYPE_AUTH1);
-            w.u8(self.suite.wire());
-            w.zeros(5);
+            head(w, TYPE_AUTH1, self.suite);
             w.put(self.key_id.wire());
             let name = self.name.as_bytes();
             w.put(name);
             w.zeros(NAME_FIELD.saturating_sub(name.len()));
             w.put(&self.nonce);
-            w.put(&self.share);
         })
     }
 
-    /// Reads and checks all but the proof.
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, AuthError> {
-        let mut r = typed(bytes, AUTH1_LEN, TYPE_AUTH1)?;
-        let suite = r.u8().ok_or(AuthError::Short)?;
-        r.skip(5).ok_or(AuthError::Short)?;
-        let key_id = r.array().ok_or(AuthError::Short)?;
-        let field = r.take(NAME_FIELD).ok_or(AuthError::Short)?;
+    /// Reads and checks the message up to its proof, which the caller checks.
+    ///
+    /// # Errors
+    ///
+    /// The message has another length or type, a byte that must be zero and is not, or a suite,
+    /// key id or name that is not valid.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, AuthError> {
+        let (mut r, suite) = typed(bytes, AUTH1_LEN, TYPE_AUTH1)?;
+        let key_id = r.array().ok_or(AuthError::Length)?;
+        let field = r.take(NAME_FIELD).ok_or(AuthError::Length)?;
         let len = field
             .iter()
             .position(|&b| b == 0)
             .ok_or(AuthError::Name(NameError::NoNul))?;
-        let name = field.get(..len).ok_or(AuthError::Short)?;
+        let (name, padding) = field.split_at_checked(len).ok_or(AuthError::Length)?;
+        zeros(padding)?;
+        let nonce = r.array().ok_or(AuthError::Length)?;
+        zeros(r.take(TAIL_RESERVED).ok_or(AuthError::Length)?)?;
         Ok(Self {
-            suite: Suite::from_wire(suite).ok_or(AuthError::Suite(suite))?,
+            suite,
             key_id: KeyId::from_wire(key_id).ok_or(AuthError::KeyId)?,
             name: SessionName::new(name).map_err(AuthError::Name)?,
-            nonce: r.array().ok_or(AuthError::Short)?,
-            share: r.array().ok_or(AuthError::Short)?,
+            nonce,
         })
     }
 }
 
-/// What a server answers, without its proof.
+/// AUTH2 without its proof: the server's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Auth2 {
     /// The suite of the acceptance.
     pub suite: Suite,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
-    /// The public value of a fresh secret, or zeros.
-    pub share: [u8; SHARE_LEN],
 }
 
 impl Auth2 {
-    /// The message but for its proof.
-    pub(super) fn body(&self) -> [u8; AUTH2_BODY] {
+    /// The message up to its proof.
+    pub fn body(&self) -> [u8; AUTH2_BODY] {
         message(|w| {
-            w.u16(TYPE_AUTH2);
-            w.u8(self.suite.wire());
-            w.zeros(5);
+            head(w, TYPE_AUTH2, self.suite);
             w.put(&self.nonce);
-            w.put(&self.share);
         })
     }
 
-    /// Reads and checks all but the proof.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, AuthError> {
-        let mut r = typed(bytes, AUTH2_LEN, TYPE_AUTH2)?;
-        let suite = r.u8().ok_or(AuthError::Short)?;
-        r.skip(5).ok_or(AuthError::Short)?;
-        Ok(Self {
-            suite: Suite::from_wire(suite).ok_or(AuthError::Suite(suite))?,
-            nonce: r.array().ok_or(AuthError::Short)?,
-            share: r.array().ok_or(AuthError::Short)?,
-        })
+    /// Reads and checks the message up to its proof, which the caller checks.
+    ///
+    /// # Errors
+    ///
+    /// The message has another length or type, a byte that must be zero and is not, or a suite
+    /// that is not valid.
+    pub fn decode(bytes: &[u8]) -> Result<Self, AuthError> {
+        let (mut r, suite) = typed(bytes, AUTH2_LEN, TYPE_AUTH2)?;
+        let nonce = r.array().ok_or(AuthError::Length)?;
+        zeros(r.take(TAIL_RESERVED).ok_or(AuthError::Length)?)?;
+        Ok(Self { suite, nonce })
     }
 }
 
-/// What follows the type of a message that has exactly `len` bytes.
-fn typed(bytes: &[u8], len: usize, due: u16) -> Result<Reader<'_>, AuthError> {
-    let mut r = Reader::new(bytes.get(..len).ok_or(AuthError::Short)?);
-    match r.u16() {
-        Some(kind) if kind == due => Ok(r),
-        Some(kind) => Err(AuthError::Type(kind)),
-        None => Err(AuthError::Short),
+fn head(w: &mut Writer<'_>, kind: u16, suite: Suite) {
+    w.u16(kind);
+    w.u8(suite.wire());
+    w.zeros(HEAD_RESERVED);
+}
+
+/// The fields that follow the head of a message of exactly `len` bytes, and its suite.
+fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), AuthError> {
+    if bytes.len() != len {
+        return Err(AuthError::Length);
+    }
+    let mut r = Reader::new(bytes);
+    let kind = r.u16().ok_or(AuthError::Length)?;
+    if kind != due {
+        return Err(AuthError::Type(kind));
+    }
+    let suite = r.u8().ok_or(AuthError::Length)?;
+    zeros(r.take(HEAD_RESERVED).ok_or(AuthError::Length)?)?;
+    let suite = Suite::from_wire(suite).ok_or(AuthError::Suite(suite))?;
+    Ok((r, suite))
+}
+
+/// Unlike elsewhere, reserved bytes of these messages must be zero: each value has one encoding.
+fn zeros(bytes: &[u8]) -> Result<(), AuthError> {
+    if bytes.iter().all(|&b| b == 0) {
+        Ok(())
+    } else {
+        Err(AuthError::Reserved)
     }
 }

@@ -1,99 +1,133 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mutual authentication of client and server by a shared key (Documentation/protocol.md, "Authentication").
+//! Mutual authentication of client and server by a shared key (Documentation/protocol.md,
+//! "Authentication").
 //!
-//! The two ends of a path prove to each other that they have the same key, before the server
-//! makes anything but a queue pair for the path. [`Client`] and [`Server`] are the two ends of the
-//! exchange on connection 0; each gives a [`PathKey`] on success, with which the further
-//! connections of the path prove that they belong to it.
+//! The two sides of a path prove to each other that they have the same key, before the server
+//! creates more than a queue pair for the path. [`ClientAuth`] and [`ServerAuth`] are the two
+//! sides: the drivers give them each message that arrives, send what they return, and end the
+//! path on an error.
 //!
 //! ```text
 //! client                                        server
-//!   connection request: suites offered     ->
-//!                                          <-   acceptance: suite chosen, nonce of 12 bytes
+//!   request of connection 0: suites        ->
+//!                                          <-   acceptance: suite, nonce of 12 bytes
 //!   AUTH1: key id, session name, nonce,
-//!          share, proof                    ->
-//!                                          <-   AUTH2: nonce, share, proof
+//!          proof                           ->
+//!                                          <-   AUTH2: nonce, proof
+//!   request of connection 1..n, proof      ->
+//!                                          <-   acceptance, proof
 //!   INFO_REQ with the same session name    ->
-//!   connection request 1..n, with a tag    ->
-//!                                          <-   acceptance, with a tag
 //! ```
 //!
-//! Each proof is a MAC over a label of its own and over all that was said before, both
-//! acceptances and requests included. Whoever changes a bit of it (another suite, another epoch,
-//! another name) makes a proof fail, and a message of another exchange fits none, as both ends
-//! contribute a nonce. The labels keep the proof of one end from being sent back to it.
+//! Each proof is a MAC over a label of its own and over all messages before it, beginning with the
+//! request and the acceptance. If an attacker changes a bit of one of them (a suite, the epoch, the
+//! name), a proof fails. Both sides contribute a nonce, so that no message fits another exchange,
+//! and the labels differ, so that no proof can be sent back to the side that made it.
 //!
-//! With [`Suite::X25519`] the path key depends on a secret that both ends forget: a key that gets
-//! known later does not give away the path keys of before.
+//! The proofs do not protect what follows: an authenticated connection has no integrity or secrecy
+//! of its own.
 //!
-//! What this does not do: a connection that was authenticated has no integrity and no secrecy of
-//! its own. Those who can change packets on the wire need no key.
-//!
-//! Functions for cryptography come from the caller, by [`Crypto`].
+//! | file | what it holds |
+//! |---|---|
+//! | `key` | keys, their ids and their text form |
+//! | `policy` | whether a path authenticates, and by which suite |
+//! | `fields` | the fields in the connection messages |
+//! | `messages` | AUTH1 and AUTH2 |
+//! | `proof` | the MACs |
+//! | `client`, `server` | the two sides |
+//! | `failures` | how often a source may fail |
 
-mod exchange;
+mod client;
+mod failures;
+mod fields;
 mod key;
 mod messages;
 mod policy;
+mod proof;
+mod server;
 
-pub use exchange::{
-    Client, Crypto, Greeting, PathKey, Server, Waiting, ACCEPT_TAG_LEN, JOIN_TAG_LEN,
+pub use client::{ClientAuth, Identity, Next};
+pub use failures::{Failures, Source, FAILURE_MS, FORGIVEN};
+pub use fields::{
+    chosen, offered, put_choice, put_offer, ACCEPT_NONCE_LEN, ACCEPT_PROOF_LEN, JOIN_PROOF_LEN,
 };
 pub use key::{Key, KeyError, KeyId, KEY_LEN, KEY_TEXT_LEN};
-pub use messages::{Auth1, Auth2, AUTH1_LEN, AUTH2_LEN, NONCE_LEN, SHARE_LEN};
-pub use policy::{Policy, Suite, Suites, ACCEPT_NONCE_LEN};
+pub use messages::{Auth1, Auth2, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, NONCE_LEN};
+pub use policy::{Policy, Session, Suite, Suites};
+pub use proof::HmacSha256;
+pub use server::ServerAuth;
 
 use crate::errno::Errno;
+use crate::name::NameError;
 
-/// Why an authentication has failed.
+/// Why an authentication failed.
 ///
-/// A peer is told none of it: the connection is closed.
+/// Once a connection is established the peer learns nothing of it: the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuthError {
     /// The peer does not authenticate, and must.
     Required,
-    /// The peer wants it, and there is no key here.
+    /// This side has no key, and needs one.
     NoKey,
-    /// A suite was chosen that was not offered.
+    /// The session has authenticated paths and this one is not, or the other way round.
+    Mixed,
+    /// A suite that is not known, or was not offered, or is not that of the acceptance.
     Suite(u8),
-    /// A message that is shorter than its format.
-    Short,
-    /// Another message than the one that is due.
+    /// A message at the wrong time, or after an error.
+    Order,
+    /// A message of another length than its format has.
+    Length,
+    /// A message of another type than the one that is due.
     Type(u16),
-    /// AUTH1 without a usable name of the session.
-    Name(crate::name::NameError),
-    /// AUTH1 without a usable id of a key.
+    /// A reserved byte that is not zero.
+    Reserved,
+    /// AUTH1 without a valid session name.
+    Name(NameError),
+    /// AUTH1 without a valid key id.
     KeyId,
-    /// No such key, or the proof is not one of it: the two cannot be told apart.
+    /// INFO_REQ with another session name than AUTH1.
+    OtherName,
+    /// The proof was not made with the key, or over other messages; or there is no such key for
+    /// that session. These cannot be told apart.
     Proof,
-    /// The share of the peer makes no secret.
-    Share,
 }
 
 impl AuthError {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Required => "peer does not authenticate, but authentication is required",
-            Self::NoKey => "peer requires authentication, but no key is loaded",
-            Self::Suite(_) => "peer chose a suite that was not offered",
-            Self::Short => "authentication message shorter than its format",
+            Self::Required => "the peer does not authenticate, which is required: load a key there",
+            Self::NoKey => "authentication is required, but no key is loaded: load one",
+            Self::Mixed => {
+                "the session has paths with and without authentication: close it and begin again"
+            }
+            Self::Suite(_) => "the peer uses a suite of authentication that was not agreed on",
+            Self::Order => "message at the wrong time of an authentication",
+            Self::Length => "authentication message of the wrong length",
             Self::Type(_) => "message of an unexpected type during authentication",
+            Self::Reserved => "authentication message with a reserved byte that is not zero",
             Self::Name(e) => e.as_str(),
             Self::KeyId => "malformed key id",
-            Self::Proof => "authentication failed: unknown key id, or the keys differ",
-            Self::Share => "key agreement failed: the share of the peer is not usable",
+            Self::OtherName => "the peer authenticated for another session name",
+            Self::Proof => {
+                "unknown key id for this session, or the keys differ: compare the keys of both sides"
+            }
         }
     }
 
-    /// The errno to return.
+    /// The errno to return, or to reject a connection request with.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NoKey => Errno::ENOKEY,
-            Self::Required | Self::Proof | Self::Share => Errno::EKEYREJECTED,
+            Self::Required | Self::Mixed | Self::OtherName | Self::Proof => Errno::EKEYREJECTED,
             Self::Name(e) => e.errno(),
-            Self::Suite(_) | Self::Short | Self::Type(_) | Self::KeyId => Errno::EPROTO,
+            Self::Suite(_)
+            | Self::Order
+            | Self::Length
+            | Self::Type(_)
+            | Self::Reserved
+            | Self::KeyId => Errno::EPROTO,
         }
     }
 }

@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a path authenticates, and how.
+//! Whether a path authenticates, and by which suite.
 
 use super::AuthError;
 
-/// Length of the nonce in an acceptance, in bytes.
-pub const ACCEPT_NONCE_LEN: usize = 12;
-
 /// The cryptography of an exchange.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Suite {
-    /// HMAC-SHA256 alone.
-    Hmac = 1,
-    /// HMAC-SHA256, and X25519 for path keys that do not depend on the shared key alone.
-    X25519 = 2,
+    /// HMAC-SHA256.
+    HmacSha256 = 1,
 }
 
 impl Suite {
-    /// The suite of that number on the wire.
+    /// The suite of that number on the wire. Number 2 is reserved for X25519 with HMAC-SHA256.
     pub const fn from_wire(number: u8) -> Option<Self> {
         match number {
-            1 => Some(Self::Hmac),
-            2 => Some(Self::X25519),
+            1 => Some(Self::HmacSha256),
             _ => None,
         }
     }
@@ -30,36 +24,28 @@ impl Suite {
     /// Its number on the wire.
     pub const fn wire(self) -> u8 {
         match self {
-            Self::Hmac => 1,
-            Self::X25519 => 2,
+            Self::HmacSha256 => 1,
         }
     }
 
     const fn bit(self) -> u8 {
         match self {
-            Self::Hmac => 1,
-            Self::X25519 => 2,
+            Self::HmacSha256 => 1,
         }
     }
 }
 
-/// A set of suites: one bit each on the wire.
+/// A set of suites: bit 0 for suite 1, and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Suites(u8);
 
 impl Suites {
     /// No suite: the peer does not authenticate.
     pub const NONE: Self = Self(0);
-    /// All that there are here.
-    pub const ALL: Self = Self::NONE.with(Suite::Hmac).with(Suite::X25519);
+    /// The suites that this version has.
+    pub const ALL: Self = Self(Suite::HmacSha256.bit());
 
-    /// The set and `suite`.
-    #[must_use]
-    pub const fn with(self, suite: Suite) -> Self {
-        Self(self.0 | suite.bit())
-    }
-
-    /// Reads a byte of the wire; suites that are not known here are left out.
+    /// Reads a byte of the wire; unknown suites are left out.
     pub const fn from_wire(byte: u8) -> Self {
         Self(byte & Self::ALL.0)
     }
@@ -69,81 +55,129 @@ impl Suites {
         self.0
     }
 
-    /// Whether `suite` is in the set.
+    /// Whether the set contains `suite`.
     pub const fn has(self, suite: Suite) -> bool {
         self.0 & suite.bit() != 0
     }
 
-    /// The strongest suite that is in both sets.
-    pub fn strongest(self, other: Self) -> Option<Suite> {
-        let both = Self(self.0 & other.0);
-        [Suite::X25519, Suite::Hmac]
-            .into_iter()
-            .find(|&suite| both.has(suite))
+    /// The strongest suite of the set.
+    pub const fn strongest(self) -> Option<Suite> {
+        if self.has(Suite::HmacSha256) {
+            Some(Suite::HmacSha256)
+        } else {
+            None
+        }
     }
 }
 
-/// What one end asks of the other.
+/// The setting of one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// It does not authenticate, whatever the peer offers.
+    /// It does not authenticate.
     #[default]
     None,
-    /// It authenticates with those that do. Those on the wire between can take the offer out of
-    /// a request: only [`Policy::Required`] keeps anybody out.
+    /// It authenticates with peers that do. An attacker who can change packets can remove the
+    /// offer from a request: only [`Policy::Required`] keeps such an attacker out.
     Optional,
-    /// It talks to nobody else.
+    /// It refuses peers that do not authenticate.
     Required,
 }
 
-impl Policy {
-    /// What the request of a client offers that has these suites, and a key if `has_key`.
+/// The session that a path is for, as the deciding side knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Session {
+    /// The path is the first. On the client: no path of the session is connected, and none was
+    /// ever authenticated.
+    New,
+    /// The session has paths, none of them authenticated.
+    Plain,
+    /// The session was begun by an authenticated path. It stays so until it is closed.
+    Authenticated,
+}
+
+impl Session {
+    /// Checks that a path may be added to the session. The server decides again when it adds the
+    /// path: another path may have begun the session since it accepted this one.
+    ///
+    /// Authenticated paths and others never share a session. Otherwise a stranger who saw its
+    /// UUID on the wire could join it, or begin it before the client that it belongs to.
     ///
     /// # Errors
     ///
-    /// [`AuthError::NoKey`] if it must authenticate and has no key.
-    pub const fn offer(self, suites: Suites, has_key: bool) -> Result<Suites, AuthError> {
-        match (self, has_key) {
+    /// [`AuthError::Mixed`].
+    pub const fn admits(self, authenticated: bool) -> Result<(), AuthError> {
+        match (self, authenticated) {
+            (Self::New, _) | (Self::Plain, false) | (Self::Authenticated, true) => Ok(()),
+            (Self::Plain, true) | (Self::Authenticated, false) => Err(AuthError::Mixed),
+        }
+    }
+}
+
+impl Policy {
+    /// The policy for a path of `session`.
+    const fn within(self, session: Session) -> Result<Self, AuthError> {
+        match (session, self) {
+            (Session::New, _) => Ok(self),
+            (Session::Authenticated, _) => Ok(Self::Required),
+            (Session::Plain, Self::Required) => Err(AuthError::Mixed),
+            (Session::Plain, Self::None | Self::Optional) => Ok(Self::None),
+        }
+    }
+
+    /// The suites that a client offers; it has a key if `has_key`.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthError::NoKey`] or [`AuthError::Mixed`]: the client must not connect.
+    pub fn offer(self, session: Session, has_key: bool) -> Result<Suites, AuthError> {
+        match (self.within(session)?, has_key) {
             (Self::None, _) | (Self::Optional, false) => Ok(Suites::NONE),
             (Self::Required, false) => Err(AuthError::NoKey),
-            (Self::Optional | Self::Required, true) => Ok(suites),
+            (Self::Optional | Self::Required, true) => Ok(Suites::ALL),
         }
     }
 
-    /// What a server that has these suites, and keys if `has_key`, chooses of what a request
-    /// offers; nothing for a client that goes on without.
+    /// The suite that a server chooses from those that a request offers; nothing to go on without
+    /// authentication. The server has keys if `has_keys`.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Required`] or [`AuthError::NoKey`]: the request is to be rejected.
+    /// [`AuthError::Required`], [`AuthError::NoKey`] or [`AuthError::Mixed`]: the server rejects
+    /// the request.
     pub fn choose(
         self,
+        session: Session,
         offered: Suites,
-        suites: Suites,
-        has_key: bool,
+        has_keys: bool,
     ) -> Result<Option<Suite>, AuthError> {
-        let common = suites.strongest(offered);
-        match (self, common) {
+        match (self.within(session)?, offered.strongest()) {
             (Self::None, _) | (Self::Optional, None) => Ok(None),
             (Self::Required, None) => Err(AuthError::Required),
-            (Self::Optional, Some(_)) if !has_key => Ok(None),
-            (Self::Required, Some(_)) if !has_key => Err(AuthError::NoKey),
-            (Self::Optional | Self::Required, Some(suite)) => Ok(Some(suite)),
+            (Self::Optional, Some(_)) if !has_keys => Ok(None),
+            (Self::Required, Some(_)) if !has_keys => Err(AuthError::NoKey),
+            (Self::Optional | Self::Required, chosen) => Ok(chosen),
         }
     }
 
-    /// What a client does whose request offered `offered` and was accepted with suite number
-    /// `chosen`, zero if with none: the suite to authenticate with, nothing to go on without.
+    /// The suite that a client goes on with after it offered `offered` and the server chose number
+    /// `chosen`; nothing to go on without authentication.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Required`] if the server does not authenticate and must, [`AuthError::Suite`]
-    /// for a suite that was not offered.
-    pub fn accepted(self, offered: Suites, chosen: u8) -> Result<Option<Suite>, AuthError> {
-        match (Suite::from_wire(chosen), chosen) {
-            (Some(suite), _) if offered.has(suite) => Ok(Some(suite)),
-            (None, 0) if self == Self::Required => Err(AuthError::Required),
-            (None, 0) => Ok(None),
+    /// [`AuthError::Required`] for a server that does not authenticate and must,
+    /// [`AuthError::Suite`] for a suite that was not offered.
+    pub fn accepted(
+        self,
+        session: Session,
+        offered: Suites,
+        chosen: u8,
+    ) -> Result<Option<Suite>, AuthError> {
+        match Suite::from_wire(chosen) {
+            Some(suite) if offered.has(suite) => Ok(Some(suite)),
+            None if chosen == 0 => match self.within(session)? {
+                Self::Required => Err(AuthError::Required),
+                Self::None | Self::Optional => Ok(None),
+            },
             _ => Err(AuthError::Suite(chosen)),
         }
     }

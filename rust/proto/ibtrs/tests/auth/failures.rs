@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The limit of failures.
+
+use super::*;
+use ibtrs_proto::auth::Failures;
+use proptest::prelude::*;
+
+fn source(n: u16) -> Source {
+    let mut source = [0xfe; 16];
+    source[14..].copy_from_slice(&n.to_be_bytes());
+    source
+}
+
+#[test]
+fn a_source_has_five_failures_and_then_one_every_two_seconds() {
+    let mut failures = Failures::<8>::new();
+    let me = source(1);
+    let mut now = 1000;
+    let mut logged = Vec::new();
+    for _ in 0..FORGIVEN {
+        assert_eq!(failures.wait_ms(&me, now), 0);
+        logged.push(failures.failed(&me, now));
+    }
+    assert_eq!(logged, [true, false, false, false, true]);
+    for _ in 0..3 {
+        assert_eq!(failures.wait_ms(&me, now), FAILURE_MS);
+        assert_eq!(failures.wait_ms(&me, now + FAILURE_MS - 1), 1);
+        now += FAILURE_MS;
+        assert_eq!(failures.wait_ms(&me, now), 0);
+        failures.failed(&me, now);
+    }
+    // All is forgotten in the end.
+    now += FORGIVEN * FAILURE_MS;
+    for _ in 0..FORGIVEN {
+        assert_eq!(failures.wait_ms(&me, now), 0);
+        failures.failed(&me, now);
+    }
+}
+
+#[test]
+fn failures_that_were_under_way_count_once_more_at_most() {
+    let mut failures = Failures::<8>::new();
+    let logged = (0..1000).filter(|_| failures.failed(&source(1), 5)).count();
+    assert_eq!(logged, 2);
+    assert_eq!(failures.wait_ms(&source(1), 5), 2 * FAILURE_MS);
+}
+
+#[test]
+fn success_ends_the_wait() {
+    let mut failures = Failures::<8>::default();
+    for _ in 0..FORGIVEN {
+        failures.failed(&source(1), 0);
+        failures.failed(&source(2), 0);
+    }
+    failures.succeeded(&source(1));
+    assert_eq!(failures.wait_ms(&source(1), 0), 0);
+    assert_eq!(failures.wait_ms(&source(2), 0), FAILURE_MS);
+}
+
+#[test]
+fn the_worst_are_remembered() {
+    let mut failures = Failures::<8>::new();
+    for _ in 0..FORGIVEN {
+        failures.failed(&source(1), 0);
+    }
+    // Many others fail once.
+    for n in 2..10_000 {
+        failures.failed(&source(n), 1);
+        assert_eq!(failures.wait_ms(&source(n), 1), 0);
+    }
+    assert_eq!(failures.wait_ms(&source(1), 1), FAILURE_MS - 1);
+}
+
+proptest! {
+    /// Whatever others do, a source that never fails never waits.
+    #[test]
+    fn honest_sources_never_wait(
+        steps in prop::collection::vec((1u16..40, 0u64..3000, any::<bool>()), 1..300),
+    ) {
+        let mut failures = Failures::<16>::new();
+        let mut now = 0;
+        for (who, later, success) in steps {
+            now += later;
+            match success {
+                false => { failures.failed(&source(who), now); }
+                true => failures.succeeded(&source(who)),
+            }
+            prop_assert_eq!(failures.wait_ms(&source(0), now), 0);
+        }
+    }
+
+    /// However a source spaces them, and whatever as many others do as the table has entries
+    /// for, it fails no more often than the limit says.
+    #[test]
+    fn no_source_exceeds_its_limit(
+        steps in prop::collection::vec((0u16..16, 0u64..1500), 1..400),
+    ) {
+        let mut failures = Failures::<16>::new();
+        let (mut now, mut tries) = (0, [0; 16]);
+        for (who, later) in steps {
+            now += later;
+            if failures.wait_ms(&source(who), now) == 0 {
+                failures.failed(&source(who), now);
+                tries[usize::from(who)] += 1;
+            }
+            let most = FORGIVEN + now / FAILURE_MS;
+            prop_assert!(tries.iter().all(|&n| n <= most));
+        }
+    }
+}

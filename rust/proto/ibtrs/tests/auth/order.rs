@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages at any time and in any order.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What a driver may do with a server's side.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    GoodAuth1,
+    BadAuth1,
+    Auth2,
+    Info,
+    Further,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        Just(Op::GoodAuth1),
+        Just(Op::BadAuth1),
+        Just(Op::Auth2),
+        Just(Op::Info),
+        Just(Op::Further),
+    ]
+}
+
+/// A server that waits for AUTH1, the client's AUTH1, and its request for a further connection.
+fn waiting() -> (ServerAuth, Run) {
+    let run = honest();
+    let request: Message = run.wire[0].clone().try_into().unwrap();
+    let mut acceptance = plain_acceptance().encode();
+    let policy = (Policy::Required, Session::New);
+    let server = ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE);
+    (server.unwrap(), run)
+}
+
+fn find(_: &KeyId, _: SessionName<'_>) -> Option<Key> {
+    Some(Key::new(KEY))
+}
+
+proptest! {
+    #[test]
+    fn a_server_lets_nobody_in_early(ops in prop::collection::vec(op(), 1..12)) {
+        let (mut server, run) = waiting();
+        let (mut proved, mut failed) = (false, false);
+        for op in ops {
+            match op {
+                Op::GoodAuth1 | Op::BadAuth1 | Op::Auth2 => {
+                    let mut bytes = run.wire[2].clone();
+                    match op {
+                        Op::BadAuth1 => bytes[300] ^= 1,
+                        Op::Auth2 => bytes.clone_from(&run.wire[3]),
+                        _ => {}
+                    }
+                    let good = matches!(op, Op::GoodAuth1) && !proved && !failed;
+                    let took = server.auth1(&Library, &bytes, find, SERVER_NONCE);
+                    prop_assert_eq!(took.is_ok(), good);
+                    // A second AUTH1 ends an authenticated path as well.
+                    (proved, failed) = (good, !good);
+                }
+                Op::Info => prop_assert_eq!(server.introduced(name()).is_ok(), proved),
+                Op::Further => {
+                    let request = further(run.client(), 1);
+                    prop_assert_eq!(server.owns(&Library, &request), proved);
+                    let by_uuid = plain_request(1, SIDES.epoch).encode();
+                    prop_assert!(!server.owns(&Library, &by_uuid));
+                }
+            }
+            prop_assert_eq!(server.is_authenticated(), proved);
+            prop_assert_eq!(server.key_id().is_some(), proved);
+        }
+    }
+}
+
+#[test]
+fn a_client_sends_nothing_early() {
+    let order = Err(AuthError::Order);
+    let mut request = plain_request(0, SIDES.epoch).encode();
+    let policy = (Policy::Required, Session::New);
+    let mut client = ClientAuth::request(policy.0, policy.1, true, &mut request).unwrap();
+    let mut acceptance = plain_acceptance().encode();
+    let mut server =
+        ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
+    let idle = |client: &ClientAuth| {
+        let mut further = plain_request(1, SIDES.epoch).encode();
+        assert_eq!(client.further_request(&Library, &mut further), order);
+        assert_eq!(further, plain_request(1, SIDES.epoch).encode());
+        assert_eq!(
+            client.further_accepted(&Library, &further, &acceptance),
+            order
+        );
+        assert_eq!(client.may_introduce(), order);
+        assert!(!client.is_authenticated());
+    };
+    idle(&client);
+    let me = || Some(identity(KEY));
+    let sent = client.accepted(&Library, &acceptance, me(), CLIENT_NONCE);
+    let Ok(Next::Send(auth1)) = sent else {
+        panic!("{sent:?}");
+    };
+    idle(&client);
+    let auth2 = server.auth1(&Library, &auth1, find, SERVER_NONCE).unwrap();
+    client.auth2(&Library, &auth2).unwrap();
+    assert!(client.is_authenticated());
+    // The same again ends it.
+    assert_eq!(client.auth2(&Library, &auth2), order);
+    idle(&client);
+    assert_eq!(
+        client.accepted(&Library, &acceptance, me(), CLIENT_NONCE),
+        Err(AuthError::Order)
+    );
+    assert_eq!(client.auth2(&Library, &auth2), order);
+}
+
+#[test]
+fn auth2_before_the_acceptance() {
+    let run = honest();
+    let mut request = plain_request(0, SIDES.epoch).encode();
+    let mut client =
+        ClientAuth::request(Policy::Required, Session::New, true, &mut request).unwrap();
+    let order = Err(AuthError::Order);
+    assert_eq!(client.auth2(&Library, &run.wire[3]), order);
+    let acceptance: Message = run.wire[1].clone().try_into().unwrap();
+    let late = client.accepted(&Library, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
+    assert_eq!(late, Err(AuthError::Order));
+}
+
+#[test]
+fn a_plain_path_takes_no_auth1() {
+    let request = plain_request(0, 7).encode();
+    let mut acceptance = plain_acceptance().encode();
+    let policy = (Policy::Optional, Session::New);
+    let mut server =
+        ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
+    let took = server.auth1(&Library, &honest().wire[2], find, SERVER_NONCE);
+    assert_eq!(took, Err(AuthError::Order));
+    assert_eq!(server.introduced(name()), Err(AuthError::Order));
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who authenticates, and the wire of those who do not.
+
+use super::*;
+use ibtrs_proto::errno::Errno;
+use ibtrs_proto::handshake::{reject_decode, reject_encode};
+use Policy::{None as No, Optional, Required};
+use Session::{Authenticated, New, Plain};
+
+const POLICIES: [Policy; 3] = [No, Optional, Required];
+const SESSIONS: [Session; 3] = [New, Plain, Authenticated];
+
+/// The client's whole table: policy, session, has a key, what it offers.
+#[test]
+fn clients_offer() {
+    let (none, all) = (Ok(Suites::NONE), Ok(Suites::ALL));
+    let (no_key, mixed) = (Err(AuthError::NoKey), Err(AuthError::Mixed));
+    for (policy, session, without, with) in [
+        (No, New, none, none),
+        (No, Plain, none, none),
+        (No, Authenticated, no_key, all),
+        (Optional, New, none, all),
+        (Optional, Plain, none, none),
+        (Optional, Authenticated, no_key, all),
+        (Required, New, no_key, all),
+        (Required, Plain, mixed, mixed),
+        (Required, Authenticated, no_key, all),
+    ] {
+        assert_eq!(policy.offer(session, false), without);
+        assert_eq!(policy.offer(session, true), with);
+    }
+}
+
+/// The server's: what it chooses without and with an offer, each without and with keys.
+#[test]
+fn servers_choose() {
+    let (none, hmac) = (Ok(None), Ok(Some(Suite::HmacSha256)));
+    let (required, no_key) = (Err(AuthError::Required), Err(AuthError::NoKey));
+    let mixed = Err(AuthError::Mixed);
+    for (policy, session, silent, keyless, chosen) in [
+        (No, New, none, none, none),
+        (No, Plain, none, none, none),
+        (No, Authenticated, required, no_key, hmac),
+        (Optional, New, none, none, hmac),
+        (Optional, Plain, none, none, none),
+        (Optional, Authenticated, required, no_key, hmac),
+        (Required, New, required, no_key, hmac),
+        (Required, Plain, mixed, mixed, mixed),
+        (Required, Authenticated, required, no_key, hmac),
+    ] {
+        for has_keys in [false, true] {
+            assert_eq!(policy.choose(session, Suites::NONE, has_keys), silent);
+        }
+        assert_eq!(policy.choose(session, Suites::ALL, false), keyless);
+        assert_eq!(policy.choose(session, Suites::ALL, true), chosen);
+    }
+}
+
+#[test]
+fn clients_take_what_they_offered() {
+    let hmac = Ok(Some(Suite::HmacSha256));
+    for policy in POLICIES {
+        for session in SESSIONS {
+            assert_eq!(policy.accepted(session, Suites::ALL, 1), hmac);
+            for number in 1..=255 {
+                let refused = Err(AuthError::Suite(number));
+                assert_eq!(policy.accepted(session, Suites::NONE, number), refused);
+                if number != 1 {
+                    // Suite 2 among them, which is reserved.
+                    assert_eq!(policy.accepted(session, Suites::ALL, number), refused);
+                }
+            }
+        }
+        assert_eq!(
+            policy.accepted(Authenticated, Suites::ALL, 0),
+            Err(AuthError::Required)
+        );
+    }
+    assert_eq!(No.accepted(New, Suites::NONE, 0), Ok(None));
+    assert_eq!(Optional.accepted(New, Suites::ALL, 0), Ok(None));
+    assert_eq!(
+        Required.accepted(New, Suites::ALL, 0),
+        Err(AuthError::Required)
+    );
+}
+
+#[test]
+fn suites_to_come_are_none() {
+    assert_eq!(Suites::from_wire(0xff), Suites::ALL);
+    assert_eq!(Suites::from_wire(0xfe), Suites::NONE);
+    assert_eq!(Suites::ALL.wire(), 1);
+    assert_eq!(Suite::from_wire(2), None);
+    assert_eq!(Suite::from_wire(1).map(Suite::wire), Some(1));
+    assert_eq!(Suites::NONE.strongest(), None);
+}
+
+#[test]
+fn sessions_are_of_one_kind() {
+    let mixed = Err(AuthError::Mixed);
+    for (session, plain, proved) in [
+        (New, Ok(()), Ok(())),
+        (Plain, Ok(()), mixed),
+        (Authenticated, mixed, Ok(())),
+    ] {
+        assert_eq!(session.admits(false), plain);
+        assert_eq!(session.admits(true), proved);
+    }
+}
+
+/// If one side does not authenticate, no byte differs from today's.
+#[test]
+fn nothing_changes_for_those_who_do_not_authenticate() {
+    for (client, server) in [(No, No), (No, Optional), (Optional, No)] {
+        let run = run(
+            Sides {
+                client,
+                server,
+                ..SIDES
+            },
+            |_, _| {},
+        );
+        assert_eq!(run.are_authenticated(), (false, false));
+        let mut request = plain_request(0, SIDES.epoch).encode();
+        request[47] = if client == No { 0 } else { 1 };
+        assert_eq!(run.wire[0], request);
+        assert_eq!(run.wire[1], plain_acceptance().encode());
+        assert_eq!(run.wire[2..], [vec![], vec![]]);
+        // Nor in its further connections.
+        let request = further(run.client(), 1);
+        assert_eq!(request, plain_request(1, SIDES.epoch).encode());
+        assert!(run.server().owns(&Library, &request));
+        let mut acceptance = plain_acceptance().encode();
+        run.server()
+            .further_accept(&Library, &request, &mut acceptance);
+        assert_eq!(acceptance, plain_acceptance().encode());
+        let client = run.client();
+        assert_eq!(
+            client.further_accepted(&Library, &request, &acceptance),
+            Ok(())
+        );
+        assert_eq!(client.may_introduce(), Ok(()));
+        assert_eq!(run.server().introduced(name()), Ok(()));
+        assert_eq!(run.server().key_id(), None);
+    }
+}
+
+/// Mainline's messages have no extensions: whatever their reserved bytes hold is no offer.
+#[test]
+fn mainline_never_authenticates() {
+    let mut request = ConnReq {
+        ext: None,
+        ..plain_request(0, 1)
+    }
+    .encode();
+    let mut acceptance = ConnRsp {
+        ext: None,
+        ..plain_acceptance()
+    }
+    .encode();
+    for filler in [0, 0xff] {
+        request[46..].fill(filler);
+        acceptance[21..].fill(filler);
+        assert_eq!(offered(&request), Suites::NONE);
+        assert_eq!(chosen(&acceptance), 0);
+        let before = acceptance;
+        let accept = |policy, acceptance: &mut Message| {
+            ServerAuth::accept((policy, New), true, &request, acceptance, ACCEPT_NONCE)
+        };
+        assert!(accept(Optional, &mut acceptance).is_ok());
+        assert_eq!(
+            accept(Required, &mut acceptance).unwrap_err(),
+            AuthError::Required
+        );
+        assert_eq!(acceptance, before);
+    }
+    // A server of mainline ignores the offer.
+    let mut request = plain_request(0, 1).encode();
+    let mut client = ClientAuth::request(Required, New, true, &mut request).unwrap();
+    let refused = client.accepted(&Library, &before_extensions(), None, CLIENT_NONCE);
+    assert_eq!(refused, Err(AuthError::Required));
+    assert_eq!(client.may_introduce(), Err(AuthError::Order));
+}
+
+fn before_extensions() -> Message {
+    ConnRsp {
+        ext: None,
+        ..plain_acceptance()
+    }
+    .encode()
+}
+
+#[test]
+fn only_connection_0_offers() {
+    let mut request = plain_request(1, 7).encode();
+    put_offer(&mut request, Suites::ALL);
+    assert_eq!(offered(&request), Suites::NONE);
+    let mut request = plain_request(0, 7).encode();
+    assert_eq!(offered(&request), Suites::NONE);
+    put_offer(&mut request, Suites::ALL);
+    assert_eq!(offered(&request), Suites::ALL);
+    // Not even with a reserved suite alone.
+    request[47] = 2;
+    assert_eq!(offered(&request), Suites::NONE);
+}
+
+#[test]
+fn a_key_that_was_unloaded_meanwhile() {
+    let mut request = plain_request(0, 7).encode();
+    let mut client = ClientAuth::request(Optional, New, true, &mut request).unwrap();
+    let mut acceptance = plain_acceptance().encode();
+    put_choice(&mut acceptance, Suite::HmacSha256, &ACCEPT_NONCE);
+    let refused = client.accepted(&Library, &acceptance, None, CLIENT_NONCE);
+    assert_eq!(refused, Err(AuthError::NoKey));
+}
+
+#[test]
+fn refusals_travel() {
+    for error in [AuthError::Required, AuthError::NoKey, AuthError::Mixed] {
+        assert_eq!(reject_decode(&reject_encode(error.errno())), error.errno());
+        assert!(!error.as_str().is_empty());
+    }
+    assert_eq!(AuthError::Required.errno(), Errno::EKEYREJECTED);
+    assert_eq!(AuthError::NoKey.errno(), Errno::ENOKEY);
+    assert_eq!(AuthError::Proof.errno(), Errno::EKEYREJECTED);
+    assert_eq!(AuthError::Type(9).errno(), Errno::EPROTO);
+}
