@@ -52,7 +52,7 @@ def stage(folder: Path) -> None:
         (folder / page.name).write_text(text + contents(text) if page.name == "index.md" else text)
     if (source / "pictures").is_dir():
         shutil.copytree(source / "pictures", folder / "pictures")
-    for file in source.glob("*.json"):
+    for file in [*source.glob("*.json"), *source.glob("*.vp")]:
         shutil.copy(file, folder)
     entries = folder / "ABI/testing"
     entries.mkdir(parents=True)
