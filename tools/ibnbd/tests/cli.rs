@@ -863,7 +863,7 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
     tree.usual_client();
     let text =
         "[[session]]\nname = 's'\nservers = ['10.0.1.1']\n[[session.disk]]\ndevice = 'disk1'\n";
-    tree.file("/etc/ibtrs/client.toml", &format!("{text}access = 'ro'\n"));
+    tree.file("/etc/ibtrs/client.toml", format!("{text}access = 'ro'\n"));
     let words = ["apply", "--until-done"];
     let manager = Manager::new();
     let mut service = manager.start(&tree, &words);
