@@ -98,6 +98,7 @@ fn request(epoch: u8) -> Message {
             same_key: true,
             durable: true,
             more_answers: true,
+            inv_answers: false,
         }),
     }
     .encode()

@@ -76,6 +76,7 @@ fn plain_request(cid: u16, epoch: u32) -> ConnReq {
             same_key: true,
             durable: true,
             more_answers: true,
+            inv_answers: false,
         }),
     }
 }
