@@ -10,9 +10,9 @@
 //! [`ibtrs_proto::fsm::client_path`] and run in work items; submitters never wait
 //! for them.
 //!
-//! | Module | What for |
+//! | Module | Purpose |
 //! |---|---|
-//! | [`session`] | the interface, the list of paths |
+//! | [`session`] | the interface; the path list |
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
@@ -20,7 +20,7 @@
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
 //! | [`timeout`] | request timeouts |
 //! | [`poll`] | polled connections |
-//! | [`Settings`], [`stats`], [`text`], [`sysfs`] | for the operator |
+//! | [`Settings`], [`stats`], [`text`], [`sysfs`] | settings, statistics and sysfs |
 //!
 //! # Work queues
 //!

@@ -7,9 +7,9 @@
 //! All disks of a session share its tags, and a tag is the number of the
 //! server's chunk, so a request needs no other permit: see [`queue`].
 //!
-//! | Module | What for |
+//! | Module | Purpose |
 //! |---|---|
-//! | [`control`] | the files of the class, mapping a disk |
+//! | [`control`] | attributes of the class, mapping of disks |
 //! | [`registry`] | all sessions and mappings |
 //! | [`session`] | what the disks of a session share |
 //! | [`events`] | session events |
@@ -17,9 +17,11 @@
 //! | [`background`] | work that continues after the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
-//! | [`by_tag`] | a value for each tag |
-//! | [`timeouts`] | request timeouts | //! | [`write_cache`] | what the server's write cache may
-//! lose | | [`fair_share`] | fair shares of a session that several disks use |
+//! | [`by_tag`] | one value for each tag |
+//! | [`timeouts`] | request timeouts |
+//! | [`write_cache`] | unflushed writes and losses of the server's write cache |
+//! | [`fair_share`] | fair shares of a session that several disks use |
+//! | [`latencies`] | latency histograms of a disk |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the disks that are left are unmapped by force;

@@ -2,13 +2,15 @@
 
 //! Code that the client and the server of IBTRS share at run time.
 //!
-//! - The registration with the RDMA core that every device comes from.
+//! - [`Client`], which registers with the RDMA core and receives every RDMA device.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
-//! - [`trace`], the trace events. - [`imm::send_imm`], for messages that
-//!   consist of an immediate only.
-//! - Small conversions between the protocol's types and the kernel's.
+//! - [`trace`], the trace events.
+//! - [`imm::send_imm`], which sends a message that consists of an immediate only.
+//! - [`convert`], conversions between types of the protocol and of the kernel.
+//! - [`stats`], statistics that paths of both sides keep.
+//! - [`steps`], actions of state changes, queued for a work item.
 //!
-//! The module also carries the crates below it: `kx`, `rdma` and the protocol.
+//! The module also contains the crates below it: `kx`, `rdma`, `ibtrs_proto` and `ibnbd_proto`.
 
 #![deny(unsafe_code)]
 

@@ -2,22 +2,24 @@
 
 //! The IBNBD block device without I/O: wire format and decisions.
 //!
-//! The wire format is that of RNBD 2.2 (protocol 1.11). Everything here is a pure function or a
-//! plain value: nothing allocates, sleeps, locks, logs or panics, so every item may be used in
-//! any context.
+//! The wire format is that of RNBD 2.2, specified in Documentation/protocol.md. Everything here is a
+//! pure function or a plain value: nothing allocates, sleeps, locks, logs or panics, so every item
+//! may be used in any context.
 //!
-//! | module | what it holds |
+//! | Module | Contents |
 //! |---|---|
 //! | [`msg`] | messages between client and server |
-//! | [`access`] | access modes and who may open how |
+//! | [`access`] | access modes, and the rules for opening an export |
+//! | [`dispatch`] | dispatch of a disk's requests: sent, queued or failed |
 //! | [`identity`] | whether a disk is the same as before |
-//! | [`io_check`] | what the server checks before it submits |
-//! | [`latency`] | how long the requests of a disk take |
-//! | [`path`] | which device a name stands for on the server |
-//! | [`map_opts`] | what users write to map and unmap |
-//! | [`prio`] | which I/O priority a client's request gets |
+//! | [`io_check`] | the server's checks before it submits a request |
+//! | [`latency`] | latency histograms of a disk |
+//! | [`path`] | device names on the server |
+//! | [`map_opts`] | options of mapping and unmapping a device |
+//! | [`prio`] | I/O priority of a client's request |
 //! | [`state`] | states of a client's device |
-//! | [`window`] | how many requests of a disk are under way at once |
+//! | [`unflushed`] | unflushed writes, and losses of the server's write cache |
+//! | [`window`] | limit of a disk's in-flight requests while other disks are in use |
 //!
 //! Sectors are 512 bytes everywhere.
 

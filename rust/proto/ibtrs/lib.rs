@@ -6,31 +6,34 @@
 //! nothing allocates, sleeps, locks, logs or panics, so every item may be used in any context.
 //! The same sources are compiled by Kbuild into the kernel and by cargo on the host.
 //!
-//! | module | what it holds |
+//! | Module | Contents |
 //! |---|---|
 //! | [`consts`] | numbers of the protocol |
-//! | [`errno`] | Linux error numbers and how they travel |
+//! | [`errno`] | Linux error numbers and their encodings on the wire |
 //! | [`imm`] | the 32-bit immediate |
+//! | [`bytes`] | little-endian fields in byte slices |
 //! | [`handshake`] | private data of the connection manager |
 //! | `auth` | proof of a shared key; on the host only, until the drivers use it |
 //! | [`msg`] | messages after the handshake, request headers |
-//! | [`layout`] | where a request stands in its chunk |
-//! | [`limits`] | what a server may be configured to |
-//! | [`join`] | which path of the server a connection belongs to |
-//! | [`quota`] | how much a server lets itself in for |
-//! | [`name`], [`addr`], [`opts`], [`text`] | what users write |
+//! | [`layout`] | layout of a request in its chunk |
+//! | [`limits`] | limits of the server's configuration |
+//! | [`join`] | the path of an incoming connection |
+//! | [`quota`] | the server's limits on memory and connections |
+//! | [`setup`] | time limit for setting up a path |
+//! | [`name`], [`addr`], [`opts`], [`text`] | parsers of names, addresses, options and values |
 //! | [`fsm`] | path state machines of client and server |
-//! | [`mp`] | which path a request takes |
-//! | [`failover`] | what a client does when paths come and go |
-//! | [`owner`], [`serving`] | which path of a server's session has a chunk in service, and how requests get there |
-//! | [`keys`] | when the peer can no longer use the key of a request |
-//! | [`hb`], [`backoff`], [`permit`] | heartbeat, reconnect delays, shares of the queue |
-//! | [`quota`], [`setup`] | what a server lets itself in for, and how long a set-up may take |
-//! | [`settings`] | numbers that an operator sets |
-//! | [`stats`] | what the files of statistics say |
+//! | [`mp`] | path selection |
+//! | [`failover`] | requests of the client when paths come and go |
+//! | [`chunk_owner`] | the path that has a chunk in service |
+//! | [`serving`] | how requests get into service, in the order that [`chunk_owner`] prescribes |
+//! | [`keys`] | invalidation of a request's key |
+//! | [`hb`], [`backoff`] | heartbeat, reconnect delays |
+//! | [`permit`] | split of the queue depth between I/O and administrative messages |
+//! | [`settings`] | settings of a session |
+//! | [`stats`] | statistics and their texts |
 //!
 //! All multi-byte fields are little-endian on the wire unless an item says otherwise.
-//! "protocol" in the documentation means Documentation/protocol.
+//! Wire formats are specified in Documentation/protocol.md.
 
 #![cfg_attr(not(CONFIG_RUST), no_std)]
 #![forbid(unsafe_code)]

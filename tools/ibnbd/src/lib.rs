@@ -7,7 +7,7 @@
 //! listing of a folder and the reading of its files is left out; what cannot be read or makes
 //! no sense is told as a [`Note`] beside the rest.
 //!
-//! | module | what it holds |
+//! | Module | Contents |
 //! |---|---|
 //! | [`root`] | files below a root: reading, listing, writing |
 //! | [`family`] | where our modules and the kernel's own have their files |

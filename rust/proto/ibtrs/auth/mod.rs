@@ -28,7 +28,7 @@
 //! The proofs do not protect what follows: an authenticated connection has no integrity or secrecy
 //! of its own.
 //!
-//! | file | what it holds |
+//! | File | Contents |
 //! |---|---|
 //! | `key` | keys, their ids and their text form |
 //! | `policy` | whether a path authenticates, and by which suite |
