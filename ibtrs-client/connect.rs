@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connects a path (protocol 2.2).
+//! Connects a path (Documentation/protocol.md, "Connecting").
 //!
 //! The service connection comes first: on it, the server announces its queue depth.
 //! The other connections are then set up together, each step for all of them
@@ -370,7 +370,7 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Est
     start(attempt, pd, wire, slots)
 }
 
-/// Whether the server may make a session for a connection (protocol 2.2).
+/// Whether the server may make a session for a connection.
 ///
 /// A server in C can create two sessions for two paths that ask at once, so they ask one at a time.
 /// A path that gets no answer does not make the others wait for long.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Accepts or rejects connection requests (protocol 2.3).
+//! Accepts or rejects connection requests (Documentation/protocol.md, "Connecting").
 
 use crate::{
     con::{

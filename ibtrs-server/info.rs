@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The INFO request, which completes a path, and its response (protocol 2.4).
+//! The INFO request, which completes a path, and its response
+//! (Documentation/protocol.md, "INFO exchange").
 
 use crate::{
     chunk::ChunkSlot,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sends the responses to requests (protocol 1.10).
+//! Sends the responses to requests (Documentation/protocol.md, "Answers").
 
 use core::mem::take;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Access modes, exclusive use, and the rules for opening an export (protocol 6.2).
+//! Access modes, exclusive use, and the rules for opening an export.
 
 use core::fmt;
 

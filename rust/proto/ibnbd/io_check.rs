@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The server's checks before it submits a request (protocol 6.3, hazards 7, 8, 37).
+//! The server's checks before it submits a request.
 
 use ibtrs_proto::msg::Direction;
 use ibtrs_proto::Errno;

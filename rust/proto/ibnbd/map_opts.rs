@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Options of mapping and unmapping a device (protocol 7.3).
+//! Options of mapping and unmapping a device.
 
 use core::fmt;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device names on the server (protocol 6.2).
+//! Device names on the server.
 //!
 //! The server looks below its search path only. `%SESSNAME%` in the search path stands for the
 //! client's session, so that each client can have a folder of its own.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! States of a client's device (protocol 6.5, 7.3).
+//! States of a client's device.
 
 use ibtrs_proto::Errno;
 

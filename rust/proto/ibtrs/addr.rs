@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses of paths as users write them: `[src{,|@}]dst` (protocol 7.1).
+//! Addresses of paths as users write them: `[src{,|@}]dst`.
 //!
 //! An address is `ip:` and an IPv4 or IPv6 address, or `gid:` and a GID in the form of an IPv6
 //! address. A link-local IPv6 address may have a scope: `ip:fe80::1%eth0`. The port is no part

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Back-off between reconnects, and their number (protocol 5.3).
+//! Back-off between connection attempts, and their limit.
 
 use crate::text::{self, TextError};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Constants of the protocol (protocol 1.1).
+//! Constants of the protocol (Documentation/protocol.md, "Limits and numbers").
 
 /// Magic number of the connection messages.
 pub const MAGIC: u16 = 0x1BBD;

@@ -109,7 +109,7 @@ errnos! {
 }
 
 impl Errno {
-    /// Largest magnitude the response immediate can carry (9 bits, protocol 1.2).
+    /// Largest magnitude that the immediate of a response can carry: 9 bits.
     pub const MAX_IMM: u16 = 511;
 
     /// The positive magnitude.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Private data of the connection manager's messages (protocol 1.3, 1.4).
+//! Private data of the connection manager's messages
+//! (Documentation/protocol.md, "Connecting").
 
 use crate::bytes::{message, Reader};
 use crate::consts::*;
@@ -174,7 +175,8 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// As step 1 of protocol 2.3; the request is to be rejected with the error's errno.
+    /// The private data is too short, or a field has a forbidden value. The caller rejects the
+    /// connection request with the error's errno.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
         let head = bytes.get(..CONN_REQ_LEN).ok_or(HandshakeError::Short)?;
         Self::fields(head).ok_or(HandshakeError::Short)?

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Heartbeat accounting (protocol 4).
+//! Heartbeat accounting (Documentation/protocol.md, "Heartbeat").
 //!
 //! Times come from one monotonic clock in any one unit; latencies have the same unit. Receptions on
 //! the I/O path need not touch this value: the caller may collect them in a per-CPU flag and call

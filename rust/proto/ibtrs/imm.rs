@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The 32-bit immediate of an RDMA write or send (protocol 1.2).
+//! The 32-bit immediate of an RDMA write or send (Documentation/protocol.md, "Immediates").
 //!
 //! Values here are in host order. On the wire the immediate is big-endian: the caller converts.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Finds the path of an incoming connection (server, protocol 2.3, steps 4 to 7).
+//! Finds the path of an incoming connection (server; Documentation/protocol.md, "Connecting").
 //!
 //! Connections are decided one after the other, so two connections never create the same path
 //! twice.

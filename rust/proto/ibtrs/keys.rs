@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When the peer can no longer use the key that a request gave it (protocol 1.10).
+//! Invalidation of a request's key, after which the peer can no longer use it
+//! (Documentation/protocol.md, "Keys").
 //!
 //! As long as the key of a read is valid, the server can write to the memory of the read. So the
 //! read ends only when the client's own device vouches that the key is invalid: by the completion

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Layout of a request in its chunk (protocol 1.9).
+//! Layout of a request in its chunk (Documentation/protocol.md, "Requests").
 //!
 //! ```text
 //! 0          data_len      data_len+usr_len

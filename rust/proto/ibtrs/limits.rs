@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits of the server's configuration, and the values that a client derives (protocol 8).
+//! Limits of the server's configuration, and the values that a client derives
+//! (Documentation/protocol.md, "Limits and numbers").
 
 use crate::consts::{MAX_HDR_SIZE, MIN_CHUNK_SIZE};
 use crate::errno::Errno;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Path selection (protocol 5.4).
+//! Path selection.
 
 use crate::errno::Errno;
 use crate::text;

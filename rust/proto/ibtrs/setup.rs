@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Time limit for setting up a path (server, protocol 2.3).
+//! Time limit for setting up a path (server).
 //!
 //! The server accepts connections one after the other, which costs it a queue pair each. When many
-//! clients come back at once, after the server was restarted, their requests wait in line for
-//! longer than any limit. If that time counted, the server would close path after path before its
-//! last connection is accepted, the clients would begin again, and no path would ever be complete.
-//! So only the client's time counts: from the accept of all connections that came, until the
-//! client's next request comes.
+//! clients come back at once, after the server was restarted, their requests wait for longer than
+//! any limit. If that time counted, the server would close path after path before it accepts the
+//! last connection, the clients would begin again, and no path would ever be complete. So only the
+//! client's time counts: from the moment when the server has accepted all connections that came,
+//! until the client's next request comes.
 
 use crate::consts::ZOMBIE_TIMEOUT_MS;
 

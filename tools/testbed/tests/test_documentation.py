@@ -93,6 +93,14 @@ def missing_tests(text: str) -> list[str]:
     return lost
 
 
+def missing_sections(text: str) -> list[str]:
+    """Sections of a page that a comment cites, such as `protocol.md, "Answers"`, which the page does not have."""
+    text = re.sub(r"\n\s*(//[/!]?|#)\s*", " ", text)
+    cited = re.findall(r'Documentation/([\w.]+\.md), "([^"]+)"', text)
+    return [f"{page}: {section}" for page, section in cited
+            if not re.search(rf"(?m)^#+ {re.escape(section)}$", (TOP / "Documentation" / page).read_text())]
+
+
 def dead_links(page: Path) -> list[str]:
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -112,6 +120,11 @@ def test_what_a_page_names_is_there(page):
         # Its last column has names that are gone.
         text = re.sub(r"\|[^|\n]*\|$", "|", text, flags=re.M)
     assert (missing_files(text), missing_code(text), missing_tests(text), dead_links(page)) == ([], [], [], [])
+
+
+def test_sections_that_the_sources_cite_are_there():
+    assert any("Documentation/protocol.md, \"" in text for text in sources())
+    assert [lost for text in sources() for lost in missing_sections(text)] == []
 
 
 def test_the_index_has_every_page():
@@ -137,5 +150,7 @@ def test_what_is_gone_is_found():
     assert missing_code("`Session::submit` [`kx::sync::Nonesuch`] `Session::nonesuch` `kx::sync::PercpuArc`") == [
         "kx::sync::Nonesuch", "Session::nonesuch"]
     assert missing_tests("`wire.rs::open_golden` `wire.rs::nonesuch` `hostile_client::test_attacks`") == ["wire.rs::nonesuch"]
+    assert missing_sections('//! x (Documentation/protocol.md, "Answers";\n//! Documentation/protocol.md,\n//! "None").') == [
+        "protocol.md: None"]
     assert spans("`one`\n\n    `two`\n") == ["one"]
     assert "debians-own-kernel" in anchors(TOP / "Documentation/testing.md")

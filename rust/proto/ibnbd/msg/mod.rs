@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages of the block device (protocol 1.11).
+//! Messages of the block device (Documentation/protocol.md, "Block device messages").
 //!
 //! The client's messages are the user headers of transport requests; the server's are the data
 //! of answers to reads. Each begins with its type (16 bits) and 16 bits of padding. All padding

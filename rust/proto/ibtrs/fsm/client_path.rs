@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path of the client (protocol 5.1).
+//! State machine of a path of the client.
 //!
 //! ```text
 //!            +------------------- RECONNECTING <-----------+
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// The text of the attribute `state` (protocol 7.1).
+    /// The text of the attribute `state`.
     pub const fn sysfs_str(&self) -> &'static str {
         match self {
             State::Connected => "connected",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Path state machines of both sides (protocol 5.1, 5.2).
+//! Path state machines of both sides.
 //!
 //! Each is one total function `step(state, event)`, which returns the next state, the actions of
 //! the caller, and whether the event was accepted. Every state has a row for every event; an event

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path of the server (protocol 5.2, 2.3).
+//! State machine of a path of the server.
 //!
 //! ```text
 //! CONNECTING --> CONNECTED --> CLOSING --> CLOSED

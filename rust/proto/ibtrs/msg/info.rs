@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! INFO_REQ and INFO_RSP: session name one way, chunk addresses the other (protocol 1.5, 1.6).
+//! INFO_REQ carries the session name, INFO_RSP the addresses of the chunks
+//! (Documentation/protocol.md, "INFO exchange").
 
 use super::{MsgError, SgDesc, TYPE_INFO_REQ, TYPE_INFO_RSP};
 use crate::bytes::{message, Reader, Writer};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages after the handshake (protocol 1.5 to 1.8).
+//! Messages after the handshake.
 //!
 //! - [`InfoReq`] and [`InfoRsp`] are exchanged once per path, on connection 0;
 //! - [`RkeyRsp`] is the body of a response that carries a new key;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Request headers, the last bytes of a request in its chunk (protocol 1.8).
+//! Request headers, the last bytes of a request in its chunk
+//! (Documentation/protocol.md, "Requests").
 
 use super::{SgDesc, TYPE_READ, TYPE_WRITE};
 use crate::bytes::{message, Writer};

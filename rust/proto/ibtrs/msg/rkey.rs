@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RKEY_RSP: a response that carries the chunk's next key (protocol 1.7).
+//! RKEY_RSP: a response that carries the chunk's next key (Documentation/protocol.md, "Keys").
 
 use super::{MsgError, TYPE_RKEY_RSP};
 use crate::bytes::{message, Reader};

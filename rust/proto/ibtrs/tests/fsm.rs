@@ -77,7 +77,7 @@ fn users_get_an_answer() {
     assert_eq!(answer(c::State::Dead, CloseDone), Ok(()));
 }
 
-/// The transitions of protocol 5.1 and no others.
+/// The transitions that `fsm::client_path` draws, and no others.
 #[test]
 fn client_transitions_of_the_protocol() {
     use c::State::*;

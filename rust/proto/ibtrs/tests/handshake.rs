@@ -7,7 +7,7 @@ use ibtrs_proto::handshake::*;
 use ibtrs_proto::imm::*;
 use ibtrs_proto::limits;
 
-/// The vectors of protocol 1.2.
+/// The golden immediates of Documentation/protocol.md, "Immediates".
 #[test]
 fn immediates_of_the_protocol() {
     let l = ImmLayout::new(512, 131_072).unwrap();

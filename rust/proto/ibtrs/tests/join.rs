@@ -118,7 +118,7 @@ fn same_addresses_only_while_the_other_lives() {
     assert_eq!(Refusal::Addresses.errno(), Errno::EEXIST);
 }
 
-/// The order of protocol 2.3: the path's own UUID, the number of paths, the addresses.
+/// The order of the checks: the path's own UUID, the number of paths, the addresses.
 #[test]
 fn order_of_checks() {
     let mut paths = vec![other(); MAX_PATHS - 1];

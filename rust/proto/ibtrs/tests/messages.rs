@@ -308,7 +308,7 @@ fn request_headers_golden() {
     }
 }
 
-/// The placements behind the vectors of protocol 1.2.
+/// The placements behind the golden immediates of Documentation/protocol.md, "Immediates".
 #[test]
 fn placements_of_the_protocol() {
     let p = |a, b, c| {
