@@ -2,10 +2,11 @@
 
 //! Drains the server before it is stopped, so that its clients lose nothing.
 //!
-//! No session comes any more. Each that is there ends the requests in service, and the service makes
-//! durable what it has answered and tells the client ([`ServiceSession::drain`]); then its paths are
-//! closed. A client takes that for the loss of all paths, tries to connect again, and holds its I/O
-//! meanwhile. The next session that it gets is another one, also from this server.
+//! The server refuses new sessions. Each existing session completes the requests in service, and the
+//! service makes the answered writes durable and tells the client so ([`ServiceSession::drain`]);
+//! then the server closes the paths of the session. The client treats that as the loss of all paths:
+//! it tries to connect again and quiesces its disks meanwhile. Its next session is a new one, even
+//! if it connects to this server.
 //!
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 

@@ -52,7 +52,7 @@ use kx::{
 pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
-    /// Tells it from other sessions of this run of the server, for clients.
+    /// Session generation: unlike that of every other session since the module was loaded.
     gen: u32,
     #[pin]
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,

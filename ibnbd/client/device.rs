@@ -28,7 +28,7 @@ use ibnbd_proto::{
         Standing, //
     },
     unflushed::{
-        CacheRun,
+        CacheHistory,
         Reopened, //
     },
     Access, //
@@ -124,8 +124,8 @@ struct Inner {
     standing: Standing,
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
-    /// The cache generation, as far as the server has told it.
-    cache: CacheRun,
+    /// The cache generation that the server has reported.
+    cache_history: CacheHistory,
     /// The session generation that `standing` is about.
     generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
@@ -163,7 +163,7 @@ impl Device {
         let inner = Inner {
             standing: Standing::Open,
             rsp,
-            cache: CacheRun::new(rsp.cache_run()),
+            cache_history: CacheHistory::new(rsp.cache_run()),
             generation,
             disk: None,
             shown: DevState::Init,
@@ -372,7 +372,7 @@ impl Device {
     }
 
     fn opened(self: &Arc<Self>, inner: &mut Inner, rsp: OpenRsp) {
-        match inner.cache.reopened(rsp.cache_run()) {
+        match inner.cache_history.reopened(rsp.cache_run()) {
             Reopened::Same => (),
             Reopened::Kept => self.io.write_cache().kept(),
             Reopened::Lost => self.cache_lost(inner),

@@ -32,9 +32,9 @@ pub(super) struct Notices {
     waiting: SpinLockIrq<Waiting>,
 }
 
-/// What the server has told.
+/// A notice of the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Notice {
     /// Something about what the number stands for has changed.
     Changed(u32),
     /// What the number stands for is durable; by a path of that attempt.
@@ -42,14 +42,14 @@ enum Told {
 }
 
 struct Waiting {
-    told: [Told; MAX],
+    notices: [Notice; MAX],
     count: usize,
 }
 
 impl Notices {
     pub(super) fn new() -> impl PinInit<Self> {
         let waiting = Waiting {
-            told: [Told::Changed(0); MAX],
+            notices: [Notice::Changed(0); MAX],
             count: 0,
         };
         pin_init!(Self {
@@ -57,24 +57,28 @@ impl Notices {
         })
     }
 
-    fn add(&self, told: Told) {
+    fn add(&self, notice: Notice) {
         let mut waiting = self.waiting.lock();
         let count = waiting.count;
-        let known = waiting.told.iter().take(count).any(|other| *other == told);
+        let known = waiting
+            .notices
+            .iter()
+            .take(count)
+            .any(|other| *other == notice);
         if known {
             return;
         }
-        if let Some(place) = waiting.told.get_mut(count) {
-            *place = told;
+        if let Some(place) = waiting.notices.get_mut(count) {
+            *place = notice;
             waiting.count += 1;
         }
     }
 
-    fn take(&self) -> Option<Told> {
+    fn take(&self) -> Option<Notice> {
         let mut waiting = self.waiting.lock();
         let last = waiting.count.checked_sub(1)?;
         waiting.count = last;
-        waiting.told.get(last).copied()
+        waiting.notices.get(last).copied()
     }
 }
 
@@ -85,7 +89,7 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
-        self.notices.add(Told::Changed(number));
+        self.notices.add(Notice::Changed(number));
         self.notice.enqueue(self.clone());
     }
 
@@ -95,7 +99,7 @@ impl Session {
     ///
     /// Any.
     pub(crate) fn durable(self: &Arc<Self>, epoch: u32, number: u32) {
-        self.notices.add(Told::Durable { epoch, number });
+        self.notices.add(Notice::Durable { epoch, number });
         self.notice.enqueue(self.clone());
     }
 
@@ -125,10 +129,10 @@ impl WorkItem<{ crate::session::work::NOTICE }> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some(told) = this.notices.take() {
-            match told {
-                Told::Changed(number) => this.session_events.notice(number),
-                Told::Durable { epoch, number } => this.note_durable(epoch, number),
+        while let Some(notice) = this.notices.take() {
+            match notice {
+                Notice::Changed(number) => this.session_events.notice(number),
+                Notice::Durable { epoch, number } => this.note_durable(epoch, number),
             }
         }
     }

@@ -112,7 +112,7 @@ impl Device {
         // Else the number is none of this session generation.
         let open = inner.standing == Standing::Open;
         if open && notice_number(inner.rsp.device_id) == number {
-            inner.cache.durable();
+            inner.cache_history.durable();
         }
     }
 

@@ -153,28 +153,28 @@ pub enum Reopened {
     Lost,
 }
 
-/// What a client knows of a disk's write cache from one OPEN to the next.
+/// History of a disk's write cache, from one OPEN of the client to the next.
 ///
-/// A server that is stopped on purpose takes no more requests of a session, waits for those in
-/// service, flushes the disk, and then says that everything the session was answered is durable
-/// ([`CacheRun::durable`]). As it serves nothing afterwards, that also holds for answers that arrive
-/// later than these words, by other connections.
+/// In a planned stop, a server accepts no more requests of a session, waits for those in service,
+/// flushes the disk, and then reports that everything it has answered is durable
+/// ([`CacheHistory::durable`]). As it serves nothing afterwards, the report also covers answers that
+/// arrive after it, on other connections.
 ///
 /// # What the driver keeps
 ///
-/// One value for each disk, under a lock. The server's words count only if they arrived in the
-/// session generation in which the device was opened last.
+/// One value for each disk, under a lock. The server's report counts only if it arrived
+/// in the session generation in which the device was opened last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CacheRun {
-    run: Identity,
+pub struct CacheHistory {
+    generation: Identity,
     durable: bool,
 }
 
-impl CacheRun {
+impl CacheHistory {
     /// Of a disk whose first OPEN was answered with this [`cache_generation`].
-    pub const fn new(run: Identity) -> Self {
+    pub const fn new(generation: Identity) -> Self {
         Self {
-            run,
+            generation,
             durable: false,
         }
     }
@@ -187,15 +187,15 @@ impl CacheRun {
 
     /// The device was opened again, and has this [`cache_generation`] now.
     #[must_use]
-    pub const fn reopened(&mut self, run: Identity) -> Reopened {
+    pub const fn reopened(&mut self, generation: Identity) -> Reopened {
         let result = if self.durable {
             Reopened::Kept
-        } else if run.may_be(self.run) {
+        } else if generation.may_be(self.generation) {
             Reopened::Same
         } else {
             Reopened::Lost
         };
-        *self = Self::new(run.or(self.run));
+        *self = Self::new(generation.or(self.generation));
         result
     }
 }

@@ -650,9 +650,9 @@ impl World<'_> {
         let p = &mut self.client.paths[i];
         p.hb.received();
         match msg {
-            Msg::ConnRsp { cid, ok, run, gen } => {
+            Msg::ConnRsp { cid, ok, boot, gen } => {
                 let ext = (self.sch.mode == Mode::Ext).then_some(RspExt {
-                    server_run: u128::from(run).to_le_bytes(),
+                    server_run: u128::from(boot).to_le_bytes(),
                     session_gen: gen,
                 });
                 if self.setting_up(attempt).is_some() {

@@ -67,8 +67,8 @@ impl Disk {
         if self.device == 0 {
             // As the server counts them.
             self.device = ext.map_or(1, |ext| {
-                let run = u128::from_le_bytes(ext.server_run) as u32;
-                run << 16 | ext.session_gen
+                let boot = u128::from_le_bytes(ext.server_run) as u32;
+                boot << 16 | ext.session_gen
             });
         }
     }
@@ -280,7 +280,7 @@ impl World<'_> {
                 disk.standing = Standing::answered(Ok(()));
                 disk.queue_state = disk.standing.queue_state();
                 disk.device = device;
-                self.gate_opens();
+                self.dispatch_queued();
             }
             _ if std::mem::take(&mut disk.again) => self.open_in(0),
             // It is asked when the session comes back.
@@ -290,7 +290,7 @@ impl World<'_> {
     }
 
     /// Dispatches the queued requests again.
-    fn gate_opens(&mut self) {
+    fn dispatch_queued(&mut self) {
         for t in 0..self.client.tags.len() {
             let tag = &mut self.client.tags[t];
             if tag.slot == Slot::Queued {

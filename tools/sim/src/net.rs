@@ -49,11 +49,12 @@ impl Io {
 pub enum Msg {
     /// A connection of an attempt asks to be accepted.
     ConnReq { cid: u8 },
-    /// It is, or is not; with the server's run and session if the client knows the extensions.
+    /// The connection is accepted or refused; with the boot id and the session generation if the
+    /// client knows the extensions.
     ConnRsp {
         cid: u8,
         ok: bool,
-        run: u32,
+        boot: u32,
         gen: u32,
     },
     /// INFO_REQ.

@@ -50,7 +50,7 @@ struct Op {
 #[derive(Debug)]
 pub(crate) struct Server {
     up: bool,
-    run: u32,
+    boot: u32,
     gen: u32,
     session: bool,
     paths: Vec<Path>,
@@ -68,7 +68,7 @@ impl Server {
     pub(crate) fn new() -> Self {
         Self {
             up: true,
-            run: 1,
+            boot: 1,
             gen: 0,
             session: false,
             paths: Vec::new(),
@@ -85,7 +85,7 @@ impl Server {
         // Several crashes may overlap.
         if !self.up {
             self.up = true;
-            self.run += 1;
+            self.boot += 1;
             self.gen = 0;
         }
     }
@@ -95,7 +95,7 @@ impl Server {
     }
 
     fn device(&self) -> u32 {
-        self.run << 16 | self.gen
+        self.boot << 16 | self.gen
     }
 
     fn free_tag(&self) -> PathTag {
@@ -199,12 +199,12 @@ impl World<'_> {
                 }
             }
         }
-        let (run, gen) = if self.with_ext() {
-            (self.server.run, self.server.gen)
+        let (boot, gen) = if self.with_ext() {
+            (self.server.boot, self.server.gen)
         } else {
             (0, 0)
         };
-        let msg = Msg::ConnRsp { cid, ok, run, gen };
+        let msg = Msg::ConnRsp { cid, ok, boot, gen };
         self.send(Side::Server, attempt, CM, msg);
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is remembered of writes, against a server that loses its power or is stopped at any time.
+//! Unflushed writes, with a server that loses its power or is stopped at any time.
 
 use ibnbd_proto::identity::Identity;
-use ibnbd_proto::unflushed::{cache_generation, CacheRun, Late, Record, Reopened, Unflushed};
+use ibnbd_proto::unflushed::{cache_generation, CacheHistory, Late, Record, Reopened, Unflushed};
 use std::collections::BTreeSet;
 
-/// A small generator of numbers, so that a failure can be had again.
+/// A small pseudo-random generator, so that failures can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -26,28 +26,28 @@ struct Request {
     generation: u32,
     /// None for a flush.
     block: Option<u32>,
-    /// What had been answered when a flush was asked for.
+    /// The writes that had been answered when the flush was submitted.
     covers: BTreeSet<u32>,
     done: bool,
 }
 
-/// What a driver that is broken on purpose leaves out.
+/// Mistakes of a driver that is broken on purpose.
 #[derive(Clone, Copy, PartialEq)]
 enum Broken {
     No,
-    /// It does not look at the run of an answer.
-    Runs,
-    /// It clears what any flush is for.
+    /// It ignores the generation of an answer.
+    Generations,
+    /// Every flush clears the whole record.
     Tags,
-    /// The server goes on serving after it has said that all is durable.
+    /// The server continues to serve after its report that everything is durable.
     Serves,
-    /// The server says so before the requests in service have ended.
+    /// The server sends the report before the requests in service have ended.
     Early,
-    /// It believes what an earlier session was told.
+    /// It accepts a report to an earlier session.
     Stale,
 }
 
-/// What the server says when it is stopped on purpose.
+/// The report of a planned stop.
 #[derive(Clone, Copy, PartialEq)]
 enum Words {
     /// Nothing.
@@ -69,7 +69,7 @@ struct World {
     /// Names the server's boot.
     boot: u64,
     /// What the client knows of it.
-    cache: CacheRun,
+    cache: CacheHistory,
     /// The server is being stopped: it serves nothing.
     stopped: bool,
     words: Words,
@@ -99,7 +99,7 @@ impl World {
             answered: BTreeSet::new(),
             bits: Record::NEW.to_bits(),
             boot: 0,
-            cache: CacheRun::new(cache_of(0)),
+            cache: CacheHistory::new(cache_of(0)),
             stopped: false,
             words: Words::None,
             unnoticed: false,
@@ -169,7 +169,7 @@ impl World {
         }
         let request = self.sent.swap_remove(done[random.below(done.len())]);
         let (record, tag) = (self.record(), request.tag);
-        let generation = if self.broken == Broken::Runs {
+        let generation = if self.broken == Broken::Generations {
             record.generation()
         } else {
             request.generation
@@ -347,9 +347,9 @@ fn no_flush_vouches_for_what_is_gone() {
 }
 
 #[test]
-fn broken_shells_are_caught() {
+fn broken_drivers_are_caught() {
     for broken in [
-        Broken::Runs,
+        Broken::Generations,
         Broken::Tags,
         Broken::Serves,
         Broken::Early,
@@ -387,7 +387,7 @@ fn all_is_flushed_in_the_end() {
 
 #[test]
 fn a_planned_stop_counts_once() {
-    let mut cache = CacheRun::new(cache_of(1));
+    let mut cache = CacheHistory::new(cache_of(1));
     cache.durable();
     // Whoever opens the device later than two servers were stopped, has lost nothing either.
     cache.durable();
@@ -405,7 +405,7 @@ fn a_planned_stop_counts_once() {
 }
 
 #[test]
-fn runs_of_a_cache() {
+fn generations_of_a_cache() {
     let generation = cache_generation(b"one boot", 1);
     assert!(generation.may_be(cache_generation(b"one boot", 1)));
     for other in [

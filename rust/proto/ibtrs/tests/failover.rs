@@ -7,9 +7,9 @@ use ibtrs_proto::failover::*;
 use ibtrs_proto::handshake::{RspExt, MAX_EPOCH};
 use proptest::prelude::*;
 
-fn server(run: u8, gen: u32) -> Option<RspExt> {
+fn server(boot: u8, gen: u32) -> Option<RspExt> {
     Some(RspExt {
-        server_run: [run; 16],
+        server_run: [boot; 16],
         session_gen: gen,
     })
 }
@@ -381,7 +381,7 @@ fn users_are_called_one_call_at_a_time() {
 }
 
 #[test]
-fn what_was_parked_while_devices_were_opened_stays_of_the_life_before() {
+fn requests_queued_during_a_reopen_keep_the_previous_generation() {
     let mut f = Failover::new();
     let a = up(&mut f, server(1, 1));
     f.path_lost(&a);
@@ -404,7 +404,7 @@ proptest! {
     #[test]
     fn any_course(events in prop::collection::vec((0u8..9, 0usize..4), 0..120)) {
         let mut f = Failover::new();
-        let mut run = 1;
+        let mut boot = 1;
         let mut paths: [Option<Published>; 4] = [None; 4];
         let mut before = [0; 4];
         let mut waiting: Vec<Entry> = Vec::new();
@@ -417,7 +417,7 @@ proptest! {
             match what {
                 0 | 1 if paths[i].is_none() => {
                     let epoch = f.begin().unwrap();
-                    let mut o = offer(epoch, server(run, 1));
+                    let mut o = offer(epoch, server(boot, 1));
                     o.previous = before[i];
                     let mut got = f.offer(&o);
                     if let OfferResult::Fence(upto) = got {
@@ -455,7 +455,7 @@ proptest! {
                     }
                 },
                 7 => if f.call().is_some() { f.returned() },
-                _ => if i == 0 && count == 0 { run += 1 },
+                _ => if i == 0 && count == 0 { boot += 1 },
             }
             let via = paths.iter().flatten().next().map(|p| p.epoch);
             waiting.retain(|e| match f.next(e, via) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Immediate layouts, limits, heartbeat, back-off, shares of the queue, path choice.
+//! Immediate layouts, limits, heartbeat, back-off, permits, path choice.
 
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::bytes::{Reader, Writer};

@@ -39,7 +39,7 @@ for step in ("connection", "INFO", "SESS_INFO", "OPEN"):
     lie(f"no answer to {step}", like(Silent, at=step), killed)
 
 
-def read_is_given_up(v: Victim) -> None:
+def read_times_out(v: Victim) -> None:
     """Nobody answers a read: it ends in time, if not by another path.  The request itself is kept
     until the server answers, or the disk goes."""
     v.must_map().impatient()
@@ -47,9 +47,9 @@ def read_is_given_up(v: Victim) -> None:
     assert said in ("ETIMEDOUT", "OK"), f"a read that nobody answers: {said}"
 
 
-lie("no answer to a read", HoldsReads, read_is_given_up)
+lie("no answer to a read", HoldsReads, read_times_out)
 # The connection is silent from then on, and nobody tells.
-lie("broken off at a read", like(LeavesAtRead, quietly=True), read_is_given_up)
+lie("broken off at a read", like(LeavesAtRead, quietly=True), read_times_out)
 
 
 class Keeps(Honest):
