@@ -35,7 +35,7 @@ struct Path {
 
 /// Something that the disk does.
 #[derive(Clone, Copy, Debug)]
-struct Op {
+struct Request {
     attempt: u32,
     io: Io,
     arrival: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Server {
     owners: [u32; TAGS],
     /// The fence to answer when it is complete, by the attempt that carried it.
     fences: Vec<(u32, Fence)>,
-    ops: Vec<Op>,
+    requests: Vec<Request>,
     arrivals: u32,
     next_op: u32,
     pub waited: u32,
@@ -74,7 +74,7 @@ impl Server {
             paths: Vec::new(),
             owners: [0; TAGS],
             fences: Vec::new(),
-            ops: Vec::new(),
+            requests: Vec::new(),
             arrivals: 0,
             next_op: 0,
             waited: 0,
@@ -415,12 +415,12 @@ impl World<'_> {
     }
 
     fn serve(&mut self, attempt: u32, io: Io, arrival: u32) {
-        let same = |op: &Op| op.busy && op.io.tag == io.tag;
-        if self.sch.mode != Mode::OldServer && self.server.ops.iter().any(same) {
+        let same = |request: &Request| request.busy && request.io.tag == io.tag;
+        if self.sch.mode != Mode::OldServer && self.server.requests.iter().any(same) {
             self.violate(Violation::Together(io.req));
         }
         self.server.next_op += 1;
-        let op = Op {
+        let request = Request {
             attempt,
             io,
             arrival,
@@ -428,12 +428,16 @@ impl World<'_> {
             busy: true,
             id: self.server.next_op,
         };
-        let free = self.server.ops.iter().position(|op| !op.busy);
+        let free = self
+            .server
+            .requests
+            .iter()
+            .position(|request| !request.busy);
         match free {
-            Some(i) => self.server.ops[i] = op,
-            None => self.server.ops.push(op),
+            Some(i) => self.server.requests[i] = request,
+            None => self.server.requests.push(request),
         }
-        let bits = self.chance(22, op.id.into());
+        let bits = self.chance(22, request.id.into());
         let mut time = 50 + bits % 500;
         for f in &self.sch.faults {
             if let Kind::SlowDisk { extra, .. } = f.kind {
@@ -443,40 +447,53 @@ impl World<'_> {
             }
         }
         let effect = (bits >> 40) % (time + 1);
-        self.at(self.now + effect, Ev::Written { op: op.id });
-        self.at(self.now + time, Ev::DiskDone { op: op.id });
+        self.at(
+            self.now + effect,
+            Ev::Written {
+                request: request.id,
+            },
+        );
+        self.at(
+            self.now + time,
+            Ev::DiskDone {
+                request: request.id,
+            },
+        );
     }
 
-    fn op(&self, id: u32) -> Option<usize> {
-        self.server.ops.iter().position(|op| op.busy && op.id == id)
+    fn request(&self, id: u32) -> Option<usize> {
+        self.server
+            .requests
+            .iter()
+            .position(|request| request.busy && request.id == id)
     }
 
     /// The moment at which it reads or writes.
-    pub(crate) fn written(&mut self, op: u32) {
-        let Some(i) = self.op(op) else {
+    pub(crate) fn written(&mut self, request: u32) {
+        let Some(i) = self.request(request) else {
             return;
         };
-        let Op { io, arrival, .. } = self.server.ops[i];
+        let Request { io, arrival, .. } = self.server.requests[i];
         self.takes_effect(io, arrival);
-        self.server.ops[i].value = if io.req == Io::OPEN {
+        self.server.requests[i].value = if io.req == Io::OPEN {
             self.server.device()
         } else {
             self.disk[usize::from(io.sector)]
         };
     }
 
-    pub(crate) fn disk_done(&mut self, op: u32) {
-        let Some(i) = self.op(op) else {
+    pub(crate) fn disk_done(&mut self, request: u32) {
+        let Some(i) = self.request(request) else {
             return;
         };
-        self.server.ops[i].busy = false;
-        let Op {
+        self.server.requests[i].busy = false;
+        let Request {
             attempt,
             io,
             arrival,
             value,
             ..
-        } = self.server.ops[i];
+        } = self.server.requests[i];
         let Some(i) = self.server.find(attempt) else {
             return self.violate(Violation::Stray);
         };
@@ -594,13 +611,13 @@ impl World<'_> {
 
     /// Everything is gone at once; the disk may or may not have done what it was asked for.
     pub(crate) fn crash(&mut self) {
-        for i in 0..self.server.ops.len() {
-            let op = self.server.ops[i];
-            if op.busy && self.chance(24, op.id.into()) & 1 != 0 {
-                self.takes_effect(op.io, op.arrival);
+        for i in 0..self.server.requests.len() {
+            let request = self.server.requests[i];
+            if request.busy && self.chance(24, request.id.into()) & 1 != 0 {
+                self.takes_effect(request.io, request.arrival);
             }
         }
-        self.server.ops.clear();
+        self.server.requests.clear();
         self.server.fences.clear();
         for i in 0..self.server.paths.len() {
             let attempt = self.server.paths[i].attempt;

@@ -72,9 +72,9 @@ pub(crate) enum Ev {
     /// The server's queue pairs are drained.
     ServerDrained { attempt: u32 },
     /// The disk has written, though it does not say so yet; then it does.
-    Written { op: u32 },
+    Written { request: u32 },
     /// The disk has done what it was asked for.
-    DiskDone { op: u32 },
+    DiskDone { request: u32 },
     /// The timer of a path's set-up.
     Stale { attempt: u32 },
     /// The server starts.
@@ -464,8 +464,8 @@ impl<'a> World<'a> {
             Ev::Dispatch => self.dispatch(),
             Ev::Accept { attempt, io } => self.accept(attempt, io),
             Ev::ServerDrained { attempt } => self.server_drained(attempt),
-            Ev::Written { op } => self.written(op),
-            Ev::DiskDone { op } => self.disk_done(op),
+            Ev::Written { request } => self.written(request),
+            Ev::DiskDone { request } => self.disk_done(request),
             Ev::Stale { attempt } => self.stale(attempt),
             Ev::ServerStart => self.server.start(),
         }
