@@ -15,4 +15,3 @@
 #include "sync.c"
 #include "sysfs.c"
 #include "verbs.c"
-#include "workqueue.c"

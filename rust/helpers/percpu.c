@@ -16,11 +16,6 @@ __rust_helper void rust_helper_percpu_ref_get(struct percpu_ref *ref)
 	percpu_ref_get(ref);
 }
 
-__rust_helper bool rust_helper_percpu_ref_tryget_live(struct percpu_ref *ref)
-{
-	return percpu_ref_tryget_live(ref);
-}
-
 __rust_helper void rust_helper_percpu_ref_put(struct percpu_ref *ref)
 {
 	percpu_ref_put(ref);

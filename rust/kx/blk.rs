@@ -78,10 +78,7 @@ pub use operations::{
     TimeoutAction, //
 };
 pub use plug::plugged;
-pub use queue::{
-    Frozen,
-    Quiesced, //
-};
+pub use queue::Quiesced;
 pub use request::{
     Op,
     Request, //

@@ -13,8 +13,7 @@ mod block;
 
 pub use block::{
     Node,
-    PageBlock,
-    PrivateBlock, //
+    PageBlock, //
 };
 
 /// Bytes of memory that the kernel manages on this machine.

@@ -17,7 +17,7 @@
 //! ```ignore
 //! static FILES: [Attr<Arc<Session>>; 2] = [
 //!     Attr::ro(c"state", Session::show_state),
-//!     Attr::wo(c"remove", Session::store_remove),
+//!     Attr::new(c"remove", 0o200, None, Some(Session::store_remove)),
 //! ];
 //!
 //! impl Session {
@@ -88,7 +88,7 @@ mod tests {
 
     static FILES: [Attr<Arc<u32>>; 2] = [
         Attr::ro(c"value", |value, buf| buf.line(fmt!("{value}"))),
-        Attr::wo(c"nothing", |_, _| Ok(())),
+        Attr::new(c"nothing", 0o200, None, Some(|_, _| Ok(()))),
     ];
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
             item.now.flush();
             assert_eq!(item.runs.load(Relaxed), runs);
         }
-        assert!(!item.now.is_queued() && !item.now.cancel_sync());
+        assert!(!item.now.cancel_sync());
         Ok(())
     }
 
@@ -169,7 +169,6 @@ mod tests {
         item.started.wait();
         assert!(item.now.enqueue(item.get()));
         assert!(!item.now.enqueue(item.get()));
-        assert!(item.now.is_queued());
         assert!(item.now.cancel());
         assert!(!item.now.cancel());
         assert!(item.now.enqueue(item.get()));
@@ -177,7 +176,7 @@ mod tests {
         item.now.disable_sync();
         assert!(!item.now.enqueue(item.get()));
         // This would not return if a reference were lost.
-        item.kill_and_wait();
+        drop(item);
         Ok(())
     }
 
@@ -187,7 +186,6 @@ mod tests {
         let hour = 3_600_000;
         assert!(item.later.enqueue_in(item.get(), hour));
         assert!(!item.later.enqueue(item.get()));
-        assert!(item.later.is_queued());
         assert!(item.later.cancel());
         assert!(item.later.modify(item.get(), hour));
         assert!(!item.later.modify(item.get(), hour));
@@ -208,7 +206,7 @@ mod tests {
         assert!(!item.later.modify(item.get(), 0));
         assert!(!item.later.enqueue(item.get()));
         assert_eq!(item.runs.load(Relaxed), 200);
-        item.kill_and_wait();
+        drop(item);
         Ok(())
     }
 

@@ -504,7 +504,6 @@ mod suite {
         disk.uevent(Action::Online, &[])?;
 
         assert_eq!(disk.begin_removal(false), Err(EBUSY));
-        drop(disk.freeze());
         drop(disk.quiesce());
         disk.set_capacity(CAPACITY / 2);
         disk.announce_size()?;
@@ -567,7 +566,17 @@ mod suite {
         Ok(())
     }
 
-    /// Nothing is left to be done of a request that was abandoned.
+    /// Waits until no request of the disk is in flight.
+    fn wait_until_idle(disk: &GenDisk<NullDriver>) {
+        // SAFETY: The queue is live as the disk is, and is thawed by the thread that froze it, with
+        // the flags of that.
+        unsafe {
+            let memflags = ibtrs_bindings::blk_mq_freeze_queue(disk.queue());
+            ibtrs_bindings::blk_mq_unfreeze_queue(disk.queue(), memflags);
+        }
+    }
+
+    /// An abandoned request ends, and its driver is not called for it again.
     fn abandoned(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
@@ -577,7 +586,7 @@ mod suite {
         // The driver queues it again.
         io.done(Ok(()));
         // It ends all the same, and the driver does not see it again.
-        drop(disk.freeze());
+        wait_until_idle(disk);
         assert_eq!(counts.busy.load(Relaxed), seen);
         Ok(())
     }

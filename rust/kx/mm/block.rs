@@ -4,10 +4,7 @@
 //!
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
-use core::{
-    ptr::NonNull,
-    slice, //
-};
+use core::ptr::NonNull;
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -282,76 +279,6 @@ impl Drop for PageBlock {
     }
 }
 
-/// Contiguous pages that nobody else writes to.
-///
-/// For memory that a device reads, or writes to only while its owner leaves it alone.
-///
-/// # Invariants
-///
-/// No peer and no device writes to the block while there is a reference to its content.
-pub struct PrivateBlock(PageBlock);
-
-impl PrivateBlock {
-    /// Allocates `2^order` pages of zeros, preferably on `node`.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`], silently.
-    pub fn new(order: u32, node: Node) -> Result<Self> {
-        // INVARIANT: Nobody else knows the block yet.
-        Ok(Self(PageBlock::new(order, node)?))
-    }
-
-    /// Allocates the smallest block of whole pages that has room for `len` bytes, and at least
-    /// for one, preferably on `node`.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    ///
-    /// # Errors
-    ///
-    /// [`ENOMEM`], silently.
-    pub fn with_len(len: usize, node: Node) -> Result<Self> {
-        // INVARIANT: Nobody else knows the block yet.
-        Ok(Self(PageBlock::with_len(len, node)?))
-    }
-
-    /// The size in bytes.
-    #[inline]
-    #[expect(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The address, for device drivers and DMA mapping.
-    ///
-    /// To let anyone write through it asks for `unsafe`, and for keeping the type invariant.
-    #[inline]
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.0.as_ptr()
-    }
-
-    /// The first page, for scatter lists. The pages are compound if their number is a power of
-    /// two.
-    #[inline]
-    pub fn page(&self) -> *mut bindings::page {
-        self.0.page()
-    }
-
-    /// The content.
-    #[inline]
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: The block is that long and initialised; by the type invariant nobody writes to
-        // it while the reference lives.
-        unsafe { slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
-    }
-}
-
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(kx_page_block)]
 mod tests {
@@ -465,13 +392,5 @@ mod tests {
     fn no_such_node() {
         assert_eq!(Node::new(-1), Node::ANY);
         assert_eq!(Node::new(i32::MAX), Node::ANY);
-    }
-
-    #[test]
-    fn private_is_plain_memory() -> Result {
-        let block = PrivateBlock::with_len(10, Node::ANY)?;
-        assert!(block.as_slice().iter().all(|byte| *byte == 0));
-        assert_eq!(block.as_slice().len(), block.len());
-        Ok(())
     }
 }

@@ -106,7 +106,8 @@ struct Inner<T> {
 
 /// The one initial reference to an object, which ends the object's life.
 ///
-/// Dropping it is the same as [`PercpuOwner::kill_and_wait`].
+/// Dropping it kills the object, waits until all references are dropped, and drops the object. A
+/// task that drops it while it holds a reference itself waits forever.
 ///
 /// # Context
 ///
@@ -124,10 +125,8 @@ struct Inner<T> {
 /// let owner = PercpuOwner::new(5u32)?;
 /// let user = owner.get();
 /// assert_eq!(*user, 5);
-/// owner.kill();
-/// assert!(owner.try_get().is_none());
 /// drop(user);
-/// owner.kill_and_wait();
+/// drop(owner);
 /// # Ok::<(), Error>(())
 /// ```
 pub struct PercpuOwner<T> {
@@ -198,34 +197,10 @@ impl<T> PercpuOwner<T> {
         }
     }
 
-    /// Takes a reference, unless the object was killed.
+    /// Marks the object as dead, for [`Self::is_dead`]; may be called more than once.
     ///
-    /// # Context
-    ///
-    /// *any*
-    #[inline]
-    pub fn try_get(&self) -> Option<PercpuArc<T>> {
-        // SAFETY: The count was not torn down, as that takes the owner.
-        if unsafe { ibtrs_bindings::percpu_ref_tryget_live(self.use_count().count.get()) } {
-            // INVARIANT: The new reference belongs to the result.
-            Some(PercpuArc {
-                ptr: self.ptr,
-                _owns: PhantomData,
-            })
-        } else {
-            None
-        }
-    }
-
-    /// Makes [`Self::try_get`] fail from now on; may be called more than once.
-    ///
-    /// Another CPU may still see the object alive until an RCU grace period has passed. References
-    /// stay valid, and may be cloned.
-    ///
-    /// # Context
-    ///
-    /// *any*
-    pub fn kill(&self) {
+    /// References stay valid, and may be cloned.
+    fn kill(&self) {
         let use_count = self.use_count();
         // ORDERING: The flag only picks the one caller that gives up the initial reference.
         if !use_count.killed.xchg(true, Relaxed) {
@@ -235,7 +210,7 @@ impl<T> PercpuOwner<T> {
         }
     }
 
-    /// Returns whether [`Self::kill`] was called.
+    /// Returns whether the object was killed.
     ///
     /// # Context
     ///
@@ -262,17 +237,6 @@ impl<T> PercpuOwner<T> {
             ptr: this.ptr,
             _owns: PhantomData,
         }
-    }
-
-    /// Kills the object, waits for all references to be dropped, and drops the object.
-    ///
-    /// A caller that holds a reference itself waits forever.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*
-    pub fn kill_and_wait(self) {
-        drop(self);
     }
 }
 
@@ -522,7 +486,7 @@ mod tests {
         drop(first);
         drop(second);
         assert_eq!(drops.count(), 0);
-        owner.kill_and_wait();
+        drop(owner);
         assert_eq!(drops.count(), 1);
         drop(PercpuOwner::new(Probe(drops.clone()))?);
         assert_eq!(drops.count(), 2);
@@ -532,12 +496,11 @@ mod tests {
     #[test]
     fn dead_is_dead() -> Result {
         let owner = PercpuOwner::new(7u32)?;
-        let user = owner.try_get().ok_or(EINVAL)?;
+        let user = owner.get();
         assert!(!owner.is_dead());
         owner.kill();
         owner.kill();
         assert!(owner.is_dead() && user.is_dead());
-        assert!(owner.try_get().is_none());
         // Who has a reference, or is the owner, still makes more.
         assert_eq!(*user.clone(), 7);
         assert_eq!(*owner.get(), 7);
@@ -545,7 +508,7 @@ mod tests {
         // The count is the owner's alone, and was switched to atomic mode by an RCU callback.
         rcu_barrier();
         assert_eq!(*owner.get(), 7);
-        owner.kill_and_wait();
+        drop(owner);
         Ok(())
     }
 
@@ -570,7 +533,7 @@ mod tests {
             told.store(before.count(), Relaxed);
             drop(user);
         })?;
-        owner.kill_and_wait();
+        drop(owner);
         assert_eq!(seen.load(Relaxed), 0);
         assert_eq!(drops.count(), 1);
         Ok(())
@@ -609,7 +572,7 @@ mod tests {
         let user = unsafe { PercpuArc::from_raw(ptr) };
         assert_eq!(*user, 7);
         drop(user);
-        owner.kill_and_wait();
+        drop(owner);
         Ok(())
     }
 }

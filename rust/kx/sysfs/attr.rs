@@ -75,11 +75,6 @@ impl<P: Data> Attr<P> {
         Self::new(name, 0o444, Some(show), None)
     }
 
-    /// A file that only root may write, and that cannot be read.
-    pub const fn wo(name: &'static CStr, store: Store<P>) -> Self {
-        Self::new(name, 0o200, None, Some(store))
-    }
-
     /// A file that everyone may read, and root write.
     pub const fn rw(name: &'static CStr, show: Show<P>, store: Store<P>) -> Self {
         Self::new(name, 0o644, Some(show), Some(store))

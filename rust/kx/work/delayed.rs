@@ -264,14 +264,4 @@ where
         // SAFETY: By the type invariant the work is initialised.
         unsafe { bindings::flush_delayed_work(self.work.get()) }
     }
-
-    /// Returns whether the work is queued, at this moment.
-    ///
-    /// # Context
-    ///
-    /// *any*
-    pub fn is_queued(&self) -> bool {
-        // SAFETY: By the type invariant the work is initialised, and this is one of its fields.
-        unsafe { ibtrs_bindings::work_pending(&raw mut (*self.work.get()).work) }
-    }
 }

@@ -272,16 +272,6 @@ where
         // SAFETY: By the type invariant the work is initialised.
         unsafe { bindings::flush_work(self.work.get()) }
     }
-
-    /// Returns whether the work is queued, at this moment.
-    ///
-    /// # Context
-    ///
-    /// *any*
-    pub fn is_queued(&self) -> bool {
-        // SAFETY: By the type invariant the work is initialised.
-        unsafe { ibtrs_bindings::work_pending(self.work.get()) }
-    }
 }
 
 /// Gives a reference to `object` up to a queue, if `enqueue` says that it took it.

@@ -12,8 +12,8 @@ CANNOT_FAIL = """
 ___ratelimit __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
 bdev_discard_alignment bio_add_virt_nofail bio_init bio_uninit blk_finish_plug blk_mark_disk_dead
 blk_mq_complete_request blk_mq_end_request blk_mq_free_tag_set blk_mq_map_queues
-blk_mq_quiesce_queue blk_mq_requeue_request blk_mq_rq_to_pdu
-blk_mq_start_request blk_mq_unquiesce_queue blk_start_plug blk_status_to_errno blk_update_request
+blk_mq_freeze_queue blk_mq_quiesce_queue blk_mq_requeue_request blk_mq_rq_to_pdu
+blk_mq_start_request blk_mq_unfreeze_queue blk_mq_unquiesce_queue blk_start_plug blk_status_to_errno blk_update_request
 cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy complete_all
 completion_done cpu_possible del_gendisk destroy_workqueue dev_set_uevent_suppress device_del
 device_initialize disable_delayed_work_sync disable_work_sync disk_uevent dma_max_mapping_size errno_to_blk_status
@@ -31,11 +31,11 @@ queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rd
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
 set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
 submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion wait_for_completion_timeout
-unregister_reboot_notifier work_pending
+unregister_reboot_notifier
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
-kx_hold_disk percpu_ref_tryget_live sysfs_remove_file_self try_module_get
+kx_hold_disk sysfs_remove_file_self try_module_get
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the second.
