@@ -78,7 +78,7 @@ impl SessionHook {
             .inspect_err(|error| {
                 if *error == EEXIST {
                     pr_err!(
-                        "{}: there is a session of that name, perhaps in another network namespace\n",
+                        "{}: a session with this name already exists, perhaps in another network namespace\n",
                         name
                     );
                 }

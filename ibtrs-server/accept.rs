@@ -316,8 +316,8 @@ fn find_session(
     let (count, max) = (sessions.list.len(), server.config.max_sessions);
     if !quota::has_room_for_session(count, max, known) {
         let why = match count < max {
-            true => "the last of max_sessions are for clients that are known",
-            false => "there are max_sessions sessions",
+            true => "the last of max_sessions are reserved for known clients",
+            false => "the server already has max_sessions sessions",
         };
         return Err(Refusal::new(ENOSPC, why));
     }

@@ -55,7 +55,10 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         }
     };
     if path.cons.lock().qps.iter().any(Option::is_none) {
-        pr_err_ratelimited!("{}: not all connections are there\n", **path);
+        pr_err_ratelimited!(
+            "{}: session refused: the client has not set up all connections\n",
+            **path
+        );
         return false;
     }
     let refused = |error| {
@@ -82,7 +85,7 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
     }
     if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {
         pr_err_ratelimited!(
-            "{}: cannot be shown ({})\n",
+            "{}: session refused: cannot create the path's files in sysfs ({})\n",
             **path,
             convert::errno(error).as_str()
         );

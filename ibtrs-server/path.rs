@@ -685,7 +685,10 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
             return;
         }
         if this.event(Event::Stale) {
-            pr_warn_ratelimited!("{}: a client did not complete its connections\n", *this);
+            pr_warn_ratelimited!(
+                "{}: the client did not complete the path in time; the path is closed\n",
+                *this
+            );
         }
     }
 }
@@ -695,7 +698,10 @@ struct Removal(Arc<Path>);
 
 impl RemovalHandler for Removal {
     fn device_removed(&self) {
-        pr_warn!("{}: the RDMA device goes away\n", *self.0);
+        pr_warn!(
+            "{}: the RDMA device is being removed; the path is closed\n",
+            *self.0
+        );
         self.0.event(Event::DeviceRemoved);
     }
 }

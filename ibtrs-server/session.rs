@@ -147,7 +147,10 @@ impl Session {
             None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?),
             Some(own) if own.to_bytes() == name.as_str().as_bytes() => Ok(()),
             Some(own) => {
-                pr_err_ratelimited!("{}: a path gives the session another name\n", **own);
+                pr_err_ratelimited!(
+                    "{}: the client gave another path of the session a different name\n",
+                    **own
+                );
                 Err(EINVAL)
             }
         }
@@ -202,7 +205,10 @@ impl Session {
                 return Ok(());
             };
             if !holder.is_going() || left == 0 {
-                pr_err_ratelimited!("{}: another client has a session of that name\n", *name);
+                pr_err_ratelimited!(
+                    "{}: another client already has a session with this name\n",
+                    *name
+                );
                 return Err(EPERM);
             }
             let emptied = &self.server.emptied;

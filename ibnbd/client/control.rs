@@ -133,22 +133,22 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     let nr_poll_queues = opts
         .poll_queues(kernel::cpu::nr_cpu_ids())
         .and_then(|nr| u16::try_from(nr).ok())
-        .ok_or(Failure("there are not as many CPUs as poll queues", EINVAL))?;
+        .ok_or(Failure("there are more poll queues than CPUs", EINVAL))?;
     let place = registry.place(opts).map_err(|error| match error {
-        EEXIST => Failure("the device is mapped", error),
-        _ => Failure("no place for a disk", error),
+        EEXIST => Failure("the device is already mapped", error),
+        _ => Failure("cannot reserve a disk number", error),
     })?;
     let session = registry.session(opts, nr_poll_queues);
     let session = session.map_err(|reason| match reason {
         NoSession::NoPath => Failure("the session does not exist, and no path is given", ENXIO),
         NoSession::Foreign => Failure(
-            "another network namespace has a session of that name",
+            "another network namespace has a session with this name",
             EEXIST,
         ),
-        NoSession::Polled => Failure("a disk with poll queues has a session of its own", EINVAL),
+        NoSession::Polled => Failure("a disk with poll queues needs a session of its own", EINVAL),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
     })?;
     let opened = Opened::open(session, place, opts.device_path, opts.access)
-        .map_err(at("the server does not open the device"))?;
-    Mapping::create(registry, opened).map_err(at("the disk cannot be made"))
+        .map_err(at("cannot open the device on the server"))?;
+    Mapping::create(registry, opened).map_err(at("cannot create the disk"))
 }

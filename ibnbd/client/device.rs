@@ -335,7 +335,7 @@ impl Device {
             return Ok(());
         };
         pr_err!(
-            "ibnbd{}: the server now has another disk under this name: {}: {}; not used: correct that, then write 1 to remap_device\n",
+            "ibnbd{}: the server now has another disk under this name: {}: {}; the disk is not used: restore the original disk on the server, then write 1 to remap_device\n",
             self.number,
             *self.name,
             difference.as_str()

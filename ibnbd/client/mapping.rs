@@ -111,7 +111,7 @@ impl Mapping {
         let link = Link::new(registry.links()?, disk, fmt!("{path}@{session}"));
         link.inspect_err(|error| {
             pr_warn!(
-                "ibnbd{}: no link {}@{}: {}\n",
+                "ibnbd{}: cannot create the link {}@{} ({})\n",
                 self.number(),
                 path,
                 session,

@@ -166,7 +166,11 @@ impl Drop for Session {
 }
 
 fn nonsense(name: &CStr, error: MsgError) -> Error {
-    kx::pr_err_ratelimited!("{}: the server's answer: {}\n", name, error.as_str());
+    kx::pr_err_ratelimited!(
+        "{}: the server sent an invalid answer: {}\n",
+        name,
+        error.as_str()
+    );
     match error {
         MsgError::BlockSize(_) | MsgError::Capacity(_) => convert::error(error.errno()),
         _ => EPROTO,

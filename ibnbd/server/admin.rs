@@ -132,7 +132,7 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let why = match error {
-            ENOENT | ENOTDIR => "there is none",
+            ENOENT | ENOTDIR => "no such device",
             EXDEV => "a symbolic link leads out of dev_search_path",
             ENOTBLK => "it is no block device",
             EPERM => "no more sessions may write to it",
@@ -202,7 +202,7 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
     }
     if session.is_full(&open) {
-        let why = "the session has max_devices open, or being closed";
+        let why = "the session already has max_devices devices open or being closed";
         return Err(Refusal::new(ENOSPC, why));
     }
     let dev = find_below(session, name)?;

@@ -128,7 +128,7 @@ impl Session {
                 }
                 Err(error) => {
                     pr_err_ratelimited!(
-                        "{}: a device cannot be stopped in good order ({}): its client treats its unflushed writes as lost\n",
+                        "{}: the planned stop of a device failed ({}); its client treats unflushed writes as lost\n",
                         self.name(),
                         convert::errno(error).as_str()
                     );

@@ -182,10 +182,10 @@ fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
     let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
     let drain = ctx.data().stop.as_ref().ok_or(EAGAIN)?;
     if on == 1 {
-        pr_info!("draining: no session is taken until 0 is written\n");
+        pr_info!("draining: the server refuses sessions until 0 is written to drain\n");
         return stop::stop(drain, "draining");
     }
-    pr_info!("sessions are taken again\n");
+    pr_info!("drain ended: the server accepts sessions again\n");
     drain.resume();
     Ok(())
 }

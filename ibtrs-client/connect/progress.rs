@@ -192,7 +192,7 @@ impl RemovalHandler for Removal {
     fn device_removed(&self) {
         // ORDERING: The work takes the lock under which something of the attempt is kept.
         self.0.disposable.store(true, Relaxed);
-        self.0.error(fmt!("the RDMA device goes away"));
+        self.0.error(fmt!("the RDMA device is being removed"));
         // The event may be of an attempt that is over.
         self.0.path.release_soon();
     }

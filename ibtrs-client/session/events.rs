@@ -116,7 +116,7 @@ impl Session {
         if let Err(error) = via.send_imm(Imm::DurableSeen(number)) {
             // The server asks again.
             kx::pr_info_ratelimited!(
-                "{}: cannot answer the server ({})\n",
+                "{}: cannot confirm the server's planned stop ({}); the server asks again\n",
                 self.name(),
                 convert::errno(error).as_str()
             );

@@ -165,7 +165,7 @@ impl Pd {
     fn gave_back(&self, what: &str, error: c_int) {
         if error != 0 {
             pr_warn_ratelimited!(
-                "{}: the driver keeps a {} ({}), until it is loaded again\n",
+                "{}: the driver failed to free a {} ({}), which is lost until the driver is reloaded\n",
                 self.dev.name(),
                 what,
                 error

@@ -151,8 +151,8 @@ impl Difference {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Identity => "its identity is another one",
-            Self::BlockSize => "its blocks have another size",
+            Self::Identity => "its identity differs",
+            Self::BlockSize => "its block size differs",
             Self::Smaller => "it is smaller",
         }
     }

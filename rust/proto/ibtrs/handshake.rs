@@ -41,10 +41,10 @@ impl HandshakeError {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Short => "private data shorter than 56 bytes",
-            Self::Magic(_) => "private data with a foreign magic number",
-            Self::Version(_) => "protocol version of another major number",
+            Self::Magic(_) => "private data has an unknown magic number",
+            Self::Version(_) => "protocol version has a different major number",
             Self::ConnectionCount(_) => "number of connections is not 1 to 4096",
-            Self::ConnectionId(_) => "connection id not below the number of connections",
+            Self::ConnectionId(_) => "connection id is not below the number of connections",
             Self::Status(_) => "accepted with an error status",
             Self::Sizes => "peer leaves no room for headers or data",
             Self::ChunkSize => "chunk size beyond 32 bits",

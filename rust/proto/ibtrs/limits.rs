@@ -41,7 +41,7 @@ impl LimitError {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::ChunkSize(_) => "max_chunk_size is no multiple of 4096 from 8192 on",
+            Self::ChunkSize(_) => "max_chunk_size is below 8192 or not a multiple of 4096",
             Self::QueueDepth(_) => "sess_queue_depth is not 1 to 65535",
             Self::Both => "max_chunk_size and sess_queue_depth need more than 28 bits together",
         }

@@ -42,7 +42,9 @@ impl NameError {
             Self::Empty => "name is empty",
             Self::TooLong => "name is longer than 254 bytes (255 with its NUL)",
             Self::SlashOrDot => "name contains '/' or '.'",
-            Self::Unsafe => "name has something but letters, digits and -_:@+, or begins with -",
+            Self::Unsafe => {
+                "name has characters other than letters, digits and -_:@+, or begins with -"
+            }
             Self::NotPrintable => "name contains a blank or a control character",
             Self::NotUtf8 => "name is not UTF-8",
             Self::NoNul => "name is not terminated by NUL",

@@ -88,9 +88,11 @@ impl Refusal {
                 "one path of this size is more than max_chunk_memory_mib allows: raise it"
             }
             Self::Attempts => "the address is connecting max_attempts_per_address paths already",
-            Self::Memory => "paths have as much memory as max_chunk_memory_mib says",
-            Self::Begun => "paths that the address is connecting have half of max_chunk_memory_mib",
-            Self::AllBegun => "paths that are being connected have most of max_chunk_memory_mib",
+            Self::Memory => "other paths leave too little of max_chunk_memory_mib",
+            Self::Begun => {
+                "incomplete paths of this address already use half of max_chunk_memory_mib"
+            }
+            Self::AllBegun => "incomplete paths already use most of max_chunk_memory_mib",
         }
     }
 

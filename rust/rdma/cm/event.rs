@@ -241,7 +241,9 @@ pub(super) unsafe fn connect_request(
         Err(other) => {
             // The new id has an owner now. An id that came back cannot be destroyed here, where its
             // own handler may be running.
-            pr_err_ratelimited!("bug: a handler gives another id back than it got\n");
+            pr_err_ratelimited!(
+                "bug: a handler returned another id than the one that it received\n"
+            );
             core::mem::forget(other);
             0
         }

@@ -51,7 +51,7 @@ const fn advice(task: Task, errno: Errno, why: &'static str, todo: &'static str)
 
 /// Errors that have advice of their own; `Documentation/troubleshooting.md` has the same words.
 pub const TABLE: &[Advice] = &[
-    advice(Task::Map, Errno::EEXIST, "the device is mapped on that session, or another network namespace has a session of that name", "see `ibnbd list`; take another --session"),
+    advice(Task::Map, Errno::EEXIST, "the device is mapped on that session, or another network namespace has a session with this name", "see `ibnbd list`; take another --session"),
     advice(Task::Map, Errno::ENXIO, "the session does not exist, and no path is given", "give the server's address"),
     advice(Task::Map, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Map, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),

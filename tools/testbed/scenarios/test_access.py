@@ -177,7 +177,7 @@ new = client.open("nullb3", RO)
 print(new not in disks, [client.submit(disk, READ) for disk in disks + [new]], attempt("nullb1"))
 """)
     assert said == ["ENOSPC True ['OK', 'OK', 'OK']", "OK", "True ['OK', 'ENOTCONN', 'OK', 'OK'] ENOSPC"]
-    assert "the session has max_devices open, or being closed: ENOSPC (-28)" in server.run("dmesg")
+    assert "the session already has max_devices devices open or being closed: ENOSPC (-28)" in server.run("dmesg")
     for wrong in ("0", "65537"):
         server.run("modprobe -r ibnbd_server")
         assert not server.ok(f"{stack.load_server()} max_devices={wrong}")

@@ -20,7 +20,7 @@ BURST, INTERVAL = 10, 5.0
 LINES = {
     "ibtrs_server::path": (r"come\d+: .*: path connected", r"come\d+: .*: path closed"),
     "ibtrs_server::session": (r"come\d+: session closed",),
-    "ibtrs_server::accept": (r"refused: private data with a foreign magic number",),
+    "ibtrs_server::accept": (r"refused: private data has an unknown magic number",),
     "ibtrs_server::info": (r"session refused: name contains",),
     "ibtrs_server::con": (r"stays: .*: unknown immediate", r"stays: .*: bad request"),
     "ibnbd_server::admin": (r"stays: opened nullb0", r"stays: closed nullb0", r"stays: cannot open nothing"),

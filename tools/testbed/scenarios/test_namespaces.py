@@ -41,7 +41,7 @@ def test_whose_network_it_is(solo, stack):
     solo.run("dmesg --clear")
     for path in ("", "10.1.1.2"):
         assert refused(solo, netns.inside(1, f'echo "{line(two, path)}" {into}'), errno.EEXIST)
-    said = solo.run("dmesg").count("another network namespace has a session of that name: EEXIST")
+    said = solo.run("dmesg").count("another network namespace has a session with this name: EEXIST")
     assert said == 2
     # In its own namespace it can be shared, and who unmaps does not matter.
     solo.run(f'echo "{line(two)}" {into}')

@@ -134,7 +134,7 @@ def test_refusals_are_said_in_words(pair):
     _, tool = ready(pair)
     answer = tool.refused("map 10.0.1.1 nowhere --session s")
     assert "ibnbd: cannot map nowhere of session s: the server has no such device below dev_search_path (ENOENT)" in answer
-    assert "kernel: ibnbd_client: map_device: nowhere of session s: the server does not open the device: ENOENT" in answer
+    assert "kernel: ibnbd_client: map_device: nowhere of session s: cannot open the device on the server: ENOENT" in answer
     assert "remedy: check the name with `ibnbd export list` on the server" in answer
     # Names that need quoting, some of which no kernel takes.
     server.run(f"cp --archive {EXPORTS}/nullb0 '{EXPORTS}/a$b;c\"d'")
