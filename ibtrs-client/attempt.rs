@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection attempt of a path, and the connections that it made.
+//! A connection attempt of a path, and its connections.
 //!
-//! A path lives as long as the operator wants it. Its RDMA resources, and what it
-//! knows of the server, belong to one attempt and end with it. A late event of an
+//! A path lives as long as the operator wants it. Its RDMA resources, and the
+//! properties of the server, belong to one attempt and end with it. A late event of an
 //! attempt is therefore never taken for an event of the next.
 
 use crate::{

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that the data of small requests goes through.
+//! Buffers for the data of small requests.
 //!
-//! To register the memory of a read and to have the key invalidated takes longer than to copy a
-//! page, and so does waiting for the device to let go of the memory of a write. So each of the
-//! first tags of a path has a buffer, which stays registered as long as the connection attempt
-//! lives. The server writes the data of a read there, and it is copied once, when the answer has
-//! arrived. The data of a write is copied before it is sent, and ends with the answer. A server
-//! can write to a buffer at any time, but it reaches nothing else, and nobody else reaches the
-//! buffer: the protection domain is the attempt's.
+//! Copying a page takes less time than registering the memory of a read and having its key
+//! invalidated, or than waiting until the device no longer needs the memory of a write. So each of
+//! the first tags of a path has a buffer, which stays registered for the life of the connection
+//! attempt. The server writes the data of a read there, and the client copies it when the answer
+//! has arrived. The data of a write is copied before it is sent, and the write ends with its
+//! answer. A server can write to a buffer at any time, but reaches nothing else, and no other peer
+//! reaches the buffer: the protection domain belongs to the attempt.
 
 use crate::{
     request::Info,

@@ -3,7 +3,7 @@
 //! A path: one pair of addresses, and its state.
 //!
 //! The operator adds and removes a path. In between it may be connected many
-//! times; [`crate::attempt`] has what belongs to one attempt.
+//! times; [`crate::attempt`] has the parts that belong to one attempt.
 
 use crate::{
     attempt::{

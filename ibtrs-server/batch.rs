@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Answers that travel in one message (extension).
+//! Several answers in one message (extension).
 //!
-//! While a CPU handles a batch of completions, what it answers waits for the end of the batch: it
-//! is requests of that batch that the disk has ended at once, or earlier ones whose end has
-//! interrupted it. Other CPUs' answers do not wait for it, and none waits while the thread that
-//! handles the batch sleeps.
+//! While a CPU handles a batch of completions, the answers that it sends wait for the end of the
+//! batch. They are answers to requests of the batch whose I/O ended immediately, or to earlier
+//! requests whose completion interrupted the batch. Answers of other CPUs do not wait, and no
+//! answer waits while the thread that handles the batch sleeps.
 
 use crate::{
     chunk::Chunk,

@@ -2,11 +2,11 @@
 
 //! Drains the server before it is stopped, so that its clients lose nothing.
 //!
-//! The server refuses new sessions. Each existing session completes the requests in service, and the
-//! service makes the answered writes durable and tells the client so ([`ServiceSession::drain`]);
-//! then the server closes the paths of the session. The client treats that as the loss of all paths:
-//! it tries to connect again and quiesces its disks meanwhile. Its next session is a new one, even
-//! if it connects to this server.
+//! The server refuses new sessions. Each existing session completes the requests in service, and
+//! the service makes the answered writes durable and tells the client so
+//! ([`ServiceSession::drain`]); then the server closes the paths of the session. The client treats
+//! that as the loss of all paths: it tries to connect again and quiesces its disks meanwhile. Its
+//! next session is a new one, even if it connects to this server.
 //!
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 
@@ -29,7 +29,7 @@ use kernel::{
     },
 };
 
-/// How often it is looked whether the sessions have gone.
+/// Interval at which a drain checks whether the sessions are gone.
 const LOOK_MS: i64 = 10;
 /// What the paths may take to be closed once the time is over.
 const CLOSE_MS: u32 = 2000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path: an address of the client and one of the server, the connections, the state.
+//! A path: a pair of addresses, the connections between them, and the state.
 
 use crate::{
     accept::Refusal,
@@ -121,7 +121,7 @@ pub(crate) struct Resources {
     /// Connections that were closed, and that requests in service refer to still. As long as
     /// all, it has room for `qps`.
     pub(crate) closed: KVVec<QpEnd<Con>>,
-    /// How often it was looked whether these are over; none before they were closed.
+    /// Number of checks whether these have ended; none before they were closed.
     pub(crate) looks: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The interface of the service above, and the listener.
+//! The interface for the service above, and the listener.
 
 use crate::{
     accept::{
@@ -73,8 +73,8 @@ pub trait ServiceSession: Send + Sync + 'static {
     fn request(&self, request: Request);
 
     /// The server is drained: from now on the session ends its requests by [`Request::abandon`],
-    /// makes durable what it has answered, and tells its client so ([`Notices::durable`]). Its paths
-    /// are closed when this returns, which is after `limit` at the latest.
+    /// makes durable what it has answered, and tells its client so ([`Notices::durable`]). Its
+    /// paths are closed when this returns, which is after `limit` at the latest.
     ///
     /// # Context
     ///

@@ -2,7 +2,7 @@
 
 //! Sessions and paths in sysfs (`/sys/class/ibtrs-server/`), and their uevents.
 //!
-//! A directory is dropped before the thing that it shows, in sleepable context: the drop
+//! A directory is dropped before the object that it shows, in sleepable context: the drop
 //! waits for readers and writers of its files, which are quick.
 //!
 //! Contexts of the functions of files: *sysfs*.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work that continues after the user who asked for it has left.
+//! Work that continues after its user has left.
 //!
-//! A signal does not take back a message to the server: its answer may still mean that
-//! a device is open there. So a worker, which gets no signals, brings such work to an
-//! end.
+//! A signal cannot take back a message to the server, whose answer may still mean that a device is
+//! open there. So a worker, which receives no signals, completes such work.
 //!
 //! Contexts: *may sleep*.
 

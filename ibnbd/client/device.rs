@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices that the server has opened for us, and opens again after a restart.
+//! Devices that the client has opened on the server, and opens again after a restart of the server.
 //!
 //! Contexts: *may sleep*, where nothing else is said.
 

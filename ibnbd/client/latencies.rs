@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long the requests of a disk take, from the block layer's side: waiting for a path, for the
-//! server and for the fair share included.
+//! Latencies of a disk's requests as the block layer sees them, including the time that a request
+//! waits for a path, for the server and for the fair share.
 
 use crate::queue::Queue;
 use ibnbd_proto::latency::{

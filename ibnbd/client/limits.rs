@@ -2,7 +2,7 @@
 
 //! Turns the server's description of a device into the limits of the disk.
 //!
-//! Nothing in it is trusted: the block layer does not check all of its values.
+//! No value of the description is trusted, because the block layer does not check all of them.
 
 use crate::queue::MAX_SEGMENTS;
 use ibnbd_proto::msg::{

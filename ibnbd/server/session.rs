@@ -381,8 +381,8 @@ impl Session {
         // ORDERING: Before the table goes, see `is_stopped`.
         self.stopped.fetch_add(1, Full);
         let list = core::mem::take(&mut open.list);
-        // Under the lock, or who withdraws a device publishes the others once more: they would be
-        // waited for in vain.
+        // Under the lock: otherwise a thread that withdraws a device could publish the table again,
+        // with devices that are already being closed.
         drop(self.devices.replace(None));
         list
     }

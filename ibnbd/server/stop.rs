@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stops the server so that its clients lose nothing: on unloading, before a reboot, and when an
-//! operator drains it.
+//! Planned stops: when the module is unloaded, before a reboot, and when an operator drains the
+//! server. No client loses data.
 //!
-//! A session that is stopped serves nothing any more. For each of its devices a worker of its own
-//! waits until the requests in service have ended, flushes the disk, and has the client told that
-//! everything is durable. So a client need not fail a flush when the disk comes back with another
-//! cache generation ([`ibnbd_proto::unflushed`]). All of that ends after `stop_timeout_s`; what was
-//! not said by then counts as lost, as after a power cut.
+//! A stopped session serves no more requests. For each of its devices, a worker waits until the
+//! requests in service have ended, flushes the disk and tells the client that everything is
+//! durable. So the client need not fail a flush when the disk comes back with another cache
+//! generation ([`ibnbd_proto::unflushed`]). The stop ends after `stop_timeout_s`; writes that were
+//! not reported durable by then count as lost, as after a power failure.
 //!
 //! Contexts: *may sleep*, where nothing else is said.
 
@@ -51,7 +51,7 @@ use kx::{
     work::Queue, //
 };
 
-/// How often it is looked whether the requests of a device have ended.
+/// Interval at which a worker checks whether the requests of a device have ended.
 const LOOK_MS: i64 = 5;
 /// How often a client that has not answered is told again.
 const AGAIN_MS: u32 = 200;
@@ -228,7 +228,7 @@ impl Stopping {
             );
             return Err(error);
         }
-        // Nothing holds up a client that lives.
+        // A client that is alive answers at once.
         let limit = Deadline::in_ms(limit.left_ms().min(ANSWER_MS));
         while session.tell_durable(self.number) {
             let pause = limit.left_ms().min(AGAIN_MS);
@@ -249,7 +249,8 @@ impl Stopping {
 }
 
 impl Session {
-    /// Tells the client that a device is durable; returns whether there is any point in it.
+    /// Tells the client that the writes to a device are durable; returns `false` if no answer can
+    /// come.
     fn tell_durable(&self, number: u32) -> bool {
         match &*self.notices.lock() {
             Some(notices) => !matches!(notices.durable(number), Err(ENOTCONN)),

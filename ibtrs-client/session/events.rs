@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server tells the users of a session, and uevents that report whether the server can be
-//! reached.
+//! Notices of the server for the users of a session, and uevents that report whether a path is
+//! connected.
 //!
 //! Sending a uevent waits for other senders, and these may wait for memory, which may wait for one
 //! of our disks. So a worker sends it, for which nothing else waits.

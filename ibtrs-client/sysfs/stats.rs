@@ -2,7 +2,7 @@
 
 //! The statistics of a path: `/sys/class/ibtrs-client/<session>/paths/<src@dst>/stats/`.
 //!
-//! Writing "0" or "1" to one of the files lets what it shows begin at zero again.
+//! Writing "0" or "1" to a file resets its counters.
 //!
 //! Contexts: *sysfs*.
 

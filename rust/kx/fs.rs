@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files of procfs and sysfs, for values that the kernel offers in no other way.
+//! Reading of files in procfs and sysfs, for values that the kernel has no function for.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 

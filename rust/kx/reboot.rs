@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is to be done before the machine is rebooted, halted or switched off in good order.
+//! Reboot notifiers: callbacks before an orderly reboot, halt or power-off.
 //!
 //! C header: [`include/linux/reboot.h`](srctree/include/linux/reboot.h)
 
@@ -16,7 +16,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What acts before a reboot.
+/// A callback before a reboot.
 pub trait RebootHandler: Send + Sync + 'static {
     /// The machine is about to be rebooted, halted or switched off. Devices and network still work;
     /// what follows waits until this returns.

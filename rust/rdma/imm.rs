@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Immediates for devices that have none.
+//! Immediates for devices that do not support them.
 //!
-//! iWARP writes and sends without immediate. Where both sides agreed on it, each
+//! iWARP has no immediates. If both sides have agreed on it, each
 //! message of a queue pair begins with the four bytes of an immediate, and a
 //! write with immediate is a write and a message after it, which the transport
 //! delivers in that order.

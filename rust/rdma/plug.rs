@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Completions that a work queue handles, under one block plug: the I/O that their handlers
-//! submit reaches the disks' drivers in one batch. The handler hears of the beginning and
-//! the end of each batch.
+//! submit reaches the disks' drivers in one batch. The handler is called at the beginning
+//! and at the end of each batch.
 //!
 //! The RDMA core has no hook around a batch of completions. It polls all queues in the same
 //! function; ours replaces that as the function of the queue's work, and calls it.

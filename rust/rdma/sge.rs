@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses as work requests name them.
+//! Scatter/gather entries of work requests.
 
 use crate::device::Device;
 use ibtrs_bindings as bindings;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The result of an I/O, as the block layer has it.
+//! The block layer's result of an I/O.
 //!
 //! Contexts: *any*.
 

@@ -2,8 +2,8 @@
 
 //! Latency histograms of a disk: the file `latency_us`.
 //!
-//! A row for each power of two of microseconds, and a column for each [`Kind`] of request, as the
-//! block layer's own statistics tell them apart.
+//! The file has a row for each power of two of microseconds, and a column for each [`Kind`] of
+//! request; the kinds are those of the block layer's own statistics.
 
 use crate::msg::Op;
 use core::fmt::{Display, Formatter, Result};

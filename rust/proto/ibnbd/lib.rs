@@ -2,9 +2,9 @@
 
 //! The IBNBD block device without I/O: wire format and decisions.
 //!
-//! The wire format is that of RNBD 2.2, specified in Documentation/protocol.md. Everything here is a
-//! pure function or a plain value: nothing allocates, sleeps, locks, logs or panics, so every item
-//! may be used in any context.
+//! The wire format is that of RNBD 2.2, specified in Documentation/protocol.md. Everything here is
+//! a pure function or a plain value: nothing allocates, sleeps, locks, logs or panics, so every
+//! item may be used in any context.
 //!
 //! | Module | Contents |
 //! |---|---|

@@ -157,8 +157,8 @@ pub enum Reopened {
 ///
 /// In a planned stop, a server accepts no more requests of a session, waits for those in service,
 /// flushes the disk, and then reports that everything it has answered is durable
-/// ([`CacheHistory::durable`]). As it serves nothing afterwards, the report also covers answers that
-/// arrive after it, on other connections.
+/// ([`CacheHistory::durable`]). As it serves nothing afterwards, the report also covers answers
+/// that arrive after it, on other connections.
 ///
 /// # What the driver keeps
 ///

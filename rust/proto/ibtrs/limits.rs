@@ -16,7 +16,8 @@ pub const MAX_CLIENT_DEPTH: u16 = 10_240 + DepthSplit::MESSAGES;
 /// How many chunks a client uses of a server's `queue_depth`: the first ones.
 ///
 /// The client has memory and a registration for each of them, and entries in the queues of each
-/// connection, all before the server has answered a request. A server is not to decide on that alone.
+/// connection, all before the server has answered a request. A server is not to decide on that
+/// alone.
 #[inline]
 pub const fn client_depth(queue_depth: u16) -> u16 {
     if queue_depth > MAX_CLIENT_DEPTH {

@@ -2,13 +2,13 @@
 
 //! Names of sessions and of devices.
 //!
-//! Both become names in sysfs and parts of log lines, and both stand NUL-terminated in a field
-//! of 255 bytes, so 254 bytes are the most. They are UTF-8 without blanks and control characters.
+//! Both become names in sysfs and parts of log lines. In messages, both are NUL-terminated in a
+//! field of 255 bytes, which leaves 254 bytes for the name. They are UTF-8 without blanks and
+//! control characters.
 //!
-//! The name of a session is chosen by a client and goes into the server's sysfs, its log and the
-//! events that user space gets, where scripts take it up. So it has letters and digits of ASCII
-//! and `-_:@+` only, none of which means anything to a shell, and does not begin with `-`, as
-//! options of commands do.
+//! A client chooses the name of its session, which appears in the server's sysfs, log and uevents
+//! and may reach scripts. So the name consists of ASCII letters, digits and `-_:@+`, none of which
+//! is special to a shell, and does not begin with `-`, as options of commands do.
 
 use crate::consts::MAX_SESSION_NAME;
 use crate::errno::Errno;

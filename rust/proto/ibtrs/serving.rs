@@ -3,17 +3,17 @@
 //! Brings requests of one number into service one after the other, and drops those of a closing
 //! path (server): the steps that [`crate::chunk_owner`] prescribes, in their order.
 //!
-//! Many threads use them at once: receives of any path, ends of I/O, the worker that serves waiting
-//! requests, the teardown of each path. The driver provides the words and the places, whose methods
-//! are atomic each; no other step has to be atomic.
+//! Many threads execute these steps at once: receives of any path, completions of I/O, the worker
+//! that serves waiting requests, and the teardown of each path. The driver provides the words and
+//! the places. Each of their methods is atomic; no other step needs to be.
 //!
 //! # Where a request is
 //!
 //! A request is in one place at a time, or owned by one thread. It may be *waiting*, as another
 //! path has its number; or *invalidating* until the key of its chunk is invalidated, and then it
-//! has its number. A thread that owns a request and cannot go on drops it itself, as no other
-//! thread looks for it. So the teardown of a path visits the places only, as often as it takes: a
-//! thread that was about to empty one gets there.
+//! has its number. A thread that owns a request and cannot continue drops the request itself, as no
+//! other thread looks for it. So the teardown of a path only visits the places, and repeats that
+//! until they are empty.
 
 use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 

@@ -2,10 +2,10 @@
 
 //! What a machine has of IBNBD and IBTRS, read from sysfs, and what is done to it there.
 //!
-//! Everything below a [`Root`] is read: `/` on a machine, any folder in a test. Nothing is kept open,
-//! nothing is cached, and each file is opened once for each value. What vanishes between the
-//! listing of a folder and the reading of its files is left out; what cannot be read or makes
-//! no sense is told as a [`Note`] beside the rest.
+//! Everything below a [`Root`] is read: `/` on a machine, any folder in a test. Nothing is kept
+//! open, nothing is cached, and each file is opened once for each value. What vanishes between the
+//! listing of a folder and the reading of its files is left out; what cannot be read or makes no
+//! sense is told as a [`Note`] beside the rest.
 //!
 //! | Module | Contents |
 //! |---|---|

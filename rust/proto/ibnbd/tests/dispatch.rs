@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests are submitted while other threads change the queue state, in every order of their steps.
+//! Submission while other threads change the queue state, in every order of their steps.
 
 #[path = "../../ibtrs/tests/interleave/mod.rs"]
 mod interleave;

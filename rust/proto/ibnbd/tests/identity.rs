@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Telling disks from each other.
+//! Identities distinguish disks.
 
 use ibnbd_proto::identity::{value, Difference, Identity, Wwid};
 use ibnbd_proto::msg::OpenRsp;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users write to map and unmap.
+//! Options of mapping and unmapping.
 
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::map_opts::{MapError, MapOptions, UnmapMode};

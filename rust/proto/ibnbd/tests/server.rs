@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the server decides: paths, access, I/O checks; and the client's device states.
+//! Decisions of the server: paths, access, I/O checks; and states of the client's device.
 
 use ibnbd_proto::access::{Access, AccessMode, Users};
 use ibnbd_proto::identity::Difference;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The window against places that queue.
+//! The window, with simulated queues.
 
 use ibnbd_proto::window::Window;
 
-/// A line of requests: each spends `travel` on its way, and one after the other `service` in one
-/// of `lanes` places. Gives how many were under way on average over the second half of the time, and how many ended.
+/// A line of requests: each spends `travel` on its way, and one after the other `service` in one of
+/// `lanes` places. Gives how many were under way on average over the second half of the time, and
+/// how many ended.
 fn run(
     window: &mut Window,
     offered: u32,
@@ -56,8 +57,8 @@ fn many_places_are_kept_busy() {
     assert!(ends > 140_000, "{ends}");
 }
 
-/// However late answers are, there is room for somebody who has one request at a time; when they come
-/// in time again, there is room for more.
+/// However late answers are, there is room for somebody who has one request at a time; when they
+/// come in time again, there is room for more.
 #[test]
 fn one_at_a_time_is_never_held_back() {
     let mut window = Window::new();
@@ -102,8 +103,8 @@ fn no_numbers_break_it() {
     }
 }
 
-/// A window whose base is 1000 ns, and that has grown to at least `limit` before the first second is
-/// over; with the time.
+/// A window whose base is 1000 ns, and that has grown to at least `limit` before the first second
+/// is over; with the time.
 fn grown(limit: u32) -> (Window, u64) {
     let mut window = Window::new();
     let mut now = 0;

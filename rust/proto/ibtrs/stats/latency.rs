@@ -2,9 +2,9 @@
 
 //! Latency histograms: `rdma_lat` in milliseconds, `rdma_lat_us` in microseconds.
 //!
-//! Both rows of limits double, 1 ms to 65536 ms and 1 us to 1048576 us. Between a power of two of
-//! microseconds and the next one lies at most one such number of milliseconds, so that one
-//! histogram with that limit as well serves both files, at one counter per request.
+//! The limits are powers of two: 1 ms to 65536 ms and 1 us to 1048576 us. At most one limit in
+//! milliseconds lies between two consecutive limits in microseconds. So one histogram that has the
+//! limits of both files serves both, and a request increments one counter.
 
 use core::fmt::{Display, Formatter, Result};
 

@@ -2,11 +2,11 @@
 
 //! The contents of the files of statistics.
 //!
-//! Everything here is a plain value, made of sums that the caller took; [`Display`] writes the text
-//! of the file, with the newline at its end. The caller resets its counters; [`crate::text::reset`]
-//! parses the text that asks for it.
+//! Everything here is a plain value that the caller fills with sums of its counters; [`Display`]
+//! writes the text of the file, with a newline at its end. The caller resets its counters;
+//! [`crate::text::reset`] parses the text that a user writes to reset them.
 //!
-//! | file | type |
+//! | File | Type |
 //! |---|---|
 //! | client: `rdma` | [`ClientRdma`] |
 //! | client: `reconnects` | [`Reconnects`] |

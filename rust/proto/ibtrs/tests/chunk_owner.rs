@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who has a chunk number in service.
+//! Chunk ownership: each number is in service on one path at a time.
 
 use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a session decides when paths come and go.
+//! Decisions of a session when paths are connected and lost.
 
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::failover::*;
@@ -165,8 +165,8 @@ fn abandoned_writes_are_fenced_off_before_the_next_path() {
     up(&mut f, ext);
 }
 
-/// Two attempts fence the same abandoned requests: neither minds the other, and what the first one leaves behind
-/// when it is lost again is not what the second one's fence was about.
+/// Two attempts fence the same abandoned requests: neither minds the other, and what the first one
+/// leaves behind when it is lost again is not what the second one's fence was about.
 #[test]
 fn attempts_that_fence_at_the_same_time() {
     let mut f = Failover::new();

@@ -196,8 +196,8 @@ impl ClientShell {
     }
 }
 
-/// Whatever happens, and in whichever order: an attempt, its heartbeat and the timer of the next one
-/// are there when they have to be, once, and nothing is left when the path is closed.
+/// Whatever happens, and in whichever order: an attempt, its heartbeat and the timer of the next
+/// one are there when they have to be, once, and nothing is left when the path is closed.
 #[test]
 fn a_client_leaves_nothing_behind() {
     for limit in [Attempts::Forever, Attempts::AtMost(0), Attempts::AtMost(2)] {

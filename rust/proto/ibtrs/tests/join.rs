@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which path a connection belongs to, whom a fence is about, how much memory paths may take.
+//! The path of a connection, the paths that a fence closes, and the memory limits of paths.
 
 use ibtrs_proto::addr::{Addr, Scope};
 use ibtrs_proto::consts::MAX_PATHS;

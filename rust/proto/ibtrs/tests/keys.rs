@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keys of requests, against a server that lies.
+//! Invalidation of requests' keys, with a server that lies.
 
 use ibtrs_proto::keys::{Bogus, Key, Revoked, Step};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a server lets itself in for.
+//! Limits of the server on memory, connections and sessions.
 
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::quota::{

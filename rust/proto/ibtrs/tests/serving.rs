@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A number's requests as several threads move them, in every order of their steps.
+//! Requests of one number, moved by several threads, in every order of their steps.
 //!
-//! Path A has the number in service, and path B's request waits for it. A's I/O ends, the worker
-//! takes B's request and lets its key be invalidated; meanwhile B is closed, as the client has
-//! given it up, and in some scenes path C brings the request again. Whatever the order: no request
-//! is lost, no two are in service, B's end comes, and then the number is free.
+//! Path A has the number in service, and a request of path B waits for it. The I/O of A ends, and
+//! the worker takes the request of B and invalidates its key. Meanwhile B is closed, as the client
+//! has superseded it, and in some cases path C brings the request again. In every order, no request
+//! is lost, no two are in service at once, the teardown of B completes, and the number is free
+//! afterwards.
 
 mod interleave;
 

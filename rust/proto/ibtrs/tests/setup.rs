@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How long a client may take to set a path up.
+//! Time limit for setting up a path.
 
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
 use ibtrs_proto::setup::{may_be_behind, may_wait, SetupClock};

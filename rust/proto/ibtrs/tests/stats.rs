@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The files of statistics and settings, as the documents print them.
+//! The files of statistics and settings, with the contents that the documentation shows.
 
 use ibtrs_proto::settings::{Setting, HB_INTERVAL_MS, QUEUE_TIMEOUT_S, RECONNECT_DELAY_MS};
 use ibtrs_proto::stats::latency::{bucket, Histogram, Latencies, BUCKETS};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What users write: names, addresses, options, small texts.
+//! Parsers of user input: names, addresses, options, values.
 
 use ibtrs_proto::addr::{Addr, AddrError, PathAddr};
 use ibtrs_proto::errno::Errno;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Properties of the wire format: nothing panics, everything comes back.
+//! Properties of the wire format: no input panics, and every value survives a round trip.
 
 use ibtrs_proto::consts::*;
 use ibtrs_proto::handshake::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Each error has an errno, and a line for the log that no other error of its type has.
+//! Each error has an errno, and a text for the log that differs from those of the other errors.
 
 #[macro_use]
 mod texts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chains, credits, and how they are taken back.
+//! Chains of work requests, credits, and roll-back.
 
 use super::*;
 

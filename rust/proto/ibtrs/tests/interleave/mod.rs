@@ -2,10 +2,10 @@
 
 //! Runs a few threads in every order of their steps.
 //!
-//! A thread is a function of what its steps found. So it needs no stack of its own: for each step
-//! it runs again from its beginning, is told what its former steps found, makes one more, and is
-//! left at the next. Two orders that lead to the same world, with the same behind all threads, are
-//! followed once.
+//! A thread is a function of the results of its steps, so it needs no stack of its own. For each
+//! step, the function runs again from its beginning, receives the results of its former steps,
+//! makes one more step and stops at the next. If two orders lead to the same state of the world and
+//! of all threads, only one of them is followed.
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the errors of both protocols have in common.
+//! Checks of the error texts of both protocols.
 
 use std::collections::HashSet;
 

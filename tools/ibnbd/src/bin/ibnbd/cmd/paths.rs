@@ -73,7 +73,7 @@ pub(super) fn remove(context: &Context, path: &ibnbd_host::Path) -> Result<(), F
     )
 }
 
-/// How often it is looked whether requests are in flight.
+/// Interval at which the command checks whether requests are in flight.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn drain(context: &Context, of: &PathOf) -> Done {
