@@ -11,11 +11,11 @@ use crate::{
         Traits, //
     },
     events::EventHandler,
-    queue::Queue,
     registry::{
         PlaceRef,
         SessionRef, //
     },
+    request::Queue,
     session, //
 };
 use ibnbd_proto::{

@@ -13,11 +13,11 @@ use crate::{
     fair_share::{
         DiskGroup,
         FairShare, //
-    }, //
+    },
     latencies::Latencies,
-    queue::Queue,
+    request::Queue,
     timeouts::Timeouts,
-    write_cache::WriteCache,
+    write_cache::WriteCache, //
 };
 pub(crate) use ibnbd_proto::dispatch::Dispatch;
 use ibnbd_proto::{

@@ -11,7 +11,10 @@
 
 use crate::{
     by_tag::ByTag,
-    queue::Queue, //
+    request::{
+        Admission,
+        Queue, //
+    }, //
 };
 use ibnbd_proto::window::Window;
 use kernel::{
@@ -105,24 +108,6 @@ struct Inner {
     under_way: u32,
     /// Tags of those that wait.
     waiting: Ring<u32>,
-}
-
-/// The time at which a counted request was submitted; none if it is not counted.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Admission(Option<u64>);
-
-impl Admission {
-    /// Takes it from its request.
-    #[inline]
-    pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
-        core::mem::take(rq.pdu_mut().project().admission)
-    }
-
-    /// Returns whether the request is counted.
-    #[inline]
-    pub(crate) fn is_counted(self) -> bool {
-        self.0.is_some()
-    }
 }
 
 /// The decision about a request.

@@ -3,7 +3,7 @@
 //! Latencies of a disk's requests as the block layer sees them, including the time that a request
 //! waits for a path, for the server and for the fair share.
 
-use crate::queue::Queue;
+use crate::request::Queue;
 use ibnbd_proto::latency::{
     self,
     Histogram,

@@ -16,7 +16,7 @@
 //! | [`device`] | a device that the server has open |
 //! | [`background`] | work that continues after the user has left |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
-//! | [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
+//! | [`request`], [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
 //! | [`by_tag`] | one value for each tag |
 //! | [`timeouts`] | request timeouts |
 //! | [`write_cache`] | unflushed writes and losses of the server's write cache |
@@ -58,6 +58,7 @@ mod limits;
 mod mapping;
 mod queue;
 mod registry;
+mod request;
 mod session;
 mod timeouts;
 mod write_cache;

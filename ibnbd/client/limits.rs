@@ -4,7 +4,7 @@
 //!
 //! No value of the description is trusted, because the block layer does not check all of them.
 
-use crate::queue::MAX_SEGMENTS;
+use crate::request::MAX_SEGMENTS;
 use ibnbd_proto::msg::{
     OpenRsp,
     MAX_SECTORS, //

@@ -12,8 +12,8 @@ use crate::{
         self,
         Carrier, //
     },
-    queue::Queue,
-    registry::Registry, //
+    registry::Registry,
+    request::Queue, //
 };
 use ibtrs_core::convert;
 use kernel::{

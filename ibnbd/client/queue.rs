@@ -14,9 +14,11 @@ use crate::{
         DiskQueue,
         Dispatch, //
     },
-    fair_share::{
+    fair_share::Entry,
+    request::{
         Admission,
-        Entry, //
+        Pdu,
+        Queue, //
     }, //
 };
 use ibnbd_proto::{
@@ -51,28 +53,8 @@ use kx::{
         TimeoutAction, //
     },
     io::IoHandle,
-    sg::{
-        SgList,
-        SgTable, //
-    }, //
+    sg::SgTable, //
 };
-
-/// Most segments of a request.
-pub(crate) const MAX_SEGMENTS: u16 = 128;
-
-/// The driver of the disks.
-pub(crate) struct Queue;
-
-/// The driver's part of a request.
-#[pin_data]
-pub(crate) struct Pdu {
-    /// Counts the request against the fair share of its disk.
-    pub(crate) admission: Admission,
-    /// The cache generation when it was sent.
-    generation: u32,
-    #[pin]
-    sg: SgList<{ MAX_SEGMENTS as usize }>,
-}
 
 /// Whether a write does not end before it is durable.
 fn is_durable(disk: &DiskQueue, rq: &Request<Queue>) -> bool {
@@ -109,11 +91,7 @@ impl Operations for Queue {
     type QueueData = Arc<DiskQueue>;
 
     fn init_pdu() -> impl PinInit<Pdu, Error> {
-        try_pin_init!(Pdu {
-            admission: Admission::default(),
-            generation: 0,
-            sg <- SgList::new(),
-        }? Error)
+        Pdu::new()
     }
 
     fn queue_rq(

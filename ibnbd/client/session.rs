@@ -5,7 +5,7 @@
 use crate::{
     events::EventHandler,
     fair_share::DiskGroup,
-    queue::Queue, //
+    request::Queue, //
 };
 use ibnbd_proto::{
     identity::Identity,

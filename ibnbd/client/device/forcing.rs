@@ -7,7 +7,7 @@
 //! answers would keep them: then the paths that carry them fail, which ends them.
 
 use super::Device;
-use crate::queue::Queue;
+use crate::request::Queue;
 use kernel::sync::Arc;
 use kx::{
     blk::GenDisk,

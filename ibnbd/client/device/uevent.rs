@@ -7,7 +7,7 @@
 //! takes, and requests do not wait for it.
 
 use super::Device;
-use crate::queue::Queue;
+use crate::request::Queue;
 use ibtrs_core::steps::Steps;
 use kernel::sync::Arc;
 use kx::{

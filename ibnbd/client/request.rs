@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The driver's part of a disk's request.
+//!
+//! Contexts: *any*.
+
+use kernel::prelude::*;
+use kx::{
+    blk::Request,
+    sg::SgList, //
+};
+
+/// Most segments of a request.
+pub(crate) const MAX_SEGMENTS: u16 = 128;
+
+/// The driver of the disks; [`crate::queue`] has its operations.
+pub(crate) struct Queue;
+
+/// The driver's part of a request.
+#[pin_data]
+pub(crate) struct Pdu {
+    /// Counts the request against the fair share of its disk.
+    pub(crate) admission: Admission,
+    /// The cache generation when it was sent.
+    pub(crate) generation: u32,
+    #[pin]
+    pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,
+}
+
+impl Pdu {
+    /// Of a request that is not counted.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            admission: Admission::default(),
+            generation: 0,
+            sg <- SgList::new(),
+        }? Error)
+    }
+}
+
+/// The time at which a counted request was submitted, in nanoseconds since its
+/// [`DiskGroup`](crate::fair_share::DiskGroup) was created; none if the request is not counted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Admission(pub(crate) Option<u64>);
+
+impl Admission {
+    /// Takes it from its request.
+    #[inline]
+    pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
+        core::mem::take(rq.pdu_mut().project().admission)
+    }
+
+    /// Returns whether the request is counted.
+    #[inline]
+    pub(crate) fn is_counted(self) -> bool {
+        self.0.is_some()
+    }
+}
