@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Authentication: the messages of strangers, and an attacker between two honest sides.
+//! Authentication: messages of strangers, and an attacker between two honest sides.
 
 use crate::wire::head;
 use hmac::{Hmac, Mac};

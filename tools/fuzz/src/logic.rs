@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Decisions under any order of events.
+//! Decisions of the state machines under any order of events.
 
 use ibnbd_proto::unflushed::{Record, Unflushed};
 use ibnbd_proto::window::Window;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Random bytes against everything that has no kernel in it, guided by which code they reach.
+//! Coverage-guided fuzzing of all code that needs no kernel.
 //!
-//! The first byte says what the others are for. Whatever is found is a file `crash-...` in the
-//! folder of `scripts/fuzz-host.sh`; give it to the program as its argument to see it again.
+//! The first byte of an input selects the target, which gets the other bytes. An input that fails
+//! is saved as `crash-...` in the folder of `scripts/fuzz-host.sh`; give it to the program as its
+//! argument to reproduce the failure.
 
 #![no_main]
 

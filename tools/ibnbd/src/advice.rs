@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Error numbers in words, and what helps.
+//! Explanations of error numbers, and advice.
 
 use ibtrs_proto::Errno;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the files in `/etc/ibtrs` want, and how a machine gets there.
+//! The files in `/etc/ibtrs`, and the steps that bring a machine to the state that they describe.
 //!
 //! `client.toml`, `server.toml` and `conf.d/*.toml` have one grammar, and are read as one:
 //!

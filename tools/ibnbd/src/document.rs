@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands print with `--output json` and `yaml`.
+//! Output of commands with `--output json` and `yaml`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where our modules and the kernel's own have their files.
+//! Locations of the files of our modules and of the kernel's own.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

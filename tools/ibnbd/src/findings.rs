@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a machine, and the remedies.
+//! Faults of a machine, and their remedies.
 
 mod client;
 mod server;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a machine is, in one line.
+//! The health of a machine in one line.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Lines of the kernel's log that our modules print.
+//! Log lines of our modules in the kernel log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -70,7 +70,8 @@ fn read(file: &mut File) -> Vec<String> {
     lines
 }
 
-/// The text of a record, `<priority>,<number>,<time>,<flags>;<text>`, if one of our modules printed it.
+/// The text of a record, `<priority>,<number>,<time>,<flags>;<text>`, if one of our modules printed
+/// it.
 fn message(record: &str) -> Option<&str> {
     let (_, text) = record.split_once(';')?;
     let (module, _) = text.split_once(':')?;

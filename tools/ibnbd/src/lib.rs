@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a machine has of IBNBD and IBTRS, read from sysfs, and what is done to it there.
+//! The state of IBNBD and IBTRS on a machine, read from sysfs, and changes to it.
 //!
 //! Everything below a [`Root`] is read: `/` on a machine, any folder in a test. Nothing is kept
-//! open, nothing is cached, and each file is opened once for each value. What vanishes between the
-//! listing of a folder and the reading of its files is left out; what cannot be read or makes no
-//! sense is told as a [`Note`] beside the rest.
+//! open, nothing is cached, and each file is opened once for each value. A file
+//! that vanishes between the listing of its folder and the reading is left out; one that cannot be
+//! read or makes no sense becomes a [`Note`].
 //!
 //! | Module | Contents |
 //! |---|---|
 //! | [`root`] | files below a root: reading, listing, writing |
-//! | [`family`] | where our modules and the kernel's own have their files |
-//! | [`value`] | what the files say, as values |
+//! | [`family`] | locations of the files of our modules and of the kernel's own |
+//! | [`value`] | parsers of the contents of files |
 //! | [`model`] | disks, sessions, paths and opened devices, and [`model::Machine`] with all of them |
-//! | [`find`] | which of these a user means |
+//! | [`find`] | finds the objects that a user names |
 //! | [`host`] | modules, RDMA devices, block devices |
 //! | [`folder`] | the folder of devices that a server exports |
-//! | [`mapping`] | servers' names, sessions' names and lines of `map_device` |
-//! | [`config`] | what the files in `/etc/ibtrs` want, and how a machine gets there |
-//! | [`findings`] | what is wrong with a machine, and the remedies |
-//! | [`health`] | the same in one line |
-//! | [`metrics`] | numbers in the format of Prometheus |
-//! | [`trace`] | where the time of a request goes |
-//! | [`uevent`] | events of the kernel |
-//! | [`kmsg`] | lines of the kernel's log |
-//! | [`advice`] | error numbers in words, and what helps |
-//! | [`document`] | what is printed as JSON and YAML, and its schema |
+//! | [`mapping`] | names of servers and sessions, and lines of `map_device` |
+//! | [`config`] | the files in `/etc/ibtrs`, and the steps to the state that they describe |
+//! | [`findings`] | faults of a machine, and their remedies |
+//! | [`health`] | the health of a machine in one line |
+//! | [`metrics`] | metrics in the format of Prometheus |
+//! | [`trace`] | latency of each part of a request |
+//! | [`uevent`] | uevents of the kernel |
+//! | [`kmsg`] | log lines of our modules |
+//! | [`advice`] | explanations of error numbers, and advice |
+//! | [`document`] | output as JSON and YAML, and its schema |
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, rust_2018_idioms, unreachable_pub)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Servers' names, sessions' names and lines of `map_device`.
+//! Names of servers and sessions, and lines of `map_device`.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -26,8 +26,9 @@ pub fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
         .collect())
 }
 
-/// One end of a path as a path's line has it, from what a user has written: a name, an address, `ip:` or
-/// `gid:` and an address. The scope of a link-local address may be the name of an interface.
+/// One end of a path as a path's line has it, from what a user has written: a name, an address,
+/// `ip:` or `gid:` and an address. The scope of a link-local address may be the name of an
+/// interface.
 ///
 /// # Errors
 ///

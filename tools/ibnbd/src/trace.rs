@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where the time of a request goes, from trace events.
+//! Latency of each part of a request, from trace events.
 //!
-//! The block layer says when it hands a request to the driver and when the request ends; the transport,
-//! when the request is handed to a path and when it is over there. A request has no number that all four
-//! tell. The driver hands it to the path on the CPU, and right after, where the block layer has issued it;
-//! from then on the transport's tag is known, and the sector leads back to the request when it ends.
+//! The block layer has events for the issue and the completion of a request, the transport for its
+//! submission to a path and for its end there. No number appears in all four. The driver submits
+//! the request on the CPU on which the block layer has issued it, right afterwards. That relates
+//! the sector to the transport's tag, and the sector identifies the request on completion.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,8 @@ pub const EVENTS: [(&str, &[&str]); 2] = [
     ("ibtrs", &["ibtrs_client_submit", "ibtrs_client_complete"]),
 ];
 
-/// Requests that are followed at a time; of more, the oldest is forgotten. Few disks have a tenth in flight.
+/// Requests that are followed at a time; of more, the oldest is forgotten. Few disks have a tenth
+/// in flight.
 const MOST: usize = 4096;
 
 /// A request that has ended. Times are in microseconds.
@@ -25,7 +26,8 @@ const MOST: usize = 4096;
 pub struct Traced {
     /// When it ended, by the kernel's monotonic clock.
     pub time_us: u64,
-    /// As `blktrace` has it: `R` read, `W` write, `D` discard, `F` flush, with letters that say more.
+    /// As `blktrace` has it: `R` read, `W` write, `D` discard, `F` flush, with letters that say
+    /// more.
     pub operation: String,
     /// Where it begins, in sectors of 512 bytes.
     pub sector: u64,
@@ -191,7 +193,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// For a disk of that session. Its events of the block layer are the only ones that it is given.
+    /// For a disk of that session. Its events of the block layer are the only ones that it is
+    /// given.
     pub fn new(session: &str) -> Self {
         Self {
             session: session.to_owned(),
@@ -345,7 +348,8 @@ mod tests {
         assert_eq!(ended.first().and_then(|t| t.path.as_deref()), Some("b"));
     }
 
-    /// An interrupt issues another request between the two events of the first one, on the same CPU.
+    /// An interrupt issues another request between the two events of the first one, on the same
+    /// CPU.
     #[test]
     fn nested_requests_keep_their_tags() {
         let lines = "\

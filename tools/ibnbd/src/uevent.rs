@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of the kernel, by netlink.
+//! Uevents of the kernel, received by netlink.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -113,8 +113,8 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Waits for the next event that is ours. `None` stands for events that were lost, as they came faster
-    /// than they were read.
+    /// Waits for the next event that is ours. `None` stands for events that were lost, as they came
+    /// faster than they were read.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What files say, as values. Each function is `None` for a text that is none of its kind.
+//! Parsers of the contents of files. Each function returns `None` for a text of another form.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

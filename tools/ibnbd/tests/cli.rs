@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The command over a made tree.
+//! The command, run on a made-up sysfs tree.
 
 mod tree;
 
@@ -755,7 +755,8 @@ fn completions_and_manual_pages_know_all_commands() {
     );
 }
 
-/// Half a configuration: the session is there and its disk is not, a disk is there and its session is not.
+/// Half a configuration: the session is there and its disk is not, a disk is there and its session
+/// is not.
 #[test]
 fn halves_are_shown_as_they_are() {
     let tree = Tree::new();

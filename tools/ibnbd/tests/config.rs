@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files that say what is wanted: right ones, wrong ones, and what comes of them.
+//! Configuration files: valid ones, faulty ones, and the plans that they lead to.
 
 mod tree;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Machines as they are, and damaged ones.
+//! Sysfs trees of healthy and of damaged machines.
 
 mod tree;
 

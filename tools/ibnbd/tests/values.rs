@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Texts of files, those that are right and any others.
+//! Parsers of file contents, with valid and other texts.
 
 mod tree;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver of a disk on top of the client's session: builds requests, and has the server open
-//! the disk again.
+//! The driver of a disk on top of the client's session: builds requests, and opens the disk on the
+//! server again.
 //!
 //! A request is built and submitted in steps, and anything may happen between two of them: the
 //! driver reads the phase of the session generation, then the queue state, then the connected

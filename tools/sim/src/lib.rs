@@ -7,8 +7,8 @@
 //! and reorders, with crashes and slow disks. Nothing here decides anything that the kernel
 //! modules decide as well: it stands in for the drivers there.
 //!
-//! A seed is a [`Schedule`], a schedule is a run. What must not happen is a [`Violation`]; a
-//! schedule that leads to one is [shrunk](shrink) to what is needed for it.
+//! A seed determines a [`Schedule`], and a schedule determines a run. A broken property is a
+//! [`Violation`]; a schedule that leads to one is [shrunk](shrink) to the parts that matter.
 
 mod client;
 mod driver;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs schedules by their seeds, or one with everything that happens in it.
+//! Runs schedules by their seeds, or one schedule with all its events printed.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Less of the same trouble.
+//! Shrinks a schedule that leads to a violation.
 
 use crate::schedule::Schedule;
 use crate::world::{run, Bug};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Schedules by their seeds, and that mistakes are found.
+//! Runs schedules, and checks that planted mistakes are found.
 
 use ibtrs_sim::{run, shrink, Bug, Mode, Outcome, Schedule, Violation};
 

@@ -36,7 +36,7 @@ pub enum Next {
 
 /// One connection attempt of a path, as far as authentication goes.
 ///
-/// After an error the attempt is to be given up, and every later call fails.
+/// After an error every later call fails, and the caller must end the attempt.
 #[derive(Debug)]
 pub struct ClientAuth {
     policy: Policy,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Takes the fields of a table, and gathers what is wrong with them.
+//! Takes the fields of a table, and collects their errors.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Writes into files what a machine has. Comments, blank lines and the order stay.
+//! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
 use toml_edit::{value, Array, ArrayOfTables, DocumentMut, Item, Table};
 

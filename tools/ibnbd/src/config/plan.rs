@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is to be done so that a machine is as its files say.
+//! The steps that bring a machine to the state that its files describe.
 
 use std::fmt;
 

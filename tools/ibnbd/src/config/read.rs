@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files as values, and all that is wrong with them.
+//! Reads files, and collects all their errors.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -188,7 +188,8 @@ impl All {
         });
     }
 
-    /// Parameters are texts, numbers or true and false; the module looks at their values when it is loaded.
+    /// Parameters are texts, numbers or true and false; the module looks at their values when it is
+    /// loaded.
     fn parameters(&mut self, source: &mut Source<'_>, module: &str, table: &Table) {
         let known: Vec<_> = PARAMETERS
             .into_iter()

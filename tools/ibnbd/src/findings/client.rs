@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with disks and with sessions of a client.
+//! Faults of disks and sessions of a client.
 
 use super::{Finding, Severity};
 use crate::family::{Family, Side};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a server.
+//! Faults of a server.
 
 use ibnbd_proto::path::holds_every_device;
 

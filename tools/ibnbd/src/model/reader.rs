@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reads values, and remembers what was none.
+//! Reads values, and notes those that make no sense.
 
 use std::io;
 

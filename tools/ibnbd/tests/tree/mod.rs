@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A made tree of sysfs, as our modules show it.
+//! A made-up sysfs tree, as our modules create it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Doing something: writing to a file of the kernel, with progress, and the kernel's words if it fails.
+//! Writes to a file of the kernel, with progress, and with the kernel's log lines if the write
+//! fails.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What all commands share.
+//! Context that all commands share.
 
 use std::io::{self, Write};
 

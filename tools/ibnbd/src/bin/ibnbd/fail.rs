@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Failures in words, and exit codes.
+//! Texts of failures, and exit codes.
 
 use std::fmt;
 use std::io;

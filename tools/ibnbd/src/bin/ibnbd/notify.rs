@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the manager of services is told; see sd_notify(3).
+//! Notifications to the service manager; see sd_notify(3).
 
 use std::env;
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `save`, and what `--persist` does.
+//! `save`, and the implementation of `--persist`.
 
 use std::fs;
 use std::io;

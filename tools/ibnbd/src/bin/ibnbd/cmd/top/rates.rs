@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happened between two samples.
+//! Changes between two samples.
 
 use std::time::Instant;
 
