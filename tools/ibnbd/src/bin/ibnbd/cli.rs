@@ -166,8 +166,7 @@ pub(crate) enum Command {
     /// Shows what disks and paths do, all the time
     #[command(after_help = TOP_HELP)]
     Top(Top),
-    /// Shows each request of a disk as it ends, and where its time went; with --output json a
-    /// document a line
+    /// Shows each request of a disk as it ends, and where its time went; with --output json a document a line
     #[command(after_help = TRACE_HELP)]
     Trace(Trace),
     /// Makes the machine what the files in /etc/ibtrs say, and shows the difference first
