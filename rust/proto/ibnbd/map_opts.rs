@@ -5,6 +5,7 @@
 use core::fmt;
 
 use ibtrs_proto::addr::{AddrError, PathAddr};
+use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::consts::{DEFAULT_PORT, MAX_PATHS};
 use ibtrs_proto::name::{DevicePath, NameError, SessionName};
 use ibtrs_proto::opts::{Key, OptError, Options, Values};
@@ -20,8 +21,9 @@ const DEST_PORT: &str = "dest_port";
 const ACCESS_MODE: &str = "access_mode";
 const EXCLUSIVE: &str = "exclusive";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
+const KEY_ID: &str = "key_id";
 
-const TABLE: [Key; 7] = [
+const TABLE: [Key; 8] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     // The cast loses nothing: 128.
@@ -30,6 +32,7 @@ const TABLE: [Key; 7] = [
     Key::optional(ACCESS_MODE),
     Key::optional(EXCLUSIVE),
     Key::optional(NR_POLL_QUEUES),
+    Key::optional(KEY_ID),
 ];
 
 /// Why a line is refused.
@@ -51,6 +54,8 @@ pub enum MapError<'a> {
     Exclusive(&'a str),
     /// The number of poll queues is no number from -1 on.
     PollQueues(&'a str),
+    /// The key id is malformed.
+    KeyId(&'a str),
 }
 
 impl MapError<'_> {
@@ -64,6 +69,7 @@ impl MapError<'_> {
             Self::AccessMode(_) => "access mode is not ro, rw or migration",
             Self::Exclusive(_) => "exclusive is not 0 or 1",
             Self::PollQueues(_) => "number of poll queues is not -1 or more",
+            Self::KeyId(_) => KeyError::Id.as_str(),
         }
     }
 
@@ -73,9 +79,11 @@ impl MapError<'_> {
             Self::Option(e) => e.errno(),
             Self::Session(e) | Self::Device(e) => e.errno(),
             Self::Path(e, _) => e.errno(),
-            Self::Port(_) | Self::AccessMode(_) | Self::Exclusive(_) | Self::PollQueues(_) => {
-                Errno::EINVAL
-            }
+            Self::Port(_)
+            | Self::AccessMode(_)
+            | Self::Exclusive(_)
+            | Self::PollQueues(_)
+            | Self::KeyId(_) => Errno::EINVAL,
         }
     }
 }
@@ -91,6 +99,7 @@ impl fmt::Display for MapError<'_> {
             Self::AccessMode(text) => write!(f, "{ACCESS_MODE}={text}: {}", self.as_str()),
             Self::Exclusive(text) => write!(f, "{EXCLUSIVE}={text}: {}", self.as_str()),
             Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
+            Self::KeyId(text) => write!(f, "{KEY_ID}={text}: {}", self.as_str()),
         }
     }
 }
@@ -111,6 +120,8 @@ pub struct MapOptions<'a> {
     pub dest_port: u16,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
     pub nr_poll_queues: i32,
+    /// The key of a session that is created; for one that exists, the one that it must have.
+    pub key_id: Option<KeyId>,
 }
 
 impl<'a> MapOptions<'a> {
@@ -145,6 +156,10 @@ impl<'a> MapOptions<'a> {
             Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
             None => 0,
         };
+        let key_id = match options.get(KEY_ID) {
+            Some(text) => Some(KeyId::new(text.as_bytes()).ok_or(MapError::KeyId(text))?),
+            None => None,
+        };
         Ok(Self {
             options,
             session,
@@ -155,6 +170,7 @@ impl<'a> MapOptions<'a> {
             },
             dest_port,
             nr_poll_queues,
+            key_id,
         })
     }
 

@@ -47,8 +47,6 @@
 )]
 
 pub mod addr;
-// The modules do not carry what no driver uses.
-#[cfg(not(CONFIG_RUST))]
 pub mod auth;
 pub mod backoff;
 pub mod bytes;

@@ -5,6 +5,7 @@
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::map_opts::{MapError, MapOptions, UnmapMode};
 use ibtrs_proto::addr::AddrError;
+use ibtrs_proto::auth::KeyId;
 use ibtrs_proto::errno::Errno;
 use ibtrs_proto::name::NameError;
 use ibtrs_proto::opts::{OptError, OptProblem};
@@ -13,7 +14,8 @@ use proptest::prelude::*;
 #[test]
 fn a_whole_line() {
     let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 path=gid:fe80::1@gid:fe80::2 \
-        device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1\n";
+        device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1 \
+        key_id=web1-2026\n";
     let m = MapOptions::parse(line).unwrap();
     assert_eq!(m.session.as_str(), "blya");
     assert_eq!(m.device_path.as_str(), "/dev/ram0");
@@ -25,6 +27,7 @@ fn a_whole_line() {
     assert_eq!(paths[0], "ip:10.0.0.2@ip:10.0.0.1");
     assert!(paths[1].starts_with("gid:fe80:0000:"));
     assert_eq!(m.poll_queues(4), Some(4));
+    assert_eq!(m.key_id, KeyId::new(b"web1-2026"));
 }
 
 #[test]
@@ -35,6 +38,7 @@ fn defaults() {
     assert_eq!((m.dest_port, m.nr_poll_queues), (1234, 0));
     assert_eq!((m.path_count(), m.paths().count()), (0, 0));
     assert_eq!(m.poll_queues(4), Some(0));
+    assert_eq!(m.key_id, None);
     let m = MapOptions::parse(b"device_path=d sessname=s nr_poll_queues=5").unwrap();
     assert_eq!((m.poll_queues(4), m.poll_queues(5)), (None, Some(5)));
 }
@@ -105,6 +109,11 @@ fn errors_name_the_option() {
             "sessname=s device_path=d nr_poll_queues=-2",
             MapError::PollQueues("-2"),
             "nr_poll_queues=-2: number of poll queues is not -1 or more",
+        ),
+        (
+            "sessname=s device_path=d key_id=a:b",
+            MapError::KeyId("a:b"),
+            "key_id=a:b: a key id is 1 to 32 letters, digits and -_.@",
         ),
     ] {
         let got = MapOptions::parse(line.as_bytes()).unwrap_err();

@@ -48,6 +48,20 @@ impl KeyError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyId([u8; ID_LEN]);
 
+/// The key that a session has unless its users name another one.
+const DEFAULT_ID: &[u8] = b"default";
+
+impl Default for KeyId {
+    fn default() -> Self {
+        let mut padded = [0; ID_LEN];
+        padded
+            .iter_mut()
+            .zip(DEFAULT_ID)
+            .for_each(|(to, from)| *to = *from);
+        Self(padded)
+    }
+}
+
 impl KeyId {
     /// Checks an id, given without padding.
     pub fn new(id: &[u8]) -> Option<Self> {
@@ -75,6 +89,12 @@ impl KeyId {
         self.0.get(..self.len()).unwrap_or_default()
     }
 
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        // It is ASCII.
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
     fn len(&self) -> usize {
         self.0.iter().position(|&b| b == 0).unwrap_or(ID_LEN)
     }
@@ -88,6 +108,17 @@ impl Key {
     /// Takes the bytes as they are.
     pub const fn new(bytes: [u8; KEY_LEN]) -> Self {
         Self(bytes)
+    }
+
+    /// Creates a key whose bytes `read` puts in place, so that no copy of them is left elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub fn read_with<E>(read: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), E>) -> Result<Self, E> {
+        let mut key = Self([0; KEY_LEN]);
+        read(&mut key.0)?;
+        Ok(key)
     }
 
     /// The bytes.

@@ -54,7 +54,7 @@ pub use fields::{
 };
 pub use key::{Key, KeyError, KeyId, KEY_LEN, KEY_TEXT_LEN};
 pub use messages::{Auth1, Auth2, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, NONCE_LEN};
-pub use policy::{Policy, Session, Suite, Suites};
+pub use policy::{Policy, Session, Setting, Suite, Suites};
 pub use proof::HmacSha256;
 pub use server::ServerAuth;
 

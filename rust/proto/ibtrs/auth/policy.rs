@@ -83,6 +83,51 @@ pub enum Policy {
     Required,
 }
 
+/// What the administrator of a side has set; the policy follows from it path by path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Setting {
+    /// [`Policy::Required`] where there is a key, [`Policy::None`] elsewhere. A session that began
+    /// without authentication goes on so.
+    #[default]
+    Auto,
+    /// The same policy for every path.
+    Fixed(Policy),
+}
+
+impl Setting {
+    /// Reads the value of a module parameter; `None` for any other text.
+    pub const fn parse(text: &[u8]) -> Option<Self> {
+        match text {
+            b"auto" => Some(Self::Auto),
+            b"none" => Some(Self::Fixed(Policy::None)),
+            b"optional" => Some(Self::Fixed(Policy::Optional)),
+            b"required" => Some(Self::Fixed(Policy::Required)),
+            _ => None,
+        }
+    }
+
+    /// The text that [`Setting::parse`] takes for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fixed(Policy::None) => "none",
+            Self::Fixed(Policy::Optional) => "optional",
+            Self::Fixed(Policy::Required) => "required",
+        }
+    }
+
+    /// The policy for a path of `session` on a side that has a key if `has_key`.
+    pub const fn policy(self, session: Session, has_key: bool) -> Policy {
+        match (self, session) {
+            (Self::Fixed(policy), _) => policy,
+            (Self::Auto, Session::Plain) => Policy::None,
+            (Self::Auto, Session::Authenticated) => Policy::Required,
+            (Self::Auto, Session::New) if has_key => Policy::Required,
+            (Self::Auto, Session::New) => Policy::None,
+        }
+    }
+}
+
 /// The session that a path is for, as the deciding side knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Session {

@@ -120,6 +120,11 @@ impl ServerAuth {
         }))
     }
 
+    /// Whether AUTH1 is due: the client has proved nothing yet, and nothing may change on its behalf.
+    pub const fn is_pending(&self) -> bool {
+        matches!(self.state, State::Waiting { .. })
+    }
+
     /// Whether the client has proved itself.
     pub const fn is_authenticated(&self) -> bool {
         matches!(self.state, State::Proved { .. })

@@ -24,6 +24,22 @@ fn keys_are_read_and_written() {
 }
 
 #[test]
+fn the_default_id_is_one() {
+    let id = KeyId::default();
+    assert_eq!((KeyId::new(b"default"), id.as_str()), (Some(id), "default"));
+}
+
+#[test]
+fn a_key_is_read_in_place() {
+    let key = Key::read_with(|bytes| {
+        *bytes = KEY;
+        Ok::<_, ()>(())
+    });
+    assert_eq!(key.unwrap().as_bytes(), &KEY);
+    assert_eq!(Key::read_with(|_| Err(5)).map(|_| ()), Err(5));
+}
+
+#[test]
 fn a_damaged_key_is_refused() {
     let refused = |text: &[u8]| Key::parse(text).map(|_| ()).unwrap_err();
     assert_eq!(refused(b""), KeyError::Prefix);

@@ -11,6 +11,43 @@ use Session::{Authenticated, New, Plain};
 const POLICIES: [Policy; 3] = [No, Optional, Required];
 const SESSIONS: [Session; 3] = [New, Plain, Authenticated];
 
+#[test]
+fn settings_have_names() {
+    let parsed = |text: &str| Setting::parse(text.as_bytes());
+    assert_eq!(parsed("auto"), Some(Setting::Auto));
+    assert_eq!(Setting::default(), Setting::Auto);
+    for (text, policy) in [("none", No), ("optional", Optional), ("required", Required)] {
+        assert_eq!(parsed(text), Some(Setting::Fixed(policy)));
+        assert_eq!(Setting::Fixed(policy).as_str(), text);
+    }
+    assert_eq!(Setting::Auto.as_str(), "auto");
+    for bad in ["", "Auto", "auto\n", "on", "1"] {
+        assert_eq!(parsed(bad), None);
+    }
+}
+
+/// Without a key nothing changes; with one, nobody gets in without it, and a session that began
+/// before that goes on.
+#[test]
+fn automatic_is_required_where_there_is_a_key() {
+    for (session, has_key, policy) in [
+        (New, false, No),
+        (New, true, Required),
+        (Plain, false, No),
+        (Plain, true, No),
+        (Authenticated, false, Required),
+        (Authenticated, true, Required),
+    ] {
+        assert_eq!(Setting::Auto.policy(session, has_key), policy);
+    }
+    for (policy, session, has_key) in SESSIONS
+        .into_iter()
+        .flat_map(|session| [(Optional, session, false), (Required, session, true)])
+    {
+        assert_eq!(Setting::Fixed(policy).policy(session, has_key), policy);
+    }
+}
+
 /// The client's whole table: policy, session, has a key, what it offers.
 #[test]
 fn clients_offer() {
