@@ -65,6 +65,9 @@ check_config() {
 	[ -n "$(value CONFIG_INFINIBAND)" ] || missing "CONFIG_INFINIBAND: the kernel has no RDMA"
 	[ "$(value CONFIG_INFINIBAND_ADDR_TRANS)" = y ] ||
 		missing "CONFIG_INFINIBAND_ADDR_TRANS: the kernel has no RDMA connection manager"
+	[ "$(value CONFIG_KEYS)" = y ] || missing "CONFIG_KEYS: the kernel has no keyrings"
+	[ -n "$(value CONFIG_CRYPTO_LIB_SHA256)" ] ||
+		missing "CONFIG_CRYPTO_LIB_SHA256: the kernel cannot make authentication codes; CONFIG_CRYPTO_SHA256 selects it"
 	[ "$(value CONFIG_RUST)" = y ] || missing "CONFIG_RUST: the kernel was built without Rust"
 	[ -r "$kdir/Module.symvers" ] || missing "$kdir/Module.symvers: build the kernel there first"
 	case $release in

@@ -31,8 +31,8 @@ mod generated {
 }
 
 mod helpers {
-    // Some configurations have the kernel crate know it by its name.
-    use super::generated::ib_device;
+    // Some configurations have the kernel crate know them.
+    use super::generated::{hmac_sha256_ctx, ib_device};
     use super::generated::*;
     use kernel::{bindings::*, ffi};
     include!(concat!(

@@ -9,6 +9,7 @@
 #include "blk.c"
 #include "dma.c"
 #include "fs.c"
+#include "keys.c"
 #include "mm.c"
 #include "net.c"
 #include "percpu.c"

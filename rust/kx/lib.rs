@@ -10,8 +10,10 @@
 //! |---|---|---|
 //! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: access to the fields of a request, errors at its end, initialisers of per-request data, scatterlists, requeueing, several maps of hardware queues, polling, timeouts, quiesce and freeze, limits and features, opening and removal of a disk, attribute groups, uevents |
 //! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
+//! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
 //! | [`io`] | an I/O of any origin, handed to a transport with its type erased | nothing: a concept of this tree |
+//! | [`keyring`] \* | keys that users load and only the kernel reads | `struct key`, `keyring_alloc`, `keyring_search` |
 //! | [`log`] \* | rate-limited printing | `ratelimit_state`; it has `pr_*_once` only |
 //! | [`mm`] \* | blocks of pages, allocation scopes, locks of reclaim | allocations of higher order and on a node, copies to memory that others write, `memalloc_*_save`, `fs_reclaim_acquire` |
 //! | [`module`] \* | keeping a module loaded | a counted reference to a module: `try_module_get` |
@@ -42,8 +44,10 @@
 //! waits for.
 
 pub mod blk;
+pub mod crypto;
 pub mod fs;
 pub mod io;
+pub mod keyring;
 pub mod log;
 pub mod mm;
 pub mod module;

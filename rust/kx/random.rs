@@ -29,6 +29,18 @@ pub fn next_u64() -> u64 {
     unsafe { bindings::get_random_u64() }
 }
 
+/// Returns random bytes that nobody can guess, for keys and nonces.
+///
+/// # Context
+///
+/// *any*.
+pub fn secret<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // SAFETY: The memory is valid for writing as many bytes.
+    unsafe { bindings::get_random_bytes(bytes.as_mut_ptr().cast(), N) };
+    bytes
+}
+
 /// Returns a random number below `limit`, or zero if that is zero.
 ///
 /// Good for spreading retries; the numbers are not perfectly even.

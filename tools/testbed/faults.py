@@ -89,6 +89,9 @@ FUNCTIONS = (
     Function("filp_open", error=errno.EMFILE),
     Function("kernel_read", error=errno.EIO),
     Function("register_reboot_notifier"),
+    # Keys.
+    Function("keyring_alloc"),
+    Function("keyring_search"),
     # sysfs.
     Function("class_create"),
     Function("dev_set_name"),
@@ -105,7 +108,8 @@ BY_NAME = {function.name: function for function in FUNCTIONS}
 # Where the name in the sources is that of an inline function or an operation of a device,
 # what stands behind it in a test.
 BEHIND = {"alloc_pages_node": "alloc_pages_node_noprof", "ib_dma_map_sg": "ib_dma_virt_map_sg",
-          "ib_post_send": "rxe_post_send", "ib_post_recv": "rxe_post_recv"}
+          "ib_post_send": "rxe_post_send", "ib_post_recv": "rxe_post_recv",
+          "kx_keyring_alloc": "keyring_alloc", "kx_keyring_search": "keyring_search"}
 # Injectors of the kernel, and what each is tried on: memory wherever it is taken below a
 # call of ours, also by others for it; requests to the server's disk.
 SLAB, PAGES, REQUESTS = "failslab", "fail_page_alloc", "fail_make_request"

@@ -17,11 +17,12 @@ blk_mq_start_request blk_mq_unfreeze_queue blk_mq_unquiesce_queue blk_start_plug
 cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy complete_all
 completion_done cpu_possible del_gendisk destroy_workqueue dev_set_uevent_suppress device_del
 device_initialize disable_delayed_work_sync disable_work_sync disk_uevent dma_max_mapping_size errno_to_blk_status
-file_bdev flush_delayed_work flush_work free_pages_exact free_percpu get_net get_random_u32
-get_random_u64 ib_dealloc_pd_user ib_dereg_mr_user ib_dma_mapping_error ib_dma_sync_single_for_cpu
+file_bdev flush_delayed_work flush_work free_pages_exact free_percpu get_net get_random_bytes get_random_u32
+get_random_u64 hmac_sha256_final hmac_sha256_init_usingrawkey ib_dealloc_pd_user ib_dereg_mr_user ib_dma_mapping_error ib_dma_sync_single_for_cpu
 ib_dma_sync_single_for_device ib_dma_unmap_sg ib_dma_unmap_single ib_drain_qp ib_drain_rq ib_free_cq
 ib_inc_rkey ib_process_cq_direct ib_unregister_client ib_update_fast_reg_key ib_wc_status_msg
-init_completion init_work_with_key kernfs_put kobject_del kobject_init kobject_put kx_current_net
+init_completion init_work_with_key kernfs_put key_put kobject_del kobject_init kobject_put kx_current_net
+kx_hmac_sha256_update kx_keyring_is_empty
 kx_copy_shared kx_in_rcu_section kx_memcpy_shared kx_memzero_shared kx_per_cpu_read kx_per_cpu_write kx_plug_callback kx_plug_may_sleep kx_reclaim_acquire
 kx_reclaim_release kx_release_disk kx_synchronize_tasks kx_sg_copy
 kx_this_cpu_add kx_this_cpu_next kx_this_cpu_raise kx_totalram_pages memalloc_noio_restore
@@ -35,7 +36,7 @@ unregister_reboot_notifier
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
 TELL = """
-kx_hold_disk sysfs_remove_file_self try_module_get
+kx_hold_disk kx_key_read sysfs_remove_file_self try_module_get
 """.split()
 # The devices of software RDMA have the processor's addresses: nothing is mapped. Only our suites
 # of KUnit call the second.

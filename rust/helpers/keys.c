@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <crypto/sha2.h>
+#include <keys/user-type.h>
+#include <linux/cred.h>
+#include <linux/key.h>
+#include <linux/rcupdate.h>
+
+__rust_helper void rust_helper_kx_hmac_sha256_update(struct hmac_sha256_ctx *ctx,
+						     const u8 *data, size_t len)
+{
+	hmac_sha256_update(ctx, data, len);
+}
+
+/* The administrator looks into it and changes what is in it. */
+__rust_helper struct key *rust_helper_kx_keyring_alloc(const char *name)
+{
+	return keyring_alloc(name, GLOBAL_ROOT_UID, GLOBAL_ROOT_GID, current_cred(),
+			     (KEY_POS_ALL & ~KEY_POS_SETATTR) | (KEY_USR_ALL & ~KEY_USR_SETATTR),
+			     KEY_ALLOC_NOT_IN_QUOTA, NULL, NULL);
+}
+
+__rust_helper bool rust_helper_kx_keyring_is_empty(const struct key *keyring)
+{
+	return !READ_ONCE(keyring->keys.nr_leaves_on_tree);
+}
+
+/* The key with a reference, or an error. */
+__rust_helper struct key *rust_helper_kx_keyring_search(struct key *keyring, const char *desc)
+{
+	key_ref_t found = keyring_search(make_key_ref(keyring, true), &key_type_logon, desc, false);
+
+	return IS_ERR(found) ? ERR_CAST(found) : key_ref_to_ptr(found);
+}
+
+/*
+ * Copies the payload of a key of a user's type, if it has that length: a key can be revoked,
+ * and its payload replaced, at any time.
+ */
+__rust_helper int rust_helper_kx_key_read(const struct key *key, u8 *buf, size_t len)
+{
+	const struct user_key_payload *payload;
+	int err = 0;
+
+	rcu_read_lock();
+	payload = user_key_payload_rcu(key);
+	if (!payload)
+		err = -EKEYREVOKED;
+	else if (payload->datalen != len)
+		err = -EKEYREJECTED;
+	else
+		memcpy(buf, payload->data, len);
+	rcu_read_unlock();
+	return err;
+}
