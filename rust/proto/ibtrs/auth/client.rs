@@ -133,7 +133,7 @@ impl ClientAuth {
     /// # Errors
     ///
     /// The message is malformed, or the server has not proved that it has the key and has seen
-    /// the same messages.
+    /// the same messages; [`AuthError::Refused`] if it has, and refuses the path.
     pub fn auth2(&mut self, mac: &impl HmacSha256, bytes: &[u8]) -> Result<(), AuthError> {
         let state = core::mem::replace(&mut self.state, State::Failed);
         let State::Sent {
@@ -144,11 +144,14 @@ impl ClientAuth {
         else {
             return Err(AuthError::Order);
         };
-        Auth2::decode(bytes)?;
+        let answer = Auth2::decode(bytes)?;
         let (body, proof) = split::<AUTH2_BODY>(bytes)?;
         let (expected, path_key) = greeting.outcome(mac, &key, &auth1, body);
         if !equal(&expected, proof) {
             return Err(AuthError::Proof);
+        }
+        if let Some(errno) = answer.refusal {
+            return Err(AuthError::Refused(errno));
         }
         self.state = State::Proved(path_key);
         Ok(())

@@ -5,6 +5,7 @@
 use super::{AuthError, KeyId, Suite};
 use crate::bytes::{message, Reader, Writer};
 use crate::consts::MAX_SESSION_NAME;
+use crate::errno::Errno;
 use crate::name::{NameError, SessionName};
 
 /// Bytes of a nonce in these messages.
@@ -48,6 +49,7 @@ impl<'a> Auth1<'a> {
     pub fn body(&self) -> [u8; AUTH1_BODY] {
         message(|w| {
             head(w, TYPE_AUTH1, self.suite);
+            w.zeros(HEAD_RESERVED);
             w.put(self.key_id.wire());
             let name = self.name.as_bytes();
             w.put(name);
@@ -64,6 +66,7 @@ impl<'a> Auth1<'a> {
     /// key id or name that is not valid.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, AuthError> {
         let (mut r, suite) = typed(bytes, AUTH1_LEN, TYPE_AUTH1)?;
+        zeros(r.take(HEAD_RESERVED).ok_or(AuthError::Length)?)?;
         let key_id = r.array().ok_or(AuthError::Length)?;
         let field = r.take(NAME_FIELD).ok_or(AuthError::Length)?;
         let len = field
@@ -88,6 +91,8 @@ impl<'a> Auth1<'a> {
 pub struct Auth2 {
     /// The suite of the acceptance.
     pub suite: Suite,
+    /// Why the server refuses the path of a client that it believes.
+    pub refusal: Option<Errno>,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
 }
@@ -97,6 +102,9 @@ impl Auth2 {
     pub fn body(&self) -> [u8; AUTH2_BODY] {
         message(|w| {
             head(w, TYPE_AUTH2, self.suite);
+            w.zeros(1);
+            w.u16(self.refusal.map_or(0, magnitude));
+            w.zeros(HEAD_RESERVED - 3);
             w.put(&self.nonce);
         })
     }
@@ -109,19 +117,34 @@ impl Auth2 {
     /// that is not valid.
     pub fn decode(bytes: &[u8]) -> Result<Self, AuthError> {
         let (mut r, suite) = typed(bytes, AUTH2_LEN, TYPE_AUTH2)?;
+        zeros(r.take(1).ok_or(AuthError::Length)?)?;
+        let refusal = match r.u16().ok_or(AuthError::Length)? {
+            0 => None,
+            // Lossless: u16 to i32.
+            number => Some(Errno::from_kernel(-i32::from(number)).ok_or(AuthError::Reserved)?),
+        };
+        zeros(r.take(HEAD_RESERVED - 3).ok_or(AuthError::Length)?)?;
         let nonce = r.array().ok_or(AuthError::Length)?;
         zeros(r.take(TAIL_RESERVED).ok_or(AuthError::Length)?)?;
-        Ok(Self { suite, nonce })
+        Ok(Self {
+            suite,
+            refusal,
+            nonce,
+        })
     }
 }
 
 fn head(w: &mut Writer<'_>, kind: u16, suite: Suite) {
     w.u16(kind);
     w.u8(suite.wire());
-    w.zeros(HEAD_RESERVED);
 }
 
-/// The fields that follow the head of a message of exactly `len` bytes, and its suite.
+/// The number of an error on the wire; one that has no room there becomes ECONNRESET.
+fn magnitude(errno: Errno) -> u16 {
+    u16::try_from(errno.get()).unwrap_or(104)
+}
+
+/// What follows type and suite of a message of exactly `len` bytes, and the suite.
 fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), AuthError> {
     if bytes.len() != len {
         return Err(AuthError::Length);
@@ -132,7 +155,6 @@ fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), Auth
         return Err(AuthError::Type(kind));
     }
     let suite = r.u8().ok_or(AuthError::Length)?;
-    zeros(r.take(HEAD_RESERVED).ok_or(AuthError::Length)?)?;
     let suite = Suite::from_wire(suite).ok_or(AuthError::Suite(suite))?;
     Ok((r, suite))
 }

@@ -14,7 +14,7 @@
 //!                                          <-   acceptance: suite, nonce of 12 bytes
 //!   AUTH1: key id, session name, nonce,
 //!          proof                           ->
-//!                                          <-   AUTH2: nonce, proof
+//!                                          <-   AUTH2: whether the path is refused, nonce, proof
 //!   request of connection 1..n, proof      ->
 //!                                          <-   acceptance, proof
 //!   INFO_REQ with the same session name    ->
@@ -88,6 +88,8 @@ pub enum AuthError {
     KeyId,
     /// INFO_REQ with another session name than AUTH1.
     OtherName,
+    /// The server believes the client, and refuses its path for another reason, which this is.
+    Refused(Errno),
     /// The proof was not made with the key, or over other messages; or there is no such key for
     /// that session. These cannot be told apart.
     Proof,
@@ -110,6 +112,7 @@ impl AuthError {
             Self::Name(e) => e.as_str(),
             Self::KeyId => "malformed key id",
             Self::OtherName => "the peer authenticated for another session name",
+            Self::Refused(_) => "the server refuses the path of this client, which it believes",
             Self::Proof => {
                 "unknown key id for this session, or the keys differ: compare the keys of both sides"
             }
@@ -122,6 +125,7 @@ impl AuthError {
             Self::NoKey => Errno::ENOKEY,
             Self::Required | Self::Mixed | Self::OtherName | Self::Proof => Errno::EKEYREJECTED,
             Self::Name(e) => e.errno(),
+            Self::Refused(errno) => *errno,
             Self::Suite(_)
             | Self::Order
             | Self::Length

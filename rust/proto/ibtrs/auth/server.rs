@@ -11,6 +11,7 @@ use super::{
 };
 use crate::bytes::message;
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
+use crate::errno::Errno;
 use crate::handshake::ConnReq;
 use crate::name::SessionName;
 
@@ -32,6 +33,14 @@ enum State {
     Waiting {
         suite: Suite,
         greeting: Greeting,
+    },
+    /// The client has proved itself, and AUTH2 is to be sent.
+    Believed {
+        suite: Suite,
+        greeting: Greeting,
+        auth1: [u8; AUTH1_LEN],
+        key: Key,
+        nonce: [u8; NONCE_LEN],
     },
     Proved {
         auth1: [u8; AUTH1_LEN],
@@ -73,10 +82,11 @@ impl ServerAuth {
         })
     }
 
-    /// Takes AUTH1 and returns AUTH2, which is to be sent. After that the path is authenticated.
+    /// Takes AUTH1. The client has then proved itself, and is to be answered: see
+    /// [`ServerAuth::auth2`].
     ///
     /// `find` returns the key of an id if a client with that key may use that session name.
-    /// `nonce` is fresh and random.
+    /// `nonce`, which AUTH2 will have, is fresh and random.
     ///
     /// # Errors
     ///
@@ -89,7 +99,7 @@ impl ServerAuth {
         bytes: &[u8],
         find: impl FnOnce(&KeyId, SessionName<'_>) -> Option<Key>,
         nonce: [u8; NONCE_LEN],
-    ) -> Result<[u8; AUTH2_LEN], AuthError> {
+    ) -> Result<(), AuthError> {
         let state = core::mem::replace(&mut self.state, State::Failed);
         let State::Waiting { suite, greeting } = state else {
             return Err(AuthError::Order);
@@ -107,13 +117,48 @@ impl ServerAuth {
         if !equal(&expected, proof) || !known {
             return Err(AuthError::Proof);
         }
-        let auth1 = bytes.first_chunk().ok_or(AuthError::Length)?;
-        let body = Auth2 { suite, nonce }.body();
-        let (proof, path_key) = greeting.outcome(mac, &key, auth1, &body);
-        self.state = State::Proved {
-            auth1: *auth1,
-            path_key,
+        self.state = State::Believed {
+            suite,
+            greeting,
+            auth1: *bytes.first_chunk().ok_or(AuthError::Length)?,
+            key,
+            nonce,
         };
+        Ok(())
+    }
+
+    /// Returns AUTH2, which is to be sent to a client that has proved itself. After that the path
+    /// is authenticated, unless it is refused with an error.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthError::Order`] before AUTH1, and after an error.
+    pub fn auth2(
+        &mut self,
+        mac: &impl HmacSha256,
+        refusal: Option<Errno>,
+    ) -> Result<[u8; AUTH2_LEN], AuthError> {
+        let state = core::mem::replace(&mut self.state, State::Failed);
+        let State::Believed {
+            suite,
+            greeting,
+            auth1,
+            key,
+            nonce,
+        } = state
+        else {
+            return Err(AuthError::Order);
+        };
+        let body = Auth2 {
+            suite,
+            refusal,
+            nonce,
+        }
+        .body();
+        let (proof, path_key) = greeting.outcome(mac, &key, &auth1, &body);
+        if refusal.is_none() {
+            self.state = State::Proved { auth1, path_key };
+        }
         Ok(message(|w| {
             w.put(&body);
             w.put(&proof);
@@ -125,7 +170,7 @@ impl ServerAuth {
         matches!(self.state, State::Waiting { .. })
     }
 
-    /// Whether the client has proved itself.
+    /// Whether the client has proved itself, and was answered.
     pub const fn is_authenticated(&self) -> bool {
         matches!(self.state, State::Proved { .. })
     }
@@ -133,7 +178,9 @@ impl ServerAuth {
     /// The id of the key that the client has proved to have.
     pub fn key_id(&self) -> Option<KeyId> {
         match &self.state {
-            State::Proved { auth1, .. } => Auth1::decode(auth1).ok().map(|claim| claim.key_id),
+            State::Believed { auth1, .. } | State::Proved { auth1, .. } => {
+                Auth1::decode(auth1).ok().map(|claim| claim.key_id)
+            }
             _ => None,
         }
     }
@@ -145,7 +192,7 @@ impl ServerAuth {
         let is_first = ConnReq::decode(request).is_ok_and(|req| req.cid == 0);
         match &self.state {
             State::Proved { path_key, .. } if !is_first => path_key.owns(mac, request),
-            State::Waiting { .. } | State::Failed if !is_first => false,
+            State::Waiting { .. } | State::Believed { .. } | State::Failed if !is_first => false,
             _ => join_field(request) == self.path_uuid,
         }
     }
@@ -174,7 +221,7 @@ impl ServerAuth {
             State::Plain => Ok(()),
             State::Proved { auth1, .. } if Auth1::decode(auth1)?.name == name => Ok(()),
             State::Proved { .. } => Err(AuthError::OtherName),
-            State::Waiting { .. } | State::Failed => Err(AuthError::Order),
+            State::Waiting { .. } | State::Believed { .. } | State::Failed => Err(AuthError::Order),
         }
     }
 }

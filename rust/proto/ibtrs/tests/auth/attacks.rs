@@ -52,7 +52,7 @@ fn a_key_is_asked_for_with_its_session() {
         asked = Some((*key_id, session.as_str().to_string()));
         None
     };
-    let refused = server.auth1(&Library, &run.wire[2], find, SERVER_NONCE);
+    let refused = answer(&mut server, &run.wire[2], find);
     assert_eq!(refused, Err(AuthError::Proof));
     assert_eq!(asked, Some((id(), "web1".to_string())));
 }

@@ -204,13 +204,23 @@ fn exchange(
     };
     let heard = send(Leg::Auth1, &auth1);
     let find = |_: &KeyId, _: SessionName<'_>| sides.server_key.map(Key::new);
-    match server.auth1(&Library, &heard, find, SERVER_NONCE) {
+    match answer(server, &heard, find) {
         Ok(auth2) => {
             let heard = send(Leg::Auth2, &auth2);
             (client.auth2(&Library, &heard), Ok(()))
         }
         Err(e) => (gone, Err(e)),
     }
+}
+
+/// The server takes AUTH1, and answers.
+fn answer(
+    server: &mut ServerAuth,
+    auth1: &[u8],
+    find: impl FnOnce(&KeyId, SessionName<'_>) -> Option<Key>,
+) -> Result<[u8; AUTH2_LEN], AuthError> {
+    server.auth1(&Library, auth1, find, SERVER_NONCE)?;
+    server.auth2(&Library, None)
 }
 
 fn honest() -> Run {

@@ -3,6 +3,7 @@
 //! Messages at any time and in any order.
 
 use super::*;
+use ibtrs_proto::errno::Errno;
 use proptest::prelude::*;
 
 /// What a driver may do with a server's side.
@@ -54,7 +55,7 @@ proptest! {
                         _ => {}
                     }
                     let good = matches!(op, Op::GoodAuth1) && !proved && !failed;
-                    let took = server.auth1(&Library, &bytes, find, SERVER_NONCE);
+                    let took = answer(&mut server, &bytes, find);
                     prop_assert_eq!(took.is_ok(), good);
                     // A second AUTH1 ends an authenticated path as well.
                     (proved, failed) = (good, !good);
@@ -100,7 +101,7 @@ fn a_client_sends_nothing_early() {
         panic!("{sent:?}");
     };
     idle(&client);
-    let auth2 = server.auth1(&Library, &auth1, find, SERVER_NONCE).unwrap();
+    let auth2 = answer(&mut server, &auth1, find).unwrap();
     client.auth2(&Library, &auth2).unwrap();
     assert!(client.is_authenticated());
     // The same again ends it.
@@ -133,7 +134,45 @@ fn a_plain_path_takes_no_auth1() {
     let policy = (Policy::Optional, Session::New);
     let mut server =
         ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
-    let took = server.auth1(&Library, &honest().wire[2], find, SERVER_NONCE);
+    let took = answer(&mut server, &honest().wire[2], find);
     assert_eq!(took, Err(AuthError::Order));
     assert_eq!(server.introduced(name()), Err(AuthError::Order));
+}
+
+/// A client that the server believes learns why its path is refused, and from nobody else.
+#[test]
+fn a_path_is_refused_with_a_reason() {
+    let (mut server, run) = waiting();
+    server
+        .auth1(&Library, &run.wire[2], find, SERVER_NONCE)
+        .unwrap();
+    assert!(!server.is_authenticated());
+    let auth2 = server.auth2(&Library, Some(Errno::ECONNRESET)).unwrap();
+    assert!(!server.is_authenticated());
+    assert_eq!(server.introduced(name()), Err(AuthError::Order));
+    let again = server.auth2(&Library, None);
+    assert_eq!(again, Err(AuthError::Order));
+    let told = |auth2: &[u8]| {
+        let mut client = asked(&run);
+        let told = client.auth2(&Library, auth2);
+        assert!(!client.is_authenticated());
+        told
+    };
+    assert_eq!(told(&auth2), Err(AuthError::Refused(Errno::ECONNRESET)));
+    let mut other = auth2;
+    other[4] = 0;
+    assert_eq!(told(&other), Err(AuthError::Proof));
+}
+
+/// The client of a run that waits for AUTH2.
+fn asked(run: &Run) -> ClientAuth {
+    let mut request = plain_request(0, SIDES.epoch).encode();
+    let mut client = ClientAuth::request(SIDES.client, SIDES.session, true, &mut request).unwrap();
+    let acceptance: Message = run.wire[1].clone().try_into().unwrap();
+    let sent = client.accepted(&Library, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
+    assert_eq!(
+        sent,
+        Ok(Next::Send(run.wire[2].clone().try_into().unwrap()))
+    );
+    client
 }
