@@ -23,6 +23,7 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
+    auth::KeyId,
     failover::{
         Loss,
         Published, //
@@ -78,6 +79,8 @@ pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
     pub(crate) io_buffers: Option<Arc<IoBuffers>>,
+    /// The message by which the client proves itself.
+    pub(crate) auth1: Option<DmaBuf>,
     /// The message with the session's name.
     pub(crate) info_req: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
@@ -89,6 +92,7 @@ impl Resources {
             qps: KVec::new(),
             slots: None,
             io_buffers: None,
+            auth1: None,
             info_req: None,
             removal: None,
         }
@@ -143,6 +147,8 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u32,
     /// The parameters that the server accepted the service connection with.
     pub(crate) wire: SetOnce<Wire>,
+    /// The key that both sides have proved to have; none without authentication.
+    pub(crate) key_id: SetOnce<KeyId>,
     /// Present once submitters could find it.
     pub(crate) published: SetOnce<Published>,
     #[pin]
@@ -179,6 +185,7 @@ impl Attempt {
                 path,
                 epoch,
                 wire: SetOnce::new(),
+                key_id: SetOnce::new(),
                 published: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),

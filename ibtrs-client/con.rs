@@ -60,6 +60,8 @@ use rdma::{
 pub(crate) const RECV_ANSWERS: usize = 0;
 /// The receive buffer for the session information, on the service connection.
 pub(crate) const RECV_INFO: usize = 1;
+/// The receive buffer for AUTH2, on the service connection.
+pub(crate) const RECV_AUTH: usize = 2;
 
 /// The handler of a connection.
 pub(crate) struct Con {
@@ -220,12 +222,15 @@ impl Con {
             }
             return Repost::Yes;
         }
-        if message.class == RECV_INFO {
-            self.attempt.info_received(message.bytes);
-            return Repost::No;
+        match message.class {
+            RECV_INFO => self.attempt.info_received(message.bytes),
+            RECV_AUTH => self.attempt.auth2_received(message.bytes),
+            _ => {
+                self.unexpected();
+                return Repost::Yes;
+            }
         }
-        self.unexpected();
-        Repost::Yes
+        Repost::No
     }
 
     fn unexpected(&self) {

@@ -11,6 +11,7 @@ use crate::{
         Attempt,
         PathConn, //
     },
+    auth,
     con::{
         Con,
         RECV_ANSWERS,
@@ -24,11 +25,17 @@ use crate::{
     },
     session::Token, //
 };
-use ibtrs_core::convert;
+use ibtrs_core::{
+    auth::Mac,
+    convert, //
+};
 use ibtrs_proto::{
+    auth::ClientAuth,
     consts::{
         info_rsp_len,
         CONNECT_TIMEOUT_MS,
+        CONN_REQ_LEN,
+        CONN_RSP_LEN,
         RKEY_RSP_LEN,
         SERVICE_QUEUE_DEPTH, //
     },
@@ -49,8 +56,7 @@ use ibtrs_proto::{
         InfoReq,
         InfoRsp,
         MORE_ANSWERS_LEN, //
-    },
-    name::SessionName,
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -115,6 +121,8 @@ struct ConnSetup {
     id: Arc<CmId>,
     src: Option<SockAddr>,
     dst: SockAddr,
+    /// What the server was asked, once it was.
+    request: [u8; CONN_REQ_LEN],
 }
 
 impl ConnSetup {
@@ -145,6 +153,7 @@ impl ConnSetup {
             id: Arc::new(id, GFP_KERNEL)?,
             src,
             dst,
+            request: [0; CONN_REQ_LEN],
         };
         start.ask()?;
         Ok(start)
@@ -181,9 +190,17 @@ impl ConnSetup {
         Ok(qp)
     }
 
-    /// Asks the server for the connection once the route is resolved.
-    fn connect(&self, attempt: &Attempt, dev: &Device, cid_num: u16, first_conn: bool) -> Result {
+    /// Asks the server for the connection once the route is resolved; `prove` adds to the request
+    /// what the server is to see of the client's key.
+    fn connect<T>(
+        &mut self,
+        attempt: &Attempt,
+        dev: &Device,
+        first_conn: bool,
+        prove: impl FnOnce(&mut [u8; CONN_REQ_LEN]) -> Result<T>,
+    ) -> Result<T> {
         let path = &attempt.path;
+        let cid_num = u16::try_from(path.session.nr_cons())?;
         let request = ConnReq {
             cid: self.cid,
             cid_num,
@@ -202,11 +219,14 @@ impl ConnSetup {
                 inv_answers: dev.has_immediates(),
             }),
         };
+        self.request = request.encode();
+        let proved = prove(&mut self.request)?;
         self.id.connect(ConnParam {
-            private_data: &request.encode(),
+            private_data: &self.request,
             retry_count: 7,
             rnr_retry_count: 7,
-        })
+        })?;
+        Ok(proved)
     }
 }
 
@@ -329,12 +349,12 @@ impl<'a> ReserveGuard<'a> {
 struct Reached {
     pd: Arc<Pd>,
     wire: Wire,
+    auth: KBox<ClientAuth>,
 }
 
 /// Connects the service connection, which takes little memory.
 fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
-    let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
-    let service = ConnSetup::resolve(attempt, 0)?;
+    let mut service = ConnSetup::resolve(attempt, 0)?;
     service.resolved(attempt)?;
     let dev = service.id.device()?;
     let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
@@ -346,23 +366,33 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     attempt.wait_stage(0, Stage::RouteResolved)?;
     let first = FirstConn::take(attempt)?;
-    service.connect(attempt, &dev, cid_num, first.is_first())?;
+    let mut auth = service.connect(attempt, &dev, first.is_first(), |request| {
+        auth::begin(attempt, request)
+    })?;
     attempt.wait_stage(0, Stage::Established)?;
-    drop(first);
-    let rsp = attempt.wait(|setup| Ok(setup.rsp))?;
+    let (rsp, acceptance) = attempt.wait(|setup| Ok(setup.rsp))?;
     attempt.path.set_accepted();
     let wire = Wire::new(rsp, &dev)?;
     attempt.wire.populate(wire);
-    Ok(Reached { pd, wire })
+    if wire.imm_in_messages {
+        for service in &attempt.cons.lock().qps {
+            service.carry_imm_in_messages()?;
+        }
+    }
+    // The server has no session before it believes the client.
+    auth::exchange(attempt, &mut auth, &acceptance)?;
+    drop(first);
+    Ok(Reached { pd, wire, auth })
 }
 
 /// Connects all other connections: gives what submitters need.
-fn complete(attempt: &Arc<Attempt>, Reached { pd, wire }: Reached) -> Result<Established> {
+fn complete(attempt: &Arc<Attempt>, Reached { pd, wire, auth }: Reached) -> Result<Established> {
     // The memory that the kept resources release is enough for the rest of the connections.
     attempt.path.release_kept();
-    connect_rest(attempt, &pd, &wire)?;
+    connect_rest(attempt, &pd, &wire, &auth)?;
     if wire.imm_in_messages {
-        for qp in &attempt.cons.lock().qps {
+        // The service connection does already.
+        for qp in attempt.cons.lock().qps.iter().skip(1) {
             qp.carry_imm_in_messages()?;
         }
     }
@@ -459,7 +489,8 @@ fn service_config() -> QpConfig {
     QpConfig {
         send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         send_sges: 2,
-        recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 1,
+        // With AUTH2 and the session information.
+        recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         context: PollContext::SoftIrq,
         vector: 0,
     }
@@ -489,7 +520,12 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
 }
 
 /// Brings up the I/O connections, each step for all of them at once.
-fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result {
+fn connect_rest(
+    attempt: &Arc<Attempt>,
+    pd: &Arc<Pd>,
+    wire: &Wire,
+    auth: &ClientAuth,
+) -> Result {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let dev = pd.device();
     let mut setups = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;
@@ -501,12 +537,26 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result {
         let qp = start.route(attempt, io_config(attempt, dev, wire, start.cid), pd)?;
         attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
     }
-    for start in &setups {
+    if auth.is_authenticated() {
+        let places = KVVec::from_elem([0; CONN_RSP_LEN], usize::from(cid_num), GFP_KERNEL)?;
+        attempt.setup.lock().acceptances = places;
+    }
+    for start in &mut setups {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
-        start.connect(attempt, dev, cid_num, true)?;
+        start.connect(attempt, dev, true, |request| {
+            auth.further_request(&Mac, request)
+                .map_err(|error| auth::refused(attempt, error))
+        })?;
     }
     for start in &setups {
         attempt.wait_stage(usize::from(start.cid), Stage::Established)?;
+    }
+    let acceptances = core::mem::take(&mut attempt.setup.lock().acceptances);
+    for start in &setups {
+        if let Some(acceptance) = acceptances.get(usize::from(start.cid)) {
+            auth.further_accepted(&Mac, &start.request, acceptance)
+                .map_err(|error| auth::refused(attempt, error))?;
+        }
     }
     Ok(())
 }
@@ -518,8 +568,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
     attempt.setup.lock().info = info;
 
-    let name = attempt.path.session.name().to_bytes();
-    let name = SessionName::new(name).map_err(|error| convert::error(error.errno()))?;
+    let name = attempt.path.session.session_name()?;
     let request = InfoReq { name }.encode();
     let mut message = DmaBuf::new(pd, request.len(), Direction::ToDevice)?;
     message.bytes_mut().copy_from_slice(&request);

@@ -16,6 +16,7 @@
 //! | [`multipath`] | the connected paths, and the choice of one |
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
+//! | [`auth`] | authentication of a path |
 //! | [`request`], [`admin`] | requests in flight, permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
 //! | [`timeout`] | request timeouts |
@@ -42,6 +43,7 @@
 //!
 //! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
+//! `Session::key_id`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept`.
 
@@ -51,6 +53,7 @@ use kernel::prelude::*;
 
 mod admin;
 mod attempt;
+mod auth;
 mod con;
 mod connect;
 mod io_buffer;
@@ -85,9 +88,14 @@ pub use text::Text;
 mod param {
     //! The parameters of the module.
 
+    use ibtrs_core::auth::AuthParam;
     use kx::param::IntParam;
 
     kx::module_param! {
+        /// Who has to prove that it has a key.
+        pub(crate) auth: AuthParam = AuthParam::new(),
+        "Authentication with servers by keys of the keyring .ibtrs: none, optional, required, or auto, which is required for a session with a key (default: auto)";
+
         /// See [`rdma::cm::CmId::set_ack_timeout`].
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),
         "Local ACK timeout: a packet is sent again after 4.096 us * 2^n; for slow software RDMA (default: 0, as the connection manager has it)";

@@ -25,11 +25,14 @@ use ibtrs_core::{
     convert::Shown,
     steps::Steps, //
 };
-use ibtrs_proto::fsm::client_path::{
-    self as fsm,
-    Actions,
-    Machine,
-    State, //
+use ibtrs_proto::{
+    auth::KeyId,
+    fsm::client_path::{
+        self as fsm,
+        Actions,
+        Machine,
+        State, //
+    },
 };
 use kernel::{
     new_condvar,
@@ -321,6 +324,16 @@ impl Path {
     /// May sleep.
     pub fn latency_ns(&self) -> Option<u64> {
         self.attempt.lock().as_ref()?.latency_ns()
+    }
+
+    /// Returns the key that both sides have proved to have, if the path is connected and was
+    /// authenticated.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn key_id(&self) -> Option<KeyId> {
+        self.attempt.lock().as_ref()?.key_id.copy()
     }
 
     /// Returns the requests in flight that the policy counts.

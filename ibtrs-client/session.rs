@@ -16,6 +16,7 @@ use crate::{
 use ibtrs_core::steps::Steps;
 use ibtrs_proto::{
     addr::PathAddr,
+    auth::KeyId,
     consts::{
         MAX_CONNECTIONS,
         MAX_PATHS, //
@@ -32,7 +33,11 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
-        atomic::Atomic,
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc,
         Mutex,
         SetOnce,
@@ -92,6 +97,8 @@ pub struct SessionConfig<'a> {
     /// How many connections each path has beside those for ordinary I/O, for requests that end in
     /// calls of [`Session::poll`].
     pub nr_poll_queues: u16,
+    /// The key with which it authenticates, where client and server do.
+    pub key_id: KeyId,
     /// Gets the events of the session.
     pub events: Arc<dyn SessionEvents>,
 }
@@ -191,6 +198,10 @@ pub struct Session {
     nr_poll_queues: u16,
     /// The server's port, for paths that the operator adds.
     port: u16,
+    #[pin]
+    key_id: SpinLockIrq<KeyId>,
+    /// A path was authenticated, and all further ones have to be.
+    authenticated: AtomicFlag,
     /// Cursor of the round-robin policy.
     pub(crate) round_robin: RoundRobin,
     #[pin]
@@ -313,6 +324,8 @@ impl Session {
                 settings: Settings::new(),
                 nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,
+                key_id <- new_spinlock_irq!(config.key_id, "Session::key_id"),
+                authenticated: AtomicFlag::new(false),
                 round_robin: RoundRobin::new()?,
                 admin <- Admin::new(),
                 first_conn: Token::new(),
@@ -477,6 +490,34 @@ impl Session {
     /// Returns the name.
     pub fn name(&self) -> &CStr {
         &self.name
+    }
+
+    /// Returns the id of the key with which paths authenticate from their next connection on, where
+    /// client and server do.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn key_id(&self) -> KeyId {
+        *self.key_id.lock()
+    }
+
+    /// Sets the id of the key; connected paths stay as they are.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn set_key_id(&self, id: KeyId) {
+        *self.key_id.lock() = id;
+    }
+
+    /// Returns whether a path was ever authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.authenticated.load(Relaxed)
+    }
+
+    pub(crate) fn set_authenticated(&self) {
+        self.authenticated.store(true, Relaxed);
     }
 
     /// Returns whether requests can reach the server now.

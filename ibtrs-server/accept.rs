@@ -3,8 +3,10 @@
 //! Accepts or rejects connection requests (Documentation/protocol.md, "Connecting").
 
 use crate::{
+    authentication,
     con::{
         Con,
+        RECV_AUTH,
         RECV_INFO,
         RECV_REQUESTS, //
     },
@@ -15,12 +17,24 @@ use crate::{
     server::Server,
     session::Session, //
 };
-use ibtrs_core::convert;
+use ibtrs_core::{
+    auth::Mac,
+    convert, //
+};
 use ibtrs_proto::{
+    auth::{
+        offered,
+        ServerAuth,
+        Session as Kind,
+        AUTH1_LEN, //
+    },
     consts::{
+        CONN_REQ_LEN,
+        CONN_RSP_LEN,
         INFO_REQ_LEN,
         SERVICE_QUEUE_DEPTH, //
     },
+    errno::Errno,
     fsm::server_path::Event,
     handshake::{
         reject_encode,
@@ -59,7 +73,10 @@ use rdma::{
         ConnParam, //
     },
     cq::PollContext,
-    qp::QpConfig,
+    qp::{
+        Qp,
+        QpConfig, //
+    },
     recv::RecvClass,
 };
 
@@ -77,31 +94,43 @@ impl Incoming {
 /// A connection request that waits to be accepted.
 pub(crate) struct PendingConn {
     id: CmId,
-    request: Result<ConnReq, HandshakeError>,
+    request: Result<(ConnReq, [u8; CONN_REQ_LEN]), HandshakeError>,
     came: Instant<Monotonic>,
 }
 
 impl PendingConn {
-    /// The UUIDs of its session and its path.
-    fn path(&self) -> Option<PathName> {
-        let request = self.request.as_ref().ok()?;
-        Some((request.session_uuid, request.path_uuid))
+    /// What the client said, if it can be understood.
+    fn claim(&self) -> Option<Claim> {
+        let (request, bytes) = self.request.as_ref().ok()?;
+        Some(Claim {
+            session_uuid: request.session_uuid,
+            bytes: *bytes,
+        })
     }
 
     /// Not the first connection of its path.
     fn is_further(&self) -> bool {
-        self.request.as_ref().is_ok_and(|request| request.cid > 0)
+        self.request.as_ref().is_ok_and(|(request, _)| request.cid > 0)
     }
 }
 
-/// Identifies a path: the UUIDs of its session and of itself.
-type PathName = ([u8; 16], [u8; 16]);
+/// The path that a connection says it belongs to.
+struct Claim {
+    session_uuid: [u8; 16],
+    bytes: [u8; CONN_REQ_LEN],
+}
+
+impl Claim {
+    fn is_of(&self, path: &Path) -> bool {
+        self.session_uuid == path.session.uuid && path.owns(&self.bytes)
+    }
+}
 
 /// Connection requests that wait to be accepted, the oldest first.
 pub(crate) struct Backlog {
     pending: KVVec<PendingConn>,
-    /// The path of the request that is being accepted.
-    now: Option<PathName>,
+    /// That of the request that is being accepted.
+    now: Option<Claim>,
 }
 
 impl Backlog {
@@ -125,14 +154,15 @@ impl Backlog {
     /// Takes the next request to be accepted; the accept of the previous one has ended.
     fn next(&mut self) -> Option<PendingConn> {
         let next = self.pending.remove(0).ok();
-        self.now = next.as_ref().and_then(PendingConn::path);
+        self.now = next.as_ref().and_then(PendingConn::claim);
         next
     }
 
     /// Returns whether a connection of that path waits to be accepted, or is being accepted.
     pub(crate) fn has(&self, path: &Path) -> bool {
-        let path = Some((path.session.uuid, path.uuid));
-        self.now == path || self.pending.iter().any(|pending| pending.path() == path)
+        let waiting = self.pending.iter().filter_map(PendingConn::claim);
+        self.now.as_ref().is_some_and(|claim| claim.is_of(path))
+            || waiting.into_iter().any(|claim| claim.is_of(path))
     }
 }
 
@@ -140,7 +170,9 @@ impl CmHandler for Incoming {
     fn event(&self, _event: &CmEvent<'_>) {}
 
     fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
-        let request = ConnReq::decode(private_data);
+        let bytes = private_data.first_chunk().copied();
+        let request = ConnReq::decode(private_data)
+            .and_then(|request| Ok((request, bytes.ok_or(HandshakeError::Short)?)));
         let pending = PendingConn {
             id,
             request,
@@ -222,13 +254,17 @@ impl Refusal {
     pub(crate) const fn new(error: Error, why: &'static str) -> Self {
         Self { error, why }
     }
+
+    /// Returns the error for the client.
+    pub(crate) fn errno(&self) -> Errno {
+        convert::errno(self.error)
+    }
 }
 
 /// As in the log.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errno = convert::errno(self.error);
-        f.write_fmt(fmt!("{} ({})", self.why, errno.as_str()))
+        f.write_fmt(fmt!("{} ({})", self.why, self.errno().as_str()))
     }
 }
 
@@ -244,7 +280,14 @@ impl PendingConn {
         }
         let ends = Ends::of(&id);
         let result = match (self.request, ends) {
-            (Ok(request), Ok(ends)) => accept(server, &id, ends, &request, self.came),
+            (Ok((request, bytes)), Ok(ends)) => Incomer {
+                id: &id,
+                ends,
+                request: &request,
+                bytes: &bytes,
+                came: self.came,
+            }
+            .accept(server),
             (Err(error), _) => Err(error.into()),
             (_, Err(error)) => Err(error.into()),
         };
@@ -256,182 +299,272 @@ impl PendingConn {
             Err(_) => pr_warn_ratelimited!("connection refused: {}\n", refusal),
         }
         // If it fails the client learns when the id is dropped.
-        let _ = id.reject(&reject_encode(convert::errno(refusal.error)));
+        let _ = id.reject(&reject_encode(refusal.errno()));
     }
 }
 
-/// Accepts a connection.
+/// A connection that is being accepted.
+pub(crate) struct Incomer<'a> {
+    pub(crate) id: &'a Arc<CmId>,
+    pub(crate) ends: Ends,
+    pub(crate) request: &'a ConnReq,
+    /// The request as it came.
+    pub(crate) bytes: &'a [u8; CONN_REQ_LEN],
+    came: Instant<Monotonic>,
+}
+
+/// The private data that a connection is accepted with.
+type Acceptance = [u8; CONN_RSP_LEN];
+
+/// What a connection says of its place among the paths of its session.
+pub(crate) struct Place {
+    pub(crate) ends: Ends,
+    pub(crate) attempt: Attempt,
+    pub(crate) cid: u16,
+}
+
+/// Finds the path of a connection in its session, which is the one that `is_own` knows. `None` if
+/// it is to be made.
 ///
 /// # Errors
 ///
-/// The reason to refuse the connection with.
-fn accept(
-    server: &Arc<Server>,
-    id: &Arc<CmId>,
-    ends: Ends,
-    request: &ConnReq,
-    came: Instant<Monotonic>,
-) -> Result<(), Refusal> {
-    if u32::from(request.cid_num) > server.config.max_connections {
-        return Err(Refusal::new(
-            ENOSPC,
-            "its client has more CPUs and poll queues than max_connections allows: raise it",
-        ));
-    }
-    let session = find_session(server, ends, request)?;
-    let path = find_path(&session, id, ends, request).inspect_err(|_| {
-        session.forget_if_unused();
-    })?;
-    let result = connect(&path, id, request, came);
-    if result.is_err() {
-        path.event(Event::Error);
-    }
-    result
-}
-
-/// Finds the session of a connection, or makes it.
-fn find_session(
-    server: &Arc<Server>,
-    ends: Ends,
-    request: &ConnReq,
-) -> Result<Arc<Session>, Refusal> {
-    let known = server.ledger.knows(ends.src);
-    let mut sessions = server.sessions.lock();
-    if sessions.refuses() {
-        let why = match sessions.closing {
-            true => "the server is being unloaded",
-            false => "the server is drained",
-        };
-        return Err(Refusal::new(ECONNREFUSED, why));
-    }
-    if let Some(session) = sessions.find(&request.session_uuid) {
-        if session.gone.load(Relaxed) || session.drained.load(Relaxed) {
-            return Err(Refusal::new(ECONNRESET, "the session is being closed"));
-        }
-        return Ok(session.clone());
-    }
-    if !request.first_conn {
-        return Err(Refusal::new(ENXIO, "no such session"));
-    }
-    let (count, max) = (sessions.list.len(), server.config.max_sessions);
-    if !quota::has_room_for_session(count, max, known) {
-        let why = match count < max {
-            true => "the last of max_sessions are reserved for known clients",
-            false => "the server already has max_sessions sessions",
-        };
-        return Err(Refusal::new(ENOSPC, why));
-    }
-    Ok(sessions.add(server, request.session_uuid)?)
-}
-
-/// Finds the path of a connection, or makes it.
-fn find_path(
-    session: &Arc<Session>,
-    id: &Arc<CmId>,
-    ends: Ends,
-    request: &ConnReq,
-) -> Result<Arc<Path>, Refusal> {
-    let attempt = Attempt {
-        cid_num: request.cid_num,
-        epoch: request.ext.map(|ext| ext.epoch),
-    };
+/// The reason to refuse the connection with. The path of a former attempt is closed then.
+pub(crate) fn find(
+    session: &Session,
+    place: &Place,
+    is_own: impl Fn(&Arc<Path>) -> bool,
+) -> Result<Option<Arc<Path>>, Refusal> {
     let paths = session.paths.lock();
-    let known = paths.iter().map(|path| (path, path.known(&ends, request)));
-    let decision = join::decide(attempt, known);
-    match decision {
-        Decision::Join(path) => return Ok(path.clone()),
+    let known = paths.iter().map(|path| (path, path.known(place, is_own(path))));
+    match join::decide(place.attempt, known) {
+        Decision::Join(path) => Ok(Some(path.clone())),
+        Decision::New => Ok(None),
         Decision::Refuse(refusal, superseded) => {
             if let Some(path) = superseded {
                 path.superseded();
             }
-            return Err(refusal.into());
+            Err(refusal.into())
         }
-        Decision::New => drop(paths),
     }
-    let path = Path::new(session, id, ends, request)?;
-    if let Err(error) = session.add_path(path.clone()) {
-        path.event(Event::Error);
-        return Err(error.into());
-    }
-    Ok(path)
 }
 
-/// Creates the queue pair of a connection and accepts it.
-fn connect(
-    path: &Arc<Path>,
-    id: &Arc<CmId>,
-    request: &ConnReq,
-    came: Instant<Monotonic>,
-) -> Result<(), Refusal> {
-    path.take_for_connection(request.cid)?;
-    let events = Events {
-        path: path.clone(),
-        cid: request.cid,
-    };
-    let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
-    // Before anything that takes long: the client may have ended it meanwhile.
-    id.set_handler(events)?;
-    Ok(make_qp(path, id, request, came)?)
-}
-
-fn make_qp(
-    path: &Arc<Path>,
-    id: &Arc<CmId>,
-    request: &ConnReq,
-    came: Instant<Monotonic>,
-) -> Result {
-    let config = path.session.server.config;
-    let requests = config.io_recvs();
-    let con = Con::new(path.clone(), request.cid)?;
-    let service = request.cid == 0;
-    let qp_config = if service {
-        QpConfig {
-            send_depth: config.service_sends(),
-            send_sges: 2,
-            recv_depth: config.service_recvs(),
-            context: PollContext::WorkQueue,
-            vector: 0,
+impl Incomer<'_> {
+    /// Accepts the connection.
+    ///
+    /// # Errors
+    ///
+    /// The reason to refuse the connection with.
+    fn accept(&self, server: &Arc<Server>) -> Result<(), Refusal> {
+        if u32::from(self.request.cid_num) > server.config.max_connections {
+            return Err(Refusal::new(
+                ENOSPC,
+                "its client has more CPUs and poll queues than max_connections allows: raise it",
+            ));
         }
-    } else {
-        QpConfig {
-            send_depth: config.io_sends(),
-            send_sges: 2,
-            recv_depth: requests,
-            context: PollContext::WorkQueue,
-            vector: u32::from(request.cid) - 1,
+        let joining = server.joining.lock();
+        let (path, acceptance) = self.find_path(server)?;
+        drop(joining);
+        let result = self.connect(&path, &acceptance);
+        if result.is_err() {
+            path.event(Event::Error);
         }
-    };
-    let qp = qp_config.create(id.clone(), &path.pd, con)?;
-    qp.set_slots(path.slots.clone())?;
-    if request.ext.is_some_and(|ext| ext.send_imm) {
-        qp.carry_imm_in_messages()?;
+        result
     }
-    let receives = if service {
+
+    fn place(&self) -> Place {
+        Place {
+            ends: self.ends,
+            attempt: Attempt {
+                cid_num: self.request.cid_num,
+                epoch: self.request.ext.map(|ext| ext.epoch),
+            },
+            cid: self.request.cid,
+        }
+    }
+
+    fn acceptance(&self, session: &Session) -> Acceptance {
+        let ext = self.request.ext.map(|_| session.rsp_ext());
+        session.server.config.rsp(ext).encode()
+    }
+
+    /// Finds the path of the connection, or makes it.
+    fn find_path(&self, server: &Arc<Server>) -> Result<(Arc<Path>, Acceptance), Refusal> {
+        let found = self.find_session(server)?;
+        let kind = found.as_ref().map_or(Kind::New, |session| session.kind());
+        if let (Kind::Authenticated, Some(session), true) = (kind, &found, self.request.cid > 0) {
+            return self.join_by_proof(session);
+        }
+        let (policy, has_keys) = authentication::policy(kind);
+        let chosen = policy.choose(kind, offered(self.bytes), has_keys)?;
+        if chosen.is_some() && server.failures.must_wait(self.ends.src) {
+            return Err(Refusal::new(
+                EAGAIN,
+                "too many failed authentications from its address; it may try again in some seconds",
+            ));
+        }
+        let session = match found {
+            Some(session) => session,
+            None if chosen.is_some() => Session::new(server, self.request.session_uuid, true)?,
+            None => self.begin_session(server)?,
+        };
+        let mut acceptance = self.acceptance(&session);
+        let nonce = kx::random::secret();
+        let auth = ServerAuth::accept(
+            (policy, kind),
+            has_keys,
+            self.bytes,
+            &mut acceptance,
+            nonce,
+        );
+        let path = auth
+            .map_err(Refusal::from)
+            .and_then(|auth| match chosen {
+                Some(_) => self.new_candidate(&session, auth),
+                None => self.plain_path(&session, auth),
+            })
+            .inspect_err(|_| session.forget_if_unused())?;
+        Ok((path, acceptance))
+    }
+
+    /// Finds the session of the connection, which may be the first of one.
+    fn find_session(&self, server: &Server) -> Result<Option<Arc<Session>>, Refusal> {
+        let sessions = server.sessions.lock();
+        sessions.check_open()?;
+        let Some(session) = sessions.find(&self.request.session_uuid) else {
+            return match self.request.first_conn {
+                true => Ok(None),
+                false => Err(Refusal::new(ENXIO, "no such session")),
+            };
+        };
+        if session.gone.load(Relaxed) || session.drained.load(Relaxed) {
+            return Err(Refusal::new(ECONNRESET, "the session is being closed"));
+        }
+        Ok(Some(session.clone()))
+    }
+
+    /// Begins a session without authentication.
+    fn begin_session(&self, server: &Arc<Server>) -> Result<Arc<Session>, Refusal> {
+        let session = Session::new(server, self.request.session_uuid, false)?;
+        session.enlist(server.ledger.knows(self.ends.src))?;
+        Ok(session)
+    }
+
+    /// Finds the path of a further connection in an authenticated session.
+    fn join_by_proof(&self, session: &Session) -> Result<(Arc<Path>, Acceptance), Refusal> {
+        let paths = session.paths.lock();
+        let owner = paths.iter().find(|path| path.owns(self.bytes)).cloned();
+        drop(paths);
+        let stranger = Refusal::new(
+            EKEYREJECTED,
+            "it has no proof that it belongs to a path of its authenticated session",
+        );
+        let owner = owner.ok_or(stranger)?;
+        let path = find(session, &self.place(), |path| Arc::ptr_eq(path, &owner))?;
+        let path = path.ok_or(Refusal::new(ECONNRESET, "its path has gone"))?;
+        let mut acceptance = self.acceptance(session);
+        let auth = path.auth.lock();
+        auth.further_accept(&Mac, self.bytes, &mut acceptance);
+        drop(auth);
+        Ok((path, acceptance))
+    }
+
+    /// Finds the path in a session without authentication, or adds it.
+    fn plain_path(&self, session: &Arc<Session>, auth: ServerAuth) -> Result<Arc<Path>, Refusal> {
+        let uuid = self.request.path_uuid;
+        if let Some(path) = find(session, &self.place(), |path| path.uuid == uuid)? {
+            return Ok(path);
+        }
+        let path = Path::new(session, self, auth, session.has_connected_path())?;
+        if let Err(error) = session.add_path(path.clone()) {
+            path.event(Event::Error);
+            return Err(error.into());
+        }
+        Ok(path)
+    }
+
+    /// Creates a path whose client has yet to prove itself.
+    fn new_candidate(&self, session: &Arc<Session>, auth: ServerAuth) -> Result<Arc<Path>, Refusal> {
+        let path = Path::new(session, self, auth, false)?;
+        if let Err(refusal) = session.server.sessions.lock().add_candidate(path.clone()) {
+            path.event(Event::Error);
+            return Err(refusal);
+        }
+        Ok(path)
+    }
+
+    /// Creates the queue pair of a connection and accepts it.
+    fn connect(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result<(), Refusal> {
+        path.take_for_connection(self.request.cid)?;
+        let events = Events {
+            path: path.clone(),
+            cid: self.request.cid,
+        };
+        let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
+        // Before anything that takes long: the client may have ended it meanwhile.
+        self.id.set_handler(events)?;
+        Ok(self.make_qp(path, acceptance)?)
+    }
+
+    fn make_qp(&self, path: &Arc<Path>, acceptance: &Acceptance) -> Result {
+        let (config, request) = (&path.session.server.config, self.request);
+        let con = Con::new(path.clone(), request.cid)?;
+        let service = request.cid == 0;
+        let qp_config = if service {
+            QpConfig {
+                send_depth: config.service_sends(),
+                send_sges: 2,
+                recv_depth: config.service_recvs(),
+                context: PollContext::WorkQueue,
+                vector: 0,
+            }
+        } else {
+            QpConfig {
+                send_depth: config.io_sends(),
+                send_sges: 2,
+                recv_depth: config.io_recvs(),
+                context: PollContext::WorkQueue,
+                vector: u32::from(request.cid) - 1,
+            }
+        };
+        let qp = qp_config.create(self.id.clone(), &path.pd, con)?;
+        qp.set_slots(path.slots.clone())?;
+        if request.ext.is_some_and(|ext| ext.send_imm) {
+            qp.carry_imm_in_messages()?;
+        }
+        if service {
+            add_service_recvs(&qp, path)?;
+        }
+        let requests = match service {
+            true => u32::from(SERVICE_QUEUE_DEPTH),
+            false => config.io_recvs(),
+        };
         qp.add_recvs(
-            RECV_INFO,
+            RECV_REQUESTS,
             RecvClass {
-                count: 1,
-                bytes: INFO_REQ_LEN as u32,
+                count: requests,
+                bytes: 0,
             },
         )?;
-        u32::from(SERVICE_QUEUE_DEPTH)
-    } else {
-        requests
+        path.add_con(request.cid, qp, self.came)?;
+        self.id.accept(ConnParam {
+            private_data: acceptance,
+            retry_count: 7,
+            rnr_retry_count: 7,
+        })
+    }
+}
+
+/// Posts the buffers of the messages that set the path up, in the order in which they come.
+fn add_service_recvs(qp: &Qp<Con>, path: &Path) -> Result {
+    let one = |bytes: usize| RecvClass {
+        count: 1,
+        // CAST: Some hundred bytes.
+        bytes: bytes as u32,
     };
-    qp.add_recvs(
-        RECV_REQUESTS,
-        RecvClass {
-            count: receives,
-            bytes: 0,
-        },
-    )?;
-    path.add_con(request.cid, qp, came)?;
-    let ext = request.ext.map(|_| path.session.rsp_ext());
-    id.accept(ConnParam {
-        private_data: &config.rsp(ext).encode(),
-        retry_count: 7,
-        rnr_retry_count: 7,
-    })
+    if path.auth.lock().is_pending() {
+        qp.add_recvs(RECV_AUTH, one(AUTH1_LEN))?;
+    }
+    qp.add_recvs(RECV_INFO, one(INFO_REQ_LEN))
 }
 
 /// Gets the events of a connection's id.

@@ -74,6 +74,9 @@ pub(crate) const MAX_USER_HDR: usize = 512;
 pub(crate) const RECV_REQUESTS: usize = 0;
 /// The receive buffer for the session's name, on the service connection.
 pub(crate) const RECV_INFO: usize = 1;
+/// The receive buffer for AUTH1, on the service connection of a path that authenticates. The first
+/// message arrives in it, whatever it is.
+pub(crate) const RECV_AUTH: usize = 2;
 
 /// The handler of a connection.
 pub(crate) struct Con {
@@ -227,13 +230,20 @@ impl Handler for Con {
 
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost {
         self.path.heartbeat.received();
-        let Some(imm) = message.imm else {
-            if message.class == RECV_INFO {
-                self.path.info_received(message.bytes);
-            } else {
-                self.path.error(fmt!("unexpected message"));
+        let imm = match (message.imm, message.class) {
+            (None, RECV_AUTH) => {
+                self.path.auth1_received(message.bytes);
+                return Repost::No;
             }
-            return Repost::No;
+            (None, RECV_INFO) => {
+                self.path.info_received(message.bytes);
+                return Repost::No;
+            }
+            (None, _) | (Some(_), RECV_AUTH) => {
+                self.path.error(fmt!("unexpected message"));
+                return Repost::No;
+            }
+            (Some(imm), _) => imm,
         };
         match Imm::decode(imm) {
             Imm::IoReq { payload } => {
@@ -257,11 +267,13 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heartbeat.answered();
             }
-            Imm::DurableSeen(number) => {
+            // The client may not have proved itself before the path is connected.
+            Imm::DurableSeen(number) if self.path.takes_requests() => {
                 if let Some(upper) = self.path.session.upper.as_ref() {
                     upper.durable_seen(number);
                 }
             }
+            Imm::DurableSeen(_) => {}
             Imm::IoRsp { .. }
             | Imm::IoRspInv { .. }
             | Imm::IoRspSameKey { .. }

@@ -97,9 +97,9 @@ impl Config {
         u32::from(self.queue_depth).max(2 * u32::from(SERVICE_QUEUE_DEPTH)) + 2
     }
 
-    /// Its receives.
+    /// Its receives, with those of AUTH1 and of the INFO request.
     pub(crate) fn service_recvs(&self) -> u32 {
-        u32::from(SERVICE_QUEUE_DEPTH) + 1
+        u32::from(SERVICE_QUEUE_DEPTH) + 2
     }
 
     /// Bytes that no client can write to, for each chunk.

@@ -91,6 +91,7 @@ impl Drain {
         let mut sessions = self.server.sessions.lock();
         // Whoever looks for a session under the lock from now on is refused.
         sessions.drained = true;
+        sessions.close_candidates();
         for session in &sessions.list {
             session.drained.store(true, Relaxed);
             let (this, last) = (session.clone(), session.clone());

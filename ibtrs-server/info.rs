@@ -54,6 +54,10 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
             return false;
         }
     };
+    if let Err(error) = path.auth.lock().introduced(request.name) {
+        pr_err_ratelimited!("{}: session refused: {}\n", **path, error.as_str());
+        return false;
+    }
     if path.cons.lock().qps.iter().any(Option::is_none) {
         pr_err_ratelimited!(
             "{}: session refused: the client has not set up all connections\n",

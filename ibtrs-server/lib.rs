@@ -25,6 +25,11 @@
 //! the path of that copy. A client that knows the extensions sends a fence before
 //! ([`fence`]).
 //!
+//! # Authentication
+//!
+//! The path of a client that authenticates changes nothing on the server until the client has
+//! proved itself: it is a candidate ([`authentication`]), in no session's list.
+//!
 //! # Work queues
 //!
 //! Work that waits for the full queue of a disk, or for the closing of a session's
@@ -40,7 +45,8 @@
 //!
 //! # Lock order
 //!
-//! `Server::draining`, `Server::sessions`, `Session::fences`, `Session::paths`, `Path::cons`, `Path::fsm`;
+//! `Server::draining`, `Server::joining`, `Server::sessions`, `Session::fences`, `Session::paths`,
+//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
 //! `Unsent::queue`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
 //! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 
@@ -49,6 +55,7 @@
 use kernel::prelude::*;
 
 mod accept;
+mod authentication;
 mod batch;
 mod chunk;
 mod chunk_owner;
@@ -101,6 +108,10 @@ kx::module_param! {
     /// Sessions at one time.
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
     "Sessions at one time, 1 to 65536 (default: 1024)";
+
+    /// Who has to prove that it has a key.
+    auth: ibtrs_core::auth::AuthParam = ibtrs_core::auth::AuthParam::new(),
+    "Authentication of clients by keys of the keyring .ibtrs: none, optional, required, or auto, which is required once a key is loaded (default: auto)";
 
     /// Connections of a path.
     max_connections: kx::param::IntParam = kx::param::IntParam::new(1024, 2..=4096),

@@ -133,8 +133,8 @@ impl Ledger {
 pub(crate) struct Charge {
     server: Arc<Server>,
     addr: Addr,
-    /// The session is known.
-    known: bool,
+    /// The client is known.
+    known: AtomicFlag,
     // The rest changes under the lock of the ledger.
     bytes: Atomic<u64>,
     chunks: Atomic<u64>,
@@ -184,7 +184,7 @@ impl Charge {
         Ok(Self {
             server: server.clone(),
             addr,
-            known,
+            known: AtomicFlag::new(known),
             bytes: Atomic::new(0),
             chunks: Atomic::new(0),
             complete: AtomicFlag::new(false),
@@ -197,6 +197,11 @@ impl Charge {
             bytes: server.config.max_memory,
             attempts: server.config.max_attempts,
         }
+    }
+
+    /// The client has proved who it is.
+    pub(crate) fn set_known(&self) {
+        self.known.store(true, Relaxed);
     }
 
     /// Returns whether nothing was taken yet.
@@ -214,7 +219,7 @@ impl Charge {
         let later = total
             .saturating_sub(self.bytes.load(Relaxed))
             .saturating_sub(bytes);
-        let standing = accounts.standing(self.addr, self.known);
+        let standing = accounts.standing(self.addr, self.known.load(Relaxed));
         Self::quota(&self.server).connect(&accounts.taken, &standing, bytes, later)?;
         self.bytes.add(bytes, Relaxed);
         accounts.taken.all += bytes;
@@ -237,7 +242,7 @@ impl Charge {
     /// Those of [`Quota::complete`].
     pub(crate) fn complete(&self, bytes: u64) -> Result<(), Refusal> {
         let mut accounts = self.server.ledger.accounts.lock();
-        let standing = accounts.standing(self.addr, self.known);
+        let standing = accounts.standing(self.addr, self.known.load(Relaxed));
         Self::quota(&self.server).complete(&accounts.taken, &standing, bytes)?;
         self.chunks.add(bytes, Relaxed);
         accounts.taken.all += bytes;

@@ -3,7 +3,12 @@
 //! A path: a pair of addresses, the connections between them, and the state.
 
 use crate::{
-    accept::Refusal,
+    accept::{
+        Incomer,
+        Place,
+        Refusal, //
+    },
+    authentication::Message,
     chunk::{
         Chunk,
         ChunkSlot, //
@@ -31,6 +36,7 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     addr::Addr,
+    auth::ServerAuth,
     chunk_owner::PathTag,
     consts::INFO_REQ_LEN,
     fsm::server_path::{
@@ -40,7 +46,6 @@ use ibtrs_proto::{
         Event,
         State, //
     },
-    handshake::ConnReq,
     imm::Imm,
     join::{
         Attempt,
@@ -97,6 +102,8 @@ use rdma::{
 struct Fsm {
     state: State,
     todo: Steps<Actions>,
+    /// The message by which the client proves itself, until it is handled.
+    auth1: Option<Message>,
     /// The client's message with the session's name, until it is handled.
     info: Option<Info>,
     /// The INFO request has arrived: the client has done its part.
@@ -113,6 +120,8 @@ pub(crate) struct Info {
 pub(crate) struct Resources {
     /// By number; connections arrive in any order.
     pub(crate) qps: KVVec<Option<Qp<Con>>>,
+    /// The answer to the client's proof.
+    pub(crate) auth2: Option<DmaBuf>,
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
@@ -178,6 +187,9 @@ pub(crate) struct Path {
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
+    /// Whether and how the client has proved itself.
+    #[pin]
+    pub(crate) auth: Mutex<ServerAuth>,
     pub(crate) ends: Ends,
     /// The addresses in words, for traces.
     pub(crate) name: CString,
@@ -273,7 +285,7 @@ impl Path {
 }
 
 impl Path {
-    /// Creates the path that the connection `id` is the first of.
+    /// Creates the path that a connection is the first of; `known` says that its client is.
     ///
     /// # Context
     ///
@@ -284,26 +296,25 @@ impl Path {
     /// `ENODEV` when the device goes away; `ENOMEM`; those of [`Charge::begin`] and of the driver.
     pub(crate) fn new(
         session: &Arc<Session>,
-        id: &CmId,
-        ends: Ends,
-        request: &ConnReq,
+        incomer: &Incomer<'_>,
+        auth: ServerAuth,
+        known: bool,
     ) -> Result<Arc<Self>, Refusal> {
-        let known = session.has_connected_path();
-        let needs = session.server.config.path_needs(request.cid_num);
-        let charge = Charge::begin(&session.server, ends.src, known, &needs)?;
-        let path = Self::allocate(session, id, ends, request, charge);
+        let needs = session.server.config.path_needs(incomer.request.cid_num);
+        let charge = Charge::begin(&session.server, incomer.ends.src, known, &needs)?;
+        let path = Self::allocate(session, incomer, auth, charge);
         path.map_err(|error| Refusal::new(error, "the path cannot be made"))
     }
 
     fn allocate(
         session: &Arc<Session>,
-        id: &CmId,
-        ends: Ends,
-        request: &ConnReq,
+        incomer: &Incomer<'_>,
+        auth: ServerAuth,
         charge: Charge,
     ) -> Result<Arc<Self>> {
         let server = &session.server;
-        let pd = Pd::new(&id.device()?)?;
+        let (ends, request) = (incomer.ends, incomer.request);
+        let pd = Pd::new(&incomer.id.device()?)?;
         let config = server.config;
         let slots = Slots::new(u32::from(config.queue_depth), |_| Ok(ChunkSlot::new()))?;
         let mut qps = KVVec::with_capacity(usize::from(request.cid_num), GFP_KERNEL)?;
@@ -323,10 +334,11 @@ impl Path {
                 durable: request.ext.is_some_and(|ext| ext.durable),
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
+                auth <- new_mutex!(auth, "Path::auth"),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,
-                hca_port: id.port_num(),
+                hca_port: incomer.id.port_num(),
                 slots,
                 cid_num: request.cid_num,
                 takes_requests: AtomicFlag::new(false),
@@ -336,6 +348,7 @@ impl Path {
                     Fsm {
                         state: fsm::INITIAL,
                         todo: Steps::default(),
+                        auth1: None,
                         info: None,
                         informed: false,
                     },
@@ -344,6 +357,7 @@ impl Path {
                 cons <- new_mutex!(
                     Resources {
                         qps,
+                        auth2: None,
                         info_rsp: None,
                         removal: None,
                         clock: SetupClock::default(),
@@ -415,19 +429,25 @@ impl Path {
         Ok(KBox::new(Chunk::new(&self.pd, blocks)?, GFP_KERNEL)?)
     }
 
-    /// Says how the path looks to a connection that asks to be accepted.
-    pub(crate) fn known(&self, ends: &Ends, request: &ConnReq) -> Known {
+    /// Says how the path looks to a connection that asks to be accepted; whose own it is if
+    /// `same_uuid`.
+    pub(crate) fn known(&self, place: &Place, same_uuid: bool) -> Known {
         let cons = self.cons.lock();
-        let place = cons.qps.get(usize::from(request.cid));
+        let con = cons.qps.get(usize::from(place.cid));
         Known {
-            same_uuid: self.uuid == request.path_uuid,
-            same_addrs: self.ends == *ends,
+            same_uuid,
+            same_addrs: self.ends == place.ends,
             state: self.state(),
-            attempt: Attempt {
-                cid_num: self.cid_num,
-                epoch: self.epoch,
-            },
-            has_cid: !matches!(place, Some(None)),
+            attempt: self.attempt(),
+            has_cid: !matches!(con, Some(None)),
+        }
+    }
+
+    /// Returns the client's attempt that the path belongs to.
+    pub(crate) fn attempt(&self) -> Attempt {
+        Attempt {
+            cid_num: self.cid_num,
+            epoch: self.epoch,
         }
     }
 
@@ -448,13 +468,23 @@ impl Path {
             Some(place @ None) => *place = Some(qp),
             _ => return Err(ECONNRESET),
         }
+        self.wait_for_client(&mut cons, came);
+        Ok(())
+    }
+
+    /// The client has proved itself, and may take some time for its next connection.
+    pub(crate) fn client_has_answered(self: &Arc<Self>) {
+        self.wait_for_client(&mut self.cons.lock(), Instant::now());
+    }
+
+    /// The client did what came at `came`, and the server has done its own part since.
+    fn wait_for_client(self: &Arc<Self>, cons: &mut Resources, came: Instant<Monotonic>) {
         // The first one came before the path was made, which counts as that moment.
         let age_ms = |at: Instant<_>| u64::try_from((at - self.made).as_millis()).unwrap_or(0);
         cons.clock.accepted(age_ms(came), age_ms(Instant::now()));
         let limit_ms = self.session.server.config.setup_timeout_ms;
         self.zombie
             .modify(self.clone(), cons.clock.left_ms(limit_ms));
-        Ok(())
     }
 
     /// Returns whether the path is torn down or about to be.
@@ -513,6 +543,16 @@ impl Path {
             drop(dir);
             pr_info_ratelimited!("{}: path closed\n", *self);
         }
+    }
+
+    /// Takes the message by which the client proves itself, to be handled later.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn auth1_received(self: &Arc<Self>, message: &[u8]) {
+        self.fsm.lock().auth1 = Some(Message::new(message));
+        self.events.enqueue(self.clone());
     }
 
     /// Takes the message with the session's name, to be handled later.
@@ -635,7 +675,14 @@ impl WorkItem<{ work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let info = this.fsm.lock().info.take();
+        let mut fsm = this.fsm.lock();
+        let (auth1, info) = (fsm.auth1.take(), fsm.info.take());
+        drop(fsm);
+        if let Some(auth1) = auth1 {
+            if this.state() == State::Connecting {
+                this.authenticate(&auth1);
+            }
+        }
         if let Some(info) = info {
             // A second one ends the path.
             let complete = this.state() == State::Connecting && info::check(&this, &info);

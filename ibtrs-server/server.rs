@@ -7,6 +7,7 @@ use crate::{
         Backlog,
         Incoming, //
     },
+    authentication::FailureTable,
     config::Config,
     drain::{
         Deadline,
@@ -14,6 +15,7 @@ use crate::{
     },
     memory::Ledger,
     notices::Notices,
+    path::Path,
     pool::Pool,
     request::Request,
     session::Session, //
@@ -133,6 +135,11 @@ pub(crate) struct Server {
     pub(crate) ledger: Ledger,
     #[pin]
     pub(crate) pool: Pool,
+    /// Held while a path is looked for, made and added.
+    #[pin]
+    pub(crate) joining: Mutex<()>,
+    #[pin]
+    pub(crate) failures: FailureTable,
     #[pin]
     pub(crate) sessions: Mutex<Sessions>,
     #[pin]
@@ -164,6 +171,9 @@ kx::impl_has_work! {
 /// The sessions, and whether new ones may come.
 pub(crate) struct Sessions {
     pub(crate) list: KVec<Arc<Session>>,
+    /// Paths whose clients have yet to prove themselves; neither they nor their sessions are in a
+    /// list but this.
+    pub(crate) candidates: KVec<Arc<Path>>,
     /// How many there were; numbers each for clients.
     pub(crate) made: u32,
     /// For good.
@@ -188,6 +198,7 @@ impl Server {
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
         let (accept_queue, expiry_queue) = (queue.clone(), slow.clone());
         let backlog = Backlog::new()?;
+        let failures = FailureTable::new()?;
         Arc::pin_init(
             try_pin_init!(Self {
                 service,
@@ -198,8 +209,16 @@ impl Server {
                 wakes,
                 ledger <- Ledger::new(),
                 pool <- Pool::new(),
+                joining <- new_mutex!((), "Server::joining"),
+                failures <- failures,
                 sessions <- new_mutex!(
-                    Sessions { list: KVec::new(), made: 0, closing: false, drained: false },
+                    Sessions {
+                        list: KVec::new(),
+                        candidates: KVec::new(),
+                        made: 0,
+                        closing: false,
+                        drained: false,
+                    },
                     "Server::sessions"
                 ),
                 emptied <- new_condvar!("Server::emptied"),
@@ -220,7 +239,8 @@ impl Server {
         for session in &sessions.list {
             session.close();
         }
-        while !sessions.list.is_empty() {
+        sessions.close_candidates();
+        while !sessions.list.is_empty() || !sessions.candidates.is_empty() {
             self.emptied.wait(&mut sessions);
         }
         drop(sessions);

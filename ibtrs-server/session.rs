@@ -3,6 +3,7 @@
 //! Sessions: the paths of one client, and what they share.
 
 use crate::{
+    accept::Refusal,
     chunk_owner::ChunkOwners,
     fence::Fences,
     notices::Notices,
@@ -19,10 +20,12 @@ use crate::{
     sysfs::SessionDir, //
 };
 use ibtrs_proto::{
+    auth::Session as Kind,
     chunk_owner::PathTag,
     fsm::server_path::Event,
     handshake::RspExt,
-    name::SessionName, //
+    name::SessionName,
+    quota, //
 };
 use kernel::{
     new_mutex,
@@ -52,6 +55,8 @@ use kx::{
 pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
+    /// Its clients have proved who they are, all of them.
+    authenticated: bool,
     /// Session generation: unlike that of every other session since the module was loaded.
     gen: u32,
     #[pin]
@@ -87,17 +92,23 @@ kx::impl_has_work! {
 const GOING_TIMEOUT_MS: u32 = 20_000;
 
 impl Session {
-    /// Creates a session without paths.
+    /// Creates a session without paths, which is not in the list.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(server: &Arc<Server>, uuid: [u8; 16], gen: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        server: &Arc<Server>,
+        uuid: [u8; 16],
+        authenticated: bool,
+    ) -> Result<Arc<Self>> {
         let wakes = server.wakes.clone();
+        let gen = server.sessions.lock().next_gen();
         Arc::pin_init(
             try_pin_init!(Self {
                 server: server.clone(),
                 uuid,
+                authenticated,
                 gen,
                 paths <- new_mutex!(KVec::new(), "Session::paths"),
                 name: SetOnce::new(),
@@ -121,6 +132,39 @@ impl Session {
             Some(name) => name,
             None => c"(unnamed)",
         }
+    }
+
+    /// Returns what authentication has to know of the session.
+    pub(crate) const fn kind(&self) -> Kind {
+        match self.authenticated {
+            true => Kind::Authenticated,
+            false => Kind::Plain,
+        }
+    }
+
+    /// Puts the session into the list, unless it is there; `known` says that its client is.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The server takes no sessions, or has no room, or the client began the session by another
+    /// path; `ENOMEM`.
+    pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
+        let mut sessions = self.server.sessions.lock();
+        sessions.check_open()?;
+        match sessions.find(&self.uuid) {
+            Some(found) if Arc::ptr_eq(found, self) => return Ok(()),
+            Some(_) => return Err(Refusal::new(ECONNRESET, "another path began the session")),
+            None if self.gone.load(Relaxed) => {
+                return Err(Refusal::new(ECONNRESET, "the session is being closed"))
+            }
+            None => {}
+        }
+        sessions.check_room(self.server.config.max_sessions, known)?;
+        Ok(sessions.list.push(self.clone(), GFP_KERNEL).map_err(Error::from)?)
     }
 
     /// Returns what a client that knows the extensions is told.
@@ -228,17 +272,20 @@ impl Session {
         self.name.as_ref().is_some_and(|own| **own == *name)
     }
 
-    /// Takes a path in.
+    /// Takes a path in, which is a candidate no more.
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the session has gone or the server is closing, or drained; `ENOMEM`.
+    /// `ECONNRESET` when the session has gone, the server is closing, or drained, or the path is
+    /// being closed, as nobody would take it out again; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
-        let sessions = self.server.sessions.lock();
-        if sessions.refuses() || self.gone.load(Relaxed) || self.drained.load(Relaxed) {
+        let mut sessions = self.server.sessions.lock();
+        let leaves = self.gone.load(Relaxed) || self.drained.load(Relaxed) || path.is_closing();
+        if sessions.refuses() || leaves {
             return Err(ECONNRESET);
         }
-        self.paths.lock().push(path, GFP_KERNEL)?;
+        self.paths.lock().push(path.clone(), GFP_KERNEL)?;
+        sessions.drop_candidate(&path);
         Ok(())
     }
 
@@ -285,7 +332,8 @@ impl Session {
     /// May sleep, also for long.
     pub(crate) fn path_gone(self: &Arc<Self>, path: &Arc<Path>) {
         // Paths are added under the list's lock, so an empty session stays empty.
-        let sessions = self.server.sessions.lock();
+        let mut sessions = self.server.sessions.lock();
+        sessions.drop_candidate(path);
         let mut paths = self.paths.lock();
         paths.retain(|other| !Arc::ptr_eq(other, path));
         let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
@@ -293,6 +341,8 @@ impl Session {
         drop(sessions);
         self.fences.path_gone(path);
         if !last {
+            // It may have been the last candidate.
+            self.server.emptied.notify_all();
             return;
         }
         // All paths have left the session, so no other task has the directory.
@@ -336,11 +386,55 @@ impl Sessions {
         self.list.iter().find(|session| session.uuid == *uuid)
     }
 
-    /// Adds a session of that UUID.
-    pub(crate) fn add(&mut self, server: &Arc<Server>, uuid: [u8; 16]) -> Result<Arc<Session>> {
+    /// Returns the number of a new session.
+    fn next_gen(&mut self) -> u32 {
         self.made = self.made.wrapping_add(1);
-        let session = Session::new(server, uuid, self.made)?;
-        self.list.push(session.clone(), GFP_KERNEL)?;
-        Ok(session)
+        self.made
+    }
+
+    /// Checks that sessions and paths may come.
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        let why = match (self.closing, self.drained) {
+            (true, _) => "the server is being unloaded",
+            (false, true) => "the server is drained",
+            (false, false) => return Ok(()),
+        };
+        Err(Refusal::new(ECONNREFUSED, why))
+    }
+
+    fn check_room(&self, max: usize, known: bool) -> Result<(), Refusal> {
+        let count = self.list.len();
+        if quota::has_room_for_session(count, max, known) {
+            return Ok(());
+        }
+        let why = match count < max {
+            true => "the last of max_sessions are reserved for known clients",
+            false => "the server already has max_sessions sessions",
+        };
+        Err(Refusal::new(ENOSPC, why))
+    }
+
+    /// Takes in a path whose client has yet to prove itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sessions::check_open`]; `ECONNRESET` when the path is being closed; `ENOMEM`.
+    pub(crate) fn add_candidate(&mut self, path: Arc<Path>) -> Result<(), Refusal> {
+        self.check_open()?;
+        if path.is_closing() {
+            return Err(ECONNRESET.into());
+        }
+        Ok(self.candidates.push(path, GFP_KERNEL).map_err(Error::from)?)
+    }
+
+    fn drop_candidate(&mut self, path: &Arc<Path>) {
+        self.candidates.retain(|other| !Arc::ptr_eq(other, path));
+    }
+
+    /// Begins to close the paths whose clients have yet to prove themselves.
+    pub(crate) fn close_candidates(&self) {
+        for path in &self.candidates {
+            path.event(Event::UserDisconnect);
+        }
     }
 }

@@ -15,7 +15,10 @@ use ibtrs_core::convert::{
     self,
     Shown, //
 };
-use ibtrs_proto::text;
+use ibtrs_proto::{
+    auth::KeyId,
+    text, //
+};
 use kernel::{
     fmt,
     prelude::*,
@@ -111,7 +114,7 @@ fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
 }
 
 /// The files of a path: `/sys/class/ibtrs-server/<session>/paths/<client@server>/`.
-static PATH_FILES: [Attr<Arc<Path>>; 5] = [
+static PATH_FILES: [Attr<Arc<Path>>; 6] = [
     Attr::rw(
         c"disconnect",
         |_path: &Path, buf| buf.line(fmt!("Usage: echo 1 > disconnect")),
@@ -119,6 +122,11 @@ static PATH_FILES: [Attr<Arc<Path>>; 5] = [
     ),
     Attr::ro(c"hca_name", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_name()))
+    }),
+    // An empty line where the client was not asked to prove itself.
+    Attr::ro(c"key_id", |path: &Path, buf| {
+        let id = path.key_id();
+        buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
     }),
     Attr::ro(c"hca_port", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_port()))

@@ -62,10 +62,10 @@ impl Path {
             return Err(1 << looks.min(LONGEST_PAUSE));
         }
         let closed = core::mem::take(&mut cons.closed);
-        let info_rsp = cons.info_rsp.take();
+        let messages = (cons.auth2.take(), cons.info_rsp.take());
         drop(cons);
         drop(closed);
-        drop(info_rsp);
+        drop(messages);
         self.give_chunks_back();
         Ok(())
     }

@@ -14,9 +14,12 @@ use crate::{
 };
 use ibnbd_proto::map_opts::MapOptions;
 use ibtrs_core::convert;
-use ibtrs_proto::consts::{
-    DEFAULT_PORT,
-    MAX_PATHS, //
+use ibtrs_proto::{
+    auth::KeyId,
+    consts::{
+        DEFAULT_PORT,
+        MAX_PATHS, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -71,7 +74,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
          [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
-         [nr_poll_queues=<-1..CPUs>]\" > map_device"
+         [nr_poll_queues=<-1..CPUs>] [key_id=<key>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -79,7 +82,9 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
         "path: up to {MAX_PATHS} times; may be left out for a session that exists"
     ))?;
     buf.line(fmt!(
-        "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_poll_queues=0"
+        "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_poll_queues=0 \
+         key_id={}",
+        KeyId::default().as_str()
     ))
 }
 
@@ -106,7 +111,7 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 /// # Errors
 ///
 /// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense, or asks for poll queues where
-///   there can be none.
+///   there can be none, or for another key than that of the session.
 /// - `EEXIST`: the device is mapped on this session; another network namespace has
 ///   a session of that name.
 /// - `ENXIO`: the session does not exist, and no path is given.
@@ -146,6 +151,10 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
             EEXIST,
         ),
         NoSession::Polled => Failure("a disk with poll queues needs a session of its own", EINVAL),
+        NoSession::OtherKey => Failure(
+            "the session has another key_id; its file of that name changes it",
+            EINVAL,
+        ),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
     })?;
     let opened = Opened::open(session, place, opts.device_path, opts.access)

@@ -91,6 +91,8 @@ pub(crate) enum NoSession {
     Foreign,
     /// The session exists, and has poll queues, or is to have some.
     Polled,
+    /// The session exists, and authenticates with another key.
+    OtherKey,
     /// A signal came (`EINTR`); those of [`Session::open`].
     Failed(Error),
 }
@@ -262,6 +264,9 @@ impl Registry {
                     }
                     if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
                         return Err(NoSession::Polled);
+                    }
+                    if opts.key_id.is_some_and(|id| id != session.transport().key_id()) {
+                        return Err(NoSession::OtherKey);
                     }
                     *users += 1;
                     return Ok(SessionRef {

@@ -84,6 +84,7 @@ impl Session {
             name: opts.session,
             paths: &paths,
             nr_poll_queues,
+            key_id: opts.key_id.unwrap_or_default(),
             events: events.clone(),
         })?;
         events.set_transport(Some(transport.clone()));

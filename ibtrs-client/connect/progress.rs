@@ -3,13 +3,24 @@
 //! Progress of a connection attempt, and waiting for it.
 
 use crate::attempt::Attempt;
-use ibtrs_core::convert;
+use ibtrs_core::{
+    auth::Message,
+    convert, //
+};
 use ibtrs_proto::{
-    consts::CONNECT_TIMEOUT_MS,
+    auth::{
+        AuthError,
+        AUTH2_LEN, //
+    },
+    consts::{
+        CONNECT_TIMEOUT_MS,
+        CONN_RSP_LEN, //
+    },
     errno::Errno,
     handshake::{
         reject_decode,
-        ConnRsp, //
+        ConnRsp,
+        HandshakeError, //
     }, //
 };
 use kernel::{
@@ -49,8 +60,14 @@ pub(crate) struct Setup {
     stages: KVec<Stage>,
     /// Why the first connection to fail did.
     failed: Option<Error>,
-    /// The parameters that the server accepted the service connection with.
-    pub(super) rsp: Option<ConnRsp>,
+    /// The parameters that the server accepted the service connection with, also as they came.
+    pub(super) rsp: Option<(ConnRsp, [u8; CONN_RSP_LEN])>,
+    /// The acceptances of all connections by number, in a path that is authenticated; else empty.
+    pub(super) acceptances: KVVec<[u8; CONN_RSP_LEN]>,
+    /// The server's answer to the client's proof.
+    auth2: Option<Message<AUTH2_LEN>>,
+    /// The client's proof was sent, and is not answered.
+    proving: bool,
     /// The session information; empty until it arrives.
     pub(super) info: KVVec<u8>,
     pub(super) info_len: usize,
@@ -68,12 +85,20 @@ impl Setup {
             stages: KVec::from_elem(Stage::Started, cons, GFP_KERNEL)?,
             failed: None,
             rsp: None,
+            acceptances: KVVec::new(),
+            auth2: None,
+            proving: false,
             info: KVVec::new(),
             info_len: 0,
             abort: None,
             fenced: 0,
             connecting: true,
         })
+    }
+
+    /// The client's proof is on its way.
+    pub(crate) fn set_proving(&mut self) {
+        self.proving = true;
     }
 
     /// Returns whether the first `cons` connections, which were established, have
@@ -120,8 +145,11 @@ impl Events {
     }
 
     fn established(&self, private_data: &[u8]) {
+        let bytes = private_data.first_chunk();
         if self.cid == 0 {
-            match ConnRsp::decode(private_data) {
+            let rsp = ConnRsp::decode(private_data)
+                .and_then(|rsp| Ok((rsp, *bytes.ok_or(HandshakeError::Short)?)));
+            match rsp {
                 Ok(rsp) => self.attempt.setup.lock().rsp = Some(rsp),
                 Err(error) => {
                     return self.fail(
@@ -131,12 +159,30 @@ impl Events {
                 }
             }
         }
+        let mut setup = self.attempt.setup.lock();
+        let place = setup.acceptances.get_mut(usize::from(self.cid));
+        if let (Some(place), Some(bytes)) = (place, bytes) {
+            *place = *bytes;
+        }
+        drop(setup);
         self.set(Stage::Established);
     }
 
     /// The connection manager has ended the connection, or never made it.
     fn ended(&self, error: Error, event: &CmEvent<'_>) {
         self.fail(error, fmt!("connection {}: {}", self.cid, event.as_str()));
+    }
+
+    fn disconnected(&self, event: &CmEvent<'_>) {
+        if !self.attempt.setup.lock().proving {
+            return self.ended(ECONNRESET, event);
+        }
+        // All that a server says to a client that it does not believe.
+        let what = AuthError::Proof.as_str();
+        self.fail(
+            EKEYREJECTED,
+            fmt!("the server ended the authentication: {}", what),
+        );
     }
 
     fn rejected(&self, reason: i32, private_data: &[u8]) {
@@ -158,13 +204,19 @@ impl Events {
         } else {
             reject_decode(private_data)
         };
+        let hint = match errno {
+            Errno::EKEYREJECTED => "; the server authenticates its clients: load the session's key",
+            Errno::ENOKEY => "; the server requires authentication: load the session's key there",
+            _ => "",
+        };
         self.fail(
             convert::error(errno),
             fmt!(
-                "connection {} was refused: reason {}, {}",
+                "connection {} was refused: reason {}, {}{}",
                 self.cid,
                 reason,
-                errno.as_str()
+                errno.as_str(),
+                hint
             ),
         );
     }
@@ -179,7 +231,7 @@ impl CmHandler for Events {
             CmEvent::Established(data) => self.established(data),
             CmEvent::Rejected(reason, data) => self.rejected(reason, data),
             CmEvent::Failed(error, _) => self.ended(error, event),
-            CmEvent::Disconnected => self.ended(ECONNRESET, event),
+            CmEvent::Disconnected => self.disconnected(event),
             CmEvent::DeviceRemoval => self.ended(ENODEV, event),
         }
     }
@@ -215,6 +267,27 @@ impl Attempt {
         }
         drop(setup);
         self.progress.notify_all();
+    }
+
+    /// Takes the server's answer to the client's proof.
+    pub(crate) fn auth2_received(&self, bytes: &[u8]) {
+        let mut setup = self.setup.lock();
+        setup.auth2 = Some(Message::new(bytes));
+        setup.proving = false;
+        drop(setup);
+        self.progress.notify_all();
+    }
+
+    /// Waits for the server's answer to the client's proof.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Attempt::wait`].
+    pub(crate) fn wait_auth2(&self) -> Result<Message<AUTH2_LEN>> {
+        self.wait(|setup| match setup.auth2 {
+            Some(answer) => Ok(Some(answer)),
+            None => setup.stage(0).map(|_| None),
+        })
     }
 
     /// Waits until `ready` gives something about the progress.

@@ -9,6 +9,7 @@ use crate::path::Path;
 use ibtrs_core::convert;
 use ibtrs_proto::{
     addr::Addr,
+    auth::KeyId,
     fsm::client_path::State,
     text, //
 };
@@ -28,7 +29,7 @@ use kx::{
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
 /// The files.
-pub(super) static FILES: [Attr<Arc<Path>>; 11] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 12] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -61,6 +62,11 @@ pub(super) static FILES: [Attr<Arc<Path>>; 11] = [
     }),
     Attr::ro(c"dst_addr", |path: &Path, buf| {
         show_addr(buf, path.dst_addr(), Some(path.spec().addr.dst))
+    }),
+    // An empty line while it is not connected, and without authentication.
+    Attr::ro(c"key_id", |path: &Path, buf| {
+        let id = path.key_id();
+        buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
     }),
     Attr::ro(c"cur_latency", |path: &Path, buf| {
         buf.line(fmt!("{} ns", path.latency_ns().unwrap_or(0)))

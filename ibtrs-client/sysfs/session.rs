@@ -8,6 +8,10 @@ use crate::session::Session;
 use ibtrs_core::convert;
 use ibtrs_proto::{
     addr::PathAddr,
+    auth::{
+        KeyError,
+        KeyId, //
+    },
     backoff::Attempts,
     mp::Policy,
     settings::{
@@ -30,7 +34,7 @@ use kx::sysfs::{
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
 /// The files.
-pub(super) static FILES: [Attr<Arc<Session>>; 8] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -50,6 +54,11 @@ pub(super) static FILES: [Attr<Arc<Session>>; 8] = [
             })?);
             Ok(())
         },
+    ),
+    Attr::rw(
+        c"key_id",
+        |session: &Session, buf| buf.line(fmt!("{}", session.key_id().as_str())),
+        store_key_id,
     ),
     Attr::rw(c"mp_policy", show_policy, store_policy),
     // As mainline calls it.
@@ -116,6 +125,17 @@ fn store_policy(session: Ctx<'_>, input: &[u8]) -> Result {
         convert::error(error.errno())
     })?;
     session.set_policy(policy);
+    Ok(())
+}
+
+fn store_key_id(session: Ctx<'_>, input: &[u8]) -> Result {
+    let id = input.strip_suffix(b"\n").unwrap_or(input);
+    let id = KeyId::new(id).ok_or_else(|| {
+        let why = KeyError::Id.as_str();
+        kx::pr_err_ratelimited!("{}: key_id: {}\n", session.name(), why);
+        EINVAL
+    })?;
+    session.set_key_id(id);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! Code that the client and the server of IBTRS share at run time.
 //!
 //! - [`Client`], which registers with the RDMA core and receives every RDMA device.
+//! - [`auth`], the keyring of authentication and what else both sides need for it.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
 //! - [`trace`], the trace events.
 //! - [`imm::send_imm`], which sends a message that consists of an immediate only.
@@ -17,6 +18,7 @@
 use kernel::prelude::*;
 use rdma::device::Client;
 
+pub mod auth;
 pub mod convert;
 pub mod heartbeat;
 pub mod imm;
@@ -36,6 +38,7 @@ module! {
 struct Core {
     #[pin]
     _client: Client,
+    _keyring: auth::Registration,
     _queue_destroyer: kx::work::QueueDestroyer,
     // The last one.
     _tails: kx::module::LastTails,
@@ -45,6 +48,7 @@ impl kernel::InPlaceModule for Core {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _client <- Client::new(c"ibtrs"),
+            _keyring: auth::Registration::new()?,
             _queue_destroyer: kx::work::QueueDestroyer::start()?,
             _tails: kx::module::LastTails::new(),
         }? Error)

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Authentication of a path (Documentation/protocol.md, "Authentication").
+//!
+//! The exchange takes place on the service connection, before the others are set up. It allocates
+//! little, because it also runs when reclaim waits for the path.
+
+use crate::{
+    attempt::Attempt,
+    con::{
+        Con,
+        RECV_AUTH, //
+    },
+    session::Session, //
+};
+use ibtrs_core::{
+    auth::{
+        find_key,
+        Mac, //
+    },
+    convert, //
+};
+use ibtrs_proto::{
+    auth::{
+        AuthError,
+        ClientAuth,
+        Identity,
+        Key,
+        Next,
+        Session as Kind,
+        AUTH2_LEN, //
+    },
+    consts::{
+        CONN_REQ_LEN,
+        CONN_RSP_LEN, //
+    },
+    name::SessionName, //
+};
+use kernel::prelude::*;
+use rdma::{
+    dma::{
+        Direction,
+        DmaBuf, //
+    },
+    qp::QueuePair,
+    recv::RecvClass,
+    sendq::{
+        Doorbell,
+        Signal,
+        SqSpace, //
+    },
+};
+
+/// Fails the attempt; returns the error.
+pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
+    attempt.error(fmt!("{} ({})", error.as_str(), error.errno().as_str()));
+    convert::error(error.errno())
+}
+
+impl Session {
+    fn kind(&self) -> Kind {
+        if self.is_authenticated() {
+            Kind::Authenticated
+        } else if self.is_connected() {
+            Kind::Plain
+        } else {
+            Kind::New
+        }
+    }
+
+    fn find_key(&self) -> Result<Key> {
+        find_key(&self.key_id(), self.session_name()?)
+    }
+
+    pub(crate) fn session_name(&self) -> Result<SessionName<'_>> {
+        SessionName::new(self.name().to_bytes()).map_err(|error| convert::error(error.errno()))
+    }
+}
+
+/// Puts the offer to authenticate into the request of the service connection.
+///
+/// # Context
+///
+/// May sleep.
+///
+/// # Errors
+///
+/// `ENOKEY`, `EKEYREJECTED`: the settings forbid to connect; `ENOMEM`.
+pub(crate) fn begin(
+    attempt: &Attempt,
+    request: &mut [u8; CONN_REQ_LEN],
+) -> Result<KBox<ClientAuth>> {
+    let session = &attempt.path.session;
+    let has_key = match session.find_key() {
+        Err(error) if error == ENOKEY => false,
+        Err(error) if error == ENOMEM => return Err(error),
+        // A key that has expired is no reason to go on without one.
+        Ok(_) | Err(_) => true,
+    };
+    let kind = session.kind();
+    let policy = crate::param::auth.get().policy(kind, has_key);
+    let auth = ClientAuth::request(policy, kind, has_key, request);
+    Ok(KBox::new(
+        auth.map_err(|error| refused(attempt, error))?,
+        GFP_KERNEL,
+    )?)
+}
+
+/// Authenticates the path, if the server has chosen to in its acceptance of the service
+/// connection.
+///
+/// # Context
+///
+/// May sleep, up to the time-out of a connection.
+///
+/// # Errors
+///
+/// `EKEYREJECTED`: the sides have different keys, or the server must authenticate and does not;
+/// `ENOKEY`: the key has gone; `EPROTO`: the server breaks the protocol; `ETIMEDOUT`; `ENOMEM`;
+/// why the attempt has failed meanwhile.
+pub(crate) fn exchange(
+    attempt: &Attempt,
+    auth: &mut ClientAuth,
+    acceptance: &[u8; CONN_RSP_LEN],
+) -> Result {
+    let session = &attempt.path.session;
+    let key_id = session.key_id();
+    let name = session.session_name()?;
+    let identity = match find_key(&key_id, name) {
+        Ok(key) => Some(Identity { name, key_id, key }),
+        Err(error) if error == ENOMEM => return Err(error),
+        Err(_) => None,
+    };
+    let next = auth.accepted(&Mac, acceptance, identity, kx::random::secret());
+    let auth1 = match next.map_err(|error| refused(attempt, error))? {
+        Next::Plain => return Ok(()),
+        Next::Send(auth1) => auth1,
+    };
+    let cons = attempt.cons.lock();
+    let service = cons.qps.first().ok_or(ENOTCONN)?.get();
+    drop(cons);
+    send_auth1(attempt, &service, &auth1)?;
+    let answer = attempt.wait_auth2()?;
+    auth.auth2(&Mac, answer.bytes())
+        .map_err(|error| refused(attempt, error))?;
+    session.set_authenticated();
+    attempt.key_id.populate(key_id);
+    Ok(())
+}
+
+fn send_auth1(attempt: &Attempt, service: &QueuePair<Con>, auth1: &[u8]) -> Result {
+    let answer = RecvClass {
+        count: 1,
+        // CAST: Some hundred bytes.
+        bytes: AUTH2_LEN as u32,
+    };
+    service.add_recvs(RECV_AUTH, answer)?;
+    let mut message = DmaBuf::new(service.pd(), auth1.len(), Direction::ToDevice)?;
+    message.bytes_mut().copy_from_slice(auth1);
+    let sge = message.sge(0, auth1.len())?;
+    // The device may read it until the connection is closed.
+    attempt.cons.lock().auth1 = Some(message);
+    attempt.setup.lock().set_proving();
+    service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
+        chain.send([sge], Signal::Control)
+    })
+}
