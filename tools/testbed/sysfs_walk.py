@@ -66,6 +66,10 @@ SG_ROWS = "".join(rf"{sign} +{limit}:( +\d+)+\n" for sign, limit in
                   [("=", n) for n in range(1, 5)] + [("<", 1 << n) for n in range(3, 8)] + [(">=", 128)])
 RESET_ALL = _stats("echo 1 to reset all statistics\n")
 
+AUTH = "(auto|none|optional|required)"
+# The key that both sides have proved to have; none without authentication.
+PROVED = File(0o444, r"[\w.@-]{0,32}\n")
+
 CLIENT = {
     "add_path": File(0o644, r"Usage: echo \[<source>,\]<destination> > add_path\n\n.*\n", (), tuple(
         (text, errno.EINVAL) for text in (
@@ -79,6 +83,8 @@ CLIENT = {
     "hb_missed_max": _number(1, 100, 5),
     "reconnect_delay_ms": _number(10, 30_000, 1000),
     "queue_timeout_s": _number(0, 86_400, 60),
+    "key_id": File(0o644, r"[\w.@-]{1,32}\n", ("default", "default\n"), tuple(
+        (text, errno.EINVAL) for text in ("", "\n", "a b", "a:b", "x" * 33, "\xff"))),
 }
 
 CLIENT_PATH = {
@@ -93,6 +99,7 @@ CLIENT_PATH = {
     "src_addr": File(0o444, f"{ADDRESS}?\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
     "cur_latency": File(0o444, r"\d+ ns\n"),
+    "key_id": PROVED,
     "last_error": File(0o444, r"[^\n]*\n"),
     "stats/reset_all": RESET_ALL,
     "stats/sg_entries": _stats(rf"n\\cpu: ( +\d+)+\n{SG_ROWS}total: ( +\d+)+\n"),
@@ -109,6 +116,7 @@ CLIENT_PATH = {
 SERVER_PATH = {
     "disconnect": _usage("disconnect"),
     "hca_name": File(0o444, r"\w+\n"),
+    "key_id": PROVED,
     "hca_port": File(0o444, r"\d+\n"),
     "src_addr": File(0o444, f"{ADDRESS}\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
@@ -176,11 +184,11 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "disk": (DISK, {}),
     "server_control": (SERVER_CONTROL, {}),
     "export": (EXPORT, {}),
-    "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT), {}),
+    "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, auth=AUTH), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
-        max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT), {}),
+        max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT, auth=AUTH), {}),
     "ibnbd_server": (_parameters(
         port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
         stop_timeout_s=COUNT), {}),

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A client that authenticates, written from Documentation/protocol.md, and can leave out or
+change any part of it."""
+
+import errno
+import hashlib
+import hmac
+import os
+import time
+
+from . import wire
+from .client import ADDRESS, Party, refusal
+from .verbs import Connection, Rejected
+
+OFFERED_AT, CHOSEN_AT, PROOF_AT, NONCE_AT = 47, 21, 12, 44
+HMAC_SHA256 = 1
+AUTH1, AUTH2 = 5, 6
+
+
+def mac(key: bytes, label: str, *parts: bytes) -> bytes:
+    return hmac.new(key, b"ibtrs-1 " + label.ljust(8).encode() + b"".join(parts), hashlib.sha256).digest()
+
+
+def replace(message: bytes, at: int, field: bytes) -> bytes:
+    return message[:at] + field + message[at + len(field):]
+
+
+class KeyHolder(Party):
+    """A session with one path, whose client has a key."""
+
+    def __init__(self, key: bytes, name: str = "raw", key_id: str = "default", address: str = ADDRESS, **options):
+        super().__init__(address, name, **{"epoch": 1, **options})
+        self.key, self.key_id = key, key_id
+        self.path_key = b""
+
+    def offer(self, suites: int = HMAC_SHA256, **fields) -> None:
+        """Asks for the service connection."""
+        self.asked = replace(self.request(0, **fields), OFFERED_AT, bytes([suites]))
+        connection = self.resolve()
+        connection.ask(self.asked)
+        self.acceptance = connection.answered()[:56]
+        connection.establish()
+        self.connections[0] = connection
+        self.accepted = wire.CONN_RSP.unpack(self.acceptance)
+
+    @property
+    def chosen(self) -> int:
+        return self.acceptance[CHOSEN_AT]
+
+    def auth1(self, **changes) -> bytes:
+        """The message; `changes` are fields that are not as they should be, before the proof is made."""
+        fields = {"type": AUTH1, "suite": HMAC_SHA256, "key_id": self.key_id.encode(), "name": self.name.encode(),
+                  "nonce": os.urandom(32), **changes}
+        body = (fields["type"].to_bytes(2, "little") + bytes([fields["suite"]]) + bytes(5)
+                + fields["key_id"].ljust(32, b"\0") + fields["name"].ljust(256, b"\0") + fields["nonce"] + bytes(32))
+        return body + mac(self.key, "client", self.asked[2:], self.acceptance, body)
+
+    def prove(self, message: bytes | None = None) -> int:
+        """Sends AUTH1, and checks the answer; the errno with which the server refuses the path, or 0."""
+        message = self.auth1() if message is None else message
+        self.service.pair.send(message)
+        answer = self._message(self.service).data
+        assert len(answer) == 104 and answer[0] == AUTH2, answer
+        said = (self.asked[2:], self.acceptance, message, answer[:72])
+        assert answer[72:] == mac(self.key, "server", *said), "the server's proof"
+        self.path_key = mac(self.key, "path key", *said)
+        return int.from_bytes(answer[4:6], "little")
+
+    def proved(self, cid: int) -> bytes:
+        """The request of a further connection."""
+        bare = self.request(cid, path=bytes(16))
+        return replace(bare, PROOF_AT, mac(self.path_key, "join", bare[2:])[:16])
+
+    def join(self, cid: int) -> Connection:
+        """Connects a further connection, and checks the acceptance."""
+        asked = self.proved(cid)
+        connection = self.resolve()
+        connection.ask(asked)
+        acceptance = connection.answered()[:56]
+        connection.establish()
+        self.connections[cid] = connection
+        proof = mac(self.path_key, "accept", asked[2:], acceptance[:NONCE_AT])[:12]
+        assert acceptance[NONCE_AT:] == proof, "the server's proof in an acceptance"
+        return connection
+
+    def connect_all(self) -> None:
+        self.offer()
+        if refused := self.prove():
+            raise ConnectionError(refused, os.strerror(refused))
+        for cid in range(1, self.cid_num):
+            self.join(cid)
+
+    def offer_patiently(self, seconds: float = 60) -> None:
+        """As `offer`, also from an address that has failed too often of late."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return self.offer()
+            except Rejected as rejected:
+                if refusal(rejected.private) != errno.EAGAIN or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
+
+    def is_disbelieved(self, message: bytes) -> bool:
+        """Sends a message in place of AUTH1; whether the server ends the path without an answer."""
+        self.service.pair.send(message)
+        self.service.wait_closed()
+        return not self.service.pair.messages

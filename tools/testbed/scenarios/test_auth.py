@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Authentication by keys: who gets in, who does not, and what each is told."""
+
+import errno
+import time
+
+import pytest
+
+from testbed import blockdev, fio, keyring
+from testbed.hostile import launch
+from testbed.lab import wait_for
+
+pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
+# Raw messages need immediates, which soft-iWARP does not have.
+needs_immediates = pytest.mark.rdma("rxe")
+
+SESSION = "/sys/class/ibtrs-client/demo"
+SECOND = "ip:10.0.2.2,ip:10.0.2.1"
+LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-64k --iodepth=8 --direct=1 --ioengine=io_uring "
+        "--verify=crc32c --verify_backlog=32 --thinktime=20ms --thinktime_blocks=16 --time_based --runtime=600 "
+        "--size=16m")
+
+
+def map_disk(pair, stack, options: str = "") -> str:
+    """Maps a disk, which has to succeed; returns the server's path of it."""
+    device = pair.server.null_blk(size_mb=32)
+    blockdev.load(pair, stack)
+    pair.client.run(map_line(stack, options, device))
+    return device
+
+
+def map_line(stack, options: str = "", device: str = "/dev/nullb0") -> str:
+    return f'echo "sessname=demo path=ip:10.0.1.1 device_path={device} {options}" > {stack.map_file}'
+
+
+def map_errno(client, line: str) -> int:
+    """The errno with which the line to map a disk is refused, 0 if it is not."""
+    program = (f"import os, sys; fd = os.open('{line.split('> ')[1]}', os.O_WRONLY)\n"
+               f"try: os.write(fd, b'''{line.split(chr(34))[1]}''')\n"
+               "except OSError as error: print(error.errno)\n"
+               "else: print(0)")
+    return int(client.run(f'python3 -c "{program}"', timeout=120))
+
+
+def refused(pair, stack, options: str = "") -> int:
+    """The errno of a mapping that has to fail; nothing of it may be left on the server."""
+    blockdev.load(pair, stack)
+    number = map_errno(pair.client, map_line(stack, options))
+    assert number != 0
+    wait_for(lambda: pair.server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
+    return number
+
+
+def test_keys_on_both_sides(pair, stack):
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    device = map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    for guest, side in ((client, "client"), (server, "server")):
+        assert keyring.key_ids(guest, side) == ["default", "default"]
+    assert "authenticated with key default" in server.run("dmesg")
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=1M count=32 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, stack.disk, 32)
+    # A path that is lost proves itself again.
+    client.run(f"echo 1 > {SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1/reconnect")
+    assert keyring.key_ids(server, "server") == ["default", "default"]
+    # Nobody reads a key.
+    for guest in pair:
+        assert not guest.ok("keyctl pipe $(keyctl rlist %:.ibtrs)")
+
+
+def test_without_the_right_key_nobody_gets_in(pair, stack):
+    server, client = pair
+    server.null_blk(size_mb=32)
+    keyring.load(server)
+    # No key.
+    assert refused(pair, stack) == errno.EKEYREJECTED
+    assert "does not authenticate, which is required" in server.run("dmesg")
+    assert "the server authenticates its clients" in client.run("dmesg")
+    # Another key of that id.
+    keyring.load(client, "wrong")
+    assert refused(pair, stack) == errno.EKEYREJECTED
+    assert "the client has another key default" in server.run("dmesg")
+    assert "the keys differ" in client.run("dmesg")
+    # A second failure so soon would not be said.
+    time.sleep(3)
+    # An id that the server does not know; one that the client does not.
+    keyring.load(client, key_id="other")
+    assert refused(pair, stack, "key_id=other") == errno.EKEYREJECTED
+    assert "no usable key other of this session is loaded (ENOKEY)" in server.run("dmesg")
+    assert refused(pair, stack, "key_id=none") == errno.EKEYREJECTED
+    # The key of another session.
+    keyring.load(client, "third", session="third")
+    keyring.load(server, "third", session="third", key_id="default")
+    keyring.load(client, "third")
+    assert refused(pair, stack) == errno.EKEYREJECTED
+    # A key of another length.
+    keyring.remove(client)
+    client.run("printf short | keyctl padd logon ibtrs:default:demo %:.ibtrs > /dev/null")
+    assert refused(pair, stack) == errno.ENOKEY
+    # The right one, once the failures are forgiven: five at once, then one every two seconds.
+    keyring.load(client)
+    wait_for(lambda: map_errno(client, map_line(stack)) == 0, 30, "the client gets in")
+    assert keyring.key_ids(server, "server") == ["default"]
+
+
+def test_a_server_without_a_key_is_refused(pair, stack):
+    server, client = pair
+    server.null_blk(size_mb=32)
+    keyring.load(client)
+    assert refused(pair, stack) == errno.EKEYREJECTED
+    assert "the peer does not authenticate, which is required" in client.run("dmesg")
+
+
+def test_the_same_session_goes_on_when_keys_come(pair, stack):
+    """A session that began without authentication keeps its paths, and new ones are as they are."""
+    server, client = pair
+    map_disk(pair, stack)
+    load = client.start(LOAD.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    for guest in pair:
+        keyring.load(guest)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/reconnect")
+    assert keyring.key_ids(server, "server") == ["", ""]
+    fio.end(client, load)
+    client.run(stack.unmap())
+    wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "the session is gone")
+    client.run(map_line(stack))
+    assert keyring.key_ids(server, "server") == ["default"]
+
+
+def test_keys_change_under_load(pair, stack):
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = client.start(LOAD.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    for guest in pair:
+        keyring.load(guest, "next", key_id="next")
+    client.run(f"echo next > {SESSION}/key_id")
+    assert client.run(f"cat {SESSION}/key_id") == "next"
+    for link in (1, 2):
+        client.run(f"echo 1 > {SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/reconnect")
+    for guest, side in ((client, "client"), (server, "server")):
+        keyring.remove(guest)
+        assert keyring.key_ids(guest, side) == ["next", "next"]
+    # Neither the old id nor a text that is none.
+    assert not client.ok(f"echo a:b > {SESSION}/key_id")
+    assert not client.ok(map_line(stack, "key_id=default", "/dev/nullb1"))
+    fio.end(client, load)
+
+
+def test_a_key_that_is_taken_away(pair, stack):
+    """Connected paths stay; none is connected without the key, and all are once it is back."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = client.start(LOAD.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    keyring.remove(server)
+    second = f"{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1"
+    assert not client.ok(f"echo 1 > {second}/reconnect")
+    assert "authentication" in client.run(f"cat {second}/last_error")
+    assert blockdev.connected(client) == 1
+    before = reads(client, stack)
+    wait_for(lambda: reads(client, stack) > before + 20, 30, "I/O goes on")
+    keyring.load(server)
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "the path is back")
+    fio.end(client, load)
+
+
+def reads(client, stack) -> int:
+    return int(client.run(f"read -r count _ < /sys/block/{stack.disk.removeprefix('/dev/')}/stat; echo $count"))
+
+
+def hostile(client, text: str, seconds: int = 120) -> list[str]:
+    """Runs a program that has the right key of the session `demo` at hand; the lines that it prints."""
+    key = keyring.secret("right")
+    head = f"from testbed.hostile.auth import *\nKEY = {key!r}\n"
+    return launch.program(client, head + text).wait(seconds).splitlines()
+
+
+@needs_immediates
+def test_a_client_of_user_space_gets_in(pair, stack):
+    """The protocol's page is enough to write a client."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    keyring.load(server)
+    server.run(stack.load_server())
+    assert hostile(client, f"""
+with KeyHolder(KEY, "demo", cid_num=3) as me:
+    me.set_up()
+    me.sess_info()
+    disk = me.open("{device}")
+    print(me.submit(disk, wire.WRITE), me.submit(disk, wire.READ))
+""") == ["OK OK"]
+    assert "authenticated with key default" in server.run("dmesg")
+
+
+@needs_immediates
+def test_strangers_prove_nothing(pair, stack):
+    """Whatever a stranger sends in place of AUTH1, the path ends without an answer."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+    said = hostile(client, """
+def attempt(name, message_of, key=KEY):
+    with KeyHolder(key, "demo") as me:
+        me.offer_patiently()
+        print(name, me.is_disbelieved(message_of(me)), flush=True)
+
+attempt("wrong-key", lambda me: me.auth1(), bytes(32))
+attempt("other-session", lambda me: me.auth1(name=b"other"))
+attempt("other-id", lambda me: me.auth1(key_id=b"other"))
+attempt("empty", lambda me: b"")
+attempt("short", lambda me: me.auth1()[:391])
+attempt("type", lambda me: me.auth1(type=6))
+attempt("suite", lambda me: me.auth1(suite=2))
+attempt("reserved", lambda me: replace(me.auth1(), 7, b"x"))
+attempt("no-nul", lambda me: me.auth1(name=b"x" * 256))
+attempt("nonce", lambda me: replace(me.auth1(), 296, bytes(32)))
+attempt("info-first", lambda me: me.info_req())
+attempt("reflected", lambda me: b"\x06" + me.auth1()[1:])
+# What an honest client sent in another exchange, for the same request.
+with KeyHolder(KEY, "demo", cid_num=1) as honest:
+    honest.offer_patiently()
+    overheard = honest.auth1()
+    honest.prove(overheard)
+attempt("replayed", lambda me: overheard)
+""", 300)
+    assert len(said) == 13
+    assert [line for line in said if not line.endswith(" True")] == []
+    wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
+    assert "authentication failed" in server.run("dmesg")
+
+
+@needs_immediates
+def test_who_saw_everything_cannot_join(pair, stack):
+    """The numbers of a session and its paths, and the messages of the exchange, are of no use
+    without the key: neither for a connection, nor to end a path as its next attempt would."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    keyring.load(server)
+    server.run(stack.load_server())
+    said = hostile(client, f"""
+with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), "demo", cid_num=3, epoch=5) as stranger:
+    honest.offer()
+    honest.prove()
+    stranger.path, stranger.session, stranger.path_key = honest.path, honest.session, bytes(32)
+    first = honest.proved(1)
+    print(errno.errorcode[stranger.refused(1)], errno.errorcode[stranger.refused(1, stranger.proved(1))])
+    # The honest client's own proof, for another number, number of connections, attempt.
+    for at, value in ((6, 2), (8, 2), (48, 6)):
+        print(errno.errorcode[stranger.refused(1, replace(first, at, bytes([value])))])
+    # A plain path, which joins no authenticated session.
+    print(errno.errorcode[stranger.refused(0, path=os.urandom(16), ext=0, epoch=0)])
+    honest.join(1)
+    # Replayed.
+    print(stranger.refused(1, first) != 0)
+    honest.join(2)
+    honest.introduce()
+    honest.sess_info()
+    disk = honest.open("{device}")
+    # The next attempt of the path, of which nothing follows.
+    stranger.extensions["epoch"] = 6
+    stranger.offer()
+    print(stranger.chosen, honest.submit(disk, wire.WRITE))
+    print(stranger.is_disbelieved(stranger.auth1()), honest.submit(disk, wire.READ))
+    honest.heartbeat()
+""")
+    assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", "1 OK", "True OK"]
+
+
+@needs_immediates
+def test_the_next_attempt_of_a_client_takes_the_place_of_the_last(pair, stack):
+    """Once it has proved itself, and not before."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+    assert hostile(client, """
+with KeyHolder(KEY, "demo", epoch=5) as first, KeyHolder(KEY, "demo", epoch=6) as second:
+    first.set_up()
+    second.path, second.session = first.path, first.session
+    second.offer()
+    first.heartbeat()
+    # It is refused as one that comes too early, but the former attempt is over.
+    print(errno.errorcode[second.prove()])
+    first.wait_closed()
+    for _ in range(100):
+        with KeyHolder(KEY, "demo", epoch=7) as third:
+            third.path, third.session = first.path, first.session
+            try:
+                third.set_up()
+            except (Rejected, ConnectionError):
+                time.sleep(0.2)
+                continue
+            third.heartbeat()
+            print("back")
+            break
+""") == ["ECONNRESET", "back"]
+
+
+@needs_immediates
+def test_failures_of_others_keep_nobody_out(pair, stack):
+    """One address fails as often as it can, and keeps connections of which nothing follows; a client at
+    another one connects and verifies."""
+    server, client = pair
+    server.null_blk(size_mb=32)
+    for guest in pair:
+        keyring.load(guest)
+    blockdev.load(pair, stack)
+    stranger = launch.program(client, f"""
+from testbed.hostile.auth import *
+idle = []
+failures = waits = 0
+end = time.monotonic() + 600
+print("ready", flush=True)
+while time.monotonic() < end and not os.path.exists("/tmp/enough"):
+    me = KeyHolder(bytes(32), "demo")
+    try:
+        me.offer()
+        if len(idle) < 20:
+            idle.append(me)
+            continue
+        assert me.is_disbelieved(me.auth1())
+        failures += 1
+    except Rejected as rejected:
+        waits += refusal(rejected.private) == errno.EAGAIN
+    me.leave()
+print(failures > 4, waits > 0)
+""")
+    launch.ready(stranger)
+    line = map_line(stack).replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1")
+    for _ in range(3):
+        client.run(line)
+        client.run(f"fio --name=verify --filename={stack.disk} --rw=randwrite --bs=4k --iodepth=16 --direct=1 "
+                   "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=2m", timeout=300)
+        client.run(stack.unmap())
+    client.run("touch /tmp/enough")
+    assert stranger.wait(120).splitlines()[-1] == "True True"
+
+
+@needs_immediates
+def test_unloading_while_clients_have_yet_to_prove_themselves(pair, stack):
+    """A connection of which nothing follows keeps nothing, and no module either."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+    idle = launch.program(client, """
+from testbed.hostile.auth import *
+idle = [KeyHolder(bytes(32), f"s{number}") for number in range(20)]
+for me in idle:
+    me.offer()
+print("ready", flush=True)
+for me in idle:
+    me.service.wait_closed(60)
+print("closed")
+""")
+    launch.ready(idle)
+    assert server.run("ls /sys/class/ibtrs-server").split() == []
+    server.run(stack.unload("server"), timeout=60)
+    assert idle.wait(60).splitlines()[-1] == "closed"
+
+
+def test_the_parameter_takes_four_words(pair, stack):
+    server, client = pair
+    for guest, side in ((client, "client"), (server, "server")):
+        assert not guest.ok(f"modprobe ibtrs_{side} auth=yes")
+        for word in ("none", "optional", "required", "auto"):
+            guest.run(f"modprobe ibtrs_{side} auth={word}")
+            assert guest.run(f"cat /sys/module/ibtrs_{side}/parameters/auth") == word
+            guest.run(f"rmmod ibtrs_{side}")
+
+
+@pytest.mark.parametrize("server_auth, client_auth, keys, outcome", [
+    ("none", "auto", "", 0), ("none", "optional", "both", 0), ("none", "required", "both", errno.EKEYREJECTED),
+    ("optional", "none", "both", 0), ("optional", "optional", "both", 0), ("optional", "required", "both", 0),
+    ("optional", "required", "client", errno.EKEYREJECTED), ("required", "none", "both", errno.EKEYREJECTED),
+    ("required", "optional", "both", 0), ("required", "required", "", errno.ENOKEY),
+    ("required", "optional", "client", errno.ENOKEY)])
+def test_policies(pair, stack, server_auth, client_auth, keys, outcome):
+    server, client = pair
+    server.null_blk(size_mb=32)
+    server.run(f"modprobe ibtrs_server auth={server_auth}")
+    client.run(f"modprobe ibtrs_client auth={client_auth}")
+    for guest in {"": (), "client": (client,), "both": pair}[keys]:
+        keyring.load(guest)
+    blockdev.load(pair, stack)
+    assert map_errno(client, map_line(stack)) == outcome
+    if outcome == 0:
+        proved = "default" if keys == "both" and "none" not in (server_auth, client_auth) else ""
+        assert keyring.key_ids(server, "server") == [proved]
+        assert keyring.key_ids(client, "client") == [proved]
