@@ -9,11 +9,13 @@ import pytest
 from testbed import blockdev, fio, keyring
 from testbed.hostile import launch
 from testbed.lab import wait_for
+from testbed.stack import STACKS
 
 pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
 # Raw messages need immediates, which soft-iWARP does not have.
 needs_immediates = pytest.mark.rdma("rxe")
 
+OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 SESSION = "/sys/class/ibtrs-client/demo"
 SECOND = "ip:10.0.2.2,ip:10.0.2.1"
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-64k --iodepth=8 --direct=1 --ioengine=io_uring "
@@ -397,3 +399,42 @@ def test_policies(pair, stack, server_auth, client_auth, keys, outcome):
         proved = "default" if keys == "both" and "none" not in (server_auth, client_auth) else ""
         assert keyring.key_ids(server, "server") == [proved]
         assert keyring.key_ids(client, "client") == [proved]
+
+
+@needs_immediates
+@pytest.mark.parametrize("server_auth, gets_in", [("none", True), ("optional", True), ("auto", False)])
+def test_mainlines_client(pair, server_auth, gets_in):
+    """It cannot authenticate, and is none the wiser where nobody asks it to."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    keyring.load(server)
+    server.run(f"modprobe ibtrs_server auth={server_auth}; modprobe ibnbd_server dev_search_path=/dev")
+    client.run(MAINLINE.load_client())
+    name = device.removeprefix("/dev/")
+    line = f'echo "sessname=s path=ip:10.0.1.1 device_path={name}" > {MAINLINE.map_file}'
+    if gets_in:
+        client.run(line)
+        client.run(f"dd if=/dev/urandom of={MAINLINE.disk} bs=64k count=16 oflag=direct status=none")
+        assert blockdev.same_on_both(pair, device, MAINLINE.disk, 1)
+    else:
+        assert not client.ok(line)
+        assert "its client does not authenticate, which is required" in server.run("dmesg")
+    client.run(MAINLINE.unload("client"), check=False)
+
+
+@needs_immediates
+def test_mainlines_server(pair):
+    """A client with a key refuses it, and one without goes on as ever."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    server.run(MAINLINE.load_server())
+    keyring.load(client)
+    client.run(OURS.load_client())
+    line = f'echo "sessname=demo path=ip:10.0.1.1 device_path={device.removeprefix("/")}" > {OURS.map_file}'
+    assert map_errno(client, line) == errno.EKEYREJECTED
+    assert "the peer does not authenticate, which is required" in client.run("dmesg")
+    keyring.remove(client)
+    wait_for(lambda: client.ok(line), 60, "the client is taken")
+    client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=4 iflag=direct status=none")
+    client.run(OURS.unmap())
+    server.run(MAINLINE.unload("server"), check=False)

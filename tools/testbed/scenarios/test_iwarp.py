@@ -3,7 +3,7 @@
 
 import pytest
 
-from testbed import blockdev, fio
+from testbed import blockdev, fio, keyring
 from testbed.lab import wait_for
 
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("siw"), pytest.mark.links(2)]
@@ -33,3 +33,14 @@ def test_a_path_fails_and_comes_back(pair, stack):
     client.run("rdma link add siw1 type siw netdev eth1")
     wait_for(lambda: client.run(f"cat {state}") == "connected", 60, "the path is back")
     fio.end(client, load)
+
+
+def test_both_sides_authenticate(pair, stack):
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    device = blockdev.map_new(pair, stack, size_mb=16)
+    for guest, side in ((client, "client"), (server, "server")):
+        assert keyring.key_ids(guest, side) == ["default"]
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=256k count=64 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, stack.disk, 16)
