@@ -10,6 +10,7 @@
 //! servers = ["storage1"]             # each makes a path
 //! paths = ["10.0.2.2,10.0.2.1"]
 //! queue_timeout_s = 300              # and the other settings of a session
+//! key_id = "web1-2026"               # else default
 //!
 //! [[session.disk]]
 //! device = "disk1"
@@ -39,8 +40,10 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 16] = [
+const PARAMETERS: [(&str, &str, &str); 18] = [
     ("ibtrs_client", "ack_timeout", "0"),
+    ("ibtrs_client", "auth", "auto"),
+    ("ibtrs_server", "auth", "auto"),
     ("ibtrs_server", "max_chunk_size", "135168"),
     ("ibtrs_server", "sess_queue_depth", "512"),
     ("ibtrs_server", "always_invalidate", "Y"),

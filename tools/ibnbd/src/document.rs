@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::findings::Finding;
 use crate::folder::Exported;
 use crate::health::Health;
+use crate::keyring::LoadedKey;
 use crate::model::{Disk, Note, Opened, Path, Session};
 use crate::trace::Traced;
 use crate::uevent::Event;
@@ -79,6 +80,11 @@ documents! {
         /// Devices that clients may open.
         exports: Vec<Exported>,
     }
+    /// `key list`.
+    Keys {
+        /// Shared keys that the kernel has.
+        keys: Vec<LoadedKey>,
+    }
     /// `check`.
     Check {
         /// What is wrong, the worst first.
@@ -119,6 +125,8 @@ pub struct Documents {
     clients: Clients,
     #[schemars(rename = "export list")]
     exports: Exports,
+    #[schemars(rename = "key list")]
+    keys: Keys,
     check: Check,
     status: Status,
     watch: Event,

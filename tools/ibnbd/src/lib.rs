@@ -23,6 +23,7 @@
 //! | [`metrics`] | metrics in the format of Prometheus |
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
+//! | [`keyring`] | shared keys that the kernel has |
 //! | [`kmsg`] | log lines of our modules |
 //! | [`advice`] | explanations of error numbers, and advice |
 //! | [`document`] | output as JSON and YAML, and its schema |
@@ -39,6 +40,7 @@ pub mod findings;
 pub mod folder;
 pub mod health;
 pub mod host;
+pub mod keyring;
 pub mod kmsg;
 pub mod mapping;
 pub mod metrics;

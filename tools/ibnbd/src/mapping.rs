@@ -138,6 +138,8 @@ pub struct Mapping {
     pub exclusive: bool,
     /// Queues for polled I/O, -1 for one for each CPU.
     pub poll_queues: i64,
+    /// The id of the key of a new session, if another one than usual.
+    pub key_id: Option<String>,
 }
 
 impl Mapping {
@@ -170,6 +172,9 @@ impl Mapping {
         }
         if self.poll_queues != 0 {
             line += &format!(" nr_poll_queues={}", self.poll_queues);
+        }
+        if let Some(id) = &self.key_id {
+            line += &format!(" key_id={id}");
         }
         match MapOptions::parse(line.as_bytes()) {
             Ok(_) if line.len() > 4096 => {

@@ -13,13 +13,14 @@ use crate::model::{self, Machine};
 use crate::root::Root;
 
 /// What the drivers take where nothing is set.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 9] = [
     ("mp_policy", "min-inflight"),
     ("max_reconnect_attempts", "-1"),
     ("reconnect_delay_ms", "1000"),
     ("hb_interval_ms", "5000"),
     ("hb_missed_max", "5"),
     ("queue_timeout_s", "60"),
+    ("key_id", "default"),
     ("io_timeout_limit", "0"),
     ("io_timeout_ms", "30000"),
 ];
@@ -45,7 +46,13 @@ fn keep(table: &mut Table, key: &str, now: &str) {
     let default = DEFAULTS
         .iter()
         .any(|(name, usual)| *name == key && *usual == now);
-    replace(table, key, setting(now), default);
+    // An id may have digits only, and is a text all the same.
+    let now = if key == "key_id" {
+        value(now)
+    } else {
+        setting(now)
+    };
+    replace(table, key, now, default);
 }
 
 /// Gives a key another value, with the comment behind it; a new one only if that says something.
@@ -199,8 +206,9 @@ fn keep_session(
             replace(table, "paths", value(now), session.paths.is_empty());
         }
     }
-    if choice.only.is_none() {
-        for (key, now) in session.settings.entries() {
+    for (key, now) in session.settings.entries() {
+        // Without its key the session would not connect again.
+        if choice.only.is_none() || key == "key_id" {
             keep(table, key, &now);
         }
     }

@@ -98,13 +98,18 @@ impl fmt::Display for Step {
                 device,
             } => write!(f, "+ export {device} as {directory}/{name}"),
             Self::Unexport { directory, name } => write!(f, "- remove {directory}/{name}"),
-            Self::Map(m) => write!(
-                f,
-                "+ map {} of session {} over {}",
-                m.device,
-                m.session,
-                m.paths.join(" ")
-            ),
+            Self::Map(m) => {
+                let paths = m.paths.join(" ");
+                write!(
+                    f,
+                    "+ map {} of session {} over {paths}",
+                    m.device, m.session
+                )?;
+                match &m.key_id {
+                    Some(id) => write!(f, " with key {id}"),
+                    None => Ok(()),
+                }
+            }
             Self::Unmap { disk } => write!(f, "- unmap {disk}"),
             Self::AddPath { session, path } => write!(f, "+ path {path} of session {session}"),
             Self::RemovePath { session, path } => write!(f, "- path {path} of session {session}"),
@@ -320,13 +325,22 @@ fn of_session(
     }
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
     let entries = there.map(|s| s.settings.entries()).unwrap_or_default();
-    for (key, value) in &session.settings {
+    // A session that is to be made has its key from the first connection on.
+    let later = |(key, _): &&(String, String)| there.is_some() || key != KEY_ID;
+    for (key, value) in session.settings.iter().filter(later) {
         let was = entries
             .iter()
             .find(|(name, _)| name == key)
             .map(|(_, value)| value.clone());
         set(&format!("session {name}"), &folder, key, was, value, steps);
     }
+}
+
+const KEY_ID: &str = "key_id";
+
+fn key_id(session: &Session) -> Option<String> {
+    let found = session.settings.iter().find(|(key, _)| key == KEY_ID);
+    found.map(|(_, value)| value.clone())
 }
 
 fn find<'a>(machine: &'a Machine, name: &str) -> Option<&'a model::Session> {
@@ -383,6 +397,7 @@ fn of_disk(
             access: disk.access.clone().filter(|access| access != "rw"),
             exclusive: disk.exclusive,
             poll_queues: disk.poll_queues,
+            key_id: key_id(session).filter(|_| find(machine, name).is_none()),
         }));
         let of = format!("{} of session {name}", disk.device);
         disk.settings

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
+use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::name::{DevicePath, SessionName};
 use toml_edit::{Document, Table};
 
@@ -114,6 +115,9 @@ impl All {
             if let Some(found) = fields.number(source, key, range) {
                 settings.push((key.to_owned(), found.value.to_string()));
             }
+        }
+        if let Some(id) = key_id(source, &mut fields) {
+            settings.push(("key_id".to_owned(), id));
         }
         let disks = self::disks(source, &mut fields);
         fields.end(source, "a session");
@@ -288,6 +292,14 @@ fn ends(source: &mut Source<'_>, fields: &mut Fields<'_>, name: &'static str) ->
         }
     }
     found
+}
+
+fn key_id(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Option<String> {
+    let found = fields.text(source, "key_id")?;
+    if KeyId::new(found.value.as_bytes()).is_none() {
+        source.problem(found.span, format!("key_id: {}", KeyError::Id.as_str()));
+    }
+    Some(found.value)
 }
 
 fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {

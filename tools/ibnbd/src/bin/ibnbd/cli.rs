@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use ibnbd_host::family::Side;
+use ibtrs_proto::auth::{KeyError, KeyId};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,6 +119,9 @@ pub(crate) enum Command {
     /// Manages the devices that clients may open
     #[command(subcommand)]
     Export(ExportCommand),
+    /// Makes, loads, lists and removes the keys by which clients and servers know each other
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Lists the clients of this server
     Clients,
     /// Throws a client's path out, or all paths of its session; it may connect again
@@ -197,10 +201,21 @@ Without --session the session is called HOST@SERVER, and disks of the same serve
 
 const SET_HELP: &str = "\
 Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
-hb_missed_max, queue_timeout_s. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost (0 only).
+hb_missed_max, queue_timeout_s, key_id. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost (0 only).
 
 Example:
   ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
+
+const NEW_KEY_HELP: &str = "\
+Example, with a file that only root can read:
+  (umask 077; ibnbd key new >/etc/ibtrs/web1.key)";
+
+const LOAD_KEY_HELP: &str = "\
+The key's text has its id. Connections that are made from then on use it; those that are there stay.
+
+Examples:
+  ibnbd key load web1 <web1.key
+  ibnbd key load web1 --credential web1-key   in a service with LoadCredentialEncrypted=web1-key:...";
 
 const TOP_HELP: &str = "\
 Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
@@ -359,6 +374,9 @@ pub(crate) struct Map {
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
+    /// The key of a new session, if not that called default
+    #[arg(long, value_name = "ID", value_parser = key_id)]
+    pub(crate) key_id: Option<KeyId>,
     /// Writes the disk into /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,
@@ -447,4 +465,45 @@ pub(crate) struct Directory {
     /// The session, where each one has a directory of its own
     #[arg(long)]
     pub(crate) session: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum KeyCommand {
+    /// Prints a new key, for both ends of a session
+    #[command(after_help = NEW_KEY_HELP)]
+    New {
+        /// Its name: 1 to 32 letters, digits and -_.@
+        #[arg(long, default_value = "default", value_parser = key_id)]
+        id: KeyId,
+    },
+    /// Loads a session's key into the kernel, and replaces the one with its id
+    #[command(after_help = LOAD_KEY_HELP)]
+    Load(LoadKey),
+    /// Lists the keys that the kernel has, without their secret part
+    List,
+    /// Removes a session's key from the kernel; connected paths stay until their next connection
+    Remove {
+        /// A session
+        session: String,
+        /// The key's name
+        #[arg(long, default_value = "default", value_parser = key_id)]
+        id: KeyId,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("source"))]
+pub(crate) struct LoadKey {
+    /// A session, which need not be there yet
+    pub(crate) session: String,
+    /// A file with the key's text, instead of standard input
+    #[arg(long, group = "source")]
+    pub(crate) file: Option<PathBuf>,
+    /// A credential of the service in which this runs
+    #[arg(long, value_name = "NAME", group = "source")]
+    pub(crate) credential: Option<PathBuf>,
+}
+
+fn key_id(text: &str) -> Result<KeyId, &'static str> {
+    KeyId::new(text.as_bytes()).ok_or(KeyError::Id.as_str())
 }

@@ -12,13 +12,14 @@ use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
 
-const OF_SESSION: [&str; 6] = [
+const OF_SESSION: [&str; 7] = [
     "mp_policy",
     "max_reconnect_attempts",
     "reconnect_delay_ms",
     "hb_interval_ms",
     "hb_missed_max",
     "queue_timeout_s",
+    "key_id",
 ];
 const OF_DISK: [&str; 3] = ["io_timeout_ms", "io_timeout_limit", "cache_lost"];
 

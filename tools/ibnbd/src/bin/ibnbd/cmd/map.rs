@@ -128,6 +128,7 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         access,
         exclusive: map.exclusive,
         poll_queues: map.poll_queues,
+        key_id: map.key_id.map(|id| id.as_str().to_owned()),
     })
 }
 

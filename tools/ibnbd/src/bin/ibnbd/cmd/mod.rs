@@ -5,6 +5,7 @@
 mod apply;
 mod change;
 mod export;
+mod key;
 mod map;
 mod metrics;
 mod observe;
@@ -40,6 +41,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Policy { session, policy } => change::policy(context, &session, policy.as_deref()),
         Command::Set { name, settings } => change::set(context, &name, &settings),
         Command::Export(command) => export::run(context, &command),
+        Command::Key(command) => key::run(context, &command),
         Command::Clients => serve::clients(context),
         Command::Disconnect { session, path } => {
             serve::disconnect(context, &session, path.as_deref())

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `key new`, `load`, `list` and `remove`.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use ibnbd_host::document::{Keys, FORMAT};
+use ibnbd_host::host;
+use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
+use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
+use ibtrs_proto::name::SessionName;
+use rustix::rand::{getrandom, GetRandomFlags};
+
+use super::Done;
+use crate::cli::{KeyCommand, LoadKey};
+use crate::context::Context;
+use crate::fail::{Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
+use crate::out::{self, Table};
+
+/// The module whose keyring it is.
+const MODULE: &str = "ibtrs_core";
+/// Bytes of a key's text, with blanks around it.
+const MOST: usize = KEY_TEXT_LEN + 64;
+
+pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
+    match command {
+        KeyCommand::New { id } => new(context, id),
+        KeyCommand::Load(words) => load(context, words),
+        KeyCommand::List => list(context),
+        KeyCommand::Remove { session, id } => remove(context, session, id),
+    }
+}
+
+fn new(context: &Context, id: &KeyId) -> Done {
+    let key = Key::read_with(|bytes| fill(bytes))
+        .map_err(|error| Failure::system("cannot make a key", &error))?;
+    let mut text = [0; KEY_TEXT_LEN];
+    let length = key.write(id, &mut text);
+    let text = text.get(..length).unwrap_or_default();
+    context.say(&String::from_utf8_lossy(text))?;
+    if io::stdout().is_terminal() {
+        eprintln!("ibnbd: keep it secret, and load it on both ends: ibnbd key load SESSION");
+    }
+    Ok(0)
+}
+
+/// Fills a key with random bytes of the kernel.
+fn fill(bytes: &mut [u8; KEY_LEN]) -> io::Result<()> {
+    let got = getrandom(&mut bytes[..], GetRandomFlags::empty())?;
+    // The kernel never gives less of so few bytes, and half a key would be no key.
+    if got == KEY_LEN {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+fn load(context: &Context, words: &LoadKey) -> Done {
+    let session = session(&words.session)?;
+    let (id, key) = read(words)?;
+    let name = name(id.as_str(), session);
+    let failed = |error| failure(context, format!("cannot load {name}"), &error);
+    let older = find(&keyring::keys(&context.root).map_err(failed)?, session, &id).is_some();
+    keyring::load(&context.root, &id, session, &key).map_err(failed)?;
+    let done = if older { "replaced" } else { "loaded" };
+    context.say(&format!("{done} {name}"))?;
+    Ok(0)
+}
+
+fn list(context: &Context) -> Done {
+    let keys = keyring::keys(&context.root)
+        .map_err(|error| failure(context, "cannot list keys".to_owned(), &error))?;
+    let mut table = Table::new(["id", "session", "expires"]);
+    for key in &keys {
+        table.row([key.id.clone(), key.session.clone(), key.expires.clone()]);
+    }
+    let document = Keys {
+        format: FORMAT,
+        keys,
+        notes: Vec::new(),
+    };
+    out::emit(context, &document, vec![table])?;
+    Ok(0)
+}
+
+fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
+    let name = name(id.as_str(), session);
+    let what = format!("cannot remove {name}");
+    let failed = |error| failure(context, what.clone(), &error);
+    let keys = keyring::keys(&context.root).map_err(failed)?;
+    let Some(key) = find(&keys, session, id) else {
+        let failure = Failure::new(NOT_FOUND, what, "the kernel has no such key");
+        return Err(failure.todo("see `ibnbd key list`"));
+    };
+    keyring::remove(&context.root, key).map_err(failed)?;
+    context.say(&format!(
+        "removed {name}; connected paths stay until their next connection"
+    ))?;
+    Ok(0)
+}
+
+fn name(id: &str, session: &str) -> String {
+    format!("key {id} of session {session}")
+}
+
+fn find<'a>(keys: &'a [LoadedKey], session: &str, id: &KeyId) -> Option<&'a LoadedKey> {
+    let wanted = |key: &&LoadedKey| key.session == session && key.id == id.as_str();
+    keys.iter().find(wanted)
+}
+
+/// The name, if a session can have it.
+fn session(name: &str) -> Result<&str, Failure> {
+    match SessionName::new(name.as_bytes()) {
+        Ok(_) => Ok(name),
+        Err(error) => Err(Failure::usage(format!("session {name}"), error.as_str())),
+    }
+}
+
+/// A key and its id, from where the words say.
+fn read(words: &LoadKey) -> Result<(KeyId, Key), Failure> {
+    let Some(file) = file(words)? else {
+        return from(stdin()?, "standard input", io::stdin().is_terminal());
+    };
+    let name = file.display().to_string();
+    let open = File::open(&file).map_err(|error| Failure::system(&*name, &error))?;
+    if is_open_to_others(&open) {
+        eprintln!("ibnbd: warning: others can read {name}: chmod 600 {name}");
+    }
+    from(open, &name, false)
+}
+
+/// Standard input without a buffer, in which a copy of the key would stay.
+fn stdin() -> Result<File, Failure> {
+    let owned = io::stdin().as_fd().try_clone_to_owned();
+    owned
+        .map(File::from)
+        .map_err(|error| Failure::system("standard input", &error))
+}
+
+/// The file, if it is one.
+fn file(words: &LoadKey) -> Result<Option<PathBuf>, Failure> {
+    let Some(name) = &words.credential else {
+        return Ok(words.file.clone());
+    };
+    let what = format!("credential {}", name.display());
+    if name.components().count() != 1 || Path::new(name).file_name().is_none() {
+        return Err(Failure::usage(what, "it is a name, and no way to a file"));
+    }
+    let Some(folder) = env::var_os("CREDENTIALS_DIRECTORY") else {
+        let failure = Failure::new(NOT_FOUND, what, "this is no service with credentials");
+        return Err(failure.todo("set LoadCredentialEncrypted= in its unit, or take --file"));
+    };
+    Ok(Some(Path::new(&folder).join(name)))
+}
+
+fn is_open_to_others(file: &File) -> bool {
+    const OTHERS: u32 = 0o044;
+    let metadata = file.metadata();
+    metadata.is_ok_and(|m| m.is_file() && m.permissions().mode() & OTHERS != 0)
+}
+
+/// A key and its id from their text, of which no copy is left.
+fn from(mut from: impl Read, name: &str, is_terminal: bool) -> Result<(KeyId, Key), Failure> {
+    if is_terminal {
+        eprintln!("ibnbd: paste the key, then press Enter");
+    }
+    let mut text = [0; MOST];
+    let length = read_text(&mut from, &mut text, is_terminal);
+    let length = length.map_err(|error| Failure::system(name, &error))?;
+    let key = Key::parse(text.get(..length).unwrap_or_default().trim_ascii());
+    text.fill(0);
+    std::hint::black_box(&text);
+    key.map_err(|error| {
+        Failure::usage(name, error.as_str())
+            .todo("take the whole line that `ibnbd key new` has printed")
+    })
+}
+
+/// Reads to the end, of a terminal's first line if it is one; returns the length.
+fn read_text(from: &mut impl Read, text: &mut [u8], is_terminal: bool) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = text.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match from.read(rest) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => break,
+            other => length += other?,
+        }
+        if is_terminal && length > 0 {
+            break;
+        }
+    }
+    Ok(length)
+}
+
+fn failure(context: &Context, what: String, error: &KeyringError) -> Failure {
+    let why = match error {
+        KeyringError::NoProgram => {
+            let failure = Failure::new(NOT_FOUND, what, "the program keyctl is not there");
+            return failure.todo("install the package keyutils");
+        }
+        KeyringError::NoKeyring if !host::is_loaded(&context.root, MODULE) => {
+            let failure = Failure::new(NO_MODULE, what, "the module ibtrs_core is not loaded");
+            return failure.todo(format!("modprobe {MODULE}"));
+        }
+        KeyringError::System(error) => return Failure::system(what, error),
+        _ if !rustix::process::geteuid().is_root() => {
+            return Failure::new(NO_RIGHTS, what, "only root may do that").todo("try it as root");
+        }
+        KeyringError::NoKeyring => {
+            let why = "the module ibtrs_core has no keyring: it is older than this command";
+            return Failure::new(REFUSED, what, why).todo("load the module of this version");
+        }
+        KeyringError::Refused(why) => why,
+    };
+    Failure::new(REFUSED, what, why)
+}
