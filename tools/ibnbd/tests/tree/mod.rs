@@ -66,6 +66,13 @@ impl Tree {
         fs::read_to_string(self.real(path)).unwrap()
     }
 
+    /// A program that stands for keyctl. It is a link: one that was just written could not be
+    /// started while another test starts something.
+    pub fn keyctl(&self) -> &Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/keyctl");
+        self.link("/usr/bin/keyctl", script)
+    }
+
     /// The client's modules.
     pub fn client(&self) -> &Self {
         self.file("/sys/class/ibnbd-client/ctl/map_device", "Usage: ...\n")
@@ -121,6 +128,7 @@ impl Tree {
                 ("hb_missed_max", "5\n"),
                 ("reconnect_delay_ms", "1000\n"),
                 ("queue_timeout_s", "60\n"),
+                ("key_id", "default\n"),
             ],
         );
         self.folder(&format!("{folder}/paths"));

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ibnbd key`, with a program in the place of keyctl.
+
+mod tree;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use assert_cmd::Command;
+use ibnbd_host::document::Keys;
+use ibtrs_proto::auth::{Key, KeyId, KEY_TEXT_LEN};
+use tree::Tree;
+
+const KEY: [u8; 32] = *b"\0\x01\xff\n secret, not text: 01234567\n";
+/// Two keys of ours, one that is not in the keyring, and others.
+const KEYS: &str = "\
+057ddf6f I------     1 perm 1f3f0000     0     0 keyring   .ibtrs: 3
+00000015 I--Q---     1 perm 3d010000     0     0 logon     ibtrs:web1-2026:s: 32
+00000016 I--Q---     1   5m 3d010000     0     0 logon     ibtrs:default:host1@storage1:a: 32
+00000017 I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:removed: 32
+00000018 I--Q---     1 perm 3d010000     0     0 user      ibtrs:default:s: 32
+";
+
+/// A machine whose kernel has the keyring with keys in it.
+fn machine() -> Tree {
+    let tree = Tree::new();
+    tree.folder("/sys/module/ibtrs_core")
+        .file("/ring", "21 22 24 \n")
+        .file("/proc/keys", KEYS)
+        .keyctl();
+    tree
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn ran(command: &mut Command) -> Ran {
+    let output = command.output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn ibnbd(tree: &Tree, words: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("ibnbd").unwrap();
+    command
+        .arg("--root")
+        .arg(tree.base())
+        .arg("key")
+        .args(words);
+    command.env_remove("CREDENTIALS_DIRECTORY");
+    command
+}
+
+fn run(tree: &Tree, words: &[&str]) -> Ran {
+    ran(&mut ibnbd(tree, words))
+}
+
+fn good(tree: &Tree, words: &[&str], input: &str) -> String {
+    let ran = ran(ibnbd(tree, words).write_stdin(input));
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{words:?}");
+    ran.out
+}
+
+fn text(id: &str) -> String {
+    let mut text = [0; KEY_TEXT_LEN];
+    let id = KeyId::new(id.as_bytes()).unwrap();
+    let length = Key::new(KEY).write(&id, &mut text);
+    String::from_utf8(text[..length].to_vec()).unwrap()
+}
+
+fn asked(tree: &Tree) -> String {
+    tree.text("/keyctl.log")
+}
+
+fn payload(tree: &Tree) -> Vec<u8> {
+    fs::read(tree.real("/payload")).unwrap()
+}
+
+#[test]
+fn new_keys_are_whole_and_differ() {
+    let tree = Tree::new();
+    let first = good(&tree, &["new"], "");
+    let (id, key) = Key::parse(first.as_bytes()).unwrap();
+    assert_eq!((id.as_str(), first.lines().count()), ("default", 1));
+    let second = good(&tree, &["new", "--id", "web1-2026"], "");
+    let (id, other) = Key::parse(second.as_bytes()).unwrap();
+    assert_eq!(id.as_str(), "web1-2026");
+    assert_ne!(key.as_bytes(), other.as_bytes());
+    let ran = run(&tree, &["new", "--id", "a:b"]);
+    assert!(
+        ran.code == 2 && ran.err.contains("1 to 32 letters"),
+        "{}",
+        ran.err
+    );
+}
+
+/// Its bytes are given on standard input: others see the words of a program.
+#[test]
+fn a_key_is_loaded_under_its_id_and_session() {
+    let tree = machine();
+    let said = good(&tree, &["load", "host1@storage1:b"], &text("web1-2026"));
+    assert_eq!(said, "loaded key web1-2026 of session host1@storage1:b\n");
+    assert_eq!(payload(&tree), KEY);
+    let asked = asked(&tree);
+    let lines: Vec<&str> = asked.lines().collect();
+    assert_eq!(lines[0], "rlist %:.ibtrs");
+    assert!(lines[1].starts_with("session - sh -c "), "{asked}");
+    let description = "ibtrs:web1-2026:host1@storage1:b";
+    assert_eq!(lines[2], format!("padd logon {description} @s"));
+    assert_eq!(lines[3..], ["link 77 %:.ibtrs"]);
+    assert!(!asked.contains("secret"));
+}
+
+#[test]
+fn blanks_around_a_key_are_none_of_it() {
+    let tree = machine();
+    good(&tree, &["load", "t"], &format!("  {}\r\n\n", text("a")));
+    assert_eq!(payload(&tree), KEY);
+}
+
+#[test]
+fn a_key_that_is_there_is_replaced() {
+    let tree = machine();
+    let said = good(&tree, &["load", "s"], &text("web1-2026"));
+    assert_eq!(said, "replaced key web1-2026 of session s\n");
+    // The link replaces it; without the key nobody would have to authenticate for a moment.
+    assert!(!asked(&tree).contains("unlink"));
+}
+
+#[test]
+fn what_is_no_key_is_refused() {
+    let tree = machine();
+    let whole = text("a");
+    let changed = format!("{}0", &whole[..whole.len() - 1]);
+    for (text, why) in [
+        ("", "begins with ibtrs-key-1:"),
+        ("hunter2", "begins with ibtrs-key-1:"),
+        (&whole[..40], "64 lower-case"),
+        (&whole[..whole.len() - 1], "a part is missing"),
+        (&changed, "a part is missing or was changed"),
+        (
+            &format!("{whole}\n{whole}"),
+            "a part is missing or was changed",
+        ),
+        (&"x".repeat(100_000), "begins with ibtrs-key-1:"),
+    ] {
+        let ran = ran(ibnbd(&tree, &["load", "s"]).write_stdin(text));
+        assert_eq!(ran.code, 2, "{text}: {}", ran.err);
+        assert!(ran.err.contains(why), "{text}: {}", ran.err);
+        assert!(
+            ran.err.contains("remedy: take the whole line"),
+            "{}",
+            ran.err
+        );
+    }
+    let ran = ran(ibnbd(&tree, &["load", "a.b"]).write_stdin(whole));
+    assert!(
+        ran.code == 2 && ran.err.contains("'/' or '.'"),
+        "{}",
+        ran.err
+    );
+    assert!(!tree.real("/keyctl.log").exists());
+}
+
+#[test]
+fn a_key_comes_from_a_file() {
+    let tree = machine();
+    tree.file("/key", text("a"));
+    let file = tree.real("/key");
+    let words = ["load", "t", "--file", file.to_str().unwrap()];
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(good(&tree, &words, ""), "loaded key a of session t\n");
+    assert_eq!(payload(&tree), KEY);
+    fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    let ran = run(&tree, &words);
+    assert_eq!(ran.code, 0);
+    assert!(ran.err.contains("warning: others can read") && ran.err.contains("chmod 600"));
+    let ran = run(&tree, &["load", "t", "--file", "/nowhere"]);
+    assert!(
+        ran.code == 1 && ran.err.contains("/nowhere: No such file"),
+        "{}",
+        ran.err
+    );
+    let ran = run(&tree, &["load", "t", "--file", "/a", "--credential", "b"]);
+    assert_eq!(ran.code, 2);
+}
+
+#[test]
+fn a_key_comes_from_a_credential_of_a_service() {
+    let tree = machine();
+    tree.file("/credentials/web1", text("a"));
+    let file = tree.real("/credentials/web1");
+    fs::set_permissions(&file, Permissions::from_mode(0o400)).unwrap();
+    let load = |name: &str, folder: Option<&Path>| {
+        let mut command = ibnbd(&tree, &["load", "t", "--credential", name]);
+        folder.map(|folder| command.env("CREDENTIALS_DIRECTORY", folder));
+        ran(&mut command)
+    };
+    let folder = file.parent();
+    assert_eq!(load("web1", folder).out, "loaded key a of session t\n");
+    assert_eq!(payload(&tree), KEY);
+    assert_eq!(load("other", folder).code, 1);
+    for name in ["../credentials/web1", "/web1", ".."] {
+        let ran = load(name, folder);
+        assert!(
+            ran.code == 2 && ran.err.contains("no way to a file"),
+            "{name}: {}",
+            ran.err
+        );
+    }
+    let ran = load("web1", None);
+    assert!(
+        ran.code == 3 && ran.err.contains("LoadCredentialEncrypted="),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn keys_are_listed_without_their_secret() {
+    let tree = machine();
+    let rows: Vec<Vec<String>> = good(&tree, &["list"], "")
+        .lines()
+        .map(|line| line.split_whitespace().map(String::from).collect())
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ["ID", "SESSION", "EXPIRES"],
+            ["default", "host1@storage1:a", "5m"],
+            ["web1-2026", "s", "never"],
+        ]
+    );
+    let csv = good(&tree, &["list", "-o", "csv", "--columns", "session,id"], "");
+    assert_eq!(csv, "session,id\nhost1@storage1:a,default\ns,web1-2026\n");
+    let json: Keys = serde_json::from_str(&good(&tree, &["list", "-o", "json"], "")).unwrap();
+    let yaml: Keys = serde_yaml_ng::from_str(&good(&tree, &["list", "-o", "yaml"], "")).unwrap();
+    assert_eq!(json, yaml);
+    assert_eq!(
+        (json.keys[1].serial, json.keys[1].expires.as_str()),
+        (21, "never")
+    );
+    tree.file("/ring", "\n");
+    assert_eq!(good(&tree, &["list"], ""), "ID  SESSION  EXPIRES\n");
+}
+
+#[test]
+fn a_key_is_removed_by_session_and_id() {
+    let tree = machine();
+    let said = good(&tree, &["remove", "s", "--id", "web1-2026"], "");
+    assert!(
+        said.starts_with("removed key web1-2026 of session s;"),
+        "{said}"
+    );
+    assert!(said.contains("until their next connection"), "{said}");
+    good(&tree, &["remove", "host1@storage1:a"], "");
+    let asked = asked(&tree);
+    let unlinked: Vec<&str> = asked.lines().filter(|l| l.starts_with("unlink")).collect();
+    assert_eq!(unlinked, ["unlink 21 %:.ibtrs", "unlink 22 %:.ibtrs"]);
+    // One that is no key of a session, one that is in no keyring, and none at all.
+    for session in ["s", "removed", "t"] {
+        let ran = run(&tree, &["remove", session]);
+        assert!(
+            ran.code == 3 && ran.err.contains("no such key"),
+            "{}",
+            ran.err
+        );
+        assert!(
+            ran.err.contains("remedy: see `ibnbd key list`"),
+            "{}",
+            ran.err
+        );
+    }
+}
+
+const ALL: [&[&str]; 3] = [&["load", "s"], &["list"], &["remove", "s"]];
+
+fn each(tree: &Tree, code: i32, parts: [&str; 2]) {
+    for words in ALL {
+        let ran = ran(ibnbd(tree, words).write_stdin(text("a")));
+        assert_eq!(ran.code, code, "{words:?}: {}", ran.err);
+        for part in parts {
+            assert!(ran.err.contains(part), "{words:?}: {}", ran.err);
+        }
+    }
+}
+
+#[test]
+fn without_the_module_its_remedy_is_said() {
+    let tree = Tree::new();
+    tree.keyctl();
+    each(
+        &tree,
+        4,
+        ["ibtrs_core is not loaded", "remedy: modprobe ibtrs_core"],
+    );
+}
+
+#[test]
+fn without_keyctl_its_package_is_named() {
+    let tree = Tree::new();
+    each(
+        &tree,
+        3,
+        [
+            "keyctl is not there",
+            "remedy: install the package keyutils",
+        ],
+    );
+}
+
+#[test]
+fn refusals_have_the_words_of_keyctl_or_the_reason() {
+    let tree = machine();
+    fs::remove_file(tree.real("/ring")).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    let other = |code, parts| {
+        if root {
+            (code, parts)
+        } else {
+            (5, ["only root", "as root"])
+        }
+    };
+    let (code, parts) = other(1, ["has no keyring", "module of this version"]);
+    each(&tree, code, parts);
+    tree.file("/ring", "\n").file("/denied", "");
+    let (code, parts) = other(1, ["cannot", "add_key: Permission denied"]);
+    each(&tree, code, parts);
+}
