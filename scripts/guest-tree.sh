@@ -12,7 +12,7 @@
 PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
 	systemd systemd-sysv udev dbus util-linux-extra
 	e2fsprogs xfsprogs lvm2 mdadm cryptsetup-bin multipath-tools smartmontools udisks2
-	postgresql)
+	postgresql keyutils)
 # What of these packages nobody here runs, more than half of their size: PostgreSQL's
 # compiler of queries, which scenarios turn off, and the sources of locales.
 export TREE_WITHOUT='/usr/lib/*/libLLVM* /usr/lib/*/libz3.so* /usr/lib/postgresql/*/lib/bitcode/* /usr/share/i18n/*'

@@ -11,7 +11,7 @@
 
 # What guests need, what ibtrs-dkms depends on, and what builds the packages.
 PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
-	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs
+	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs keyutils
 	dkms zstd debhelper dh-dkms cargo)
 # What goes into the packages.
 SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust

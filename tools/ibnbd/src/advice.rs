@@ -2,6 +2,7 @@
 
 //! Explanations of error numbers, and advice.
 
+use ibtrs_proto::auth::AuthError;
 use ibtrs_proto::Errno;
 
 /// What was tried.
@@ -77,6 +78,8 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; map again when a path is connected"),
     advice(Task::Map, Errno::EPROTO, "the server's answer makes no sense", "check that it is a server of RTRS 2.0 and RNBD 2.2"),
     advice(Task::Map, Errno::EFBIG, "the device is larger than a disk can be", "export a part of it"),
+    advice(Task::Map, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Map, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Unmap, Errno::EBUSY, "the disk is in use", "see `fuser -v` and `findmnt`; end what uses it, or take --force"),
     advice(Task::Unmap, Errno::EALREADY, "it is being unmapped, or its mapping is not complete yet", "wait for that"),
     advice(Task::Remap, Errno::EALREADY, "the disk is open", "nothing: it can be used"),
@@ -96,11 +99,33 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`"),
     advice(Task::Path, Errno::EHOSTUNREACH, "no route leads to the address", "check routes and the address"),
     advice(Task::Path, Errno::ENETUNREACH, "no route leads to the address", "check routes and the address"),
+    advice(Task::Path, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Path, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/reference.md for the ranges"),
     advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/reference.md for the values"),
     advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
     advice(Task::Drain, Errno::ETIMEDOUT, "not all disks are flushed, or not within stop_timeout_s, so that their clients may lose unflushed writes", "see the kernel's lines for the disks; `ibnbd list` says when no session is left"),
 ];
+
+/// Words in lines of the kernel, and what helps: they say more than the error's number does.
+/// `Documentation/troubleshooting.md` has them as well.
+pub const LINES: [(&str, &str); 4] = [
+    (AuthError::NoKey.as_str(), "load it on the machine that says so: `ibnbd key load SESSION`"),
+    (AuthError::Required.as_str(), "load it on the other machine: `ibnbd key load SESSION`"),
+    (AuthError::Proof.as_str(), "load the same key on both machines: `ibnbd key load SESSION`; `ibnbd key list` shows their ids, `ibnbd show SESSION` the client's key_id"),
+    (AuthError::Mixed.as_str(), "unmap all disks of the session, then map them again"),
+];
+
+/// What helps where the kernel says that.
+pub fn of_line(line: &str) -> Option<&'static str> {
+    let found = LINES.iter().find(|(words, _)| line.contains(words));
+    found.map(|(_, todo)| *todo)
+}
+
+/// The same of several lines, the last of which counts.
+pub fn of_lines(lines: &[String]) -> Option<&'static str> {
+    lines.iter().rev().find_map(|line| of_line(line))
+}
 
 /// What is to be said of an error of a task: of its own, or what the number means in general.
 pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {

@@ -290,6 +290,8 @@ fn map_writes_the_line_and_prints_the_disk() {
         "10.0.1.2,10.0.1.1",
         "--migration",
         "--exclusive",
+        "--key-id",
+        "web1-2026",
     ];
     assert_eq!(good(&tree, &words), "/dev/ibnbd1\n");
     let text = tree.text(MAP_FILE);
@@ -298,7 +300,7 @@ fn map_writes_the_line_and_prints_the_disk() {
         "{text}"
     );
     assert!(
-        text.ends_with(" access_mode=migration exclusive=1"),
+        text.ends_with(" access_mode=migration exclusive=1 key_id=web1-2026"),
         "{text}"
     );
 }
@@ -320,6 +322,10 @@ fn lines_that_make_no_sense_are_not_written() {
             "cannot be used with",
         ),
         (&["map", "10.0.1.1", "d", "--port", "0"], "0 is not in"),
+        (
+            &["map", "10.0.1.1", "d", "--key-id", "a:b"],
+            "1 to 32 letters",
+        ),
         (
             &["map", "10.0.1.1", "d", "--path", "fd00::1,10.0.1.1"],
             "different kinds",
@@ -411,6 +417,11 @@ fn commands_write_to_their_files() {
             "300",
         ),
         (
+            &["set", "s", "key_id=web1-2026"],
+            "/sys/class/ibtrs-client/s/key_id",
+            "web1-2026",
+        ),
+        (
             &["set", "ibnbd1", "io_timeout_ms=5000"],
             "/sys/block/ibnbd1/queue/io_timeout",
             "5000",
@@ -482,6 +493,31 @@ fn a_path_is_drained_when_its_last_request_has_ended() {
         "{}",
         ran.err
     );
+}
+
+/// A kernel without authentication has no such file.
+#[test]
+fn the_key_of_a_session_is_shown() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = good(&tree, &["show", "s"]);
+    assert!(rows(&text).contains(&vec!["settings.key_id", "default"]));
+    std::fs::remove_file(tree.real("/sys/class/ibtrs-client/s/key_id")).unwrap();
+    assert!(!good(&tree, &["show", "s"]).contains("key_id"));
+}
+
+/// The kernel's words say more than the number, which several of them have.
+#[test]
+fn a_key_that_is_missing_is_named() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let path = "/sys/class/ibtrs-client/t/paths/ip:10.0.2.2@ip:10.0.3.2";
+    let why =
+        "the peer does not authenticate, which is required: load a key there (EKEYREJECTED)\n";
+    tree.file(&format!("{path}/last_error"), why);
+    let text = run(&tree, &["check"]).out;
+    let remedy = "  remedy: load it on the other machine: `ibnbd key load SESSION`\n";
+    assert!(text.contains(remedy), "{text}");
 }
 
 #[test]
@@ -916,6 +952,8 @@ fn map_and_unmap_persist() {
     let tree = Tree::new();
     tree.usual_client()
         .file("/etc/ibtrs/client.toml", "# mine\n")
+        .file("/sys/class/ibtrs-client/s/key_id", "2026\n")
+        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "90\n")
         .file(MAP_FILE, "");
     tree.file("/sys/block/ibnbd1/ibnbd/unmap_device", "");
     good(
@@ -927,6 +965,9 @@ fn map_and_unmap_persist() {
         text.contains("# mine") && text.contains("device = \"disk1\""),
         "{text}"
     );
+    // Only what the session needs to connect is written of its settings.
+    assert!(text.contains("key_id = \"2026\""), "{text}");
+    assert!(!text.contains("queue_timeout_s"), "{text}");
     good(&tree, &["unmap", "disk1", "--persist"]);
     assert!(!tree.text("/etc/ibtrs/client.toml").contains("disk1"));
 }

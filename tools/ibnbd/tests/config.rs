@@ -162,6 +162,34 @@ fn differences_are_found() {
     );
 }
 
+/// A session is made with its key, so that its first path can connect; one that is there gets it
+/// as a setting.
+#[test]
+fn a_session_has_the_key_that_its_file_says() {
+    let text = "[[session]]\nname = \"s\"\npaths = [\"10.0.1.2,10.0.1.1\"]\nkey_id = \"2026\"\n[[session.disk]]\ndevice = \"new\"\n";
+    let config = good(text);
+    let tree = Tree::new();
+    tree.client();
+    assert_eq!(
+        steps(&tree, &config, false),
+        ["+ map new of session s over ip:10.0.1.2,ip:10.0.1.1 with key 2026"]
+    );
+    tree.session("s", &[("10.0.1.2", "10.0.1.1", "connected")]);
+    let later = [
+        "+ map new of session s over ip:10.0.1.2,ip:10.0.1.1",
+        "~ set key_id of session s from default to 2026",
+    ];
+    assert_eq!(steps(&tree, &config, false), later);
+    // What is saved of it is a text, though it has digits only.
+    tree.file("/sys/class/ibtrs-client/s/key_id", "2026\n");
+    let saved = kept(&tree, "", Choice::default());
+    assert_eq!(
+        good(&saved).sessions[0].settings,
+        config.sessions[0].settings
+    );
+    assert_eq!(kept(&tree, &saved, Choice::default()), saved);
+}
+
 #[test]
 fn a_name_that_nobody_knows_keeps_nothing_else_from_being_done() {
     let tree = Tree::new();
@@ -192,6 +220,7 @@ devise = "x"
 [[session]]
 hb_interval_ms = 1
 "ü" = 1
+key_id = "a:b"
 [[export]]
 device = "relative"
 name = "../x"
@@ -215,10 +244,11 @@ dev_search_path = "/a b"
         "x.toml:12:1: a session needs a name, or servers",
         "x.toml:12:1: a session needs servers or paths",
         "x.toml:13:18: hb_interval_ms: 1 is not 100 to 60000",
-        "x.toml:16:10: device: \"relative\" does not begin with /",
-        "x.toml:17:8: name: \"../x\" is no place below a folder",
-        "x.toml:19:1: ibnbd_server has no \"port\"",
-        "x.toml:20:19: dev_search_path: it is empty, or has blanks",
+        "x.toml:15:10: key_id: a key id is 1 to 32 letters",
+        "x.toml:17:10: device: \"relative\" does not begin with /",
+        "x.toml:18:8: name: \"../x\" is no place below a folder",
+        "x.toml:20:1: ibnbd_server has no \"port\"",
+        "x.toml:21:19: dev_search_path: it is empty, or has blanks",
     ] {
         assert!(
             found.iter().any(|f| f.starts_with(expected)),

@@ -7,7 +7,7 @@ mod tree;
 use std::net::TcpListener;
 use std::process::Command;
 
-use ibnbd_host::advice::{Task, TABLE};
+use ibnbd_host::advice::{self, Task, LINES, TABLE};
 use tree::Tree;
 
 const PAGE: &str = include_str!("../../../Documentation/troubleshooting.md");
@@ -48,6 +48,22 @@ fn each_error_with_advice_has_its_entry() {
     }
 }
 
+#[test]
+fn each_line_with_advice_has_its_entry() {
+    let table = LINES.map(|(line, todo)| format!("| `{line}` | {todo} |"));
+    assert_eq!(rows("### Authentication"), table);
+}
+
+#[test]
+fn the_last_line_with_advice_counts() {
+    let line =
+        |text: &str| format!("ibtrs_client: s: ip:10.0.1.2@ip:10.0.1.1: {text} (EKEYREJECTED)");
+    let mut lines = vec![line(LINES[0].0), line(LINES[1].0), line("something else")];
+    assert_eq!(advice::of_lines(&lines), Some(LINES[1].1));
+    lines.drain(..2);
+    assert_eq!(advice::of_lines(&lines), None);
+}
+
 /// A machine where all of the commands below fail.
 fn machine() -> Tree {
     let tree = Tree::new();
@@ -57,6 +73,7 @@ fn machine() -> Tree {
         .served("u", "10.0.1.3", "10.0.1.1")
         .opened("sda", "u", "a")
         .file("/e/file", "x")
+        .keyctl()
         .file(
             "/etc/ibtrs/client.toml",
             "[[session]]\nname = 'a.b'\nport = 0\n",
@@ -70,6 +87,7 @@ fn said(tree: &Tree, words: &str) -> (String, i32, String) {
         .arg("--root")
         .arg(tree.base())
         .args(words.split(' '))
+        .env_remove("CREDENTIALS_DIRECTORY")
         .output()
         .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -88,6 +106,8 @@ fn said(tree: &Tree, words: &str) -> (String, i32, String) {
 fn other_errors_have_their_entries() {
     let tree = machine();
     let bare = Tree::new();
+    let empty = Tree::new();
+    empty.file("/ring", "").file("/proc/keys", "").keyctl();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("metrics --listen {}", taken.local_addr().unwrap());
     let mut all = vec![
@@ -113,8 +133,14 @@ fn other_errors_have_their_entries() {
         "export add /e/file ../disk1",
         "export remove file",
         &listen,
+        "key list",
+        "key load s",
+        "key load s --credential ../key",
+        "key load s --credential key",
     ];
     all.extend(words.iter().map(|words| said(&tree, words)));
+    all.push(said(&bare, "key list"));
+    all.push(said(&empty, "key remove s"));
     let rows: Vec<Vec<&str>> = rows("### Any command")
         .iter()
         .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())

@@ -3,6 +3,7 @@
 //! Faults of disks and sessions of a client.
 
 use super::{Finding, Severity};
+use crate::advice;
 use crate::family::{Family, Side};
 use crate::host;
 use crate::model::{Disk, Machine, Path, PathState, Session, SessionState};
@@ -61,7 +62,9 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
             .map(|why| format!(": {why}"))
             .unwrap_or_default();
         let what = format!("session {name}: path {} is not connected{why}", path.name);
-        let remedy = format!("ibnbd path reconnect {name} {}", path.name);
+        let reconnect = || format!("ibnbd path reconnect {name} {}", path.name);
+        let exact = path.last_error.as_deref().and_then(advice::of_line);
+        let remedy = exact.map_or_else(reconnect, String::from);
         found.push(Finding::new(Severity::Warning, what, remedy));
     }
     if session.paths.len() == 1 {

@@ -40,7 +40,8 @@ pub(crate) fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Ma
     let (why, todo) = advice::find(task, errno);
     let mut failure = Failure::new(REFUSED, what, why);
     failure.kernel = mark.map(Mark::lines).unwrap_or_default();
-    failure.todo = todo.map(String::from);
+    let exact = advice::of_lines(&failure.kernel);
+    failure.todo = exact.or(todo).map(String::from);
     failure
 }
 
