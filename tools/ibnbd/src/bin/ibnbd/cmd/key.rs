@@ -37,8 +37,7 @@ pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
 }
 
 fn new(context: &Context, id: &KeyId) -> Done {
-    let key = Key::read_with(|bytes| fill(bytes))
-        .map_err(|error| Failure::system("cannot make a key", &error))?;
+    let key = Key::read_with(fill).map_err(|error| Failure::system("cannot make a key", &error))?;
     let mut text = [0; KEY_TEXT_LEN];
     let length = key.write(id, &mut text);
     let text = text.get(..length).unwrap_or_default();
