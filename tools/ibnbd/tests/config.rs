@@ -162,6 +162,20 @@ fn differences_are_found() {
     );
 }
 
+#[test]
+fn both_sides_may_require_authentication() {
+    let config = good("[ibtrs_server]\nauth = \"required\"\n[ibtrs_client]\nauth = \"optional\"\n");
+    assert_eq!(
+        steps(&Tree::new(), &config, false),
+        [
+            "+ load ibtrs_server auth=required",
+            "+ load ibnbd_server",
+            "+ load ibtrs_client auth=optional",
+            "+ load ibnbd_client",
+        ]
+    );
+}
+
 /// A session is made with its key, so that its first path can connect; one that is there gets it
 /// as a setting.
 #[test]
