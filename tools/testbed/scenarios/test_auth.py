@@ -11,7 +11,8 @@ from testbed.hostile import launch
 from testbed.lab import wait_for
 from testbed.stack import STACKS
 
-pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
+pytestmark = [pytest.mark.links(2)]
+fast = pytest.mark.fast
 # Raw messages need immediates, which soft-iWARP does not have.
 needs_immediates = pytest.mark.rdma("rxe")
 
@@ -72,6 +73,7 @@ def test_keys_on_both_sides(pair, stack):
         assert not guest.ok("keyctl pipe $(keyctl rlist %:.ibtrs)")
 
 
+@fast
 def test_without_the_right_key_nobody_gets_in(pair, stack):
     server, client = pair
     server.null_blk(size_mb=32)
@@ -107,6 +109,7 @@ def test_without_the_right_key_nobody_gets_in(pair, stack):
     assert keyring.key_ids(server, "server") == ["default"]
 
 
+@fast
 def test_a_server_without_a_key_is_refused(pair, stack):
     server, client = pair
     server.null_blk(size_mb=32)
@@ -115,6 +118,7 @@ def test_a_server_without_a_key_is_refused(pair, stack):
     assert "the peer does not authenticate, which is required" in client.run("dmesg")
 
 
+@fast
 def test_the_same_session_goes_on_when_keys_come(pair, stack):
     """A session that began without authentication keeps its paths, and new ones are as they are."""
     server, client = pair
@@ -133,6 +137,7 @@ def test_the_same_session_goes_on_when_keys_come(pair, stack):
     assert keyring.key_ids(server, "server") == ["default"]
 
 
+@fast
 def test_keys_change_under_load(pair, stack):
     server, client = pair
     for guest in pair:
@@ -188,6 +193,7 @@ def hostile(client, text: str, seconds: int = 120) -> list[str]:
     return launch.program(client, head + text).wait(seconds).splitlines()
 
 
+@fast
 @needs_immediates
 def test_a_client_of_user_space_gets_in(pair, stack):
     """The protocol's page is enough to write a client."""
@@ -242,6 +248,7 @@ attempt("replayed", lambda me: overheard)
     assert "authentication failed" in server.run("dmesg")
 
 
+@fast
 @needs_immediates
 def test_who_saw_everything_cannot_join(pair, stack):
     """The numbers of a session and its paths, and the messages of the exchange, are of no use
@@ -308,6 +315,7 @@ with KeyHolder(KEY, "demo", epoch=5) as first, KeyHolder(KEY, "demo", epoch=6) a
 """) == ["ECONNRESET", "back"]
 
 
+@fast
 @needs_immediates
 def test_failures_of_others_keep_nobody_out(pair, stack):
     """One address fails as often as it can, and keeps connections of which nothing follows; a client at
@@ -370,6 +378,7 @@ print("closed")
     assert idle.wait(60).splitlines()[-1] == "closed"
 
 
+@fast
 def test_the_parameter_takes_four_words(pair, stack):
     server, client = pair
     for guest, side in ((client, "client"), (server, "server")):
@@ -380,6 +389,7 @@ def test_the_parameter_takes_four_words(pair, stack):
             guest.run(f"rmmod ibtrs_{side}")
 
 
+@fast
 @pytest.mark.parametrize("server_auth, client_auth, keys, outcome", [
     ("none", "auto", "", 0), ("none", "optional", "both", 0), ("none", "required", "both", errno.EKEYREJECTED),
     ("optional", "none", "both", 0), ("optional", "optional", "both", 0), ("optional", "required", "both", 0),
@@ -401,6 +411,7 @@ def test_policies(pair, stack, server_auth, client_auth, keys, outcome):
         assert keyring.key_ids(client, "client") == [proved]
 
 
+@fast
 @needs_immediates
 @pytest.mark.parametrize("server_auth, gets_in", [("none", True), ("optional", True), ("auto", False)])
 def test_mainlines_client(pair, server_auth, gets_in):
@@ -422,6 +433,7 @@ def test_mainlines_client(pair, server_auth, gets_in):
     client.run(MAINLINE.unload("client"), check=False)
 
 
+@fast
 @needs_immediates
 def test_mainlines_server(pair):
     """A client with a key refuses it, and one without goes on as ever."""

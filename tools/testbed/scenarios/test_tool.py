@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from testbed import keyring
 from testbed.stack import STACKS
 from testbed.tool import PROGRAM, Tool
 
@@ -279,3 +280,33 @@ def test_the_kernels_own_disks_are_shown(pair):
     assert Tool(server).json("list")["opened"][0]["device"] == "nullb0"
     tool.refused("unmap rnbd0", code=4)
     client.run(mainline.unmap())
+
+
+def test_keys_from_the_first_to_the_next(pair):
+    """The pages of authentication and of the tool, step by step."""
+    server_tool, client_tool = tools = ready(pair)
+    pair.client.run(f"{PROGRAM} key new > /tmp/key && {PROGRAM} key new --id 2027 > /tmp/next")
+    first, following = (pair.client.run(f"cat {file}").strip() for file in ("/tmp/key", "/tmp/next"))
+    for guest in pair:
+        for text, name in ((first, "key"), (following, "next")):
+            guest.run(f"umask 077; echo {text} > /tmp/{name}")
+    assert "checksum" in client_tool.refused("key load s <<< $(sed s/default/defau1t/ /tmp/key)", 2)
+    # Until the client has it too, nobody gets in.
+    server_tool("key load s --file /tmp/key")
+    assert "authenticat" in client_tool.refused(f"map 10.0.1.1 nullb0 --session s {TWO_PATHS}")
+    client_tool("key load s --file /tmp/key")
+    map_by_two_paths(client_tool)
+    assert client_tool.json("show s")["session"]["key_id"] == "default"
+    for tool in tools:
+        tool("key load s --file /tmp/next")
+        # Replaced by itself.
+        tool("key load s --file /tmp/next")
+        assert [(key["session"], key["id"]) for key in tool.json("key list")["keys"]] == [("s", "2027"), ("s", "default")]
+    client_tool("set s key_id=2027")
+    for link in (1, 2):
+        client_tool(f"path reconnect s 10.0.{link}.1")
+    for tool in tools:
+        tool("key remove s")
+        assert [key["id"] for key in tool.json("key list")["keys"]] == ["2027"]
+        assert "no key" in tool.refused("key remove s").lower()
+    assert keyring.key_ids(pair.server, "server", "s") == ["2027", "2027"]
