@@ -274,6 +274,10 @@ impl Attempt {
             return;
         }
         drop(setup);
+        if self.published.as_ref().is_none() {
+            // None was sent: those of the session go by paths that submitters can find.
+            return self.breach(fmt!("answer to a fence that was not sent"));
+        }
         self.path.session.fence_done(fence.epoch);
     }
 

@@ -22,18 +22,21 @@ use ibtrs_core::{
 };
 use ibtrs_proto::{
     auth::{
+        chosen,
         AuthError,
         ClientAuth,
         Identity,
-        Key,
         Next,
+        Policy,
         Session as Kind,
+        Setting,
         AUTH2_LEN, //
     },
     consts::{
         CONN_REQ_LEN,
         CONN_RSP_LEN, //
     },
+    errno::Errno,
     name::SessionName, //
 };
 use kernel::prelude::*;
@@ -54,22 +57,30 @@ use rdma::{
 /// Fails the attempt; returns the error.
 pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
     attempt.error(fmt!("{} ({})", error.as_str(), error.errno().as_str()));
-    convert::error(error.errno())
+    said_by_peer(error.errno())
+}
+
+/// Returns the error of a refusal that a peer has sent. Its `EAGAIN` is not ours, for which the next
+/// attempt begins without a delay.
+pub(crate) fn said_by_peer(errno: Errno) -> Error {
+    match errno {
+        Errno::EAGAIN => EBUSY,
+        errno => convert::error(errno),
+    }
 }
 
 impl Session {
-    fn kind(&self) -> Kind {
-        if self.is_authenticated() {
-            Kind::Authenticated
-        } else if self.is_connected() {
-            Kind::Plain
-        } else {
-            Kind::New
+    /// Returns whether the session has a key, as far as it matters.
+    fn has_key(&self, setting: Setting, kind: Kind) -> Result<bool> {
+        if setting.policy(kind, true) == Policy::None {
+            return Ok(false);
         }
-    }
-
-    fn find_key(&self) -> Result<Key> {
-        find_key(&self.key_id(), self.session_name()?)
+        match find_key(&self.key_id(), self.session_name()?) {
+            Err(error) if error == ENOKEY => Ok(false),
+            Err(error) if error == ENOMEM => Err(error),
+            // A key that has expired is no reason to go on without one.
+            Ok(_) | Err(_) => Ok(true),
+        }
     }
 
     pub(crate) fn session_name(&self) -> Result<SessionName<'_>> {
@@ -91,14 +102,9 @@ pub(crate) fn begin(
     request: &mut [u8; CONN_REQ_LEN],
 ) -> Result<KBox<ClientAuth>> {
     let session = &attempt.path.session;
-    let has_key = match session.find_key() {
-        Err(error) if error == ENOKEY => false,
-        Err(error) if error == ENOMEM => return Err(error),
-        // A key that has expired is no reason to go on without one.
-        Ok(_) | Err(_) => true,
-    };
-    let kind = session.kind();
-    let policy = crate::param::auth.get().policy(kind, has_key);
+    let (setting, kind) = (crate::param::auth.get(), session.kind());
+    let has_key = session.has_key(setting, kind)?;
+    let policy = setting.policy(kind, has_key);
     let auth = ClientAuth::request(policy, kind, has_key, request);
     Ok(KBox::new(
         auth.map_err(|error| refused(attempt, error))?,
@@ -126,7 +132,11 @@ pub(crate) fn exchange(
     let session = &attempt.path.session;
     let key_id = session.key_id();
     let name = session.session_name()?;
-    let identity = match find_key(&key_id, name) {
+    let key = match chosen(acceptance) {
+        0 => Err(ENOKEY),
+        _ => find_key(&key_id, name),
+    };
+    let identity = match key {
         Ok(key) => Some(Identity { name, key_id, key }),
         Err(error) if error == ENOMEM => return Err(error),
         Err(_) => None,
@@ -143,9 +153,10 @@ pub(crate) fn exchange(
     let answer = attempt.wait_auth2()?;
     auth.auth2(&Mac, answer.bytes())
         .map_err(|error| refused(attempt, error))?;
-    session.set_authenticated();
     attempt.key_id.populate(key_id);
-    Ok(())
+    session
+        .set_authenticated()
+        .map_err(|error| refused(attempt, error))
 }
 
 fn send_auth1(attempt: &Attempt, service: &QueuePair<Con>, auth1: &[u8]) -> Result {

@@ -222,15 +222,12 @@ impl Con {
             }
             return Repost::Yes;
         }
-        match message.class {
-            RECV_INFO => self.attempt.info_received(message.bytes),
-            RECV_AUTH => self.attempt.auth2_received(message.bytes),
-            _ => {
-                self.unexpected();
-                return Repost::Yes;
-            }
+        if message.class == RECV_INFO {
+            self.attempt.info_received(message.bytes);
+            return Repost::No;
         }
-        Repost::No
+        self.unexpected();
+        Repost::Yes
     }
 
     fn unexpected(&self) {
@@ -246,6 +243,14 @@ impl Handler for Con {
         self.attempt.heartbeat.received();
         // ORDERING: As for `revoked`.
         self.messages.store(self.messages() + 1, Relaxed);
+        if message.class == RECV_AUTH {
+            // The server has proved nothing: nothing else that it says counts.
+            match (message.imm, message.invalidated) {
+                (None, None) => self.attempt.auth2_received(message.bytes),
+                _ => self.unexpected(),
+            }
+            return Repost::No;
+        }
         match message.invalidated {
             Some(key) if qp.pd().device().vouches_for_invalidations() => self.key_revoked(key),
             _ => {}

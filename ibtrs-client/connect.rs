@@ -520,12 +520,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
 }
 
 /// Brings up the I/O connections, each step for all of them at once.
-fn connect_rest(
-    attempt: &Arc<Attempt>,
-    pd: &Arc<Pd>,
-    wire: &Wire,
-    auth: &ClientAuth,
-) -> Result {
+fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &ClientAuth) -> Result {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let dev = pd.device();
     let mut setups = KVec::with_capacity(usize::from(cid_num), GFP_KERNEL)?;

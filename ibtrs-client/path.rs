@@ -333,7 +333,9 @@ impl Path {
     ///
     /// May sleep.
     pub fn key_id(&self) -> Option<KeyId> {
-        self.attempt.lock().as_ref()?.key_id.copy()
+        let attempt = self.attempt.lock();
+        let connected = attempt.as_ref().filter(|a| a.published.as_ref().is_some());
+        connected?.key_id.copy()
     }
 
     /// Returns the requests in flight that the policy counts.

@@ -516,10 +516,6 @@ impl Session {
         self.authenticated.load(Relaxed)
     }
 
-    pub(crate) fn set_authenticated(&self) {
-        self.authenticated.store(true, Relaxed);
-    }
-
     /// Returns whether requests can reach the server now.
     pub fn is_connected(&self) -> bool {
         self.multipath

@@ -110,7 +110,9 @@ impl PendingConn {
 
     /// Not the first connection of its path.
     fn is_further(&self) -> bool {
-        self.request.as_ref().is_ok_and(|(request, _)| request.cid > 0)
+        self.request
+            .as_ref()
+            .is_ok_and(|(request, _)| request.cid > 0)
     }
 }
 
@@ -335,7 +337,9 @@ pub(crate) fn find(
     is_own: impl Fn(&Arc<Path>) -> bool,
 ) -> Result<Option<Arc<Path>>, Refusal> {
     let paths = session.paths.lock();
-    let known = paths.iter().map(|path| (path, path.known(place, is_own(path))));
+    let known = paths
+        .iter()
+        .map(|path| (path, path.known(place, is_own(path))));
     match join::decide(place.attempt, known) {
         Decision::Join(path) => Ok(Some(path.clone())),
         Decision::New => Ok(None),
@@ -398,7 +402,7 @@ impl Incomer<'_> {
         let chosen = policy.choose(kind, offered(self.bytes), has_keys)?;
         if chosen.is_some() && server.failures.must_wait(self.ends.src) {
             return Err(Refusal::new(
-                EAGAIN,
+                EBUSY,
                 "too many failed authentications from its address; it may try again in some seconds",
             ));
         }
@@ -409,17 +413,11 @@ impl Incomer<'_> {
         };
         let mut acceptance = self.acceptance(&session);
         let nonce = kx::random::secret();
-        let auth = ServerAuth::accept(
-            (policy, kind),
-            has_keys,
-            self.bytes,
-            &mut acceptance,
-            nonce,
-        );
+        let auth = ServerAuth::accept((policy, kind), has_keys, self.bytes, &mut acceptance, nonce);
         let path = auth
             .map_err(Refusal::from)
             .and_then(|auth| match chosen {
-                Some(_) => self.new_candidate(&session, auth),
+                Some(_) => self.new_candidate(&session, auth, false),
                 None => self.plain_path(&session, auth),
             })
             .inspect_err(|_| session.forget_if_unused())?;
@@ -474,7 +472,7 @@ impl Incomer<'_> {
         if let Some(path) = find(session, &self.place(), |path| path.uuid == uuid)? {
             return Ok(path);
         }
-        let path = Path::new(session, self, auth, session.has_connected_path())?;
+        let path = self.new_candidate(session, auth, session.has_connected_path())?;
         if let Err(error) = session.add_path(path.clone()) {
             path.event(Event::Error);
             return Err(error.into());
@@ -482,13 +480,20 @@ impl Incomer<'_> {
         Ok(path)
     }
 
-    /// Creates a path whose client has yet to prove itself.
-    fn new_candidate(&self, session: &Arc<Session>, auth: ServerAuth) -> Result<Arc<Path>, Refusal> {
-        let path = Path::new(session, self, auth, false)?;
-        if let Err(refusal) = session.server.sessions.lock().add_candidate(path.clone()) {
+    /// Creates a path that is in no session's list yet; `known` says that its client is.
+    fn new_candidate(
+        &self,
+        session: &Arc<Session>,
+        auth: ServerAuth,
+        known: bool,
+    ) -> Result<Arc<Path>, Refusal> {
+        let server = &session.server;
+        server.sessions.lock().reserve_candidate()?;
+        let path = Path::new(session, self, auth, known)?;
+        let added = server.sessions.lock().add_candidate(path.clone());
+        added.inspect_err(|_| {
             path.event(Event::Error);
-            return Err(refusal);
-        }
+        })?;
         Ok(path)
     }
 

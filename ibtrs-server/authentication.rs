@@ -115,9 +115,12 @@ fn source(addr: Addr) -> Source {
 }
 
 /// Returns the policy for a path of a session of that kind, and whether there are keys.
+///
+/// Once there was a key, the policy is that of a server with keys: one whose last key was removed,
+/// or has expired, does not let strangers in.
 pub(crate) fn policy(kind: Kind) -> (Policy, bool) {
-    let has_keys = auth::has_keys();
-    (crate::auth.get().policy(kind, has_keys), has_keys)
+    let had_keys = auth::had_keys();
+    (crate::auth.get().policy(kind, had_keys), auth::has_keys())
 }
 
 impl From<AuthError> for Refusal {
@@ -136,20 +139,20 @@ impl From<AuthError> for Refusal {
 pub(crate) type Message = auth::Message<AUTH1_LEN>;
 
 impl Path {
-    /// Checks AUTH1. The path then belongs to its session, or is refused for another reason, and
+    /// Checks AUTH1, which came at `came`. The path then belongs to its session, or is refused for another reason, and
     /// the client is told. The path of a client that is not believed is closed, with a line in the
     /// log.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn authenticate(self: &Arc<Self>, message: &Message) {
+    pub(crate) fn authenticate(self: &Arc<Self>, message: &Message, came: Instant<Monotonic>) {
         if !self.check_auth1(message) {
             self.event(Event::Error);
             return;
         }
         // Before the answer: the client's next connection may follow it at once.
-        let admitted = self.admit();
+        let admitted = self.admit(came);
         if let Err(refusal) = &admitted {
             pr_err_ratelimited!("{}: refused: {}\n", **self, refusal);
         }
@@ -192,19 +195,19 @@ impl Path {
         let ends = self.ends;
         let claim = Auth1::decode(message.bytes());
         let (Ok(claim), AuthError::Proof) = (claim, error) else {
-            pr_err!("{}: authentication failed: {}\n", ends, error.as_str());
+            pr_err_ratelimited!("{}: authentication failed: {}\n", ends, error.as_str());
             return;
         };
         let (name, id) = (claim.name.as_str(), claim.key_id);
         match missing {
-            Some(missing) => pr_err!(
+            Some(missing) => pr_err_ratelimited!(
                 "{}: {}: authentication failed: no usable key {} of this session is loaded ({}): load it, or correct the client's key_id\n",
                 name,
                 ends,
                 id.as_str(),
                 convert::errno(missing).as_str()
             ),
-            None => pr_err!(
+            None => pr_err_ratelimited!(
                 "{}: {}: authentication failed: the client has another key {}: load the same one on both sides\n",
                 name,
                 ends,
@@ -214,18 +217,22 @@ impl Path {
     }
 
     /// Puts a path whose client has proved itself into its session, and that into the list.
-    fn admit(self: &Arc<Self>) -> Result<(), Refusal> {
+    fn admit(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let session = &self.session;
         let _joining = session.server.joining.lock();
+        // Before anything of the session changes: the key may be that of another one.
+        let auth = self.auth.lock();
+        session.belongs_to(auth.name().ok_or(EINVAL)?)?;
+        drop(auth);
         session.enlist(true)?;
-        let joined = self.join();
+        let joined = self.join(came);
         if joined.is_err() {
             session.forget_if_unused();
         }
         joined
     }
 
-    fn join(self: &Arc<Self>) -> Result<(), Refusal> {
+    fn join(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let place = Place {
             ends: self.ends,
             attempt: self.attempt(),
@@ -235,10 +242,21 @@ impl Path {
         if accept::find(&self.session, &place, |path| path.uuid == self.uuid)?.is_some() {
             return Err(Refusal::new(ECONNRESET, "the path exists"));
         }
+        // A tag is that of a path for as long as it is in the session's list, so only now it counts.
+        if self.session.path(self.tag).is_some() {
+            return Err(Refusal::new(ECONNRESET, "another path has its tag"));
+        }
         self.session.add_path(self.clone())?;
-        self.client_has_answered();
-        if let Some(id) = self.key_id() {
-            pr_info_ratelimited!("{}: authenticated with key {}\n", **self, id.as_str());
+        self.client_has_answered(came);
+        let auth = self.auth.lock();
+        if let (Some(name), Some(id)) = (auth.name(), auth.key_id()) {
+            let (name, ends) = (name.as_str(), self.ends);
+            pr_info_ratelimited!(
+                "{}: {}: authenticated with key {}\n",
+                name,
+                ends,
+                id.as_str()
+            );
         }
         Ok(())
     }

@@ -267,8 +267,8 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heartbeat.answered();
             }
-            // The client may not have proved itself before the path is connected.
-            Imm::DurableSeen(number) if self.path.takes_requests() => {
+            // Before the path was connected the client may not have proved itself.
+            Imm::DurableSeen(number) if self.path.charge.is_connected() => {
                 if let Some(upper) = self.path.session.upper.as_ref() {
                     upper.durable_seen(number);
                 }

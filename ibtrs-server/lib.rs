@@ -46,7 +46,7 @@
 //! # Lock order
 //!
 //! `Server::draining`, `Server::joining`, `Server::sessions`, `Session::fences`, `Session::paths`,
-//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
+//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`; `FailureTable::failures` is taken last;
 //! `Unsent::queue`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
 //! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
 

@@ -204,6 +204,11 @@ impl Charge {
         self.known.store(true, Relaxed);
     }
 
+    /// Returns whether the path is connected, or was.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Relaxed)
+    }
+
     /// Returns whether nothing was taken yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0

@@ -103,7 +103,7 @@ struct Fsm {
     state: State,
     todo: Steps<Actions>,
     /// The message by which the client proves itself, until it is handled.
-    auth1: Option<Message>,
+    auth1: Option<(Message, Instant<Monotonic>)>,
     /// The client's message with the session's name, until it is handled.
     info: Option<Info>,
     /// The INFO request has arrived: the client has done its part.
@@ -472,9 +472,10 @@ impl Path {
         Ok(())
     }
 
-    /// The client has proved itself, and may take some time for its next connection.
-    pub(crate) fn client_has_answered(self: &Arc<Self>) {
-        self.wait_for_client(&mut self.cons.lock(), Instant::now());
+    /// The client has proved itself by what came at `came`, and may take some time for its next
+    /// connection.
+    pub(crate) fn client_has_answered(self: &Arc<Self>, came: Instant<Monotonic>) {
+        self.wait_for_client(&mut self.cons.lock(), came);
     }
 
     /// The client did what came at `came`, and the server has done its own part since.
@@ -551,7 +552,7 @@ impl Path {
     ///
     /// Any.
     pub(crate) fn auth1_received(self: &Arc<Self>, message: &[u8]) {
-        self.fsm.lock().auth1 = Some(Message::new(message));
+        self.fsm.lock().auth1 = Some((Message::new(message), Instant::now()));
         self.events.enqueue(self.clone());
     }
 
@@ -678,9 +679,9 @@ impl WorkItem<{ work::EVENTS }> for Path {
         let mut fsm = this.fsm.lock();
         let (auth1, info) = (fsm.auth1.take(), fsm.info.take());
         drop(fsm);
-        if let Some(auth1) = auth1 {
+        if let Some((auth1, came)) = auth1 {
             if this.state() == State::Connecting {
-                this.authenticate(&auth1);
+                this.authenticate(&auth1, came);
             }
         }
         if let Some(info) = info {

@@ -22,7 +22,10 @@ use crate::{
 use ibtrs_proto::{
     auth::Session as Kind,
     chunk_owner::PathTag,
-    fsm::server_path::Event,
+    fsm::server_path::{
+        Event,
+        State, //
+    },
     handshake::RspExt,
     name::SessionName,
     quota, //
@@ -62,6 +65,8 @@ pub(crate) struct Session {
     #[pin]
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     pub(crate) name: SetOnce<CString>,
+    /// The name that the first of its clients has proved, under `Server::joining`.
+    owner: SetOnce<CString>,
     /// The service, once the first path is connected.
     pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
     #[pin]
@@ -112,6 +117,7 @@ impl Session {
                 gen,
                 paths <- new_mutex!(KVec::new(), "Session::paths"),
                 name: SetOnce::new(),
+                owner: SetOnce::new(),
                 upper: SetOnce::new(),
                 up <- new_mutex!((), "Session::up"),
                 dir <- new_mutex!(None, "Session::dir"),
@@ -142,6 +148,28 @@ impl Session {
         }
     }
 
+    /// Checks that the session is that of an authenticated client's name, which the first one
+    /// decides: who has read its UUID on the wire and has the key of another session is none of its
+    /// clients.
+    ///
+    /// # Errors
+    ///
+    /// `EKEYREJECTED`; `ENOMEM`.
+    pub(crate) fn belongs_to(&self, name: SessionName<'_>) -> Result<(), Refusal> {
+        let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+        if self.owner.as_ref().is_none() {
+            self.owner.populate(name);
+            return Ok(());
+        }
+        match self.owner.as_ref() {
+            Some(owner) if **owner == *name => Ok(()),
+            _ => Err(Refusal::new(
+                EKEYREJECTED,
+                "its key is that of another session",
+            )),
+        }
+    }
+
     /// Puts the session into the list, unless it is there; `known` says that its client is.
     ///
     /// # Context
@@ -164,7 +192,10 @@ impl Session {
             None => {}
         }
         sessions.check_room(self.server.config.max_sessions, known)?;
-        Ok(sessions.list.push(self.clone(), GFP_KERNEL).map_err(Error::from)?)
+        Ok(sessions
+            .list
+            .push(self.clone(), GFP_KERNEL)
+            .map_err(Error::from)?)
     }
 
     /// Returns what a client that knows the extensions is told.
@@ -289,8 +320,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns a tag that no path of the session has, nor had lately. The caller
-    /// sees to it that no path is added meanwhile.
+    /// Returns a tag that no path of the session has, nor had lately. A path that is added much later
+    /// looks again.
     pub(crate) fn next_tag(&self) -> Option<PathTag> {
         let paths = self.paths.lock();
         for _ in 0..=paths.len() + 1 {
@@ -335,11 +366,16 @@ impl Session {
         let mut sessions = self.server.sessions.lock();
         sessions.drop_candidate(path);
         let mut paths = self.paths.lock();
+        let before = paths.len();
         paths.retain(|other| !Arc::ptr_eq(other, path));
+        let was_in = paths.len() < before;
         let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
         drop(paths);
         drop(sessions);
-        self.fences.path_gone(path);
+        // The tag of one that was not in the list may be another's.
+        if was_in {
+            self.fences.path_gone(path);
+        }
         if !last {
             // It may have been the last candidate.
             self.server.emptied.notify_all();
@@ -414,17 +450,28 @@ impl Sessions {
         Err(Refusal::new(ENOSPC, why))
     }
 
-    /// Takes in a path whose client has yet to prove itself.
+    /// Makes room for a path that is in no session's list yet.
+    pub(crate) fn reserve_candidate(&mut self) -> Result {
+        Ok(self.candidates.reserve(1, GFP_KERNEL)?)
+    }
+
+    /// Takes in a path that is in no session's list yet, for which there is room.
     ///
     /// # Errors
     ///
-    /// Those of [`Sessions::check_open`]; `ECONNRESET` when the path is being closed; `ENOMEM`.
+    /// Those of [`Sessions::check_open`]; `ECONNRESET` when the path is being closed. Until it has
+    /// gone it is waited for nevertheless.
     pub(crate) fn add_candidate(&mut self, path: Arc<Path>) -> Result<(), Refusal> {
-        self.check_open()?;
-        if path.is_closing() {
-            return Err(ECONNRESET.into());
+        let closing = path.is_closing();
+        // One that is closed may have been taken out already.
+        if path.state() != State::Closed {
+            let _ = self.candidates.push_within_capacity(path);
         }
-        Ok(self.candidates.push(path, GFP_KERNEL).map_err(Error::from)?)
+        self.check_open()?;
+        match closing {
+            true => Err(ECONNRESET.into()),
+            false => Ok(()),
+        }
     }
 
     fn drop_candidate(&mut self, path: &Arc<Path>) {

@@ -265,7 +265,10 @@ impl Registry {
                     if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
                         return Err(NoSession::Polled);
                     }
-                    if opts.key_id.is_some_and(|id| id != session.transport().key_id()) {
+                    if opts
+                        .key_id
+                        .is_some_and(|id| id != session.transport().key_id())
+                    {
                         return Err(NoSession::OtherKey);
                     }
                     *users += 1;

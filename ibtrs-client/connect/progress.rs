@@ -2,7 +2,10 @@
 
 //! Progress of a connection attempt, and waiting for it.
 
-use crate::attempt::Attempt;
+use crate::{
+    attempt::Attempt,
+    auth::said_by_peer, //
+};
 use ibtrs_core::{
     auth::Message,
     convert, //
@@ -181,7 +184,10 @@ impl Events {
         let what = AuthError::Proof.as_str();
         self.fail(
             EKEYREJECTED,
-            fmt!("the server ended the authentication: {}", what),
+            fmt!(
+                "the server ended the authentication: {}, or it was stopped",
+                what
+            ),
         );
     }
 
@@ -210,7 +216,7 @@ impl Events {
             _ => "",
         };
         self.fail(
-            convert::error(errno),
+            said_by_peer(errno),
             fmt!(
                 "connection {} was refused: reason {}, {}{}",
                 self.cid,

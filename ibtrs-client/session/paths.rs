@@ -11,12 +11,17 @@ use crate::{
         Attempt,
         PathConn, //
     },
+    auth,
     multipath::Multipath,
     path::Path,
     request::Info,
     requeue_list::RequeueList, //
 };
 use ibtrs_proto::{
+    auth::{
+        AuthError,
+        Session as Kind, //
+    },
     failover::{
         Loss,
         Offer,
@@ -188,6 +193,10 @@ impl Session {
             Some(_) => None,
         };
         let mut paths = self.paths.lock();
+        // It may have begun before the session was authenticated.
+        if self.is_authenticated() && conn.attempt.key_id.as_ref().is_none() {
+            return Err(auth::refused(&conn.attempt, AuthError::Mixed));
+        }
         let mut failover = self.failover.lock();
         let result = failover.logic.offer(offer);
         let OfferResult::Publish(published) = result else {
@@ -220,6 +229,43 @@ impl Session {
         self.wait_queue.wake_all();
         self.kick_requeue();
         Ok(result)
+    }
+
+    /// Returns what authentication has to know of the session, for a path that begins.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn kind(&self) -> Kind {
+        // A path that is published is authenticated, or the session never was, see `offer`.
+        let _paths = self.paths.lock();
+        if self.is_authenticated() {
+            Kind::Authenticated
+        } else if self.is_connected() {
+            Kind::Plain
+        } else {
+            Kind::New
+        }
+    }
+
+    /// A path is authenticated: all further ones have to be.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// A path without authentication is connected.
+    pub(crate) fn set_authenticated(&self) -> Result<(), AuthError> {
+        let _paths = self.paths.lock();
+        let multipath = self.multipath.read();
+        let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
+        if paths.any(|path| path.attempt.key_id.as_ref().is_none()) {
+            return Err(AuthError::Mixed);
+        }
+        self.authenticated.store(true, Relaxed);
+        Ok(())
     }
 
     /// Reserves capacity for one more path in both snapshots, so that later changes allocate

@@ -14,6 +14,7 @@
 #include <linux/hdreg.h>
 #include <linux/inet.h>
 #include <linux/namei.h>
+#include <linux/random.h>
 #include <linux/ratelimit.h>
 #include <linux/reboot.h>
 #include <linux/trace_events.h>

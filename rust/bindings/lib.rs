@@ -32,8 +32,8 @@ mod generated {
 
 mod helpers {
     // Some configurations have the kernel crate know them.
-    use super::generated::{hmac_sha256_ctx, ib_device};
     use super::generated::*;
+    use super::generated::{hmac_sha256_ctx, ib_device};
     use kernel::{bindings::*, ffi};
     include!(concat!(
         env!("IBTRS_OBJ"),

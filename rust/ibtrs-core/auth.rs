@@ -25,6 +25,10 @@ use kernel::{
         Formatter, //
     },
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc,
         SetOnce, //
     },
@@ -38,12 +42,17 @@ use kx::{
 /// The keyring, while the module is loaded.
 static KEYRING: RcuPtr<Arc<Keyring>> = RcuPtr::null();
 
+/// A key was seen in it.
+static HAD_KEYS: AtomicFlag = AtomicFlag::new(false);
+
 /// Keeps the keyring.
 pub(crate) struct Registration(());
 
 impl Registration {
     /// Creates the keyring, which is empty.
     pub(crate) fn new() -> Result<Self> {
+        // Nonces are to be random from the first one on.
+        kx::random::wait_seeded()?;
         let keyring = Arc::new(Keyring::new(c".ibtrs")?, GFP_KERNEL)?;
         KEYRING.replace(Some(KBox::new(keyring, GFP_KERNEL)?));
         Ok(Self(()))
@@ -67,6 +76,19 @@ fn keyring() -> Option<Arc<Keyring>> {
 /// Any.
 pub fn has_keys() -> bool {
     keyring().is_some_and(|keyring| !keyring.is_empty())
+}
+
+/// Returns whether a key is loaded, or was when somebody asked before.
+///
+/// # Context
+///
+/// Any.
+pub fn had_keys() -> bool {
+    // ORDERING: Nothing else depends on it.
+    if has_keys() {
+        HAD_KEYS.store(true, Relaxed);
+    }
+    HAD_KEYS.load(Relaxed)
 }
 
 /// Returns the key of that id for a session.

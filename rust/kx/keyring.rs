@@ -44,14 +44,24 @@ impl Drop for Key {
 /// A keyring with keys of the type `logon`, which the administrator fills and nobody but the
 /// kernel can read.
 ///
-/// It has the keys as long as this value lives.
+/// It has the keys as long as this value lives: then it is revoked, also if somebody has linked it
+/// elsewhere.
 pub struct Keyring(Key);
 
 // SAFETY: Keys belong to no task; their references are counted atomically.
 unsafe impl Send for Keyring {}
 
-// SAFETY: The functions of C that get the keyring from a shared reference lock what they change.
+// SAFETY: The functions of C that get the keyring from a shared reference lock what they change, or
+// read it under RCU; what they access without either, a time stamp and a counter, are single words.
 unsafe impl Sync for Keyring {}
+
+impl Drop for Keyring {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant of `Key` it is alive. This may sleep, as dropping a key may not
+        // be counted on not to; the keyring is dropped where its module is unloaded.
+        unsafe { bindings::key_revoke(self.0 .0.as_ptr()) };
+    }
+}
 
 impl Keyring {
     /// Creates an empty keyring of that name, which the administrator finds in `/proc/keys`. Only
@@ -92,6 +102,7 @@ impl Keyring {
     /// - [`ENOKEY`]: there is none.
     /// - `EKEYEXPIRED`, `EKEYREVOKED`: it is not valid any more.
     /// - `EKEYREJECTED`: it has another length.
+    /// - [`EACCES`] and others: a security module says so, or the key was made to fail.
     pub fn read(&self, description: &CStr, secret: &mut [u8]) -> Result {
         let (ring, text) = (self.0 .0.as_ptr(), description.as_char_ptr());
         // SAFETY: By the invariant of `Key` the keyring is alive, and the description is a C

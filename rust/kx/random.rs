@@ -5,7 +5,11 @@
 //! C headers: [`include/linux/random.h`](srctree/include/linux/random.h),
 //! [`include/linux/uuid.h`](srctree/include/linux/uuid.h)
 
-use kernel::bindings;
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*, //
+};
 
 /// Returns a random number.
 ///
@@ -29,7 +33,22 @@ pub fn next_u64() -> u64 {
     unsafe { bindings::get_random_u64() }
 }
 
-/// Returns random bytes that nobody can guess, for keys and nonces.
+/// Waits until the kernel has collected enough randomness for [`secret`].
+///
+/// # Context
+///
+/// *may sleep*; interruptible.
+///
+/// # Errors
+///
+/// `ERESTARTSYS`: a signal came.
+pub fn wait_seeded() -> Result {
+    // SAFETY: May be called wherever one may sleep, as the caller may.
+    to_result(unsafe { ibtrs_bindings::wait_for_random_bytes() })
+}
+
+/// Returns random bytes that nobody can guess once [`wait_seeded`] has returned, for keys and
+/// nonces.
 ///
 /// # Context
 ///

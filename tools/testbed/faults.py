@@ -89,7 +89,8 @@ FUNCTIONS = (
     Function("filp_open", error=errno.EMFILE),
     Function("kernel_read", error=errno.EIO),
     Function("register_reboot_notifier"),
-    # Keys.
+    # Keys and randomness.
+    Function("wait_for_random_bytes", error=errno.EINTR),
     Function("keyring_alloc"),
     Function("keyring_search"),
     # sysfs.

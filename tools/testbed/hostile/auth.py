@@ -97,7 +97,7 @@ class KeyHolder(Party):
             try:
                 return self.offer()
             except Rejected as rejected:
-                if refusal(rejected.private) != errno.EAGAIN or time.monotonic() > deadline:
+                if refusal(rejected.private) != errno.EBUSY or time.monotonic() > deadline:
                     raise
             time.sleep(0.5)
 

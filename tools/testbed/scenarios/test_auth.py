@@ -175,6 +175,8 @@ def test_a_key_that_is_taken_away(pair, stack):
     assert not client.ok(f"echo 1 > {second}/reconnect")
     assert "authentication" in client.run(f"cat {second}/last_error")
     assert blockdev.connected(client) == 1
+    # Without its last key the server does not let strangers in.
+    assert map_errno(client, map_line(stack).replace("sessname=demo", "sessname=other")) == errno.EKEYREJECTED
     before = reads(client, stack)
     wait_for(lambda: reads(client, stack) > before + 20, 30, "I/O goes on")
     keyring.load(server)
@@ -188,8 +190,8 @@ def reads(client, stack) -> int:
 
 def hostile(client, text: str, seconds: int = 120) -> list[str]:
     """Runs a program that has the right key of the session `demo` at hand; the lines that it prints."""
-    key = keyring.secret("right")
-    head = f"from testbed.hostile.auth import *\nKEY = {key!r}\n"
+    right, other = keyring.secret("right"), keyring.secret("other")
+    head = f"from testbed.hostile.auth import *\nKEY, OTHER = {right!r}, {other!r}\n"
     return launch.program(client, head + text).wait(seconds).splitlines()
 
 
@@ -252,10 +254,12 @@ attempt("replayed", lambda me: overheard)
 @needs_immediates
 def test_who_saw_everything_cannot_join(pair, stack):
     """The numbers of a session and its paths, and the messages of the exchange, are of no use
-    without the key: neither for a connection, nor to end a path as its next attempt would."""
+    without the key, or with another one: neither for a connection, nor to end a path as its next
+    attempt would."""
     server, client = pair
     device = server.null_blk(size_mb=16)
     keyring.load(server)
+    keyring.load(server, "other", session="other")
     server.run(stack.load_server())
     said = hostile(client, f"""
 with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), "demo", cid_num=3, epoch=5) as stranger:
@@ -276,6 +280,12 @@ with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), 
     honest.introduce()
     honest.sess_info()
     disk = honest.open("{device}")
+    # Somebody with the key of another session, as the next attempt of the path, and as another path.
+    for path in (honest.path, os.urandom(16)):
+        with KeyHolder(OTHER, "other", cid_num=3, epoch=6) as insider:
+            insider.path, insider.session = path, honest.session
+            insider.offer()
+            print(errno.errorcode[insider.prove()], honest.submit(disk, wire.WRITE))
     # The next attempt of the path, of which nothing follows.
     stranger.extensions["epoch"] = 6
     stranger.offer()
@@ -283,7 +293,7 @@ with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), 
     print(stranger.is_disbelieved(stranger.auth1()), honest.submit(disk, wire.READ))
     honest.heartbeat()
 """)
-    assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", "1 OK", "True OK"]
+    assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", *["EKEYREJECTED OK"] * 2, "1 OK", "True OK"]
 
 
 @needs_immediates
@@ -341,7 +351,7 @@ while time.monotonic() < end and not os.path.exists("/tmp/enough"):
         assert me.is_disbelieved(me.auth1())
         failures += 1
     except Rejected as rejected:
-        waits += refusal(rejected.private) == errno.EAGAIN
+        waits += refusal(rejected.private) == errno.EBUSY
     me.leave()
 print(failures > 4, waits > 0)
 """)

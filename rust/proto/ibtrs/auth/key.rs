@@ -110,7 +110,7 @@ impl Key {
         Self(bytes)
     }
 
-    /// Creates a key whose bytes `read` puts in place, so that no copy of them is left elsewhere.
+    /// Creates a key whose bytes `read` puts in place, rather than in memory of its own.
     ///
     /// # Errors
     ///

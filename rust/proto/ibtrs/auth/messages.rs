@@ -121,7 +121,8 @@ impl Auth2 {
         let refusal = match r.u16().ok_or(AuthError::Length)? {
             0 => None,
             // Lossless: u16 to i32.
-            number => Some(Errno::from_kernel(-i32::from(number)).ok_or(AuthError::Reserved)?),
+            number if number > Errno::MAX_IMM => return Err(AuthError::Reserved),
+            number => Errno::from_kernel(i32::from(number).saturating_neg()),
         };
         zeros(r.take(HEAD_RESERVED - 3).ok_or(AuthError::Length)?)?;
         let nonce = r.array().ok_or(AuthError::Length)?;
@@ -141,7 +142,10 @@ fn head(w: &mut Writer<'_>, kind: u16, suite: Suite) {
 
 /// The number of an error on the wire; one that has no room there becomes ECONNRESET.
 fn magnitude(errno: Errno) -> u16 {
-    u16::try_from(errno.get()).unwrap_or(104)
+    let number = u16::try_from(errno.get()).ok();
+    number
+        .filter(|number| *number <= Errno::MAX_IMM)
+        .unwrap_or(104)
 }
 
 /// What follows type and suite of a message of exactly `len` bytes, and the suite.

@@ -185,6 +185,16 @@ impl ServerAuth {
         }
     }
 
+    /// The session name that the client has proved to have the key of.
+    pub fn name(&self) -> Option<SessionName<'_>> {
+        match &self.state {
+            State::Believed { auth1, .. } | State::Proved { auth1, .. } => {
+                Auth1::decode(auth1).ok().map(|claim| claim.name)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a connection request belongs to this path: by the proof if it is a further
     /// connection of an authenticated path, else by the path's UUID. A path that waits for AUTH1
     /// has no further connections.
