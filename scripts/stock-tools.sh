@@ -15,6 +15,8 @@ STOCK_TREE=$IBTRS_CACHE/debian-$STOCK_RELEASE
 # Of packages in trees: rust-src has most of its files where no kernel is built from, and
 # two thirds of Clang's are libraries to link with.
 NOT_UNPACKED=('/usr/src/rustc-*/src/*' '/usr/src/rustc-*/compiler/*' '/usr/lib/llvm-*/lib/*.a')
+# For dpkg * stands for slashes as well: the library's folders are named src, too.
+UNPACKED=('/usr/src/rustc-*/library/*')
 STOCK_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # Where kernel-metadata.sh keeps what it makes.
 STOCK_METADATA=$IBTRS_CACHE/metadata
@@ -53,7 +55,7 @@ make_tree() {
 	as_root rm -rf --one-file-system "$folder.new"
 	# Nothing is lost in a crash that could not be made again.
 	as_root mmdebstrap --mode=root --variant=apt --include="$packages" \
-		"${NOT_UNPACKED[@]/#/--dpkgopt=path-exclude=}" \
+		"${NOT_UNPACKED[@]/#/--dpkgopt=path-exclude=}" "${UNPACKED[@]/#/--dpkgopt=path-include=}" \
 		--aptopt='APT::Install-Recommends "false"' --aptopt='APT::Sandbox::User "root"' \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${without[@]}" \
