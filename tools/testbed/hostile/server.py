@@ -144,6 +144,8 @@ class Server:
         self.cons: dict[int, Connection] = {}
         self.paths = 0
         self.requests: list[Request] = []
+        # The last message without immediate.
+        self.heard = b""
         self.ended = 0
         self.mistakes: list[str] = []
         self.later_on: list[tuple[float, object]] = []
@@ -263,6 +265,7 @@ class Server:
 
     def _message(self, connection: Connection, message) -> None:
         if message.imm is None:
+            self.heard = message.data
             return self._guarded(self.behaviour.info, self, connection)
         imm = wire.Immediate.of(message.imm)
         if imm.kind == wire.IMM_REQUEST:

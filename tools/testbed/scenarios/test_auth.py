@@ -460,3 +460,67 @@ def test_mainlines_server(pair):
     client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=4 iflag=direct status=none")
     client.run(OURS.unmap())
     server.run(MAINLINE.unload("server"), check=False)
+
+
+# A server that has no key, one for each lie, and the error that the client's user gets.
+LIES = {"no suite": errno.EKEYREJECTED, "another suite": errno.EPROTO, "no proof": errno.EKEYREJECTED,
+        "refusal without proof": errno.EKEYREJECTED, "empty": errno.EPROTO, "reflected": errno.EPROTO,
+        "closes": errno.EKEYREJECTED, "fence": errno.ECONNABORTED, "heartbeat": errno.ECONNABORTED}
+LIARS = """
+from testbed.hostile.auth import *
+from testbed.hostile.server import Honest, Server
+
+def auth2(head=bytes(5)):
+    return b"\\x06\\0\\1" + head + os.urandom(32) + bytes(32) + os.urandom(32)
+
+SAY = {
+    "no proof": lambda server, by: by.pair.send(auth2()),
+    "refusal without proof": lambda server, by: by.pair.send(auth2(bytes([0, 104, 0, 0, 0]))),
+    "empty": lambda server, by: by.pair.send(b""),
+    "reflected": lambda server, by: by.pair.send(server.heard[:104]),
+    "closes": lambda server, by: by.disconnect(),
+    # The answer to a fence that another path of the session may wait for.
+    "fence": lambda server, by: by.pair.write_imm(b"", wire.imm(wire.IMM_FENCE_DONE, 1)),
+    "heartbeat": lambda server, by: by.pair.write_imm(b"", wire.imm(wire.IMM_HEARTBEAT, 0)),
+}
+
+class Liar(Honest):
+    def __init__(self, lie):
+        super().__init__()
+        self.lie = lie
+
+    def connect(self, server, connection, asked):
+        suite = {"no suite": 0, "another suite": 2}.get(self.lie, HMAC_SHA256)
+        private = replace(server.acceptance(), CHOSEN_AT, bytes([suite]))
+        connection.accept(replace(private, NONCE_AT, os.urandom(12)))
+
+    def info(self, server, connection):
+        SAY[self.lie](server, connection)
+
+servers = [Server("10.0.1.1", 5001 + number, Liar(lie)) for number, lie in enumerate(LIES)]
+print("ready", flush=True)
+while not os.path.exists("/tmp/enough"):
+    if not any([server.step() for server in servers]):
+        time.sleep(0.01)
+print([mistake for server in servers for mistake in server.mistakes])
+"""
+
+
+@fast
+@needs_immediates
+def test_a_server_that_has_no_key(pair, stack):
+    """Whatever it says in place of its proof, the client connects to nothing, and says so at once."""
+    server, client = pair
+    keyring.load(client)
+    client.run(stack.load_client())
+    server.run("rm -f /tmp/enough")
+    liars = launch.ready(launch.program(server, f"LIES = {list(LIES)}\n{LIARS}"))
+    for number, (lie, error) in enumerate(LIES.items()):
+        line = map_line(stack, f"dest_port={5001 + number}")
+        assert (lie, map_errno(client, line)) == (lie, error)
+    server.run("touch /tmp/enough")
+    assert liars.wait(60).splitlines()[-1] == "[]"
+    # A breach of the protocol is not the last word on this server.
+    keyring.load(server)
+    map_disk(pair, stack)
+    assert keyring.key_ids(client, "client") == ["default"]
