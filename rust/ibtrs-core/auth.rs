@@ -103,8 +103,8 @@ pub fn had_keys() -> bool {
 /// it does not have 32 bytes; `ENOMEM`.
 pub fn find_key(id: &KeyId, session: SessionName<'_>) -> Result<Key> {
     let keyring = keyring().ok_or(ENOKEY)?;
-    let description = fmt!("ibtrs:{}:{}", id.as_str(), session.as_str());
-    let description = CString::try_from_fmt(description)?;
+    let (id, session) = (id.as_str(), session.as_str());
+    let description = CString::try_from_fmt(fmt!("ibtrs:{id}:{session}"))?;
     Key::read_with(|bytes| keyring.read(&description, bytes))
 }
 
