@@ -296,7 +296,7 @@ def test_keys_from_the_first_to_the_next(pair):
     assert "authenticat" in client_tool.refused(f"map 10.0.1.1 nullb0 --session s {TWO_PATHS}")
     client_tool("key load s --file /tmp/key")
     map_by_two_paths(client_tool)
-    assert client_tool.json("show s")["session"]["key_id"] == "default"
+    assert client_tool.json("show s")["session"]["settings"]["key_id"] == "default"
     for tool in tools:
         tool("key load s --file /tmp/next")
         # Replaced by itself.
@@ -308,5 +308,5 @@ def test_keys_from_the_first_to_the_next(pair):
     for tool in tools:
         tool("key remove s")
         assert [key["id"] for key in tool.json("key list")["keys"]] == ["2027"]
-        assert "no key" in tool.refused("key remove s").lower()
+        assert "no such key" in tool.refused("key remove s", 3)
     assert keyring.key_ids(pair.server, "server", "s") == ["2027", "2027"]
