@@ -7,6 +7,8 @@
 #include "helper.h"
 
 #include "blk.c"
+#include "configfs.c"
+#include "crypto.c"
 #include "dma.c"
 #include "fs.c"
 #include "keys.c"

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-#include <crypto/sha2.h>
 #include <keys/user-type.h>
 #include <linux/cred.h>
 #include <linux/key.h>
 #include <linux/rcupdate.h>
-
-__rust_helper void rust_helper_kx_hmac_sha256_update(struct hmac_sha256_ctx *ctx,
-						     const u8 *data, size_t len)
-{
-	hmac_sha256_update(ctx, data, len);
-}
 
 /* The administrator looks into it and changes what is in it. */
 __rust_helper struct key *rust_helper_kx_keyring_alloc(const char *name)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Message authentication codes, from the kernel's library of cryptography.
+//! Message authentication codes, from the kernel's crypto library.
 //!
 //! C header: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h)
 
@@ -10,24 +10,25 @@ use ibtrs_bindings as bindings;
 /// Bytes of an HMAC-SHA256.
 pub const HMAC_SHA256_LEN: usize = 32;
 
-/// Returns the HMAC-SHA256 (RFC 2104) with `key` of all `parts`, one after the other.
+/// Returns the HMAC-SHA256 (RFC 2104) of the concatenated `parts` with `key`.
 ///
-/// The time depends on the lengths alone.
+/// Runs in a time that depends on the lengths only.
 ///
 /// # Context
 ///
-/// *any*, but hard interrupts: it may use the registers for vectors. A few hundred bytes of stack.
+/// *any* except hard interrupts, because it may use vector registers. Uses a few hundred bytes of
+/// stack.
 pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; HMAC_SHA256_LEN] {
     let mut ctx = MaybeUninit::<bindings::hmac_sha256_ctx>::uninit();
     let mut mac = [0; HMAC_SHA256_LEN];
-    // SAFETY: The context is valid for writing, the key for reading its length.
+    // SAFETY: The context is valid for writes, the key for reads of its length.
     unsafe { bindings::hmac_sha256_init_usingrawkey(ctx.as_mut_ptr(), key.as_ptr(), key.len()) };
     for part in parts {
-        // SAFETY: The context was initialised above, and the part is valid for reading its length.
+        // SAFETY: The context was initialised above, and the part is valid for reads of its length.
         unsafe { bindings::kx_hmac_sha256_update(ctx.as_mut_ptr(), part.as_ptr(), part.len()) };
     }
-    // SAFETY: The context was initialised above and is not used after this call, which overwrites
-    // what it has of the key. The result is as long as the code.
+    // SAFETY: The context was initialised above and is not used after this call, which erases the
+    // key material in it. `mac` has the length of the code.
     unsafe { bindings::hmac_sha256_final(ctx.as_mut_ptr(), mac.as_mut_ptr()) };
     mac
 }

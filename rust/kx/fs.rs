@@ -16,9 +16,9 @@ use kernel::{
     types::NotThreadSafe, //
 };
 
-/// The thread looks up paths as the first process does, while this lives.
+/// While it lives, the current thread looks up paths as the first process does.
 ///
-/// Kernel threads have an empty file system otherwise.
+/// Kernel threads otherwise have an empty file system.
 pub(crate) struct InitFs {
     former: *mut bindings::fs_struct,
     _thread: NotThreadSafe,
@@ -36,13 +36,13 @@ impl InitFs {
 
 impl Drop for InitFs {
     fn drop(&mut self) {
-        // SAFETY: The result of the override in `enter`, by this thread.
+        // SAFETY: `former` is the result of the override in `enter`, by this thread.
         unsafe { ours::__revert_init_fs(self.former) };
     }
 }
 
 /// Reads once from the beginning of a file, as the first process sees it. Returns the number of
-/// bytes: less than the file has if that is longer than `buf`, or if its file system returns fewer
+/// bytes, fewer than the file has if it is longer than `buf`, or if its file system returns fewer
 /// at a time.
 ///
 /// # Context
@@ -51,7 +51,7 @@ impl Drop for InitFs {
 ///
 /// # Errors
 ///
-/// `ENOENT` if there is none of that name; others of reading a file.
+/// `ENOENT` if there is no such file; other errors of opening and reading a file.
 pub fn read_once(path: &CStr, buf: &mut [u8]) -> Result<usize> {
     might_sleep();
     let _fs = InitFs::enter();
@@ -60,9 +60,9 @@ pub fn read_once(path: &CStr, buf: &mut [u8]) -> Result<usize> {
     // SAFETY: The path is a C string.
     let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
     let mut pos = 0;
-    // SAFETY: The file is open for reading, and the buffer valid for writing.
+    // SAFETY: The file is open for reading, and the buffer valid for writes of its length.
     let len = unsafe { bindings::kernel_read(file, buf.as_mut_ptr().cast(), buf.len(), &mut pos) };
-    // SAFETY: The reference is ours.
+    // SAFETY: The reference is ours, and ends here.
     unsafe { bindings::__fput_sync(file) };
     to_result(c_int::try_from(len).unwrap_or(0).min(0))?;
     // CAST: It is not negative.
@@ -78,7 +78,7 @@ mod tests {
     fn reads_what_is_there() -> Result {
         let mut buf = [0; 64];
         let len = read_once(c"/proc/sys/kernel/random/boot_id", &mut buf)?;
-        // A UUID and the end of the line, each time the same.
+        // A UUID and a newline, the same each time.
         assert_eq!(len, 37);
         let mut again = [0; 8];
         assert_eq!(

@@ -40,31 +40,30 @@ use kernel::{
 ///
 /// # Safety
 ///
-/// Between `into_raw` and `from_raw`, the table that `sg` returns must be
-/// reachable only through the raw pointer, stay where it is, and describe nothing
-/// but memory of this I/O, to whose content there is no reference. `is_wanted` and
-/// `is_cancelled` may be called by several threads at a time.
+/// Between `into_raw` and `from_raw`, the table that `sg` returns must be reachable only through
+/// the raw pointer, must not move, and must describe only memory of this I/O, to whose contents
+/// there is no reference. Several threads may call `is_wanted` and `is_cancelled` at a time.
 pub unsafe trait Io: Send + Sized + 'static {
-    /// Gives the I/O away as a raw pointer.
+    /// Gives up the I/O as a raw pointer.
     fn into_raw(self) -> NonNull<c_void>;
 
-    /// Takes the I/O back.
+    /// Takes back the I/O.
     ///
     /// # Safety
     ///
-    /// `raw` must come from [`Self::into_raw`], and is not used again.
+    /// `raw` must come from [`Self::into_raw`], and must not be used again.
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self;
 
-    /// Returns the table of the I/O's memory, [`None`] when it carries no data: as after
+    /// Returns the table of the I/O's memory, [`None`] if the I/O carries no data, as after
     /// [`Self::end_early`].
     ///
     /// # Safety
     ///
-    /// `raw` must come from [`Self::into_raw`] and not have been taken back.
+    /// `raw` must come from [`Self::into_raw`], and must not have been taken back.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
-    /// Returns whether anybody still waits for the I/O. If not, it is better ended
-    /// than kept for later.
+    /// Returns whether anybody still waits for the I/O. If not, it should be ended rather than kept
+    /// for later.
     ///
     /// # Context
     ///
@@ -77,8 +76,8 @@ pub unsafe trait Io: Send + Sized + 'static {
         true
     }
 
-    /// Returns whether those who wait for the I/O are to be told that it has failed,
-    /// see [`Self::end_early`].
+    /// Returns whether the users of the I/O should be told that it has failed, see
+    /// [`Self::end_early`].
     ///
     /// # Context
     ///
@@ -91,8 +90,8 @@ pub unsafe trait Io: Send + Sized + 'static {
         false
     }
 
-    /// Ends the I/O with an error for its users. It has no memory any more then, and [`Self::done`]
-    /// still follows.
+    /// Tells the I/O's users an error. The I/O has no memory afterwards, and [`Self::done`] still
+    /// follows.
     ///
     /// # Context
     ///
@@ -100,7 +99,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`Self::sg`]; nobody uses the I/O's memory any more.
+    /// As for [`Self::sg`]; nobody may use the I/O's memory any more.
     unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
     /// Ends the I/O.
@@ -117,8 +116,7 @@ pub unsafe trait Io: Send + Sized + 'static {
 ///
 /// # Invariants
 ///
-/// `raw` came from [`Io::into_raw`] of the type that `vtable` is for, and has
-/// not been taken back.
+/// `raw` came from [`Io::into_raw`] of the type that `vtable` is for, and was not taken back.
 #[must_use = "an I/O that is dropped ends in an error"]
 pub struct IoHandle {
     raw: NonNull<c_void>,
@@ -157,30 +155,30 @@ impl<T: Io> VtableOf<T> {
 
 // SAFETY: `Io` requires `Send`.
 unsafe impl Send for IoHandle {}
-// SAFETY: A shared reference is good for `is_wanted` and `is_cancelled` only, which
-// any number of threads may call by the contract of `Io`.
+// SAFETY: Shared references allow only `is_wanted` and `is_cancelled`, which several threads may
+// call at a time by the contract of `Io`.
 unsafe impl Sync for IoHandle {}
 
 impl IoHandle {
     /// Erases the type of an I/O.
     pub fn new<T: Io>(io: T) -> Self {
-        // INVARIANT: The pointer comes from `T`, so does the table.
+        // INVARIANT: Both the pointer and the vtable come from `T`.
         Self {
             raw: io.into_raw(),
             vtable: VtableOf::<T>::TABLE,
         }
     }
 
-    /// Returns the table of the I/O's memory, [`None`] when it carries no data.
+    /// Returns the table of the I/O's memory, [`None`] if the I/O carries no data.
     pub fn sg(&mut self) -> Option<&mut SgTable> {
-        // SAFETY: `raw` is not taken back, by the type invariant.
+        // SAFETY: `raw` was not taken back, by the type invariant.
         let table = unsafe { (self.vtable.sg)(self.raw) };
         // SAFETY: The table is reachable only through `raw`, by the contract of
         // `Io`, and `self` is borrowed exclusively for as long as the reference.
         table.map(|mut table| unsafe { table.as_mut() })
     }
 
-    /// Copies the first `len` bytes of `from` to the I/O's memory, which no device uses.
+    /// Copies the first `len` bytes of `from` to the I/O's memory, which no device may be using.
     ///
     /// # Context
     ///
@@ -188,11 +186,11 @@ impl IoHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the I/O carries no data, or less, or the block is shorter.
+    /// `EINVAL` if the I/O carries no data or fewer bytes, or the block is shorter.
     pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
-        // SAFETY: The table describes memory of this I/O, which is owned here and has neither ended
-        // nor been ended early, as `sg` gives none then; so the memory is there. Nobody has a
+        // SAFETY: The table describes memory of this I/O, which is owned here and has not ended;
+        // nor was it ended early, or `sg` would return none; so the memory is valid. Nobody has a
         // reference to it, by the contract of `Io`.
         unsafe { table.copy_from(from, len) }
     }
@@ -205,52 +203,52 @@ impl IoHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the I/O carries no data, or less, or the block is shorter.
+    /// `EINVAL` if the I/O carries no data or fewer bytes, or the block is shorter.
     pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
         // SAFETY: As in `fill`.
         unsafe { table.copy_to(to, len) }
     }
 
-    /// Returns whether anybody still waits for the I/O. If not, it is better ended
-    /// than kept for later.
+    /// Returns whether anybody still waits for the I/O. If not, it should be ended rather than kept
+    /// for later.
     ///
     /// # Context
     ///
     /// *any*.
     pub fn is_wanted(&self) -> bool {
-        // SAFETY: `raw` is not taken back, by the type invariant.
+        // SAFETY: `raw` was not taken back, by the type invariant.
         unsafe { (self.vtable.is_wanted)(self.raw) }
     }
 
-    /// Returns whether those who wait for the I/O are to be told that it has failed,
-    /// see [`Self::end_early`].
+    /// Returns whether the users of the I/O should be told that it has failed, see
+    /// [`Self::end_early`].
     ///
     /// # Context
     ///
     /// *any*.
     pub fn is_cancelled(&self) -> bool {
-        // SAFETY: `raw` is not taken back, by the type invariant.
+        // SAFETY: `raw` was not taken back, by the type invariant.
         unsafe { (self.vtable.is_cancelled)(self.raw) }
     }
 
-    /// Ends the I/O with an error for its users, before it ends itself: from now on it carries no
-    /// data. May be called again for the same I/O.
+    /// Tells the I/O's users an error before the I/O itself ends: from now on it carries no data.
+    /// May be called again for the same I/O.
     ///
     /// # Context
     ///
     /// *any*, without locks that users of the I/O need.
     pub fn end_early(&mut self, error: Error) {
-        // SAFETY: `raw` is not taken back, by the type invariant. Its memory is reached
-        // through `self` only, which is borrowed exclusively.
+        // SAFETY: `raw` was not taken back, by the type invariant. Its memory is reached only
+        // through `self`, which is borrowed exclusively.
         unsafe { (self.vtable.end_early)(self.raw, error) }
     }
 
-    /// Returns the I/O with its type again.
+    /// Recovers the I/O with its type.
     ///
     /// # Errors
     ///
-    /// The handle, if the I/O is of another type.
+    /// Returns the handle, if the I/O is of another type.
     pub fn downcast<T: Io>(self) -> Result<T, Self> {
         if (self.vtable.type_id)() != TypeId::of::<T>() {
             return Err(self);
@@ -268,24 +266,24 @@ impl IoHandle {
     /// *any*.
     pub fn done(self, result: Result) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `raw` is not taken back yet, by the type invariant, and is now:
-        // `this` is not used again nor dropped.
+        // SAFETY: `raw` was not taken back, by the type invariant, and is now: `this` is neither
+        // used again nor dropped.
         unsafe { (this.vtable.done)(this.raw, result) };
     }
 }
 
 impl Drop for IoHandle {
     fn drop(&mut self) {
-        // SAFETY: `raw` is not taken back yet, by the type invariant, and no one
-        // uses `self` after its drop.
+        // SAFETY: `raw` was not taken back, by the type invariant, and `self` is not used after its
+        // drop.
         unsafe { (self.vtable.done)(self.raw, Err(EIO)) };
     }
 }
 
 /// An I/O on a buffer of its own, for a thread that waits for its end.
 ///
-/// The buffer lives until the waiter and the transport are both done with it,
-/// also when the waiter gave up early.
+/// The buffer lives until both the waiter and the transport are done with it, even if the waiter
+/// gives up early.
 pub struct SyncIo(Arc<SyncInner>);
 
 /// Value of `SyncInner::result` until the I/O has ended.
@@ -293,10 +291,9 @@ const PENDING: i32 = 1;
 
 /// # Invariants
 ///
-/// - `sg` is empty if `buf` is, else it describes exactly `buf`.
-/// - While `handed_out` is set and `result` is `PENDING`, `sg` belongs to the
-///   one [`IoHandle`] and the contents of `buf` may change; otherwise no one
-///   writes either of them.
+/// - `sg` is empty if `buf` is, otherwise it describes exactly `buf`.
+/// - While `handed_out` is set and `result` is `PENDING`, the one [`IoHandle`] owns `sg`, and the
+///   contents of `buf` may change; otherwise nobody writes to either.
 #[pin_data]
 struct SyncInner {
     #[pin]
@@ -308,7 +305,7 @@ struct SyncInner {
     sg: UnsafeCell<SgList<1>>,
 }
 
-// SAFETY: Nothing in it belongs to a thread.
+// SAFETY: Nothing in it has thread affinity.
 unsafe impl Send for SyncInner {}
 // SAFETY: `sg` and the contents of `buf` have one user at a time by the type
 // invariant; the rest is made for sharing.
@@ -327,8 +324,8 @@ impl SyncIo {
         if len > 0 {
             let ptr = NonNull::new(buf.as_mut_ptr()).ok_or(ENOMEM)?;
             let len = u32::try_from(len).map_err(|_| EINVAL)?;
-            // SAFETY: A `KVec` is in the linear mapping. It is freed together
-            // with the table, when the handle that maps it is gone.
+            // SAFETY: A `KVec` is in the linear mapping. It is freed together with the table, after
+            // the handle that maps the table is gone.
             unsafe { sg.as_table().set_buf(ptr, len)? };
         }
         // INVARIANT: Not handed out, and the table describes the buffer.
@@ -349,7 +346,7 @@ impl SyncIo {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if it was asked for before.
+    /// `EBUSY` if the handle was taken before.
     pub fn handle(&self) -> Result<IoHandle> {
         // ORDERING: The thread that sets the flag first owns the table; the flag publishes nothing
         // else.
@@ -367,8 +364,8 @@ impl SyncIo {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` after `timeout_ms`, `ERESTARTSYS` after a signal; the I/O goes
-    /// on in both cases. Else the error that the I/O ended with.
+    /// `ETIMEDOUT` after `timeout_ms`, `ERESTARTSYS` after a signal; the I/O continues in both
+    /// cases. Otherwise the error with which the I/O ended.
     pub fn wait_interruptible_timeout(&self, timeout_ms: Msecs) -> Result {
         self.0.ended.wait_interruptible_timeout(timeout_ms)?;
         self.result()
@@ -376,7 +373,7 @@ impl SyncIo {
 
     /// Returns the result of the I/O, `EINPROGRESS` before its end.
     pub fn result(&self) -> Result {
-        // ORDERING: Pairs with the release in `done`: the data is there.
+        // ORDERING: Pairs with the release in `done`: the data is visible.
         match self.0.result.load(Acquire) {
             0 => Ok(()),
             PENDING => Err(EINPROGRESS),
@@ -391,7 +388,7 @@ impl SyncIo {
     /// As [`Self::result`].
     pub fn bytes(&self) -> Result<&[u8]> {
         self.result()?;
-        // By the type invariant no one writes the buffer after the end.
+        // By the type invariant nobody writes to the buffer after the end.
         Ok(&self.0.buf)
     }
 }
@@ -399,29 +396,29 @@ impl SyncIo {
 /// The transport's side of a [`SyncIo`]; there is at most one.
 struct SyncRef(Arc<SyncInner>);
 
-// SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and the
-// table is used through nothing else. It is part of what the reference keeps, and
-// describes the buffer beside it. `is_wanted` and `is_cancelled` are constant.
+// SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and nothing else uses the
+// table. The `Arc` owns the table and the buffer that it describes. `is_wanted` and `is_cancelled`
+// are constant.
 unsafe impl Io for SyncRef {
     fn into_raw(self) -> NonNull<c_void> {
         let raw = Arc::into_raw(self.0).cast_mut().cast();
-        // SAFETY: A pointer to what an `Arc` holds is not null.
+        // SAFETY: The pointer of an `Arc` is not null.
         unsafe { NonNull::new_unchecked(raw) }
     }
 
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
-        // SAFETY: It comes from `into_raw`, and its reference is taken back once.
+        // SAFETY: The pointer comes from `into_raw`, and its reference is taken back once.
         Self(unsafe { Arc::from_raw(raw.cast::<SyncInner>().as_ptr()) })
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
-        // SAFETY: `raw` comes from `into_raw`, so it is a reference that counts.
+        // SAFETY: `raw` comes from `into_raw` and was not taken back, so it owns a reference.
         let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
         if inner.buf.is_empty() {
             return None;
         }
-        // SAFETY: The caller holds the only handle, which owns the table until
-        // `done` by the type invariant.
+        // SAFETY: The caller has the only handle, which owns the table until `done` by the type
+        // invariant.
         Some(NonNull::from(unsafe { &mut *inner.sg.get() }.as_table()))
     }
 
@@ -503,7 +500,7 @@ mod tests {
         Ok(())
     }
 
-    /// The waiter goes first, the transport ends the I/O after that.
+    /// The waiter is gone before the transport ends the I/O.
     #[test]
     fn waiter_gone() -> Result {
         let io = SyncIo::new(100)?;

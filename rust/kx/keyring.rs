@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A keyring of the kernel, with keys that users load and only the kernel reads.
+//! A kernel keyring: users load keys into it, and only the kernel reads them.
 //!
 //! C headers: [`include/linux/key.h`](srctree/include/linux/key.h),
 //! [`include/keys/user-type.h`](srctree/include/keys/user-type.h)
@@ -19,53 +19,59 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// A reference to the key belongs to this value.
+/// This value owns a reference to the key.
 struct Key(NonNull<bindings::key>);
 
 impl Key {
-    /// Takes over a reference, or the error in its place.
+    /// Takes over a reference; an error pointer becomes its error.
     ///
     /// # Safety
     ///
-    /// `key` must be an error pointer, or a key with a reference that is given away.
+    /// `key` must be an error pointer, or a key whose reference passes to the result.
     unsafe fn from_raw(key: *mut bindings::key) -> Result<Self> {
-        // INVARIANT: By the requirement of this function the reference is now this value's.
+        // INVARIANT: By this function's contract, the new value owns the reference.
         Ok(Self(NonNull::new(from_err_ptr(key)?).ok_or(ENOKEY)?))
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant there is a reference, which this gives back.
+        // SAFETY: By the type invariant, this value owns a reference, which ends here.
         unsafe { bindings::key_put(self.0.as_ptr()) };
     }
 }
 
-/// A keyring with keys of the type `logon`, which the administrator fills and nobody but the
-/// kernel can read.
+/// A keyring with keys of the type `logon`, which the administrator loads and only the kernel can
+/// read.
 ///
-/// It has the keys as long as this value lives: then it is revoked, also if somebody has linked it
-/// elsewhere.
+/// Dropping this value revokes the keyring, even if somebody has linked it elsewhere, and *may
+/// sleep*.
+///
+/// # Invariants
+///
+/// The key is a keyring.
 pub struct Keyring(Key);
 
-// SAFETY: Keys belong to no task; their references are counted atomically.
+// SAFETY: Keys have no thread affinity; their references are counted atomically.
 unsafe impl Send for Keyring {}
 
-// SAFETY: The functions of C that get the keyring from a shared reference lock what they change, or
-// read it under RCU; what they access without either, a time stamp and a counter, are single words.
+// SAFETY: The C functions that get the keyring from a shared reference lock what they change, or
+// read it under RCU, except a counter and two time stamps. The counter is one word, read with
+// `READ_ONCE()`. The time stamps have two words on 32-bit machines, so a task may see half of an
+// update. Nothing reads `last_used_at`, and no pointer or length depends on `expiry`: a torn value
+// makes the search find an expired key, or miss a valid one.
 unsafe impl Sync for Keyring {}
 
 impl Drop for Keyring {
     fn drop(&mut self) {
-        // SAFETY: By the invariant of `Key` it is alive. This may sleep, as dropping a key may not
-        // be counted on not to; the keyring is dropped where its module is unloaded.
+        // SAFETY: By the invariant of `Key`, the key is alive: the field is dropped after this.
         unsafe { bindings::key_revoke(self.0 .0.as_ptr()) };
     }
 }
 
 impl Keyring {
-    /// Creates an empty keyring of that name, which the administrator finds in `/proc/keys`. Only
-    /// names that begin with a dot are the kernel's alone.
+    /// Creates an empty keyring named `name`, as `/proc/keys` shows it. Only the kernel can create
+    /// keyrings whose names begin with a dot.
     ///
     /// # Context
     ///
@@ -75,47 +81,53 @@ impl Keyring {
     ///
     /// [`ENOMEM`]; those of security modules.
     pub fn new(name: &CStr) -> Result<Self> {
-        // SAFETY: The name is a C string, which is copied. The reference that this returns is
-        // given to the new value.
+        // SAFETY: The callee copies the name, a C string. The new value takes over the reference
+        // that the callee returns.
         let key = unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_alloc(name.as_char_ptr())) };
+        // INVARIANT: `keyring_alloc()` returns a keyring.
         Ok(Self(key?))
     }
 
-    /// Returns whether no key was put in; keys that have expired count until they are collected.
+    /// Returns whether the keyring has no key; expired keys count until they are collected.
     ///
     /// # Context
     ///
     /// *any*.
     pub fn is_empty(&self) -> bool {
-        // SAFETY: By the invariant of `Key` it is alive, and it is a keyring by `Keyring::new`.
+        // SAFETY: By the invariants, the key is alive and a keyring, so it has the counter to read.
         unsafe { ibtrs_bindings::kx_keyring_is_empty(self.0 .0.as_ptr()) }
     }
 
-    /// Reads the key with that description, which has exactly as many bytes as `secret`.
+    fn find(&self, description: &CStr) -> Result<Key> {
+        let (ring, text) = (self.0 .0.as_ptr(), description.as_char_ptr());
+        // SAFETY: By the invariants, the key is alive and a keyring; the description is a C string.
+        // The new value takes over the reference that the callee returns.
+        let key = unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_search(ring, text)) };
+        key.map_err(|error| match error {
+            // The keyring has no such key, and the kernel does not ask user space for one.
+            EAGAIN => ENOKEY,
+            error => error,
+        })
+    }
+
+    /// Copies the payload of the key `description` to `secret`, which must have the same length.
     ///
     /// # Context
     ///
-    /// *may sleep*. It does not wait for memory, nor for tasks that change keys.
+    /// *may sleep*, but waits neither for memory reclaim nor for tasks that change keys.
     ///
     /// # Errors
     ///
-    /// - [`ENOKEY`]: there is none.
-    /// - `EKEYEXPIRED`, `EKEYREVOKED`: it is not valid any more.
-    /// - `EKEYREJECTED`: it has another length.
-    /// - [`EACCES`] and others: a security module says so, or the key was made to fail.
+    /// - [`ENOKEY`]: there is no such key.
+    /// - `EKEYEXPIRED`, `EKEYREVOKED`: the key is no longer valid.
+    /// - `EKEYREJECTED`: the key has another length.
+    /// - [`EACCES`] and others: a security module denies access, or the key was rejected with that
+    ///   error.
     pub fn read(&self, description: &CStr, secret: &mut [u8]) -> Result {
-        let (ring, text) = (self.0 .0.as_ptr(), description.as_char_ptr());
-        // SAFETY: By the invariant of `Key` the keyring is alive, and the description is a C
-        // string. The reference that this returns is given to the new value.
-        let key = unsafe { Key::from_raw(ibtrs_bindings::kx_keyring_search(ring, text)) };
-        let key = key.map_err(|error| match error {
-            // The keyring has no such key, and nobody is asked for one.
-            EAGAIN => ENOKEY,
-            error => error,
-        })?;
+        let key = self.find(description)?;
         let (to, len) = (secret.as_mut_ptr(), secret.len());
-        // SAFETY: The key has the type `logon`, as the search looks for no other; its payload is
-        // that of a user's key. `secret` is valid for writing its length.
+        // SAFETY: `find` searches for keys of the type `logon` only, whose payload is a `struct
+        // user_key_payload`. `secret` is valid for writes of its length.
         to_result(unsafe { ibtrs_bindings::kx_key_read(key.0.as_ptr(), to, len) })
     }
 }

@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: access to the fields of a request, errors at its end, initialisers of per-request data, scatterlists, requeueing, several maps of hardware queues, polling, timeouts, quiesce and freeze, limits and features, opening and removal of a disk, attribute groups, uevents |
 //! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
+//! | [`configfs`] | directories that users make, files, links | in `configfs`: links, default groups, groups whose data is dropped with the last reference, files without an implementation each |
 //! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
 //! | [`io`] | an I/O of any origin, handed to a transport with its type erased | nothing: a concept of this tree |
@@ -36,7 +37,7 @@
 //!
 //! Everything that is registered with the kernel ends when its owner is dropped: disks and
 //! [`blk::DiskOwner`], tag sets, tables of bios, works and queues, classes, devices, directories,
-//! links, and [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's
+//! links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's
 //! code may be called as long as one of them exists, so a module that passes an owner to
 //! [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded; there is no
 //! memory error while it stays loaded. No type can enforce that, as forgetting is safe in Rust. The
@@ -44,6 +45,7 @@
 //! waits for.
 
 pub mod blk;
+pub mod configfs;
 pub mod crypto;
 pub mod fs;
 pub mod io;
@@ -63,5 +65,5 @@ pub mod sysfs;
 pub mod trace;
 pub mod work;
 
-/// The prefix of what this crate prints.
+/// The prefix of this crate's log messages.
 const __LOG_PREFIX: &[u8] = b"kx\0";

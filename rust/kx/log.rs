@@ -14,7 +14,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How often something may be done.
+/// A limit on how often something may be done.
 ///
 /// # Invariants
 ///
@@ -27,9 +27,9 @@ pub struct RateLimit {
 unsafe impl Sync for RateLimit {}
 
 impl RateLimit {
-    /// Ten times in five seconds, the kernel's default.
+    /// Creates a limit of ten times in five seconds, the kernel's default.
     ///
-    /// For a `static` only: with lock debugging on, the lock's class is its address.
+    /// Only for a `static`: with lock debugging on, the address of the lock is its class.
     pub const fn new() -> Self {
         Self::with(
             ibtrs_bindings::DEFAULT_RATELIMIT_INTERVAL,
@@ -37,9 +37,9 @@ impl RateLimit {
         )
     }
 
-    /// `burst` times in `interval` jiffies.
+    /// Creates a limit of `burst` times in `interval` jiffies.
     ///
-    /// For a `static` only, as [`Self::new`].
+    /// Only for a `static`, like [`Self::new`].
     pub const fn with(interval: c_int, burst: c_int) -> Self {
         let mut state: bindings::ratelimit_state = pin_init::zeroed();
         state.interval = interval;
@@ -62,13 +62,15 @@ impl RateLimit {
         }
     }
 
-    /// Returns whether it may be done now; `name` is printed with the number of times it might not.
+    /// Returns whether it may be done now. The log shows `name` with the number of times it was
+    /// suppressed.
     ///
     /// # Context
     ///
     /// *any*
     pub fn allow(&self, name: &CStr) -> bool {
-        // SAFETY: By the type invariant the state is initialised; the name is read during the call.
+        // SAFETY: By the type invariant the state is initialised; the name is only read during the
+        // call.
         unsafe { bindings::___ratelimit(self.state.get(), name.as_char_ptr()) != 0 }
     }
 }
@@ -89,7 +91,7 @@ macro_rules! __may_print {
     }};
 }
 
-/// Prints an error (level 3) unless this place has printed too much lately.
+/// Prints an error (level 3), unless this place in the source has printed too much lately.
 #[macro_export]
 macro_rules! pr_err_ratelimited {
     ($($arg:tt)*) => {
@@ -99,7 +101,7 @@ macro_rules! pr_err_ratelimited {
     };
 }
 
-/// Prints a warning (level 4) unless this place has printed too much lately.
+/// Prints a warning (level 4), unless this place in the source has printed too much lately.
 #[macro_export]
 macro_rules! pr_warn_ratelimited {
     ($($arg:tt)*) => {
@@ -109,7 +111,7 @@ macro_rules! pr_warn_ratelimited {
     };
 }
 
-/// Prints an information (level 6) unless this place has printed too much lately.
+/// Prints an information (level 6), unless this place in the source has printed too much lately.
 #[macro_export]
 macro_rules! pr_info_ratelimited {
     ($($arg:tt)*) => {
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn limits() {
-        // An interval of 1000 seconds at the least.
+        // An interval of at least 1000 seconds.
         static LIMIT: RateLimit = RateLimit::with(1_000_000, 3);
         let allowed = (0..10).filter(|_| LIMIT.allow(c"test")).count();
         assert_eq!(allowed, 3);

@@ -16,21 +16,21 @@ pub use block::{
     PageBlock, //
 };
 
-/// Bytes of memory that the kernel manages on this machine.
+/// Returns the bytes of memory that the kernel manages on this machine.
 ///
 /// # Context
 ///
 /// *any*
 pub fn total_bytes() -> u64 {
-    // SAFETY: May be called anywhere.
+    // SAFETY: Callable in any context.
     let pages = unsafe { ibtrs_bindings::kx_totalram_pages() };
     (pages as u64).saturating_mul(PAGE_SIZE as u64)
 }
 
-/// While it lives, allocations of the current task behave as with `GFP_NOIO`.
+/// Makes allocations of the current task behave as with `GFP_NOIO` while it lives.
 ///
 /// For code that must make progress so that the system can write out pages, such as connecting to
-/// storage. Guards that overlap must be dropped in the reverse order of their creation; otherwise
+/// storage. Overlapping guards must be dropped in the reverse order of their creation; otherwise
 /// the restriction may end early or stay.
 ///
 /// # Context
@@ -47,7 +47,7 @@ impl NoIo {
     /// Starts the scope.
     pub fn enter() -> Self {
         Self {
-            // SAFETY: Only changes the current task's own flags.
+            // SAFETY: Changes only the current task's own flags.
             flags: unsafe { ibtrs_bindings::memalloc_noio_save() },
             _not_send: NotThreadSafe,
         }
@@ -61,13 +61,13 @@ impl Drop for NoIo {
     }
 }
 
-/// While it lives, allocations of the current task do not wait for memory, and may take the
-/// kernel's reserves (`PF_MEMALLOC`).
+/// Lets allocations of the current task not wait for memory, and take the kernel's reserves
+/// (`PF_MEMALLOC`), while it lives.
 ///
 /// Only for code that soon frees more memory than it takes, such as connecting to storage that
-/// cannot be written to otherwise, as the kernel's NFS does for swap. The caller has to limit the
-/// amount, because nothing else does. Guards that overlap, of [`NoIo`] as well, must be dropped in
-/// the reverse order of their creation.
+/// otherwise cannot be written to, as the kernel's NFS client does for swap. The caller must limit
+/// the amount, because nothing else does. Overlapping guards, also those of [`NoIo`], must be
+/// dropped in the reverse order of their creation.
 ///
 /// # Context
 ///
@@ -83,7 +83,7 @@ impl Reserve {
     /// Starts the scope.
     pub fn enter() -> Self {
         Self {
-            // SAFETY: Only changes the current task's own flags.
+            // SAFETY: Changes only the current task's own flags.
             flags: unsafe { ibtrs_bindings::memalloc_noreclaim_save() },
             _not_send: NotThreadSafe,
         }
@@ -97,20 +97,19 @@ impl Drop for Reserve {
     }
 }
 
-/// Tells lockdep that reclaiming memory may wait for the locks that `take` takes and gives back.
+/// Tells lockdep that reclaim may wait for the locks that `take` takes and releases.
 ///
-/// Reclaim writes to disks. If a lock is needed to make a disk work again, no allocation under it
-/// may wait for reclaim: see [`NoIo`]. From this call on, lockdep reports such an allocation as a
-/// circular dependency, even if the allocation finds memory at once. The call covers all locks of
-/// the same class, so one is enough; it costs as much as taking a lock, and nothing in a kernel
-/// without lockdep.
+/// Reclaim writes to disks. If a lock is needed to make a disk work again, no allocation under the
+/// lock may wait for reclaim: see [`NoIo`]. After this call, lockdep reports such an allocation as
+/// a circular dependency, even if the allocation finds memory at once. One call covers all locks of
+/// a class; it costs as much as taking the lock, and nothing in a kernel without lockdep.
 ///
 /// # Context
 ///
-/// As `take`, without locks, and outside of [`NoIo`].
+/// That of `take`, without locks held, and outside of [`NoIo`].
 pub fn in_reclaim(take: impl FnOnce()) {
     if cfg!(CONFIG_LOCKDEP) {
-        // SAFETY: Both only tell lockdep something about the current task, and are paired.
+        // SAFETY: Both calls only tell lockdep something about the current task, and are paired.
         unsafe { ibtrs_bindings::kx_reclaim_acquire() };
         take();
         // SAFETY: As above.

@@ -24,43 +24,43 @@ pub mod addr;
 #[repr(transparent)]
 pub struct Net(Opaque<bindings::net>);
 
-// SAFETY: A namespace belongs to no task.
+// SAFETY: A namespace has no thread affinity.
 unsafe impl Send for Net {}
 
 // SAFETY: As above; there are no methods that change it.
 unsafe impl Sync for Net {}
 
 impl Net {
-    /// The namespace of the current task.
+    /// Returns the current task's namespace, or the initial one for a task that has none any more.
     ///
     /// # Context
     ///
     /// Process context.
     pub fn current() -> ARef<Self> {
-        // SAFETY: Only the task itself changes its own namespaces.
+        // SAFETY: Reads the current task's namespaces, which only the task itself changes.
         let net = unsafe { ibtrs_bindings::kx_current_net() };
         if net.is_null() {
             return ARef::from(Self::init());
         }
         // CAST: `Net` is transparent.
-        // SAFETY: The task holds a reference, which the result adds one to.
+        // SAFETY: The task holds a reference during this call; the result takes its own.
         ARef::from(unsafe { &*net.cast::<Self>() })
     }
 
-    /// The first namespace, which is always there.
+    /// Returns the initial namespace, which is never freed.
     pub fn init() -> &'static Self {
         // CAST: `Net` is transparent.
-        // SAFETY: It is a static object.
+        // SAFETY: `init_net` is a static object.
         unsafe { &*(&raw const bindings::init_net).cast::<Self>() }
     }
 
-    /// The C object.
+    /// Returns the C object.
     pub fn as_raw(&self) -> *mut bindings::net {
         self.0.get()
     }
 }
 
-/// Whether it is the same namespace.
+/// References are equal if they are to the same namespace.
 impl PartialEq for Net {
     fn eq(&self, other: &Self) -> bool {
         core::ptr::eq(self, other)
@@ -69,15 +69,16 @@ impl PartialEq for Net {
 
 impl Eq for Net {}
 
-// SAFETY: `get_net()` and `put_net()` do what is asked for.
+// SAFETY: `get_net()` and `put_net()` take and drop references, and a referenced namespace is not
+// freed.
 unsafe impl AlwaysRefCounted for Net {
     fn inc_ref(&self) {
-        // SAFETY: The reference shows that the count is not zero.
+        // SAFETY: As there is a reference, the count is not zero.
         unsafe { ibtrs_bindings::get_net(self.as_raw()) };
     }
 
     unsafe fn dec_ref(net: NonNull<Self>) {
-        // SAFETY: By the function's requirement there is a reference to give back.
+        // SAFETY: By the trait's contract, the caller gives up a reference.
         unsafe { ibtrs_bindings::put_net(net.as_ref().as_raw()) }
     }
 }

@@ -52,7 +52,7 @@ use kernel::{
     }, //
 };
 
-/// A type of parameter.
+/// A type of module parameter.
 ///
 /// The value is set while the module is loaded, and read-only afterwards.
 pub trait Param: Sync + 'static {
@@ -70,7 +70,7 @@ pub trait Param: Sync + 'static {
     fn show(&self, f: &mut Formatter<'_>) -> fmt::Result;
 }
 
-/// A whole number in a range.
+/// An integer in a range.
 pub struct IntParam {
     value: Atomic<u32>,
     range: RangeInclusive<u32>,
@@ -86,7 +86,7 @@ impl IntParam {
         }
     }
 
-    /// The value, which is in the range.
+    /// Returns the value, which is in the range.
     pub fn get(&self) -> u32 {
         self.value.load(Relaxed)
     }
@@ -109,7 +109,7 @@ impl Param for IntParam {
     }
 }
 
-/// A switch.
+/// A boolean.
 pub struct BoolParam(Atomic<bool>);
 
 impl BoolParam {
@@ -118,7 +118,7 @@ impl BoolParam {
         Self(Atomic::new(default))
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> bool {
         self.0.load(Relaxed)
     }
@@ -137,7 +137,7 @@ impl Param for BoolParam {
     }
 }
 
-/// A string of up to `N` bytes, which may be given once.
+/// A string of up to `N` bytes, which may be set once.
 pub struct StringParam<const N: usize> {
     value: SetOnce<([u8; N], usize)>,
     default: &'static str,
@@ -154,7 +154,7 @@ impl<const N: usize> StringParam<N> {
         }
     }
 
-    /// The value; any bytes but NUL.
+    /// Returns the value: any bytes but NUL.
     pub fn get(&self) -> &[u8] {
         match self.value.as_ref() {
             Some((bytes, len)) => bytes.get(..*len).unwrap_or_default(),
@@ -184,11 +184,11 @@ impl<const N: usize> Param for StringParam<N> {
     }
 }
 
-/// Called by C to set a parameter.
+/// Called by the kernel to set a parameter.
 ///
 /// # Safety
 ///
-/// `val` must be null or a string, and `param` one made by [`raw_param`] from a `T`.
+/// `val` must be null or a C string, and `param` must come from [`raw_param`] for a `T`.
 unsafe extern "C" fn set_param<T: Param>(
     val: *const c_char,
     param: *const bindings::kernel_param,
@@ -196,25 +196,25 @@ unsafe extern "C" fn set_param<T: Param>(
     if val.is_null() {
         return EINVAL.to_errno();
     }
-    // SAFETY: By the function's requirement this is a string, valid during the call.
+    // SAFETY: By this function's contract this is a C string, valid during the call.
     let val = unsafe { CStr::from_char_ptr(val) };
-    // SAFETY: By the function's requirement `arg` points to a static `T`.
+    // SAFETY: By this function's contract `arg` points to a static `T`.
     let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
     from_result(|| this.set(val.as_ref()).map(|()| 0))
 }
 
-/// Called by C to show a parameter.
+/// Called by the kernel to show a parameter.
 ///
 /// # Safety
 ///
-/// `buf` must be valid for writing a page, and `param` one made by [`raw_param`] from a `T`.
+/// `buf` must be valid for writes of a page, and `param` must come from [`raw_param`] for a `T`.
 unsafe extern "C" fn get_param<T: Param>(
     buf: *mut c_char,
     param: *const bindings::kernel_param,
 ) -> c_int {
-    // SAFETY: By the function's requirement the page is valid, and nobody else's.
+    // SAFETY: By this function's contract the page is valid, and nobody else uses it.
     let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), PAGE_SIZE) };
-    // SAFETY: By the function's requirement `arg` points to a static `T`.
+    // SAFETY: By this function's contract `arg` points to a static `T`.
     let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
     let mut f = Formatter::new(buf);
     if this.show(&mut f).and_then(|()| f.write_str("\n")).is_err() {
@@ -224,7 +224,7 @@ unsafe extern "C" fn get_param<T: Param>(
     f.bytes_written() as c_int
 }
 
-/// Creates a parameter that anyone may read.
+/// Creates a parameter that everybody may read.
 #[doc(hidden)]
 pub const fn raw_param<T: Param>(
     name: &'static CStr,
@@ -251,7 +251,7 @@ pub const fn raw_param<T: Param>(
     })
 }
 
-/// Joins strings, for the module's information section.
+/// Concatenates strings, for the module's information section.
 #[doc(hidden)]
 pub const fn concat<const N: usize>(parts: &[&str]) -> [u8; N] {
     let mut out = [0; N];
@@ -272,7 +272,7 @@ pub const fn concat<const N: usize>(parts: &[&str]) -> [u8; N] {
 
 /// Declares module parameters; see the [module's documentation](crate::param).
 ///
-/// Each becomes a `static` of its name.
+/// Each becomes a `static` of that name.
 #[macro_export]
 macro_rules! module_param {
     ($(

@@ -22,13 +22,13 @@ pub use counters::{
     RoundRobin, //
 };
 
-/// Returns whether there is, or may be one day, a CPU of that number.
+/// Returns whether `cpu` is the number of a possible CPU, online or not.
 ///
 /// # Context
 ///
 /// *any*
 pub fn is_possible(cpu: u32) -> bool {
-    // SAFETY: Any number may be asked for.
+    // SAFETY: The callee accepts any number.
     unsafe { ibtrs_bindings::cpu_possible(cpu) }
 }
 
@@ -41,22 +41,23 @@ fn cpus() -> impl Iterator<Item = u32> {
 ///
 /// # Invariants
 ///
-/// `numbers` points to the per-CPU memory of `N` numbers, which belongs to this value.
+/// `numbers` points to per-CPU memory of `N` numbers, which this value owns.
 struct Array<const N: usize> {
     numbers: NonNull<u64>,
 }
 
-// SAFETY: Per-CPU memory belongs to no task.
+// SAFETY: Per-CPU memory has no thread affinity.
 unsafe impl<const N: usize> Send for Array<N> {}
 
-// SAFETY: A CPU changes its own numbers with single instructions; others read and write them whole.
+// SAFETY: A CPU updates its own numbers atomically with respect to its interrupts; other CPUs read
+// and write whole numbers.
 unsafe impl<const N: usize> Sync for Array<N> {}
 
 impl<const N: usize> Array<N> {
-    /// Creates numbers that are zero; *may sleep*.
+    /// Creates numbers of zero; *may sleep*.
     fn new() -> Result<Self> {
         might_sleep();
-        // SAFETY: The size is not that of nothing, and this may sleep. The memory is zeroed.
+        // SAFETY: The size is not zero, and this function may sleep. The memory is zeroed.
         let numbers = unsafe {
             bindings::pcpu_alloc_noprof(
                 size_of::<[u64; N]>().max(1),
@@ -65,24 +66,24 @@ impl<const N: usize> Array<N> {
                 bindings::GFP_KERNEL,
             )
         };
-        // INVARIANT: The memory was just allocated.
+        // INVARIANT: Just allocated, for `N` numbers.
         Ok(Self {
             numbers: NonNull::new(numbers.cast()).ok_or(ENOMEM)?,
         })
     }
 
-    /// Where a number is, if there is such a one.
+    /// Returns the per-CPU pointer to a number, or `None` for an index from `N` on.
     fn at(&self, index: usize) -> Option<*mut c_void> {
-        // Not a pointer that anything can be read from, but an offset into each CPU's memory.
+        // An offset into each CPU's memory, never dereferenced as it is.
         (index < N).then(|| self.numbers.as_ptr().wrapping_add(index).cast())
     }
 
-    /// Where a CPU has a number, if there are both.
+    /// Returns the per-CPU pointer to a number, or `None` unless both the number and the CPU exist.
     fn at_cpu(&self, index: usize, cpu: u32) -> Option<*mut c_void> {
         self.at(index).filter(|_| is_possible(cpu))
     }
 
-    /// Adds to this CPU's number.
+    /// Adds to this CPU's number; does nothing for an index from `N` on.
     #[inline]
     fn add(&self, index: usize, value: u64) {
         if let Some(number) = self.at(index) {
@@ -91,7 +92,7 @@ impl<const N: usize> Array<N> {
         }
     }
 
-    /// Adds one to this CPU's number and returns it; zero if there is none.
+    /// Increments this CPU's number and returns it; zero for an index from `N` on.
     #[inline]
     fn next(&self, index: usize) -> u64 {
         self.at(index).map_or(0, |number| {
@@ -100,7 +101,7 @@ impl<const N: usize> Array<N> {
         })
     }
 
-    /// Raises this CPU's number to a value if it is below that.
+    /// Raises this CPU's number to `value` if it is lower.
     #[inline]
     fn raise(&self, index: usize, value: u64) {
         if let Some(number) = self.at(index) {
@@ -109,21 +110,21 @@ impl<const N: usize> Array<N> {
         }
     }
 
-    /// A CPU's number; zero if there is none. Later reads see values that are at least as new.
+    /// Returns a CPU's number, with acquire ordering, or zero if there is none: later reads see
+    /// values that are at least as new.
     fn get(&self, index: usize, cpu: u32) -> u64 {
         self.at_cpu(index, cpu).map_or(0, |number| {
-            // SAFETY: By the type invariant this is a number in per-CPU memory, and each possible
-            // CPU has that.
+            // SAFETY: By the type invariant this is a number in per-CPU memory, and `at_cpu` has
+            // checked that the CPU is possible.
             unsafe { ibtrs_bindings::kx_per_cpu_read(number, cpu) }
         })
     }
 
-    /// Overwrites a CPU's number. A reader of the new number also sees everything that was written
-    /// before it.
+    /// Overwrites a CPU's number, with release ordering: a reader of the new number also sees
+    /// everything that was written before it.
     fn set(&self, index: usize, cpu: u32, value: u64) {
         if let Some(number) = self.at_cpu(index, cpu) {
-            // SAFETY: By the type invariant this is a number in per-CPU memory, and each possible
-            // CPU has that.
+            // SAFETY: As in `get`.
             unsafe { ibtrs_bindings::kx_per_cpu_write(number, cpu, value) }
         }
     }
@@ -131,7 +132,7 @@ impl<const N: usize> Array<N> {
 
 impl<const N: usize> Drop for Array<N> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the memory belongs to this value.
+        // SAFETY: By the type invariant, this value owns the memory.
         unsafe { bindings::free_percpu(self.numbers.as_ptr().cast()) }
     }
 }

@@ -18,7 +18,7 @@ use kernel::{
 /// *any*
 #[inline]
 pub fn next_u32() -> u32 {
-    // SAFETY: May be called anywhere.
+    // SAFETY: Callable in any context.
     unsafe { bindings::get_random_u32() }
 }
 
@@ -29,11 +29,11 @@ pub fn next_u32() -> u32 {
 /// *any*
 #[inline]
 pub fn next_u64() -> u64 {
-    // SAFETY: May be called anywhere.
+    // SAFETY: Callable in any context.
     unsafe { bindings::get_random_u64() }
 }
 
-/// Waits until the kernel has collected enough randomness for [`secret`].
+/// Waits until the kernel's random number generator is seeded, as [`secret`] needs.
 ///
 /// # Context
 ///
@@ -43,26 +43,25 @@ pub fn next_u64() -> u64 {
 ///
 /// `ERESTARTSYS`: a signal came.
 pub fn wait_seeded() -> Result {
-    // SAFETY: May be called wherever one may sleep, as the caller may.
+    // SAFETY: Callable where sleeping is allowed, as it is here by the function's context.
     to_result(unsafe { ibtrs_bindings::wait_for_random_bytes() })
 }
 
-/// Returns random bytes that nobody can guess once [`wait_seeded`] has returned, for keys and
-/// nonces.
+/// Returns random bytes for keys and nonces, unpredictable once [`wait_seeded`] has returned.
 ///
 /// # Context
 ///
 /// *any*.
 pub fn secret<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // SAFETY: The memory is valid for writing as many bytes.
+    // SAFETY: The memory is valid for writes of `N` bytes.
     unsafe { bindings::get_random_bytes(bytes.as_mut_ptr().cast(), N) };
     bytes
 }
 
 /// Returns a random number below `limit`, or zero if that is zero.
 ///
-/// Good for spreading retries; the numbers are not perfectly even.
+/// Meant for spreading retries: slightly biased.
 ///
 /// # Context
 ///
@@ -80,7 +79,7 @@ pub fn below(limit: u32) -> u32 {
 /// *any*
 pub fn uuid() -> [u8; 16] {
     let mut uuid = bindings::uuid_t { b: [0; 16] };
-    // SAFETY: The pointer is valid for writing during the call.
+    // SAFETY: The pointer is valid for writes during the call.
     unsafe { bindings::uuid_gen(&mut uuid) };
     uuid.b
 }

@@ -18,8 +18,8 @@ use kernel::{
 
 /// A callback before a reboot.
 pub trait RebootHandler: Send + Sync + 'static {
-    /// The machine is about to be rebooted, halted or switched off. Devices and network still work;
-    /// what follows waits until this returns.
+    /// Handles a reboot, halt or power-off that is about to begin. Devices and network still work;
+    /// the shutdown waits until this returns.
     ///
     /// # Context
     ///
@@ -27,9 +27,9 @@ pub trait RebootHandler: Send + Sync + 'static {
     fn reboot(&self);
 }
 
-/// Calls its handler before a reboot, as long as it lives.
+/// Calls its handler before a reboot, as long as this lives.
 ///
-/// Dropping it waits for a call that runs.
+/// Dropping it waits for a running call.
 ///
 /// # Invariants
 ///
@@ -38,7 +38,7 @@ pub struct RebootNotifier<H: RebootHandler> {
     inner: Pin<KBox<Inner<H>>>,
 }
 
-/// The block comes first, for the cast in [`notify`].
+/// The block is the first field, for the cast in [`notify`].
 #[repr(C)]
 #[pin_data]
 struct Inner<H> {
@@ -47,14 +47,14 @@ struct Inner<H> {
     handler: H,
 }
 
-// SAFETY: The block belongs to no task, and the handler may be sent.
+// SAFETY: The block has no thread affinity, and the handler is `Send`.
 unsafe impl<H: RebootHandler> Send for RebootNotifier<H> {}
 
-// SAFETY: There is nothing to be done with a reference.
+// SAFETY: No method takes a shared reference.
 unsafe impl<H: RebootHandler> Sync for RebootNotifier<H> {}
 
 impl<H: RebootHandler> RebootNotifier<H> {
-    /// Has the handler called from now on.
+    /// Registers `handler` for reboots.
     ///
     /// # Context
     ///
@@ -67,8 +67,8 @@ impl<H: RebootHandler> RebootNotifier<H> {
         let inner = KBox::pin_init(
             pin_init!(Inner {
                 block <- Opaque::ffi_init(|slot: *mut bindings::notifier_block| {
-                    // SAFETY: The memory is nobody's yet; zeros are a block without successor and
-                    // of the usual priority.
+                    // SAFETY: Nobody else uses the memory yet; zeroes are a block without successor
+                    // and with the default priority.
                     unsafe { slot.write_bytes(0, 1) };
                     // SAFETY: As above.
                     unsafe { (*slot).notifier_call = Some(notify::<H>) };
@@ -77,37 +77,37 @@ impl<H: RebootHandler> RebootNotifier<H> {
             }),
             GFP_KERNEL,
         )?;
-        // SAFETY: The block is initialised and does not move; it stays until `drop` has taken it
-        // out of the list.
+        // SAFETY: The block is initialised and does not move; it stays valid until `drop` has taken
+        // it off the list.
         to_result(unsafe { ibtrs_bindings::register_reboot_notifier(inner.block.get()) })?;
-        // INVARIANT: It was registered.
+        // INVARIANT: Just registered.
         Ok(Self { inner })
     }
 }
 
 impl<H: RebootHandler> Drop for RebootNotifier<H> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the block is registered. This waits for its calls. It
-        // cannot fail, as the block is in the list.
+        // SAFETY: By the type invariant the block is registered. The call waits for a running
+        // handler, and cannot fail, as the block is in the list.
         unsafe { ibtrs_bindings::unregister_reboot_notifier(self.inner.block.get()) };
     }
 }
 
-/// Called by C.
+/// Called by the kernel before a reboot.
 ///
 /// # Safety
 ///
-/// `block` must be that of an [`Inner`] of this type that is registered.
+/// `block` must be the block of a registered [`Inner`] of this type.
 unsafe extern "C" fn notify<H: RebootHandler>(
     block: *mut bindings::notifier_block,
     _event: c_ulong,
     _data: *mut c_void,
 ) -> c_int {
     // CAST: The block is the first field of a `repr(C)` struct, and `Opaque` is transparent.
-    // SAFETY: By the function's requirement the block is part of an `Inner`, which whoever drops the
-    // notifier keeps until this call has returned. The handler is only shared.
+    // SAFETY: By this function's contract the block is part of an `Inner`, which lives until this
+    // call has returned, as dropping the notifier waits for it. The handler is only shared.
     let handler = unsafe { &(*block.cast::<Inner<H>>()).handler };
     handler.reboot();
-    // NOTIFY_DONE: the others are to hear of it as well.
+    // NOTIFY_DONE: the other notifiers are called, too.
     0
 }

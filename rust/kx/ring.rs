@@ -6,7 +6,7 @@ use kernel::prelude::*;
 
 /// Fixed-capacity FIFO of small values.
 ///
-/// After its creation it allocates nothing, so it may be used under a spinlock.
+/// It allocates only when it is created, so it may be used under a spinlock.
 pub struct Ring<T> {
     entries: KVVec<T>,
     head: usize,
@@ -31,13 +31,13 @@ impl<T: Copy + Default> Ring<T> {
         })
     }
 
-    /// The number of values in it.
+    /// Returns the number of values in it.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there is none.
+    /// Returns whether it has no values.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -61,7 +61,7 @@ impl<T: Copy + Default> Ring<T> {
         true
     }
 
-    /// The first value, which stays.
+    /// Returns the first value without removing it.
     #[inline]
     pub fn first(&self) -> Option<T> {
         match self.len {
@@ -70,7 +70,7 @@ impl<T: Copy + Default> Ring<T> {
         }
     }
 
-    /// Takes the first value out.
+    /// Removes and returns the first value.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let value = self.first()?;
@@ -82,7 +82,7 @@ impl<T: Copy + Default> Ring<T> {
         Some(value)
     }
 
-    /// Takes values away from the end until there are no more than `len`.
+    /// Removes values from the end until there are no more than `len`.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);

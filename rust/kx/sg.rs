@@ -24,7 +24,7 @@ use kernel::{
 #[repr(transparent)]
 pub struct SgEntry(bindings::scatterlist);
 
-/// A scatterlist table over some storage of entries.
+/// A scatterlist table in storage `E`.
 ///
 /// # Invariants
 ///
@@ -33,7 +33,7 @@ pub struct SgEntry(bindings::scatterlist);
 ///   `nents` carries the end mark.
 pub struct Sg<E: ?Sized> {
     nents: u32,
-    /// A pinned list cannot be exchanged for another, so it describes the memory of its owner.
+    /// A pinned table cannot be swapped with another, so it describes the memory of its owner.
     _pin: PhantomPinned,
     entries: E,
 }
@@ -44,17 +44,17 @@ pub type SgList<const N: usize> = Sg<[SgEntry; N]>;
 /// A scatterlist table of any size.
 pub type SgTable = Sg<[SgEntry]>;
 
-// SAFETY: All zeroes are a count of zero and entries that hold no page and
-// are not chained, which satisfies the type invariant.
+// SAFETY: All zeroes are a count of zero, and entries without a page that are not chained, which
+// satisfies the type invariant.
 unsafe impl<const N: usize> Zeroable for SgList<N> {}
 
-// SAFETY: The pointers in the entries are to pages, which belong to no thread.
+// SAFETY: The pointers in the entries are to pages, which have no thread affinity.
 unsafe impl Send for SgEntry {}
 // SAFETY: Shared access only reads.
 unsafe impl Sync for SgEntry {}
 
 impl<const N: usize> SgList<N> {
-    /// Creates an initializer of an empty table.
+    /// Returns an initializer for an empty table.
     pub fn new() -> impl Init<Self> {
         pin_init::init_zeroed()
     }
@@ -66,7 +66,7 @@ impl<const N: usize> SgList<N> {
 }
 
 impl SgTable {
-    /// Returns how many entries fit.
+    /// Returns the number of entries that fit.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
@@ -81,19 +81,19 @@ impl SgTable {
         self.nents == 0
     }
 
-    /// Returns the entries for a C function that takes [`Self::nents`] of them.
+    /// Returns the entries, for a C function that reads [`Self::nents`] of them.
     pub fn as_ptr(&self) -> *const bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_ptr().cast()
     }
 
-    /// Like [`Self::as_ptr`], for functions that write, such as those that map.
+    /// Like [`Self::as_ptr`], for functions that write, such as those for DMA mapping.
     pub fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_mut_ptr().cast()
     }
 
-    /// Returns the bytes in all entries.
+    /// Returns the total number of bytes in all entries.
     pub fn bytes(&self) -> u64 {
         self.used().map(|e| u64::from(e.0.length)).sum()
     }
@@ -112,9 +112,8 @@ impl SgTable {
     ///
     /// # Safety
     ///
-    /// `buf..buf + len` must be memory of the kernel's linear mapping, and stay
-    /// allocated for as long as this table may be mapped for or used by a
-    /// device.
+    /// `buf..buf + len` must be memory of the kernel's linear mapping, and must stay allocated as
+    /// long as a device may use this table, or the table may be mapped for one.
     pub unsafe fn set_buf(&mut self, buf: NonNull<u8>, len: u32) -> Result {
         self.clear();
         let entry = self.entries.first_mut().ok_or(ENOSPC)?;
@@ -146,8 +145,8 @@ impl SgTable {
         // SAFETY: `rq` is valid, and there are at least as many entries as it
         // has segments, as was just checked.
         let nents = unsafe { bindings::__blk_rq_map_sg(rq, self.as_mut_ptr(), &mut last) };
-        // INVARIANT: The function fills not more than the request's segments,
-        // which fit, and has marked the last one.
+        // INVARIANT: The function fills no more than the request's segments, which fit, and has
+        // marked the last one.
         self.nents = u32::try_from(nents).map_err(|_| EIO)?;
         Ok(())
     }
@@ -156,19 +155,19 @@ impl SgTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the block is shorter, or the memory, which is full then.
+    /// `EINVAL` if the block is shorter, or if the memory is shorter, which is then full.
     ///
     /// # Safety
     ///
-    /// The memory that the table describes must be allocated and have no reference to it. Others
-    /// may read and write it meanwhile, such as tasks that map a page.
+    /// The memory that the table describes must be allocated, and nobody may have a reference to
+    /// it. Others may read and write it meanwhile, such as tasks that map a page.
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
         if len > from.len() {
             return Err(EINVAL);
         }
-        // SAFETY: The table has that many entries, the block at least as many bytes. It may be
-        // written to meanwhile, which the callee, in C, allows for. The rest is by this function's
-        // contract.
+        // SAFETY: The table has that many entries, and the block at least as many bytes, which
+        // others may change meanwhile: the callee, in C, allows for that. The rest is by this
+        // function's contract.
         let copied = unsafe {
             ibtrs_bindings::kx_sg_copy(
                 self.as_mut_ptr().cast(),
@@ -185,7 +184,7 @@ impl SgTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the block is shorter, or the memory, all of which is copied then.
+    /// `EINVAL` if the block is shorter, or if the memory is shorter, all of which is then copied.
     ///
     /// # Safety
     ///
@@ -194,7 +193,7 @@ impl SgTable {
         if len > to.len() {
             return Err(EINVAL);
         }
-        // SAFETY: The table has that many entries, the block at least as many bytes, into which
+        // SAFETY: The table has that many entries, and the block at least as many bytes, to which
         // nobody has a reference. The rest is by this function's contract.
         let copied = unsafe {
             ibtrs_bindings::kx_sg_copy(
@@ -213,7 +212,7 @@ impl SgTable {
     }
 }
 
-/// The result of a copy of `len` bytes when `copied` were copied.
+/// Returns the result of a copy of `len` bytes, `copied` of which were copied.
 fn all_of(len: usize, copied: usize) -> Result {
     if copied == len {
         Ok(())
@@ -253,7 +252,7 @@ mod tests {
         Ok(())
     }
 
-    /// What is one piece of a page is copied in another way than what is not.
+    /// A contiguous piece of one page is copied in another way than the rest.
     #[test]
     fn copies_both_ways() -> Result {
         let pages = || PageBlock::new(1, crate::mm::Node::ANY);
@@ -293,7 +292,7 @@ mod tests {
         Ok(())
     }
 
-    /// The memory of a block from `offset` on.
+    /// Returns the memory of a block from `offset` on.
     fn data_at(block: &PageBlock, offset: usize) -> Option<NonNull<u8>> {
         NonNull::new(block.as_ptr().wrapping_add(offset))
     }

@@ -130,7 +130,7 @@ mod tests {
         assert!(matches!(Link::new(top.clone(), &device, fmt!("link")), Err(e) if e == EEXIST));
         let other = Link::new(top.clone(), &device, fmt!("other"))?;
 
-        // Directories below a device go with it, without the knowledge of their owners.
+        // Directories below a device are removed with it, without their owners being told.
         drop(device);
         drop(link);
         drop(inner);

@@ -18,7 +18,7 @@ pub trait Arg {
     /// The type in C.
     type Raw;
 
-    /// Gives C the argument, for the time of the call.
+    /// Returns the argument for C, valid during the call.
     fn raw(&self) -> Self::Raw;
 }
 
@@ -45,11 +45,11 @@ impl Arg for &CStr {
     }
 }
 
-/// Makes safe functions of trace events.
+/// Creates safe functions for trace events.
 ///
-/// Each takes a function that gives the event's arguments, which is called only while the event is
-/// traced; borrowed ones live for `'a`. The event must take these arguments, as
-/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings. It is callable in any context.
+/// Each takes a function that returns the event's arguments, and that is called only while the
+/// event is traced; borrowed arguments live for `'a`. The event must take these arguments, as
+/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings. It may be called in any context.
 ///
 /// # Examples
 ///
@@ -82,8 +82,8 @@ macro_rules! trace_events {
                 };
                 if traced {
                     let ($($arg,)*) = args();
-                    // SAFETY: Strings are borrowed until after the call, which copies them; there
-                    // is nothing to be said about numbers.
+                    // SAFETY: Strings are borrowed until after the call, which copies them; numbers
+                    // need nothing.
                     unsafe {
                         $crate::trace::bindings::[< rust_do_trace_ $event >](
                             $($crate::trace::Arg::raw(&$arg)),*
@@ -97,28 +97,28 @@ macro_rules! trace_events {
     )*};
 }
 
-/// Has all events of a system traced while it exists.
+/// Enables all events of a trace system while it exists.
 ///
 /// # Context
 ///
-/// To create and to drop one *may sleep*.
+/// Creating and dropping one *may sleep*.
 #[cfg(IBTRS_KUNIT)]
 pub struct Traced(&'static CStr);
 
 #[cfg(IBTRS_KUNIT)]
 impl Traced {
-    /// Starts tracing.
+    /// Enables the events.
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if no event is of that system.
+    /// [`EINVAL`] if the system has no events.
     pub fn new(system: &'static CStr) -> Result<Self> {
         Self::switch(system, true)?;
         Ok(Self(system))
     }
 
     fn switch(system: &CStr, on: bool) -> Result {
-        // SAFETY: `system` is valid during the call; a null pointer stands for all of its events.
+        // SAFETY: `system` is valid during the call; a null pointer stands for all events of it.
         kernel::error::to_result(unsafe {
             bindings::trace_set_clr_event(system.as_char_ptr(), core::ptr::null(), on.into())
         })
@@ -128,7 +128,7 @@ impl Traced {
 #[cfg(IBTRS_KUNIT)]
 impl Drop for Traced {
     fn drop(&mut self) {
-        // It has events, or it would not be traced.
+        // The system has events, otherwise `new` would have failed.
         let _ = Self::switch(self.0, false);
     }
 }

@@ -106,7 +106,7 @@ mod tests {
         #[pin]
         later: DelayedWork<Self, 2>,
         runs: Atomic<u32>,
-        /// The work waits for this.
+        /// The work item waits for this.
         #[pin]
         release: Completion,
         #[pin]
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn cancelled_gives_its_reference_back() -> Result {
         let item = item()?;
-        // One runs, so that on an ordered queue the other does not.
+        // One item runs, so on an ordered queue the other does not.
         assert!(item.now.enqueue(item.get()));
         item.started.wait();
         assert!(item.now.enqueue(item.get()));
@@ -210,7 +210,7 @@ mod tests {
         Ok(())
     }
 
-    /// The last reference to it, and to its queue, is its work's.
+    /// The work item holds the last reference to it, and to its queue.
     #[pin_data]
     struct Alone {
         #[pin]
@@ -253,8 +253,8 @@ mod tests {
         Ok(())
     }
 
-    /// Unloading waits for a queue that ends so, as it empties the destroyer's: a system queue
-    /// would still have code of this module to run then.
+    /// Unloading waits for a queue that ends like this, as it empties the destroyer's queue: a
+    /// system queue might still have code of this module to run then.
     #[test]
     fn the_destroyer_waits_for_its_queues() -> Result {
         let queue = Queue::new(Options::ordered(), fmt!("kx-destroyed"))?;
@@ -273,7 +273,8 @@ mod tests {
         queue.spawn(GFP_KERNEL, move || released.wait())?;
         assert!(alone.work.enqueue(alone.clone()));
         let (has_left, has_ended) = (left.clone(), ended.clone());
-        // On an ordered queue this begins when the work has given the queue to the destroyer.
+        // On an ordered queue this begins after the work item has passed the queue to the
+        // destroyer.
         queue.spawn(GFP_KERNEL, move || {
             has_left.complete_all();
             fsleep(Delta::from_millis(500));
@@ -303,7 +304,7 @@ mod tests {
         Ok(())
     }
 
-    /// lockdep complains unless the functions of each queue are of a class of their own.
+    /// lockdep complains unless the functions of each queue have a class of their own.
     #[test]
     fn a_function_ends_another_queue() -> Result {
         let (inner, outer) = (

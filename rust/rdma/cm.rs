@@ -46,15 +46,14 @@ pub use event::{
     REJECTED_AS_STALE, //
 };
 
-/// How the two sides of a connection behave; see `struct rdma_conn_param`.
+/// Parameters of a connection; see `struct rdma_conn_param`.
 #[derive(Clone, Copy)]
 pub struct ConnParam<'a> {
-    /// Bytes for the peer, at most 56 for a request.
+    /// Private data for the peer, at most 56 bytes in a request.
     pub private_data: &'a [u8],
-    /// How often a packet that was not acknowledged is sent again, 0 to 7.
+    /// Number of retransmissions of a packet that is not acknowledged, 0 to 7.
     pub retry_count: u8,
-    /// How often a message is sent again to a peer that had no receive buffer: 0 to 6, or 7 for no
-    /// limit.
+    /// Number of retries while the peer has no receive buffer: 0 to 6, or 7 for no limit.
     pub rnr_retry_count: u8,
 }
 
@@ -70,17 +69,17 @@ impl ConnParam<'_> {
     }
 }
 
-/// The number of a service for the connection manager.
+/// A port space of the connection manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortSpace {
-    /// A port of TCP, for IPv4 and IPv6 addresses.
+    /// TCP ports, for IPv4 and IPv6 addresses.
     Tcp,
-    /// A service id, for GIDs.
+    /// InfiniBand service ids, for GIDs.
     Ib,
 }
 
 impl PortSpace {
-    /// Returns the one that addresses of the family of `addr` belong to.
+    /// Returns the port space for addresses of the family of `addr`.
     pub fn of(addr: &SockAddr) -> Self {
         match addr.host() {
             Some(Host::Gid(_)) => Self::Ib,
@@ -96,12 +95,12 @@ impl PortSpace {
     }
 }
 
-/// The object that the C side of a connection id points to.
+/// The context of a connection id on the C side.
 ///
 /// # Invariants
 ///
-/// As long as the id lives, its context is the address of this box. If
-/// `has_addrs`, the id's addresses do not change any more.
+/// As long as the id lives, its context is the address of this box. Once `has_addrs` is set, the
+/// id's addresses no longer change.
 #[pin_data]
 pub(crate) struct Context {
     #[pin]
@@ -109,11 +108,11 @@ pub(crate) struct Context {
     has_addrs: AtomicFlag,
 }
 
-/// The receiver of the events of an id.
+/// The recipient of an id's events.
 enum HandlerSlot {
-    /// None yet; the connection may have ended meanwhile.
+    /// No handler yet; `ended` says whether the connection has ended meanwhile.
     Waiting { ended: bool },
-    /// This one.
+    /// The handler.
     Set(Arc<dyn CmHandler>),
 }
 
@@ -136,7 +135,7 @@ impl Context {
         }
     }
 
-    /// Hands an event to the handler, or takes note of it if it is an end.
+    /// Passes an event to the handler. Without one, only the end of the connection is recorded.
     fn deliver(&self, event: &CmEvent<'_>) {
         if matches!(event, CmEvent::AddrResolved) {
             // INVARIANT: The connection manager writes the addresses before this
@@ -159,8 +158,8 @@ impl Context {
 
 /// A connection manager id.
 ///
-/// Dropping it ends its current operation, refuses a request that was not accepted, and waits for
-/// its handler: it may sleep, and must not happen in the handler.
+/// Dropping it cancels an operation in progress, rejects a request that was not accepted, and waits
+/// for a running handler: it may sleep, and must not happen in the handler.
 ///
 /// # Invariants
 ///
@@ -168,21 +167,20 @@ impl Context {
 pub struct CmId {
     id: NonNull<bindings::rdma_cm_id>,
     context: Pin<KBox<Context>>,
-    /// It has a queue pair, or is being given one.
+    /// Whether the id has a queue pair, or one is being created.
     has_qp: AtomicFlag,
 }
 
-// SAFETY: An id belongs to no thread, and the handler is `Send`.
+// SAFETY: An id has no thread affinity, and the handler is `Send`.
 unsafe impl Send for CmId {}
-// SAFETY: The connection manager has locks for what it keeps of an id, and changes
-// the state as one step: of two calls that exclude each other, one fails. What is
-// read here without them is read in one piece, or does not change any more. The
-// handler is `Sync`.
+// SAFETY: The connection manager locks an id's state and changes it in one step: of two conflicting
+// calls, one fails. Fields that are read here without its locks are read in one piece, or no longer
+// change. The handler is `Sync`.
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Creates an id in the network namespace `net` for reliable connections with
-    /// addresses of `space`, whose events go to `handler`.
+    /// Creates an id in the network namespace `net` for reliable connections in the port space
+    /// `space`; its events go to `handler`.
     ///
     /// # Context
     ///
@@ -193,8 +191,8 @@ impl CmId {
     /// `ENOMEM`.
     pub fn new(net: &Net, space: PortSpace, handler: Arc<dyn CmHandler>) -> Result<Self> {
         let context = Context::new(HandlerSlot::Set(handler), false)?;
-        // SAFETY: The namespace is live, and the context outlives the id as
-        // `Drop` destroys the id first.
+        // SAFETY: The namespace is live, and the context outlives the id, which `Drop` destroys
+        // first.
         let id = crate::from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
                 net.as_raw(),
@@ -205,7 +203,7 @@ impl CmId {
                 crate::caller(),
             )
         })?;
-        // INVARIANT: Just made with that context.
+        // INVARIANT: Just created with that context.
         Ok(Self {
             id,
             context,
@@ -213,16 +211,16 @@ impl CmId {
         })
     }
 
-    /// Takes over the id of a connection request.
+    /// Takes ownership of the id of a connection request.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; then the id still is the connection manager's.
+    /// `ENOMEM`; the connection manager then still owns the id.
     ///
     /// # Safety
     ///
-    /// `id` must be the new id that the connection manager calls a listener's
-    /// handler with, and the handler must return zero if this succeeds.
+    /// `id` must be the new id with which the connection manager has called a listener's handler,
+    /// and the handler must return zero if this succeeds.
     pub(crate) unsafe fn from_request(id: NonNull<bindings::rdma_cm_id>) -> Result<Self> {
         // INVARIANT: An id that comes with a request has the request's addresses.
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
@@ -240,18 +238,17 @@ impl CmId {
         })
     }
 
-    /// Leaves the id to the connection manager.
+    /// Returns the id to the connection manager, which destroys it.
     ///
     /// # Safety
     ///
-    /// The handler that [`CmId::from_request`] was called in must return an error
+    /// The caller must be the handler that called [`CmId::from_request`], and must return an error
     /// now, so that the connection manager destroys the id.
     unsafe fn release(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is neither used again nor dropped. The id's handler lock
-        // is held until the connection manager has begun to destroy it, and it
-        // delivers nothing to an id that it destroys; so nobody uses the context
-        // after this function, whose contract that rests on.
+        // SAFETY: `this` is neither used again nor dropped. The id's handler lock is held until the
+        // connection manager has begun to destroy the id, to which it then delivers no more events;
+        // so, by this function's contract, nobody uses the context any more.
         drop(unsafe { ptr::read(&this.context) });
     }
 
@@ -260,7 +257,7 @@ impl CmId {
         !self.has_qp.xchg(true, Full)
     }
 
-    /// Gives the claim back: no queue pair could be made.
+    /// Gives the claim back when no queue pair could be created.
     pub(crate) fn unclaim_qp(&self) {
         // ORDERING: Pairs with the exchange of the next claim.
         self.has_qp.store(false, Release);
@@ -271,7 +268,7 @@ impl CmId {
         self.context.has_addrs.load(Acquire)
     }
 
-    /// Returns whether the connection of a request has ended before a handler was set.
+    /// Returns whether the connection ended before a handler was set.
     ///
     /// # Context
     ///
@@ -283,11 +280,11 @@ impl CmId {
         )
     }
 
-    /// Sends the events of an id that came with a request to `handler`.
+    /// Sets the handler of an id that came with a request.
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the connection has ended meanwhile.
+    /// `ECONNRESET` when the connection has ended already.
     pub fn set_handler(&self, handler: Arc<dyn CmHandler>) -> Result {
         let mut slot = self.context.handler.lock();
         if let HandlerSlot::Waiting { ended: true } = *slot {
@@ -301,19 +298,19 @@ impl CmId {
         self.id.as_ptr()
     }
 
-    /// Finds the device that the id was bound to.
+    /// Returns the device that the id is bound to.
     ///
     /// # Errors
     ///
-    /// `ENODEV` when it is bound to none, or the device is going away or has no
-    /// fast registration.
+    /// `ENODEV` when the id is bound to no device, or the device is being removed or does not
+    /// support fast registration.
     pub fn device(&self) -> Result<Arc<Device>> {
         // SAFETY: The id is live by the type invariant. The connection manager
         // may write the pointer meanwhile, but in one piece; it is only compared.
         Device::find(unsafe { ptr::read_volatile(&raw const (*self.as_raw()).device) })
     }
 
-    /// Returns the number of the local port that the id was bound to.
+    /// Returns the number of the device's port that the id is bound to.
     pub fn port_num(&self) -> u32 {
         // SAFETY: The id is live by the type invariant. The connection manager
         // may write the number meanwhile, but in one piece.
@@ -324,30 +321,30 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` once the id is bound.
+    /// `EINVAL` once the id listens.
     pub fn set_reuse_addr(&self) -> Result {
         // SAFETY: The id is live by the type invariant.
         kernel::error::to_result(unsafe { bindings::rdma_set_reuseaddr(self.as_raw(), 1) })
     }
 
-    /// Takes addresses of the family that it is bound to only: an IPv6 wildcard
-    /// leaves IPv4 to others.
+    /// Restricts a listener to the address family that it is bound to: an IPv6 wildcard leaves IPv4
+    /// to others.
     ///
     /// # Errors
     ///
-    /// `EINVAL` once the id is bound.
+    /// `EINVAL` once the id listens, or resolves an address.
     pub fn set_family_only(&self) -> Result {
         // SAFETY: The id is live by the type invariant.
         kernel::error::to_result(unsafe { bindings::rdma_set_afonly(self.as_raw(), 1) })
     }
 
-    /// Sets how long the devices of both sides wait for an acknowledgement before
-    /// they send again: 4.096 us times two to the power of `exponent`, at most
-    /// 31. To be called before the route is resolved.
+    /// Sets how long the device waits for an acknowledgement before it retransmits: 4.096 us times
+    /// two to the power of `exponent`, which must be at most 31. With RoCE, the value also
+    /// determines the timeout of the peer. Must be called before the route is resolved.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a larger exponent.
+    /// None for reliable connections.
     pub fn set_ack_timeout(&self, exponent: u8) -> Result {
         // SAFETY: The id is live by the type invariant.
         kernel::error::to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), exponent) })
@@ -383,20 +380,20 @@ impl CmId {
         })
     }
 
-    /// Asks the peer for a connection; [`CmEvent::Established`],
-    /// [`CmEvent::Rejected`] or [`CmEvent::Failed`] follows.
+    /// Requests a connection; [`CmEvent::Established`], [`CmEvent::Rejected`] or
+    /// [`CmEvent::Failed`] follows.
     ///
     /// # Errors
     ///
     /// Those of `rdma_connect`.
     pub fn connect(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant, the parameters and
-        // their private data for the call.
+        // SAFETY: The id is live by the type invariant; the parameters and their private data are
+        // valid for the call.
         kernel::error::to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
     }
 
-    /// Accepts the request that the id came with.
+    /// Accepts the connection request that the id came with.
     ///
     /// # Context
     ///
@@ -407,8 +404,8 @@ impl CmId {
     /// Those of `rdma_accept`.
     pub fn accept(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant, the parameters and
-        // their private data for the call; accepting wants the handler lock.
+        // SAFETY: The id is live by the type invariant; the parameters and their private data are
+        // valid for the call, which is made with the handler lock, as `rdma_accept` requires.
         kernel::error::to_result(unsafe {
             bindings::rdma_lock_handler(self.as_raw());
             let ret = bindings::rdma_accept(self.as_raw(), &mut raw);
@@ -417,15 +414,14 @@ impl CmId {
         })
     }
 
-    /// Refuses the request that the id came with.
+    /// Rejects the connection request that the id came with.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_reject`; the peer then learns of it when the id is
-    /// dropped.
+    /// Those of `rdma_reject`; the request is then rejected when the id is dropped.
     pub fn reject(&self, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len())?;
-        // SAFETY: The id is live by the type invariant, the data for the call.
+        // SAFETY: The id is live by the type invariant, and the data is valid for the call.
         kernel::error::to_result(unsafe {
             bindings::rdma_reject(
                 self.as_raw(),
@@ -464,16 +460,16 @@ impl CmId {
         }
     }
 
-    /// Returns the local address, once the id has one: it came with a request, or
-    /// its address was resolved.
+    /// Returns the local address, once it is final: at once for the id of a request, otherwise when
+    /// the address was resolved.
     pub fn local_addr(&self) -> Option<SockAddr> {
-        // SAFETY: The id is live by the type invariant, and its addresses do not
-        // change, by the context's.
+        // SAFETY: The id is live by the type invariant, and its addresses no longer change, by the
+        // invariant of `Context`.
         self.has_addrs()
             .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) })
     }
 
-    /// Returns the peer's address, else as [`CmId::local_addr`].
+    /// Returns the peer's address, under the condition of [`CmId::local_addr`].
     pub fn peer_addr(&self) -> Option<SockAddr> {
         // SAFETY: As in `local_addr`.
         self.has_addrs()
@@ -483,9 +479,8 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: The id is live by the type invariant, and nobody uses it after
-        // this. This waits for a handler that runs, and no other one begins, so
-        // that the context may go then.
+        // SAFETY: The id is live by the type invariant, and not used after this. The call waits for
+        // a running handler and lets no other one begin, so the context may be freed next.
         unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
     }
 }
@@ -505,7 +500,7 @@ mod tests {
         CmId::new(Net::init(), PortSpace::Tcp, Arc::new(Nobody, GFP_KERNEL)?)
     }
 
-    /// A second one would be destroyed with the first, and used after that.
+    /// A second queue pair would be destroyed with the first, and used after that.
     #[test]
     fn an_id_has_one_queue_pair() -> Result {
         let id = id()?;
@@ -527,7 +522,7 @@ mod tests {
         Ok(())
     }
 
-    /// Setting a handler after the end fails.
+    /// An end that comes before the handler is recorded, so that setting a handler then fails.
     #[test]
     fn an_end_is_not_missed() -> Result {
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
@@ -545,7 +540,7 @@ mod tests {
         Ok(())
     }
 
-    /// Gives back what it has instead of what it gets.
+    /// Hands back the id that it holds, and holds the one that it gets.
     #[pin_data]
     struct Swap {
         #[pin]
@@ -560,7 +555,7 @@ mod tests {
         }
     }
 
-    /// A listener's handler that gives another id back than it got keeps the one that it got, and
+    /// If a listener's handler gives back another id than the one it got, it keeps that one, and
     /// the connection manager is not told to destroy it.
     #[test]
     fn a_request_is_not_exchanged() -> Result {
@@ -571,7 +566,7 @@ mod tests {
             GFP_KERNEL,
         )?;
         let listener = Context::new(HandlerSlot::Set(swap.clone()), true)?;
-        // As the connection manager makes it: an id that belongs to nobody here yet.
+        // An id as the connection manager creates it: nobody here owns it yet.
         let request = || -> Result<NonNull<bindings::rdma_cm_id>> {
             let id = ManuallyDrop::new(id()?);
             // SAFETY: `id` is neither used again nor dropped, and no event comes to an id that is
@@ -589,15 +584,15 @@ mod tests {
         assert_eq!(ask(first), 0);
         let twin = {
             let held = swap.held.lock();
-            // SAFETY: This copy is used once the original has been leaked.
+            // SAFETY: This copy is used only after the original was leaked.
             held.as_ref()
                 .map(|id| ManuallyDrop::new(unsafe { ptr::read(id) }))
         };
-        // Zero: the connection manager leaves it to its owner.
+        // Zero: the connection manager leaves the id to its owner.
         assert_eq!(ask(second), 0);
         let kept = swap.held.lock().take();
         assert_eq!(kept.map(|id| id.id), Some(second));
-        // The test does not leak it.
+        // The test does not leak the first id.
         drop(twin.map(ManuallyDrop::into_inner));
         Ok(())
     }

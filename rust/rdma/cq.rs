@@ -19,7 +19,7 @@ use kernel::{
     }, //
 };
 
-/// Where completions are handled.
+/// The context in which completions are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PollContext {
     /// In softirq context: handlers must not sleep.
@@ -42,14 +42,14 @@ pub enum PollContext {
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
     context: PollContext,
-    /// A thread is polling the queue, if it is polled directly.
+    /// Whether a thread is polling a directly polled queue.
     polled: AtomicFlag,
     _dev: Arc<Device>,
 }
 
 // SAFETY: A completion queue may be used and freed from any thread.
 unsafe impl Send for Cq {}
-// SAFETY: As above; of those who poll with shared access, one does at a time.
+// SAFETY: As above; `polled` lets one thread at a time poll with shared access.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -105,21 +105,22 @@ impl Cq {
         self.context == PollContext::Direct
     }
 
-    /// Handles completions of a queue that is polled directly, `budget` at most, unless another
-    /// thread does; returns their number.
+    /// Handles up to `budget` completions of a directly polled queue; returns their number, which
+    /// is zero if another thread is polling.
     #[inline]
     pub(crate) fn poll(&self, budget: u16) -> u32 {
         if !self.is_direct() || self.polled.load(Relaxed) {
             return 0;
         }
-        // ORDERING: Each poller sees all that the handlers of the previous one did.
+        // ORDERING: Pairs with the store below: a poller sees everything that the handlers of the
+        // previous one did.
         if self.polled.xchg(true, Full) {
             return 0;
         }
-        // SAFETY: The queue is live, and for direct polling, by the type invariant;
-        // handlers are called as their contracts say.
+        // SAFETY: The queue is live, and for direct polling, by the type invariant; handlers are
+        // called as their contracts say.
         let done = unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget.into()) };
-        // ORDERING: See above.
+        // ORDERING: Pairs with the exchange above.
         self.polled.store(false, Release);
         u32::try_from(done).unwrap_or(0)
     }
@@ -127,9 +128,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the queue is live; its one user, a
-        // queue pair, was destroyed before, or never made. Nobody polls, which
-        // takes a reference to the queue pair. This waits for the work that polls.
+        // SAFETY: By the type invariant the queue is live. Its one user, a queue pair, was
+        // destroyed before or never created, and nobody polls, which takes a reference to the queue
+        // pair. The call waits for the work that polls.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) }
     }
 }

@@ -34,30 +34,29 @@ use kx::{
     sync::Completion, //
 };
 
-/// A user of a device, called when the device goes away.
+/// A user of a device, told when the device is removed.
 pub trait RemovalHandler: Send + Sync {
-    /// The device goes away, and waits for its [`Device`] references to be
-    /// dropped: start to drop them, on a work queue.
+    /// Starts dropping all [`Device`] references of the user, on a work queue: the removal of the
+    /// device waits for them.
     ///
     /// # Context
     ///
-    /// May sleep, but must not wait for the references to be gone, nor call
-    /// into this module.
+    /// May sleep, but must not wait for the references to be dropped, nor call into this module.
     fn device_removed(&self);
 }
 
-/// A device in use.
+/// An RDMA device in use.
 ///
-/// As long as one of these is held, the device stays; its removal waits.
+/// The removal of the device waits until all references to this are dropped.
 ///
 /// # Invariants
 ///
-/// `ib` is a registered device whose removal waits for `gone`, which is completed
-/// when this is dropped.
+/// `ib` is a registered device. Its removal waits for `gone`, which is completed when this is
+/// dropped.
 #[pin_data(PinnedDrop)]
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
-    /// Which device it is, unlike all others that there ever were.
+    /// Number of the device, never reused for another one.
     id: u64,
     #[pin]
     name: Mutex<Name>,
@@ -68,7 +67,7 @@ pub struct Device {
 ///
 /// # Invariants
 ///
-/// There is a zero among the bytes.
+/// The bytes contain a zero.
 #[derive(Clone, Copy)]
 pub struct Name([u8; NAME_LEN]);
 
@@ -79,16 +78,16 @@ impl Name {
     ///
     /// # Safety
     ///
-    /// `ib` must be registered, and not be renamed meanwhile.
+    /// `ib` must be registered, and must not be renamed during the call.
     unsafe fn of(ib: NonNull<bindings::ib_device>) -> Self {
         let mut name = [0; NAME_LEN];
-        // SAFETY: By this function's contract the name is there and constant.
+        // SAFETY: By this function's contract the name is set and does not change.
         let from = unsafe { &(*ib.as_ptr()).name };
         // The last byte stays a zero.
         for (to, from) in name.iter_mut().zip(from).take(NAME_LEN - 1) {
             *to = *from;
         }
-        // INVARIANT: At least the last byte is one.
+        // INVARIANT: At least the last byte is zero.
         Self(name)
     }
 }
@@ -123,8 +122,8 @@ impl Device {
     /// `ib` must be a device that is being added, whose removal waits for `gone`.
     unsafe fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
         static LAST_ID: Atomic<u64> = Atomic::new(0);
-        // SAFETY: By this function's contract the device has its name. Renaming
-        // takes the lock of all devices for writing, and whoever adds one holds it.
+        // SAFETY: By this function's contract the device has its name. The core adds it with the
+        // lock of all devices held, which renaming takes for writing.
         let name = unsafe { Name::of(ib) };
         // INVARIANT: By this function's contract.
         Arc::pin_init(
@@ -138,12 +137,12 @@ impl Device {
         )
     }
 
-    /// Finds the entry of a device that a connection manager id was bound to.
+    /// Returns the [`Device`] of a connection manager id's device.
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device is going away, or cannot do fast registration
-    /// and so was never taken in.
+    /// `ENODEV` when the device is being removed, or was not taken in because it does not support
+    /// fast registration.
     pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
         let devices = DEVICES.lock();
         devices
@@ -153,7 +152,7 @@ impl Device {
             .ok_or(ENODEV)
     }
 
-    /// Asks that `handler` be told when the device goes away.
+    /// Registers `handler` for the removal of the device.
     ///
     /// # Context
     ///
@@ -161,7 +160,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when it is going away already; `ENOMEM`.
+    /// `ENODEV` when the removal has begun; `ENOMEM`.
     pub fn on_removal(&self, handler: Arc<dyn RemovalHandler>) -> Result<RemovalGuard> {
         let notified = new_event()?;
         let user = User {
@@ -176,10 +175,10 @@ impl Device {
         })
     }
 
-    /// Adds a handler for the removal.
+    /// Adds a removal handler.
     ///
-    /// No allocation under the lock may wait: reclaim may wait for a disk whose path needs the list
-    /// to come back. So a longer list is allocated without the lock.
+    /// Allocations under the lock must not wait: reclaim may wait for a disk whose path needs the
+    /// list to reconnect. So a longer list is allocated without the lock.
     fn add_user(&self, mut user: User) -> Result {
         let mut longer = KVVec::new();
         loop {
@@ -192,7 +191,7 @@ impl Device {
             let wanted = users.len() + 1;
             if users.capacity() < wanted && longer.capacity() >= wanted {
                 for user in users.drain_all() {
-                    // There is room.
+                    // The longer list has room.
                     let _ = longer.push_within_capacity(user);
                 }
                 core::mem::swap(users, &mut longer);
@@ -210,7 +209,7 @@ impl Device {
         self.ib.as_ptr()
     }
 
-    /// Returns the number that tells the device from all others.
+    /// Returns the device's number, which no other device ever has.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -230,52 +229,52 @@ impl Device {
         u32::try_from(vectors).unwrap_or(1).max(1)
     }
 
-    /// Returns the longest send or receive queue.
+    /// Returns the maximum depth of a send or receive queue.
     pub fn max_qp_wr(&self) -> u32 {
         self.attrs().max_qp_wr
     }
 
-    /// Returns the most entries of a completion queue.
+    /// Returns the maximum number of entries of a completion queue.
     pub fn max_cqe(&self) -> u32 {
         self.attrs().max_cqe
     }
 
-    /// Returns the most scatter elements of a work request that sends.
+    /// Returns the maximum number of scatter elements of a send work request.
     pub fn max_send_sge(&self) -> u32 {
         self.attrs().max_send_sge
     }
 
-    /// Returns the most pages of a fast registration.
+    /// Returns the maximum number of pages of a fast registration.
     pub fn max_fast_reg_pages(&self) -> u32 {
         self.attrs().max_fast_reg_page_list_len
     }
 
-    /// Returns the bytes of a page of a region: as many as a page of the machine has, unless the
-    /// device knows no pages of that size. `irdma`, for one, has none of 64 KiB, and would take
-    /// them for such of 4096 bytes.
+    /// Returns the page size of a region in bytes: that of the machine, unless the device does not
+    /// support it. `irdma`, for one, does not support 64 KiB, and would take such pages for pages
+    /// of 4096 bytes.
     #[inline]
     pub fn region_page_bytes(&self) -> u32 {
-        // CAST: A page is no larger than that.
+        // CAST: Page sizes fit in 32 bits.
         region_page_bytes(self.attrs().page_size_cap, PAGE_SIZE as u32)
     }
 
-    /// Returns how many bytes can be mapped at once at the most: where memory that the device cannot
-    /// reach is copied, more never fit.
+    /// Returns the maximum size of a mapping in bytes. Larger ones always fail where the kernel
+    /// copies memory that the device cannot address (swiotlb).
     pub fn max_mapping_bytes(&self) -> usize {
-        // SAFETY: The device is live by the type invariant; what it maps memory with does not
-        // change once it is registered.
+        // SAFETY: The device is live by the type invariant; its DMA device does not change once it
+        // is registered.
         let dma_device = unsafe { (*self.ib.as_ptr()).dma_device };
         if dma_device.is_null() {
-            // Software, which reaches all memory.
+            // A software device, which reaches all memory.
             return usize::MAX;
         }
-        // SAFETY: It is what `ib_register_device()` was given to map memory with, which the driver
-        // keeps as long as its RDMA device is registered: by the type invariant that is so.
+        // SAFETY: The driver gave this DMA device to `ib_register_device()`, and keeps it as long
+        // as its RDMA device is registered, which it is by the type invariant.
         unsafe { kernel::bindings::dma_max_mapping_size(dma_device) }
     }
 
-    /// Returns whether writes and sends can carry an immediate. iWARP has none,
-    /// but for what some adapters added to it.
+    /// Returns whether writes and sends can carry an immediate. iWARP has no immediates, apart from
+    /// extensions of some adapters.
     pub fn has_immediates(&self) -> bool {
         // SAFETY: The device is live by the type invariant; its type does not
         // change once it is registered.
@@ -283,9 +282,9 @@ impl Device {
         u32::from(node_type) != bindings::RDMA_NODE_RNIC
     }
 
-    /// Returns whether a region may be given any address with the right offset in its
-    /// page. The driver `ocrdma` takes the difference to the DMA address of the
-    /// first page for the offset.
+    /// Returns whether a region may have any I/O virtual address with the right offset in the page.
+    /// The driver `ocrdma` computes that offset as the difference to the DMA address of the first
+    /// page.
     pub(crate) fn takes_any_address(&self) -> bool {
         // SAFETY: The device is live by the type invariant; its operations do not
         // change once it is registered.
@@ -293,14 +292,14 @@ impl Device {
         driver != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
     }
 
-    /// Returns whether a received message has invalidated the key that its completion
-    /// names. iWARP needs an adapter to look at a part of the key only, and to
-    /// take one that is not valid.
+    /// Returns whether a received message has really invalidated the key that its completion names.
+    /// iWARP requires an adapter to check only a part of the key, and to accept a key that is not
+    /// valid.
     pub fn vouches_for_invalidations(&self) -> bool {
         self.has_immediates()
     }
 
-    /// Returns the device's name. The operator may change that at any time.
+    /// Returns the device's name, which the operator may change at any time.
     ///
     /// # Context
     ///
@@ -310,12 +309,12 @@ impl Device {
     }
 }
 
-/// Returns the size of a region's pages, where those of the machine have `page` bytes, and the
-/// device knows the powers of two that are bits of `sizes`.
+/// Returns the page size of a region, given pages of `page` bytes on the machine, and the page
+/// sizes of the device as a bit mask of powers of two.
 const fn region_page_bytes(sizes: u64, page: u32) -> u32 {
-    /// The smallest that machines and devices have.
+    /// The smallest page size of machines and devices.
     const SMALLEST: u32 = 4096;
-    // Lossless: u32 to u64. A driver that reports no sizes supports that of the machine.
+    // Lossless: u32 to u64. A driver that reports no sizes supports the machine's.
     if sizes & page as u64 == 0 && sizes & SMALLEST as u64 != 0 {
         SMALLEST
     } else {
@@ -332,17 +331,18 @@ impl PinnedDrop for Device {
 
 /// Keeps a [`RemovalHandler`] registered.
 ///
-/// Dropping it waits for the handler's call, if the device is going away and has not called it yet,
-/// or is in the call: no code of the handler's module runs afterwards. A task that a handler waits
-/// for must not drop it.
+/// If the removal of the device has begun, dropping this waits until the handler's call has
+/// returned: no code of the handler's module runs afterwards. A task that a handler waits for must
+/// not drop it.
 ///
 /// # Context
 ///
-/// To drop one *may sleep*.
+/// Dropping *may sleep*.
 pub struct RemovalGuard {
     ib: NonNull<bindings::ib_device>,
     notified: Arc<Completion>,
-    /// So that no other task drops the last reference, and runs code of the handler's module.
+    /// Keeps other tasks from dropping the last reference, which would run code of the handler's
+    /// module.
     _handler: Arc<dyn RemovalHandler>,
 }
 
@@ -361,16 +361,16 @@ impl Drop for RemovalGuard {
         });
         drop(devices);
         if found.is_none() {
-            // `Client::remove` has it.
+            // `Client::remove` has taken the user, and calls the handler.
             self.notified.wait();
         }
     }
 }
 
-/// A handler for the removal.
+/// A registered removal handler.
 struct User {
     handler: Arc<dyn RemovalHandler>,
-    /// He was, and is needed no more.
+    /// Completed once the handler was called and is no longer needed.
     notified: Arc<Completion>,
 }
 
@@ -380,13 +380,13 @@ struct Entry {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: `Client::new` initialises it, and nothing finds a device before.
+    // SAFETY: `Client::new` initialises it before anything can find a device.
     unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
 }
 
-/// The registration with the RDMA core that [`Device`]s come from.
+/// The registration with the RDMA core, the source of all [`Device`]s.
 ///
-/// One module makes one of these and keeps it for its life.
+/// One module creates one and keeps it until it is unloaded.
 #[pin_data(PinnedDrop)]
 pub struct Client {
     #[pin]
@@ -399,8 +399,8 @@ unsafe impl Send for Client {}
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// Registers with the RDMA core: takes in every device that supports fast
-    /// registration, now and later.
+    /// Registers with the RDMA core, and takes in every device that supports fast registration,
+    /// present or future.
     ///
     /// # Context
     ///
@@ -416,10 +416,11 @@ impl Client {
                 if ONCE.xchg(true, Full) {
                     return Err(EBUSY);
                 }
-                // SAFETY: The flag lets this happen once, and nothing uses the
-                // list before, as devices come through the registration only.
+                // SAFETY: The flag lets this happen once, and nothing uses the list earlier, as
+                // devices come only through the registration.
                 unsafe { DEVICES.init() };
-                // Storage that has lost its server finds its device here.
+                // Reclaim may depend on this lock: a disk that lost its server looks up its device
+                // here.
                 in_reclaim(|| drop(DEVICES.lock()));
             },
             client <- Opaque::try_ffi_init(|slot: *mut bindings::ib_client| {
@@ -449,19 +450,19 @@ impl Client {
             let caps = unsafe { (*ib).attrs.device_cap_flags };
             let need = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS;
             if caps & need as u64 == 0 {
-                // The core takes this as "not interested", and does not tell
-                // this client of the removal.
+                // The core takes this as "not interested", and does not report the removal to this
+                // client.
                 return Err(EOPNOTSUPP);
             }
             let ib = NonNull::new(ib).ok_or(EINVAL)?;
-            // SAFETY: By this function's contract; `remove` waits.
+            // SAFETY: By this function's contract; `remove` waits for the completion.
             let dev = unsafe { Device::new(ib, new_event()?) }?;
             let entry = Entry {
                 dev,
                 users: KVVec::new(),
             };
-            // The core asks once for each device, so this must not fail for want of a few bytes;
-            // nor wait, see `Device::add_user`.
+            // The core offers a device only once, so this must not fail for want of a few bytes;
+            // nor may it wait, see `Device::add_user`.
             let _reserve = Reserve::enter();
             DEVICES.lock().push(entry, GFP_KERNEL)?;
             Ok(0)
@@ -470,8 +471,8 @@ impl Client {
 
     /// # Safety
     ///
-    /// Called by the RDMA core with a device that [`Client::add`] took in, and
-    /// that was renamed, before it can be renamed again.
+    /// Called by the RDMA core with a device that [`Client::add`] took in, after it was renamed and
+    /// before it can be renamed again.
     unsafe extern "C" fn rename(ib: *mut bindings::ib_device, _data: *mut kernel::ffi::c_void) {
         let Some(ib) = NonNull::new(ib) else { return };
         // SAFETY: By this function's contract.
@@ -496,7 +497,8 @@ impl Client {
         };
         for User { handler, notified } in users {
             handler.device_removed();
-            // His guard has another reference. It may go after that, and his module too.
+            // Drop this reference first: once notified, the guard may drop the last one, and the
+            // handler's module may be unloaded.
             drop(handler);
             notified.complete_all();
         }
@@ -509,11 +511,11 @@ impl Client {
 #[pinned_drop]
 impl PinnedDrop for Client {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by `new`. This removes every device, and no callback
-        // runs after it.
+        // SAFETY: Registered by `new`. The call removes every device, and no callback runs after
+        // it.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
-        // The list is empty now, but a static is never dropped, and so would
-        // keep its memory when the module goes.
+        // The list is empty now, but statics are never dropped: its memory would leak when the
+        // module is unloaded.
         let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
         drop(list);
     }

@@ -22,7 +22,7 @@ use kx::{
     mm::PageBlock, //
 };
 
-/// Which way data goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The device reads the memory.
@@ -43,7 +43,7 @@ impl Direction {
     }
 }
 
-/// A kernel buffer that is mapped for a device for all its life.
+/// A kernel buffer that stays mapped for a device as long as it lives.
 ///
 /// # Invariants
 ///
@@ -64,14 +64,14 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL` for no byte at all.
+    /// `ENOMEM`; `EINVAL` for a length of zero.
     pub fn new(pd: &Arc<Pd>, len: usize, dir: Direction) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
         }
         let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
-        // SAFETY: The device is live as `pd` holds it, `bytes` are that long,
-        // physically contiguous as all of kmalloc, and stay where they are.
+        // SAFETY: The device is live as `pd` holds it; `bytes` has that length, is physically
+        // contiguous like all memory of kmalloc, and does not move.
         let addr = unsafe {
             bindings::ib_dma_map_single(
                 pd.device().as_raw(),
@@ -93,22 +93,40 @@ impl DmaBuf {
         })
     }
 
+    /// Allocates and maps a copy of `bytes`, for a message to send.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DmaBuf::new`].
+    pub fn with(pd: &Arc<Pd>, bytes: &[u8]) -> Result<Self> {
+        let mut buf = Self::new(pd, bytes.len(), Direction::ToDevice)?;
+        buf.bytes_mut()
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = *from);
+        Ok(buf)
+    }
+
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns whether the buffer is empty, which it never is.
+    /// Returns whether the buffer is empty, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Names `len` bytes at `offset` for a work request, after making what the
-    /// CPU wrote there visible to the device.
+    /// Returns the scatter element for `len` bytes at `offset`, after making the CPU's writes there
+    /// visible to the device.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the range is not inside the buffer.
+    /// `EINVAL` when the range exceeds the buffer.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         let addr = self.range(offset, len)?;
         // SAFETY: The range is mapped by the type invariant.
@@ -125,12 +143,12 @@ impl DmaBuf {
         Ok(Sge::new(self.pd.device(), addr, len, lkey))
     }
 
-    /// Returns `len` bytes at `offset` after making what the device wrote there
-    /// visible to the CPU. The device must not write there any more.
+    /// Returns `len` bytes at `offset`, after making the device's writes there visible to the CPU.
+    /// The device must no longer write there.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the range is not inside the buffer.
+    /// `EINVAL` when the range exceeds the buffer.
     pub(crate) fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
         let addr = self.range(offset, len)?;
         // SAFETY: The range is mapped by the type invariant.
@@ -145,7 +163,7 @@ impl DmaBuf {
         self.bytes.get(offset..offset + len).ok_or(EINVAL)
     }
 
-    /// Returns the bytes for the CPU to write.
+    /// Returns the whole buffer, for the CPU to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -175,9 +193,9 @@ impl Drop for DmaBuf {
 
 /// An I/O whose scatter list is mapped for a device.
 ///
-/// It is to be ended by [`MappedIo::unmap`]. To drop it instead is a mistake, of
-/// which the kernel warns: without the device the mapping cannot be ended, and as
-/// the device may still use the memory, the I/O is never ended either.
+/// [`MappedIo::unmap`] must end it. Dropping it instead is a bug, of which the kernel warns:
+/// without the device the mapping cannot be ended, and as the device may still use the memory, the
+/// I/O is never ended either.
 ///
 /// # Invariants
 ///
@@ -193,7 +211,7 @@ pub struct MappedIo {
     device: u64,
 }
 
-// SAFETY: The list belongs to the I/O, which is owned and may go anywhere.
+// SAFETY: The list belongs to the I/O, which is owned and `Send`.
 unsafe impl Send for MappedIo {}
 // SAFETY: Shared access only reads the list.
 unsafe impl Sync for MappedIo {}
@@ -207,9 +225,9 @@ impl MappedIo {
     ///
     /// # Errors
     ///
-    /// Gives the I/O back with `EINVAL` when it has no list or an empty one,
-    /// with `ENOMEM` when the device has no mapping space left: the same I/O may
-    /// be tried again, if it has no more than [`Device::max_mapping_bytes`].
+    /// Returns the I/O with `EINVAL` when it has no list or an empty one, and with `ENOMEM` when
+    /// the device has no mapping space left: the same I/O may be retried, unless it exceeds
+    /// [`Device::max_mapping_bytes`].
     pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
         let Some(table) = io.sg() else {
             return Err((EINVAL, io));
@@ -218,8 +236,8 @@ impl MappedIo {
         if orig_nents == 0 {
             return Err((EINVAL, io));
         }
-        // SAFETY: The device is live as it is borrowed. The table is of this I/O,
-        // holds that many elements, and is not mapped: nobody else can reach it.
+        // SAFETY: The device is live as it is borrowed. The table belongs to this I/O, has that
+        // many elements, and is not mapped, as nobody else can reach it.
         let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
         if nents <= 0 {
             return Err((ENOMEM, io));
@@ -236,10 +254,10 @@ impl MappedIo {
         })
     }
 
-    /// Ends the mapping, which must be one for `dev`, and gives the I/O back. For
-    /// another device it stays, and the kernel warns of it.
+    /// Ends the mapping and returns the I/O. `dev` must be the device that the I/O is mapped for;
+    /// otherwise the mapping stays, and the kernel warns.
     ///
-    /// The device must not use the memory any more.
+    /// The device must no longer use the memory.
     ///
     /// # Context
     ///
@@ -247,13 +265,13 @@ impl MappedIo {
     pub fn unmap(self, dev: &Device) -> IoHandle {
         let this = ManuallyDrop::new(self);
         if this.device == dev.id() {
-            // SAFETY: Mapped for this device by the type invariant, as no other
-            // one ever has its number, and not used again.
+            // SAFETY: Mapped for this device by the type invariant, as device numbers are never
+            // reused, and not used again.
             unsafe {
                 bindings::ib_dma_unmap_sg(dev.as_raw(), this.sg, this.orig_nents, this.dir.raw())
             };
         } else {
-            // A leaked mapping is the lesser evil.
+            // Leaking the mapping is the lesser evil.
             kernel::warn_on!(true);
         }
         // SAFETY: `this` is neither used again nor dropped.
@@ -281,8 +299,7 @@ impl MappedIo {
         self.sg
     }
 
-    /// Goes through the mapped elements as work requests of queue pairs in `pd`
-    /// name them.
+    /// Iterates over the mapped elements, as scatter elements for queue pairs in `pd`.
     pub fn sges(&self, pd: &Pd) -> Sges<'_> {
         Sges {
             next: self.sg,
@@ -324,14 +341,14 @@ impl Iterator for Sges<'_> {
             )
         };
         self.left -= 1;
-        // SAFETY: It is an element of the list, of which the last is marked; behind
-        // the last mapped one the result is not used.
+        // SAFETY: `self.next` is an element of the list, whose end is marked; after the last mapped
+        // element the result is not used.
         self.next = unsafe { kernel::bindings::sg_next(self.next) };
         Some(Sge::of_device(self.device, addr, len, self.lkey))
     }
 }
 
-/// Physically contiguous pages, mapped for a device for all the mapping's life.
+/// Physically contiguous pages that stay mapped for a device as long as this lives.
 ///
 /// # Invariants
 ///
@@ -394,32 +411,32 @@ impl DmaPages {
         self.block.len()
     }
 
-    /// Returns whether the block is empty, which it never is.
+    /// Returns whether the block is empty, which is never the case.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the memory.
+    /// Returns the pages.
     #[inline]
     pub fn block(&self) -> &Arc<PageBlock> {
         &self.block
     }
 
-    /// Names the first `len` bytes for a work request, after making what the
-    /// CPU wrote there visible to the device.
+    /// Returns the scatter element for the first `len` bytes, after making the CPU's writes there
+    /// visible to the device.
     ///
     /// # Errors
     ///
     /// `EINVAL` when the block is shorter.
     pub fn sge(&self, len: usize) -> Result<Sge> {
         self.sync_for_device(len)?;
-        // CAST: Checked by `check`.
+        // CAST: Checked by `sync_for_device`.
         let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
         Ok(Sge::new(self.pd.device(), self.addr, len, lkey))
     }
 
-    /// Makes what the CPU wrote to the first `len` bytes visible to the device.
+    /// Makes the CPU's writes to the first `len` bytes visible to the device.
     ///
     /// # Errors
     ///
@@ -438,8 +455,7 @@ impl DmaPages {
         Ok(())
     }
 
-    /// Makes what the device wrote to `len` bytes at `offset` visible to the
-    /// CPU.
+    /// Makes the device's writes to `len` bytes at `offset` visible to the CPU.
     ///
     /// # Errors
     ///

@@ -20,11 +20,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Bytes that each message begins with: the immediate, big-endian as on the wire
-/// of other transports.
+/// Length of the immediate in front of each message, which is big-endian as on the wire of other
+/// transports.
 pub const IMM_LEN: u32 = 4;
 
-/// The first bytes of a message without immediate.
+/// In place of the immediate, in messages without one.
 const NONE: u32 = u32::MAX;
 
 /// The immediates of the messages in flight on one send queue.
@@ -34,8 +34,8 @@ pub(crate) struct ImmRing {
 }
 
 impl ImmRing {
-    /// Creates the ring of a send queue of `depth` entries. Each message takes an
-    /// entry of the queue, so no more than that are ever in flight.
+    /// Creates the ring of a send queue of `depth` entries. Each message takes an entry of the
+    /// queue, so no more than that are ever in flight.
     ///
     /// # Context
     ///
@@ -49,8 +49,8 @@ impl ImmRing {
         })
     }
 
-    /// Writes the beginning of the next message, for which the send queue must
-    /// have an entry, and names it.
+    /// Writes the immediate of the next message, for which the send queue must have an entry, and
+    /// returns its scatter element.
     pub(crate) fn push(&mut self, imm: Option<u32>) -> Option<Sge> {
         let len = IMM_LEN as usize;
         let at = self.places.take() * len;
@@ -59,25 +59,25 @@ impl ImmRing {
         self.buf.sge(at, len).ok()
     }
 
-    /// Returns the place of the next message, for [`ImmRing::rewind`].
+    /// Returns the position of the next message, for [`ImmRing::rewind`].
     pub(crate) fn position(&self) -> usize {
         self.places.next
     }
 
-    /// Takes messages back that were not posted.
+    /// Takes back the messages from `position` on, which were not posted.
     pub(crate) fn rewind(&mut self, position: usize) {
         self.places.next = position;
     }
 }
 
-/// Places that are taken in turn.
+/// Places that are used in turn.
 struct Places {
     count: usize,
     next: usize,
 }
 
 impl Places {
-    /// Of `count` places, at least one.
+    /// Creates `count` places, at least one.
     fn new(count: usize) -> Self {
         Self { count, next: 0 }
     }
@@ -108,8 +108,8 @@ pub(crate) fn split(message: &[u8]) -> (Option<u32>, &[u8]) {
 mod tests {
     use super::*;
 
-    /// A place comes again only after all others, so that as many messages as
-    /// there are places can be in flight.
+    /// A place is reused only after all others, so that as many messages as there are places can be
+    /// in flight.
     #[test]
     fn places_come_in_turn() {
         for count in [1, 2, 3, 47] {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(split(&[1, 2, 3, 4, 5]), (Some(0x0102_0304), &[5u8][..]));
         assert_eq!(split(&[0, 0, 0, 0]), (Some(0), &[][..]));
         assert_eq!(split(&[0xff, 0xff, 0xff, 0xff, 9]), (None, &[9u8][..]));
-        // A peer may send what is too short to have one.
+        // A peer may send a message that is too short to have one.
         assert_eq!(split(&[1, 2, 3]), (None, &[1u8, 2, 3][..]));
         assert_eq!(split(&[]), (None, &[][..]));
     }

@@ -65,24 +65,24 @@ pub mod sge;
 pub mod slot;
 pub mod wc;
 
-/// The caller's name for the resource tracker of `rdma res`.
+/// Returns the owner's name for the resource tracker (`rdma res`).
 pub(crate) fn caller() -> *const kernel::ffi::c_char {
     kernel::str::CStrExt::as_char_ptr(c"ibtrs")
 }
 
-/// Turns a pointer that may carry an errno into a result.
+/// Converts a pointer that may be an error pointer; null becomes `ENOMEM`.
 pub(crate) fn from_err_ptr<T>(ptr: *mut T) -> Result<core::ptr::NonNull<T>> {
     let ptr = kernel::error::from_err_ptr(ptr)?;
     core::ptr::NonNull::new(ptr).ok_or(ENOMEM)
 }
 
-/// C structures that are made from zeroes, as C makes them.
+/// C structures that may be initialised with zeroes, as in C.
 ///
 /// # Safety
 ///
 /// All zeroes must be a valid value.
 pub(crate) unsafe trait CZeroed: Sized {
-    /// Makes one.
+    /// Returns a zeroed structure.
     #[inline]
     fn c_zeroed() -> Self {
         // SAFETY: By the trait's contract.
@@ -90,7 +90,7 @@ pub(crate) unsafe trait CZeroed: Sized {
     }
 }
 
-// SAFETY: Numbers, null pointers, and unions and arrays of them.
+// SAFETY: Numbers, raw pointers, and unions and arrays of them.
 unsafe impl CZeroed for ibtrs_bindings::ib_send_wr {}
 // SAFETY: As above.
 unsafe impl CZeroed for ibtrs_bindings::ib_rdma_wr {}

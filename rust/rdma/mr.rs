@@ -44,21 +44,20 @@ impl Access {
 
 /// A memory region that work requests register and invalidate.
 ///
-/// The life of one registration: [`Mr::map_io`] or [`Mr::map_pages`] names the
-/// memory, [`Mr::next_key`] makes the keys of the last registration useless, a
-/// `reg_mr` work request lets the device honour the new ones, an invalidation
-/// (local, or by the peer's send) ends it.
+/// The life of one registration: [`Mr::map_io`] or [`Mr::map_pages`] describes the memory,
+/// [`Mr::next_key`] replaces the keys of the last registration, a `reg_mr` work request makes the
+/// device honour the new ones, and an invalidation (local, or by the peer's send) ends it.
 ///
-/// This is the right to use a region. The region itself belongs to its
-/// protection domain and goes with it, as a device may look at it as long as a
-/// work request that names it waits, whatever became of this.
+/// This value is the right to use a region. The region itself belongs to its protection domain and
+/// is freed with it, since the device may access it as long as a pending work request names it,
+/// even after this value was dropped.
 ///
 /// # Invariants
 ///
 /// `ptr` is a region of `pd`, which nobody else changes.
 pub struct Mr {
     ptr: NonNull<bindings::ib_mr>,
-    /// None if the device takes the addresses of DMA only.
+    /// `None` if the device accepts DMA addresses only.
     bases: Option<Bases>,
     pd: Arc<Pd>,
 }
@@ -78,8 +77,8 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` or `ENOMEM` from the driver, when the device cannot register
-    /// as many pages at once or has no region left.
+    /// `EINVAL` or `ENOMEM` from the driver, when the device cannot register that many pages at
+    /// once or has no region left.
     pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let ptr = pd.new_region(pages)?;
         let any = pd.device().takes_any_address();
@@ -94,8 +93,8 @@ impl Mr {
     /// Describes the mapped scatter list of `io` as one range of I/O virtual
     /// addresses.
     ///
-    /// All its elements but the first begin, and all but the last end, where a page of
-    /// the machine does, also if the region's pages are smaller.
+    /// All elements but the first must begin, and all but the last must end, at a page boundary of
+    /// the machine, even if the region's pages are smaller.
     ///
     /// # Context
     ///
@@ -114,15 +113,15 @@ impl Mr {
         unsafe { self.map(io.as_raw(), io.nents() as i32) }
     }
 
-    /// Describes all of `pages`; else as [`Mr::map_io`].
+    /// Describes all of `pages`; otherwise as [`Mr::map_io`].
     pub fn map_pages(&mut self, pages: &DmaPages) -> Result {
         if pages.device_id() != self.pd.device().id() {
             return Err(EINVAL);
         }
         let mut sg = list_of_one(pages.addr(), u32::try_from(pages.len())?);
-        // SAFETY: `sg` is a list of one element, marked as the last one, whose
-        // DMA address and length are those of memory that is mapped for the
-        // region's device; it has no page, which the callee does not ask for.
+        // SAFETY: `sg` is a list of one element, marked as the last one, whose DMA address and
+        // length are those of memory mapped for the region's device; it has no page, which the
+        // callee does not need.
         unsafe { self.map(&mut sg, 1) }
     }
 
@@ -158,7 +157,7 @@ impl Mr {
         Ok(())
     }
 
-    /// Makes new keys out of the old ones by counting up their low byte.
+    /// Replaces the keys by new ones, with their low byte incremented.
     pub fn next_key(&mut self) {
         // SAFETY: The region is live and exclusively ours.
         unsafe {
@@ -174,10 +173,9 @@ impl Mr {
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 
-    /// Returns the I/O virtual address that the range was given when it was
-    /// described. It is another one each time, below 2^63, and says no more of
-    /// the memory than its offset in a page, unless the device takes the addresses
-    /// of DMA only.
+    /// Returns the I/O virtual address that the range was given when it was described: a different
+    /// one each time, below 2^63, which reveals no more of the memory's address than the offset in
+    /// the page. A device that accepts DMA addresses only uses those.
     #[inline]
     pub fn iova(&self) -> u64 {
         // SAFETY: The region is live by the type invariant.
@@ -191,7 +189,7 @@ impl Mr {
         unsafe { (*self.ptr.as_ptr()).length }
     }
 
-    /// Names the first `len` bytes of the range, to be used once it is
+    /// Returns the scatter element for the first `len` bytes of the range, for use once it is
     /// registered.
     ///
     /// # Errors
@@ -217,24 +215,23 @@ impl Mr {
     }
 }
 
-/// Creates a list of one element that is mapped, and has no page.
+/// Returns a list of one mapped element without a page.
 fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
     let mut sg = kernel::bindings::scatterlist::c_zeroed();
-    // SAFETY: `sg` is one valid element. This gives it the mark of the last one:
-    // without that, who goes on from an element looks at what is behind it.
+    // SAFETY: `sg` is one valid element. The call marks it as the last one: without the mark,
+    // `sg_next()` would read beyond it.
     unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
     sg.dma_address = addr;
     sg.length = length;
-    // SAFETY: `sg` is one valid element, of which this sets the length that
-    // devices see.
+    // SAFETY: `sg` is one valid element, whose DMA length the call sets.
     unsafe { bindings::sg_set_dma_len(&mut sg, length) };
     sg
 }
 
-/// The addresses that the registrations of a region are given.
+/// The I/O virtual addresses for the registrations of a region.
 ///
-/// The addresses of the memory itself would tell the peer, and any listener, where the kernel has
-/// it. The numbers used instead are no secret, but reveal nothing.
+/// The addresses of the memory itself would tell the peer, and any eavesdropper, where the kernel
+/// keeps it. The numbers used instead are no secret, but reveal nothing.
 struct Bases(u64);
 
 impl Bases {
@@ -242,9 +239,8 @@ impl Bases {
         Self(seed)
     }
 
-    /// Returns the address for a range that begins at `addr`: with the same
-    /// offset in the page, and so far below 2^64 that no sum with a length or an
-    /// offset ever gets there.
+    /// Returns the address for a range that begins at `addr`: with the same offset in the page, and
+    /// below 2^63, so that adding a length or an offset never overflows.
     fn next(&mut self, addr: u64) -> u64 {
         const IN_PAGE: u64 = PAGE_SIZE as u64 - 1;
         // SplitMix64: a few instructions for each I/O.

@@ -26,25 +26,23 @@ use kx::pr_warn_ratelimited;
 
 /// A protection domain of a device.
 ///
-/// Queue pairs, regions and mappings hold references, so that the domain goes
-/// after the last of them. It owns the regions that were made in it, and frees
-/// them at its own end: until then, a work request may name any of them.
+/// Queue pairs, regions and mappings hold references, so the domain is freed after the last of
+/// them. It owns the regions that were allocated in it, and frees them with itself: until then, a
+/// work request may name any of them.
 ///
-/// # When memory may be used for something else
+/// # When memory may be reused
 ///
-/// Once every queue pair of a domain has been closed (see
-/// [`QueuePair::close`]), no peer reaches memory by the domain's keys any more,
-/// though its regions still live and may never have been invalidated: a closed
-/// queue pair is in the error state, in which the device executes nothing that
-/// arrives, and no other queue pair may use the keys. The memory may be given
-/// back before the regions are dropped.
+/// Once every queue pair of a domain has been closed (see [`QueuePair::close`]), no peer reaches
+/// memory with the domain's keys any more, though its regions still exist and may never have been
+/// invalidated: a closed queue pair is in the error state, in which the device executes nothing
+/// that arrives, and no other queue pair may use the keys. The memory may be freed before the
+/// regions.
 ///
 /// This holds only for a domain that gets no further queue pair.
 ///
 /// # Invariants
 ///
-/// `ptr` is a live protection domain of `dev`, `regions` are all live regions in
-/// it.
+/// `ptr` is a live protection domain of `dev`, and `regions` has all live regions in it.
 ///
 /// [`QueuePair::close`]: crate::qp::QueuePair::close
 #[pin_data(PinnedDrop)]
@@ -76,7 +74,7 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, or what the driver returns when the device has no domain left.
+    /// `ENOMEM`, or the driver's error when the device has no domain left.
     pub fn new(dev: &Arc<Device>) -> Result<Arc<Self>> {
         // SAFETY: The device is live as `dev` holds it.
         let ptr = crate::from_err_ptr(unsafe {
@@ -110,7 +108,7 @@ impl Pd {
                 pages,
             )
         })?;
-        // INVARIANT: It is in the list, which has room.
+        // INVARIANT: The new region is in the list, which has room.
         let _ = regions.0.push_within_capacity(region);
         Ok(region)
     }
@@ -121,7 +119,7 @@ impl Pd {
         &self.dev
     }
 
-    /// Returns the key under which local memory needs no registration.
+    /// Returns the local key for memory without registration.
     #[inline]
     pub fn local_dma_lkey(&self) -> u32 {
         // SAFETY: The domain is live by the type invariant, and its key does not
@@ -139,20 +137,20 @@ impl PinnedDrop for Pd {
     fn drop(self: Pin<&mut Self>) {
         let mut kept = false;
         for region in &self.regions.lock().0 {
-            // SAFETY: The region is live by the type invariant. Those who may use
-            // it, queue pairs among them, hold references to `self`, so all of
-            // them are gone.
+            // SAFETY: The region is live by the type invariant. Its users, queue pairs among them,
+            // hold references to `self`, so none is left.
             let error =
                 unsafe { bindings::ib_dereg_mr_user(region.as_ptr(), core::ptr::null_mut()) };
             self.gave_back("memory region", error);
             kept |= error != 0;
         }
         if kept {
-            // The region refers to its domain, and not every driver refuses to free that.
+            // The region refers to its domain, and not every driver refuses to free a domain in
+            // use.
             return;
         }
-        // SAFETY: The domain is live by the type invariant, and nobody uses it any
-        // more: queue pairs hold references to `self`, and all regions are gone.
+        // SAFETY: The domain is live by the type invariant, and has no users any more: queue pairs
+        // hold references to `self`, and all regions were freed.
         let error =
             unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
         self.gave_back("protection domain", error);
@@ -160,8 +158,8 @@ impl PinnedDrop for Pd {
 }
 
 impl Pd {
-    /// Logs the object that the driver kept, if it did. No peer reaches the object, as the domain
-    /// has no queue pair any more; the device has one less for others.
+    /// Logs a failure to free an object, which the driver then keeps. No peer reaches it, as the
+    /// domain has no queue pair any more, but the device has one object less for others.
     fn gave_back(&self, what: &str, error: c_int) {
         if error != 0 {
             pr_warn_ratelimited!(

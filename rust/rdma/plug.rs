@@ -20,10 +20,10 @@ use kernel::{
     sync::SetOnce, //
 };
 
-/// The core's function.
+/// The core's work function of completion queues.
 static POLL: SetOnce<work_func_t> = SetOnce::new();
 
-/// Where the work of a completion queue is.
+/// Returns the work item of a completion queue.
 ///
 /// # Safety
 ///
@@ -31,32 +31,32 @@ static POLL: SetOnce<work_func_t> = SetOnce::new();
 unsafe fn work_of(cq: *mut bindings::ib_cq) -> *mut work_struct {
     // SAFETY: The queue is live by this function's contract, and the work the active member.
     let work = unsafe { &raw mut (*cq).__bindgen_anon_1.work };
-    // CAST: What wraps the work in a union is transparent.
+    // CAST: The wrapper of the union's field is transparent.
     work.cast()
 }
 
-/// Has the handlers of a queue called under a plug, and the handler of its queue pair told of
-/// batches, until [`remove`] is called.
+/// Runs the completion handlers of a queue under a plug, and tells the handler of its queue pair
+/// about batches, until [`remove`] is called.
 ///
 /// # Safety
 ///
-/// `cq` must be a live completion queue whose completions a work queue handles, and
-/// which can have none yet. It must be the one of `qp`, which keeps its place as long as the queue
-/// lives, and stays valid until [`remove`] has returned.
+/// `cq` must be a live completion queue whose completions a work queue handles, and which cannot
+/// have any yet. `qp` must be its queue pair, must not move as long as the completion queue lives,
+/// and must stay valid until [`remove`] has returned.
 pub(crate) unsafe fn install<H: Handler>(cq: *mut bindings::ib_cq, qp: *const QueuePair<H>) {
-    // SAFETY: The queue is live by this function's contract. Nobody but `poll` looks at its
-    // context: the core's own function for the events of such queues does not.
+    // SAFETY: The queue is live by this function's contract. Only `poll` reads its context: the
+    // core's own event function of such queues does not.
     unsafe { (*cq).cq_context = qp.cast_mut().cast() };
     // SAFETY: By this function's contract. The work is initialised, and nobody queues it yet.
     let func = unsafe { &mut (*work_of(cq)).func };
-    // Once is enough, as it is always the same one. While another thread is putting it
-    // there, this queue does without.
+    // Stored once, as it is the same function for all queues. If another thread is storing it right
+    // now, this queue goes without plugs.
     if POLL.populate(*func) || POLL.as_ref().is_some() {
         *func = Some(poll::<H>);
     }
 }
 
-/// Tells the handler of no batch any more: when this returns, none is open.
+/// Stops telling the handler about batches: when this returns, no batch is open.
 ///
 /// # Context
 ///
@@ -67,45 +67,45 @@ pub(crate) unsafe fn install<H: Handler>(cq: *mut bindings::ib_cq, qp: *const Qu
 /// `cq` must be the completion queue of `qp` that [`install`] was called for.
 pub(crate) unsafe fn remove<H: Handler>(cq: *mut bindings::ib_cq, qp: &QueuePair<H>) {
     qp.tells_batches(false);
-    // The work that runs now may not have seen that. One that is queued later does: who queues it
-    // takes the lock of the work queue after this has given it back.
+    // Work that is running may have missed the flag, so wait for it. Work that is queued later sees
+    // it: queueing takes the lock of the worker pool after `flush_work()` has released it.
     // SAFETY: By this function's contract; the work is initialised.
     unsafe { kernel::bindings::flush_work(work_of(cq)) };
 }
 
 /// # Safety
 ///
-/// `work` must be that of a completion queue that [`install`] was called for with a queue pair with
-/// that handler.
+/// `work` must be the work of a completion queue for which [`install`] was called with a queue pair
+/// of this handler type.
 unsafe extern "C" fn poll<H: Handler>(work: *mut work_struct) {
-    // It was there before any queue was made to come here.
+    // `install` stored it before it directed any work here.
     let Some(poll) = POLL.copy().flatten() else {
         return;
     };
     let union = work.cast::<bindings::ib_cq__bindgen_ty_1>();
-    // SAFETY: By this function's contract the work is that field of a completion queue. That lives
-    // while its work runs, which `ib_free_cq` waits for, and so does the memory of the queue pair,
-    // which is freed later.
+    // SAFETY: By this function's contract the work is that field of a completion queue. The
+    // completion queue lives while its work runs, as `ib_free_cq` waits for that, and the memory of
+    // the queue pair is freed later.
     let qp = unsafe {
         let cq = kernel::container_of!(union, bindings::ib_cq, __bindgen_anon_1);
         (*cq).cq_context.cast::<QueuePair<H>>()
     };
-    // SAFETY: Only a flag is looked at, which is not changed when the queue pair is dropped. If it
-    // is set, `remove` has not returned, and will not before this work is done: so the queue pair
+    // SAFETY: Only reads a flag, which dropping the queue pair does not change. If the flag is set,
+    // `remove` has not returned, and will not return before this work is done: so the queue pair
     // stays valid that long, by the contract of `install`.
     let qp = unsafe { QueuePair::batches_of(qp) };
     if let Some(qp) = qp {
         qp.handler().batch_begins();
     }
-    // SAFETY: The core's function for the work of its completion queues, which is
-    // what `work` is by this function's contract.
+    // SAFETY: This is the core's function for the work of completion queues, and `work` is that of
+    // one, by this function's contract.
     let polls = || unsafe { poll(work) };
     let ends = || {
         if let Some(qp) = qp {
             qp.handler().batch_ends(qp);
         }
     };
-    // Nobody waits for a batch whose thread sleeps.
+    // `ends` also runs when the thread sleeps, so that nothing waits for the batch meanwhile.
     kx::blk::plugged(polls, ends);
     ends();
 }

@@ -63,55 +63,54 @@ use kx::sync::{
 ///
 /// # Context
 ///
-/// All functions run where [`QpConfig::context`] says, one at a time for each
-/// queue pair, but for [`Handler::failed`], which may run anywhere. While a queue
-/// pair that is polled directly is being closed, they may run several at a time.
+/// All functions run in the context of [`QpConfig::context`], one at a time for each queue pair,
+/// except [`Handler::failed`], which may run in any. While a directly polled queue pair is being
+/// closed, several may run at a time.
 pub trait Handler: Send + Sync + Sized + 'static {
-    /// The driver's part of each slot.
+    /// The driver's data in each slot.
     type Slot: Send + Sync;
 
-    /// A message arrived.
+    /// A message has arrived.
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost;
 
-    /// The message that was signalled to the slot was sent.
+    /// The message whose completion was signalled to `slot` was sent.
     fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
-    /// The invalidation that was signalled to the slot was done.
+    /// The invalidation whose completion was signalled to `slot` was done.
     fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
     /// A control message was sent.
     fn control_sent(&self, _qp: QpRef<'_, Self>) {}
 
-    /// The send queue has more room than before.
+    /// The send queue has more space than before.
     fn sq_space_freed(&self, _qp: QpRef<'_, Self>) {}
 
-    /// A completion is about to be handled, by one of the functions here: it is the one at
-    /// `position` of those that were taken off the completion queue together, from 0 on;
-    /// always 0 if that is polled directly.
+    /// One of the functions here is about to handle a completion. `position`, from 0, is its index
+    /// among the completions that were polled together; always 0 with direct polling.
     fn completes(&self, _qp: &QueuePair<Self>, _position: u32) {}
 
-    /// A batch of completions is about to be handled: until [`Handler::batch_ends`], what is to be
-    /// sent can wait, for what else is to be sent. Only with [`PollContext::WorkQueue`].
+    /// A batch of completions begins: until [`Handler::batch_ends`], messages may wait, to be sent
+    /// together with others. Only with [`PollContext::WorkQueue`].
     fn batch_begins(&self) {}
 
-    /// The completions of a batch were handled, and the disks' drivers have got what the handlers
-    /// have asked of them; or the thread that handles them goes to sleep meanwhile, so that it may
-    /// be called a second time. It must not sleep.
+    /// The completions of a batch were handled, and the disks' drivers have got the I/O that the
+    /// handlers submitted. Also called when the handling thread goes to sleep within a batch, which
+    /// then ends a second time. Must not sleep.
     ///
     /// When [`QueuePair::close`] returns, the last batch has ended.
     fn batch_ends(&self, _qp: &QueuePair<Self>) {}
 
-    /// A work request failed, or was flushed because an earlier one did, or
-    /// because the queue pair is being closed (see [`Wc::is_flush`]).
+    /// A work request failed, or was flushed because an earlier one failed or the queue pair is
+    /// being closed (see [`Wc::is_flush`]).
     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc);
 
-    /// As [`Handler::failed`], of a receive: a message did not fit it, for one.
+    /// As [`Handler::failed`], for a receive: a message did not fit its buffer, for one.
     fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
         self.failed(qp, wc);
     }
 }
 
-/// A queue pair as its completions see it.
+/// A queue pair, as its handler's functions get it.
 pub struct QpRef<'a, H: Handler> {
     qp: &'a QueuePair<H>,
 }
@@ -123,12 +122,11 @@ impl<'a, H: Handler> QpRef<'a, H> {
 
     /// Takes a reference that may outlive the completion.
     pub fn get(&self) -> PercpuArc<QueuePair<H>> {
-        // SAFETY: Every `QueuePair` is made inside a `PercpuOwner`. This exists
-        // while one of its completions is handled, and then the count is not zero:
-        // either the owner's reference is there, which `Qp` gives up only after
-        // `QueuePair::close`, when all completions have been handled and none can
-        // come any more; or, with direct polling, the poller has a reference.
-        // The reference that is made up is not dropped.
+        // SAFETY: Every `QueuePair` is created inside a `PercpuOwner`. A `QpRef` exists only while
+        // a completion is handled, when the count is not zero: either the owner still has its
+        // reference, which `Qp` gives up only after `QueuePair::close`, when all completions have
+        // been handled and no other can come; or, with direct polling, the poller has a reference.
+        // The reference that is made up here is not dropped.
         let this = ManuallyDrop::new(unsafe { PercpuArc::from_raw(ptr::from_ref(self.qp)) });
         PercpuArc::clone(&this)
     }
@@ -143,13 +141,13 @@ impl<H: Handler> core::ops::Deref for QpRef<'_, H> {
     }
 }
 
-/// How a queue pair is made.
+/// The parameters of a queue pair.
 pub struct QpConfig {
-    /// Entries of the send queue.
+    /// Number of entries of the send queue.
     pub send_depth: u32,
-    /// Scatter elements of one request to send, at most.
+    /// Maximum number of scatter elements of a send work request.
     pub send_sges: u32,
-    /// Entries of the receive queue.
+    /// Number of entries of the receive queue.
     pub recv_depth: u32,
     /// Where completions are handled.
     pub context: PollContext,
@@ -157,20 +155,19 @@ pub struct QpConfig {
     pub vector: u32,
 }
 
-/// Of no type of the caller's, and never inlined: a lock's class and its name must
-/// be the same in every module, and the name of a generic function's lock is
-/// another one in each.
+/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
+/// every module with a copy of this function would have its own copy of the name.
 #[inline(never)]
 fn new_send_queue(queue: SendQueue) -> impl PinInit<SpinLockIrq<SendQueue>> {
     new_spinlock_irq!(queue, "QueuePair::send_queue")
 }
 
 impl QpConfig {
-    /// A send queue that has to be shorter than this is of no use.
+    /// A send queue must have this many entries to be useful, or all that were asked for.
     const MIN_SEND_DEPTH: u32 = 16;
 
-    /// Creates the queue pair of a connection id in the protection domain `pd` of
-    /// the device that the id is bound to.
+    /// Creates the queue pair of a connection id in the protection domain `pd`, which must be one
+    /// of the device that the id is bound to.
     ///
     /// # Context
     ///
@@ -178,15 +175,15 @@ impl QpConfig {
     ///
     /// # Errors
     ///
-    /// - `E2BIG`: the device cannot have queues of that depth. A send queue may
-    ///   become shorter than asked for, down to a point.
+    /// - `E2BIG`: the device does not support queues of that depth. The send queue may become
+    ///   shorter than asked for, down to 16 entries.
     /// - `EINVAL`: the id is bound to another device, or to none.
-    /// - `EBUSY`: the id has been given a queue pair before.
-    /// - `ENOMEM`; what the driver returns.
+    /// - `EBUSY`: the id already had a queue pair.
+    /// - `ENOMEM`, and other errors of the driver.
     pub fn create<H: Handler>(self, id: Arc<CmId>, pd: &Arc<Pd>, handler: H) -> Result<Qp<H>> {
         let dev = pd.device();
-        // One entry of each queue is for the drain, and the completion queue must
-        // have room for whatever both can hold.
+        // One entry of each queue is for the drain's marker, and the completion queue must have
+        // room for the completions of both.
         let max_wr = dev.max_qp_wr().saturating_sub(1);
         let recv_depth = self.recv_depth.max(1);
         let for_sends = dev.max_cqe().saturating_sub(recv_depth.saturating_add(2));
@@ -232,24 +229,22 @@ impl QpConfig {
         if !qp.id.claim_qp() {
             return Err(EBUSY);
         }
-        // SAFETY: The id, the protection domain and the completion queue are live
-        // and outlive the queue pair, as `qp` holds them; the id has none yet, as
-        // it was just claimed. The queue pair's context stays until `PinnedDrop`
-        // has destroyed it.
+        // SAFETY: The id, the protection domain and the completion queue are live and outlive the
+        // queue pair, as `qp` holds them; the id has none yet, as it was just claimed. The queue
+        // pair's context stays valid until `PinnedDrop` has destroyed the queue pair.
         let ret = unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) };
         if ret != 0 {
             qp.id.unclaim_qp();
             kernel::error::to_result(ret)?;
         }
-        // SAFETY: The id is live and has a queue pair now, the one just made;
-        // nobody else knows of this object yet, and no completion can come before
-        // something was posted.
+        // SAFETY: The id is live and has the queue pair that was just created; nobody else has
+        // access to this object yet, and no completion can come before something is posted.
         unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
         if has_work {
             qp.tells_batches(true);
-            // SAFETY: The completion queue is for a work queue, and its queue pair this one, which
-            // does not move: nothing was posted, so that it has no completions. The owner closes
-            // the queue pair before it goes, which calls `plug::remove`.
+            // SAFETY: The completion queue is for a work queue, and belongs to this queue pair,
+            // which does not move; nothing was posted yet, so it has no completions. The owner
+            // closes the queue pair before it is freed, which calls `plug::remove`.
             unsafe { plug::install(cq, ptr::from_ref(qp)) };
         }
         Ok(Qp { owner })
@@ -261,9 +256,9 @@ impl QpConfig {
 /// # Invariants
 ///
 /// - Lives inside a `PercpuOwner`.
-/// - `qp` is null, or the one queue pair that `id` ever gets, whose context points
-///   here; it is written before the object is shared.
-/// - Once `drained`, nothing is posted any more and no completion is waited for.
+/// - `qp` is null, or the one queue pair that `id` ever gets, whose context is the address of this
+///   object; it is written before the object is shared.
+/// - Once `drained` is set, nothing is posted any more and no completion is outstanding.
 #[pin_data(PinnedDrop)]
 pub struct QueuePair<H: Handler> {
     qp: UnsafeCell<*mut bindings::ib_qp>,
@@ -272,15 +267,15 @@ pub struct QueuePair<H: Handler> {
     send_queue: SpinLockIrq<SendQueue>,
     credit: Opaque<bindings::ib_cqe>,
     control: Opaque<bindings::ib_cqe>,
-    // Dropped in this order, after `PinnedDrop` destroyed the queue pair: the
-    // protection domain, which frees the regions, is the last.
+    // Dropped in this order, after `PinnedDrop` has destroyed the queue pair: the protection
+    // domain, which frees the regions, comes last.
     cq: Option<Cq>,
     #[pin]
     recvs: Rings,
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
     drained: AtomicFlag,
-    /// The handler hears of batches.
+    /// Whether the handler is told about batches.
     tells_batches: AtomicFlag,
     id: Arc<CmId>,
     pd: Arc<Pd>,
@@ -291,27 +286,27 @@ pub struct QueuePair<H: Handler> {
 // SAFETY: Queue pairs may be used from any thread, and so may all fields; `qp` is a
 // pointer to one.
 unsafe impl<H: Handler> Send for QueuePair<H> {}
-// SAFETY: As above; `qp` is not written once shared, by the type invariant, and the
-// completion entries never.
+// SAFETY: As above; `qp` is not written once shared, by the type invariant, and the completion
+// entries never are.
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
-    /// Completions that one call of [`QueuePair::poll`] handles.
+    /// Maximum number of completions that one call of [`QueuePair::poll`] handles.
     const POLL_BUDGET: u16 = 32;
 
-    /// Recovers the queue pair of a completion, and tells its handler.
+    /// Recovers the queue pair of a completion, and calls [`Handler::completes`].
     ///
     /// # Safety
     ///
-    /// `wc` must be a completion of a live queue pair of this crate with that
-    /// handler, found on `cq`.
+    /// `wc` must be a completion of a live queue pair of this crate with that handler type, found
+    /// on `cq`.
     #[inline]
     pub(crate) unsafe fn from_completion<'a>(
         cq: *mut bindings::ib_cq,
         wc: *mut bindings::ib_wc,
     ) -> &'a Self {
-        // SAFETY: By this function's contract; the context was set to the object,
-        // which lives as long as the queue pair.
+        // SAFETY: By this function's contract; the queue pair's context is the object, which lives
+        // as long as the queue pair.
         let this = unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() };
         // SAFETY: By this function's contract.
         this.handler
@@ -320,18 +315,20 @@ impl<H: Handler> QueuePair<H> {
     }
 
     pub(crate) fn tells_batches(&self, tells: bool) {
-        // ORDERING: Whoever turns it off waits for those that have missed that, see `plug::remove`.
+        // ORDERING: The caller that clears it waits for work that may have missed that, see
+        // `plug::remove`.
         self.tells_batches.store(tells, Relaxed);
     }
 
-    /// Returns the queue pair if its handler is to hear of batches.
+    /// Returns the queue pair if its handler is to be told about batches.
     ///
     /// # Safety
     ///
-    /// The memory of a queue pair must be at `this`, which may be being dropped if the handler is
-    /// not to hear of batches any more. If it is, it must live during `'a`.
+    /// `this` must point to the memory of a queue pair. The queue pair may be in the middle of its
+    /// drop if its handler is no longer to be told about batches; otherwise it must live during
+    /// `'a`.
     pub(crate) unsafe fn batches_of<'a>(this: *const Self) -> Option<&'a Self> {
-        // SAFETY: By this function's contract; the flag needs no dropping.
+        // SAFETY: By this function's contract; the drop of the queue pair leaves the flag as it is.
         let tells = unsafe { &(*this).tells_batches };
         // ORDERING: See `tells_batches`.
         // SAFETY: By this function's contract.
@@ -340,7 +337,7 @@ impl<H: Handler> QueuePair<H> {
 
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_qp {
-        // SAFETY: Not written any more, by the type invariant.
+        // SAFETY: `qp` is no longer written, by the type invariant.
         unsafe { *self.qp.get() }
     }
 
@@ -349,8 +346,8 @@ impl<H: Handler> QueuePair<H> {
         &self.send_queue
     }
 
-    /// Returns the number of entries of the send queue, which are fewer than were asked for where
-    /// the device has no more.
+    /// Returns the number of entries of the send queue: fewer than asked for if the device does not
+    /// support as many.
     pub fn send_depth(&self) -> u32 {
         self.send_depth
     }
@@ -370,11 +367,11 @@ impl<H: Handler> QueuePair<H> {
         self.control.get()
     }
 
-    /// Sets the table of the slots that requests may signal.
+    /// Sets the table of slots for signalled work requests.
     ///
     /// # Errors
     ///
-    /// `EBUSY` when there is one already.
+    /// `EBUSY` when there already is one.
     pub fn set_slots(&self, slots: Arc<Slots<H>>) -> Result {
         if self.slots.populate(slots) {
             Ok(())
@@ -389,7 +386,7 @@ impl<H: Handler> QueuePair<H> {
         self.slots.as_ref().map(|slots| &**slots)
     }
 
-    /// Returns the slot of that index, if a table was set and has it.
+    /// Returns the slot `index`, if a table was set and has it.
     #[inline]
     pub fn slot(&self, index: u32) -> Option<SlotRef<'_, H>> {
         self.slots()?.get(index)
@@ -413,7 +410,7 @@ impl<H: Handler> QueuePair<H> {
         &self.id
     }
 
-    /// Refuses to send from now on, and begins to disconnect.
+    /// Refuses to send from now on, and starts to disconnect.
     ///
     /// # Context
     ///
@@ -421,8 +418,8 @@ impl<H: Handler> QueuePair<H> {
     pub fn disconnect(&self) {
         self.send_queue.lock().close();
         if self.is_direct() {
-            // Pollers do not post their buffers behind the drain's marker, as they would never be
-            // taken from there.
+            // Keep pollers from reposting their buffers behind the drain's marker, where nothing
+            // waits for their completions.
             self.recvs.close();
         }
         // An error means that there is no connection to end.
@@ -435,9 +432,8 @@ impl<H: Handler> QueuePair<H> {
         self.cq.as_ref().is_some_and(Cq::is_direct)
     }
 
-    /// Handles completions of a queue pair with [`PollContext::Direct`], a few at most; returns
-    /// their number, which is zero if another thread does so at this moment, or with another
-    /// context.
+    /// Handles a few completions of a queue pair with [`PollContext::Direct`]; returns their
+    /// number, which is zero if another thread is polling, and always with another context.
     ///
     /// # Context
     ///
@@ -447,16 +443,15 @@ impl<H: Handler> QueuePair<H> {
         self.cq.as_ref().map_or(0, |cq| cq.poll(Self::POLL_BUDGET))
     }
 
-    /// Disconnects, refuses to send and to add receives from now on, and waits
-    /// until every posted request has completed and its handler has run. May be
-    /// called again.
+    /// Disconnects, refuses to send and to add receives from now on, and waits until every posted
+    /// request has completed and its handler has returned. May be called again.
     ///
-    /// Afterwards the device executes nothing for the peer any more: see
-    /// [`Pd`](crate::pd::Pd) for what that means for memory.
+    /// Afterwards the device executes nothing for the peer any more; [`Pd`](crate::pd::Pd) says
+    /// what that means for memory.
     ///
     /// With [`PollContext::Direct`], every [`poll`] that began before the call of
-    /// [`QueuePair::disconnect`] must have returned. This function polls itself, but ten times a
-    /// second only: for a quick end, another thread polls until it returns.
+    /// [`QueuePair::disconnect`] must have returned. This function itself polls only ten times a
+    /// second: for a quick close, another thread should poll until it returns.
     ///
     /// [`poll`]: QueuePair::poll
     ///
@@ -464,7 +459,8 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// May sleep; not from a handler.
     pub fn close(&self) {
-        // ORDERING: Pairs with the store below: all that handlers have done is seen.
+        // ORDERING: Pairs with the store below, so that the caller sees everything that handlers
+        // have done.
         if self.drained.load(Acquire) {
             return;
         }
@@ -472,35 +468,35 @@ impl<H: Handler> QueuePair<H> {
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
-            // SAFETY: The queue pair is live by the type invariant. There is an
-            // entry of each queue for the markers, and nothing is posted behind
-            // them but what a handler that runs at this moment posts again.
+            // SAFETY: The queue pair is live by the type invariant. Each queue has an entry for the
+            // marker, and only a handler that runs right now posts anything behind it: its own
+            // buffer again.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
-                // A handler that was running meanwhile may have posted its buffer
-                // again behind the drain's marker. That handler has returned, as
-                // the marker was handled after it, and those since have seen
-                // `recvs` closed.
+                // A handler that was running may have reposted its buffer behind the drain's
+                // marker. It has returned, as the marker was handled after it, and later handlers
+                // see `recvs` closed.
                 // SAFETY: As above.
                 unsafe { bindings::ib_drain_rq(qp) };
             }
         }
         if let Some(cq) = self.cq.as_ref().filter(|cq| cq.has_work()) {
-            // SAFETY: It is the completion queue of this queue pair, made for a work queue.
+            // SAFETY: The completion queue is that of this queue pair, and for a work queue, so
+            // `create` has called `plug::install` for it.
             unsafe { plug::remove(cq.as_raw(), self) };
         }
         // ORDERING: See above.
         self.drained.store(true, Release);
     }
 
-    /// Asynchronous events of the queue pair.
+    /// Handles an asynchronous event of the queue pair.
     ///
     /// # Safety
     ///
     /// Called by the core with the context that `create` gave it.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut kernel::ffi::c_void) {
-        // SAFETY: By this function's contract. The object lives until the queue
-        // pair is destroyed, after which there are no events.
+        // SAFETY: By this function's contract. The object lives until the queue pair is destroyed,
+        // and no event comes after that.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
         if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
             // SAFETY: The id is live as `qp` holds it.
@@ -513,11 +509,10 @@ impl<H: Handler> QueuePair<H> {
 impl<H: Handler> PinnedDrop for QueuePair<H> {
     fn drop(self: Pin<&mut Self>) {
         if !self.as_raw().is_null() {
-            // SAFETY: The id is live, as it is held, and this is its queue pair, by
-            // the type invariant. `Qp` has closed it before it gave up the owner's
-            // reference, so that nothing is posted and no handler runs any more
-            // (see `QueuePair::close`); and as this is the drop, nobody has
-            // another reference to poll or to post with.
+            // SAFETY: The id is live, as it is held, and this is its queue pair, by the type
+            // invariant. `Qp` closed the queue pair before it gave up the owner's reference, so
+            // nothing is posted and no handler runs any more (see `QueuePair::close`); and in drop,
+            // nobody else has a reference to poll or to post with.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }
     }
@@ -525,19 +520,19 @@ impl<H: Handler> PinnedDrop for QueuePair<H> {
 
 /// The owner of a queue pair.
 ///
-/// Dropping it closes the queue pair (see [`QueuePair::close`]) and waits for
-/// all references that [`QpRef::get`] and [`Qp::get`] gave out.
+/// Dropping it closes the queue pair (see [`QueuePair::close`]) and waits until all references of
+/// [`QpRef::get`] and [`Qp::get`] are dropped.
 pub struct Qp<H: Handler> {
     owner: PercpuOwner<QueuePair<H>>,
 }
 
 impl<H: Handler> Qp<H> {
-    /// Takes a reference, unless the owner is being dropped.
+    /// Takes a reference.
     pub fn get(&self) -> PercpuArc<QueuePair<H>> {
         self.owner.get()
     }
 
-    /// Closes the queue pair (see [`QueuePair::close`]) and does not wait for references.
+    /// Closes the queue pair (see [`QueuePair::close`]) without waiting for references.
     ///
     /// # Context
     ///
@@ -551,15 +546,15 @@ impl<H: Handler> Qp<H> {
     }
 }
 
-/// A queue pair that was closed, and may be referred to still.
+/// A closed queue pair that may still have references.
 ///
-/// Dropping it waits for that, and destroys it.
+/// Dropping it waits for them, and destroys the queue pair.
 pub struct QpEnd<H: Handler> {
     end: PercpuEnd<QueuePair<H>>,
 }
 
 impl<H: Handler> QpEnd<H> {
-    /// Returns whether there is no reference to it any more, so that dropping it does not wait.
+    /// Returns whether no reference is left, so that dropping this does not wait.
     ///
     /// # Context
     ///

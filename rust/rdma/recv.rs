@@ -36,49 +36,48 @@ use kernel::{
     types::Opaque, //
 };
 
-/// How many receive buffers of which size a queue pair has.
+/// Number and size of the receive buffers of a class.
 #[derive(Clone, Copy)]
 pub struct RecvClass {
-    /// Buffers.
+    /// Number of buffers.
     pub count: u32,
-    /// Bytes of each; none for receives that only immediates complete.
+    /// Size of each in bytes; zero for receives that only immediates complete.
     pub bytes: u32,
 }
 
 /// A received message.
 pub struct Received<'a> {
-    /// The class of the buffer that it arrived in, as given to
-    /// [`QueuePair::add_recvs`].
+    /// The class of the buffer, as given to [`QueuePair::add_recvs`].
     pub class: usize,
-    /// The data in the buffer; nothing for a write with immediate.
+    /// The data in the buffer; empty for a write with immediate.
     pub bytes: &'a [u8],
-    /// The immediate that came with it, in the order of the host.
+    /// The immediate of the message, in host byte order.
     pub imm: Option<u32>,
-    /// The remote key of this side that the message invalidated, as the device says; see
-    /// [`Device::vouches_for_invalidations`](crate::device::Device::vouches_for_invalidations).
-    /// The key may have been made valid again since.
+    /// The remote key of this side that the message invalidated, according to the device; see
+    /// [`Device::vouches_for_invalidations`](crate::device::Device::vouches_for_invalidations). The
+    /// key may have been made valid again since.
     pub invalidated: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,
 }
 
-/// The decision about a receive buffer.
+/// What becomes of a receive buffer after its message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Repost {
-    /// It is posted again.
+    /// The buffer is posted again.
     Yes,
-    /// It is not used any more.
+    /// The buffer is not used any more.
     No,
 }
 
-/// A function for completions.
+/// A completion function.
 type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
 
 /// One receive buffer.
 ///
 /// # Invariants
 ///
-/// `class` and `index` are its place in the rings.
+/// `class` and `index` are the entry's position in the rings.
 #[repr(C)]
 struct Entry {
     cqe: Opaque<bindings::ib_cqe>,
@@ -101,25 +100,25 @@ struct Ring {
 #[pin_data]
 pub(crate) struct Rings {
     rings: [SetOnce<Ring>; MAX_CLASSES],
-    /// Messages begin with an immediate.
+    /// Whether messages begin with an immediate.
     imm_in_messages: AtomicFlag,
     closed: AtomicFlag,
-    /// Held while buffers are added, and while `closed` is set.
+    /// Held while buffers are added, and while `closed` is being set.
     #[pin]
     adding: Mutex<()>,
 }
 
-/// The most classes of receive buffers that a queue pair can have.
+/// Maximum number of classes of receive buffers of a queue pair.
 pub const MAX_CLASSES: usize = 3;
 
-// SAFETY: Nothing in it is bound to a thread.
+// SAFETY: Nothing in it has thread affinity.
 unsafe impl Send for Rings {}
-// SAFETY: Entries are constant once made, and buffers are only read while the
-// device does not own them.
+// SAFETY: Entries are constant once created, and buffers are read only while the device does not
+// own them.
 unsafe impl Sync for Rings {}
 
 impl RecvClass {
-    /// The same with an immediate in front of each message.
+    /// Returns the class with room for an immediate in front of each message.
     fn with_imm(self) -> Result<Self> {
         Ok(Self {
             bytes: self.bytes.checked_add(imm::IMM_LEN).ok_or(EINVAL)?,
@@ -127,21 +126,21 @@ impl RecvClass {
         })
     }
 
-    /// Bytes of all buffers together.
+    /// Returns the size of all buffers together in bytes.
     fn total(&self) -> Result<usize> {
         let total = (self.count as usize).checked_mul(self.bytes as usize);
         total.ok_or(EINVAL)
     }
 }
 
-/// Says where in the memory of a class the bytes of a message are: `byte_len` of
-/// them in the buffer `index` of `bytes` bytes, whatever a device claims.
+/// Returns where a message is in the memory of its class: `byte_len` bytes in the buffer `index` of
+/// `bytes` bytes, and never more than that, whatever the device reports.
 fn place(index: usize, bytes: u32, byte_len: u32) -> (usize, usize) {
     (index * bytes as usize, byte_len.min(bytes) as usize)
 }
 
 impl Entry {
-    /// Creates the entries of a class, whose completions go to `done`.
+    /// Creates the entries of a class; their completions go to `done`.
     fn list(class: usize, count: u32, done: Done) -> Result<KVVec<Self>> {
         let mut entries = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
         for index in 0..count {
@@ -155,11 +154,11 @@ impl Entry {
         Ok(entries)
     }
 
-    /// Recovers the entry of a completion entry.
+    /// Recovers the entry that a completion entry is embedded in.
     ///
     /// # Safety
     ///
-    /// `cqe` must be the one of an entry that lives during `'a`.
+    /// `cqe` must be embedded in an entry that lives during `'a`.
     unsafe fn of<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
         let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
         // SAFETY: By this function's contract.
@@ -181,7 +180,7 @@ impl Ring {
     }
 }
 
-/// As `new_send_queue` in [`crate::qp`].
+/// See `new_send_queue` in [`crate::qp`].
 #[inline(never)]
 fn new_adding() -> impl PinInit<Mutex<()>> {
     new_mutex!((), "QueuePair::recvs")
@@ -202,25 +201,25 @@ impl Rings {
         self.rings.get(class).and_then(SetOnce::as_ref)
     }
 
-    /// See [`QueuePair::carry_imm_in_messages`]; false the second time.
+    /// See [`QueuePair::carry_imm_in_messages`]; returns false the second time.
     pub(crate) fn expect_imm_in_messages(&self) -> bool {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// Stops handlers from posting buffers again, and tasks from adding some, from now on. Tasks
-    /// that are adding buffers have posted them when this returns.
+    /// From now on, handlers do not repost buffers, and tasks cannot add any. Tasks that were
+    /// adding buffers have posted them when this returns.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn close(&self) {
         let _adding = self.adding.lock();
-        // ORDERING: Tasks that add buffers see it by the lock. A handler that runs now may miss it,
-        // see `QueuePair::close`.
+        // ORDERING: Tasks that add buffers see it through the lock. A handler that is running may
+        // miss it, see `QueuePair::close`.
         self.closed.store(true, Relaxed);
     }
 
-    /// Takes the buffers of a class and has them posted, one by one, while nobody can close this.
+    /// Adds the buffers of a class and posts them, one by one, while nobody can close the rings.
     ///
     /// # Errors
     ///
@@ -238,12 +237,11 @@ impl Rings {
         (0..count).try_for_each(&mut post)
     }
 
-    /// Posts the buffer of that place.
+    /// Posts the buffer `index` of a class.
     ///
     /// # Safety
     ///
-    /// `qp` must be the live queue pair that owns this, and the buffer not be
-    /// posted now.
+    /// `qp` must be the live queue pair that owns this, and the buffer must not be posted.
     unsafe fn post(&self, qp: *mut bindings::ib_qp, class: usize, index: usize) -> Result {
         let ring = self.get(class).ok_or(EINVAL)?;
         let entry = ring.entries.get(index).ok_or(EINVAL)?;
@@ -257,16 +255,15 @@ impl Rings {
             wr.num_sge = 1;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is live by this function's contract, the request
-        // is valid and read before the call returns. Entry and buffer belong to
-        // the queue pair, which is destroyed before they are dropped, and nobody
-        // else has the buffer, as it is not posted.
+        // SAFETY: The queue pair is live by this function's contract; the request is valid, and
+        // read before the call returns. Entry and buffer belong to the queue pair, which is
+        // destroyed before they are dropped, and nobody else uses the buffer, as it is not posted.
         kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
     }
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Adds buffers as the class `class`, below [`MAX_CLASSES`], and posts them.
+    /// Adds buffers as the class `class`, which must be below [`MAX_CLASSES`], and posts them.
     ///
     /// # Context
     ///
@@ -274,9 +271,9 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` when the queue pair was closed; `EBUSY` when the class has
-    /// buffers already; `ENOMEM`; what the driver returns, such as for more
-    /// buffers than the receive queue has entries.
+    /// `ENOTCONN` when the queue pair was closed; `EBUSY` when the class already has buffers;
+    /// `EINVAL` for any other class, or a size that overflows; `ENOMEM`; errors of the driver, such
+    /// as for more buffers than the receive queue has entries.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         if class >= MAX_CLASSES {
             return Err(EINVAL);
@@ -287,19 +284,19 @@ impl<H: Handler> QueuePair<H> {
         };
         let ring = Ring::new(self.pd(), class, spec, recv_done::<H>)?;
         self.recvs().add(class, ring, |index| {
-            // SAFETY: This queue pair owns the buffers, which are new. It is not
-            // being drained, and cannot be before `add` returns.
+            // SAFETY: This queue pair owns the buffers, which are new. Its drain cannot begin
+            // before `add` returns.
             unsafe { self.recvs().post(self.as_raw(), class, index) }
         })
     }
 }
 
-/// Completion of a receive.
+/// Handles the completion of a receive.
 ///
 /// # Safety
 ///
-/// Called by the core with a completion of a queue pair of this crate with that
-/// handler, whose entry is an [`Entry`].
+/// Called by the core with a completion of a queue pair of this crate with that handler type, whose
+/// completion entry is that of an [`Entry`].
 unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
     // SAFETY: By this function's contract.
     let (qp, entry) = unsafe {
@@ -335,7 +332,7 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         wc,
     };
     let repost = qp.handler().received(QpRef::new(qp), message);
-    // ORDERING: None needed, see `QueuePair::close`, which drains twice.
+    // ORDERING: None needed: `QueuePair::close` drains twice.
     if repost == Repost::Yes && !qp.recvs().closed.load(Relaxed) {
         // SAFETY: The buffer's completion was just handled, so it is not posted.
         // An error means that the queue pair is being torn down.
@@ -378,7 +375,7 @@ mod tests {
         Ok(())
     }
 
-    /// A completion never makes more readable than the buffer.
+    /// A completion never makes more than the buffer readable.
     #[test]
     fn no_message_is_longer_than_its_buffer() {
         assert_eq!(place(3, 24, 0), (72, 0));

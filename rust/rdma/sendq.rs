@@ -48,9 +48,9 @@ use queue::{
     Wr, //
 };
 
-/// The owner of the completion of a work request.
+/// The recipient of the completion of a work request.
 pub enum Signal<'a, H: Handler> {
-    /// None, unless the queue wants one for its own accounting.
+    /// None; the queue may still signal the request for its own accounting.
     None,
     /// [`Handler::control_sent`] is called.
     Control,
@@ -58,21 +58,21 @@ pub enum Signal<'a, H: Handler> {
     Slot(SlotRef<'a, H>, Kind),
 }
 
-/// When the doorbell is rung.
+/// When to ring the doorbell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Doorbell {
-    /// With this chain, for it and all that wait.
+    /// With this chain, for it and all waiting chains.
     Now,
-    /// By a later chain or [`QueuePair::ring`].
+    /// With a later chain or [`QueuePair::ring`].
     Later,
 }
 
-/// The most that a chain will use.
+/// SQ space: the most that a chain will use.
 #[derive(Clone, Copy)]
 pub struct SqSpace {
     /// Work requests.
     pub wrs: u32,
-    /// Scatter elements of all of them together.
+    /// Scatter elements of all work requests together.
     pub sges: u32,
 }
 
@@ -85,9 +85,9 @@ pub struct Chain<'a, H: Handler> {
 impl<H: Handler> Chain<'_, H> {
     /// Registers the memory that `mr` was last mapped to, under its current keys.
     ///
-    /// The region must be one of the queue pair's protection domain, and so
-    /// outlives it. The caller keeps the memory until the queue pair is closed or
-    /// the registration was invalidated.
+    /// The region must be one of the queue pair's protection domain, and so outlives the queue
+    /// pair. The caller keeps the memory until the queue pair is closed or the registration was
+    /// invalidated.
     pub fn reg_mr(&mut self, mr: &Mr, access: Access) {
         if !mr.is_of(self.owner.pd()) {
             return self.draft.refuse();
@@ -115,7 +115,7 @@ impl<H: Handler> Chain<'_, H> {
         self.rdma(to, from, None, Signal::None);
     }
 
-    /// Writes to the peer's memory and completes a receive of his with `imm`.
+    /// Writes to the peer's memory, and completes a receive of the peer with `imm`.
     pub fn rdma_write_imm(
         &mut self,
         to: Remote,
@@ -142,7 +142,7 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { send: wr }, signal);
     }
 
-    /// Sends a message that begins with `imm`.
+    /// Sends a message that begins with `imm`, or with a mark for none.
     fn send_prefixed(
         &mut self,
         from: impl IntoIterator<Item = Sge>,
@@ -174,9 +174,9 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { send: wr }, signal);
     }
 
-    /// Sends a message that invalidates `rkey`, a key of the peer's. Where immediates travel in
-    /// messages it has no immediate, so the peer would take its first bytes for one: it must be
-    /// empty.
+    /// Sends a message that invalidates `rkey`, a key of the peer. Where immediates travel in
+    /// messages, it must be empty: it carries no immediate, and the peer would take its first bytes
+    /// for one.
     pub fn send_inv(
         &mut self,
         rkey: u32,
@@ -221,8 +221,7 @@ impl<H: Handler> Chain<'_, H> {
             Signal::None => (self.owner.credit_cqe(), false),
             Signal::Control => (self.owner.control_cqe(), true),
             Signal::Slot(slot, kind) => {
-                // Only slots of the table that the queue pair keeps may
-                // complete on it.
+                // Only slots of the table that the queue pair keeps alive may complete on it.
                 let slots = self.owner.slots();
                 if !slots.is_some_and(|slots| ptr::eq(slot.table(), slots)) {
                     return self.draft.refuse();
@@ -235,11 +234,10 @@ impl<H: Handler> Chain<'_, H> {
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Lets immediates travel in messages, for devices that cannot send them
-    /// otherwise. The peer must do the same. A message takes one entry of the
-    /// send queue more than without.
+    /// Makes immediates travel in messages, for devices that do not support them. The peer must do
+    /// the same. Each chain takes one more entry of the send queue.
     ///
-    /// To be called before [`QueuePair::add_recvs`] and before anything is sent.
+    /// Must be called before [`QueuePair::add_recvs`] and before anything is sent.
     ///
     /// # Context
     ///
@@ -257,8 +255,8 @@ impl<H: Handler> QueuePair<H> {
         Ok(())
     }
 
-    /// Builds a chain of work requests with `build` and queues it; rings the
-    /// doorbell if `doorbell` says so or the queue must make room.
+    /// Builds a chain of work requests with `build` and queues it. Rings the doorbell if `doorbell`
+    /// says so, or if waiting chains must make room.
     ///
     /// # Context
     ///
@@ -268,15 +266,15 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// With the first three, nothing of the chain was or will be sent:
     ///
-    /// - `EAGAIN`: the device's queue has no such room now; [`Handler::sq_space_freed`]
-    ///   tells when it may. The doorbell has been rung for what waited.
-    /// - `EINVAL`: `build` used more than `space`, elements of another device, a
-    ///   region of another protection domain, or a slot of another queue pair; or
-    ///   no such chain can ever be sent.
+    /// - `EAGAIN`: the device's queue has no space now; [`Handler::sq_space_freed`] tells when it
+    ///   may have. The doorbell was rung for the waiting chains.
+    /// - `EINVAL`: `build` used more than `space`, elements of another device, a region of another
+    ///   protection domain, or a slot of another queue pair; or the queue can never hold such a
+    ///   chain.
     /// - `ENOTCONN`: the queue pair was closed.
-    /// - `EIO`, or another one of the driver's: the device did not take all that it
-    ///   was handed. The queue pair is no longer usable, and nobody knows what of
-    ///   this chain, and of those that waited, was sent.
+    /// - `EIO`, or another error of the driver: the device did not take everything that it was
+    ///   handed. The queue pair is unusable, and it is unknown how much of this chain and of the
+    ///   waiting ones was sent.
     pub fn send(
         &self,
         space: SqSpace,
@@ -308,7 +306,7 @@ impl<H: Handler> QueuePair<H> {
         queued
     }
 
-    /// Rings the doorbell for all chains that wait.
+    /// Rings the doorbell for all waiting chains.
     ///
     /// # Context
     ///
@@ -326,8 +324,8 @@ impl<H: Handler> QueuePair<H> {
         unsafe { queue.post(self.as_raw()) }
     }
 
-    /// The common part of all completions of the send queue: returns the completion if it is a
-    /// success.
+    /// The common part of all completions of the send queue. Returns whether the work request
+    /// succeeded; if not, the handler was told.
     fn send_completed(&self, wc: &Wc) -> bool {
         if !wc.is_success() {
             self.handler().failed(QpRef::new(self), wc);
@@ -338,12 +336,12 @@ impl<H: Handler> QueuePair<H> {
     }
 }
 
-/// Completion of a request that was signalled for accounting only, or failed.
+/// Handles the completion of a request that was signalled only for accounting, or failed.
 ///
 /// # Safety
 ///
-/// For [`done`] functions: called by the core with a completion of a queue pair
-/// of this crate with that handler.
+/// For [`done`] functions: called by the core with a completion of a queue pair of this crate with
+/// that handler type.
 ///
 /// [`done`]: bindings::ib_cqe::done
 pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
@@ -359,7 +357,7 @@ pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
     }
 }
 
-/// Completion of a control message.
+/// Handles the completion of a control message.
 ///
 /// # Safety
 ///
@@ -378,7 +376,7 @@ pub(crate) unsafe extern "C" fn control_done<H: Handler>(
     }
 }
 
-/// Completion of a slot's message.
+/// Handles the completion of a slot's message.
 ///
 /// # Safety
 ///
@@ -398,7 +396,7 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
     }
 }
 
-/// Completion of the invalidation of a slot's key.
+/// Handles the completion of the invalidation of a slot's key.
 ///
 /// # Safety
 ///
@@ -420,14 +418,14 @@ pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
 
 /// # Safety
 ///
-/// As [`credit_done`], and the completion entry must be a slot's of that kind.
+/// As [`credit_done`], and the completion entry must be a slot's, of that kind.
 unsafe fn slot_of<'a, H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
     kind: Kind,
 ) -> (&'a QueuePair<H>, Option<SlotRef<'a, H>>) {
-    // SAFETY: By this function's contract. The slot is in the queue pair's
-    // table, as `Chain::push` checked when the request was made.
+    // SAFETY: By this function's contract. The slot is in the queue pair's table, as `Chain::push`
+    // checked before the request was posted.
     unsafe {
         let qp = QueuePair::<H>::from_completion(cq, wc);
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;

@@ -7,24 +7,23 @@ use ibtrs_bindings as bindings;
 
 /// A piece of local memory: DMA address, length in bytes, local key.
 ///
-/// It is good for the device that the memory is mapped for, and refused by the
-/// queue pairs of others.
+/// Valid for the device that the memory is mapped for; queue pairs of other devices refuse it.
 #[derive(Clone, Copy)]
 pub struct Sge {
     raw: bindings::ib_sge,
-    /// The device's number.
+    /// The number of the device.
     device: u64,
 }
 
 impl Sge {
-    /// Names `length` bytes at the DMA address `addr` of `dev` under the key
+    /// Creates an element of `length` bytes at the DMA address `addr` of `dev`, with the key
     /// `lkey`.
     #[inline]
     pub(crate) fn new(dev: &Device, addr: u64, length: u32, lkey: u32) -> Self {
         Self::of_device(dev.id(), addr, length, lkey)
     }
 
-    /// As [`Sge::new`], for the device of that number.
+    /// As [`Sge::new`], for the device with the number `device`.
     #[inline]
     pub(crate) fn of_device(device: u64, addr: u64, length: u32, lkey: u32) -> Self {
         Self {
@@ -33,13 +32,13 @@ impl Sge {
         }
     }
 
-    /// Returns the C struct, if the device is the one with that number.
+    /// Returns the C struct, if the element is for the device with the number `device`.
     #[inline]
     pub(crate) fn for_device(&self, device: u64) -> Option<bindings::ib_sge> {
         (self.device == device).then_some(self.raw)
     }
 
-    /// Returns the C struct, for a device that is known to be the right one.
+    /// Returns the C struct, without a check of the device.
     #[inline]
     pub(crate) fn raw(&self) -> bindings::ib_sge {
         self.raw

@@ -22,7 +22,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Which of the completions of a slot.
+/// The kinds of completions of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The slot's message was sent.
@@ -31,7 +31,7 @@ pub enum Kind {
     Invalidate,
 }
 
-/// One owner of completions, with the driver's data.
+/// An owner of completions, with the driver's data.
 #[pin_data]
 #[repr(C)]
 pub struct Slot<H: Handler> {
@@ -45,7 +45,7 @@ pub struct Slot<H: Handler> {
     _handler: PhantomData<fn(&H)>,
 }
 
-// SAFETY: The completion entries are constant once made, the data is `Sync`.
+// SAFETY: The completion entries are constant once created, and the data is `Sync`.
 unsafe impl<H: Handler> Sync for Slot<H> {}
 // SAFETY: A slot has no thread affinity beyond its data's, which is `Send`.
 unsafe impl<H: Handler> Send for Slot<H> {}
@@ -65,7 +65,7 @@ impl<H: Handler> Slot<H> {
         }? Error)
     }
 
-    /// Returns the slot's place in its table.
+    /// Returns the slot's index in its table.
     #[inline]
     pub fn index(&self) -> u32 {
         self.index
@@ -82,7 +82,7 @@ impl<H: Handler> Slot<H> {
     ///
     /// # Safety
     ///
-    /// `cqe` must be the entry of that kind of a slot that lives during `'a`.
+    /// `cqe` must be the entry `kind` of a slot that lives during `'a`.
     #[inline]
     pub(crate) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe, kind: Kind) -> &'a Self {
         let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
@@ -96,7 +96,7 @@ impl<H: Handler> Slot<H> {
     }
 }
 
-/// Returns the driver's data.
+/// Dereferences to the driver's data.
 impl<H: Handler> core::ops::Deref for Slot<H> {
     type Target = H::Slot;
 
@@ -112,7 +112,7 @@ pub struct Slots<H: Handler> {
 }
 
 impl<H: Handler> Slots<H> {
-    /// Creates a table of `count` slots, the data of each from `init`.
+    /// Creates a table of `count` slots; `init` initialises the data of each.
     ///
     /// # Context
     ///
@@ -133,14 +133,14 @@ impl<H: Handler> Slots<H> {
         Ok(Arc::new(Self { slots }, GFP_KERNEL)?)
     }
 
-    /// Returns the slot of that index, if there is one.
+    /// Returns the slot `index`, if the table has it.
     #[inline]
     pub fn get(&self, index: u32) -> Option<SlotRef<'_, H>> {
         let slot = self.slots.get(index as usize)?;
         Some(SlotRef { table: self, slot })
     }
 
-    /// Goes through all slots.
+    /// Iterates over all slots.
     pub fn iter(&self) -> impl Iterator<Item = SlotRef<'_, H>> {
         self.slots
             .iter()
@@ -148,14 +148,14 @@ impl<H: Handler> Slots<H> {
     }
 }
 
-/// A slot together with the table that it is in.
+/// A slot together with its table.
 pub struct SlotRef<'a, H: Handler> {
     table: &'a Slots<H>,
     slot: &'a Slot<H>,
 }
 
 impl<'a, H: Handler> SlotRef<'a, H> {
-    /// Names a slot of `table`.
+    /// Creates a reference to a slot of `table`.
     ///
     /// # Safety
     ///

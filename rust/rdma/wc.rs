@@ -17,7 +17,7 @@ use kernel::{
 pub struct Wc(bindings::ib_wc);
 
 impl Wc {
-    /// Wraps the completion that a `done` callback was given.
+    /// Wraps the completion that a `done` callback got.
     ///
     /// # Safety
     ///
@@ -35,15 +35,15 @@ impl Wc {
         self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
     }
 
-    /// Returns whether the work request was thrown out because its queue pair
-    /// had failed or was drained before.
+    /// Returns whether the work request was flushed, because its queue pair had failed or was being
+    /// drained.
     #[inline]
     pub fn is_flush(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
     /// Returns whether a receive failed because of the peer's message: one that is too long, or
-    /// with a key that it may not use. Errors of networks and cards have other statuses, except
+    /// with a key that it may not use. Network and hardware errors have other statuses, except
     /// `LOC_QP_OP_ERR`, which soft-RoCE uses for messages that are too long.
     pub fn is_peers_mistake(&self) -> bool {
         matches!(
@@ -56,20 +56,20 @@ impl Wc {
         )
     }
 
-    /// Returns the status in words.
+    /// Returns a description of the status.
     pub fn status_str(&self) -> &'static CStr {
         // SAFETY: The function accepts any status and returns a static string.
         unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
     }
 
-    /// Returns the bytes received; zero for a write with immediate only.
+    /// Returns the number of bytes received; for a write with immediate, the driver may count what
+    /// was written.
     #[inline]
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// Returns the immediate, in the order of the host, if one came with the
-    /// message.
+    /// Returns the immediate of the message, if it has one, in host byte order.
     #[inline]
     pub(crate) fn imm(&self) -> Option<u32> {
         if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_IMM as i32 == 0 {
@@ -80,7 +80,7 @@ impl Wc {
         Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
     }
 
-    /// Returns the key of this side that the message invalidated, if it did.
+    /// Returns the key of this side that the message invalidated, if any.
     #[inline]
     pub(crate) fn invalidated(&self) -> Option<u32> {
         if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32 == 0 {
@@ -90,15 +90,15 @@ impl Wc {
         Some(unsafe { *self.0.ex.invalidate_rkey })
     }
 
-    /// Returns whether the received data came by an RDMA write with immediate, so
-    /// that the receive buffer itself was left alone.
+    /// Returns whether the data came by an RDMA write with immediate, which leaves the receive
+    /// buffer untouched.
     #[inline]
     pub fn is_rdma_imm(&self) -> bool {
         self.0.opcode == bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
     }
 }
 
-/// Completions in error print as their status.
+/// Displays the status and the vendor's error code, for completions in error.
 impl kernel::fmt::Display for Wc {
     fn fmt(&self, f: &mut kernel::fmt::Formatter<'_>) -> kernel::fmt::Result {
         kernel::fmt::Display::fmt(self.status_str(), f)?;
@@ -106,10 +106,9 @@ impl kernel::fmt::Display for Wc {
     }
 }
 
-/// Says where a completion is among those that were taken off its queue
-/// together: the core takes them into an array of the queue's, and calls their
-/// functions one after the other. If the queue is polled directly this is not
-/// known, and each is the first.
+/// Returns the index of a completion among those that were polled together: the core polls them
+/// into an array of the queue and calls their functions one after the other. With direct polling
+/// the index is unknown, and each completion counts as the first.
 ///
 /// # Safety
 ///
@@ -118,7 +117,7 @@ pub(crate) unsafe fn position(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc
     // SAFETY: By this function's contract.
     let (first, context) = unsafe { ((*cq).wc, (*cq).poll_ctx) };
     if context == bindings::ib_poll_context_IB_POLL_DIRECT {
-        // The array is the poller's own.
+        // The array is on the poller's stack.
         return 0;
     }
     let bytes = wc.addr().wrapping_sub(first.addr());

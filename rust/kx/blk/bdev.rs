@@ -29,10 +29,10 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// The holder of a claim on a block device: openers with the same holder share the device, all
-/// others that want it exclusively are kept away.
+/// The identity of a claim on a block device: openers with the same holder share the device, and
+/// all other exclusive openers are refused.
 ///
-/// The address identifies the holder, so it belongs into a `static`.
+/// The address identifies the holder, so a holder belongs in a `static`.
 pub struct Holder(u8);
 
 impl Holder {
@@ -52,16 +52,16 @@ impl Default for Holder {
     }
 }
 
-/// How a block device is to be opened.
+/// How to open a block device.
 #[derive(Clone, Copy)]
 pub struct OpenSpec {
-    /// Not only for reading.
+    /// Whether to open the device for writing, too.
     pub write: bool,
-    /// The holder of the claim; none claims nothing.
+    /// The holder of the claim; `None` claims nothing.
     pub holder: Option<&'static Holder>,
 }
 
-/// The number that the maker of a disk gave it.
+/// The unique identifier that a disk has from its manufacturer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId {
     bytes: [u8; Self::MAX],
@@ -71,34 +71,34 @@ pub struct UniqueId {
 impl UniqueId {
     const MAX: usize = 16;
 
-    /// Returns the number, 8 to 16 bytes.
+    /// Returns the identifier, of at most 16 bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 }
 
-/// An open block device, whole disk or partition; it is closed on drop.
+/// An open block device, whole disk or partition; dropping it closes the device.
 ///
 /// # Invariants
 ///
-/// `file` is a file that `bdev_file_open_by_dev` returned, to which a reference
-/// is held; `bdev` is its device.
+/// `file` is a file that `bdev_file_open_by_dev` returned, and this value owns a reference to it;
+/// `bdev` is its device.
 pub struct BlockDevice {
     bdev: NonNull<bindings::block_device>,
     file: NonNull<bindings::file>,
 }
 
-// SAFETY: An open device belongs to no thread.
+// SAFETY: An open device has no thread affinity.
 unsafe impl Send for BlockDevice {}
-// SAFETY: The methods only read what the block layer lets anyone read.
+// SAFETY: The methods only read fields that the block layer lets anyone read, or call functions
+// that several threads may call at a time.
 unsafe impl Sync for BlockDevice {}
 
 impl BlockDevice {
-    /// Finds the number of the device at `path` below the directory `root`, for
-    /// [`Self::open`]. Symbolic links are followed as long as they stay below it; with `/`
-    /// as the root, all are.
+    /// Returns the number of the device at `path` below the directory `root`, for [`Self::open`].
+    /// Symbolic links must not lead out of `root`, unless `root` is `/`.
     ///
-    /// `root` itself starts at the root of the first process.
+    /// `root` itself is looked up from the root directory of the first process.
     ///
     /// # Context
     ///
@@ -106,13 +106,14 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// - `EXDEV` for a `..` that leads out of the root, and for a link with an
-    ///   absolute path, unless the root is `/`.
-    /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs.
-    /// - `ENOTBLK` if it is no block device, `EACCES` if it is on a file system
-    ///   that holds none.
+    /// - `EXDEV` for a `..` that leads out of the root, and for a link with an absolute path,
+    ///   unless the root is `/`.
+    /// - `ENOENT` and others of a path look-up, `ELOOP` for a link of procfs, `EAGAIN` if names
+    ///   changed during each of many look-ups.
+    /// - `ENOTBLK` if the file is not a block device, `EACCES` if its file system does not allow
+    ///   any, `ENODEV` if its number is zero.
     pub fn find(root: &CStr, path: &CStr) -> Result<u32> {
-        /// How often names may have changed during a look-up.
+        /// Maximum number of look-ups while names keep changing.
         const TRIES: u32 = 100;
 
         might_sleep();
@@ -124,7 +125,7 @@ impl BlockDevice {
         let root = Path::lookup(root, ours::LOOKUP_FOLLOW | ours::LOOKUP_DIRECTORY)?;
         for _ in 1..TRIES {
             match root.lookup_below(path, flags) {
-                // Something was renamed or mounted while a `..` was followed.
+                // Something was renamed or mounted while the look-up followed a `..`.
                 Err(error) if error == EAGAIN => {}
                 found => return found?.block_device_number(),
             }
@@ -132,7 +133,7 @@ impl BlockDevice {
         Err(EAGAIN)
     }
 
-    /// Opens the device with the number `dev`, as [`Self::find`] and [`Self::dev`] return it.
+    /// Opens the device with the number `dev`, as returned by [`Self::find`] and [`Self::dev`].
     ///
     /// # Context
     ///
@@ -140,10 +141,10 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// - `EACCES` if it is read-only and `write` is wanted.
-    /// - `EBUSY` if someone else has claimed it.
+    /// - `EACCES` if the device is read-only and `write` is set.
+    /// - `EBUSY` if somebody else has claimed the device.
     /// - `ENXIO` if there is no such device.
-    /// - Others of the device's driver.
+    /// - Other errors of the device's driver.
     pub fn open(dev: u32, spec: OpenSpec) -> Result<Self> {
         might_sleep();
         let mut mode = ours::BLK_OPEN_READ;
@@ -151,14 +152,14 @@ impl BlockDevice {
             mode |= ours::BLK_OPEN_WRITE;
         }
         let holder = spec.holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
-        // SAFETY: May sleep; any number may be asked for. A holder may be any address, and
-        // needs no operations.
+        // SAFETY: This function may sleep, and the callee accepts any number. A holder may be any
+        // address, and needs no operations.
         let file = from_err_ptr(unsafe {
             bindings::bdev_file_open_by_dev(dev, mode, holder, core::ptr::null())
         })?;
         // SAFETY: `file` is an open block device.
         let bdev = unsafe { bindings::file_bdev(file) };
-        // INVARIANT: Opened as required; the reference is passed on.
+        // INVARIANT: Opened by the right function; the value takes over the reference.
         let this = Self {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             file: NonNull::new(file).ok_or(ENXIO)?,
@@ -175,12 +176,12 @@ impl BlockDevice {
     }
 
     fn raw_limits(&self) -> *const bindings::queue_limits {
-        // SAFETY: The device is open by the type invariant, so its disk is live, and with it
-        // its queue, which is another one for no disk.
+        // SAFETY: The device is open by the type invariant, so its disk is live, and with it its
+        // queue: a disk never changes its queue.
         unsafe { &raw const (*(*self.as_raw()).bd_queue).limits }
     }
 
-    /// Returns whether the device cannot be written to at present.
+    /// Returns whether the device is read-only at present.
     pub fn is_read_only(&self) -> bool {
         // SAFETY: The device is open by the type invariant.
         unsafe { ours::bdev_read_only(self.as_raw()) }
@@ -192,7 +193,7 @@ impl BlockDevice {
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }
     }
 
-    /// Makes durable what the device has answered so far.
+    /// Flushes the device's write cache, which makes all completed writes durable.
     ///
     /// # Context
     ///
@@ -207,7 +208,7 @@ impl BlockDevice {
         to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) })
     }
 
-    /// Returns the number that the device is known by in this kernel.
+    /// Returns the device number.
     pub fn dev(&self) -> u32 {
         // SAFETY: The device is open by the type invariant; the number stays.
         unsafe { (*self.as_raw()).bd_dev }
@@ -218,17 +219,16 @@ impl BlockDevice {
         unsafe { (*self.as_raw()).bd_disk }
     }
 
-    /// Returns the number that the whole disk has from its maker, if its driver
-    /// knows one: NVMe and SCSI do.
+    /// Returns the unique identifier of the whole disk, if its driver knows one: NVMe and SCSI do.
     ///
-    /// That of a device-mapper target is none of its own but a disk's below it,
-    /// which other targets may share and which may change; so there is none.
+    /// A device-mapper target has none here: it would report that of a disk below it, which other
+    /// targets may share and which may change.
     ///
     /// # Context
     ///
     /// *may sleep*.
     pub fn unique_id(&self) -> Option<UniqueId> {
-        /// As `enum blk_unique_id`, the best first: NAA, EUI-64, T10.
+        /// The kinds of `enum blk_unique_id`, best first: NAA, EUI-64, T10.
         const KINDS: [bindings::blk_unique_id; 3] = [
             bindings::blk_unique_id_BLK_UID_NAA,
             bindings::blk_unique_id_BLK_UID_EUI64,
@@ -254,8 +254,8 @@ impl BlockDevice {
         })
     }
 
-    /// Reads an attribute of the whole disk in sysfs, as user space does, for drivers that publish
-    /// their disks' names only there. Returns the length; text that does not fit into `buf` is cut.
+    /// Reads a sysfs attribute of the whole disk, as user space does, for drivers that publish
+    /// identifiers only there. Returns the length; text that does not fit into `buf` is truncated.
     ///
     /// # Context
     ///
@@ -263,8 +263,8 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// `ENOENT` if the disk has none of that name, or sysfs is not mounted for the first
-    /// process; others of reading a file; `ENOMEM`.
+    /// `ENOENT` if the disk has no such attribute, or sysfs is not mounted for the first process;
+    /// other errors of reading a file; `ENOMEM`.
     pub fn attribute(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
         might_sleep();
         // SAFETY: The disk is live, and with it its first block device.
@@ -277,8 +277,8 @@ impl BlockDevice {
         fs::read_once(&path, buf)
     }
 
-    /// Returns the number that the disk has had since it was found: another one after it was
-    /// away, or its medium was changed.
+    /// Returns the disk's sequence number, which changes when the disk disappears and comes back,
+    /// or its medium is changed.
     pub fn diskseq(&self) -> u64 {
         // SAFETY: The disk is live. The number changes with the medium, so it is read once, as
         // `READ_ONCE()` does.
@@ -291,12 +291,11 @@ impl BlockDevice {
         unsafe { ours::bdev_partno(self.as_raw()) }
     }
 
-    /// Returns the UUID that the partition table has for this partition, as the
-    /// text that the kernel makes of it; none for a whole disk, or if the table has
-    /// none.
+    /// Returns the UUID of the partition as text, as the kernel formats it; `None` for a whole
+    /// disk, or if the partition table has none.
     pub fn partition_uuid(&self) -> Option<&[u8]> {
-        // SAFETY: The device is open by the type invariant; the information was set
-        // before it could be opened, and goes with it.
+        // SAFETY: The device is open by the type invariant; the information was set before it could
+        // be opened, and is freed with it.
         let info = unsafe { (*self.as_raw()).bd_meta_info.as_ref()? };
         let len = info.uuid.iter().position(|byte| *byte == 0)?;
         // CAST: `c_char` is `u8` in the kernel.
@@ -307,8 +306,8 @@ impl BlockDevice {
     /// Returns the limits and features of the device at present.
     pub fn limits(&self) -> Limits {
         let raw = self.raw_limits();
-        /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits
-        /// meanwhile. They rarely do; a mix of old and new is what other readers get, too.
+        /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits meanwhile.
+        /// That is rare, and other readers, too, then get a mix of old and new.
         macro_rules! read {
             ($field:ident) => {
                 // SAFETY: The limits are live and initialized by `raw_limits`, and the field
@@ -332,7 +331,7 @@ impl BlockDevice {
         Limits {
             logical_block_bytes: read!(logical_block_size),
             physical_block_bytes: read!(physical_block_size),
-            // Negative if no offset fits: then none is better than another.
+            // Negative if no offset would align the device.
             alignment_offset_bytes: alignment.try_into().unwrap_or(0),
             io_min_bytes: read!(io_min),
             io_opt_bytes: read!(io_opt),
@@ -353,7 +352,7 @@ impl BlockDevice {
         }
     }
 
-    /// Returns whether the device has zones that must be written from their start on.
+    /// Returns whether the device has zones that must be written sequentially.
     pub fn is_zoned(&self) -> bool {
         let limits = self.raw_limits();
         // SAFETY: As in `limits`.
@@ -362,7 +361,7 @@ impl BlockDevice {
 
     /// Returns the device in the device model.
     pub fn device(&self) -> &Device {
-        // SAFETY: The device is open by the type invariant, which keeps it.
+        // SAFETY: The device is open by the type invariant, so its `struct device` is live.
         unsafe { Device::from_raw(&raw mut (*self.as_raw()).bd_device) }
     }
 
@@ -381,36 +380,35 @@ impl fmt::Debug for BlockDevice {
 impl Drop for BlockDevice {
     fn drop(&mut self) {
         might_sleep();
-        // A kernel thread leaves the closing to someone else, if it is not done at
-        // once. It is here, as the device's driver cannot be unloaded before, and
-        // whoever is waiting for it to be free would still find it claimed.
-        // SAFETY: The reference is ours by the type invariant, and given back.
+        // Close the device before this returns. A kernel thread would leave it to a work item:
+        // until that had run, the device's driver could not be unloaded, and others would find the
+        // device claimed.
+        // SAFETY: The reference is ours by the type invariant, and ends here.
         unsafe { bindings::__fput_sync(self.file.as_ptr()) };
     }
 }
 
-/// A place in the file system.
+/// A location in the file system.
 ///
 /// # Invariants
 ///
-/// A path that a look-up has filled, with its references.
+/// A successful look-up has filled the path, whose references this value owns.
 struct Path(bindings::path);
 
 impl Path {
     fn lookup(name: &CStr, flags: c_uint) -> Result<Self> {
         let mut path = MaybeUninit::uninit();
-        // SAFETY: The name is a C string, the path valid for writing.
+        // SAFETY: The name is a C string, the path valid for writes.
         to_result(unsafe { ours::kern_path(name.as_char_ptr(), flags, path.as_mut_ptr()) })?;
         // INVARIANT: Filled by the look-up.
-        // SAFETY: Initialized as it has succeeded.
+        // SAFETY: Initialized, as the look-up succeeded.
         Ok(Self(unsafe { path.assume_init() }))
     }
 
-    /// Looks a name up with this place as the root.
+    /// Looks up a name with this directory as the root.
     fn lookup_below(&self, name: &CStr, flags: c_uint) -> Result<Self> {
         let mut path = MaybeUninit::uninit();
-        // SAFETY: `self` is a valid directory, the name a C string, and the path
-        // valid for writing.
+        // SAFETY: `self` is a valid directory, the name a C string, and the path valid for writes.
         to_result(unsafe {
             ours::vfs_path_lookup(
                 self.0.dentry,
@@ -421,13 +419,13 @@ impl Path {
             )
         })?;
         // INVARIANT: Filled by the look-up.
-        // SAFETY: Initialized as it has succeeded.
+        // SAFETY: Initialized, as the look-up succeeded.
         Ok(Self(unsafe { path.assume_init() }))
     }
 
     fn block_device_number(&self) -> Result<bindings::dev_t> {
-        // SAFETY: The path is valid by the type invariant, and a look-up that has
-        // succeeded has found an inode.
+        // SAFETY: The path is valid by the type invariant, and a successful look-up has found an
+        // inode.
         let inode = unsafe { &*ours::d_backing_inode(self.0.dentry) };
         if u32::from(inode.i_mode) & bindings::S_IFMT != bindings::S_IFBLK {
             return Err(ENOTBLK);

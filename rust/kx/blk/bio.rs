@@ -39,7 +39,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A part of a block of pages, as memory of an I/O.
+/// Part of a block of pages, as the memory of an I/O.
 #[derive(Clone, Copy)]
 pub struct BioBuf<'a> {
     block: &'a PageBlock,
@@ -48,11 +48,11 @@ pub struct BioBuf<'a> {
 }
 
 impl<'a> BioBuf<'a> {
-    /// Takes `len` bytes of `block` from `offset` on.
+    /// Creates a buffer of `len` bytes of `block`, from `offset` on.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if that is empty or goes beyond the block.
+    /// `EINVAL` if it is empty or exceeds the block.
     #[inline]
     pub fn new(block: &'a PageBlock, offset: usize, len: usize) -> Result<Self> {
         let end = offset.checked_add(len).ok_or(EINVAL)?;
@@ -76,19 +76,19 @@ impl<'a> BioBuf<'a> {
 
 /// The owner of an I/O, from [`BioTable::submit`] to its end.
 ///
-/// The table asks for the device and the memory after it has put the value where
-/// it then stays untouched, so that both live as long as the I/O.
+/// The table asks for the device and the memory when the owner is in its slot, where it then stays
+/// untouched: both live as long as the I/O.
 pub trait BioOwner: Send + 'static {
     /// Returns the device that the I/O goes to.
     fn device(&self) -> &BlockDevice;
 
-    /// Returns the memory of a read or write; not asked for otherwise.
+    /// Returns the memory of a read or write; not called for other operations.
     fn buffer(&self) -> Option<BioBuf<'_>>;
 
-    /// The I/O has ended; its slot is free.
+    /// Handles the end of the I/O, whose slot is free already.
     ///
-    /// A table may be dropped meanwhile, so a module that unloads this function first waits for the
-    /// objects of the owner, which are dropped or given away here.
+    /// The table may be dropped meanwhile. Before a module with this function is unloaded, it must
+    /// therefore wait for the objects of the owner, which this function drops or passes on.
     ///
     /// # Context
     ///
@@ -99,37 +99,36 @@ pub trait BioOwner: Send + 'static {
 /// The parameters of an I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct BioSpec {
-    /// The operation; a flush has no place and no length.
+    /// The operation; a flush has no sector and no length.
     pub op: Op,
-    /// Where it starts, in 512 byte sectors.
+    /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// How long it is; of a read or write the same as the memory.
+    /// Length; for a read or write, that of the memory.
     pub bytes: u32,
-    /// The data is on the medium when the I/O ends; writes only.
+    /// Writes only: the data is on the medium when the I/O ends.
     pub fua: bool,
-    /// The device's cache is flushed first; writes only.
+    /// Writes only: the device's cache is flushed first.
     pub preflush: bool,
-    /// Someone waits for it.
+    /// Somebody waits for the I/O.
     pub sync: bool,
-    /// Space stays allocated; writes of zeroes only.
+    /// Writes of zeroes only: the space stays allocated.
     pub nounmap: bool,
-    /// I/O priority; one of a class that does not exist counts as none.
+    /// I/O priority; one of an invalid class counts as none.
     pub prio: u16,
 }
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 
-/// Room for one I/O.
+/// A slot for one I/O.
 ///
 /// # Invariants
 ///
-/// `owner` is initialized while the state is `BUSY`, but for the moments of
-/// putting it in and taking it out; only who made it `BUSY`, and then the end of
-/// the bio, touches the other fields.
+/// `owner` is initialized while the state is `BUSY`, except while it is put in or taken out. Only
+/// the caller that has set `BUSY`, and then the end of the bio, touches the other fields.
 #[repr(C)]
 struct Slot<T> {
-    /// Comes first, as a pointer to it is one to the slot.
+    /// First, so that a pointer to it is also one to the slot.
     bio: Opaque<bindings::bio>,
     vec: Opaque<bindings::bio_vec>,
     state: Atomic<u32>,
@@ -138,14 +137,14 @@ struct Slot<T> {
 
 /// Slots for I/Os to block devices.
 ///
-/// Dropping the table waits until all slots are free, so no owner in a slot may own the table.
+/// Dropping the table waits until all slots are free, so an owner in a slot must not own the table.
 pub struct BioTable<T: BioOwner> {
     slots: KVVec<Slot<T>>,
 }
 
-// SAFETY: The slots belong to no thread, and their owners are `Send`.
+// SAFETY: Slots have no thread affinity, and their owners are `Send`.
 unsafe impl<T: BioOwner> Send for BioTable<T> {}
-// SAFETY: Only the caller that has won a slot uses it; an owner passes through it from one thread
+// SAFETY: Only the caller that has won a slot uses it; the owner passes through it from one thread
 // to another, for which `Send` is enough.
 unsafe impl<T: BioOwner> Sync for BioTable<T> {}
 
@@ -169,8 +168,8 @@ impl<T: BioOwner> BioTable<T> {
         Ok(Self { slots })
     }
 
-    /// Starts an I/O in slot `idx`; its owner is told of the end, which may be
-    /// before this returns.
+    /// Starts an I/O in slot `idx`. The owner's [`BioOwner::done`] may be called before this
+    /// returns.
     ///
     /// # Context
     ///
@@ -178,45 +177,44 @@ impl<T: BioOwner> BioTable<T> {
     ///
     /// # Errors
     ///
-    /// The owner comes back with `EINVAL` if there is no such slot or the I/O
-    /// makes no sense, with `EBUSY` if the slot is in use.
+    /// Returns the owner with `EINVAL` if there is no such slot or the I/O is invalid, with `EBUSY`
+    /// if the slot is in use.
     pub fn submit(&self, idx: usize, spec: &BioSpec, owner: T) -> Result<(), (Error, T)> {
         might_sleep();
         let Some(slot) = self.slots.get(idx) else {
             return Err((EINVAL, owner));
         };
-        // ORDERING: Pairs with the release in `free`: the last user is through.
+        // ORDERING: Pairs with the release in `free`: the previous user has finished with the slot.
         if slot.state.cmpxchg(FREE, BUSY, Acquire).is_err() {
             return Err((EBUSY, owner));
         }
         // INVARIANT: The slot was just won, and gets its owner.
-        // SAFETY: As it was won, no one else touches the owner.
+        // SAFETY: This caller has won the slot, so nobody else touches the owner.
         let owner: &T = unsafe { (*slot.owner.get()).write(owner) };
-        // SAFETY: The slot was won. The owner in it is only read from here on, until
+        // SAFETY: This caller has won the slot. The owner in it is only read from here on, until
         // `free` takes it out.
         if let Err(e) = unsafe { slot.prepare(spec, owner) } {
             // SAFETY: The slot is busy and its bio not submitted.
             return Err((e, unsafe { Slot::free(core::ptr::from_ref(slot)) }));
         }
-        // SAFETY: The bio is complete and has an end function. From here on it and
-        // the owner are not touched but by that.
+        // SAFETY: The bio is complete and has an end function, which alone touches the bio and the
+        // owner from here on.
         unsafe { bindings::submit_bio(slot.bio.get()) };
         Ok(())
     }
 }
 
 impl<T: BioOwner> Slot<T> {
-    /// Makes the bio ready.
+    /// Prepares the bio.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the block layer would make no sense of it; the bio then needs no
-    /// clean-up.
+    /// `EINVAL` if the I/O is invalid; the bio then needs no clean-up.
     ///
     /// # Safety
     ///
-    /// The caller must have won the slot. The result of `owner` must be valid until the bio has
-    /// ended.
+    /// The caller must have won the slot. The device and the memory of `owner` must be valid until
+    /// the bio has ended.
     unsafe fn prepare(&self, spec: &BioSpec, owner: &T) -> Result {
         let bio = self.bio.get();
         let bdev = owner.device().as_raw();
@@ -227,17 +225,17 @@ impl<T: BioOwner> Slot<T> {
                 return Err(EINVAL);
             }
             let start = buf.block.as_ptr().wrapping_add(buf.offset);
-            // SAFETY: The bio and the vector are the caller's, and not in use. The
-            // device stays open by this function's contract.
+            // SAFETY: The caller owns the bio and the vector, which are not in use. The device
+            // stays open by this function's contract.
             unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
-            // SAFETY: There is one vector. The memory is in the linear mapping and
-            // contiguous, and stays by this function's contract.
+            // SAFETY: There is one vector. The memory is in the linear mapping and contiguous, and
+            // stays valid by this function's contract.
             unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
         } else {
             // SAFETY: As above, without vectors.
             unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
         }
-        // SAFETY: The bio is the caller's until it is submitted.
+        // SAFETY: The caller owns the bio until it is submitted.
         let raw = unsafe { &mut *bio };
         if !spec.op.has_data() {
             raw.bi_iter.bi_size = spec.bytes;
@@ -246,24 +244,23 @@ impl<T: BioOwner> Slot<T> {
             raw.bi_iter.bi_sector = spec.sector;
         }
         raw.bi_ioprio = spec.ioprio();
-        // CAST: A function's address, for `ended` to make a function of again.
+        // CAST: The address of a function, which `ended` turns into a function again.
         raw.bi_private = Self::end as End as *mut c_void;
         raw.bi_end_io = Some(ended);
         Ok(())
     }
 
-    /// Takes the owner out of a busy slot, which is then free.
+    /// Takes the owner out of a busy slot, and frees the slot.
     ///
     /// # Safety
     ///
-    /// The slot must be busy, and the caller the one to touch it; he then touches
-    /// it no more.
+    /// The slot must be busy, and only the caller may touch it; the caller must not touch it later.
     unsafe fn free(this: *const Self) -> T {
-        // SAFETY: A busy slot has an owner by the type invariant; no one else
-        // touches it by this function's contract.
+        // SAFETY: A busy slot has an owner by the type invariant, and nobody else touches it by
+        // this function's contract.
         let owner = unsafe { (*(*this).owner.get()).assume_init_read() };
         // ORDERING: Pairs with the acquire in `submit` and in the table's drop.
-        // SAFETY: A table does not go before its slots are free.
+        // SAFETY: A table is freed only after its slots are free.
         unsafe { &(*this).state }.store(FREE, Release);
         owner
     }
@@ -274,8 +271,7 @@ impl<T: BioOwner> Slot<T> {
     unsafe fn end(bio: *mut bindings::bio) {
         // SAFETY: The bio has ended, so it is ours.
         let status = Status::from_raw(unsafe { (*bio).bi_status });
-        // SAFETY: Initialized when it was submitted, and not used again before the
-        // next time.
+        // SAFETY: Initialized by `prepare`, and not used again before the next one.
         unsafe { bindings::bio_uninit(bio) };
         // CAST: The bio is the first field, `Opaque` is transparent.
         // SAFETY: The slot is busy until the end of its bio, which is here.
@@ -284,16 +280,16 @@ impl<T: BioOwner> Slot<T> {
     }
 }
 
-/// Ends the bio of a [`Slot`] of the type that the function is of.
+/// Ends the bio of a [`Slot`] of one type.
 type End = unsafe fn(*mut bindings::bio);
 
 /// Called by the block layer when a bio has ended.
 ///
-/// Not generic, so that it is not part of the driver's module: the owner of an I/O may be what the
-/// driver's unloading waits for, and once it is gone so may the driver's code be, a few
-/// instructions before its function has returned. A module's memory is freed when a grace period
-/// of RCU has passed, and that does not before the section here has ended. What is left behind
-/// that belongs to the module that the driver needs, whose unloading waits for it, see
+/// Not generic, so that it is not part of the driver's module. The driver's unloading may wait for
+/// the owner of an I/O; once that is gone, the driver's code may be freed too, a few instructions
+/// before its function has returned. But the memory of a module is freed only after an RCU grace
+/// period, which cannot end before the read section here. The instructions behind that belong to
+/// the module that the driver depends on, whose unloading waits for them, see
 /// [`LastTails`](crate::module::LastTails).
 ///
 /// # Safety
@@ -301,20 +297,21 @@ type End = unsafe fn(*mut bindings::bio);
 /// `bio` must be the ended bio of a slot, whose [`Slot::end`] is its private data.
 unsafe extern "C" fn ended(bio: *mut bindings::bio) {
     let section = rcu::read_lock();
-    // SAFETY: `prepare` has put such a function there, and only who owns the bio changes that.
+    // SAFETY: `prepare` has stored such a function there, and only the owner of the bio changes it.
     let end = unsafe { core::mem::transmute::<*mut c_void, End>((*bio).bi_private) };
-    // SAFETY: By this function's contract the bio has ended, and is of the function's type.
+    // SAFETY: By this function's contract the bio has ended, and belongs to a slot of the
+    // function's type.
     unsafe { end(bio) };
     drop(section);
 }
 
 impl BioSpec {
-    /// Returns the operation with its flags, if the block layer makes sense of them.
+    /// Returns the operation with its flags, or `EINVAL` if they are invalid for the block layer.
     fn opf(&self) -> Result<bindings::blk_opf_t> {
         let empty_ok = self.op == Op::Flush;
         let flags_ok = (self.op == Op::Write || !self.fua && !self.preflush)
             && (self.op == Op::WriteZeroes || !self.nounmap);
-        // A bio counts in sectors.
+        // The block layer counts a bio in sectors.
         if (self.bytes == 0) != empty_ok || !flags_ok || self.bytes % 512 != 0 {
             return Err(EINVAL);
         }
@@ -339,7 +336,7 @@ impl BioSpec {
         Ok(opf)
     }
 
-    /// Schedulers index arrays with the class.
+    /// Returns the priority, none for an invalid class: schedulers index arrays with the class.
     fn ioprio(&self) -> u16 {
         const IOPRIO_CLASS_SHIFT: u16 = 13;
         const IOPRIO_CLASS_IDLE: u16 = 3;
@@ -355,9 +352,9 @@ impl<T: BioOwner> Drop for BioTable<T> {
     fn drop(&mut self) {
         might_sleep();
         for slot in &self.slots {
-            // ORDERING: Pairs with the release in `free`, where the slot is touched
-            // for the last time. No one wakes this up, as that would take a shared
-            // cache line at each end of an I/O; tables go rarely, and idle.
+            // ORDERING: Pairs with the release in `free`, where the slot is touched for the last
+            // time. There is no wake-up, as that would take a shared cache line at each end of an
+            // I/O; tables are dropped rarely, and idle.
             while slot.state.load(Acquire) != FREE {
                 fsleep(Delta::from_millis(1));
             }

@@ -64,18 +64,18 @@ use kernel::{
 /// How a disk is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {
-    /// To write to it, and perhaps to read.
+    /// For writing, and perhaps for reading.
     pub write: bool,
-    /// By a holder that wants no other.
+    /// By an exclusive opener.
     pub exclusive: bool,
 }
 
-/// A module keeps one of these as long as it has disks.
+/// The owner of a module's disks; the module keeps it as long as it has disks.
 ///
-/// Its drop waits until the last of them is gone for good, so that a module that
-/// drops it on unload is not called afterwards.
+/// Dropping it waits until the last disk is freed, so a module that drops it on unload is not
+/// called afterwards.
 pub struct DiskOwner {
-    /// Held by each disk too; its drop completes `drained`.
+    /// Each disk has a reference, too; dropping the last one completes `drained`.
     presence: ManuallyDrop<Arc<Presence>>,
     drained: Arc<Completion>,
 }
@@ -128,7 +128,7 @@ pub struct DiskSpec<'a> {
 pub(crate) struct Head {
     /// Frees the whole [`DiskData`].
     free: unsafe fn(NonNull<Head>),
-    /// No one may open the disk any more. Changes under the open mutex.
+    /// Nobody may open the disk any more. Set under the open mutex.
     closing: AtomicFlag,
     presence: Arc<Presence>,
 }
@@ -136,18 +136,18 @@ pub(crate) struct Head {
 /// The object that `private_data` of a disk and `queuedata` of its queue point to.
 #[repr(C)]
 pub(crate) struct DiskData<D: Operations> {
-    /// Comes first, as a pointer to it is one to the whole.
+    /// First, so that a pointer to it is also one to the whole.
     head: Head,
     queue_data: D::QueueData,
-    /// After the queue data, which may own objects in its requests.
+    /// Dropped after the queue data, which may own objects in its requests.
     tag_set: Arc<TagSet<D>>,
 }
 
 impl<D: Operations> DiskData<D> {
     /// # Safety
     ///
-    /// `queue` must be the queue of a disk made by [`GenDisk::add`] for `D`, and not
-    /// be gone for as long as the result is used.
+    /// `queue` must be the queue of a disk created by [`GenDisk::add`] for `D`, and must be live as
+    /// long as the result is used.
     #[inline]
     pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
         // SAFETY: `GenDisk::add` has set `queuedata` to a `DiskData`, which is freed
@@ -179,35 +179,35 @@ impl<D: Operations> DiskData<D> {
     }
 }
 
-/// A disk that can be used, `struct gendisk` in C.
+/// A disk in use, `struct gendisk` in C.
 ///
 /// Dropping it removes the disk, if [`GenDisk::delete`] was not called before.
 ///
 /// # Invariants
 ///
-/// - The pointer is to a disk that was added, and whose data is a `DiskData<D>`;
-///   it holds a reference to the disk.
+/// - The pointer is to a disk that was added, and whose data is a `DiskData<D>`; this value owns a
+///   reference to the disk.
 /// - The disk has been deleted if and only if `deleted` is set.
 pub struct GenDisk<D: Operations> {
     disk: NonNull<bindings::gendisk>,
     deleted: AtomicFlag,
-    /// Held while user space is told of something, which goes up the tree that the disk leaves
-    /// when it is deleted.
+    /// Held while an event is sent to user space, which walks up the device tree that the disk
+    /// leaves when it is deleted.
     events: Pin<KBox<Mutex<()>>>,
     _data: core::marker::PhantomData<D>,
 }
 
-// SAFETY: A disk belongs to no thread; its data is `Send` and `Sync`.
+// SAFETY: A disk has no thread affinity; its data is `Send` and `Sync`.
 unsafe impl<D: Operations> Send for GenDisk<D> {}
-// SAFETY: The methods do what may be done from several threads at once.
+// SAFETY: The methods use only functions that may be called by several threads at once.
 unsafe impl<D: Operations> Sync for GenDisk<D> {}
 
 impl<D: Operations> GenDisk<D> {
-    /// Adds a disk. It is used at once: its partition table is read before this
-    /// function returns.
+    /// Adds a disk, which is in use at once: its partition table is read before this function
+    /// returns.
     ///
-    /// Its number is taken from those for disks without a major number of their
-    /// own, and so are those of its partitions.
+    /// The disk and its partitions get extended numbers, those of disks without a major number of
+    /// their own.
     ///
     /// # Context
     ///
@@ -215,8 +215,8 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for limits that make no sense or a name that is too long;
-    /// `EEXIST` if a disk has that name; `ENOMEM`.
+    /// `EINVAL` for inconsistent limits or a name that is too long; `EEXIST` if a disk has that
+    /// name; `ENOMEM`.
     pub fn add(
         spec: DiskSpec<'_>,
         tag_set: Arc<TagSet<D>>,
@@ -241,10 +241,9 @@ impl<D: Operations> GenDisk<D> {
         let mut limits: bindings::queue_limits = pin_init::zeroed();
         spec.limits.apply_to(&mut limits);
 
-        // Freed by `Unadded` on failure, else by the block layer.
+        // Freed by `Unadded` on failure, otherwise by the block layer.
         let data = KBox::into_raw(data);
-        // SAFETY: The tag set is allocated, and kept by the data, which outlives
-        // the queue.
+        // SAFETY: The tag set is allocated, and kept by the data, which outlives the queue.
         let disk = from_err_ptr(unsafe {
             bindings::__blk_mq_alloc_disk(
                 set,
@@ -259,7 +258,7 @@ impl<D: Operations> GenDisk<D> {
         };
         let disk = disk?;
 
-        // SAFETY: The disk is allocated, and no one else knows of it yet.
+        // SAFETY: The disk is allocated, and nobody else knows of it yet.
         let raw = unsafe { &mut *disk };
         raw.private_data = data.cast();
         raw.fops = Self::FOPS_REF;
@@ -273,13 +272,13 @@ impl<D: Operations> GenDisk<D> {
             // SAFETY: Allocated and unknown to others.
             unsafe { bindings::set_disk_ro(disk, true) };
         }
-        // SAFETY: The disk is complete; there is no parent and are no groups.
+        // SAFETY: The disk is complete; it has no parent and no attribute groups.
         to_result(unsafe {
             bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
         })?;
 
         core::mem::forget(new);
-        // INVARIANT: It was added, with this data, and not deleted.
+        // INVARIANT: The disk was added with this data, and not deleted.
         Ok(Self {
             // SAFETY: An allocated disk is not at null.
             disk: unsafe { NonNull::new_unchecked(disk) },
@@ -289,8 +288,8 @@ impl<D: Operations> GenDisk<D> {
         })
     }
 
-    /// Does what tells user space of something, unless the disk was deleted. It is not deleted
-    /// meanwhile, and no memory is waited for that the disk would have to be written to for.
+    /// Calls `func`, which sends an event to user space, unless the disk was deleted. Meanwhile the
+    /// disk is not deleted, and allocations do not wait for I/O, which might be to this disk.
     fn unless_deleted<R>(&self, func: impl FnOnce() -> R) -> Result<R> {
         let _no_io = NoIo::enter();
         let _events = self.events.lock();
@@ -320,7 +319,7 @@ impl<D: Operations> GenDisk<D> {
         &self.data().tag_set
     }
 
-    /// Returns the device of the disk, below which it has its attributes.
+    /// Returns the device of the disk, the parent of its attributes.
     pub fn device(&self) -> &Device {
         // SAFETY: The disk is live by the type invariant, and with it its first
         // block device, whose device it is.
@@ -338,7 +337,7 @@ impl<D: Operations> GenDisk<D> {
         unsafe { ours::get_capacity(self.disk.as_ptr()) }
     }
 
-    /// Changes the size, in 512 byte sectors. User space learns of it by [`Self::announce_size`].
+    /// Changes the size, in 512 byte sectors. [`Self::announce_size`] then tells user space.
     ///
     /// # Context
     ///
@@ -349,8 +348,8 @@ impl<D: Operations> GenDisk<D> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), sectors) };
     }
 
-    /// Tells user space that the size has changed, with the event of `set_capacity_and_notify()` in
-    /// C.
+    /// Tells user space that the size has changed, with the event of C's
+    /// `set_capacity_and_notify()`.
     ///
     /// # Context
     ///
@@ -363,8 +362,7 @@ impl<D: Operations> GenDisk<D> {
         self.uevent(Action::Change, &[c"RESIZE=1"])
     }
 
-    /// Tells user space that something happened to the disk, with variables
-    /// (`KEY=value`).
+    /// Sends an event of the disk to user space, with variables (`KEY=value`).
     ///
     /// # Context
     ///
@@ -372,8 +370,7 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the disk was deleted; `ENOMEM`, also if there are too many
-    /// variables.
+    /// `ENODEV` if the disk was deleted; `ENOMEM`, also for too many variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
         self.unless_deleted(|| {
             // SAFETY: The disk is live by the type invariant, and with it its first block
@@ -385,10 +382,10 @@ impl<D: Operations> GenDisk<D> {
         })?
     }
 
-    /// Tells user space of the disk and each of its partitions once more, now that a driver has
-    /// added the attributes that rules of udev look at. The event is `add` again: rules for
-    /// physical volumes and members of arrays take no other for that of a new disk. Nothing
-    /// happens to a disk that was deleted.
+    /// Announces the disk and each of its partitions to user space once more, after a driver has
+    /// added the attributes that udev rules look at. The event is `add` again: rules for physical
+    /// volumes and members of arrays accept no other for a new disk. Does nothing if the disk was
+    /// deleted.
     ///
     /// # Context
     ///
@@ -401,7 +398,7 @@ impl<D: Operations> GenDisk<D> {
         });
     }
 
-    /// Returns how often the disk and its partitions are open.
+    /// Returns the number of openers of the disk and its partitions.
     pub fn openers(&self) -> u32 {
         // SAFETY: The disk is live by the type invariant.
         unsafe { ours::disk_openers(self.disk.as_ptr()) }
@@ -434,8 +431,7 @@ impl<D: Operations> GenDisk<D> {
         result
     }
 
-    /// Gives back what [`Self::begin_removal`] has claimed; the disk can be
-    /// opened again.
+    /// Undoes [`Self::begin_removal`]; the disk can be opened again.
     pub fn cancel_removal(&self) {
         // ORDERING: An open that still sees the old value fails, as if it had come
         // earlier.
@@ -447,8 +443,7 @@ impl<D: Operations> GenDisk<D> {
         self.data().head.closing.load(Relaxed)
     }
 
-    /// Declares the disk dead: new I/O fails at once, and file systems on it are
-    /// told.
+    /// Declares the disk dead: new I/O fails at once, and file systems on it are notified.
     ///
     /// # Context
     ///
@@ -458,11 +453,11 @@ impl<D: Operations> GenDisk<D> {
         unsafe { bindings::blk_mark_disk_dead(self.disk.as_ptr()) };
     }
 
-    /// Removes the disk: no more I/O after this. Only the first call does it.
+    /// Removes the disk: no more I/O after this. Only the first call has an effect.
     ///
     /// Unless the disk was declared dead, dirty data is written back first. Then this waits for the
-    /// requests in flight and queued; the driver must see to it that they end. Existing openers
-    /// keep a dead disk; all I/O fails.
+    /// requests in flight and queued, which the driver must end. Existing openers keep a dead disk;
+    /// all I/O fails.
     ///
     /// # Context
     ///
@@ -470,13 +465,13 @@ impl<D: Operations> GenDisk<D> {
     pub fn delete(&self) {
         // Taking the lock waits for tasks that still act on the old value.
         let events = self.events.lock();
-        // ORDERING: Only the first may go on; nothing is published by it.
+        // ORDERING: Only the first caller may go on; it publishes nothing.
         if self.deleted.xchg(true, Full) {
             return;
         }
         drop(events);
         // INVARIANT: Deleted and marked as such.
-        // SAFETY: It was added, and not deleted before, by the type invariant.
+        // SAFETY: The disk was added, and not deleted before, by the type invariant.
         unsafe { bindings::del_gendisk(self.disk.as_ptr()) };
     }
 
@@ -522,8 +517,7 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// As [`Self::fop_open`].
     unsafe extern "C" fn fop_release(disk: *mut bindings::gendisk) {
-        // SAFETY: By this function's contract. The task that closes the disk is not counted any
-        // more.
+        // SAFETY: By this function's contract. The task that closes the disk is no longer counted.
         let (data, last) = unsafe { (DiskData::<D>::of_disk(disk), ours::disk_openers(disk) == 0) };
         D::release(&data.queue_data, last);
     }
@@ -537,51 +531,51 @@ impl<D: Operations> Drop for GenDisk<D> {
     }
 }
 
-/// Sectors of a track and tracks of a cylinder that disks without any report.
+/// Sectors per track and tracks per cylinder, for disks that have no geometry.
 const GEOMETRY: (u8, u8) = (32, 64);
 
-/// Reports cylinders, heads and sectors that a disk of this size might have, to programs that still
-/// ask for them, such as `hdparm`.
+/// Reports a plausible number of cylinders, heads and sectors to programs that still ask for them,
+/// such as `hdparm`.
 ///
 /// # Safety
 ///
-/// `disk` must be a live disk, and `geometry` exclusively the caller's.
+/// `disk` must be a live disk, and `geometry` valid and exclusively the caller's.
 unsafe extern "C" fn geometry(
     disk: *mut bindings::gendisk,
     geometry: *mut bindings::hd_geometry,
 ) -> c_int {
-    // CAST: The kernel crate knows the type by its name only.
+    // CAST: The kernel crate's bindings have this type by name only.
     // SAFETY: By this function's contract.
     let geometry = unsafe { &mut *geometry.cast::<ours::hd_geometry>() };
-    // SAFETY: The same.
+    // SAFETY: As above.
     let sectors = unsafe { ours::get_capacity(disk) };
     (geometry.sectors, geometry.heads) = GEOMETRY;
     let cylinders = sectors / (u64::from(GEOMETRY.0) * u64::from(GEOMETRY.1));
-    // Today's disks have more cylinders than fit; no program relies on the number.
+    // Large disks have more cylinders than fit; no program relies on the number.
     geometry.cylinders = u16::try_from(cylinders).unwrap_or(u16::MAX);
     0
 }
 
-/// The last reference to an added disk is gone.
+/// Frees the data of an added disk, when the last reference to the disk is dropped.
 ///
-/// Not generic, so that it is not part of the driver's module: the module may go
-/// as soon as the presence is dropped.
+/// Not generic, so that it is not part of the driver's module, which may be unloaded as soon as the
+/// presence is dropped.
 ///
 /// # Safety
 ///
-/// `disk` must be a disk made by [`GenDisk::add`], which is not used again.
+/// `disk` must be a disk created by [`GenDisk::add`], and is not used again.
 unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
     // CAST: The data starts with its head.
-    // SAFETY: `private_data` is set by `GenDisk::add`, and stays.
+    // SAFETY: `GenDisk::add` has set `private_data`, which stays.
     let head = unsafe { NonNull::new_unchecked((*disk).private_data.cast::<Head>()) };
-    // SAFETY: The data is still there.
+    // SAFETY: The data is freed only below.
     let (free, presence) = unsafe { ((*head.as_ptr()).free, (*head.as_ptr()).presence.clone()) };
-    // SAFETY: `free` belongs to this data, which no one uses any more.
+    // SAFETY: `free` belongs to this data, which nobody uses any more.
     unsafe { free(head) };
     drop(presence);
 }
 
-/// Undoes the making of a disk that was not added.
+/// Undoes the creation of a disk that was not added.
 ///
 /// # Invariants
 ///
@@ -593,20 +587,20 @@ struct Unadded<D: Operations> {
 
 impl<D: Operations> Drop for Unadded<D> {
     fn drop(&mut self) {
-        // When `device_add_disk` fails late, the disk was in sysfs for a moment. A task that found
-        // it there may still have a reference, and the end of the last reference uses the data. No
-        // new ones are taken, and none is kept for longer than a call takes.
+        // When `device_add_disk` fails late, the disk was visible in sysfs for a moment. A task
+        // that found it there may still have a reference, and dropping the last reference uses the
+        // data. No new references are taken, and none is kept for longer than a call takes.
         let looks = (0..Self::LOOKS).find(|_| self.is_ours_alone());
-        // SAFETY: The reference is ours by the type invariant; null is fine. If it is the last, the
-        // queue has ended when this returns. As the disk was not added, this does not free the
-        // data.
+        // SAFETY: The reference is ours by the type invariant; null is allowed. If the reference is
+        // the last, the queue is gone when this returns. As the disk was not added, this does not
+        // free the data.
         unsafe { bindings::put_disk(self.disk) };
         if looks.is_none() {
-            // A leaked disk, and a driver that stays loaded, is better than a use after free.
+            // Leaking the disk, which keeps the driver loaded, is better than a use after free.
             pr_err!("bug: a disk that could not be added is still referenced, so its memory is leaked\n");
             return;
         }
-        // SAFETY: Leaked by the type invariant, and used by no one without a disk.
+        // SAFETY: Leaked by the type invariant, and unused without a disk.
         drop(unsafe { KBox::from_raw(self.data) });
     }
 }
@@ -615,7 +609,7 @@ impl<D: Operations> Unadded<D> {
     /// Number of checks for other references to the disk, at least a millisecond apart.
     const LOOKS: u32 = 60_000;
 
-    /// Returns whether there is no other reference; if there is, after a millisecond.
+    /// Returns whether there is no other reference; sleeps for a millisecond if there is one.
     fn is_ours_alone(&self) -> bool {
         // SAFETY: The disk is allocated by the type invariant, unless it is null.
         let alone = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;

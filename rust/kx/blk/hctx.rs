@@ -13,7 +13,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// A hardware queue of a disk, for the length of a callback.
+/// A hardware queue of a disk, borrowed for a callback.
 ///
 /// # Invariants
 ///
@@ -31,7 +31,7 @@ impl Hctx<'_> {
         Self(unsafe { NonNull::new_unchecked(hctx) }, PhantomData)
     }
 
-    /// Returns the number of the queue, counted from zero over all maps.
+    /// Returns the index of the queue, counted from zero over all maps.
     #[inline]
     pub fn index(&self) -> u32 {
         // SAFETY: Live by the type invariant; the number does not change.
@@ -39,10 +39,10 @@ impl Hctx<'_> {
     }
 }
 
-/// The use of the queues of a map.
+/// The purpose of the queues of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HctxType {
-    /// Everything that has no map of its own.
+    /// All I/O that has no map of its own.
     Default,
     /// Reads.
     Read,
@@ -50,12 +50,12 @@ pub enum HctxType {
     Poll,
 }
 
-/// The maps of a tag set while they are made.
+/// The maps of a tag set during their setup.
 ///
 /// # Invariants
 ///
-/// The pointer is to a tag set whose maps are allocated, with one entry for each
-/// possible CPU, and which no one else uses for `'a`.
+/// The pointer is to a tag set whose maps are allocated, with `nr_cpu_ids` entries each, and which
+/// nobody else uses for `'a`.
 pub struct QueueMaps<'a>(NonNull<bindings::blk_mq_tag_set>, PhantomData<&'a mut ()>);
 
 impl QueueMaps<'_> {
@@ -68,17 +68,18 @@ impl QueueMaps<'_> {
         Self(unsafe { NonNull::new_unchecked(set) }, PhantomData)
     }
 
-    /// Returns the number of hardware queues in all.
+    /// Returns the total number of hardware queues.
     pub fn nr_hw_queues(&self) -> u32 {
         // SAFETY: Live by the type invariant.
         unsafe { (*self.0.as_ptr()).nr_hw_queues }
     }
 
-    /// Spreads the CPUs over `nr` queues from `first` on, near ones together.
+    /// Spreads the CPUs over `nr` queues from `first` on; CPUs that are close to each other share
+    /// queues.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is no such map or are no such queues.
+    /// `EINVAL` if there is no such map, or there are no such queues.
     pub fn spread(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
         let map = self.range(kind, first, nr)?;
         // SAFETY: The map is allocated by the type invariant.
@@ -86,24 +87,23 @@ impl QueueMaps<'_> {
         Ok(())
     }
 
-    /// Gives CPU `i` the queue `first + i % nr`.
+    /// Maps CPU `i` to the queue `first + i % nr`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is no such map or are no such queues.
+    /// `EINVAL` if there is no such map, or there are no such queues.
     pub fn one_to_one(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
         let map = self.range(kind, first, nr)?;
-        // SAFETY: Set at boot, never changed after.
+        // SAFETY: Set at boot, and constant afterwards.
         let cpus = unsafe { bindings::nr_cpu_ids };
         for cpu in 0..cpus {
-            // SAFETY: The map is allocated, with an entry for each possible CPU,
-            // by the type invariant.
+            // SAFETY: The map is allocated, with `nr_cpu_ids` entries, by the type invariant.
             unsafe { *(*map).mq_map.add(cpu as usize) = first + cpu % nr };
         }
         Ok(())
     }
 
-    /// Sets the queues of a map, after checking that there are such.
+    /// Sets the queues of a map, after checking that map and queues exist.
     fn range(
         &mut self,
         kind: HctxType,
@@ -122,7 +122,7 @@ impl QueueMaps<'_> {
         if idx >= maps || nr == 0 || end > queues {
             return Err(EINVAL);
         }
-        // SAFETY: Live, and no one else uses it, by the type invariant.
+        // SAFETY: Live, and nobody else uses it, by the type invariant.
         let maps = unsafe { &mut (*set).map };
         let map = maps.get_mut(idx as usize).ok_or(EINVAL)?;
         map.queue_offset = first;

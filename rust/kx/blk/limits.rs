@@ -7,16 +7,16 @@
 use ibtrs_bindings as ours;
 use kernel::bindings;
 
-/// Limits and features of a queue; zero in a limit is the block layer's
-/// default, zero in a `max_*_sectors` of an operation without data means that the
-/// device cannot do it. Sectors have 512 bytes.
+/// Limits and features of a queue. Zero in a limit means the block layer's default, but in a
+/// `max_*_sectors` of an operation without data, that the device does not support the operation.
+/// Sectors have 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Smallest unit that can be addressed, a power of two.
+    /// Smallest addressable unit, a power of two.
     pub logical_block_bytes: u32,
-    /// Smallest unit that is written at once, a power of two.
+    /// Smallest unit that is written without a read-modify-write, a power of two.
     pub physical_block_bytes: u32,
-    /// Where the first such unit starts.
+    /// Offset of the first such unit.
     pub alignment_offset_bytes: u32,
     /// Smallest efficient I/O.
     pub io_min_bytes: u32,
@@ -24,36 +24,36 @@ pub struct Limits {
     pub io_opt_bytes: u32,
     /// Largest data transfer.
     pub max_hw_sectors: u32,
-    /// Most segments in a request.
+    /// Maximum number of segments of a request.
     pub max_segments: u16,
     /// Largest segment; leave zero with a virtual boundary.
     pub max_segment_bytes: u32,
-    /// No gap between segments but where an address has none of these bits.
+    /// Adjacent segments have a gap only at addresses in which all these bits are zero.
     pub virt_boundary_mask: usize,
-    /// Bits that are zero in addresses and lengths of data from user space.
+    /// Bits that must be zero in addresses and lengths of data from user space.
     pub dma_alignment_mask: u32,
     /// Largest discard.
     pub max_discard_sectors: u32,
     /// Unit of discards.
     pub discard_granularity_bytes: u32,
-    /// Where the first such unit starts.
+    /// Offset of the first such unit.
     pub discard_alignment_bytes: u32,
     /// Largest secure erase.
     pub max_secure_erase_sectors: u32,
     /// Largest write of zeroes.
     pub max_write_zeroes_sectors: u32,
-    /// Zeroes take no space afterwards, unless they are written without unmapping.
+    /// Written zeroes take no space, unless they are written without unmapping.
     pub write_zeroes_unmaps: bool,
-    /// The device has a volatile cache and needs flushes.
+    /// The device has a volatile write cache and needs flushes.
     pub write_cache: bool,
-    /// The device knows forced unit access; counts only with a cache.
+    /// The device supports forced unit access (FUA); only with a write cache.
     pub fua: bool,
-    /// Distance matters.
+    /// Seeks take time, as on hard disks.
     pub rotational: bool,
 }
 
 impl Limits {
-    /// Writes the limits into `raw`, and leaves all other fields alone.
+    /// Writes the limits to `raw`, and leaves all other fields unchanged.
     pub(crate) fn apply_to(&self, raw: &mut bindings::queue_limits) {
         raw.logical_block_size = self.logical_block_bytes;
         raw.physical_block_size = self.physical_block_bytes;
@@ -70,7 +70,7 @@ impl Limits {
         raw.discard_alignment = self.discard_alignment_bytes;
         raw.max_secure_erase_sectors = self.max_secure_erase_sectors;
         raw.max_write_zeroes_sectors = self.max_write_zeroes_sectors;
-        // All or nothing: the block layer takes no other limit.
+        // All or nothing: the block layer accepts no other limit.
         raw.max_hw_wzeroes_unmap_sectors = if self.write_zeroes_unmaps {
             self.max_write_zeroes_sectors
         } else {

@@ -40,16 +40,16 @@ use kernel::{
 /// The decision about a request that has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// Wait once more.
+    /// Restart the timer.
     Restart,
-    /// It has ended or is about to.
+    /// The request has ended, or is about to.
     Done,
 }
 
 /// A driver of multi-queue disks.
 #[vtable]
 pub trait Operations: Sized + 'static {
-    /// The driver's part of each request; pinned, of 8 byte alignment at most.
+    /// The driver's part of each request; pinned, with an alignment of 8 bytes at most.
     ///
     /// It is initialized once when the request is allocated, and then keeps its
     /// value from one use of the request to the next.
@@ -58,15 +58,15 @@ pub trait Operations: Sized + 'static {
     /// The driver's part of each disk.
     type QueueData: Send + Sync;
 
-    /// Creates an initializer of the driver's part of a request.
+    /// Returns an initializer of the driver's part of a request.
     ///
     /// # Context
     ///
     /// *may sleep*, but not wait for I/O.
     fn init_pdu() -> impl PinInit<Self::Pdu, Error>;
 
-    /// Starts a request. With `last` unset more requests for the same queue
-    /// follow, and then `last` or [`Self::commit_rqs`].
+    /// Starts a request. Unless `last` is set, more requests for the same queue follow, up to one
+    /// with `last`, or to [`Self::commit_rqs`].
     ///
     /// # Context
     ///
@@ -74,10 +74,10 @@ pub trait Operations: Sized + 'static {
     ///
     /// # Errors
     ///
-    /// A request handed back with [`Status::RESOURCE`] is tried again a little
-    /// later, with [`Status::DEVICE_RESOURCE`] when another request of the disk
-    /// has ended; with any other status it ends. It must be `rq`: another one ends
-    /// with an error, while the driver keeps `rq`.
+    /// A request handed back with [`Status::RESOURCE`] is retried a little later, with
+    /// [`Status::DEVICE_RESOURCE`] when another request of the disk has ended; with any other
+    /// status it ends. It must be `rq`: another request ends with an error, and the driver keeps
+    /// `rq`.
     fn queue_rq(
         hctx: Hctx<'_>,
         disk: &Self::QueueData,
@@ -85,7 +85,7 @@ pub trait Operations: Sized + 'static {
         last: bool,
     ) -> Result<(), (Request<Self>, Status)>;
 
-    /// No more requests follow for now on this queue.
+    /// Starts what [`Self::queue_rq`] has held back: no more requests follow on this queue for now.
     ///
     /// # Context
     ///
@@ -104,7 +104,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// The request with this tag takes too long. It may end at the same time.
+    /// Handles a timeout of the request with this tag, which may end at the same time.
     ///
     /// # Context
     ///
@@ -113,7 +113,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Looks for ended requests on a polled queue and returns their number.
+    /// Looks for completed requests of a polled queue, and returns their number.
     ///
     /// # Context
     ///
@@ -122,7 +122,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Decides which CPU uses which queue; each map in use must be set.
+    /// Maps CPUs to hardware queues; must set each map in use.
     ///
     /// # Context
     ///
@@ -131,7 +131,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Someone opens the disk or one of its partitions.
+    /// Handles an opening of the disk or of one of its partitions.
     ///
     /// # Context
     ///
@@ -149,9 +149,9 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Returns the scatterlist in the driver's part of a request, which makes
-    /// [`Request::map_sg`] work. It must be inside the driver's part, and always
-    /// the same one. It is empty when a request comes to [`Self::queue_rq`].
+    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`]. It must
+    /// be inside the driver's part, and always be the same one. It is empty when a request comes to
+    /// [`Self::queue_rq`].
     fn sg(_pdu: Pin<&mut Self::Pdu>) -> Pin<&mut SgTable> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -170,7 +170,7 @@ pub trait IoOperations: Operations {
     }
 
     /// Returns whether the request with this tag is cancelled: its users then get an error although
-    /// it has not ended, see [`IoHandle::end_early`](crate::io::IoHandle::abandon).
+    /// it has not ended, see [`IoHandle::end_early`](crate::io::IoHandle::end_early).
     ///
     /// # Context
     ///
@@ -179,7 +179,7 @@ pub trait IoOperations: Operations {
         false
     }
 
-    /// The I/O of a request is over.
+    /// Handles the end of a request's I/O in the transport.
     ///
     /// # Context
     ///
@@ -187,7 +187,7 @@ pub trait IoOperations: Operations {
     fn io_done(rq: Request<Self>, result: Result);
 }
 
-/// The C functions that stand before a [`Operations`].
+/// The C entry points of an [`Operations`].
 pub(crate) struct Vtable<D>(PhantomData<D>);
 
 impl<D: Operations> Vtable<D> {
@@ -227,8 +227,8 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `hctx` must be live, `bd` valid, and the driver the owner of its request,
-    /// which went through [`Self::init_request`].
+    /// `hctx` must be live, `bd` valid, and its request the driver's and initialized by
+    /// [`Self::init_request`].
     unsafe extern "C" fn queue_rq(
         hctx: *mut bindings::blk_mq_hw_ctx,
         bd: *const bindings::blk_mq_queue_data,
@@ -237,23 +237,23 @@ impl<D: Operations> Vtable<D> {
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
         // SAFETY: The request is the driver's, and not started yet.
         unsafe { bindings::blk_mq_start_request(rq) };
-        // The memory that it carried in its last use belongs to another user now. SAFETY: The
-        // request is the driver's, which has not received it yet.
+        // The scatterlist describes memory of the last use, which belongs to another user now.
+        // SAFETY: The request is the driver's, which has not received it yet.
         if let Some(table) = unsafe { Request::<D>::table_of(rq) } {
             table.clear();
         }
-        // SAFETY: The request is the driver's and is passed on here.
+        // SAFETY: The request is the driver's, and passed on here.
         let given = unsafe { Request::<D>::from_raw(rq) };
-        // SAFETY: A queue with this vtable is made by `GenDisk::add` only. A queue
-        // that dispatches has not been cancelled.
+        // SAFETY: Only `GenDisk::add` creates queues with this vtable, and the disk of a queue that
+        // dispatches is live.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
         // SAFETY: Live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };
         match D::queue_rq(hctx, disk.queue_data(), given, last) {
             Ok(()) => Status::OK.as_raw(),
             Err((back, _)) if !back.is(rq) => {
-                // The driver has the one that it got, or has ended it; this one it had from
-                // before, and it ends here.
+                // The driver keeps `rq`, or has ended it. `back` is one that it had kept from
+                // before, and ends here.
                 pr_err_ratelimited!("bug: a driver gives another request back than it got\n");
                 drop(back);
                 Status::OK.as_raw()
@@ -285,8 +285,7 @@ impl<D: Operations> Vtable<D> {
     ///
     /// `rq` must have been given to `blk_mq_complete_request` by the driver.
     unsafe extern "C" fn complete(rq: *mut bindings::request) {
-        // SAFETY: `Request::complete` gave up the driver's ownership, which comes
-        // back here.
+        // SAFETY: `Request::complete` gave up the driver's ownership, which comes back here.
         D::complete(unsafe { Request::from_raw(rq) });
     }
 
@@ -294,10 +293,10 @@ impl<D: Operations> Vtable<D> {
     ///
     /// `rq` must be a request of the driver that does not go away during the call.
     unsafe extern "C" fn timeout(rq: *mut bindings::request) -> bindings::blk_eh_timer_return {
-        // SAFETY: Valid by this function's contract. The queue is in use as long
-        // as one of its requests is.
+        // SAFETY: Valid by this function's contract. The queue is live as long as one of its
+        // requests is in use.
         let (disk, tag) = unsafe { (DiskData::<D>::of_queue((*rq).q), (*rq).tag) };
-        // CAST: A request in flight has a tag that is not negative.
+        // CAST: A request in flight has a tag, which is not negative.
         match D::timeout(disk.queue_data(), tag as u32) {
             TimeoutAction::Restart => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
             TimeoutAction::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
@@ -320,7 +319,7 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `set` must be a tag set whose maps are allocated, in no one else's use.
+    /// `set` must be a tag set whose maps are allocated, and which nobody else uses.
     unsafe extern "C" fn map_queues(set: *mut bindings::blk_mq_tag_set) {
         // SAFETY: By this function's contract.
         D::map_queues(&mut unsafe { QueueMaps::from_raw(set) });
@@ -337,8 +336,8 @@ impl<D: Operations> Vtable<D> {
     ) -> c_int {
         from_result(|| {
             let pdu = Request::<D>::pdu_of(rq);
-            // SAFETY: The tag set has made room for a `Pdu` behind each request,
-            // aligned as `build` has checked; it stays in place.
+            // SAFETY: The tag set has room for a `Pdu` behind each request, aligned as `build` has
+            // checked; it does not move.
             unsafe { pin_init::raw_try_init(pdu, D::init_pdu())? };
             Ok(0)
         })
@@ -346,7 +345,7 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `rq` must have gone through [`Self::init_request`], and be in no one's use.
+    /// `rq` must have gone through [`Self::init_request`], and nobody may use it.
     unsafe extern "C" fn exit_request(
         _set: *mut bindings::blk_mq_tag_set,
         rq: *mut bindings::request,

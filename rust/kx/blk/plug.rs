@@ -15,12 +15,12 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Collects what `f` submits and hands it to the device's driver in one go.
+/// Collects the I/O that `f` submits, and hands it to the device's driver in one batch.
 ///
-/// If the thread goes to sleep meanwhile, what was collected so far is handed over then, and `sleeps`
-/// is called before, the first time. It is also called when the thread may sleep unnoticed: before
-/// requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code below flushes the plug.
-/// It is not called if the thread has a plug already.
+/// If the thread goes to sleep meanwhile, the I/O collected so far is handed over then; the first
+/// time, after a call of `sleeps`. `sleeps` is also called when the thread may sleep unnoticed:
+/// before requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code below flushes
+/// the plug. It is not called if the thread has a plug already.
 ///
 /// # Context
 ///
@@ -32,15 +32,15 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
         finishing: Cell::new(false),
     };
     let callback = pin!(Callback::new(&watch));
-    // SAFETY: The plug stays on this stack until it is finished below, and so does the callback, which
-    // is pinned and called by this thread only, while it has the plug.
+    // SAFETY: The plug stays on this stack until it is finished below, and so does the callback,
+    // which is pinned, and called only by this thread while it has the plug.
     unsafe {
         bindings::blk_start_plug(plug.get());
         ibtrs_bindings::kx_plug_callback(plug.get().cast(), callback.callback.get().cast());
     }
     let result = f();
-    // SAFETY: Both are on this stack still. If the plug is the thread's, its lists are this thread's,
-    // and its requests belong to it until they are handed over.
+    // SAFETY: Both are still on this stack. If the plug is the thread's, its lists are this
+    // thread's, and its requests belong to it until they are handed over.
     let may_sleep = unsafe {
         ibtrs_bindings::kx_plug_may_sleep(plug.get().cast(), callback.callback.get().cast())
     };
@@ -53,10 +53,10 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
     result
 }
 
-/// What a callback of a plug is for.
+/// The data of a plug's callback.
 struct Watch<S> {
     sleeps: S,
-    /// The plug is flushed because it is finished, not because something below wants it to be.
+    /// The plug is flushed because it is finished, not by code below.
     finishing: Cell<bool>,
 }
 
@@ -82,7 +82,7 @@ impl Callback {
 /// # Safety
 ///
 /// `callback` must be one of [`Callback::new`] for this type, whose [`Watch`] lives; called by the
-/// thread that has made it.
+/// thread that created it.
 unsafe extern "C" fn call<S: Fn()>(callback: *mut bindings::blk_plug_cb, from_schedule: bool) {
     // SAFETY: By this function's contract.
     let watch = unsafe { &*(*callback).data.cast::<Watch<S>>() };
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((within.get(), calls.get()), (1, 1));
     }
 
-    /// The outer one is the thread's, and hears of it.
+    /// The outer plug is the thread's, and gets the call.
     #[test]
     fn plugs_in_plugs() {
         let (outer, inner) = (Cell::new(0), Cell::new(0));

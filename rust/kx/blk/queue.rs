@@ -10,12 +10,12 @@ use crate::blk::{
 };
 use kernel::bindings;
 
-/// Nothing is dispatched to the driver until this is dropped.
+/// Keeps a disk's queue quiesced: nothing is dispatched to the driver until this is dropped.
 #[must_use = "the queue goes on at once when this is not kept"]
 pub struct Quiesced<'a, D: Operations>(&'a GenDisk<D>);
 
 impl<D: Operations> GenDisk<D> {
-    /// Waits until no call of [`Operations::queue_rq`] is going on and keeps it so.
+    /// Waits for running calls of [`Operations::queue_rq`], and lets no further ones start.
     ///
     /// # Context
     ///
@@ -29,7 +29,7 @@ impl<D: Operations> GenDisk<D> {
 
 impl<D: Operations> Drop for Quiesced<'_, D> {
     fn drop(&mut self) {
-        // SAFETY: Quiesced when this was made.
+        // SAFETY: Quiesced when `self` was created.
         unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };
     }
 }

@@ -40,20 +40,20 @@ use kernel::{
     prelude::*, //
 };
 
-/// The operations that this crate knows, `enum req_op` in C. Contexts: *any*.
+/// The operations that this crate supports, `enum req_op` in C. Contexts: *any*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Read data.
     Read,
     /// Write data.
     Write,
-    /// Write back the device's cache.
+    /// Flush the device's write cache.
     Flush,
-    /// The data is no longer needed.
+    /// Discard data that is no longer needed.
     Discard,
-    /// Erase so that it cannot be recovered.
+    /// Erase data so that it cannot be recovered.
     SecureErase,
-    /// Make it read as zeroes.
+    /// Make blocks read as zeroes.
     WriteZeroes,
 }
 
@@ -63,7 +63,7 @@ impl Op {
         matches!(self, Self::Read | Self::Write)
     }
 
-    /// Takes the operation out of a `cmd_flags` or `bi_opf`.
+    /// Returns the operation of a `cmd_flags` or `bi_opf`.
     pub(crate) fn from_opf(opf: bindings::blk_opf_t) -> Option<Self> {
         Some(match opf & ours::REQ_OP_MASK {
             bindings::req_op_REQ_OP_READ => Self::Read,
@@ -88,7 +88,7 @@ impl Op {
 #[must_use = "a request that is dropped ends in an error"]
 pub struct Request<D: Operations>(NonNull<bindings::request>, PhantomData<D>);
 
-// SAFETY: A request belongs to no thread, and neither does its private data.
+// SAFETY: A request has no thread affinity, and neither has its private data.
 unsafe impl<D: Operations> Send for Request<D> {}
 // SAFETY: Shared references only read, and the private data is `Sync`.
 unsafe impl<D: Operations> Sync for Request<D> {}
@@ -96,32 +96,32 @@ unsafe impl<D: Operations> Sync for Request<D> {}
 impl<D: Operations> Request<D> {
     /// # Safety
     ///
-    /// `rq` must be a started request of a disk of `D`, with a valid `D::Pdu`,
-    /// which the driver owns; the ownership passes to the result.
+    /// `rq` must be a started request of a disk of `D`, with a valid `D::Pdu`, and owned by the
+    /// driver; the ownership passes to the result.
     pub(crate) unsafe fn from_raw(rq: *mut bindings::request) -> Self {
         // INVARIANT: By this function's contract.
         // SAFETY: A live object is not at null.
         Self(unsafe { NonNull::new_unchecked(rq) }, PhantomData)
     }
 
-    /// Gives up the ownership without ending the request.
+    /// Gives up ownership without ending the request.
     pub(crate) fn into_raw(self) -> NonNull<bindings::request> {
         ManuallyDrop::new(self).0
     }
 
-    /// Returns where the driver's part of a request is.
+    /// Returns the address of the driver's part of a request.
     pub(crate) fn pdu_of(rq: *mut bindings::request) -> *mut D::Pdu {
         // CAST: As `blk_mq_rq_to_pdu`: the private data starts behind the request.
         rq.wrapping_add(1).cast()
     }
 
-    /// Returns whether it is the request at `rq`.
+    /// Returns whether this is the request at `rq`.
     pub(crate) fn is(&self, rq: *mut bindings::request) -> bool {
         self.0.as_ptr() == rq
     }
 
-    // Fields are read one by one, through the pointer: a reference to the whole would claim that
-    // no field changes, and the block layer's timer, for one, has some of its own.
+    // Fields are read one by one, through the pointer: a reference to the whole would claim that no
+    // field changes, but the block layer's timer, for one, changes some.
 
     fn cmd_flags(&self) -> bindings::blk_opf_t {
         // SAFETY: Live by the type invariant; operation and flags do not change while the driver
@@ -130,7 +130,7 @@ impl<D: Operations> Request<D> {
     }
 
     fn first_bio(&self) -> *mut bindings::bio {
-        // SAFETY: Live by the type invariant; only who owns the request ends bios of it.
+        // SAFETY: Live by the type invariant; only the owner of a request ends its bios.
         unsafe { (*self.0.as_ptr()).bio }
     }
 
@@ -139,7 +139,7 @@ impl<D: Operations> Request<D> {
         unsafe { (*self.0.as_ptr()).q }
     }
 
-    /// Returns the operation, [`None`] if it is none that this crate knows.
+    /// Returns the operation, or [`None`] if this crate does not support it.
     #[inline]
     pub fn op(&self) -> Option<Op> {
         Op::from_opf(self.cmd_flags())
@@ -151,7 +151,7 @@ impl<D: Operations> Request<D> {
         self.cmd_flags() & ours::REQ_FUA != 0
     }
 
-    /// Returns whether someone waits for it.
+    /// Returns whether somebody waits for the request.
     #[inline]
     pub fn is_sync(&self) -> bool {
         self.cmd_flags() & ours::REQ_SYNC != 0
@@ -163,23 +163,22 @@ impl<D: Operations> Request<D> {
         self.cmd_flags() & ours::REQ_NOUNMAP != 0
     }
 
-    /// Returns where the request starts, in 512 byte sectors; for a flush it
-    /// means nothing.
+    /// Returns the first sector, in units of 512 bytes; for a flush it means nothing.
     #[inline]
     pub fn sector(&self) -> u64 {
-        // SAFETY: As for `cmd_flags`; only who owns the request ends a part of it.
+        // SAFETY: As for `cmd_flags`; only the owner of a request ends a part of it.
         unsafe { (*self.0.as_ptr()).__sector }
     }
 
-    /// Returns the number of bytes that are read, written, discarded and so on.
+    /// Returns the number of bytes to read, write, discard and so on.
     #[inline]
     pub fn bytes(&self) -> u32 {
         // SAFETY: As for `sector`.
         unsafe { (*self.0.as_ptr()).__data_len }
     }
 
-    /// Returns the tag, which no other request in flight on the same hardware
-    /// queue has, or on the same tag set if that shares its tags.
+    /// Returns the tag: unique among the requests in flight on the hardware queue, or on the tag
+    /// set if that shares its tags.
     #[inline]
     pub fn tag(&self) -> u32 {
         // CAST: A started request has a tag, which is not negative.
@@ -198,8 +197,8 @@ impl<D: Operations> Request<D> {
         unsafe { (*bio).bi_ioprio }
     }
 
-    /// Returns the nanoseconds since the block layer was given the request, [`None`] if it does
-    /// not account for requests of the disk: `queue/iostats` is 0.
+    /// Returns the nanoseconds since the block layer got the request, or [`None`] if it does not
+    /// account for requests of the disk: `queue/iostats` is 0.
     #[inline]
     pub fn elapsed_ns(&self) -> Option<NonZero<u64>> {
         // SAFETY: Live by the type invariant, and so is its queue; the block layer sets the time
@@ -210,8 +209,8 @@ impl<D: Operations> Request<D> {
     /// Returns the driver's part of the disk.
     #[inline]
     pub fn queue_data(&self) -> &D::QueueData {
-        // SAFETY: Queues of `D` are made by `GenDisk::add` only, and live while a
-        // request of theirs is owned.
+        // SAFETY: Only `GenDisk::add` creates queues of `D`, which live as long as one of their
+        // requests is owned.
         unsafe { DiskData::<D>::of_queue(self.queue()) }.queue_data()
     }
 
@@ -222,7 +221,7 @@ impl<D: Operations> Request<D> {
         unsafe { &*Self::pdu_of(self.0.as_ptr()) }
     }
 
-    /// Returns the driver's part of the request, for changing it.
+    /// Returns the driver's part of the request, mutably.
     #[inline]
     pub fn pdu_mut(&mut self) -> Pin<&mut D::Pdu> {
         // SAFETY: Valid by the type invariant; borrowed like `self`; requests do
@@ -232,43 +231,40 @@ impl<D: Operations> Request<D> {
 
     /// Returns the scatterlist in the driver's part of a request, if it has one.
     ///
-    /// It belongs to this request as long as that exists: it is inside the request's private data,
-    /// which is pinned, and safe code can neither move a pinned list nor fill one.
+    /// It belongs to this request as long as the request exists: it is inside the request's private
+    /// data, which is pinned, and safe code can neither move a pinned list nor fill one.
     ///
     /// # Safety
     ///
-    /// `rq` must be a request with a valid `D::Pdu`, and the caller own it during
-    /// `'a`.
+    /// `rq` must be a request with a valid `D::Pdu`, which the caller must own during `'a`.
     pub(crate) unsafe fn table_of<'a>(rq: *mut bindings::request) -> Option<&'a mut SgTable> {
         if !D::HAS_SG {
             return None;
         }
         let pdu = Self::pdu_of(rq);
-        // SAFETY: Valid and in nobody else's use, by this function's contract;
-        // requests do not move.
+        // SAFETY: Valid and used by nobody else, by this function's contract; requests do not move.
         let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
         // SAFETY: Nothing is moved out.
         let table = unsafe { table.get_unchecked_mut() };
         let at = table.as_ptr().addr().wrapping_sub(pdu.addr());
-        // Else the driver could have it change hands.
+        // A list elsewhere could be passed on to another request by the driver.
         (at < size_of::<D::Pdu>()).then_some(table)
     }
 
-    /// Fills the scatterlist in the driver's part with the request's data and
-    /// returns the number of entries, zero if the operation has no data.
+    /// Fills the scatterlist in the driver's part with the request's data, and returns the number
+    /// of entries, zero if the operation has no data.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if there is no
-    /// such list.
+    /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if the driver's part has no
+    /// scatterlist.
     pub fn map_sg(&mut self) -> Result<u32> {
         let rq = self.0.as_ptr();
         let has_data = self.op().is_some_and(Op::has_data);
         // SAFETY: Owned by the type invariant, and borrowed exclusively.
         let table = unsafe { Self::table_of(rq) }.ok_or(EINVAL)?;
         if has_data {
-            // SAFETY: The request is owned by the type invariant. Reads and
-            // writes have data.
+            // SAFETY: The request is owned by the type invariant, and reads and writes have data.
             unsafe { table.set_request(rq)? };
         } else {
             table.clear();
@@ -283,13 +279,12 @@ impl<D: Operations> Request<D> {
     /// *any*.
     pub fn end(self, status: Status) {
         let rq = self.into_raw();
-        // SAFETY: The driver owns the request by the type invariant, and gives it
-        // back here.
+        // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
         unsafe { bindings::blk_mq_end_request(rq.as_ptr(), status.as_raw()) };
     }
 
-    /// Ends the request with [`Status::NOT_SUPPORTED`]. For optional operations - discards, secure
-    /// erase, write zeroes - the disk gets no such request any more.
+    /// Ends the request with [`Status::NOT_SUPPORTED`]. After an optional operation (discard,
+    /// secure erase, write zeroes), the disk gets no more requests of that kind.
     ///
     /// # Context
     ///
@@ -308,7 +303,7 @@ impl<D: Operations> Request<D> {
         self.end(Status::NOT_SUPPORTED);
     }
 
-    /// Has [`Operations::complete`] called on a CPU near the submitter's.
+    /// Calls [`Operations::complete`] on a CPU near the submitter's.
     ///
     /// # Context
     ///
@@ -316,13 +311,13 @@ impl<D: Operations> Request<D> {
     pub fn complete(self) {
         const { assert!(D::HAS_COMPLETE) };
         let rq = self.into_raw();
-        // SAFETY: The driver owns the request by the type invariant; the ownership
-        // comes back in the callback.
+        // SAFETY: The driver owns the request by the type invariant; the ownership comes back in
+        // the callback.
         unsafe { bindings::blk_mq_complete_request(rq.as_ptr()) };
     }
 
-    /// Gives the request back to be queued again at once. One that was
-    /// [abandoned](crate::io::IoHandle::abandon) has nothing left to be done: it ends.
+    /// Returns the request to the block layer, to be dispatched again at once. An
+    /// [abandoned](crate::io::IoHandle::end_early) one has nothing left to do, and ends.
     ///
     /// # Context
     ///
@@ -332,32 +327,29 @@ impl<D: Operations> Request<D> {
             return self.end(Status::IO_ERROR);
         }
         let rq = self.into_raw();
-        // SAFETY: The driver owns the request by the type invariant, and gives it
-        // back here.
+        // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
         unsafe { bindings::blk_mq_requeue_request(rq.as_ptr(), true) };
     }
 }
 
 impl<D: Operations> Drop for Request<D> {
     fn drop(&mut self) {
-        // SAFETY: The driver owns the request by the type invariant, and gives it
-        // back here.
+        // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
         unsafe { bindings::blk_mq_end_request(self.0.as_ptr(), Status::IO_ERROR.as_raw()) };
     }
 }
 
-// SAFETY: Between `into_raw` and `from_raw` the request is owned by who holds the
-// raw pointer, and with it the table in its private data, see `table_of`. That is
-// emptied before the driver gets the request, and filled by `map_sg` only, so that
-// it describes the request's own memory. `is_wanted` and `is_cancelled` get shared
-// references to the disk's data, which is `Sync`.
+// SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
+// with it the table in its private data, see `table_of`. The table is emptied before the driver
+// gets the request, and filled by `map_sg` only, so that it describes the request's own memory.
+// `is_wanted` and `is_cancelled` get shared references to the disk's data, which is `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
     }
 
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
-        // SAFETY: It comes from `into_raw`, which passed on the ownership.
+        // SAFETY: The pointer comes from `into_raw`, which passed on the ownership.
         unsafe { Request::from_raw(raw.cast().as_ptr()) }
     }
 
@@ -370,7 +362,7 @@ unsafe impl<D: IoOperations> Io for Request<D> {
     unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
         let rq: NonNull<bindings::request> = raw.cast();
         // SAFETY: The caller owns the request, so it is live, and so is its queue, which
-        // was made by `GenDisk::add`.
+        // `GenDisk::add` created.
         D::is_wanted(unsafe { DiskData::<D>::of_queue((*rq.as_ptr()).q) }.queue_data())
     }
 
@@ -390,8 +382,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         let status = Status::from(error);
         // SAFETY: The caller owns the request, so it is live.
         let bytes = unsafe { (*rq.as_ptr()).__data_len };
-        // SAFETY: The caller owns the request, whose memory has no other user any more. It stays
-        // started, without bios. It is complete, as the update covers all bytes.
+        // SAFETY: The caller owns the request, whose memory nobody else uses any more. It stays
+        // started, without bios. The result is false, as the update covers all bytes.
         let _ = unsafe { bindings::blk_update_request(rq.as_ptr(), status.as_raw(), bytes) };
         // SAFETY: As for `sg`.
         if let Some(mut table) = unsafe { Self::sg(raw) } {

@@ -10,7 +10,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// The status a request or bio ends with, `blk_status_t` in C.
+/// The final status of a request or bio, `blk_status_t` in C.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(bindings::blk_status_t);
 
@@ -28,29 +28,29 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// The device cannot do this operation.
+    /// The device does not support the operation.
     NOT_SUPPORTED = BLK_STS_NOTSUPP, EOPNOTSUPP;
-    /// No answer in time.
+    /// There was no answer in time.
     TIMEOUT = BLK_STS_TIMEOUT, ETIMEDOUT;
     /// The device has run out of space.
     NO_SPACE = BLK_STS_NOSPC, ENOSPC;
-    /// The way to the device failed, another way may work.
+    /// The path to the device failed; another path may work.
     TRANSPORT = BLK_STS_TRANSPORT, ENOLINK;
     /// The device failed for good.
     TARGET = BLK_STS_TARGET, EREMOTEIO;
     /// Another host holds a reservation.
     RESERVATION = BLK_STS_RESV_CONFLICT, EBADE;
-    /// The medium cannot be read or written there.
+    /// The medium cannot be read or written at this sector.
     MEDIUM = BLK_STS_MEDIUM, ENODATA;
     /// The data does not match its protection information.
     PROTECTION = BLK_STS_PROTECTION, EILSEQ;
-    /// The system lacks something, the request can be tried again soon.
+    /// The system lacks a resource; the request can be retried soon.
     RESOURCE = BLK_STS_RESOURCE, ENOMEM;
     /// An I/O error of no particular kind.
     IO_ERROR = BLK_STS_IOERR, EIO;
-    /// It would have to wait, and may not.
+    /// The request would have to wait, but must not.
     AGAIN = BLK_STS_AGAIN, EAGAIN;
-    /// The device lacks something until one of its requests ends.
+    /// The device lacks a resource until one of its requests ends.
     DEVICE_RESOURCE = BLK_STS_DEV_RESOURCE, EBUSY;
     /// The device is offline.
     OFFLINE = BLK_STS_OFFLINE, ENODEV;
@@ -62,7 +62,7 @@ impl Status {
     /// Success.
     pub const OK: Self = Self(bindings::BLK_STS_OK as bindings::blk_status_t);
 
-    /// Takes over a status of the block layer.
+    /// Wraps a status of the block layer.
     pub(crate) fn from_raw(raw: bindings::blk_status_t) -> Self {
         Self(raw)
     }
@@ -76,8 +76,7 @@ impl Status {
         self == Self::OK
     }
 
-    /// Returns the result that stands for this status; one that is not known
-    /// here is `EIO`.
+    /// Converts the status to a result; an unknown one becomes `EIO`.
     pub fn to_result(self) -> Result {
         if self.is_ok() {
             return Ok(());
@@ -103,8 +102,8 @@ impl Status {
 }
 
 impl From<Error> for Status {
-    /// Returns the status that stands for this error; one that the block layer
-    /// has no word for is [`Status::IO_ERROR`].
+    /// Converts an error to its status; an error that the block layer does not have becomes
+    /// [`Status::IO_ERROR`].
     fn from(error: Error) -> Self {
         let known = Self::TABLE.iter().find(|(_, e, _)| *e == error);
         known.map_or(Self::IO_ERROR, |(status, ..)| *status)
@@ -149,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The block layer has the same opinion.
+    /// The table agrees with the block layer's.
     #[test]
     fn same_as_c() {
         for &(status, error, _) in Status::TABLE {

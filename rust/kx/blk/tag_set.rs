@@ -21,19 +21,18 @@ use kernel::{
 pub struct TagSetSpec {
     /// Number of hardware queues over all maps.
     pub nr_hw_queues: u32,
-    /// Number of tags: of each hardware queue, or of all with `shared_tags`.
+    /// Number of tags: of each hardware queue, or in total with `shared_tags`.
     pub depth: u32,
-    /// Number of maps, in the order of [`HctxType`](super::HctxType); more than
-    /// one need [`Operations::map_queues`], and more than two [`Operations::poll`].
+    /// Number of maps, in the order of [`HctxType`](super::HctxType). More than one require
+    /// [`Operations::map_queues`], more than two [`Operations::poll`].
     pub nr_maps: u32,
-    /// One set of tags over all hardware queues, so that a tag names one request
-    /// in flight on the whole tag set. There are then `depth` requests in all
-    /// (an I/O scheduler brings some of its own, without tag until they are
-    /// dispatched).
+    /// One set of tags for all hardware queues, so that a tag identifies one request in flight on
+    /// the whole tag set. The total number of requests is then `depth` (apart from those of an I/O
+    /// scheduler, which have no tag until they are dispatched).
     pub shared_tags: bool,
     /// Disks start without an I/O scheduler.
     pub no_scheduler: bool,
-    /// When [`Operations::timeout`] is called, zero for the default.
+    /// The time in jiffies after which [`Operations::timeout`] is called; zero for the default.
     pub timeout_jiffies: u32,
 }
 
@@ -54,8 +53,8 @@ impl Default for TagSetSpec {
 ///
 /// # Invariants
 ///
-/// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the
-/// size of private data of `D`.
+/// `inner` was initialized by `blk_mq_alloc_tag_set`, with the vtable and the size of private data
+/// of `D`.
 #[pin_data(PinnedDrop)]
 pub struct TagSet<D: Operations> {
     #[pin]
@@ -63,7 +62,7 @@ pub struct TagSet<D: Operations> {
     _driver: PhantomData<D>,
 }
 
-// SAFETY: A tag set belongs to no thread.
+// SAFETY: A tag set has no thread affinity.
 unsafe impl<D: Operations> Send for TagSet<D> {}
 // SAFETY: Shared references only read constant fields, or fields that the block layer locks.
 unsafe impl<D: Operations> Sync for TagSet<D> {}
@@ -77,15 +76,15 @@ impl<D: Operations> TagSet<D> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `EINVAL` for impossible numbers.
+    /// `ENOMEM`; `EINVAL` for invalid numbers.
     pub fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            // INVARIANT: Initialized by the right function.
+            // INVARIANT: Initialized by `blk_mq_alloc_tag_set`.
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
                 let raw = Self::raw(spec)?;
-                // SAFETY: `slot` is valid for writing.
+                // SAFETY: `slot` is valid for writes.
                 unsafe { slot.write(raw) };
-                // SAFETY: `slot` is a filled in tag set at its final place.
+                // SAFETY: `slot` is a filled-in tag set that does not move any more.
                 to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
             }),
             _driver: PhantomData,
@@ -93,11 +92,11 @@ impl<D: Operations> TagSet<D> {
     }
 
     fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
-        // blk-mq takes it as a bug.
+        // blk-mq treats this as a bug.
         if spec.nr_maps > 1 && !D::HAS_MAP_QUEUES {
             return Err(EINVAL);
         }
-        // The block layer calls `poll` of a polled queue without a look at whether there is one.
+        // The block layer calls `poll` for a polled queue without checking that there is one.
         if spec.nr_maps > bindings::hctx_type_HCTX_TYPE_POLL && !D::HAS_POLL {
             return Err(EINVAL);
         }
@@ -121,7 +120,7 @@ impl<D: Operations> TagSet<D> {
         })
     }
 
-    /// Returns the number of tags; less than asked for when memory is short.
+    /// Returns the number of tags: fewer than asked for if memory is short.
     pub fn depth(&self) -> u32 {
         // SAFETY: Initialized by the type invariant; does not change later.
         unsafe { (*self.inner.get()).queue_depth }

@@ -42,19 +42,19 @@ use kernel::{
 const BAD_SECTOR: u64 = 1000;
 const CAPACITY: u64 = 2048;
 
-/// The test belongs to no module: a disk of it must be gone when it ends.
+/// Stands for no module: the disks of a test must be gone when it ends.
 struct NoModule;
 
 impl ModuleMetadata for NoModule {
     const NAME: &'static CStr = c"kx_test";
-    // SAFETY: No module at all is fine for what takes an owner.
+    // SAFETY: A null pointer stands for code without a module, and is allowed as an owner.
     const THIS_MODULE: ThisModule = unsafe { ThisModule::from_ptr(core::ptr::null_mut()) };
 }
 
-/// The result of `map_queues`.
+/// The result of `map_queues`: 1 for success, 2 for an error.
 static MAPPED: Atomic<u32> = Atomic::new(0);
 
-/// A disk that stores nothing, but counts.
+/// A disk that stores nothing, and counts requests.
 struct NullDriver;
 
 #[pin_data]
@@ -72,13 +72,13 @@ struct Counts {
     others: Atomic<u32>,
     fuas: Atomic<u32>,
     busy: Atomic<u32>,
-    /// How many more requests are queued again when they come.
+    /// Number of requests to requeue on arrival, or [`HOLD`], or [`SWAP`].
     requeues: Atomic<u32>,
-    /// A request that the driver keeps for a while.
+    /// A request that the driver holds back for a while.
     held: TakeCell<Request<NullDriver>>,
     commits: Atomic<u32>,
     opens: Atomic<i32>,
-    /// Closings that were the last, or not, and were said not to be.
+    /// Failed checks: a list that was not empty, or a call of `release` with a wrong `last`.
     miscounts: Atomic<u32>,
 }
 
@@ -101,9 +101,9 @@ impl Counts {
 }
 
 const MAGIC: u32 = 0x1bbd;
-/// The next request is kept, not queued again.
+/// The next request is held back instead of being requeued.
 const HOLD: u32 = u32::MAX;
-/// The next request is kept, and the one that was kept before given back in its place.
+/// The next request is held back, and the one held back before is returned in its place.
 const SWAP: u32 = u32::MAX - 1;
 
 #[vtable]
@@ -126,7 +126,7 @@ impl Operations for NullDriver {
         mut rq: Request<Self>,
         _last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
-        // Each third try comes too early.
+        // Every third request is refused at first.
         if disk.busy.fetch_add(1, Relaxed) % 3 == 2 {
             return Err((rq, Status::RESOURCE));
         }
@@ -156,7 +156,7 @@ impl Operations for NullDriver {
                 return Ok(());
             }
         }
-        // Nothing is left of the request's last use.
+        // Nothing is left of the last use of the request.
         if !Self::sg(rq.pdu_mut()).is_empty() {
             disk.miscounts.fetch_add(1, Relaxed);
         }
@@ -243,7 +243,7 @@ struct End {
     #[pin]
     done: Completion,
     errno: Atomic<i32>,
-    /// It was reported inside an RCU read section.
+    /// Whether it was reported inside an RCU read section.
     in_section: AtomicFlag,
 }
 
@@ -270,7 +270,7 @@ impl BioOwner for TestIo {
     fn done(self, status: Status) {
         let errno = status.to_result().map_or_else(|e| e.to_errno(), |()| 0);
         self.end.errno.store(errno, Relaxed);
-        // SAFETY: May be called anywhere.
+        // SAFETY: Callable in any context.
         let in_section = unsafe { ibtrs_bindings::kx_in_rcu_section() };
         self.end.in_section.store(in_section, Relaxed);
         self.end.done.complete_all();
@@ -303,7 +303,7 @@ impl Rig {
         self.start_in(3, spec)
     }
 
-    /// Starts an I/O that the driver keeps, as `how` says.
+    /// Starts an I/O that the driver holds back; `how` is [`HOLD`] or [`SWAP`].
     fn start_kept(&self, slot: usize, counts: &Counts, how: u32) -> Result<Arc<End>> {
         counts.requeues.store(how, Relaxed);
         let end = self.start_in(slot, PLAIN)?;
@@ -392,7 +392,7 @@ mod suite {
             kernel::types::Opaque::<bindings::request>::ffi_init(|_| ()),
             GFP_KERNEL,
         )?;
-        // SAFETY: Computes an address.
+        // SAFETY: Only computes an address.
         let c = unsafe { bindings::blk_mq_rq_to_pdu(rq.get()) };
         assert_eq!(Request::<NullDriver>::pdu_of(rq.get()).cast(), c);
         Ok(())
@@ -414,7 +414,7 @@ mod suite {
             ..TagSetSpec::default()
         };
         assert_eq!(try_spec(no_tags), Err(EINVAL));
-        // A map for polled queues, of a driver that cannot be polled.
+        // A map for polled queues, while the driver does not support polling.
         let polled = TagSetSpec {
             nr_hw_queues: 3,
             nr_maps: 3,
@@ -509,7 +509,7 @@ mod suite {
         disk.announce_size()?;
         assert_eq!(rig.dev.capacity_sectors(), CAPACITY / 2);
 
-        // Taken away from under an opener.
+        // Removed under an opener.
         assert_eq!(disk.begin_removal(true), Ok(()));
         assert_eq!(disk.begin_removal(true), Err(EALREADY));
         assert_eq!(open(plain).err(), Some(ENXIO));
@@ -526,7 +526,7 @@ mod suite {
         Ok(())
     }
 
-    /// Requests that the driver gives back without an end come again.
+    /// Requests that the driver returns without ending them are dispatched again.
     fn again(rig: &Rig, counts: &Counts) -> Result {
         let before = counts.reads.load(Relaxed);
         counts.requeues.store(3, Relaxed);
@@ -534,7 +534,7 @@ mod suite {
         assert_eq!(counts.requeues.load(Relaxed), 0);
         assert_eq!(counts.reads.load(Relaxed), before + 1);
 
-        // Kept, and let go later.
+        // Held back, and requeued later.
         let end = rig.start_kept(3, counts, HOLD)?;
         assert_eq!(end.wait(50), Err(ETIMEDOUT));
         counts.held.take().ok_or(EINVAL)?.requeue();
@@ -543,7 +543,8 @@ mod suite {
         Ok(())
     }
 
-    /// A driver that gives another request back than it got loses that one, and keeps the other.
+    /// A driver that returns another request than the one it got loses the former, and keeps the
+    /// latter.
     fn swapped(rig: &Rig, counts: &Counts) -> Result {
         let first = rig.start_kept(1, counts, HOLD)?;
         let second = rig.start_kept(2, counts, SWAP)?;
@@ -554,11 +555,11 @@ mod suite {
         Ok(())
     }
 
-    /// The end of a bio is reported inside an RCU read section, also where the task that ends it
-    /// is in none: the driver may be unloaded then, but its code stays until the section ends.
+    /// The end of a bio is reported inside an RCU read section, even if the task that ends it is in
+    /// none: the driver may be unloaded then, but its code stays until the section ends.
     fn tail(rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(1, counts, HOLD)?;
-        // SAFETY: May be called anywhere.
+        // SAFETY: Callable in any context.
         assert!(!unsafe { ibtrs_bindings::kx_in_rcu_section() });
         counts.held.take().ok_or(EINVAL)?.end(Status::OK);
         assert_eq!(end.wait(10_000), Ok(()));
@@ -568,24 +569,24 @@ mod suite {
 
     /// Waits until no request of the disk is in flight.
     fn wait_until_idle(disk: &GenDisk<NullDriver>) {
-        // SAFETY: The queue is live as the disk is, and is thawed by the thread that froze it, with
-        // the flags of that.
+        // SAFETY: The queue is live as the disk is; the thread that froze it thaws it, with the
+        // flags of the freeze.
         unsafe {
             let memflags = ibtrs_bindings::blk_mq_freeze_queue(disk.queue());
             ibtrs_bindings::blk_mq_unfreeze_queue(disk.queue(), memflags);
         }
     }
 
-    /// An abandoned request ends, and its driver is not called for it again.
+    /// An abandoned request ends, and is not dispatched to its driver again.
     fn abandoned(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
         let seen = counts.busy.load(Relaxed);
         io.end_early(ENODEV);
         assert_eq!(end.wait(10_000), Err(ENODEV));
-        // The driver queues it again.
+        // The driver requeues it.
         io.done(Ok(()));
-        // It ends all the same, and the driver does not see it again.
+        // It ends nevertheless, and the driver does not get it again.
         wait_until_idle(disk);
         assert_eq!(counts.busy.load(Relaxed), seen);
         Ok(())
@@ -604,7 +605,7 @@ mod suite {
         };
         counts.bytes.xchg(0, Full);
         rig.io(write)?;
-        // Larger than the queue takes at once: split on the way.
+        // Larger than the limit of the queue, so it is split.
         rig.io(BioSpec {
             bytes: 20480,
             ..write
@@ -645,7 +646,7 @@ mod suite {
         };
         assert_eq!(rig.io(erase), Err(EOPNOTSUPP));
 
-        // Invalid I/O never gets to the block layer.
+        // Invalid I/O is refused before it reaches the block layer.
         for spec in [
             BioSpec { bytes: 0, ..PLAIN },
             BioSpec {

@@ -12,7 +12,7 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// A NUMA node that is preferred for memory.
+/// A preferred NUMA node for allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node(i32);
 
@@ -20,9 +20,9 @@ impl Node {
     /// No preference.
     pub const ANY: Self = Self(bindings::NUMA_NO_NODE);
 
-    /// Prefers a node, if there is one of that number and it is online.
+    /// Prefers the node `id` if it is online, else none.
     pub fn new(id: i32) -> Self {
-        // SAFETY: Any number may be asked for.
+        // SAFETY: The callee accepts any number.
         if unsafe { ibtrs_bindings::node_online(id) } {
             Self(id)
         } else {
@@ -31,26 +31,26 @@ impl Node {
     }
 }
 
-/// Contiguous pages whose content may change at any time.
+/// Contiguous pages whose contents may change at any time.
 ///
-/// A remote peer may write to them while they are read, so that there is never a reference to
-/// their content: [`Self::copy_out`] makes a private copy, which is then checked and used.
+/// A remote peer may write to them while they are read, so there is never a reference to their
+/// contents: [`Self::copy_out`] makes a private copy, to be checked and used.
 ///
 /// # Invariants
 ///
-/// - `page` is the first of `pages` pages, mapped at `addr`, that this value owns and that were
-///   initialised; they are not zero, and together no more than the largest allocation.
-/// - They are one compound page if `pages` is a power of two, and split otherwise.
+/// - `page` is the first of `pages` pages, mapped at `addr`, which this value owns and which were
+///   initialised; there is at least one, and no more than the largest allocation has.
+/// - The pages are a compound page if `pages` is a power of two, and split otherwise.
 pub struct PageBlock {
     page: NonNull<bindings::page>,
     addr: NonNull<u8>,
     pages: usize,
 }
 
-// SAFETY: Pages belong to no task.
+// SAFETY: Pages have no thread affinity.
 unsafe impl Send for PageBlock {}
 
-// SAFETY: No method makes a reference to the content. All access is by helpers in C that copy or
+// SAFETY: No method makes a reference to the contents. All access is by C helpers that copy or
 // clear, and allow for others that read or write meanwhile.
 unsafe impl Sync for PageBlock {}
 
@@ -68,9 +68,8 @@ impl PageBlock {
         Self::compound(order, node, bindings::GFP_KERNEL)
     }
 
-    /// Allocates a power of two of pages with room for `len` bytes, at least one page, for an
-    /// optional buffer: only from memory that is free and not reserved, even in a
-    /// [`Reserve`](super::Reserve), or none.
+    /// Allocates an optional buffer for `len` bytes, of a power of two of pages and at least one:
+    /// only from memory that is free and not reserved, even in a [`Reserve`](super::Reserve).
     ///
     /// # Context
     ///
@@ -84,12 +83,12 @@ impl PageBlock {
         Self::compound(Self::order_of(Self::pages_of(len))?, node, how)
     }
 
-    /// How many pages `len` bytes take, at least one.
+    /// Returns the number of pages that `len` bytes take, at least one.
     fn pages_of(len: usize) -> usize {
         len.div_ceil(PAGE_SIZE).max(1)
     }
 
-    /// The order of the smallest block of the allocator with this many pages.
+    /// Returns the order of the smallest power of two of pages that has this many.
     fn order_of(pages: usize) -> Result<u32> {
         let pages = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
         Ok(pages.trailing_zeros())
@@ -97,7 +96,7 @@ impl PageBlock {
 
     fn compound(order: u32, node: Node, how: bindings::gfp_t) -> Result<Self> {
         let (page, addr) = Self::allocate(order, node, how | ibtrs_bindings::__GFP_COMP)?;
-        // INVARIANT: The pages were just allocated with that order as one, and zeroed.
+        // INVARIANT: Just allocated with that order as a compound page, and zeroed.
         Ok(Self {
             page,
             addr,
@@ -105,8 +104,8 @@ impl PageBlock {
         })
     }
 
-    /// Allocates the smallest block of whole pages that has room for `len` bytes, and at least
-    /// for one, preferably on `node`.
+    /// Allocates the smallest number of whole pages with room for `len` bytes, at least one,
+    /// preferably on `node`.
     ///
     /// # Context
     ///
@@ -122,18 +121,18 @@ impl PageBlock {
             return Self::new(order, node);
         }
         let (page, addr) = Self::allocate(order, node, bindings::GFP_KERNEL)?;
-        // SAFETY: The pages were just allocated with that order, not as a compound one.
+        // SAFETY: The pages were just allocated with that order, not as a compound page.
         unsafe { bindings::split_page(page.as_ptr(), order) };
         let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
-        // SAFETY: The rest of the pages, which are single ones by now, and have no user.
+        // SAFETY: These are the rest of the pages, which are split now, and unused.
         unsafe {
             bindings::free_pages_exact(unused.cast(), ((1 << order) - pages) * PAGE_SIZE);
         }
-        // INVARIANT: The remaining pages were just allocated and zeroed.
+        // INVARIANT: The remaining pages were just allocated, zeroed and split.
         Ok(Self { page, addr, pages })
     }
 
-    /// Allocates `2^order` pages of zeros, in the manner of the flags `how`.
+    /// Allocates `2^order` pages of zeros with the allocation flags `how`.
     fn allocate(
         order: u32,
         node: Node,
@@ -145,40 +144,40 @@ impl PageBlock {
         }
         let mut gfp = bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
         if order > 0 {
-            // No process is to be killed for the sake of contiguous pages, of which others may
-            // want as many as they like.
+            // No process should be killed for contiguous pages, of which a caller may want any
+            // number.
             gfp |= ibtrs_bindings::__GFP_RETRY_MAYFAIL;
         }
-        // SAFETY: The node is online or none, the order in range, and this may sleep.
+        // SAFETY: The node is online or none, the order in range, and this function may sleep.
         let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated.
         let addr = unsafe { ibtrs_bindings::page_address(page.as_ptr()) };
-        // Low memory, as no flag asked for anything else, has an address.
+        // No flag asks for high memory, so the page has an address.
         Ok((page, NonNull::new(addr.cast()).ok_or(ENOMEM)?))
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.pages * PAGE_SIZE
     }
 
-    /// The address, for device drivers and DMA mapping.
+    /// Returns the address, for device drivers and DMA mapping.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.addr.as_ptr()
     }
 
-    /// The first page, for scatter lists. The pages are compound if their number is a power of
-    /// two.
+    /// Returns the first page, for scatterlists. The pages are compound if their number is a power
+    /// of two.
     #[inline]
     pub fn page(&self) -> *mut bindings::page {
         self.page.as_ptr()
     }
 
-    /// Checks that a range is inside, and returns its address.
+    /// Returns the address of a range, or `EINVAL` if the range exceeds the block.
     fn range(&self, offset: usize, len: usize) -> Result<*mut u8> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(self.addr.as_ptr().wrapping_add(offset)),
@@ -194,12 +193,12 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if the range is not inside the block.
+    /// [`EINVAL`] if the range exceeds the block.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
         let from = self.range(offset, to.len())?;
-        // SAFETY: `range` checked that the source is inside the block, which the slice, being
-        // somebody's exclusively, does not overlap; the helper allows for changes meanwhile.
+        // SAFETY: `range` has checked that the source is inside the block. The slice is exclusive,
+        // so it does not overlap with the block; the helper allows for changes meanwhile.
         unsafe {
             ibtrs_bindings::kx_memcpy_shared(to.as_mut_ptr().cast(), from.cast(), to.len());
         }
@@ -214,19 +213,19 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if the range is not inside the block.
+    /// [`EINVAL`] if the range exceeds the block.
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result {
         let to = self.range(offset, from.len())?;
-        // SAFETY: As in `copy_out`. Nobody has a reference into the block, so that writing to it
-        // through a shared one is fine.
+        // SAFETY: As in `copy_out`. Nobody has a reference to the contents, so writing through a
+        // shared reference to the block is allowed.
         unsafe {
             ibtrs_bindings::kx_memcpy_shared(to.cast(), from.as_ptr().cast(), from.len());
         }
         Ok(())
     }
 
-    /// Copies `len` bytes from `offset` on to `at` in another block.
+    /// Copies `len` bytes from `offset` on to the offset `at` of another block.
     ///
     /// # Context
     ///
@@ -234,7 +233,7 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if a range is not inside its block, or both are the same block.
+    /// [`EINVAL`] if a range exceeds its block, or both are the same block.
     #[inline]
     pub fn copy_to(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
         let from = self.range(offset, len)?;
@@ -242,8 +241,8 @@ impl PageBlock {
         if core::ptr::eq(self, other) {
             return Err(EINVAL);
         }
-        // SAFETY: `range` checked both sides; blocks own their pages, so that two do not overlap.
-        // Nobody has a reference into either.
+        // SAFETY: `range` has checked both sides; blocks own their pages, so two blocks do not
+        // overlap. Nobody has a reference to the contents of either.
         unsafe { ibtrs_bindings::kx_copy_shared(to.cast(), from.cast(), len) };
         Ok(())
     }
@@ -256,12 +255,12 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if the range is not inside the block.
+    /// [`EINVAL`] if the range exceeds the block.
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) -> Result {
         let to = self.range(offset, len)?;
-        // SAFETY: `range` checked that the range is inside the block, into which nobody has a
-        // reference; the helper allows for others that read or write meanwhile.
+        // SAFETY: `range` has checked that the range is inside the block, to whose contents nobody
+        // has a reference; the helper allows for others that read or write meanwhile.
         unsafe { ibtrs_bindings::kx_memzero_shared(to.cast(), len) };
         Ok(())
     }
@@ -270,10 +269,10 @@ impl PageBlock {
 impl Drop for PageBlock {
     fn drop(&mut self) {
         if self.pages.is_power_of_two() {
-            // SAFETY: By the type invariant the pages belong to this value, and are one.
+            // SAFETY: By the type invariant this value owns the pages, which are a compound page.
             unsafe { bindings::__free_pages(self.page.as_ptr(), self.pages.trailing_zeros()) }
         } else {
-            // SAFETY: By the type invariant the pages belong to this value, and are split.
+            // SAFETY: By the type invariant this value owns the pages, which are split.
             unsafe { bindings::free_pages_exact(self.addr.as_ptr().cast(), self.len()) }
         }
     }
@@ -305,7 +304,7 @@ mod tests {
         Ok(())
     }
 
-    /// Nothing more than was asked for, and all of that.
+    /// The block has the pages that were asked for, all of them and no more.
     #[test]
     fn any_number_of_pages() -> Result {
         for pages in 1..=33 {
@@ -342,7 +341,7 @@ mod tests {
         Ok(())
     }
 
-    /// Whole pages are copied in another way than parts of them.
+    /// Whole pages and parts of pages are copied in different ways.
     #[test]
     fn copies_pages_and_parts_of_them() -> Result {
         let from = PageBlock::new(1, Node::ANY)?;

@@ -24,40 +24,40 @@ use kernel::{
     static_assert, //
 };
 
-// CAST: Small constants.
+// CAST: Address families fit in 16 bits.
 const AF_INET: u16 = bindings::AF_INET as u16;
 const AF_INET6: u16 = bindings::AF_INET6 as u16;
 const AF_IB: u16 = bindings::AF_IB as u16;
 
-/// The port, or the partition key of an InfiniBand address.
+/// Offset of the port, or of the partition key of an InfiniBand address.
 const PORT: usize = 2;
 static_assert!(offset_of!(sockaddr_in, sin_port) == PORT);
 static_assert!(offset_of!(sockaddr_in6, sin6_port) == PORT);
 static_assert!(offset_of!(sockaddr_ib, sib_pkey) == PORT);
 
-/// The host of an IPv4 address.
+/// Offset of the host of an IPv4 address.
 const V4: usize = 4;
 static_assert!(offset_of!(sockaddr_in, sin_addr) == V4);
 
-/// The host of the others.
+/// Offset of the host of the other families.
 const V6: usize = 8;
 static_assert!(offset_of!(sockaddr_in6, sin6_addr) == V6);
 static_assert!(offset_of!(sockaddr_ib, sib_addr) == V6);
 
-/// The interface of a link-local IPv6 address.
+/// Offset of the interface index of a link-local IPv6 address.
 const SCOPE: usize = 24;
 static_assert!(offset_of!(sockaddr_in6, sin6_scope_id) == SCOPE);
 
-/// The service id of an InfiniBand address, and which bits of it count.
+/// Offsets of the service id of an InfiniBand address, and of its mask.
 const SERVICE: usize = 24;
 const SERVICE_MASK: usize = 32;
 static_assert!(offset_of!(sockaddr_ib, sib_sid) == SERVICE);
 static_assert!(offset_of!(sockaddr_ib, sib_sid_mask) == SERVICE_MASK);
 
-/// The service ids of the InfiniBand port space, the port being in their low bits.
+/// First service id of the InfiniBand port space (`RDMA_PS_IB`); the low 16 bits are the port.
 const SERVICE_IB: u64 = 0x13f_0000;
 
-/// The part of an address that names a host, in network order.
+/// The host part of an address, in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// An IPv4 address.
@@ -73,7 +73,7 @@ pub enum Host {
 #[derive(Clone, Copy)]
 pub struct SockAddr(Bytes);
 
-/// As large and as aligned as C wants it.
+/// Storage of the size and alignment that C requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Bytes([u8; 128]);
@@ -91,7 +91,7 @@ impl SockAddr {
         this
     }
 
-    /// Puts a field in; all offsets here are inside.
+    /// Writes a field; the offsets of all callers are in bounds.
     fn put(&mut self, at: usize, field: &[u8]) {
         let places = self.0 .0.iter_mut().skip(at);
         for (place, byte) in places.zip(field) {
@@ -99,18 +99,19 @@ impl SockAddr {
         }
     }
 
-    /// Takes a field out; all offsets here are inside.
+    /// Reads a field; the offsets of all callers are in bounds.
     fn take<const N: usize>(&self, at: usize) -> [u8; N] {
         let rest = self.0 .0.get(at..).unwrap_or_default();
         rest.first_chunk().copied().unwrap_or([0; N])
     }
 
-    /// An IPv4 address, in network order.
+    /// Creates an IPv4 address; `addr` is in network byte order.
     pub fn v4(addr: [u8; 4], port: u16) -> Self {
         Self::new(AF_INET, &[(PORT, &port.to_be_bytes()), (V4, &addr)])
     }
 
-    /// An IPv6 address, in network order; `scope` is the index of an interface, or zero.
+    /// Creates an IPv6 address; `addr` is in network byte order, `scope` is an interface index or
+    /// zero.
     pub fn v6(addr: [u8; 16], port: u16, scope: u32) -> Self {
         Self::new(
             AF_INET6,
@@ -122,8 +123,8 @@ impl SockAddr {
         )
     }
 
-    /// An InfiniBand GID, in network order, with the service id of `port` in the InfiniBand port
-    /// space, in any partition.
+    /// Creates an InfiniBand address from a GID in network byte order, with the service id of
+    /// `port` in the InfiniBand port space and the key of the default partition.
     pub fn gid(addr: [u8; 16], port: u16) -> Self {
         let service = SERVICE_IB | u64::from(port);
         Self::new(
@@ -141,23 +142,24 @@ impl SockAddr {
     ///
     /// # Safety
     ///
-    /// `addr` must point to a valid address storage, of which every byte is initialised.
+    /// `addr` must be valid for reading a whole address storage, every byte of which is
+    /// initialised.
     pub unsafe fn from_raw(addr: *const __kernel_sockaddr_storage) -> Self {
-        // SAFETY: By the function's requirement; the sizes are equal.
+        // SAFETY: By this function's contract; the sizes are equal.
         Self(Bytes(unsafe { addr.cast::<[u8; 128]>().read() }))
     }
 
-    /// The address for C, valid as long as `self`.
+    /// Returns the address for C, valid as long as `self`.
     pub fn as_raw(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(self).cast()
     }
 
-    /// The family, `AF_INET` for example, or zero if there is no address.
+    /// Returns the family, such as `AF_INET`, or zero if there is no address.
     pub fn family(&self) -> u16 {
         u16::from_ne_bytes(self.take(0))
     }
 
-    /// The host, if the family is one of those.
+    /// Returns the host, or `None` if the family is none of those of [`Host`].
     pub fn host(&self) -> Option<Host> {
         match self.family() {
             AF_INET => Some(Host::V4(self.take(V4))),
@@ -170,8 +172,8 @@ impl SockAddr {
         }
     }
 
-    /// The port, or zero if the family has none. That of an InfiniBand address is in the low bits
-    /// of its service id.
+    /// Returns the port, or zero if the family has none. The port of an InfiniBand address is the
+    /// low 16 bits of its service id.
     pub fn port(&self) -> u16 {
         match self.family() {
             AF_INET | AF_INET6 => u16::from_be_bytes(self.take(PORT)),
@@ -209,7 +211,8 @@ mod tests {
     #[test]
     fn looks_like_in_c() {
         let v4 = SockAddr::v4([10, 0, 0, 1], 0x1234);
-        // CAST: A large enough and aligned address of this family.
+        // CAST: `SockAddr` is transparent over storage that is large and aligned enough for any
+        // family.
         // SAFETY: As above.
         let c = unsafe { &*v4.as_raw().cast::<sockaddr_in>() };
         assert_eq!(c.sin_family, AF_INET);
@@ -221,7 +224,7 @@ mod tests {
     fn gid_looks_like_in_c() {
         let host = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 0xc9, 3, 0, 0, 0, 1];
         let gid = SockAddr::gid(host, 1234);
-        // CAST: A large enough and aligned address of this family.
+        // CAST: As in `looks_like_in_c`.
         // SAFETY: As above.
         let c = unsafe { &*gid.as_raw().cast::<sockaddr_ib>() };
         assert_eq!(c.sib_family, AF_IB);

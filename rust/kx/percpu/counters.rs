@@ -12,17 +12,17 @@ use super::{
 
 /// `N` counters, each one number per CPU.
 ///
-/// Counting is a single instruction on the CPU's own memory; reading adds up all CPUs. Numbers read
-/// while others count may be a little old.
+/// Counting is a single instruction on the CPU's own memory; reading adds up all CPUs. A sum that
+/// is read while others count may be slightly out of date.
 pub struct Counters<const N: usize> {
-    /// Never goes back, so that no CPU needs to write to the memory that another one counts in.
+    /// Never reset, so that no CPU writes to the memory that another one counts in.
     counted: Array<N>,
     /// The value of `counted` at the last reset. Counting does not read it.
     reset_at: Array<N>,
 }
 
 impl<const N: usize> Counters<N> {
-    /// Creates counters that are zero.
+    /// Creates counters of zero.
     ///
     /// # Context
     ///
@@ -38,7 +38,7 @@ impl<const N: usize> Counters<N> {
         })
     }
 
-    /// Adds to a counter; there is none at an index from `N` on, and nothing happens then.
+    /// Adds `value` to a counter; does nothing for an index from `N` on.
     ///
     /// # Context
     ///
@@ -48,7 +48,7 @@ impl<const N: usize> Counters<N> {
         self.counted.add(counter, value);
     }
 
-    /// Adds one to a counter.
+    /// Increments a counter.
     ///
     /// # Context
     ///
@@ -58,18 +58,18 @@ impl<const N: usize> Counters<N> {
         self.add(counter, 1);
     }
 
-    /// The count of a CPU since the last reset.
+    /// Returns a CPU's count since the last reset.
     ///
     /// # Context
     ///
     /// *any*
     pub fn on_cpu(&self, counter: usize, cpu: u32) -> u64 {
-        // First, so that no reset sets it to more than is read after it.
+        // Read first, so that a reset meanwhile cannot make it exceed `counted`.
         let reset_at = self.reset_at.get(counter, cpu);
         self.counted.get(counter, cpu).wrapping_sub(reset_at)
     }
 
-    /// The count of all CPUs since the last reset.
+    /// Returns the count of all CPUs since the last reset.
     ///
     /// # Context
     ///
@@ -78,7 +78,7 @@ impl<const N: usize> Counters<N> {
         cpus().fold(0, |sum, cpu| sum.wrapping_add(self.on_cpu(counter, cpu)))
     }
 
-    /// The count of all CPUs since the counters were created, regardless of resets.
+    /// Returns the count of all CPUs since the counters were created, regardless of resets.
     ///
     /// # Context
     ///
@@ -89,7 +89,7 @@ impl<const N: usize> Counters<N> {
         })
     }
 
-    /// Lets all counters begin at zero again.
+    /// Resets all counters to zero.
     ///
     /// # Context
     ///
@@ -98,7 +98,7 @@ impl<const N: usize> Counters<N> {
         self.reset_some(0..N);
     }
 
-    /// Lets the counters of a range begin at zero again.
+    /// Resets a range of counters to zero; ignores indexes from `N` on.
     ///
     /// # Context
     ///
@@ -113,13 +113,13 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// `N` numbers that only grow, each kept by every CPU for itself.
+/// `N` maxima, each one number per CPU.
 pub struct Maxima<const N: usize> {
     seen: Array<N>,
 }
 
 impl<const N: usize> Maxima<N> {
-    /// Creates numbers that are zero.
+    /// Creates maxima of zero.
     ///
     /// # Context
     ///
@@ -134,8 +134,7 @@ impl<const N: usize> Maxima<N> {
         })
     }
 
-    /// Raises a number to a value if it is below that; there is none at an index from `N` on, and
-    /// nothing happens then.
+    /// Raises a maximum to `value` if it is lower; does nothing for an index from `N` on.
     ///
     /// # Context
     ///
@@ -145,7 +144,7 @@ impl<const N: usize> Maxima<N> {
         self.seen.raise(index, value);
     }
 
-    /// The largest value that any CPU has seen since the last reset.
+    /// Returns the largest value on any CPU since the last reset.
     ///
     /// # Context
     ///
@@ -154,7 +153,7 @@ impl<const N: usize> Maxima<N> {
         cpus().fold(0, |max, cpu| max.max(self.seen.get(index, cpu)))
     }
 
-    /// Lets all numbers begin at zero again; one that is raised at the same time may stay.
+    /// Resets all maxima to zero; a value raised concurrently may survive.
     ///
     /// # Context
     ///
@@ -163,7 +162,7 @@ impl<const N: usize> Maxima<N> {
         self.reset_some(0..N);
     }
 
-    /// Like [`Self::reset`], for a range of the numbers.
+    /// Like [`Self::reset`], for a range of maxima.
     ///
     /// # Context
     ///
@@ -177,14 +176,13 @@ impl<const N: usize> Maxima<N> {
     }
 }
 
-/// Gives the users of each CPU consecutive numbers.
+/// A cursor per CPU, for round-robin choices.
 ///
-/// No number is given twice on a CPU, even if an interrupt comes in between, and no memory is
-/// shared.
+/// Callers on one CPU, interrupts included, never get the same number, and CPUs share no memory.
 pub struct RoundRobin(Array<1>);
 
 impl RoundRobin {
-    /// Creates a cursor that begins with 1.
+    /// Creates a cursor whose numbers begin with 1 on each CPU.
     ///
     /// # Context
     ///
@@ -197,7 +195,7 @@ impl RoundRobin {
         Ok(Self(Array::new()?))
     }
 
-    /// This CPU's next number.
+    /// Returns this CPU's next number.
     ///
     /// # Context
     ///
@@ -218,8 +216,8 @@ mod tests {
     };
     use kernel::sync::Arc;
 
-    /// A reader during counts and resets never sees a negative number, which would be shown as one
-    /// of twenty digits.
+    /// A reader that runs concurrently with counting and resets never sees a negative number, which
+    /// would show up as one of twenty digits.
     #[test]
     fn resets_at_any_time() -> Result {
         const TIMES: u32 = 200_000;

@@ -23,7 +23,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// An event that is waited for.
+/// An event that tasks wait for.
 ///
 /// # Invariants
 ///
@@ -52,7 +52,7 @@ impl Completion {
         })
     }
 
-    /// Lets all waiters go on, present and future ones.
+    /// Wakes all waiters, present and future ones.
     ///
     /// # Context
     ///
@@ -85,7 +85,7 @@ impl Completion {
         unsafe { bindings::wait_for_completion(self.inner.get()) }
     }
 
-    /// Waits for the event, for `ms` milliseconds at the most.
+    /// Waits for the event, for at most `ms` milliseconds.
     ///
     /// # Context
     ///
@@ -103,7 +103,7 @@ impl Completion {
         timed_out(left == 0)
     }
 
-    /// Like [`Self::wait_timeout`], and ends early when a signal arrives.
+    /// Like [`Self::wait_timeout`], but returns early when a signal arrives.
     ///
     /// # Context
     ///
@@ -117,15 +117,15 @@ impl Completion {
         self.wait_signal(bindings::wait_for_completion_interruptible_timeout, ms)
     }
 
-    /// Calls one of the C functions that return an error, zero for a time-out, or the jiffies left.
+    /// Calls a C function that returns a negative errno, zero for a time-out, or the jiffies left.
     fn wait_signal(
         &self,
         wait: unsafe extern "C" fn(*mut bindings::completion, Jiffies) -> c_long,
         ms: Msecs,
     ) -> Result {
         might_sleep();
-        // SAFETY: By the type invariant this is an initialised completion, which is all that both
-        // functions passed by the callers above ask for.
+        // SAFETY: By the type invariant this is an initialised completion, which is all that the
+        // function of the caller above requires.
         let ret = unsafe { wait(self.inner.get(), msecs_to_jiffies(ms)) };
         // CAST: An errno fits into any integer; larger values are not negative.
         to_result(ret.min(0) as c_int)?;

@@ -33,14 +33,14 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The count of one object, and the event that it became zero.
+/// The reference count of an object, and the event that it has become zero.
 ///
 /// # Invariants
 ///
 /// - `count` is an initialised `percpu_ref` whose release function is [`UseCount::release`].
 /// - Its references are: the initial one until `killed` is set, one of the [`PercpuOwner`], and one
-///   for each [`PercpuArc`].
-/// - `empty` is completed once, after the last of them is gone.
+///   of each [`PercpuArc`].
+/// - `empty` is completed once, after the last reference is dropped.
 #[repr(C)]
 #[pin_data(PinnedDrop)]
 struct UseCount {
@@ -54,14 +54,14 @@ struct UseCount {
 impl UseCount {
     fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            // INVARIANT: A fresh count holds the initial reference; the owner's is added here.
+            // INVARIANT: A new count has the initial reference; the owner's is added here.
             count <- Opaque::try_ffi_init(|slot: *mut bindings::percpu_ref| {
-                // SAFETY: `slot` is valid for writing and does not move; the allocation may sleep,
+                // SAFETY: `slot` is valid for writes and does not move; the allocation may sleep,
                 // as `PercpuOwner::pin_init` says.
                 to_result(unsafe {
                     bindings::percpu_ref_init(slot, Some(Self::release), 0, bindings::GFP_KERNEL)
                 })?;
-                // SAFETY: The count was just initialised and is alive.
+                // SAFETY: The count was just initialised and is live.
                 unsafe { ibtrs_bindings::percpu_ref_get(slot) };
                 Ok::<(), Error>(())
             }),
@@ -70,7 +70,7 @@ impl UseCount {
         }? Error)
     }
 
-    /// Called by C when the last reference is gone, in any context.
+    /// Called by C when the last reference is dropped, in any context.
     ///
     /// # Safety
     ///
@@ -78,9 +78,9 @@ impl UseCount {
     unsafe extern "C" fn release(count: *mut bindings::percpu_ref) {
         // CAST: `Opaque` is transparent, and `count` is the first field of a `repr(C)` struct.
         let use_count = count.cast::<UseCount>();
-        // SAFETY: By the function's requirement `use_count` is valid; it stays so until `empty` is
-        // completed, as `PercpuOwner` waits for that before it frees the object. Waiters of a
-        // completion return only after `complete_all()` is done with it.
+        // SAFETY: By this function's contract `use_count` is valid; it stays valid until `empty` is
+        // completed, as `PercpuEnd` waits for that before it frees the object. Waiters of a
+        // completion return only after `complete_all()` has finished with it.
         unsafe { &(*use_count).empty }.complete_all();
     }
 }
@@ -88,8 +88,8 @@ impl UseCount {
 #[pinned_drop]
 impl PinnedDrop for UseCount {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The count was initialised, and nobody uses it any more: either `empty` was
-        // waited for, or the object was never finished.
+        // SAFETY: The count was initialised, and nobody uses it any more: either `PercpuEnd` waited
+        // for `empty`, or the initialisation of the object failed.
         unsafe { bindings::percpu_ref_exit(self.count.get()) }
     }
 }
@@ -104,19 +104,19 @@ struct Inner<T> {
     data: T,
 }
 
-/// The one initial reference to an object, which ends the object's life.
+/// The owner of an object, which ends the object's life.
 ///
 /// Dropping it kills the object, waits until all references are dropped, and drops the object. A
-/// task that drops it while it holds a reference itself waits forever.
+/// task that drops it while holding a reference itself waits forever.
 ///
 /// # Context
 ///
-/// To create and to drop one *may sleep*.
+/// Creating and dropping one *may sleep*.
 ///
 /// # Invariants
 ///
 /// - `ptr` comes from a pinned [`KBox`] that this value owns.
-/// - One reference of the object's count belongs to this value.
+/// - This value owns one reference of the object's count.
 ///
 /// # Examples
 ///
@@ -134,8 +134,8 @@ pub struct PercpuOwner<T> {
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: An owner gives `&T`, hands out references to other tasks, and drops `T` where it is
-// itself dropped; nothing else in it belongs to a task.
+// SAFETY: An owner gives out `&T` and references for other tasks, and drops `T` with itself;
+// nothing else in it has thread affinity.
 unsafe impl<T: Send + Sync> Send for PercpuOwner<T> {}
 
 // SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
@@ -155,7 +155,7 @@ impl<T> PercpuOwner<T> {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`], and what `init` returns.
+    /// [`ENOMEM`], and the errors of `init`.
     pub fn pin_init<E>(init: impl PinInit<T, E>) -> Result<Self>
     where
         Error: From<E>,
@@ -167,9 +167,9 @@ impl<T> PercpuOwner<T> {
             }? Error),
             GFP_KERNEL,
         )?;
-        // SAFETY: `Drop` pins the value again before it drops it, and nothing moves it until then.
+        // SAFETY: `PercpuEnd` pins the value again before it drops it; nothing moves it earlier.
         let inner = unsafe { Pin::into_inner_unchecked(inner) };
-        // INVARIANT: `UseCount::new()` took the reference that belongs to the owner.
+        // INVARIANT: `UseCount::new()` took the owner's reference.
         Ok(Self {
             ptr: NonNull::from(KBox::leak(inner)),
             _owns: PhantomData,
@@ -177,20 +177,20 @@ impl<T> PercpuOwner<T> {
     }
 
     fn use_count(&self) -> &UseCount {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { &self.ptr.as_ref().use_count }
     }
 
-    /// Takes a reference, whether the object was killed or not.
+    /// Takes a reference, even if the object was killed.
     ///
     /// # Context
     ///
     /// *any*
     #[inline]
     pub fn get(&self) -> PercpuArc<T> {
-        // SAFETY: The count is not zero, as one reference belongs to `self`.
+        // SAFETY: The count is not zero, as `self` owns one reference.
         unsafe { ibtrs_bindings::percpu_ref_get(self.use_count().count.get()) };
-        // INVARIANT: The new reference belongs to the result.
+        // INVARIANT: The result owns the new reference.
         PercpuArc {
             ptr: self.ptr,
             _owns: PhantomData,
@@ -204,8 +204,8 @@ impl<T> PercpuOwner<T> {
         let use_count = self.use_count();
         // ORDERING: The flag only picks the one caller that gives up the initial reference.
         if !use_count.killed.xchg(true, Relaxed) {
-            // SAFETY: The count is alive and was not killed before, by the invariant of `UseCount`.
-            // It does not become zero here, as one reference belongs to `self`.
+            // SAFETY: The count is live and was not killed before, by the invariant of `UseCount`.
+            // It does not become zero here, as `self` owns one reference.
             unsafe { ibtrs_bindings::percpu_ref_kill(use_count.count.get()) }
         }
     }
@@ -220,8 +220,8 @@ impl<T> PercpuOwner<T> {
         self.use_count().killed.load(Relaxed)
     }
 
-    /// Kills the object and does not wait: the result tells when all uses are over, and then drops
-    /// the object.
+    /// Kills the object without waiting. The result tells when all references are dropped, and then
+    /// drops the object.
     ///
     /// # Context
     ///
@@ -229,10 +229,10 @@ impl<T> PercpuOwner<T> {
     pub fn end(self) -> PercpuEnd<T> {
         let this = ManuallyDrop::new(self);
         this.kill();
-        // SAFETY: The reference belongs to `this`, which does not use it again.
+        // SAFETY: `this` owns the reference, and does not use it again.
         unsafe { ibtrs_bindings::percpu_ref_put(this.use_count().count.get()) };
-        // INVARIANT: The box was `this`'s, which is not dropped; it has been killed, and its
-        // owner's reference given back.
+        // INVARIANT: `this` owned the box, and is not dropped; the object was killed, and the
+        // owner's reference dropped.
         PercpuEnd {
             ptr: this.ptr,
             _owns: PhantomData,
@@ -245,14 +245,14 @@ impl<T> Deref for PercpuOwner<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { &self.ptr.as_ref().data }
     }
 }
 
 impl<T> Drop for PercpuOwner<T> {
     fn drop(&mut self) {
-        // INVARIANT: This is the value that is being dropped: nobody uses it any more.
+        // INVARIANT: A copy of the value that is being dropped, and that nobody uses any more.
         drop(
             Self {
                 ptr: self.ptr,
@@ -263,25 +263,25 @@ impl<T> Drop for PercpuOwner<T> {
     }
 }
 
-/// An object that was killed, and may have references still.
+/// A killed object that may still have references.
 ///
 /// Dropping it waits for them, and then drops the object.
 ///
 /// # Context
 ///
-/// To drop one *may sleep*.
+/// Dropping one *may sleep*.
 ///
 /// # Invariants
 ///
 /// - `ptr` comes from a pinned [`KBox`] that this value owns.
-/// - The object was killed, and the reference of its owner is given back.
+/// - The object was killed, and its owner's reference dropped.
 pub struct PercpuEnd<T> {
     ptr: NonNull<Inner<T>>,
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: It drops `T` where it is itself dropped, and gives `&T` until then; `Sync` is asked for
-// as there may be references on other tasks.
+// SAFETY: It drops `T` with itself, and gives out `&T` until then; `T` must be `Sync`, as there may
+// be references on other tasks.
 unsafe impl<T: Send + Sync> Send for PercpuEnd<T> {}
 
 // SAFETY: As above.
@@ -291,20 +291,20 @@ impl<T> Deref for PercpuEnd<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: By the type invariant the object is valid while `self` is, which drops it.
+        // SAFETY: By the type invariant the object is valid as long as `self`, which drops it.
         unsafe { &self.ptr.as_ref().data }
     }
 }
 
 impl<T> PercpuEnd<T> {
-    /// Returns whether no reference is left: dropping this does not wait then. That takes an RCU
-    /// grace period, even if there was none to begin with.
+    /// Returns whether no reference is left, so that dropping this does not wait. That takes an RCU
+    /// grace period, even if there was no reference to begin with.
     ///
     /// # Context
     ///
     /// *any*
     pub fn is_over(&self) -> bool {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { self.ptr.as_ref() }.use_count.empty.is_done()
     }
 }
@@ -312,17 +312,17 @@ impl<T> PercpuEnd<T> {
 impl<T> Drop for PercpuEnd<T> {
     fn drop(&mut self) {
         might_sleep();
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { self.ptr.as_ref() }.use_count.empty.wait();
-        // SAFETY: By the type invariant this is the pinned box that `pin_init` took apart, and
-        // `empty` says that no reference is left.
+        // SAFETY: By the type invariant this is the pinned box that `pin_init` leaked, and `empty`
+        // says that no reference is left.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(self.ptr.as_ptr())) });
     }
 }
 
-/// One use of an object whose life a [`PercpuOwner`] ends.
+/// A reference to an object whose life a [`PercpuOwner`] ends.
 ///
-/// Dropping the last one wakes the owner and does nothing else, so it may happen anywhere.
+/// Dropping the last one only wakes the owner, so it may happen anywhere.
 ///
 /// # Context
 ///
@@ -331,15 +331,15 @@ impl<T> Drop for PercpuEnd<T> {
 /// # Invariants
 ///
 /// - `ptr` points to an object whose owner waits for this value to be dropped.
-/// - One reference of the object's count belongs to this value.
+/// - This value owns one reference of the object's count.
 #[repr(transparent)]
 pub struct PercpuArc<T> {
     ptr: NonNull<Inner<T>>,
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: A reference gives `&T` and never drops `T`; clones of it may be on other tasks, so `T`
-// is `Sync`. `Send` is asked for as the owner may then drop `T` on a task of its own.
+// SAFETY: A reference gives out `&T` and never drops `T`; other tasks may have clones, so `T` must
+// be `Sync`. `T` must be `Send`, as the owner may then drop it on another task.
 unsafe impl<T: Send + Sync> Send for PercpuArc<T> {}
 
 // SAFETY: As above.
@@ -347,14 +347,14 @@ unsafe impl<T: Send + Sync> Sync for PercpuArc<T> {}
 
 impl<T> PercpuArc<T> {
     fn count(&self) -> *mut bindings::percpu_ref {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { self.ptr.as_ref() }.use_count.count.get()
     }
 
     /// Returns whether the object's owner has killed it.
     #[inline]
     pub fn is_dead(&self) -> bool {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { self.ptr.as_ref() }.use_count.killed.load(Relaxed)
     }
 
@@ -364,7 +364,7 @@ impl<T> PercpuArc<T> {
         this.ptr == other.ptr
     }
 
-    /// Gives the reference up as a pointer, for [`Self::from_raw`].
+    /// Gives up the reference as a pointer, for [`Self::from_raw`].
     #[inline]
     pub fn into_raw(self) -> *const T {
         let this = ManuallyDrop::new(self);
@@ -377,13 +377,13 @@ impl<T> PercpuArc<T> {
     ///
     /// # Safety
     ///
-    /// `ptr` must come from [`Self::into_raw`], and be passed here once for each call of that.
+    /// `ptr` must come from [`Self::into_raw`], and must be passed here once for each call of that.
     #[inline]
     pub unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: By the function's requirement `ptr` is valid and the field of an `Inner<T>`,
-        // which came from an owned pointer, so that it is not null.
+        // SAFETY: By this function's contract `ptr` is valid and the field of an `Inner<T>`, so the
+        // address of the `Inner` is not null.
         let inner = unsafe { NonNull::new_unchecked(inner_of(ptr)) };
-        // INVARIANT: The reference that `into_raw` gave up belongs to the result.
+        // INVARIANT: The result owns the reference that `into_raw` gave up.
         Self {
             ptr: inner,
             _owns: PhantomData,
@@ -391,13 +391,13 @@ impl<T> PercpuArc<T> {
     }
 }
 
-/// The object that a `data` field belongs to.
+/// Returns the object of a `data` field.
 ///
 /// # Safety
 ///
 /// `data` must point to the field of a valid [`Inner`].
 unsafe fn inner_of<T>(data: *const T) -> *mut Inner<T> {
-    // SAFETY: By the function's requirement the result is in bounds of the same allocation.
+    // SAFETY: By this function's contract the result is in bounds of the same allocation.
     unsafe { data.byte_sub(offset_of!(Inner<T>, data)) }
         .cast::<Inner<T>>()
         .cast_mut()
@@ -406,9 +406,9 @@ unsafe fn inner_of<T>(data: *const T) -> *mut Inner<T> {
 impl<T> Clone for PercpuArc<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // SAFETY: The count is not zero, as one reference belongs to `self`.
+        // SAFETY: The count is not zero, as `self` owns one reference.
         unsafe { ibtrs_bindings::percpu_ref_get(self.count()) };
-        // INVARIANT: The new reference belongs to the result.
+        // INVARIANT: The result owns the new reference.
         Self {
             ptr: self.ptr,
             _owns: PhantomData,
@@ -421,7 +421,7 @@ impl<T> Deref for PercpuArc<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By the type invariant the object is valid while `self` is.
+        // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { &self.ptr.as_ref().data }
     }
 }
@@ -429,7 +429,7 @@ impl<T> Deref for PercpuArc<T> {
 impl<T> Drop for PercpuArc<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: The reference belongs to `self`; the object is not touched afterwards.
+        // SAFETY: `self` owns the reference; the object is not accessed afterwards.
         unsafe { ibtrs_bindings::percpu_ref_put(self.count()) }
     }
 }
@@ -454,7 +454,7 @@ mod tests {
         }, //
     };
 
-    /// Counts the drops of what was made of it.
+    /// Counts the drops of the probes with a clone of it.
     #[derive(Clone)]
     struct Drops(Arc<Atomic<u32>>);
 
@@ -501,11 +501,12 @@ mod tests {
         owner.kill();
         owner.kill();
         assert!(owner.is_dead() && user.is_dead());
-        // Who has a reference, or is the owner, still makes more.
+        // A reference and the owner still allow further references.
         assert_eq!(*user.clone(), 7);
         assert_eq!(*owner.get(), 7);
         drop(user);
-        // The count is the owner's alone, and was switched to atomic mode by an RCU callback.
+        // The owner has the last reference, and an RCU callback has switched the count to atomic
+        // mode.
         rcu_barrier();
         assert_eq!(*owner.get(), 7);
         drop(owner);
@@ -527,8 +528,8 @@ mod tests {
                 }
                 fsleep(Delta::from_millis(1));
             }
-            // From here on the count can become zero; an owner that does not wait has dropped
-            // the value by then.
+            // The count can become zero from here on; an owner that does not wait would have
+            // dropped the value by then.
             rcu_barrier();
             told.store(before.count(), Relaxed);
             drop(user);
@@ -545,7 +546,7 @@ mod tests {
         let owner = PercpuOwner::new(Probe(drops.clone()))?;
         let user = owner.get();
         let end = owner.end();
-        // The count can become zero from here on, and does not while there is a user.
+        // The count can become zero from here on, but does not as long as there is a reference.
         rcu_barrier();
         assert!(user.is_dead() && !end.is_over());
         drop(user);

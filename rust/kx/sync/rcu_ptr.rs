@@ -22,11 +22,11 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// A boxed value, or none, that is replaced as a whole while others read it.
+/// An optional boxed value that is replaced as a whole while others read it.
 ///
 /// Readers never wait. A writer waits for the readers of the former value before it gets that back.
-/// Writers need no lock for the pointer's sake; those that derive the new value from the old one
-/// need one among themselves.
+/// Writers need no lock for the pointer itself; writers that derive the new value from the old one
+/// need a lock of their own.
 ///
 /// # Context
 ///
@@ -41,7 +41,7 @@ pub struct RcuPtr<T> {
     _owns: PhantomData<KBox<T>>,
 }
 
-// SAFETY: The value inside is dropped where this one is, or given to the task that replaces it.
+// SAFETY: The value is dropped with this pointer, or passes to the task that replaces it.
 unsafe impl<T: Send> Send for RcuPtr<T> {}
 
 // SAFETY: Readers on several tasks share the value (`Sync`); the task that replaces it gets it
@@ -51,14 +51,14 @@ unsafe impl<T: Send + Sync> Sync for RcuPtr<T> {}
 impl<T> RcuPtr<T> {
     /// Creates a pointer to a value, or to none.
     pub fn new(value: Option<KBox<T>>) -> Self {
-        // INVARIANT: The box is now owned by the new value.
+        // INVARIANT: The new value owns the box.
         Self {
             ptr: Atomic::new(into_raw(value)),
             _owns: PhantomData,
         }
     }
 
-    /// Creates a pointer to no value, also in a `static`.
+    /// Creates a pointer to no value, for use in a `static`.
     pub const fn null() -> Self {
         // INVARIANT: The pointer is null.
         Self {
@@ -67,39 +67,40 @@ impl<T> RcuPtr<T> {
         }
     }
 
-    /// Starts reading: until the result is dropped, the value stays as it is.
+    /// Starts reading: until the result is dropped, the value stays valid and unchanged.
     ///
     /// Nothing may sleep meanwhile.
     #[inline]
     pub fn read(&self) -> RcuRef<'_, T> {
         let guard = rcu::read_lock();
-        // ORDERING: Pairs with the full barrier of `replace`: readers see all that the writer did
-        // to the value before, as their accesses depend on the pointer.
+        // ORDERING: Pairs with the full barrier of `replace`: readers see everything that the
+        // writer did to the value before, as their accesses depend on the pointer.
         let ptr = self.ptr.load(Relaxed);
         // INVARIANT: The pointer was loaded after the read section began.
         RcuRef {
-            // SAFETY: By the type invariant the pointer, if there is one, is valid until the read
+            // SAFETY: By the type invariant the pointer, unless null, is valid until the read
             // section ends, and that ends when the result is dropped.
             value: unsafe { ptr.as_ref() },
             _guard: guard,
         }
     }
 
-    /// Publishes another value, waits for the readers of the former one, and returns that.
+    /// Publishes another value, waits for the readers of the former one, and returns the former
+    /// value.
     ///
-    /// A caller inside an RCU read section of its own, which [`Self::read`] or [`rcu::read_lock`]
-    /// has begun, might be such a reader, and be waited for by itself. It is refused: the new
-    /// value comes back, the former one stays, and the log has a line. Kernels that never preempt
-    /// and are built without `CONFIG_PREEMPT_COUNT` cannot tell; there, to call this in such a
-    /// section is as wrong as to sleep in it, which Rust does not check anywhere.
+    /// A caller inside an RCU read section of its own, begun by [`Self::read`] or
+    /// [`rcu::read_lock`], might wait for itself. Its call is refused: the new value is returned,
+    /// the former one stays, and the log has a line. Kernels that never preempt and are built
+    /// without `CONFIG_PREEMPT_COUNT` cannot detect that; there, such a call is as wrong as
+    /// sleeping in the section, which Rust does not check anywhere.
     pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
-        // SAFETY: May be called anywhere.
+        // SAFETY: Callable in any context.
         if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
             pr_err_ratelimited!("bug: a pointer is replaced inside an RCU read section: refused\n");
             return value;
         }
         might_sleep();
-        // INVARIANT: The new box is now owned by this value, the old pointer by the caller.
+        // INVARIANT: This value owns the new box, and the caller the old pointer.
         // ORDERING: Pairs with the dependent accesses in `read`.
         let old = self.ptr.xchg(into_raw(value), Full);
         if old.is_null() {
@@ -107,7 +108,7 @@ impl<T> RcuPtr<T> {
         }
         rcu::synchronize_rcu();
         // SAFETY: By the type invariant the pointer comes from a box. Every reader that could have
-        // loaded it has left the read section: other tasks by the grace period, this one by the
+        // loaded it has left its read section: other tasks by the grace period, this one by the
         // check above.
         Some(unsafe { KBox::from_raw(old) })
     }
@@ -122,24 +123,24 @@ impl<T> Drop for RcuPtr<T> {
         // Readers borrow `self`, so there are none, and no grace period is needed.
         let ptr = self.ptr.load(Relaxed);
         if !ptr.is_null() {
-            // SAFETY: By the type invariant the pointer comes from a box that is owned here.
+            // SAFETY: By the type invariant the pointer comes from a box that this value owns.
             drop(unsafe { KBox::from_raw(ptr) });
         }
     }
 }
 
-/// The value of an [`RcuPtr`], and the read section in which it is valid.
+/// The value of an [`RcuPtr`], with the read section in which the value is valid.
 ///
 /// # Invariants
 ///
-/// `value` was loaded inside the section that `_guard` stands for.
+/// `value` was loaded inside the read section of `_guard`.
 pub struct RcuRef<'a, T> {
     value: Option<&'a T>,
     _guard: rcu::Guard,
 }
 
 impl<T> RcuRef<'_, T> {
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.value

@@ -18,17 +18,17 @@ use kernel::{
 
 /// The slot is free.
 const EMPTY: u32 = 0;
-/// One caller moves a value in or out.
+/// A caller is moving a value in or out.
 const BUSY: u32 = 1;
 /// The slot holds a value.
 const FULL: u32 = 2;
 
-/// A place for one value that several contexts put in and take out.
+/// A slot for one value, which several contexts fill and empty.
 ///
 /// # Context
 ///
-/// Everything here: *any*. Nothing waits: a caller that meets another one in the act is told that
-/// the slot is full, or empty.
+/// Everything here: *any*. Nothing waits: a caller that meets another one in the middle of a move
+/// finds the slot full, or empty.
 ///
 /// # Invariants
 ///
@@ -40,8 +40,8 @@ pub struct TakeCell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: The value is moved from task to task, never shared, so `T: Send` is enough; `state` sees
-// to it that two tasks never touch it at once.
+// SAFETY: The value is moved from task to task, never shared, so `T: Send` is enough; `state`
+// ensures that two tasks never access the value at the same time.
 unsafe impl<T: Send> Sync for TakeCell<T> {}
 
 impl<T> TakeCell<T> {
@@ -67,13 +67,13 @@ impl<T> TakeCell<T> {
     ///
     /// # Errors
     ///
-    /// The value comes back if there is one already.
+    /// Returns the value if the slot is full.
     pub fn put(&self, value: T) -> Result<(), T> {
         // ORDERING: Pairs with the release store in `take`, after which the slot is unused.
         if self.state.cmpxchg(EMPTY, BUSY, Acquire).is_err() {
             return Err(value);
         }
-        // SAFETY: By the type invariant this caller is alone with the slot, which holds nothing.
+        // SAFETY: By the type invariant only this caller accesses the slot, which is empty.
         unsafe { (*self.value.get()).write(value) };
         // INVARIANT: The value is initialised now.
         // ORDERING: Pairs with the acquire in `take`, which then sees the value.
@@ -83,11 +83,11 @@ impl<T> TakeCell<T> {
 
     /// Takes the value out, if there is one.
     pub fn take(&self) -> Option<T> {
-        // ORDERING: Pairs with the release store in `put`, so that the value is seen.
+        // ORDERING: Pairs with the release store in `put`, so that the value is visible.
         if self.state.cmpxchg(FULL, BUSY, Acquire).is_err() {
             return None;
         }
-        // SAFETY: By the type invariant this caller is alone with the slot, and it holds a value;
+        // SAFETY: By the type invariant only this caller accesses the slot, which has a value;
         // nobody reads it again before another one is put in.
         let value = unsafe { (*self.value.get()).assume_init_read() };
         // INVARIANT: The value was moved out.
@@ -96,7 +96,7 @@ impl<T> TakeCell<T> {
         Some(value)
     }
 
-    /// Returns whether there is a value, at this moment.
+    /// Returns whether there is a value right now.
     pub fn is_full(&self) -> bool {
         self.state.load(Relaxed) == FULL
     }

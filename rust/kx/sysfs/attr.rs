@@ -26,27 +26,27 @@ use super::{
 
 /// A reference to the data of a directory: `Arc<T>`, `PercpuArc<T>`, `&'static T`.
 ///
-/// It is kept as long as the directory is there; once more during each write.
+/// A clone is kept as long as the directory exists; another one during each write.
 pub trait Data: Deref + Clone + Send + Sync + 'static {}
 
 impl<P: Deref + Clone + Send + Sync + 'static> Data for P {}
 
-/// Shows a file.
+/// The function that shows a file.
 type Show<P> = fn(&<P as Deref>::Target, &mut Buf<'_>) -> Result;
 
-/// Takes what was written to a file.
+/// The function that handles a write to a file.
 ///
-/// It gets all of it, up to a page, without the newline at the end if there is one.
+/// It gets everything that was written, up to a page, without a newline at the end.
 type Store<P> = fn(StoreCtx<'_, P>, &[u8]) -> Result;
 
-/// The part of a file's description that does not depend on the data's type.
+/// The part of a file's description that does not depend on the type of the data.
 ///
 /// # Invariants
 ///
-/// It is the first field of an [`Attr<P>`]. `show` and `store` are that type's.
+/// It is the first field of an [`Attr<P>`]. `show` and `store` are the functions of that type.
 #[repr(C)]
 pub(super) struct RawAttr {
-    /// Serves devices; directories use its first field only.
+    /// Complete for devices; directories use its first field only.
     attr: bindings::device_attribute,
     show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
     store: unsafe fn(&RawAttr, &Node, &[u8], &mut Option<ModuleRef>) -> Result,
@@ -58,7 +58,7 @@ impl RawAttr {
     }
 }
 
-/// A file in the directories that stand for a `P`; made in a `static` table.
+/// A file in the directories whose data is a `P`, an entry of a `static` table.
 #[repr(C)]
 pub struct Attr<P: Data> {
     raw: RawAttr,
@@ -66,21 +66,21 @@ pub struct Attr<P: Data> {
     store: Option<Store<P>>,
 }
 
-// SAFETY: Nothing in it ever changes.
+// SAFETY: It never changes.
 unsafe impl<P: Data> Sync for Attr<P> {}
 
 impl<P: Data> Attr<P> {
-    /// A file that everyone may read.
+    /// Creates a file that everyone may read.
     pub const fn ro(name: &'static CStr, show: Show<P>) -> Self {
         Self::new(name, 0o444, Some(show), None)
     }
 
-    /// A file that everyone may read, and root write.
+    /// Creates a file that everyone may read, and root may write.
     pub const fn rw(name: &'static CStr, show: Show<P>, store: Store<P>) -> Self {
         Self::new(name, 0o644, Some(show), Some(store))
     }
 
-    /// A file with these permissions, which must not let everyone write.
+    /// Creates a file with the permissions `mode`, which must not let everyone write.
     pub const fn new(
         name: &'static CStr,
         mode: u16,
@@ -93,7 +93,7 @@ impl<P: Data> Attr<P> {
         attr.attr.mode = mode;
         attr.__bindgen_anon_1.show = Some(device_show);
         attr.__bindgen_anon_2.store = Some(device_store);
-        // INVARIANT: This is the first field, and these are the functions.
+        // INVARIANT: `raw` is the first field, and these are the functions of this type.
         Self {
             raw: RawAttr {
                 attr,
@@ -109,14 +109,14 @@ impl<P: Data> Attr<P> {
         &self.raw
     }
 
-    /// The description around a part of it.
+    /// Returns the description that `raw` is part of.
     ///
     /// # Safety
     ///
     /// `raw` must be part of an `Attr<P>`.
     unsafe fn from_raw(raw: &RawAttr) -> &Self {
         // CAST: `raw` is the first field of a `repr(C)` struct.
-        // SAFETY: By the function's requirement.
+        // SAFETY: By this function's contract.
         unsafe { &*ptr::from_ref(raw).cast() }
     }
 
@@ -126,7 +126,7 @@ impl<P: Data> Attr<P> {
     ///
     /// `raw` must be part of an `Attr<P>`, and the data of `node` a `P` that is valid now.
     unsafe fn call_show(raw: &RawAttr, node: &Node, buf: &mut Buf<'_>) -> Result {
-        // SAFETY: By the function's requirement.
+        // SAFETY: By this function's contract.
         let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
         this.show.ok_or(EIO)?(data, buf)
     }
@@ -142,7 +142,7 @@ impl<P: Data> Attr<P> {
         input: &[u8],
         module: &mut Option<ModuleRef>,
     ) -> Result {
-        // SAFETY: By the function's requirement.
+        // SAFETY: By this function's contract.
         let (this, data) = unsafe { (Self::from_raw(raw), &*node.data().cast::<P>()) };
         let store = this.store.ok_or(EIO)?;
         let ctx = StoreCtx {
@@ -155,22 +155,22 @@ impl<P: Data> Attr<P> {
     }
 }
 
-/// The context of a write. It derefs to the data.
+/// The context of a write, which dereferences to the data.
 ///
 /// # Invariants
 ///
-/// `node` is valid: the directory is not removed while its file's function runs, unless that asks
-/// for it, which takes this value.
+/// `node` is valid: the directory is not removed while the function of its file runs, unless the
+/// function removes it, which consumes this value.
 pub struct StoreCtx<'a, P: Data> {
     node: &'a Node,
     raw: &'a RawAttr,
     data: P,
-    /// Dropped when the function of the file has returned.
+    /// Dropped after the function of the file has returned.
     module: &'a mut Option<ModuleRef>,
 }
 
 impl<'a, P: Data> StoreCtx<'a, P> {
-    /// The reference to the data.
+    /// Returns the reference to the data.
     pub fn data(&self) -> &P {
         &self.data
     }
@@ -178,21 +178,22 @@ impl<'a, P: Data> StoreCtx<'a, P> {
     /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
     /// the file's function has returned to this crate.
     ///
-    /// A file that removes itself needs this, because sysfs does not wait for the rest of its
-    /// function. A [`ModuleRef`] in the function would be dropped a few instructions too early.
+    /// A file that removes itself needs this, because sysfs then does not wait for the end of its
+    /// function. A [`ModuleRef`] in the function itself would be dropped a few instructions too
+    /// early.
     ///
     /// # Errors
     ///
     /// [`ENODEV`] if the module is being unloaded.
     pub fn keep_module<M: ModuleMetadata>(self) -> Result<KeptCtx<'a, P>> {
-        // INVARIANT: The module is kept.
+        // INVARIANT: The context holds a reference to the module.
         *self.module = Some(ModuleRef::get::<M>().ok_or(ENODEV)?);
         Ok(KeptCtx(self))
     }
 }
 
 /// The context of a write whose driver stays loaded until the function of the file has returned,
-/// and the right to remove the file from there. It derefs to the data.
+/// and which may therefore remove the file in that function. It dereferences to the data.
 ///
 /// # Invariants
 ///
@@ -200,7 +201,7 @@ impl<'a, P: Data> StoreCtx<'a, P> {
 pub struct KeptCtx<'a, P: Data>(StoreCtx<'a, P>);
 
 impl<P: Data> KeptCtx<'_, P> {
-    /// The reference to the data.
+    /// Returns the reference to the data.
     pub fn data(&self) -> &P {
         self.0.data()
     }
@@ -235,51 +236,51 @@ impl<P: Data> Deref for KeptCtx<'_, P> {
 ///
 /// # Safety
 ///
-/// - `core` must point to the core of a directory with this file, which sysfs keeps there during
-///   the call.
-/// - `buf` must be valid for writing a page, and initialised.
+/// - `core` must point to the core of a directory with this file, which sysfs keeps during the
+///   call.
+/// - `buf` must be valid for writes of a page, and initialised.
 unsafe fn show<K>(core: *const Core<K>, raw: *const RawAttr, buf: *mut c_char) -> isize {
-    // SAFETY: By the function's requirement; attributes are static.
+    // SAFETY: By this function's contract; attributes are static.
     let (node, raw) = unsafe { (&(*core).node, &*raw) };
-    // SAFETY: By the function's requirement nobody else has this page.
+    // SAFETY: By this function's contract nobody else uses this page.
     let mut buf = Buf::new(unsafe { &mut *buf.cast::<[u8; PAGE_SIZE]>() });
-    // SAFETY: Files are created in directories whose data they are for, which is valid while the
-    // directory is there.
+    // SAFETY: Files are created only in directories with data of their type, which is valid as long
+    // as the directory exists.
     let result = unsafe { (raw.show)(raw, node, &mut buf) };
     // CAST: At most a page.
     from_result(|| result.map(|()| buf.len() as isize))
 }
 
-/// Takes what was written to a file.
+/// Handles a write to a file.
 ///
 /// # Safety
 ///
-/// - `core` must point to the core of a directory with this file, which sysfs keeps there during
-///   the call, or until the file asks for its removal.
-/// - `buf` must be valid for reading `len` bytes.
+/// - `core` must point to the core of a directory with this file, which sysfs keeps during the
+///   call, or until the function removes the file.
+/// - `buf` must be valid for reads of `len` bytes.
 unsafe fn store<K>(
     core: *const Core<K>,
     raw: *const RawAttr,
     buf: *const c_char,
     len: usize,
 ) -> isize {
-    // SAFETY: By the function's requirement; attributes are static.
+    // SAFETY: By this function's contract; attributes are static.
     let (node, raw) = unsafe { (&(*core).node, &*raw) };
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
     let input = input.strip_suffix(b"\n").unwrap_or(input);
-    // This function is no part of the driver's module, so that it may let that go. It is of the
-    // module that the driver needs, whose unloading waits for its end, see `LastTails`.
+    // This function is not part of the driver's module, so it may drop the reference. It is part of
+    // the module that the driver depends on, whose unloading waits for it to end, see `LastTails`.
     let mut module = None;
-    // SAFETY: Files are created in directories whose data they are for, which is valid while the
-    // directory is there.
+    // SAFETY: Files are created only in directories with data of their type, which is valid as long
+    // as the directory exists.
     let result = unsafe { (raw.store)(raw, node, input, &mut module) };
     drop(module);
     // CAST: At most a page.
     from_result(|| result.map(|()| len as isize))
 }
 
-/// Called by C to show a file of a [`Dir`](super::Dir).
+/// Called by sysfs to show a file of a [`Dir`](super::Dir).
 ///
 /// # Safety
 ///
@@ -290,11 +291,11 @@ pub(super) unsafe extern "C" fn kobject_show(
     buf: *mut c_char,
 ) -> isize {
     // CAST: Both are first fields, of first fields, of `repr(C)` structs.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     unsafe { show::<bindings::kobject>(kobj.cast(), attr.cast(), buf) }
 }
 
-/// Called by C to write a file of a [`Dir`](super::Dir).
+/// Called by sysfs to write a file of a [`Dir`](super::Dir).
 ///
 /// # Safety
 ///
@@ -306,11 +307,11 @@ pub(super) unsafe extern "C" fn kobject_store(
     len: usize,
 ) -> isize {
     // CAST: Both are first fields, of first fields, of `repr(C)` structs.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     unsafe { store::<bindings::kobject>(kobj.cast(), attr.cast(), buf, len) }
 }
 
-/// Called by C to show a file of a [`Device`](super::Device).
+/// Called by sysfs to show a file of a [`Device`](super::Device).
 ///
 /// # Safety
 ///
@@ -321,11 +322,11 @@ unsafe extern "C" fn device_show(
     buf: *mut c_char,
 ) -> isize {
     // CAST: Both are first fields, of first fields, of `repr(C)` structs.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     unsafe { show::<bindings::device>(dev.cast(), attr.cast(), buf) }
 }
 
-/// Called by C to write a file of a [`Device`](super::Device).
+/// Called by sysfs to write a file of a [`Device`](super::Device).
 ///
 /// # Safety
 ///
@@ -337,6 +338,6 @@ unsafe extern "C" fn device_store(
     len: usize,
 ) -> isize {
     // CAST: Both are first fields, of first fields, of `repr(C)` structs.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     unsafe { store::<bindings::device>(dev.cast(), attr.cast(), buf, len) }
 }

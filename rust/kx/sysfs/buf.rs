@@ -4,11 +4,10 @@
 
 use kernel::{
     fmt,
-    page::PAGE_SIZE,
     prelude::*, //
 };
 
-/// A page of text that a reader will see.
+/// A page of text for a reader.
 ///
 /// # Invariants
 ///
@@ -19,44 +18,44 @@ pub struct Buf<'a> {
 }
 
 impl<'a> Buf<'a> {
-    /// Writes into a page, of which C wants the last byte to stay free.
-    pub(super) fn new(page: &'a mut [u8; PAGE_SIZE]) -> Self {
+    /// Starts at the beginning of a page or a part of one, the last byte of which stays free for C.
+    pub(crate) fn new(page: &'a mut [u8]) -> Self {
         let (_last, page) = page.split_last_mut().unwrap_or((&mut 0, &mut []));
         // INVARIANT: Zero is not greater than any length.
         Self { page, pos: 0 }
     }
 
-    /// Adds formatted text.
+    /// Appends formatted text.
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    /// [`ENOSPC`] if the page is full; it has all that fitted.
     pub fn write(&mut self, args: fmt::Arguments<'_>) -> Result {
         fmt::Write::write_fmt(self, args).map_err(|_| ENOSPC)
     }
 
-    /// Adds formatted text, and a newline.
+    /// Appends formatted text, and a newline.
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    /// [`ENOSPC`] if the page is full; it has all that fitted.
     pub fn line(&mut self, args: fmt::Arguments<'_>) -> Result {
         self.write(args)?;
         self.bytes(b"\n")
     }
 
-    /// Adds bytes as they are.
+    /// Appends bytes as they are.
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; what fitted has been written.
+    /// [`ENOSPC`] if the page is full; it has all that fitted.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result {
         let room = self.page.get_mut(self.pos..).unwrap_or_default();
         let len = bytes.len().min(room.len());
         for (to, from) in room.iter_mut().zip(bytes) {
             *to = *from;
         }
-        // INVARIANT: `len` is at most what was left.
+        // INVARIANT: `len` is no more than was left.
         self.pos += len;
         if len < bytes.len() {
             return Err(ENOSPC);
@@ -64,7 +63,7 @@ impl<'a> Buf<'a> {
         Ok(())
     }
 
-    /// How many bytes were written.
+    /// Returns the number of bytes written.
     pub fn len(&self) -> usize {
         self.pos
     }
@@ -85,11 +84,12 @@ impl fmt::Write for Buf<'_> {
 #[kernel::macros::kunit_tests(kx_sysfs_buf)]
 mod tests {
     use super::*;
+    use kernel::page::PAGE_SIZE;
 
     #[test]
     fn stops_at_the_end() -> Result {
         let mut page = KBox::init(pin_init::init_zeroed::<[u8; PAGE_SIZE]>(), GFP_KERNEL)?;
-        let mut buf = Buf::new(&mut page);
+        let mut buf = Buf::new(&mut *page);
         assert!(buf.is_empty());
         buf.line(fmt!("{} {}", 1, "two"))?;
         assert_eq!(buf.len(), 6);

@@ -17,11 +17,11 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// A class: the directory `/sys/class/<name>`, removed when the last of its devices is gone.
+/// A class: the directory `/sys/class/<name>`, removed after the last of its devices.
 ///
 /// # Invariants
 ///
-/// `class` was registered, and belongs to this value.
+/// `class` was registered, and this value owns it.
 #[pin_data(PinnedDrop)]
 pub struct Class {
     class: NonNull<bindings::class>,
@@ -30,10 +30,10 @@ pub struct Class {
     names: Mutex<KVec<CString>>,
 }
 
-// SAFETY: A class belongs to no task.
+// SAFETY: A class has no thread affinity.
 unsafe impl Send for Class {}
 
-// SAFETY: A class never changes, except for fields under the device core's own locks.
+// SAFETY: A class never changes, except for fields that the device core locks.
 unsafe impl Sync for Class {}
 
 impl Class {
@@ -41,7 +41,7 @@ impl Class {
     ///
     /// # Errors
     ///
-    /// - [`EEXIST`] if there is one of that name,
+    /// - [`EEXIST`] if there is a class of that name,
     /// - [`ENOMEM`]
     pub fn new(name: &'static CStr) -> Result<Arc<Self>> {
         might_sleep();
@@ -57,18 +57,18 @@ impl Class {
             GFP_KERNEL,
         )
         .inspect_err(|_| {
-            // SAFETY: The class was just registered, and nobody has it.
+            // SAFETY: The class was just registered, and nobody else uses it.
             unsafe { bindings::class_destroy(class.as_ptr()) }
         })
     }
 
-    /// Takes a name for a device.
+    /// Claims a name for a device.
     ///
-    /// The device core would notice too, but with a warning that is meant for programmers.
+    /// The device core would refuse a name in use, too, but with a warning meant for programmers.
     ///
     /// # Errors
     ///
-    /// - [`EEXIST`] if a device has it,
+    /// - [`EEXIST`] if a device has the name,
     /// - [`ENOMEM`]
     pub(super) fn claim(self: &Arc<Self>, name: &CStr) -> Result<Claim> {
         let name = CString::try_from(name)?;
@@ -94,13 +94,13 @@ impl Class {
 impl PinnedDrop for Class {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
-        // SAFETY: By the type invariant the class belongs to this value. Its devices were deleted,
-        // as each holds a reference to it until then.
+        // SAFETY: By the type invariant this value owns the class. Its devices were deleted, as
+        // each holds a reference to this value until then.
         unsafe { bindings::class_destroy(self.class.as_ptr()) }
     }
 }
 
-/// The name of a device, which no other device of the class gets.
+/// The name of a device, which no other device of the class can have.
 pub(super) struct Claim {
     class: Arc<Class>,
     name: CString,
@@ -113,14 +113,14 @@ impl Drop for Claim {
     }
 }
 
-/// The class of a module, in a `static`, where every object with a directory finds it.
+/// The class of a module: a `static`, through which every object with a directory gets the class.
 pub struct ModuleClass {
     name: &'static CStr,
     class: RcuPtr<Arc<Class>>,
 }
 
 impl ModuleClass {
-    /// Creates a place for the class `name`.
+    /// Creates a slot for the class `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
             name,
@@ -128,7 +128,7 @@ impl ModuleClass {
         }
     }
 
-    /// Creates the class, which is kept until the registration is dropped.
+    /// Creates the class, which exists until the registration is dropped.
     ///
     /// # Context
     ///
@@ -143,7 +143,7 @@ impl ModuleClass {
         Ok(Registration(self))
     }
 
-    /// Returns the class.
+    /// Returns the class of the module.
     ///
     /// # Context
     ///
@@ -151,13 +151,13 @@ impl ModuleClass {
     ///
     /// # Errors
     ///
-    /// [`ENODEV`] if there is none.
+    /// [`ENODEV`] if the class is not registered.
     pub fn get(&self) -> Result<Arc<Class>> {
         self.class.read().get().cloned().ok_or(ENODEV)
     }
 }
 
-/// Keeps the class of a module; dropping it *may sleep*.
+/// Keeps the class of a module registered; dropping it *may sleep*.
 pub struct Registration(&'static ModuleClass);
 
 impl Drop for Registration {

@@ -33,26 +33,26 @@ use super::{
     }, //
 };
 
-/// The action that a uevent reports.
+/// The action of a uevent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Something about it changed.
+    /// The object has changed.
     Change,
-    /// It can be used again.
+    /// The object can be used again.
     Online,
-    /// It cannot be used for some time.
+    /// The object cannot be used for some time.
     Offline,
 }
 
-/// Tells user space that something happened to a kobject.
+/// Sends a uevent of a kobject to user space.
 ///
 /// # Errors
 ///
-/// [`ENOMEM`], also if there are too many variables.
+/// [`ENOMEM`], also for too many variables.
 ///
 /// # Safety
 ///
-/// `kobj` must be valid, and have been added at some time.
+/// `kobj` must be valid, and must have been added.
 pub(crate) unsafe fn send_uevent(
     kobj: *mut bindings::kobject,
     action: Action,
@@ -68,39 +68,39 @@ pub(crate) unsafe fn send_uevent(
         Action::Online => bindings::kobject_action_KOBJ_ONLINE,
         Action::Offline => bindings::kobject_action_KOBJ_OFFLINE,
     };
-    // SAFETY: The kobject is valid by the function's requirement; the array ends with a null
-    // pointer, and C only reads the strings.
+    // SAFETY: The kobject is valid by this function's contract; the array ends with a null pointer,
+    // and C only reads the strings.
     to_result(unsafe { bindings::kobject_uevent_env(kobj, action, envp.as_mut_ptr()) })
 }
 
 /// A device without hardware: `/sys/devices/virtual/<class>/<name>`, with files for a `P`.
 ///
-/// Dropping it waits for the functions of its files, and removes whatever is below it from sysfs.
+/// Dropping it waits for the functions of its files, and removes everything below it from sysfs.
 ///
 /// # Invariants
 ///
-/// `core` points to a device that was added and not deleted, whose data is `data`; one reference to
-/// it belongs to this value.
+/// `core` points to a device that was added and not deleted, whose data is `data`; this value owns
+/// one reference to it.
 pub struct Device<P> {
     core: NonNull<Core<bindings::device>>,
-    /// Boxed, so that its place does not change.
+    /// Boxed, so that its address does not change.
     data: KBox<P>,
-    /// Keeps the class too. Behind the device, which is deleted before this is dropped.
+    /// Keeps the class, too. After the device, which is deleted before this is dropped.
     _claim: Claim,
 }
 
-// SAFETY: A device belongs to no task, and the data is `Send`.
+// SAFETY: A device has no thread affinity, and the data is `Send`.
 unsafe impl<P: Send + Sync> Send for Device<P> {}
 
-// SAFETY: The device core has locks of its own, and the data is `Sync`.
+// SAFETY: The device core has its own locks, and the data is `Sync`.
 unsafe impl<P: Send + Sync> Sync for Device<P> {}
 
 impl<P: Data> Device<P> {
-    /// Creates a device with files, and then tells user space. In the name a slash becomes `!`.
+    /// Creates a device with files, and then tells user space. A slash in the name becomes `!`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for an invalid name,
     /// - [`EEXIST`] if the class has a device of that name,
     /// - [`ENOMEM`]
     pub fn new(
@@ -113,15 +113,15 @@ impl<P: Data> Device<P> {
         let claim = class.claim(&name)?;
         let data = KBox::new(data, GFP_KERNEL)?;
         let core = new_core(&*data, class)?;
-        // SAFETY: The core was just made.
+        // SAFETY: The core was just created.
         let dev = unsafe { core.as_ref() }.obj.get();
         // SAFETY: The device is initialised, and the format takes one string.
         let added = to_result(unsafe {
             bindings::dev_set_name(dev, c"%s".as_char_ptr(), name.as_char_ptr())
         })
         .and_then(|()| {
-            // No event before there are files.
-            // SAFETY: The device is initialised, and nobody else's yet.
+            // User space gets no event before the files exist.
+            // SAFETY: The device is initialised, and nobody else uses it yet.
             unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 1) };
             // SAFETY: The device is initialised, and has name and class.
             to_result(unsafe { bindings::device_add(dev) })
@@ -131,7 +131,7 @@ impl<P: Data> Device<P> {
             unsafe { bindings::put_device(dev) };
             return Err(error);
         }
-        // INVARIANT: The device was added, and its initial reference becomes the result's.
+        // INVARIANT: The device was added, and the result owns its initial reference.
         let device = Self {
             core,
             data,
@@ -139,7 +139,8 @@ impl<P: Data> Device<P> {
         };
         let node = device.node();
         node.create_files(attrs)?;
-        // SAFETY: The device is valid; its events are only sent from here until it is returned.
+        // SAFETY: The device is valid; until this function returns, only the event below is sent
+        // for it.
         unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 0) };
         // SAFETY: The device was added. An error means that no program got the uevent, which is no
         // reason to fail.
@@ -147,25 +148,26 @@ impl<P: Data> Device<P> {
         Ok(device)
     }
 
-    /// The reference to the data.
+    /// Returns the reference to the data.
     pub fn data(&self) -> &P {
         &self.data
     }
 
-    /// The name of the device.
+    /// Returns the name of the device.
     pub fn name(&self) -> &CStr {
-        // The kernel crate's type stays private: a reference to it that outlives the class would
-        // have its name printed. SAFETY: By the type invariant the device is valid while `self` is.
+        // The kernel crate's type is not exposed: a reference to it could outlive the class, whose
+        // name is read when the device is printed.
+        // SAFETY: By the type invariant the device is valid as long as `self`.
         let device: &device::Device =
             unsafe { device::Device::from_raw(self.core.as_ref().obj.get()) };
         device.name()
     }
 
-    /// Tells user space that something happened, with variables (`KEY=value`).
+    /// Sends an event of the device to user space, with variables (`KEY=value`).
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`], also if there are too many variables.
+    /// [`ENOMEM`], also for too many variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
         // SAFETY: By the type invariant the device was added.
         unsafe { send_uevent(self.node().kobj(), action, variables) }
@@ -179,7 +181,7 @@ impl<P> Device<P> {
     }
 }
 
-// SAFETY: By the type invariant the device was added and is not deleted before `self` is dropped.
+// SAFETY: By the type invariant the device was added, and is not deleted before `self` is dropped.
 unsafe impl<P> InSysfs for Device<P> {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
@@ -192,54 +194,54 @@ unsafe impl<P> InSysfs for Device<P> {
 impl<P> Drop for Device<P> {
     fn drop(&mut self) {
         self.node().close();
-        // SAFETY: By the type invariant the device was added. This waits for the functions of
-        // files, so that nobody uses the data any more.
+        // SAFETY: By the type invariant the device was added. The call waits for the functions of
+        // files, so nobody uses the data afterwards.
         unsafe { bindings::device_del(self.core.as_ref().obj.get()) };
-        // SAFETY: By the type invariant the reference is this value's, which does not use the core
+        // SAFETY: By the type invariant this value owns the reference, and does not use the core
         // any more.
         unsafe { bindings::put_device(self.core.as_ref().obj.get()) };
     }
 }
 
-/// Creates a device that was not added, for files with these data.
+/// Creates a device that is not added yet, for files with this data.
 ///
-/// Its only reference is the caller's.
+/// The caller owns its only reference.
 fn new_core<P: Data>(data: &P, class: &Class) -> Result<NonNull<Core<bindings::device>>> {
     let core = KBox::pin_init::<Error>(
         try_pin_init!(&this in Core {
             obj <- Opaque::ffi_init(|dev: *mut bindings::device| {
-                // SAFETY: The memory is nobody's yet; zeros are what C expects.
+                // SAFETY: Nobody else uses the memory yet; C expects zeroes.
                 unsafe { dev.write_bytes(0, 1) };
                 // SAFETY: As above.
                 unsafe { bindings::device_initialize(dev) };
-                // SAFETY: The fields are ours to set before the device is added. The class stays
+                // SAFETY: These fields may be set before the device is added. The class stays
                 // registered until the device was deleted.
                 unsafe {
                     (*dev).class = class.as_raw();
                     (*dev).release = Some(release);
                 }
             }),
-            // SAFETY: The kobject is the first field of the device, which is the first field of
-            // what is around it; `Device` keeps the data until it has deleted that.
+            // SAFETY: The kobject is the first field of the device, which is the first field of the
+            // core; `Device` keeps the data until it has deleted the device.
             node <- unsafe { Node::new(this.as_ptr().cast(), data) },
         }? Error),
         GFP_KERNEL,
     )?;
-    // SAFETY: Freed by `release` as a box again, and never moved.
+    // SAFETY: `release` makes a box of it again, and it never moves.
     let core = unsafe { Pin::into_inner_unchecked(core) };
     Ok(NonNull::from(KBox::leak(core)))
 }
 
-/// Called by C when the last reference to a device was put.
+/// Called by C when the last reference to a device was dropped.
 ///
 /// # Safety
 ///
-/// `dev` must be part of a core made by [`new_core`], and not be used afterwards.
+/// `dev` must be part of a core created by [`new_core`], and must not be used afterwards.
 unsafe extern "C" fn release(dev: *mut bindings::device) {
     // CAST: The device is the first field of a `repr(C)` struct.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     drop(unsafe { KBox::from_raw(dev.cast::<Core<bindings::device>>()) });
 }
 
-// The cast in `new_core` relies on this.
+// Required by the cast in `new_core`.
 kernel::static_assert!(core::mem::offset_of!(bindings::device, kobj) == 0);

@@ -28,25 +28,25 @@ use super::{
 
 /// A directory with files for a `P`.
 ///
-/// Dropping it waits for the functions of its files, and removes whatever is below it from sysfs.
+/// Dropping it waits for the functions of its files, and removes everything below it from sysfs.
 ///
 /// # Invariants
 ///
-/// `core` points to a kobject that was added and not deleted, whose data is `data`; one reference
-/// to it belongs to this value.
+/// `core` points to a kobject that was added and not deleted, whose data is `data`; this value owns
+/// one reference to it.
 pub struct Dir<P> {
     core: NonNull<Core<bindings::kobject>>,
-    /// Boxed, so that its place does not change.
+    /// Boxed, so that its address does not change.
     data: KBox<P>,
 }
 
-/// A directory that only holds others, and links.
+/// A directory without files, for other directories and links.
 pub type PlainDir = Dir<&'static ()>;
 
-// SAFETY: A kobject belongs to no task, and the data is `Send`.
+// SAFETY: A kobject has no thread affinity, and the data is `Send`.
 unsafe impl<P: Send + Sync> Send for Dir<P> {}
 
-// SAFETY: sysfs has locks of its own, and the data is `Sync`.
+// SAFETY: sysfs has its own locks, and the data is `Sync`.
 unsafe impl<P: Send + Sync> Sync for Dir<P> {}
 
 impl PlainDir {
@@ -61,13 +61,13 @@ impl PlainDir {
 }
 
 impl<P: Data> Dir<P> {
-    /// Creates a directory below `parent`, with files. In the name a slash becomes `!`.
+    /// Creates a directory below `parent`, with files. A slash in the name becomes `!`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
-    /// - [`EEXIST`] if the parent has something of that name. If two are made at the same time, the
-    ///   kernel may also print a warning,
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for an invalid name,
+    /// - [`EEXIST`] if the parent has an entry of that name; the kernel may also print a warning if
+    ///   two are created at the same time,
     /// - [`ENOENT`], [`ENODEV`] if the parent was removed,
     /// - [`ENOMEM`]
     pub fn new(
@@ -79,7 +79,7 @@ impl<P: Data> Dir<P> {
         let name = name::make(name)?;
         let data = KBox::new(data, GFP_KERNEL)?;
         let core = new_core(&*data)?;
-        // SAFETY: The core was just made.
+        // SAFETY: The core was just created.
         let kobj = unsafe { core.as_ref() }.obj.get();
         let added = parent.with_kobject(|parent| {
             // SAFETY: The parent is in sysfs.
@@ -97,28 +97,28 @@ impl<P: Data> Dir<P> {
             unsafe { bindings::kobject_put(kobj) };
             return Err(error);
         }
-        // INVARIANT: The kobject was added, and its initial reference becomes the result's.
+        // INVARIANT: The kobject was added, and the result owns its initial reference.
         let dir = Self { core, data };
         dir.node().create_files(attrs)?;
         Ok(dir)
     }
 
-    /// The reference to the data.
+    /// Returns the reference to the data.
     pub fn data(&self) -> &P {
         &self.data
     }
 
-    /// Gives the directory another name, in which a slash becomes `!`.
+    /// Renames the directory. A slash in the name becomes `!`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
-    /// - [`EEXIST`] if the parent has something of that name,
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for an invalid name,
+    /// - [`EEXIST`] if the parent has an entry of that name,
     /// - [`ENOMEM`]
     pub fn rename(&mut self, name: fmt::Arguments<'_>) -> Result {
         let name = name::make(name)?;
-        // SAFETY: By the type invariant the kobject is in sysfs. It is not renamed by anybody else
-        // now, as `self` is borrowed exclusively.
+        // SAFETY: By the type invariant the kobject is in sysfs. Nobody else renames it now, as
+        // `self` is borrowed exclusively.
         to_result(unsafe { bindings::kobject_rename(self.node().kobj(), name.as_char_ptr()) })
     }
 }
@@ -130,7 +130,7 @@ impl<P> Dir<P> {
     }
 }
 
-// SAFETY: By the type invariant the kobject was added and is not deleted before `self` is dropped.
+// SAFETY: By the type invariant the kobject was added, and is not deleted before `self` is dropped.
 unsafe impl<P> InSysfs for Dir<P> {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
@@ -144,22 +144,22 @@ impl<P> Drop for Dir<P> {
     fn drop(&mut self) {
         let kobj = self.node().kobj();
         self.node().close();
-        // SAFETY: By the type invariant the kobject is in sysfs. This waits for the functions of
-        // files, so that nobody uses the data any more.
+        // SAFETY: By the type invariant the kobject is in sysfs. The call waits for the functions
+        // of files, so nobody uses the data afterwards.
         unsafe { bindings::kobject_del(kobj) };
-        // SAFETY: By the type invariant the reference is this value's, which does not use the core
+        // SAFETY: By the type invariant this value owns the reference, and does not use the core
         // any more.
         unsafe { bindings::kobject_put(kobj) };
     }
 }
 
-/// Returns whether a directory has something of that name.
+/// Returns whether a directory has an entry of that name.
 ///
 /// # Safety
 ///
 /// `parent` must be in sysfs.
 unsafe fn has(parent: *mut bindings::kobject, name: &CStr) -> bool {
-    // SAFETY: By the function's requirement the parent has a directory, which has no namespaces.
+    // SAFETY: By this function's contract the parent has a directory, which has no namespaces.
     let found = unsafe {
         bindings::kernfs_find_and_get_ns((*parent).sd, name.as_char_ptr(), core::ptr::null())
     };
@@ -170,36 +170,37 @@ unsafe fn has(parent: *mut bindings::kobject, name: &CStr) -> bool {
     !found.is_null()
 }
 
-/// Creates a kobject that was not added, for directories with these data.
+/// Creates a kobject that is not added yet, for directories with this data.
 ///
-/// Its only reference is the caller's.
+/// The caller owns its only reference.
 fn new_core<P: Data>(data: &P) -> Result<NonNull<Core<bindings::kobject>>> {
     let core = KBox::pin_init::<Error>(
         try_pin_init!(&this in Core {
             obj <- Opaque::ffi_init(|kobj: *mut bindings::kobject| {
-                // SAFETY: The memory is nobody's yet; zeros are what C expects.
+                // SAFETY: Nobody else uses the memory yet; C expects zeroes.
                 unsafe { kobj.write(pin_init::zeroed()) };
                 // SAFETY: As above, and the type is static.
                 unsafe { bindings::kobject_init(kobj, &KTYPE.0) };
             }),
-            // SAFETY: The kobject is the first field of what is around it, and `Dir` keeps the
-            // data until it has deleted that.
+            // SAFETY: The kobject is the first field of the core, and `Dir` keeps the data until it
+            // has deleted the kobject.
             node <- unsafe { Node::new(this.as_ptr().cast(), data) },
         }? Error),
         GFP_KERNEL,
     )?;
-    // SAFETY: Freed by `release` as a box again, and never moved.
+    // SAFETY: `release` makes a box of it again, and it never moves.
     let core = unsafe { Pin::into_inner_unchecked(core) };
     Ok(NonNull::from(KBox::leak(core)))
 }
 
-/// The type of our kobjects.
+/// The type of this crate's kobjects.
 struct KType(bindings::kobj_type);
 
 // SAFETY: It never changes.
 unsafe impl Sync for KType {}
 
-/// Like all that C may call after a directory was dropped, in this crate and not the driver's.
+/// Its functions may run after a directory was dropped, so they are in this crate, not in the
+/// driver.
 static KTYPE: KType = KType(bindings::kobj_type {
     release: Some(release),
     sysfs_ops: &bindings::sysfs_ops {
@@ -209,13 +210,13 @@ static KTYPE: KType = KType(bindings::kobj_type {
     ..pin_init::zeroed()
 });
 
-/// Called by C when the last reference to a kobject was put.
+/// Called by C when the last reference to a kobject was dropped.
 ///
 /// # Safety
 ///
-/// `kobj` must be part of a core made by [`new_core`], and not be used afterwards.
+/// `kobj` must be part of a core created by [`new_core`], and must not be used afterwards.
 unsafe extern "C" fn release(kobj: *mut bindings::kobject) {
     // CAST: The kobject is the first field of a `repr(C)` struct.
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     drop(unsafe { KBox::from_raw(kobj.cast::<Core<bindings::kobject>>()) });
 }

@@ -16,9 +16,9 @@ use super::{
     node::InSysfs, //
 };
 
-/// A link in the directory that `D` refers to, an `Arc<Dir<_>>` for example.
+/// A link in the directory that `D` refers to, for example an `Arc<Dir<_>>`.
 ///
-/// Dropping it removes the link; dropping the target first leaves one that leads nowhere.
+/// Dropping it removes the link; dropping the target first leaves a dangling link.
 pub struct Link<D>
 where
     D: Deref<Target: InSysfs>,
@@ -31,12 +31,12 @@ impl<D> Link<D>
 where
     D: Deref<Target: InSysfs>,
 {
-    /// Creates a link to `target`. In the name a slash becomes `!`.
+    /// Creates a link to `target`. A slash in the name becomes `!`.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`], [`ENAMETOOLONG`] for a name that is none,
-    /// - [`EEXIST`] if the directory has something of that name,
+    /// - [`EINVAL`], [`ENAMETOOLONG`] for an invalid name,
+    /// - [`EEXIST`] if the directory has an entry of that name,
     /// - [`ENOENT`], [`ENODEV`] if the directory or the target was removed,
     /// - [`ENOMEM`]
     pub fn new(dir: D, target: &impl InSysfs, name: fmt::Arguments<'_>) -> Result<Self> {
@@ -58,7 +58,7 @@ where
     D: Deref<Target: InSysfs>,
 {
     fn drop(&mut self) {
-        // A directory that was removed took the link along.
+        // If the directory was removed, the link was removed with it.
         let _ = self.dir.with_kobject(|dir| {
             // SAFETY: The kobject is in sysfs.
             unsafe { bindings::sysfs_remove_link(dir, self.name.as_char_ptr()) };

@@ -15,7 +15,7 @@ const NAME_MAX: usize = 255;
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if the name is empty, `.` or `..`, or has a NUL in it,
+/// - [`EINVAL`] if the name is empty, `.` or `..`, or contains a NUL,
 /// - [`ENAMETOOLONG`] if it has more than 255 bytes,
 /// - [`ENOMEM`]
 pub(super) fn make(args: fmt::Arguments<'_>) -> Result<CString> {

@@ -30,41 +30,41 @@ use super::attr::{
     RawAttr, //
 };
 
-/// Something that has a directory in sysfs, in which others can be made.
+/// An object with a directory in sysfs, in which other entries can be created.
 ///
 /// # Safety
 ///
-/// [`Self::with_kobject`] calls the function with a kobject that was added, and is not deleted
-/// before the function has returned.
+/// [`Self::with_kobject`] must call the function with a kobject that was added, and that is not
+/// deleted before the function has returned.
 pub unsafe trait InSysfs {
     /// Calls a function with the kobject.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if it was deleted,
-    /// - what the function returns.
+    /// - [`ENODEV`] if the kobject was deleted,
+    /// - errors of the function.
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>;
 }
 
-/// Calls a function with the kobject of a disk, or of a partition of it.
+/// Calls a function with the kobject of a disk or of a partition.
 ///
 /// # Errors
 ///
 /// - [`ENODEV`] if the disk was deleted,
-/// - what the function returns.
+/// - errors of the function.
 ///
 /// # Safety
 ///
-/// `device` must be valid, a disk's or a partition's.
+/// `device` must be valid, and that of a disk or a partition.
 unsafe fn with_block_kobject<R>(
     device: &Device,
     func: impl FnOnce(*mut bindings::kobject) -> Result<R>,
 ) -> Result<R> {
     // CAST: `Device` is transparent.
     let device = ptr::from_ref(device).cast::<bindings::device>().cast_mut();
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
         return Err(ENODEV);
     }
@@ -76,8 +76,8 @@ unsafe fn with_block_kobject<R>(
     func(unsafe { &raw mut (*device).kobj })
 }
 
-// SAFETY: Deleting a disk takes its open mutex, after which it is not live, before it deletes the
-// disk's device.
+// SAFETY: Deleting a disk takes its open mutex and marks the disk as not live before the disk's
+// device is deleted.
 unsafe impl<D: Operations> InSysfs for GenDisk<D> {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
@@ -94,42 +94,42 @@ unsafe impl InSysfs for BlockDevice {
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>,
     {
-        // SAFETY: The device is valid while it is open.
+        // SAFETY: The device is valid as long as it is open.
         unsafe { with_block_kobject(self.device(), func) }
     }
 }
 
-/// Part of a directory that the functions of its files get to see.
+/// The part of a directory that the functions of its files use.
 ///
 /// # Invariants
 ///
-/// - `kobj` is the kobject around this value.
-/// - `data` points to the data that the directory's attributes are for; it is valid, and shared,
-///   until the kobject has been deleted.
+/// - `kobj` is the kobject of the object around this value.
+/// - `data` points to the data for the directory's attributes; it is valid, and shared, until the
+///   kobject has been deleted.
 #[pin_data]
 pub(super) struct Node {
     kobj: *mut bindings::kobject,
     data: *const c_void,
     #[pin]
     removal: SpinLock<Removal>,
-    /// Completed when a file that removes itself is done with the kobject.
+    /// Completed when a file that removes itself has finished with the kobject.
     #[pin]
     idle: Completion,
 }
 
-/// The state of the removal.
+/// The state of a directory's removal.
 struct Removal {
-    /// The directory is about to be removed as a whole.
+    /// The whole directory is about to be removed.
     closed: bool,
-    /// A file of the directory has begun to remove itself: the task that wrote to it drops the
+    /// A file of the directory has started to remove itself: the task that wrote to it drops the
     /// directory.
     leaving: bool,
-    /// It is just doing so.
+    /// The file is removing itself right now.
     busy: bool,
 }
 
-/// Not a part of a generic function, whose lock would have the same class but
-/// another name in each module.
+/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
+/// every module with a copy of this function would have its own copy of the name.
 #[inline(never)]
 fn new_removal() -> impl PinInit<SpinLock<Removal>> {
     new_spinlock!(
@@ -143,16 +143,16 @@ fn new_removal() -> impl PinInit<SpinLock<Removal>> {
 }
 
 impl Node {
-    /// Creates the node of the directory with `kobj`, whose attributes are for `data`.
+    /// Creates the node of the directory of `kobj`, whose attributes are for `data`.
     ///
     /// # Safety
     ///
-    /// Pointers and types must be such that the type invariants hold.
+    /// The arguments and their types must satisfy the type invariants.
     pub(super) unsafe fn new<P: Data>(
         kobj: *mut bindings::kobject,
         data: *const P,
     ) -> impl PinInit<Self> {
-        // INVARIANT: By the function's requirement.
+        // INVARIANT: By this function's contract.
         pin_init!(Self {
             kobj,
             data: data.cast(),
@@ -169,7 +169,7 @@ impl Node {
         self.data
     }
 
-    /// Creates files. If one fails, the former ones are there.
+    /// Creates files. If one of them fails, the earlier ones exist.
     pub(super) fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
         for attr in attrs {
             // SAFETY: The caller has added the kobject and not deleted it; the attribute is static.
@@ -182,9 +182,9 @@ impl Node {
 
     /// Removes a file from within its own function.
     ///
-    /// Returns whether it was this caller who removed it; of all that try, with any file of the
-    /// directory, the first. C would let others wait until the first one's function has returned,
-    /// which waits for theirs when it drops the directory.
+    /// Returns whether this caller has removed it: of all callers, for any file of the directory,
+    /// only the first does. C would make the others wait until the first one's function has
+    /// returned, which itself waits for theirs when it drops the directory.
     pub(super) fn remove_self(&self, attr: &RawAttr) -> bool {
         {
             let mut removal = self.removal.lock();
@@ -194,23 +194,23 @@ impl Node {
             removal.leaving = true;
             removal.busy = true;
         }
-        // SAFETY: The caller runs inside the file's function, so the file is there; the kobject is
-        // not deleted before `busy` is reset, by `close`.
+        // SAFETY: The caller runs inside the file's function, so the file exists; `close` prevents
+        // the deletion of the kobject before `busy` is reset.
         let removed = unsafe { bindings::sysfs_remove_file_self(self.kobj, attr.as_c()) };
         let awaited = {
             let mut removal = self.removal.lock();
             removal.busy = false;
             removal.closed
         };
-        // The task that waits in `close` frees this value after that. If it was not closed, no task
-        // does, and the lock is the last access.
+        // The task that waits in `close` frees this value after that. If the node is not closed, no
+        // task waits, and the lock is the last access.
         if awaited {
             self.idle.complete_all();
         }
         removed
     }
 
-    /// Waits until no file removes itself, and lets none begin.
+    /// Waits for a file that is removing itself, and lets no other one start.
     pub(super) fn close(&self) {
         let busy = {
             let mut removal = self.removal.lock();
@@ -225,7 +225,7 @@ impl Node {
 
 /// A C object with a kobject, and the part for its files.
 ///
-/// C frees it when the last reference to the kobject is put.
+/// C frees it when the last reference to the kobject is dropped.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Core<K> {

@@ -34,7 +34,7 @@ use super::{
     WorkItem, //
 };
 
-/// Creates an initializer of a [`DelayedWork`], of its queue and its name.
+/// Creates an initializer of a [`DelayedWork`] from its queue and its name.
 #[macro_export]
 macro_rules! new_delayed_work {
     ($queue:expr, $name:literal $(,)?) => {
@@ -52,23 +52,23 @@ macro_rules! new_delayed_work {
     };
 }
 
-/// A work of an object of type `T` that is queued when some time has passed.
+/// A work item of an object of type `T` that runs after a delay.
 ///
-/// "Queued" is said of the time before, too.
+/// It counts as queued during the delay, too.
 ///
 /// # Invariants
 ///
 /// - `work` is an initialised `struct delayed_work` whose function is [`DelayedWork::run_raw`].
-/// - While it is queued, it owns a reference to the object it is embedded in.
-/// - The work is disabled only while `disabled` is not zero.
+/// - While it is queued, it owns a reference to the object that embeds it.
+/// - The work item is disabled only while `disabled` is not zero.
 #[repr(C)]
 #[pin_data]
 pub struct DelayedWork<T, const ID: u64 = 0> {
     #[pin]
     work: Opaque<bindings::delayed_work>,
     queue: Arc<Queue>,
-    /// How many callers keep the work from being queued. C has such a count as well, but
-    /// `mod_delayed_work()` does not tell whether it respected that or queued the work.
+    /// Number of callers that keep the work item from being queued. C has such a count, too, but
+    /// `mod_delayed_work()` does not tell whether it respected the count or queued the item.
     #[pin]
     disabled: SpinLockIrq<u32>,
     _object: PhantomData<fn(T)>,
@@ -80,8 +80,8 @@ unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
 // SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
 unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
 
-/// Not a part of a generic function, whose lock would have the same class but
-/// another name in each module.
+/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
+/// every module with a copy of this function would have its own copy of the name.
 #[inline(never)]
 fn new_disabled() -> impl PinInit<SpinLockIrq<u32>> {
     new_spinlock_irq!(0, "DelayedWork::disabled")
@@ -91,9 +91,8 @@ impl<T, const ID: u64> DelayedWork<T, ID>
 where
     T: WorkItem<ID> + HasWork<Self>,
 {
-    /// Creates a work that will be queued on `queue`; see
-    /// [`new_delayed_work!`](crate::new_delayed_work). Names and keys are the work's and the
-    /// timer's.
+    /// Creates a work item for `queue`; see [`new_delayed_work!`](crate::new_delayed_work). Names
+    /// and keys are those of the work item and of the timer.
     pub fn new(
         queue: Arc<Queue>,
         names: [&'static CStr; 2],
@@ -103,7 +102,7 @@ where
             work <- Opaque::ffi_init(move |slot: *mut bindings::delayed_work| {
                 let [work_name, timer_name] = names;
                 let [work_key, timer_key] = keys;
-                // SAFETY: `slot` is valid for writing and does not move; name and key are static.
+                // SAFETY: `slot` is valid for writes and does not move; names and keys are static.
                 unsafe {
                     bindings::init_work_with_key(
                         &raw mut (*slot).work,
@@ -113,8 +112,8 @@ where
                         work_key.as_ptr(),
                     )
                 }
-                // SAFETY: As above; this is the function for timers that are part of a
-                // `struct delayed_work`, and it wants this flag.
+                // SAFETY: As above; this is the function for timers in a `struct delayed_work`,
+                // which requires this flag.
                 unsafe {
                     bindings::timer_init_key(
                         &raw mut (*slot).timer,
@@ -137,19 +136,19 @@ where
     ///
     /// `work` must be part of a [`DelayedWork`] that was queued by this type's methods.
     unsafe extern "C" fn run_raw(work: *mut bindings::work_struct) {
-        // SAFETY: By the function's requirement this is the field of a `struct delayed_work`.
+        // SAFETY: By this function's contract this is the field of a `struct delayed_work`.
         let delayed = unsafe { container_of!(work, bindings::delayed_work, work) };
         // CAST: `Opaque` is transparent, and the first field of a `repr(C)` struct.
         let this = delayed.cast_const().cast::<Self>();
-        // SAFETY: By the function's requirement the work is embedded in an object.
+        // SAFETY: By this function's contract the work item is embedded in an object.
         let object = unsafe { T::object(this) };
-        // SAFETY: Queueing the work gave this reference up, and the work is no longer queued.
+        // SAFETY: Queueing gave up this reference, and the work item is no longer queued.
         unsafe { run::<T, ID>(object, &raw const (*this).queue) }
     }
 
-    /// Queues the work of `object`, which is the one that `self` is part of.
+    /// Queues the work item of `object`, which must be the object that embeds `self`.
     ///
-    /// Returns whether it was not queued before; if it was, `object` is dropped, and the former
+    /// Returns whether it was not queued before; if it was, `object` is dropped, and the earlier
     /// time stays.
     ///
     /// # Context
@@ -171,15 +170,15 @@ where
     fn enqueue_after(&self, object: T::Pointer, delay: Jiffies) -> bool {
         let (queue, work) = (self.queue.as_raw(), self.work.get());
         lend::<T, Self, ID>(self, object, || {
-            // INVARIANT: If this succeeds, the work owns the reference.
-            // SAFETY: Queue and work are valid. The work stays so until it has run, and the queue
-            // as well, as the object owns a reference to it.
+            // INVARIANT: If this succeeds, the work item owns the reference.
+            // SAFETY: Queue and work item are valid. The item stays valid until it has run, and so
+            // does the queue, as the object owns a reference to it.
             unsafe { bindings::queue_delayed_work_on(cpu_unbound(), queue, work, delay) }
         })
     }
 
-    /// Queues the work of `object`, which is the one that `self` is part of, to run in `ms`
-    /// milliseconds, whether it was queued before or not.
+    /// Queues the work item of `object`, which must be the object that embeds `self`, to run in
+    /// `ms` milliseconds, whether it was queued before or not.
     ///
     /// Returns whether it was not queued before; if it was, or if it is disabled or being
     /// cancelled, `object` is dropped.
@@ -192,24 +191,24 @@ where
         let delay = msecs_to_jiffies(ms);
         lend::<T, Self, ID>(self, object, || {
             let disabled = self.disabled.lock();
-            // INVARIANT: The work is not disabled, so the call queues it. It owns the reference,
-            // unless it was queued already and owns another one.
+            // INVARIANT: The work item is not disabled, so the call queues it. It owns the
+            // reference, unless it was queued already and owns another one.
             // SAFETY: As in `enqueue_after`.
             *disabled == 0
                 && !unsafe { bindings::mod_delayed_work_on(cpu_unbound(), queue, work, delay) }
         })
     }
 
-    /// Takes back the reference of a work that was cancelled.
+    /// Takes back the reference of a cancelled work item.
     fn cancelled(&self, was_queued: bool) -> bool {
         if was_queued {
-            // SAFETY: The work was queued, by `lend`, and is not any more.
+            // SAFETY: The work item was queued, by `lend`, and no longer is.
             unsafe { take_back::<T, Self, ID>(self) }
         }
         was_queued
     }
 
-    /// Takes the work off the queue without waiting for it if it is running.
+    /// Cancels the work item if it is queued, without waiting for it if it is running.
     ///
     /// Returns whether it was queued.
     ///
@@ -217,51 +216,51 @@ where
     ///
     /// *any*
     pub fn cancel(&self) -> bool {
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         self.cancelled(unsafe { bindings::cancel_delayed_work(self.work.get()) })
     }
 
-    /// Takes the work off the queue, and waits for it if it is running.
+    /// Cancels the work item if it is queued, and waits for it if it is running.
     ///
-    /// Returns whether it was queued. It cannot be queued during the call; the caller prevents
-    /// later queueing itself, or with [`Self::disable_sync`].
+    /// Returns whether it was queued. It cannot be queued during the call; afterwards the caller
+    /// must prevent that, for instance with [`Self::disable_sync`].
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work.
+    /// *may sleep*, but not in this work item.
     pub fn cancel_sync(&self) -> bool {
         might_sleep();
         *self.disabled.lock() += 1;
-        // SAFETY: By the type invariant the work is initialised. The function disables it for a
-        // while, which `disabled` says.
+        // SAFETY: By the type invariant the work item is initialised. The function disables it for
+        // a while, which `disabled` records.
         let was_queued = unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
         *self.disabled.lock() -= 1;
         self.cancelled(was_queued)
     }
 
-    /// As [`Self::cancel_sync`], and the work cannot be queued any more.
+    /// As [`Self::cancel_sync`], and the work item cannot be queued any more.
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work.
+    /// *may sleep*, but not in this work item.
     pub fn disable_sync(&self) -> bool {
         might_sleep();
         *self.disabled.lock() += 1;
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         let was_queued = unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
         self.cancelled(was_queued)
     }
 
-    /// Runs the work now if it is queued, and waits until it has run.
+    /// Runs the work item now if it is queued, and waits until it has run.
     ///
     /// Returns whether there was anything to wait for.
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work, nor in one before it on an ordered queue.
+    /// *may sleep*, but not in this work item, nor in one before it on an ordered queue.
     pub fn flush(&self) -> bool {
         might_sleep();
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         unsafe { bindings::flush_delayed_work(self.work.get()) }
     }
 }

@@ -21,29 +21,30 @@ use kernel::{
 
 use super::Queue;
 
-/// A shared reference that can be kept by a queue as a pointer.
+/// A shared reference that a queue can hold as a pointer.
 ///
 /// # Safety
 ///
-/// - [`Self::into_raw`] gives a pointer to a pinned `T` that is valid until it is passed to
+/// - [`Self::into_raw`] must return a pointer to a pinned `T` that is valid until it is passed to
 ///   [`Self::from_raw`].
-/// - While it is, other references may exist, and read.
+/// - Until then, other references may exist and be used for reading.
 pub unsafe trait WorkPointer<T>: Send + 'static {
     /// Whether dropping a reference may drop the object.
     const DROPS_OBJECT: bool;
 
-    /// Gives the reference up as a pointer.
+    /// Gives up the reference as a pointer.
     fn into_raw(self) -> *const T;
 
     /// Takes the reference back.
     ///
     /// # Safety
     ///
-    /// `ptr` must come from [`Self::into_raw`], and be passed here once for each call of that.
+    /// `ptr` must come from [`Self::into_raw`], and must be passed here once for each call of that.
     unsafe fn from_raw(ptr: *const T) -> Self;
 }
 
-// SAFETY: `Arc` is pinned, shared, and owned as long as its pointer is given up.
+// SAFETY: The object of an `Arc` is pinned and shared, and its reference stays counted until
+// `from_raw`.
 unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for Arc<T> {
     const DROPS_OBJECT: bool = true;
 
@@ -52,12 +53,13 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for Arc<T> {
     }
 
     unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: The requirements are the same.
+        // SAFETY: The contracts are the same.
         unsafe { Arc::from_raw(ptr) }
     }
 }
 
-// SAFETY: `PercpuArc` is pinned, shared, and counted as long as its pointer is given up.
+// SAFETY: The object of a `PercpuArc` is pinned and shared, and its reference stays counted until
+// `from_raw`.
 unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for PercpuArc<T> {
     const DROPS_OBJECT: bool = false;
 
@@ -66,64 +68,64 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for PercpuArc<T> {
     }
 
     unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: The requirements are the same.
+        // SAFETY: The contracts are the same.
         unsafe { PercpuArc::from_raw(ptr) }
     }
 }
 
-/// The function of a work.
+/// The function of a work item.
 ///
-/// `ID` tells the works of one object from each other.
+/// `ID` distinguishes the work items of one object.
 pub trait WorkItem<const ID: u64 = 0>: Sized {
-    /// The reference that a queued work holds: [`PercpuArc`], or [`Arc`].
+    /// The reference that a queued work item holds: [`PercpuArc`], or [`Arc`].
     type Pointer: WorkPointer<Self>;
 
-    /// Does the work, in process context. It may queue itself again.
+    /// Does the work, in process context. It may queue the work item again.
     fn run(this: Self::Pointer);
 }
 
-/// Says where an object keeps a work, by [`impl_has_work!`](crate::impl_has_work).
+/// Locates a work item in its object; implemented by [`impl_has_work!`](crate::impl_has_work).
 ///
 /// # Safety
 ///
-/// The two functions are inverse to each other, and both stay inside one object.
+/// The two functions must be inverse to each other, and stay inside one object.
 pub unsafe trait HasWork<W> {
-    /// The work of an object.
+    /// Returns the work item of an object.
     ///
     /// # Safety
     ///
     /// `this` must point to a valid object.
     unsafe fn work(this: *const Self) -> *const W;
 
-    /// The object of a work.
+    /// Returns the object of a work item.
     ///
     /// # Safety
     ///
-    /// `work` must point to the work of a valid object.
+    /// `work` must point to the work item of a valid object.
     unsafe fn object(work: *const W) -> *const Self;
 }
 
-/// Tells [`HasWork`] the field.
+/// Implements [`HasWork`] for a field.
 #[macro_export]
 macro_rules! impl_has_work {
     ($(impl $({$($generics:tt)*})? HasWork<$work:ty> for $self:ty { self.$field:ident })*) => {$(
-        // SAFETY: Both functions use the field's offset; the first compiles only if the field has
-        // the right type.
+        // SAFETY: Both functions use the field's offset; the first one compiles only if the field
+        // has the right type.
         unsafe impl$(<$($generics)*>)? $crate::work::HasWork<$work> for $self {
             unsafe fn work(this: *const Self) -> *const $work {
-                // SAFETY: By the function's requirement the field is in bounds.
+                // SAFETY: By this function's contract the field is in bounds.
                 unsafe { &raw const (*this).$field }
             }
 
             unsafe fn object(work: *const $work) -> *const Self {
-                // SAFETY: By the function's requirement the object is around the field.
+                // SAFETY: By this function's contract the object surrounds the field.
                 unsafe { work.byte_sub(::core::mem::offset_of!(Self, $field)) }.cast()
             }
         }
     )*};
 }
 
-/// Creates an initializer of a [`Work`], of its queue and optionally its name.
+/// Creates an initializer of a [`Work`] from its queue and optionally its name.
 #[macro_export]
 macro_rules! new_work {
     ($queue:expr $(, $name:literal)? $(,)?) => {
@@ -135,12 +137,12 @@ macro_rules! new_work {
     };
 }
 
-/// A work of an object of type `T`.
+/// A work item of an object of type `T`.
 ///
 /// # Invariants
 ///
 /// - `work` is an initialised `struct work_struct` whose function is [`Work::run_raw`].
-/// - While it is queued, it owns a reference to the object it is embedded in.
+/// - While it is queued, it owns a reference to the object that embeds it.
 #[repr(C)]
 #[pin_data]
 pub struct Work<T, const ID: u64 = 0> {
@@ -160,7 +162,7 @@ impl<T, const ID: u64> Work<T, ID>
 where
     T: WorkItem<ID> + HasWork<Self>,
 {
-    /// Creates a work that will be queued on `queue`; see [`new_work!`](crate::new_work).
+    /// Creates a work item for `queue`; see [`new_work!`](crate::new_work).
     pub fn new(
         queue: Arc<Queue>,
         name: &'static CStr,
@@ -168,7 +170,7 @@ where
     ) -> impl PinInit<Self> {
         pin_init!(Self {
             work <- Opaque::ffi_init(|slot| {
-                // SAFETY: `slot` is valid for writing and does not move; name and key are static.
+                // SAFETY: `slot` is valid for writes and does not move; name and key are static.
                 unsafe {
                     bindings::init_work_with_key(
                         slot,
@@ -192,38 +194,38 @@ where
     unsafe extern "C" fn run_raw(work: *mut bindings::work_struct) {
         // CAST: `Opaque` is transparent, and the first field of a `repr(C)` struct.
         let work = work.cast_const().cast::<Self>();
-        // SAFETY: By the function's requirement the work is embedded in an object.
+        // SAFETY: By this function's contract the work item is embedded in an object.
         let object = unsafe { T::object(work) };
-        // SAFETY: `enqueue` gave this reference up, and the work is no longer queued.
+        // SAFETY: `enqueue` gave up this reference, and the work item is no longer queued.
         unsafe { run::<T, ID>(object, &raw const (*work).queue) }
     }
 
-    /// Queues the work of `object`, which is the one that `self` is part of.
+    /// Queues the work item of `object`, which must be the object that embeds `self`.
     ///
-    /// Returns whether it was not queued before; if it was, `object` is dropped. A work that is
-    /// running but not queued is queued, and will run again.
+    /// Returns whether it was not queued before; if it was, `object` is dropped. A work item that
+    /// is running but not queued is queued, and will run again.
     ///
     /// # Context
     ///
     /// *any*
     pub fn enqueue(&self, object: T::Pointer) -> bool {
         lend::<T, Self, ID>(self, object, || {
-            // INVARIANT: If this succeeds, the work owns the reference.
-            // SAFETY: Queue and work are valid; the work stays so until it has run.
+            // INVARIANT: If this succeeds, the work item owns the reference.
+            // SAFETY: Queue and work item are valid; the item stays valid until it has run.
             unsafe { bindings::queue_work_on(cpu_unbound(), self.queue.as_raw(), self.work.get()) }
         })
     }
 
-    /// Takes back the reference of a work that was cancelled.
+    /// Takes back the reference of a cancelled work item.
     fn cancelled(&self, was_queued: bool) -> bool {
         if was_queued {
-            // SAFETY: The work was queued, by `enqueue`, and is not any more.
+            // SAFETY: The work item was queued, by `enqueue`, and no longer is.
             unsafe { take_back::<T, Self, ID>(self) }
         }
         was_queued
     }
 
-    /// Takes the work off the queue without waiting for it if it is running.
+    /// Cancels the work item if it is queued, without waiting for it if it is running.
     ///
     /// Returns whether it was queued.
     ///
@@ -231,52 +233,52 @@ where
     ///
     /// *any*
     pub fn cancel(&self) -> bool {
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         self.cancelled(unsafe { bindings::cancel_work(self.work.get()) })
     }
 
-    /// Takes the work off the queue, and waits for it if it is running.
+    /// Cancels the work item if it is queued, and waits for it if it is running.
     ///
-    /// Returns whether it was queued. It cannot be queued during the call; the caller prevents
-    /// later queueing itself, or with [`Self::disable_sync`].
+    /// Returns whether it was queued. It cannot be queued during the call; afterwards the caller
+    /// must prevent that, for instance with [`Self::disable_sync`].
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work.
+    /// *may sleep*, but not in this work item.
     pub fn cancel_sync(&self) -> bool {
         might_sleep();
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         self.cancelled(unsafe { bindings::cancel_work_sync(self.work.get()) })
     }
 
-    /// As [`Self::cancel_sync`], and the work cannot be queued any more.
+    /// As [`Self::cancel_sync`], and the work item cannot be queued any more.
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work.
+    /// *may sleep*, but not in this work item.
     pub fn disable_sync(&self) -> bool {
         might_sleep();
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         self.cancelled(unsafe { bindings::disable_work_sync(self.work.get()) })
     }
 
-    /// Waits until the work has run, if it is queued or running.
+    /// Waits until the work item has run, if it is queued or running.
     ///
     /// Returns whether there was anything to wait for.
     ///
     /// # Context
     ///
-    /// *may sleep*, but not in this work, nor in one before it on an ordered queue.
+    /// *may sleep*, but not in this work item, nor in one before it on an ordered queue.
     pub fn flush(&self) -> bool {
         might_sleep();
-        // SAFETY: By the type invariant the work is initialised.
+        // SAFETY: By the type invariant the work item is initialised.
         unsafe { bindings::flush_work(self.work.get()) }
     }
 }
 
-/// Gives a reference to `object` up to a queue, if `enqueue` says that it took it.
+/// Gives up a reference to `object` to a queue, if `enqueue` returns that the queue took it.
 ///
-/// Refuses an object that `work` is not part of.
+/// Refuses, with a warning, an object that does not embed `work`.
 pub(super) fn lend<T, W, const ID: u64>(
     work: &W,
     object: T::Pointer,
@@ -286,7 +288,7 @@ where
     T: WorkItem<ID> + HasWork<W>,
 {
     let object = object.into_raw();
-    // SAFETY: `into_raw` gives a valid object.
+    // SAFETY: `into_raw` returns a pointer to a valid object.
     let its_own = ptr::eq(unsafe { T::work(object) }, work);
     if !warn_on!(!its_own) && enqueue() {
         return true;
@@ -296,19 +298,19 @@ where
     false
 }
 
-/// Does a work, on a worker of `queue`, which is a field of `object`.
+/// Runs a work item, on a worker of `queue`, which is a field of `object`.
 ///
 /// # Safety
 ///
-/// `object` must come from [`lend`], and the queue's reference is passed here.
+/// `object` must come from [`lend`], and the queue's reference passes to this function.
 pub(super) unsafe fn run<T: WorkItem<ID>, const ID: u64>(
     object: *const T,
     queue: *const Arc<Queue>,
 ) {
-    // If the object may be dropped here the queue must not be, as that would wait for this worker.
-    // SAFETY: By the function's requirement the object is still there, and with it its field.
+    // If the object may be dropped here, keep the queue: dropping that would wait for this worker.
+    // SAFETY: By this function's contract the object is still valid, and with it its field.
     let queue = T::Pointer::DROPS_OBJECT.then(|| unsafe { (*queue).clone() });
-    // SAFETY: By the function's requirement.
+    // SAFETY: By this function's contract.
     T::run(unsafe { T::Pointer::from_raw(object) });
     if let Some(queue) = queue {
         Queue::leave(queue);
@@ -319,19 +321,20 @@ pub(super) unsafe fn run<T: WorkItem<ID>, const ID: u64>(
 ///
 /// # Safety
 ///
-/// `work` must have been queued by [`lend`], and neither have run nor been passed here since.
+/// `work` must have been queued by [`lend`], and must neither have run nor have been passed here
+/// since.
 pub(super) unsafe fn take_back<T, W, const ID: u64>(work: &W)
 where
     T: WorkItem<ID> + HasWork<W>,
 {
-    // SAFETY: `lend` made sure that the work is part of an object.
+    // SAFETY: `lend` has checked that the work item is part of an object.
     let object = unsafe { T::object(work) };
-    // SAFETY: By the function's requirement the reference that was lent has no owner now.
+    // SAFETY: By this function's contract nobody owns the reference that was lent any more.
     drop(unsafe { T::Pointer::from_raw(object) });
 }
 
-/// No particular CPU.
+/// Returns the number that stands for any CPU.
 pub(super) const fn cpu_unbound() -> c_int {
-    // CAST: One more than the largest CPU number.
+    // CAST: `NR_CPUS`, a small number.
     bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int
 }

@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One work at a time, in the order of queueing, on any CPU.
+    /// One work item at a time, in the order of queueing, on any CPU.
     pub const fn ordered() -> Self {
         Self {
             flags: bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED,
@@ -36,7 +36,7 @@ impl Options {
         }
     }
 
-    /// Many works at a time, on any CPU.
+    /// Many work items at a time, on any CPU.
     pub const fn unbound() -> Self {
         Self {
             flags: bindings::wq_flags_WQ_UNBOUND,
@@ -44,7 +44,7 @@ impl Options {
         }
     }
 
-    /// Keeps a worker in reserve, so that work goes on when there is no memory for a new one.
+    /// Adds a rescuer, so that work goes on when there is no memory for a new worker.
     pub const fn mem_reclaim(mut self) -> Self {
         self.flags |= bindings::wq_flags_WQ_MEM_RECLAIM;
         self
@@ -53,30 +53,31 @@ impl Options {
 
 /// A work queue, destroyed when its last reference is dropped.
 ///
-/// Destroying it runs everything that is queued, and waits for it: after that no code runs on it.
+/// Destroying it runs all work items that are queued, and waits for them: afterwards no code runs
+/// on it.
 ///
-/// A work cannot wait for its own queue. If a [`Work`](super::Work) that holds an [`Arc`] drops the
-/// last reference to its object and, with that, to its queue, then the [`QueueDestroyer`] drops
-/// the queue some time later. A module whose code must have left the queue at some point flushes
-/// it, or keeps a reference to it and drops that last.
+/// A work item cannot wait for its own queue. If a [`Work`](super::Work) that holds an [`Arc`]
+/// drops the last reference to its object and thereby to its queue, the [`QueueDestroyer`] drops
+/// the queue some time later. A module that needs its code to have left the queue at some point
+/// flushes the queue, or drops a reference of its own last.
 ///
 /// # Context
 ///
-/// To create and to drop one *may sleep*. The function of [`Self::spawn`], and works of the kernel
-/// crate, must not drop the last reference.
+/// Creating and dropping one *may sleep*. The function of [`Self::spawn`], and work items of the
+/// kernel crate, must not drop the last reference.
 ///
 /// # Invariants
 ///
-/// This value owns `wq`. Works with timers are only queued by objects that hold a reference to this
-/// value, and works whose lock class is `class` are only queued here.
+/// This value owns `wq`. Work items with timers are queued here only by objects that hold a
+/// reference to this value, and work items whose lock class is `class` are queued only here.
 #[pin_data(PinnedDrop)]
 pub struct Queue {
     wq: NonNull<bindings::workqueue_struct>,
-    /// One for each queue: a function on one queue may wait for the functions on another, which
-    /// lockdep would take for a deadlock if both were of one class.
+    /// One for each queue: a function on one queue may wait for functions on another one, which
+    /// lockdep would take for a deadlock if both had the same class.
     #[pin]
     class: LockClassKey,
-    /// Drops the last reference on the queue of the [`QueueDestroyer`].
+    /// Drops the last reference, on the queue of the [`QueueDestroyer`].
     #[pin]
     destroy: workqueue::Work<Self>,
 }
@@ -85,21 +86,21 @@ kernel::impl_has_work! {
     impl HasWork<Self> for Queue { self.destroy }
 }
 
-// SAFETY: A work queue belongs to no task.
+// SAFETY: A work queue has no thread affinity.
 unsafe impl Send for Queue {}
 
-// SAFETY: A work queue has locks of its own.
+// SAFETY: A work queue has its own locks.
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// Creates a queue. The workers' names are made of its name, which is cut to 31 bytes.
+    /// Creates a queue. Workers are named after it; its name is truncated to 31 bytes.
     ///
     /// # Errors
     ///
     /// [`ENOMEM`]
     pub fn new(options: Options, name: fmt::Arguments<'_>) -> Result<Arc<Self>> {
         might_sleep();
-        // INVARIANT: The queue was just created, and nothing is on it.
+        // INVARIANT: The queue was just created and is empty.
         Arc::pin_init(
             try_pin_init!(Self {
                 wq: Self::alloc(options, &name)?,
@@ -126,16 +127,16 @@ impl Queue {
         NonNull::new(wq).ok_or(ENOMEM)
     }
 
-    /// Drops a reference on a worker of the queue.
+    /// Drops a reference on a worker of the queue itself.
     pub(super) fn leave(this: Arc<Self>) {
         let Some(last) = Arc::into_unique_or_drop(this) else {
             return;
         };
         let last = Arc::from(last);
-        // In the read section: the end of the destroyer waits for this, and then for the works that
-        // are queued.
+        // In the read section: ending the destroyer waits for this section, and then for the queued
+        // work items.
         let destroyer = DESTROYER.read();
-        // The work of the last reference is queued once, so this cannot fail.
+        // The work item of the last reference is queued once, so this cannot fail.
         let _ = match destroyer.get() {
             Some(queue) => queue.as_kernel().enqueue(last),
             None => workqueue::system_long().enqueue(last),
@@ -147,11 +148,11 @@ impl Queue {
     }
 
     fn as_kernel(&self) -> &workqueue::Queue {
-        // SAFETY: By the type invariant the queue is valid, and it stays so while it is borrowed.
+        // SAFETY: By the type invariant the queue is valid, and stays so while it is borrowed.
         unsafe { workqueue::Queue::from_raw(self.wq.as_ptr()) }
     }
 
-    /// Runs a function once.
+    /// Queues a function, to be run once.
     ///
     /// # Context
     ///
@@ -159,20 +160,21 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`AllocError`]; the function is dropped. Where that will not do, see [`Self::enqueue`].
+    /// [`AllocError`]; the function is dropped. [`Self::enqueue`] allocates nothing.
     pub fn spawn<F>(&self, flags: Flags, func: F) -> Result<(), AllocError>
     where
         F: FnOnce() + Send + 'static,
     {
-        // SAFETY: The work of the closure only hands the class to lockdep. The class is pinned, and by
-        // the drop of `Queue` it outlives all that runs on this queue, where the closure is queued at
-        // once.
+        // SAFETY: The work item of the closure only passes the class to lockdep. The class is
+        // pinned, and by the drop of `Queue` it outlives everything that runs on this queue, on
+        // which the closure is queued at once.
         let class = unsafe { Pin::new_unchecked(&*core::ptr::from_ref(&self.class)) };
         self.enqueue(KBox::pin_init(Closure::new(func, class), flags).map_err(|_| AllocError)?);
         Ok(())
     }
 
-    /// Queues a work of the kernel crate's, a `Pin<KBox<T>>` that was allocated before for example.
+    /// Queues a work item of the kernel crate, for example a `Pin<KBox<T>>` that was allocated
+    /// earlier.
     ///
     /// # Context
     ///
@@ -184,7 +186,7 @@ impl Queue {
         self.as_kernel().enqueue(work)
     }
 
-    /// Waits for everything that is queued at this moment.
+    /// Waits for all work items that are queued now.
     ///
     /// # Context
     ///
@@ -200,9 +202,9 @@ impl Queue {
 impl PinnedDrop for Queue {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
-        // SAFETY: By the type invariant the queue is owned by this value. What is queued runs
-        // before this returns, and nobody can queue more: the timers of delayed works hold objects
-        // that hold a reference to this value. The lock class is dropped after that.
+        // SAFETY: By the type invariant this value owns the queue. Queued work items run before
+        // this returns, and nobody can queue more: the timers of delayed work items hold objects
+        // that hold a reference to this value. The lock class is dropped afterwards.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
     }
 }
@@ -219,18 +221,19 @@ impl workqueue::WorkItem for Queue {
 static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
 
 /// Destroys queues whose last reference is dropped on one of their own workers, on a queue that is
-/// empty once this is dropped. Without it a system queue destroys them, and no unload waits for it.
+/// empty once this is dropped. Without it, a system queue destroys them, and no unload waits for
+/// that.
 ///
-/// The module that this crate is part of keeps one as long as it is loaded, so that no code of
-/// the crate runs after that: a destroyed work queue has no worker that still runs a function.
+/// The module that this crate is part of keeps one as long as it is loaded, so no code of the crate
+/// runs afterwards: a destroyed work queue has no worker that still runs a function.
 pub struct QueueDestroyer(());
 
 impl QueueDestroyer {
-    /// Starts the destroyer; there is one at a time.
+    /// Starts the destroyer; there may be one at a time.
     ///
     /// # Context
     ///
-    /// *may sleep*; dropping it as well. Users of queues must be gone before it is dropped.
+    /// *may sleep*; dropping it, too. Users of queues must be gone before it is dropped.
     ///
     /// # Errors
     ///
@@ -244,12 +247,12 @@ impl QueueDestroyer {
 
 impl Drop for QueueDestroyer {
     fn drop(&mut self) {
-        // The last reference, so this waits for the works that are queued.
+        // This drops the last reference, and so waits for the queued work items.
         drop(DESTROYER.replace(None));
     }
 }
 
-/// Waits for all that the destroyer has to do at this moment.
+/// Waits for everything that the destroyer has to do now.
 #[cfg(IBTRS_KUNIT)]
 pub(super) fn flush_destroyer() {
     let queue = DESTROYER.read().get().cloned();
@@ -260,7 +263,8 @@ pub(super) fn flush_destroyer() {
 
 /// A function that a queue runs once.
 ///
-/// The kernel crate has the same, but with one lock class for all queues of all modules.
+/// The kernel crate has such a work item, too, but with one lock class for all queues of all
+/// modules.
 #[pin_data]
 struct Closure<F> {
     #[pin]
@@ -272,8 +276,8 @@ kernel::impl_has_work! {
     impl{F} HasWork<Self> for Closure<F> { self.work }
 }
 
-/// The name of the lock classes. lockdep compares where it is: of no type of the caller's, and
-/// never inlined, so that it is the same for functions of several modules on one queue.
+/// Returns the name of the lock classes. lockdep compares its address: not generic and never
+/// inlined, so that the address is the same for functions of several modules on one queue.
 #[inline(never)]
 fn class_name() -> &'static CStr {
     c"work::Closure"

@@ -16,22 +16,22 @@ use kernel::{
 };
 use kx::pr_err_ratelimited;
 
-/// Gets the events of an id.
+/// Handles the events of an id.
 ///
 /// # Context
 ///
 /// Process context with the id's handler lock held: may sleep, must not drop
 /// the id.
 pub trait CmHandler: Send + Sync {
-    /// Something happened to the id.
+    /// Handles an event of the id.
     fn event(&self, event: &CmEvent<'_>);
 
-    /// A listener got a request for a connection, with the peer's private data
-    /// (padded with bytes to ignore).
+    /// Handles a connection request that a listener got, with the peer's private data (padded with
+    /// bytes to ignore).
     ///
-    /// The handler accepts, rejects or drops the new id, but later, in another
-    /// context; or gives it back, which refuses the request. If it gives another
-    /// id back, the log has a line and that id is leaked.
+    /// The handler either takes the new id, and accepts, rejects or drops it later in another
+    /// context; or gives it back, which rejects the request. If it gives back another id, that id
+    /// is leaked, and the log says so.
     fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
         Err(id)
     }
@@ -46,26 +46,26 @@ pub const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CO
 pub enum CmEvent<'a> {
     /// The address was resolved: the id is bound to a device.
     AddrResolved,
-    /// It was not, within the time that was given; one may ask again.
+    /// The address was not resolved within the timeout; the caller may try again.
     AddrUnanswered,
     /// The route was resolved.
     RouteResolved,
-    /// The connection is there, with the peer's private data (padded).
+    /// The connection is established; the peer's private data (padded).
     Established(&'a [u8]),
-    /// The peer refused, with the connection manager's reason and, if the peer itself refused, its
-    /// private data.
+    /// The request was rejected: the connection manager's reason and, if the peer itself rejected
+    /// it, the peer's private data.
     Rejected(i32, &'a [u8]),
-    /// Address, route or connection could not be had, or the id's device or
-    /// address changed; why, and the event's name.
+    /// The address, route or connection failed, or the id's device or address changed; the error,
+    /// and the event's name.
     Failed(Error, &'static CStr),
-    /// The peer ended the connection, or it was lost.
+    /// The peer ended the connection, or the connection was lost.
     Disconnected,
-    /// The device of the id is going away.
+    /// The id's device is being removed.
     DeviceRemoval,
 }
 
 impl CmEvent<'_> {
-    /// Returns the event in words.
+    /// Returns a description of the event.
     pub fn as_str(&self) -> &'static CStr {
         match self {
             Self::AddrResolved => c"address resolved",
@@ -79,7 +79,7 @@ impl CmEvent<'_> {
         }
     }
 
-    /// Returns whether there is no connection any more.
+    /// Returns whether the event ends the connection, or the step of its setup.
     pub fn is_end(&self) -> bool {
         !matches!(
             self,
@@ -88,7 +88,7 @@ impl CmEvent<'_> {
     }
 }
 
-/// Translates an event; none for those that mean nothing here.
+/// Translates an event; one without a variant of its own becomes [`CmEvent::Failed`].
 ///
 /// # Safety
 ///
@@ -125,7 +125,7 @@ unsafe fn translate<'a>(
     }
 }
 
-/// Says as an errno why there is no connection.
+/// Returns the errno for a failure.
 fn error_of(kind: bindings::rdma_cm_event_type, status: i32) -> Error {
     match kind {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR
@@ -141,7 +141,7 @@ fn error_of(kind: bindings::rdma_cm_event_type, status: i32) -> Error {
 
 /// # Safety
 ///
-/// `event` must be one with connection parameters.
+/// `event` must be valid and have connection parameters.
 unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
     // SAFETY: By this function's contract.
     unsafe {
@@ -150,7 +150,7 @@ unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
     }
 }
 
-/// Returns the private data of the peer's refusal; nothing if the peer did not refuse itself.
+/// Returns the private data of the peer's rejection; empty if the peer itself did not reject.
 ///
 /// # Safety
 ///
@@ -161,8 +161,8 @@ unsafe fn reject_data<'a>(
 ) -> &'a [u8] {
     // SAFETY: By this function's contract.
     if unsafe { (*event).status } < 0 {
-        // iWARP: InfiniBand's reasons are positive. The connection manager knows a peer's
-        // refusal by ECONNREFUSED; siw says ECONNRESET, with the peer's data.
+        // iWARP: InfiniBand's reasons are positive. `rdma_consumer_reject_data` recognises the
+        // peer's rejection by ECONNREFUSED only; siw reports ECONNRESET, with the peer's data.
         // SAFETY: As above.
         return unsafe { private_data(event) };
     }
@@ -199,8 +199,8 @@ pub(super) unsafe extern "C" fn handler(
     let context = unsafe { &*(*id).context.cast::<Context>() };
     // SAFETY: By this function's contract.
     if unsafe { (*event).event } == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
-        // SAFETY: By this function's contract; `id` is the new id here, which
-        // begins with its listener's context.
+        // SAFETY: By this function's contract; `id` is the new id here, which starts with its
+        // listener's context.
         return unsafe { connect_request(context, id, event) };
     }
     // SAFETY: By this function's contract.
@@ -210,8 +210,8 @@ pub(super) unsafe extern "C" fn handler(
 
 /// # Safety
 ///
-/// `id` must be the new id of the connection request `event`, `listener` the
-/// context of the id that listens.
+/// `id` must be the new id of the connection request `event`, and `listener` the context of the id
+/// that listens.
 pub(super) unsafe fn connect_request(
     listener: &Context,
     id: *mut bindings::rdma_cm_id,
@@ -220,27 +220,27 @@ pub(super) unsafe fn connect_request(
     let Some(handler) = listener.handler() else {
         return ENODEV.to_errno();
     };
-    // SAFETY: By this function's contract. Where it succeeds and an error is
-    // returned nevertheless, the id was released before.
+    // SAFETY: By this function's contract. If this succeeds, an error is returned below only after
+    // the id was released.
     let new = NonNull::new(id)
         .ok_or(EINVAL)
         .and_then(|id| unsafe { CmId::from_request(id) });
     let new = match new {
         Ok(new) => new,
-        // The connection manager destroys the id, which refuses the request.
+        // The connection manager destroys the id, which rejects the request.
         Err(error) => return error.to_errno(),
     };
     // SAFETY: By this function's contract.
     match handler.connect_request(new, unsafe { private_data(event) }) {
         Ok(()) => 0,
         Err(back) if core::ptr::eq(back.as_raw(), id) => {
-            // SAFETY: It is the new id, and an error is returned next.
+            // SAFETY: `back` is the new id, and an error is returned next.
             unsafe { back.release() };
             ECONNREFUSED.to_errno()
         }
         Err(other) => {
-            // The new id has an owner now. An id that came back cannot be destroyed here, where its
-            // own handler may be running.
+            // The new id has an owner now. The other id cannot be destroyed here, where its own
+            // handler may be running.
             pr_err_ratelimited!(
                 "bug: a handler returned another id than the one that it received\n"
             );

@@ -32,16 +32,16 @@ pub(super) union Wr {
 ///
 /// # Invariants
 ///
-/// - `wrs` and `sges` never grow, so that pointers into them stay good.
-/// - The first `used_wrs` requests are valid and linked in order, and use
-///   elements among the first `used_sges` only.
+/// - `wrs` and `sges` never grow, so that pointers into them stay valid.
+/// - The first `used_wrs` requests are valid and linked in order, and use only elements among the
+///   first `used_sges`.
 pub(crate) struct SendQueue {
     wrs: KVec<Wr>,
     sges: KVec<bindings::ib_sge>,
     used_wrs: usize,
     used_sges: usize,
     credits: Credits,
-    /// Elements of one request, at most.
+    /// Maximum number of elements of one request.
     max_sges: u32,
     /// The number of the device.
     device: u64,
@@ -50,18 +50,17 @@ pub(crate) struct SendQueue {
     closed: bool,
 }
 
-// SAFETY: The pointers inside the requests lead to the two vectors, to completion
-// entries of the queue pair and its slots, and to regions; all may be used from
-// any thread.
+// SAFETY: The pointers in the requests lead to the two vectors, to completion entries of the queue
+// pair and its slots, and to regions; all may be used from any thread.
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
-    /// Work requests and scatter elements that can wait for the doorbell.
+    /// Capacity for work requests and scatter elements that wait for the doorbell.
     const BATCH_WRS: usize = 48;
     const BATCH_SGES: usize = 192;
 
-    /// Creates the state for a queue of `depth` entries of the device with the
-    /// number `device`, each entry with `max_sges` elements at most.
+    /// Creates the state for a queue of `depth` entries, each of at most `max_sges` elements, of
+    /// the device with the number `device`.
     pub(crate) fn new(depth: u32, max_sges: u32, device: u64) -> Result<Self> {
         let wr = Wr {
             rdma: bindings::ib_rdma_wr::c_zeroed(),
@@ -84,12 +83,12 @@ impl SendQueue {
         })
     }
 
-    /// Lets immediates travel in messages from now on.
+    /// Makes immediates travel in messages from now on.
     pub(super) fn set_imms(&mut self, imms: ImmRing) {
         self.imms = Some(imms);
     }
 
-    /// Refuses everything from now on.
+    /// Refuses all chains from now on, and drops the waiting ones.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.used_wrs = 0;
@@ -100,15 +99,15 @@ impl SendQueue {
         self.closed
     }
 
-    /// Takes note of a completed signalled request.
+    /// Records the completion of a signalled request.
     pub(super) fn completed(&mut self) {
         self.credits.completed();
     }
 
-    /// Returns the space that a chain announced as `space` really takes.
+    /// Returns the space that a chain takes which announced `space`.
     pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
-            // A chain has one immediate, which is a message of its own then.
+            // The immediate of a chain may take a message of its own.
             Some(_) => SqSpace {
                 wrs: space.wrs.saturating_add(1),
                 sges: space.sges.saturating_add(1),
@@ -117,13 +116,13 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether a chain can be queued. Unless it can wait beside the chains that wait
-    /// already, the caller first hands these to the device, even if the new one is refused: they
-    /// free space only once the device has them, and no other task may come to do that.
+    /// Returns whether a chain can be queued. Unless the chain fits beside the waiting ones, the
+    /// caller first hands those to the device, even if the new one is refused: they free space only
+    /// once the device has them, and no other task may come to post them.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: never; `EAGAIN`: not now.
+    /// `EINVAL`: never possible; `EAGAIN`: not now.
     pub(super) fn admit(&self, space: SqSpace) -> Result<Admitted> {
         if !self.is_possible(space) {
             Err(EINVAL)
@@ -143,19 +142,19 @@ impl SendQueue {
             && space.sges as usize <= self.sges.len()
     }
 
-    /// Returns whether the device's queue has room now.
+    /// Returns whether the device's queue has room for a chain now.
     fn has_credit(&self, space: SqSpace) -> bool {
         space.wrs <= self.credits.free
     }
 
-    /// Returns whether a chain can wait beside those that wait already.
+    /// Returns whether a chain fits beside the waiting ones.
     fn fits(&self, space: SqSpace) -> bool {
         self.used_wrs.saturating_add(space.wrs as usize) <= self.wrs.len()
             && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
     }
 
-    /// Begins a chain of at most `space`, for which there must be credit and which
-    /// must fit.
+    /// Begins a chain of at most `space`. Without credit, or if it does not fit, the chain is
+    /// refused.
     pub(super) fn begin(&mut self, space: SqSpace) -> Draft<'_> {
         Draft {
             before: Mark {
@@ -175,12 +174,12 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// The driver's error, or `EIO` in place of the errors by which this crate reports that nothing
-    /// was sent: the device may have some of the requests.
+    /// The driver's error, or `EIO` in place of the errors with which this crate reports that
+    /// nothing was sent: the device may have got some of the requests.
     ///
     /// # Safety
     ///
-    /// `qp` must be the live queue pair that this is the send queue of.
+    /// `qp` must be the live queue pair of this send queue.
     pub(super) unsafe fn post(&mut self, qp: *mut bindings::ib_qp) -> Result {
         if self.used_wrs == 0 {
             return Ok(());
@@ -188,15 +187,13 @@ impl SendQueue {
         self.used_wrs = 0;
         self.used_sges = 0;
         let mut bad = ptr::null();
-        // SAFETY: The queue pair is live by this function's contract. By the type
-        // invariant the first requests form a valid list, which ends as each was
-        // made with a null link, and their elements are in `sges`; the driver
-        // copies both before it returns. Of what the requests name, completion
-        // entries are the queue pair's or those of slots that it keeps, and
-        // regions belong to its protection domain: all of them outlive it. What
-        // the elements and remote addresses name is memory of the driver's, as
-        // the crate's documentation says; the elements are such of this device,
-        // as `Draft::gather` checks.
+        // SAFETY: The queue pair is live by this function's contract. By the type invariant the
+        // first requests form a valid list, which ends, as each was created with a null link, and
+        // their elements are in `sges`; the driver copies both before it returns. Completion
+        // entries are the queue pair's or those of slots that it keeps alive, and regions belong to
+        // its protection domain: all of them outlive the queue pair. The memory that elements and
+        // remote addresses name is the business of the driver's protocol, as the crate's
+        // documentation says; the elements are for this device, as `Draft::gather` checks.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
         kernel::error::to_result(ret).map_err(|error| {
             self.closed = true;
@@ -205,8 +202,8 @@ impl SendQueue {
     }
 }
 
-/// Translates the error of a driver that was given requests. Soft-iWARP, for one,
-/// says `ENOTCONN` while the state of a queue pair changes.
+/// Translates the error of a driver that was given requests. Soft-iWARP, for one, returns
+/// `ENOTCONN` while the state of a queue pair changes.
 fn driver_error(error: Error) -> Error {
     match error {
         EAGAIN | EINVAL | ENOTCONN => EIO,
@@ -214,12 +211,12 @@ fn driver_error(error: Error) -> Error {
     }
 }
 
-/// Where a chain has its place; see [`SendQueue::admit`].
+/// Where an admitted chain goes; see [`SendQueue::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admitted {
-    /// Behind those that wait.
+    /// Behind the waiting chains.
     Beside,
-    /// Where those were that wait, when they are gone.
+    /// To the beginning, once the waiting chains are posted.
     Alone,
 }
 
@@ -231,8 +228,7 @@ struct Mark {
     imms: Option<usize>,
 }
 
-/// A chain that is being made: queued as a whole by [`Draft::finish`], or not at
-/// all.
+/// A chain under construction: queued as a whole by [`Draft::finish`], or not at all.
 pub(super) struct Draft<'a> {
     queue: &'a mut SendQueue,
     before: Mark,
@@ -247,8 +243,8 @@ impl Draft<'_> {
         self.queue.imms.is_some()
     }
 
-    /// Names the beginning of a message that carries `imm`, if the chain may have
-    /// one more: else it would be in the place of a message in flight.
+    /// Returns the element of the immediate that begins a message, if the chain may have another
+    /// message: otherwise the immediate could overwrite that of a message in flight.
     pub(super) fn prefix(&mut self, imm: Option<u32>) -> Option<Sge> {
         if self.overflow || self.wrs_left == 0 {
             return None;
@@ -256,12 +252,12 @@ impl Draft<'_> {
         self.queue.imms.as_mut()?.push(imm)
     }
 
-    /// The chain cannot be queued.
+    /// Marks the chain as one that cannot be queued.
     pub(super) fn refuse(&mut self) {
         self.overflow = true;
     }
 
-    /// Creates a request that sends `from`.
+    /// Returns a request that sends `from`.
     pub(super) fn gather(
         &mut self,
         opcode: bindings::ib_wr_opcode,
@@ -280,7 +276,7 @@ impl Draft<'_> {
             *place = raw;
             count += 1;
         }
-        // CAST: There are fewer places than that.
+        // CAST: At most `BATCH_SGES`.
         let taken = count as u32;
         if taken > self.sges_left || taken > self.queue.max_sges {
             self.refuse();
@@ -295,8 +291,8 @@ impl Draft<'_> {
         wr
     }
 
-    /// Appends a request that completes at `cqe`: if it succeeds, only if
-    /// `signalled` or if the queue has to know.
+    /// Appends a request whose completion goes to `cqe`. Its success is signalled only if
+    /// `signalled`, or if the queue needs the signal.
     pub(super) fn push(&mut self, mut wr: Wr, cqe: *mut bindings::ib_cqe, signalled: bool) {
         if self.overflow || self.wrs_left == 0 {
             self.refuse();
@@ -320,7 +316,7 @@ impl Draft<'_> {
         if let Some(last) = at.checked_sub(1).and_then(|last| queue.wrs.get_mut(last)) {
             last.send.next = next;
         }
-        // INVARIANT: The request is there, behind the one before it.
+        // INVARIANT: The request is valid, and linked behind the one before it.
         queue.used_wrs = at + 1;
     }
 
@@ -328,8 +324,7 @@ impl Draft<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it did not have enough room or was refused; nothing of it is
-    /// left then.
+    /// `EINVAL` if the chain exceeded its space or was refused; then nothing of it remains.
     pub(super) fn finish(self) -> Result {
         if !self.overflow {
             return Ok(());
@@ -341,7 +336,7 @@ impl Draft<'_> {
         if let (Some(ring), Some(position)) = (&mut queue.imms, before.imms) {
             ring.rewind(position);
         }
-        // INVARIANT: The last request that stays is the last of the list again.
+        // INVARIANT: The last request that remains ends the list again.
         let last = before.wrs.checked_sub(1);
         if let Some(last) = last.and_then(|at| queue.wrs.get_mut(at)) {
             last.send.next = ptr::null_mut();
@@ -350,19 +345,19 @@ impl Draft<'_> {
     }
 }
 
-/// How many entries of the device's queue are free.
+/// The number of free entries of the device's queue.
 struct Credits {
     depth: u32,
     free: u32,
     /// Requests since the last signalled one.
     unsignalled: u32,
-    /// How many requests make the queue signal one by itself.
+    /// Number of requests after which the queue signals one by itself.
     signal_every: u32,
-    /// For each signalled request in flight, how many entries it frees.
+    /// For each signalled request in flight, the number of entries that it frees.
     frees: Ring<u32>,
 }
 
-/// A state of [`Credits`] to go back to, as long as nothing has completed.
+/// A state of [`Credits`] to roll back to, as long as nothing has completed since.
 struct CreditMark {
     free: u32,
     unsignalled: u32,
@@ -380,21 +375,20 @@ impl Credits {
         })
     }
 
-    /// Takes an entry, of which there must be one; returns whether its request has
-    /// to be signalled.
+    /// Takes an entry, which must be free; returns whether its request has to be signalled.
     fn take(&mut self, signalled: bool) -> bool {
         self.free = self.free.saturating_sub(1);
         self.unsignalled += 1;
         if !signalled && self.unsignalled < self.signal_every {
             return false;
         }
-        // There is room: each signal stands for at least one entry of the device's.
+        // There is room: each signal stands for at least one entry of the device's queue.
         self.frees.push(self.unsignalled);
         self.unsignalled = 0;
         true
     }
 
-    /// A signalled request has completed, and with it those before it.
+    /// Frees the entries of a completed signalled request, and of those before it.
     fn completed(&mut self) {
         if let Some(count) = self.frees.pop() {
             self.free = self.free.saturating_add(count);

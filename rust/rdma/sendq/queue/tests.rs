@@ -19,14 +19,14 @@ fn sge(number: u64) -> Sge {
     Sge::of_device(DEVICE, number, 1, 0)
 }
 
-/// A request that sends `sges` elements, counted from `first`.
+/// Appends a request that sends `sges` elements, numbered from `first`.
 fn push(draft: &mut Draft<'_>, first: u64, sges: u64, signalled: bool) {
     let from = (first..first + sges).map(sge);
     let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, from);
     draft.push(Wr { send: wr }, ptr::null_mut(), signalled);
 }
 
-/// Queues a chain of that many requests of one element each.
+/// Queues a chain of `wrs` requests of one element each.
 fn chain(queue: &mut SendQueue, wrs: u32, signalled: bool) -> Result {
     let mut draft = queue.begin(space(wrs, wrs));
     for number in 0..wrs {
@@ -35,8 +35,8 @@ fn chain(queue: &mut SendQueue, wrs: u32, signalled: bool) -> Result {
     draft.finish()
 }
 
-/// Follows the list that a driver would be given: how many elements each
-/// request has, and the address of the first.
+/// Walks the list that a driver would get; returns the number of elements of each request, and the
+/// address of the first.
 fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
     let mut list = KVec::new();
     if queue.used_wrs == 0 {
@@ -44,7 +44,7 @@ fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
     }
     let mut next: *const bindings::ib_send_wr = queue.wrs.as_ptr().cast();
     while !next.is_null() {
-        // SAFETY: The first one is there, and each names the next or none.
+        // SAFETY: The first request exists, and each one names the next, or none.
         let wr = unsafe { &*next };
         let first = match wr.num_sge {
             0 => 0,
@@ -57,7 +57,7 @@ fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
     Ok(list)
 }
 
-/// Does what `post` does with a queue pair.
+/// Does what `post` does to the queue.
 fn post(queue: &mut SendQueue) {
     queue.used_wrs = 0;
     queue.used_sges = 0;
@@ -85,8 +85,7 @@ mod suite {
         Ok(())
     }
 
-    /// A chain that takes more than it said leaves nothing, also if it had
-    /// caused signals.
+    /// A chain that takes more than it announced leaves nothing behind, even if it caused signals.
     #[test]
     fn overflow_leaves_nothing() -> Result {
         for (wrs, sges) in [(2, 9), (9, 2)] {
@@ -158,15 +157,15 @@ mod suite {
         }
         assert!(!queue.has_credit(space(1, 0)));
         assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
-        // Signals came by themselves, each for a quarter.
+        // Signals came by themselves, one for each quarter of the queue.
         queue.completed();
         assert_eq!(queue.credits.free, DEPTH / 4);
         assert!(queue.has_credit(space(4, 0)) && !queue.has_credit(space(5, 0)));
         Ok(())
     }
 
-    /// Whatever is not queued beside those that wait has them rung for first: a
-    /// short queue would be full of what nobody rings for.
+    /// A chain that does not fit beside the waiting ones gets those posted first: otherwise a short
+    /// queue would stay full of chains that nobody posts.
     #[test]
     fn full_queues_are_rung() -> Result {
         let mut queue = queue()?;
@@ -209,7 +208,7 @@ mod suite {
         Ok(())
     }
 
-    /// No driver says that nothing was sent.
+    /// No error of a driver says that nothing was sent.
     #[test]
     fn errors_of_drivers_are_others() {
         for error in [EAGAIN, EINVAL, ENOTCONN] {
@@ -218,9 +217,9 @@ mod suite {
         assert_eq!(driver_error(ENOMEM), ENOMEM);
     }
 
-    /// Chains of all kinds, queued, refused and completed in any order: each
-    /// entry of the device is free, or freed by a signal in flight, or waits for
-    /// the next signal, which comes within a quarter of the queue.
+    /// Chains of all kinds, queued, refused and completed in any order: each entry of the device's
+    /// queue is free, will be freed by a signal in flight, or waits for the next signal, which
+    /// comes within a quarter of the queue.
     #[test]
     fn credits_are_balanced() -> Result {
         for depth in [1, 2, 3, 5, 16, 47, 300] {

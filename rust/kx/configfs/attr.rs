@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files of a directory.
+
+use core::{
+    marker::PhantomData,
+    mem::size_of,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    error::from_result,
+    module::this_module,
+    prelude::*,
+    str::as_char_ptr_in_const_context, //
+};
+
+use super::folder::{
+    Directory,
+    Node, //
+};
+use crate::{
+    mm::NoIo,
+    sysfs::Buf, //
+};
+
+/// Size of a file's contents, the same on machines with larger pages (`SIMPLE_ATTR_SIZE` in C).
+const SIZE: usize = 4096;
+/// Maximum number of bytes that configfs passes on from one write. The rest of a longer write comes
+/// as a separate write.
+const MAX_INPUT: usize = SIZE - 1;
+
+/// A file in the directories of a `D`, an entry of the table [`Directory::FILES`].
+///
+/// # Invariants
+///
+/// The functions in `attr` are instances of [`show`] and [`store`] for `D`, or there is no `store`.
+pub struct Attr<D> {
+    attr: bindings::configfs_attribute,
+    _dir: PhantomData<fn(&D)>,
+}
+
+// SAFETY: It never changes.
+unsafe impl<D> Sync for Attr<D> {}
+
+impl<D: Directory> Attr<D> {
+    /// Creates a file that everyone may read, and root may write.
+    ///
+    /// Both functions must capture nothing. `store` gets the bytes written, up to 4094, without a
+    /// newline at the end; longer writes fail with `EFBIG`.
+    pub const fn rw<S, T>(name: &'static CStr, _show: S, _store: T) -> Self
+    where
+        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
+        T: Fn(&D, &[u8]) -> Result + Copy + 'static,
+    {
+        const {
+            assert!(size_of::<S>() == 0 && size_of::<T>() == 0);
+        }
+        // INVARIANT: The functions are instances for `D`. The values of `_show` and `_store` prove
+        // that their types have values.
+        Self {
+            attr: bindings::configfs_attribute {
+                ca_name: as_char_ptr_in_const_context(name),
+                ca_owner: this_module::<D::Module>().as_ptr(),
+                ca_mode: 0o644,
+                show: Some(show::<D, S>),
+                store: Some(store::<D, T>),
+            },
+            _dir: PhantomData,
+        }
+    }
+
+    /// A file that everyone may read. `show` is as for [`Attr::rw`].
+    pub const fn ro<S>(name: &'static CStr, _show: S) -> Self
+    where
+        S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
+    {
+        const {
+            assert!(size_of::<S>() == 0);
+        }
+        // INVARIANT: The function is an instance for `D`, and was given as a value, so that its type
+        // has values. There is no other.
+        Self {
+            attr: bindings::configfs_attribute {
+                ca_name: as_char_ptr_in_const_context(name),
+                ca_owner: this_module::<D::Module>().as_ptr(),
+                ca_mode: 0o444,
+                show: Some(show::<D, S>),
+                store: None,
+            },
+            _dir: PhantomData,
+        }
+    }
+
+    pub(super) const fn as_raw(&self) -> *const bindings::configfs_attribute {
+        &raw const self.attr
+    }
+}
+
+/// Returns the value of a type without data.
+///
+/// # Safety
+///
+/// A value of this type must exist; the type must have the size 0.
+unsafe fn function<F: Copy>() -> F {
+    const {
+        assert!(size_of::<F>() == 0);
+    }
+    // SAFETY: The pointer is aligned, and no byte is read. By this function's contract the type has
+    // values, which may be copied, and which are all alike.
+    unsafe { NonNull::<F>::dangling().read() }
+}
+
+/// Called by configfs to show a file.
+///
+/// # Safety
+///
+/// - `item` must be the item of a directory of a `D`, which configfs keeps during the call.
+/// - `page` must be valid for writes of a page, which has at least [`SIZE`] bytes.
+/// - A value of the type `S` must exist.
+unsafe extern "C" fn show<D, S>(item: *mut bindings::config_item, page: *mut c_char) -> isize
+where
+    D: Directory,
+    S: Fn(&D, &mut Buf<'_>) -> Result + Copy,
+{
+    // SAFETY: By this function's contract, as only folders have directories of a `D`.
+    let dir = unsafe { Node::data_of_own::<D>(item) };
+    // configfs does not zero a page that it allocates for a write, and may use it for a read later.
+    // SAFETY: By this function's contract.
+    unsafe { page.write_bytes(0, SIZE) };
+    let _no_io = NoIo::enter();
+    // SAFETY: By this function's contract, and just initialised; nobody else uses this page.
+    let mut buf = Buf::new(unsafe { &mut *page.cast::<[u8; SIZE]>() });
+    // SAFETY: By this function's contract.
+    let show = unsafe { function::<S>() };
+    // CAST: At most a page.
+    from_result(|| show(dir.ok_or(EIO)?, &mut buf).map(|()| buf.len() as isize))
+}
+
+/// Called by configfs to write a file.
+///
+/// # Safety
+///
+/// - `item` must be the item of a directory of a `D`, which configfs keeps during the call.
+/// - `page` must be valid for reads of `len` bytes.
+/// - A value of the type `T` must exist.
+unsafe extern "C" fn store<D, T>(
+    item: *mut bindings::config_item,
+    page: *const c_char,
+    len: usize,
+) -> isize
+where
+    D: Directory,
+    T: Fn(&D, &[u8]) -> Result + Copy,
+{
+    // SAFETY: By this function's contract, as only folders have directories of a `D`.
+    let dir = unsafe { Node::data_of_own::<D>(item) };
+    // SAFETY: By this function's contract.
+    let input = unsafe { core::slice::from_raw_parts(page.cast::<u8>(), len) };
+    // SAFETY: By this function's contract.
+    let store = unsafe { function::<T>() };
+    let _no_io = NoIo::enter();
+    // CAST: At most a page.
+    from_result(|| {
+        if input.len() >= MAX_INPUT {
+            return Err(EFBIG);
+        }
+        let input = input.strip_suffix(b"\n").unwrap_or(input);
+        store(dir.ok_or(EIO)?, input).map(|()| len as isize)
+    })
+}
