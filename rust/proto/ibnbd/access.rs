@@ -14,7 +14,7 @@ pub enum AccessMode {
     /// Read and write; one writer at a time.
     #[default]
     Rw,
-    /// Read and write; two writers while a user moves from one host to another.
+    /// Read and write; two writers, while a workload moves from one client to another.
     Migration,
 }
 
@@ -38,7 +38,7 @@ impl AccessMode {
     /// All modes.
     pub const ALL: [AccessMode; 3] = [AccessMode::Ro, AccessMode::Rw, AccessMode::Migration];
 
-    /// The text users read and write.
+    /// The text in options and attributes.
     pub const fn as_str(&self) -> &'static str {
         match self {
             AccessMode::Ro => "ro",
@@ -47,11 +47,11 @@ impl AccessMode {
         }
     }
 
-    /// The mode users call `text`.
+    /// The mode that `text` names.
     ///
     /// # Errors
     ///
-    /// For any other text; the case matters.
+    /// [`BadAccessMode`] for any other text; case matters.
     pub fn parse(text: &str) -> Result<Self, BadAccessMode> {
         match text {
             "ro" => Ok(AccessMode::Ro),
@@ -79,7 +79,7 @@ impl AccessMode {
     ///
     /// # Errors
     ///
-    /// EPERM when there are as many writers as the mode tolerates.
+    /// EPERM if there are as many writers as the mode tolerates.
     const fn admit(&self, writers: u32) -> Result<(), Errno> {
         let allowed = match self {
             AccessMode::Ro => true,
@@ -97,7 +97,7 @@ impl AccessMode {
 /// The kind of access that a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Access {
-    /// How it uses the device.
+    /// How the client uses the device.
     pub mode: AccessMode,
     /// No other client may use the device, in any mode.
     pub exclusive: bool,
@@ -109,7 +109,7 @@ impl Access {
         self.mode.writes()
     }
 
-    /// Whether others on the server's machine that want the device for themselves are kept away.
+    /// Whether the server claims the device exclusively on its own machine.
     pub const fn claims(&self) -> bool {
         self.writes() || self.exclusive
     }
@@ -125,27 +125,27 @@ impl Access {
     }
 }
 
-/// The users of an export at the moment.
+/// The current users of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Users {
     all: u32,
     writers: u32,
-    /// The one that there is wants no other.
+    /// The only user tolerates no other.
     exclusive: bool,
 }
 
 impl Users {
-    /// Whether there is none.
+    /// Whether there are no users.
     pub const fn is_empty(&self) -> bool {
         self.all == 0
     }
 
-    /// Takes in one more.
+    /// Adds a user.
     ///
     /// # Errors
     ///
-    /// EBUSY when one wants no other, or this one does and there are some; EPERM when there are
-    /// as many writers as the mode tolerates.
+    /// EBUSY if a user tolerates no other, or if this one does not and there are others; EPERM if
+    /// there are as many writers as the mode tolerates.
     pub fn enter(&mut self, access: Access) -> Result<(), Errno> {
         if self.exclusive || access.exclusive && !self.is_empty() {
             return Err(Errno::EBUSY);
@@ -157,11 +157,11 @@ impl Users {
         Ok(())
     }
 
-    /// Lets one go that was taken in with the same `access`.
+    /// Removes a user that was added with the same `access`.
     pub fn leave(&mut self, access: Access) {
         self.all = self.all.saturating_sub(1);
         self.writers = self.writers.saturating_sub(u32::from(access.writes()));
-        // It was alone.
+        // An exclusive user was the only one.
         self.exclusive = false;
     }
 }

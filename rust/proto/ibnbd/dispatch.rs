@@ -11,47 +11,47 @@ use crate::state::QueueState;
 
 /// The state of a disk; each method is atomic.
 pub trait Disk {
-    /// A request.
+    /// A request of the disk.
     type Request;
 
     /// The queue state. A caller that reads it sees everything stored before it was set.
     fn queue_state(&self) -> QueueState;
     /// Sets the queue state; fully ordered.
     fn set_queue_state(&self, queue_state: QueueState);
-    /// Whether the disk goes, no matter who uses it.
+    /// Whether the disk is unmapped by force.
     fn is_gone(&self) -> bool;
-    /// It does; fully ordered.
+    /// Notes that the disk is unmapped by force; fully ordered.
     fn set_gone(&self);
-    /// The server's number of the device.
+    /// The server's id of the device.
     fn device_id(&self) -> u32;
-    /// Stores that number.
+    /// Sets the server's id of the device.
     fn set_device_id(&self, id: u32);
-    /// Orders stores before the fence and loads after it.
+    /// Full memory barrier: orders stores before it and loads after it.
     fn barrier(&self);
-    /// Puts a request aside, in the place of its tag.
+    /// Stores a request in the slot of its tag.
     ///
     /// # Errors
     ///
-    /// The request, if there is no such place, or one is there already.
+    /// Returns the request if its tag has no slot, or the slot is taken.
     fn put(&self, tag: u32, request: Self::Request) -> Result<(), Self::Request>;
-    /// Queues the request in the place of a tag once more, if there is one.
+    /// Takes the request out of the slot of a tag, if there is one, and has it dispatched again.
     fn requeue(&self, tag: u32);
-    /// The same for all tags.
+    /// Does the same as [`Disk::requeue`] for all tags.
     fn requeue_all(&self);
 }
 
 /// The decision about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dispatch {
-    /// It is sent for the device of this number.
+    /// The request is sent, to the device of this id.
     Send(u32),
-    /// It is kept, see [`queue`].
+    /// The request is kept, see [`queue`].
     Queue,
-    /// It ends.
+    /// The request ends with an error.
     Fail,
 }
 
-/// Returns what becomes of a request that comes now.
+/// Returns what becomes of a request that arrives now.
 #[inline]
 pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
     if disk.is_gone() {
@@ -68,7 +68,7 @@ pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
 ///
 /// # Errors
 ///
-/// The request, if there is no place for it.
+/// Returns the request if its tag has no free slot.
 pub fn queue<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::Request> {
     disk.put(tag, request)?;
     disk.barrier();
@@ -78,7 +78,7 @@ pub fn queue<D: Disk>(disk: &D, tag: u32, request: D::Request) -> Result<(), D::
     Ok(())
 }
 
-/// Sends requests to the device that the server calls `device_id`.
+/// Sets the queue live for the device that the server calls `device_id`.
 pub fn open<D: Disk>(disk: &D, device_id: u32) {
     disk.set_device_id(device_id);
     set_state(disk, QueueState::Live);

@@ -21,15 +21,16 @@ pub const ATTRIBUTES: [&CStr; 6] = [
     c"loop/backing_file",
 ];
 
-/// The meaning of an attribute's text; nothing if it is empty or only zeros.
+/// The part of an attribute's text that identifies the disk; `None` if the text is empty or has
+/// only zeros and separators.
 pub fn value(text: &[u8]) -> Option<&[u8]> {
     let text = text.trim_ascii();
     let says = |byte: &u8| !matches!(byte, b'0' | b'-' | b':' | b' ');
     text.iter().any(says).then_some(text)
 }
 
-/// 64 bits that two disks, or two of whatever else they name, do not share but by chance; zero if
-/// nothing is known.
+/// 64 bits that identify a disk, or another kind of object: two objects share them only by chance.
+/// Zero if nothing is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Identity(u64);
 
@@ -37,8 +38,8 @@ impl Identity {
     /// The identity of a disk without any known attribute.
     pub const UNKNOWN: Self = Self(0);
 
-    /// The identity of a disk that the `names` together stand for, such as the number that its
-    /// maker gave it and the UUID of a partition; unknown if all are empty.
+    /// The identity of a disk, from `names` that identify it together, such as a serial number and
+    /// the UUID of a partition; unknown if all names are empty.
     ///
     /// FNV-1a over the names, each preceded by its length. The algorithm never changes.
     pub fn of(names: &[&[u8]]) -> Self {
@@ -47,30 +48,30 @@ impl Identity {
         }
         let mut hash = Fnv::new();
         for name in names {
-            // Lossless: no slice is longer than 64 bits can say.
+            // Lossless: `usize` has 64 bits at most.
             hash.add(&(name.len() as u64).to_le_bytes());
             hash.add(name);
         }
-        // Zero has a meaning of its own.
+        // Zero means unknown.
         Self(hash.0.max(1))
     }
 
-    /// As it is sent.
+    /// The number on the wire.
     pub const fn to_wire(self) -> u64 {
         self.0
     }
 
-    /// As it was received.
+    /// The identity of a number on the wire.
     pub const fn from_wire(wire: u64) -> Self {
         Self(wire)
     }
 
-    /// Whether something is known.
+    /// Whether the identity is known.
     pub const fn is_known(&self) -> bool {
         self.0 != 0
     }
 
-    /// Whether both may be of one disk: true if nothing is known of one.
+    /// Whether both may be of one disk: true if one of them is unknown.
     pub const fn may_be(&self, other: Self) -> bool {
         !self.is_known() || !other.is_known() || self.0 == other.0
     }
@@ -92,7 +93,7 @@ impl Identity {
 /// loses its data.
 #[derive(Clone, Copy, Debug)]
 pub struct Wwid<'a> {
-    /// Of the disk.
+    /// The identity of the disk.
     pub identity: Identity,
     /// The session's name.
     pub session: &'a str,
@@ -139,11 +140,11 @@ impl Fnv {
 /// The difference between a disk and the one that had its name before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// Its identity.
+    /// The identity differs.
     Identity,
-    /// The size of its logical or physical blocks.
+    /// The logical or physical block size differs.
     BlockSize,
-    /// It is smaller, and nothing tells that it is the same nevertheless.
+    /// The disk is smaller, and at least one of the two identities is unknown.
     Smaller,
 }
 

@@ -7,7 +7,7 @@ use ibtrs_proto::Errno;
 
 use crate::msg::{IoFlags, IoHdr, Op};
 
-/// The server's knowledge of the device.
+/// Properties of the device that requests are checked against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Capacity in sectors.
@@ -21,17 +21,17 @@ pub struct Device {
 /// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError {
-    /// A write in the guise of a transport read, or the other way round.
+    /// The operation is not one of the transport request's direction.
     Direction,
     /// A request that changes a read-only device.
     ReadOnly,
-    /// Data and the number of bytes do not agree.
+    /// The length of the data is not the number of bytes in the header.
     Length,
     /// A request that covers no sector.
     Empty,
-    /// Data with a request that has none, or none with one that has.
+    /// Data with an operation that has none, or no data with an operation that has some.
     Data,
-    /// FUA or PREFLUSH at something that is neither write nor flush.
+    /// FUA or PREFLUSH on an operation that is neither write nor flush.
     Flags,
     /// Not a whole number of logical blocks.
     Alignment,
@@ -64,7 +64,7 @@ impl IoError {
     }
 }
 
-/// A request fit to be submitted.
+/// A request that has passed the checks and can be submitted.
 ///
 /// # Invariants
 ///
@@ -80,7 +80,7 @@ pub struct CheckedIo {
     pub bytes: u32,
     /// Flags that mean something for `op`.
     pub flags: IoFlags,
-    /// Linux I/O priority; for the caller to drop below protocol version 2.
+    /// Linux I/O priority; the caller ignores it below protocol version 2.
     pub prio: u16,
 }
 
@@ -92,12 +92,12 @@ impl CheckedIo {
     }
 }
 
-/// Checks header `hdr` of a request with `data_len` bytes of data: of a write those that came, of
-/// a read those that go back.
+/// Checks header `hdr` of a request with `data_len` bytes of data, which a write has received and
+/// a read returns.
 ///
 /// # Errors
 ///
-/// See [`IoError`]; the request is to be answered with its errno.
+/// See [`IoError`]; the caller answers the request with its errno.
 #[inline]
 pub fn check(
     hdr: &IoHdr,
@@ -109,7 +109,7 @@ pub fn check(
         return Err(IoError::ReadOnly);
     }
     if hdr.op == Op::Flush {
-        // Sent as a read by C clients; nothing depends on it. Its sector means nothing.
+        // The direction does not matter: C clients send a flush as a read. Nor does the sector.
         if data_len != 0 {
             return Err(IoError::Data);
         }
@@ -147,7 +147,7 @@ pub fn check(
     } else {
         hdr.flags.without(IoFlags::NOUNMAP)
     };
-    // INVARIANT: checked above.
+    // INVARIANT: Established by the checks above and by `check_range`.
     Ok(CheckedIo {
         op: hdr.op,
         sector: hdr.sector,

@@ -8,8 +8,8 @@
 use crate::msg::Op;
 use core::fmt::{Display, Formatter, Result};
 
-/// Rows of the histogram. Row `n` counts what took less than 2^`n` us and not less than the row
-/// before; the last row has no limit.
+/// Rows of the histogram. Row `n` counts requests that took less than 2^`n` us and do not belong
+/// to an earlier row; the last row has no limit.
 pub const ROWS: usize = 22;
 
 /// Kinds of requests.
@@ -22,7 +22,7 @@ const NS_PER_US: u64 = 1000;
 pub enum Kind {
     /// Reads.
     Read = 0,
-    /// Writes, also of zeroes; secure erase.
+    /// Writes, write-zeroes and secure erase.
     Write = 1,
     /// Discards.
     Discard = 2,
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// The row to count a request in that took `ns` nanoseconds; below [`ROWS`].
+/// The row that counts a request of `ns` nanoseconds; below [`ROWS`].
 #[inline]
 pub const fn row(ns: u64) -> usize {
     let us = ns / NS_PER_US;
@@ -60,12 +60,12 @@ pub const fn row(ns: u64) -> usize {
     }
 }
 
-/// What was counted, by row and column. It is displayed as the file's contents.
+/// Counts of requests by row and column. `Display` writes the contents of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
-    /// How many requests there were.
+    /// Number of requests.
     pub counts: [[u64; KINDS]; ROWS],
-    /// The longest of each kind, in nanoseconds.
+    /// The longest request of each kind, in nanoseconds.
     pub longest_ns: [u64; KINDS],
 }
 

@@ -11,13 +11,16 @@
 //! | [`msg`] | messages between client and server |
 //! | [`access`] | access modes, and the rules for opening an export |
 //! | [`dispatch`] | dispatch of a disk's requests: sent, queued or failed |
+//! | [`grant`] | who may open an export, and from where a host may connect |
 //! | [`identity`] | whether a disk is the same as before |
 //! | [`io_check`] | the server's checks before it submits a request |
 //! | [`latency`] | latency histograms of a disk |
 //! | [`path`] | device names on the server |
 //! | [`map_opts`] | options of mapping and unmapping a device |
+//! | [`prefix`] | sets of addresses that operators name |
 //! | [`prio`] | I/O priority of a client's request |
 //! | [`state`] | states of a client's device |
+//! | [`throttle`] | how many requests and bytes a host is served in a second |
 //! | [`unflushed`] | unflushed writes, and losses of the server's write cache |
 //! | [`window`] | limit of a disk's in-flight requests while other disks are in use |
 //!
@@ -36,14 +39,17 @@
 
 pub mod access;
 pub mod dispatch;
+pub mod grant;
 pub mod identity;
 pub mod io_check;
 pub mod latency;
 pub mod map_opts;
 pub mod msg;
 pub mod path;
+pub mod prefix;
 pub mod prio;
 pub mod state;
+pub mod throttle;
 pub mod unflushed;
 pub mod window;
 

@@ -26,7 +26,7 @@ const KEY_ID: &str = "key_id";
 const TABLE: [Key; 8] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
-    // The cast loses nothing: 128.
+    // CAST: `MAX_PATHS` is 128.
     Key::repeatable(PATH, MAX_PATHS as u16),
     Key::optional(DEST_PORT),
     Key::optional(ACCESS_MODE),
@@ -48,9 +48,9 @@ pub enum MapError<'a> {
     Path(AddrError, &'a str),
     /// The port is not 1..=65535.
     Port(&'a str),
-    /// The access mode is none of ours.
+    /// The access mode is unknown.
     AccessMode(&'a str),
-    /// Exclusive use is neither wanted nor not.
+    /// The value of `exclusive` is neither 0 nor 1.
     Exclusive(&'a str),
     /// The number of poll queues is no number from -1 on.
     PollQueues(&'a str),
@@ -59,7 +59,7 @@ pub enum MapError<'a> {
 }
 
 impl MapError<'_> {
-    /// One line for the log; `Display` adds which option it is about.
+    /// One line for the log; `Display` adds the option at fault.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Option(e) => e.as_str(),
@@ -114,18 +114,18 @@ pub struct MapOptions<'a> {
     pub session: SessionName<'a>,
     /// Name of the device, for the server to interpret.
     pub device_path: DevicePath<'a>,
-    /// How to use it; read and write, and not exclusively, unless given.
+    /// How to use the device; read and write, and not exclusively, unless given.
     pub access: Access,
     /// Port of the server, for all paths.
     pub dest_port: u16,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
     pub nr_poll_queues: i32,
-    /// The key of a session that is created; for one that exists, the one that it must have.
+    /// The key for a session that is created; a session that exists must have this key.
     pub key_id: Option<KeyId>,
 }
 
 impl<'a> MapOptions<'a> {
-    /// Checks a line, all values included.
+    /// Parses a line, and checks all values.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl<'a> MapOptions<'a> {
         })
     }
 
-    /// The paths, in the order of the line: none, if the session is expected to exist.
+    /// The paths, in the order of the line; none if the session is expected to exist.
     pub fn paths(&self) -> Paths<'a> {
         Paths {
             values: self.options.all(PATH),
@@ -186,7 +186,7 @@ impl<'a> MapOptions<'a> {
         self.options.count(PATH)
     }
 
-    /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` when more were asked for.
+    /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` if the line asks for more.
     pub fn poll_queues(&self, nr_cpus: u32) -> Option<u32> {
         match u32::try_from(self.nr_poll_queues) {
             Ok(n) if n <= nr_cpus => Some(n),
@@ -216,12 +216,12 @@ impl Iterator for Paths<'_> {
     type Item = PathAddr;
 
     fn next(&mut self) -> Option<PathAddr> {
-        // Every value was parsed before.
+        // `MapOptions::parse` has checked every value.
         self.values.find_map(|text| PathAddr::parse(text).ok())
     }
 }
 
-/// The text that users write to `unmap_device`.
+/// How to unmap a device, as operators write it to `unmap_device`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnmapMode {
     /// Only if the device is not open.
@@ -247,7 +247,7 @@ impl BadUnmapMode {
 }
 
 impl UnmapMode {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl UnmapMode {
         }
     }
 
-    /// Whether users of the device are ignored.
+    /// Whether the device is unmapped even if it is open.
     pub const fn force(&self) -> bool {
         matches!(self, Self::Force)
     }

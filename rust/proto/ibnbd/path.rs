@@ -20,11 +20,11 @@ const MARK_AFTER_PERCENT: &str = "SESSNAME%";
 pub enum PathError {
     /// Nothing is left of the device's name.
     Empty,
-    /// A ".." in it.
+    /// The path has a ".." component.
     Parent,
     /// 4096 bytes or more, or more than the buffer takes.
     TooLong,
-    /// A NUL or another control character.
+    /// The path has a NUL or another control character.
     NotPrintable,
     /// The search path does not begin with '/'.
     Relative,
@@ -81,10 +81,10 @@ pub fn holds_every_device(search: &str) -> bool {
     matches!((parts.next(), parts.next()), (None | Some("dev"), None))
 }
 
-/// Creates the directory in `buf` that all devices of `session` are below.
+/// Writes the path of the directory below which all devices of `session` are to `buf`.
 ///
-/// It is absolute, has neither empty nor "." components, and ends with NUL. Every `%SESSNAME%`
-/// of the search path is replaced, whatever stands around it.
+/// The path is absolute, has neither empty nor "." components, and ends with NUL. Every
+/// `%SESSNAME%` of the search path is replaced, also within a component.
 ///
 /// # Errors
 ///
@@ -105,11 +105,11 @@ pub fn root<'b>(
     out.finish()
 }
 
-/// Creates the path of `device` below the directory `root`, from [`root()`], in `buf`.
+/// Writes the path of `device` below the directory `root`, from [`root()`], to `buf`.
 ///
-/// A device may be named by its place below the directory, or by its whole path: the name of
-/// the directory in front is dropped. The result begins with '/', and is to be looked up with
-/// the directory as the root. A `%SESSNAME%` in the name stands for itself.
+/// A device may be named relative to the directory, or by its whole path, from which the
+/// directory is dropped. The result begins with '/', and must be looked up with the directory
+/// as the root. A `%SESSNAME%` in the name is not replaced.
 ///
 /// # Errors
 ///

@@ -38,11 +38,11 @@ impl DevState {
         }
     }
 
-    /// Whether a user may remap the device now.
+    /// Whether an operator may remap the device now.
     ///
     /// # Errors
     ///
-    /// EALREADY when it is open, ENODEV when it goes away, EBUSY when it is being set up.
+    /// EALREADY if it is open, ENODEV if it is unmapped, EBUSY if it is being set up.
     pub const fn may_remap(&self) -> Result<(), Errno> {
         match self {
             DevState::Closed => Ok(()),
@@ -52,7 +52,7 @@ impl DevState {
         }
     }
 
-    /// Whether a user may resize the device now.
+    /// Whether an operator may resize the device now.
     ///
     /// # Errors
     ///
@@ -65,36 +65,36 @@ impl DevState {
     }
 }
 
-/// The decision about a request for a device.
+/// State of a disk's queue, which decides about its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QueueState {
-    /// It is sent.
+    /// Requests are sent.
     Live,
-    /// It waits.
+    /// Requests wait on the client.
     Quiesced,
-    /// It ends with an error.
+    /// Requests end with an error.
     Failing,
 }
 
-/// How a device stands with the server, as far as the session can reach that.
+/// How a device stands with the server, regardless of whether the session is connected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Standing {
-    /// The server has it open for us.
+    /// The server has the device open.
     Open,
-    /// The server has lost the session and is to open the device again; requests wait.
+    /// The server has lost the session, and the client reopens the device; requests wait.
     Reopening,
-    /// As before, but requests have waited for the queue timeout.
+    /// As [`Standing::Reopening`], but the queue timeout has passed; requests fail.
     TimedOut,
-    /// The server has another disk under the name. Only a user can say when to look again, or a
-    /// server that was restarted once more.
+    /// The server has another disk under the name. The client reopens the device only when an
+    /// operator remaps it, or when the server has lost the session once more.
     Refused,
-    /// The server's operator has taken it away. Only a user can say when to look again, or a
-    /// server that was restarted.
+    /// The server's operator has closed the device. The client reopens it only when an operator
+    /// remaps it, or when the server has lost the session.
     Revoked,
 }
 
 impl Standing {
-    /// All of them.
+    /// All standings.
     pub const ALL: [Standing; 5] = [
         Standing::Open,
         Standing::Reopening,
@@ -103,7 +103,7 @@ impl Standing {
         Standing::Revoked,
     ];
 
-    /// The decision about requests.
+    /// The queue state that belongs to the standing.
     pub const fn queue_state(&self) -> QueueState {
         match self {
             Self::Open => QueueState::Live,
@@ -112,12 +112,12 @@ impl Standing {
         }
     }
 
-    /// Whether the server is to be asked again without anyone saying so.
+    /// Whether the client retries OPEN by itself.
     pub const fn is_retried(&self) -> bool {
         matches!(self, Self::Reopening | Self::TimedOut)
     }
 
-    /// After the server has answered, with a device that is the `same` as before or not.
+    /// The standing after a successful OPEN; `same` tells whether the disk is the same as before.
     #[must_use]
     pub const fn answered(same: Result<(), Difference>) -> Self {
         match same {
@@ -126,7 +126,7 @@ impl Standing {
         }
     }
 
-    /// After an attempt that came to nothing; `late` if requests have waited for long enough.
+    /// The standing after a failed attempt to reopen; `late` if the queue timeout has passed.
     #[must_use]
     pub const fn failed(self, late: bool) -> Self {
         match self {

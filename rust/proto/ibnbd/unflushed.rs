@@ -13,11 +13,11 @@ use crate::identity::Identity;
 /// Writes that were answered and are not known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unflushed {
-    /// Nothing.
+    /// There are none.
     Nothing,
-    /// Something; no flush that is under way is known to be for all of it.
+    /// There are some; no flush in flight is known to cover them all.
     Something,
-    /// Something, and the flush of that tag is for all of it.
+    /// There are some, and the flush with this tag covers them all.
     Before(u16),
 }
 
@@ -30,17 +30,17 @@ pub enum Unflushed {
 ///
 /// - by [`Record::written`] after the server has answered a write, before that ends;
 /// - by [`Record::flushing`] before a flush is sent;
-/// - by [`Record::flushed`] after the server has answered it well, before it ends. A flush that
-///   fails changes nothing;
-/// - by [`Record::lost`] when the server's cache is found to be another one, while nothing is sent.
-///   What was sent before and not answered is sent again afterwards.
+/// - by [`Record::flushed`] after the server has answered a flush with success, before that ends;
+///   a flush that fails changes nothing;
+/// - by [`Record::lost`] when the client learns of another cache generation, while nothing is sent.
+///   Requests that were sent before and are not answered are sent again afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     generation: u32,
     unflushed: Unflushed,
 }
 
-/// A write was answered by a server that has lost it since: it is to be sent again.
+/// The server's write cache was lost after a write was sent: the write has to be sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Late;
 
@@ -48,13 +48,13 @@ const SOMETHING: u32 = 1;
 const BEFORE: u32 = 1 << 16;
 
 impl Record {
-    /// Of a disk that nothing was written to.
+    /// The record of a disk without writes.
     pub const NEW: Self = Self {
         generation: 0,
         unflushed: Unflushed::Nothing,
     };
 
-    /// As a number for an atomic word; the inverse of [`Record::from_bits`].
+    /// The record as a number for an atomic word; the inverse of [`Record::from_bits`].
     pub const fn to_bits(self) -> u64 {
         let unflushed = match self.unflushed {
             Unflushed::Nothing => 0,
@@ -66,9 +66,9 @@ impl Record {
         (self.generation as u64) << 32 | unflushed as u64
     }
 
-    /// The value of a number from [`Record::to_bits`].
+    /// The record of a number from [`Record::to_bits`].
     pub const fn from_bits(bits: u64) -> Self {
-        // The casts keep the bits they are meant to keep.
+        // CAST: Each cast selects the bits that `to_bits` put there.
         let unflushed = match bits as u32 {
             0 => Unflushed::Nothing,
             SOMETHING => Unflushed::Something,
@@ -80,12 +80,12 @@ impl Record {
         }
     }
 
-    /// How often the server's cache was found to be another one.
+    /// How often [`Record::lost`] was called, modulo 2^32.
     pub const fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The writes that could be lost.
+    /// The unflushed writes.
     pub const fn unflushed(self) -> Unflushed {
         self.unflushed
     }
@@ -97,11 +97,12 @@ impl Record {
         }
     }
 
-    /// A write that need not be durable, and was sent in `generation`, was answered.
+    /// The record after the answer to a write that was sent in `generation` and need not be
+    /// durable.
     ///
     /// # Errors
     ///
-    /// When the server has lost its cache since.
+    /// [`Late`] if [`Record::lost`] was called since the write was sent.
     pub const fn written(self, generation: u32) -> Result<Self, Late> {
         if generation != self.generation {
             return Err(Late);
@@ -109,8 +110,8 @@ impl Record {
         Ok(self.with(Unflushed::Something))
     }
 
-    /// The flush with that tag is about to be sent. It covers all writes that were answered before,
-    /// also those that other flushes under way cover.
+    /// The record before the flush with `tag` is sent. The flush covers all writes that were
+    /// answered before, also those that other flushes in flight cover.
     #[must_use]
     pub const fn flushing(self, tag: u16) -> Self {
         match self.unflushed {
@@ -119,7 +120,7 @@ impl Record {
         }
     }
 
-    /// The flush of that tag, sent in `generation`, was answered.
+    /// The record after the flush with `tag`, sent in `generation`, has succeeded.
     #[must_use]
     pub const fn flushed(self, generation: u32, tag: u16) -> Self {
         match self.unflushed {
@@ -130,7 +131,7 @@ impl Record {
         }
     }
 
-    /// The server's cache has lost what it had.
+    /// The record after a change of the cache generation.
     #[must_use]
     pub const fn lost(self) -> Self {
         Self {
@@ -140,16 +141,16 @@ impl Record {
     }
 }
 
-/// What a device that was opened again says of the cache that it had before.
+/// What becomes of the contents of the write cache when a device is reopened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reopened {
-    /// It is the same one, as far as is known.
+    /// The cache generation is the same, as far as is known.
     Same,
-    /// Whatever was answered before is durable, be the cache another one or not: the driver calls
+    /// All answered writes are durable, whatever the cache generation: the driver calls
     /// [`Record::lost`], and nothing fails.
     Kept,
-    /// It is another one: the driver calls [`Record::lost`], and flushes fail if anything was
-    /// unflushed.
+    /// The cache generation is another one: the driver calls [`Record::lost`], and flushes fail if
+    /// there were unflushed writes.
     Lost,
 }
 
@@ -171,7 +172,7 @@ pub struct CacheHistory {
 }
 
 impl CacheHistory {
-    /// Of a disk whose first OPEN was answered with this [`cache_generation`].
+    /// The history of a disk whose first OPEN was answered with this [`cache_generation`].
     pub const fn new(generation: Identity) -> Self {
         Self {
             generation,
@@ -179,13 +180,13 @@ impl CacheHistory {
         }
     }
 
-    /// The server has said that everything is durable that the device has answered since it was
-    /// opened, and that it answers nothing more until it is opened again.
+    /// Notes the report of the server that everything that the device has answered since it was
+    /// opened is durable, and that the device answers nothing more until it is reopened.
     pub const fn durable(&mut self) {
         self.durable = true;
     }
 
-    /// The device was opened again, and has this [`cache_generation`] now.
+    /// Notes that the device was reopened, with this [`cache_generation`].
     #[must_use]
     pub const fn reopened(&mut self, generation: Identity) -> Reopened {
         let result = if self.durable {
@@ -200,9 +201,9 @@ impl CacheHistory {
     }
 }
 
-/// Names the cache generation of a device: the number changes as soon as the contents of the write
-/// cache may be lost. It is made of the id of this boot of the machine and of the number that the
-/// disk has had since it was found; unknown if the boot has no id.
+/// The cache generation of a device, which changes whenever the contents of the write cache may be
+/// lost. It is derived from the id of this boot of the machine and from the sequence number that
+/// the disk got when it was found (`diskseq`); unknown if `boot` is empty.
 pub fn cache_generation(boot: &[u8], disk: u64) -> Identity {
     if boot.is_empty() {
         return Identity::UNKNOWN;

@@ -27,13 +27,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// The least that is allowed, and what is under way when the base is measured.
+    /// The least limit, which also applies while the base is measured.
     pub const MIN: u32 = 2;
     /// A request is late if it takes this many times the base latency.
     pub const LATE: u64 = 2;
     /// Time between two measurements of the base.
     pub const PERIOD_NS: u64 = 1_000_000_000;
-    /// Requests that the base is the least of.
+    /// Number of requests whose least latency becomes the base.
     const SAMPLES: u32 = 4;
 
     /// A window that measures the base first.
@@ -48,7 +48,7 @@ impl Window {
         }
     }
 
-    /// How many requests may be under way.
+    /// How many requests may be in flight.
     pub const fn limit(&self) -> u32 {
         if self.measuring {
             Self::MIN
@@ -57,7 +57,7 @@ impl Window {
         }
     }
 
-    /// A request has ended that took `took_ns`.
+    /// Notes that a request has ended, which took `took_ns`.
     pub fn ended(&mut self, took_ns: u64, now_ns: u64) {
         self.ended = self.ended.saturating_add(1);
         if self.measuring {
@@ -79,8 +79,8 @@ impl Window {
         }
     }
 
-    /// Requests that were under way before the measurement are not measured; of the later ones the
-    /// fastest counts.
+    /// Measures the base: the least latency of [`Self::SAMPLES`] requests. Requests that were in
+    /// flight when the measurement began do not count.
     fn measure(&mut self, took_ns: u64) {
         let before = self.limit;
         if self.ended <= before {
@@ -94,7 +94,7 @@ impl Window {
         }
     }
 
-    /// All that was under way has ended once.
+    /// Adjusts the limit after as many requests have ended as may be in flight.
     fn adjust(&mut self) {
         if self.late.saturating_mul(2) > self.ended {
             let less = (self.limit / 4).max(1);

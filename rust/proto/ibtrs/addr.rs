@@ -18,7 +18,7 @@ const MAX_SCOPE: usize = 15;
 /// Why an address is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddrError {
-    /// Not UTF-8, or control characters in it.
+    /// The text is not UTF-8, or has control characters.
     NotText,
     /// An address is empty.
     Empty,
@@ -34,7 +34,7 @@ pub enum AddrError {
     Scope,
     /// Source and destination of different kinds.
     Mixed,
-    /// The destination is the unspecified address or a multicast group.
+    /// The destination is the unspecified address, a multicast group or the broadcast address.
     Destination,
 }
 
@@ -78,14 +78,14 @@ impl Scope {
         Some(Self { name })
     }
 
-    /// The scope of the interface with that number; none for 0.
+    /// The scope of the interface with the number `index`; `None` for 0.
     pub fn from_index(index: u32) -> Option<Self> {
         let mut name = [0; MAX_SCOPE];
         let mut left = index;
-        // From the last digit to the first; ten are the most.
+        // From the last digit to the first, ten at most.
         let digits = name.get_mut(..(index.checked_ilog10()? as usize).saturating_add(1))?;
         for digit in digits.iter_mut().rev() {
-            // Below ten.
+            // CAST: Below ten.
             *digit = b'0' | (left % 10) as u8;
             left /= 10;
         }
@@ -97,7 +97,7 @@ impl Scope {
     pub fn as_str(&self) -> &str {
         let len = self.name.iter().take_while(|&&b| b != 0).count();
         let text = self.name.get(..len).unwrap_or(&[]);
-        // Never empty, by the invariant.
+        // Cannot fail: ASCII by the invariant.
         core::str::from_utf8(text).unwrap_or("")
     }
 
@@ -124,7 +124,7 @@ pub enum Addr {
 }
 
 impl Addr {
-    /// Reads one address.
+    /// Parses one address.
     ///
     /// # Errors
     ///
@@ -213,14 +213,14 @@ impl fmt::Display for Addr {
 /// The two ends of a path, as the client names them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PathAddr {
-    /// Our end; the routing table chooses when it is not given.
+    /// The client's end; the routing table chooses if it is not given.
     pub src: Option<Addr>,
     /// The server's end.
     pub dst: Addr,
 }
 
 impl PathAddr {
-    /// Reads `[src{,|@}]dst`.
+    /// Parses `[src{,|@}]dst`.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl PathAddr {
         Ok(Self { src, dst })
     }
 
-    /// Reads what a user wrote to an attribute: blanks around the address are allowed.
+    /// Parses what an operator wrote to an attribute: blanks around the address are allowed.
     ///
     /// # Errors
     ///

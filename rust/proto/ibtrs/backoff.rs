@@ -4,14 +4,15 @@
 
 use crate::text::{self, TextError};
 
-/// Delays that double with each attempt, up to a limit, half of each by chance.
+/// Exponential back-off with jitter: delays double with each attempt up to a limit, and up to half
+/// of each delay is random.
 ///
-/// Without chance all clients of a server that restarts come back in the same instant.
+/// Without jitter, all clients of a restarted server would reconnect in the same instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     /// Longest delay before the first attempt, in milliseconds.
     pub base_ms: u32,
-    /// Longest delay at all, in milliseconds.
+    /// Longest delay before any attempt, in milliseconds.
     pub max_ms: u32,
 }
 
@@ -21,7 +22,7 @@ impl Backoff {
     /// `random` is any 32 random bits. The delay is between the half and the whole of
     /// `base_ms << attempt`, or of `max_ms` if that is less.
     pub fn delay_ms(&self, attempt: u32, random: u32) -> u32 {
-        // A shift of 32 turns any u32 into more than any limit (or leaves it 0).
+        // A shift by 32 makes any base but 0 larger than any limit.
         let whole = u64::from(self.base_ms)
             .wrapping_shl(attempt.min(32))
             .min(u64::from(self.max_ms));
@@ -36,17 +37,17 @@ impl Backoff {
 /// How many attempts to reconnect are made in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempts {
-    /// As many as it takes.
+    /// No limit.
     Forever,
     /// At most this many; 0 means never.
     AtMost(u16),
 }
 
 impl Attempts {
-    /// Largest number a user may set.
+    /// Largest number that an operator may set.
     pub const MAX: u16 = 9999;
 
-    /// Reads -1 (without limit) or 0..=9999.
+    /// Parses -1 (no limit) or 0..=9999.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl Attempts {
         })
     }
 
-    /// As a user reads and writes it.
+    /// The number that operators read and write: -1 for no limit.
     pub const fn number(&self) -> i32 {
         match self {
             Self::Forever => -1,
@@ -68,7 +69,7 @@ impl Attempts {
         }
     }
 
-    /// Whether another attempt may follow `made` ones.
+    /// Whether another attempt may follow `made` attempts.
     pub const fn allow(&self, made: u32) -> bool {
         match self {
             Self::Forever => true,

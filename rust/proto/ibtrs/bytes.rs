@@ -73,8 +73,8 @@ impl<'a> Reader<'a> {
 
 /// Puts fields one after the other into a slice.
 ///
-/// A field that does not fit is dropped as a whole and so is everything after it;
-/// [`Writer::finish`] tells.
+/// A field that does not fit is dropped as a whole, and so is everything after it;
+/// [`Writer::finish`] reports that.
 #[derive(Debug)]
 pub struct Writer<'a> {
     rest: &'a mut [u8],
@@ -151,7 +151,7 @@ impl<'a> Writer<'a> {
         self.put(&v.to_le_bytes());
     }
 
-    /// Number of bytes written, or `None` when something did not fit.
+    /// Number of bytes written, or `None` if a field did not fit.
     #[inline]
     pub const fn finish(self) -> Option<usize> {
         if self.overflow {

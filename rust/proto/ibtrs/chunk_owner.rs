@@ -56,7 +56,7 @@
 
 use core::num::NonZeroU16;
 
-/// A path among those of its session.
+/// Identifies a path within its session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PathTag(NonZeroU16);
 
@@ -90,20 +90,20 @@ pub struct ChunkOwner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Arrive {
-    /// Store this, and serve it.
+    /// Store this word, and serve the request.
     Serve(ChunkOwner),
-    /// Another path has the number in service: the client has superseded that one. Put the request into its place,
-    /// then store `next`.
+    /// Another path has the number in service, which the client has superseded. Put the request
+    /// into its place, then store `next`.
     Wait {
         /// The word from now on.
         next: ChunkOwner,
-        /// The path that is superseded. To be closed.
+        /// The superseded path, which must be closed.
         close: PathTag,
-        /// A path whose request waited until now. Superseded, too: to be closed, and its request
-        /// is never to be served.
+        /// The path whose request waited until now. It is superseded, too, and must be closed; its
+        /// request must never be served.
         displaced: Option<PathTag>,
     },
-    /// This path has sent a request by that number already. To be closed.
+    /// This path has already sent a request with this number, and must be closed.
     Violation,
 }
 
@@ -111,16 +111,16 @@ pub enum Arrive {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Done {
-    /// Store this; no path waits.
+    /// Store this word; no path waits.
     Free(ChunkOwner),
     /// Store `next`, and serve the waiting request of `waiter`, which owns the number now.
     Wake {
         /// The word from now on.
         next: ChunkOwner,
-        /// The path whose request is to be served.
+        /// The path whose request must be served.
         waiter: PathTag,
     },
-    /// The path does not own the number: a mistake of the caller. Nothing is to be stored.
+    /// The path does not own the number: a mistake of the caller, which stores nothing.
     Stray,
 }
 
@@ -128,9 +128,9 @@ pub enum Done {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Leave {
-    /// Store this, and drop the request.
+    /// Store this word, and drop the request.
     Left(ChunkOwner),
-    /// It does not wait any more: another thread has it.
+    /// The request does not wait any more: another thread has taken it.
     Elsewhere,
 }
 
@@ -141,14 +141,14 @@ impl ChunkOwner {
         waiter: None,
     };
 
-    /// As a number for an atomic word; the inverse of [`ChunkOwner::from_bits`].
+    /// The word as a number for an atomic; the inverse of [`ChunkOwner::from_bits`].
     pub const fn to_bits(self) -> u32 {
         half(self.waiter) << 16 | half(self.owner)
     }
 
-    /// The value of a number from [`ChunkOwner::to_bits`].
+    /// The word of a number from [`ChunkOwner::to_bits`].
     pub const fn from_bits(bits: u32) -> Self {
-        // Both casts keep the 16 bits they are meant to keep.
+        // CAST: Each keeps the 16 bits of its half.
         Self {
             owner: PathTag::new(bits as u16),
             waiter: PathTag::new((bits >> 16) as u16),
@@ -165,7 +165,7 @@ impl ChunkOwner {
         self.waiter
     }
 
-    /// A request for the number has arrived by path `me`.
+    /// Decides about a request for the number that has arrived on path `me`.
     pub fn arrive(self, me: PathTag) -> Arrive {
         if self.owner == Some(me) || self.waiter == Some(me) {
             return Arrive::Violation;
@@ -186,7 +186,8 @@ impl ChunkOwner {
         }
     }
 
-    /// The request of path `me` is no longer in service: its I/O has ended, or it was dropped.
+    /// Decides what follows the request of path `me`, which is no longer in service: its I/O has
+    /// ended, or it was dropped.
     pub fn done(self, me: PathTag) -> Done {
         if self.owner != Some(me) {
             return Done::Stray;
@@ -203,7 +204,7 @@ impl ChunkOwner {
         }
     }
 
-    /// Path `me` is closing and has a request for the number waiting.
+    /// Decides about the waiting request of path `me`, which is closing.
     pub fn leave(self, me: PathTag) -> Leave {
         if self.waiter != Some(me) {
             return Leave::Elsewhere;

@@ -9,7 +9,7 @@ pub const VERSION: u16 = 0x0200;
 /// Major protocol version, the only part a peer compares.
 pub const VERSION_MAJOR: u8 = 2;
 
-/// TCP port space number a server listens on unless told otherwise.
+/// Port in the TCP port space that a server listens on unless configured otherwise.
 pub const DEFAULT_PORT: u16 = 1234;
 
 /// Depth of the service connection (connection 0), in messages.
@@ -21,23 +21,23 @@ pub const MAX_CONNECTIONS: u16 = 4096;
 
 /// Smallest chunk a server may be configured to, in bytes.
 pub const MIN_CHUNK_SIZE: u32 = 8192;
-/// Bytes our server sets aside in each chunk for headers; announced as `max_hdr_size`.
+/// Bytes of each chunk that this server sets aside for headers; announced as `max_hdr_size`.
 pub const MAX_HDR_SIZE: u32 = 4096;
 /// Smallest `max_hdr_size` a client can work with: a READ header with one descriptor.
 pub const MIN_HDR_SIZE: u32 = 24;
 /// Most segments of a client request; a segment is at most 4096 bytes.
 pub const MAX_SEGMENTS: usize = 128;
 
-/// Time between two heartbeat ticks, in milliseconds.
+/// Default time between two heartbeat ticks, in milliseconds.
 pub const HB_INTERVAL_MS: u32 = 5000;
-/// Ticks without any reception that are forgiven before a path counts as dead.
+/// Default number of silent ticks, after a heartbeat was sent, at which a path counts as dead.
 pub const HB_MISSED_MAX: u32 = 5;
 /// Longest wait for each step of connecting, in milliseconds: address, route,
 /// connection, and the INFO exchange.
 pub const CONNECT_TIMEOUT_MS: u32 = 30_000;
 /// Time after which a half-connected server path may be closed, in milliseconds.
 pub const ZOMBIE_TIMEOUT_MS: u32 = 30_000;
-/// Shortest pause before a reconnect attempt, in milliseconds.
+/// Default of the longest delay before the first reconnect attempt, in milliseconds.
 pub const RECONNECT_BACKOFF_MS: u32 = 1000;
 
 /// Length of the private data of a connection request, in bytes.
@@ -65,6 +65,6 @@ pub const MAX_SESSION_NAME: usize = 255;
 /// Size of an INFO_RSP with `sg_cnt` descriptors, in bytes.
 #[inline]
 pub const fn info_rsp_len(sg_cnt: u16) -> usize {
-    // At most 8 + 16 * 65535: saturation is never reached.
+    // At most 8 + 16 * 65535, so it never saturates.
     INFO_RSP_HDR_LEN.saturating_add(SG_DESC_LEN.saturating_mul(sg_cnt as usize))
 }

@@ -124,7 +124,7 @@ impl Errno {
         self.0.saturating_neg()
     }
 
-    /// From a kernel return value: `None` when it is no negative error number.
+    /// The error of a kernel return value; `None` if that is no negative error number.
     #[inline]
     pub const fn from_kernel(ret: i32) -> Option<Self> {
         if ret < 0 && ret >= -4095 {
@@ -134,24 +134,24 @@ impl Errno {
         }
     }
 
-    /// As the 9-bit magnitude of a response immediate.
+    /// The 9-bit magnitude for a response immediate.
     ///
     /// A number that is not 1..=511 becomes EIO: it is never truncated, which would turn
     /// ENOTSUPP (524) into ENOMEM (12).
     #[inline]
     pub const fn to_imm(self) -> u16 {
         if self.0 >= 1 && self.0 <= 511 {
-            // In range by the comparison, so the cast loses nothing.
+            // CAST: In range by the comparison.
             self.0 as u16
         } else {
             5
         }
     }
 
-    /// From the 9-bit magnitude of a response immediate; `None` means success.
+    /// The error of the 9-bit magnitude in a response immediate; `None` means success.
     ///
-    /// `ESTALE` from a server becomes `EIO`: only the client itself uses it, for a request that is
-    /// to be built again. A server that kept sending it would keep the request going without end.
+    /// `ESTALE` from a server becomes `EIO`: only the client itself uses it, for a request that
+    /// must be built again. A server that kept sending it could keep a request in flight forever.
     #[inline]
     pub const fn from_imm(magnitude: u16) -> Option<Self> {
         // Lossless: u16 to i32.

@@ -34,14 +34,14 @@
 use crate::errno::Errno;
 use crate::handshake::{RspExt, MAX_EPOCH};
 
-/// How often a path may end under a request by the server's breach of the protocol
-/// ([`Loss::Protocol`]).
+/// How many paths a request may lose because the server broke the protocol ([`Loss::Protocol`])
+/// before it fails.
 pub const MAX_BREAKS: u8 = 5;
 
 /// Why a path was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// The network, the end of the server or a user's wish; not caused by a request.
+    /// The network, the end of the server or an operator's request; no request in flight caused it.
     Link,
     /// The server broke the protocol, perhaps in its answer to one of the requests in service.
     Protocol,
@@ -54,18 +54,18 @@ pub enum Loss {
 pub struct Entry {
     /// The epoch that has to be fenced before the request may be sent; 0 for none.
     need: u32,
-    /// The greatest epoch it was ever sent by; 0 for none.
+    /// The greatest epoch that the request was ever sent in; 0 for none.
     last: u32,
-    /// The generation of the session that it was made in.
+    /// The session generation that the request was built in.
     generation: u32,
     /// An admin message, which waits for no path, and is not quiesced with I/O.
     admin: bool,
-    /// How often it was in service when the server broke the protocol.
+    /// How often the request was in flight when the server broke the protocol.
     breaks: u8,
 }
 
 impl Entry {
-    /// An I/O that was not sent, made for no generation in particular.
+    /// An I/O that was not sent, of no particular generation.
     pub const NEW: Self = Self {
         need: 0,
         last: 0,
@@ -85,8 +85,8 @@ impl Entry {
         self.need
     }
 
-    /// The request was in flight on a path that is lost and drained. Then it goes on the requeue list, and
-    /// the session requeues.
+    /// Notes that the request was in flight on a path that is lost and drained. Afterwards the
+    /// driver puts it on the requeue list, and requeues.
     pub fn lost(&mut self, path: &Published, loss: Loss) {
         if loss == Loss::Protocol {
             self.breaks = self.breaks.saturating_add(1);
@@ -96,12 +96,12 @@ impl Entry {
         self.generation = path.generation;
     }
 
-    /// Whether the server has broken the protocol so often meanwhile that it is not sent again.
+    /// Whether the server has broken the protocol so often that the request is not sent again.
     pub const fn broke_too_often(&self) -> bool {
         self.breaks >= MAX_BREAKS
     }
 
-    /// `epoch` is fenced. True when that was what the request waited for.
+    /// Notes that `epoch` is fenced. Returns whether the request waited for that.
     pub fn fenced(&mut self, epoch: u32) -> bool {
         let hit = epoch != 0 && self.need == epoch;
         if hit {
@@ -114,36 +114,36 @@ impl Entry {
 /// A path that takes requests; the driver keeps this from [`OfferResult::Publish`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Published {
-    /// Number of the attempt.
+    /// Epoch of the path.
     pub epoch: u32,
-    /// The generation of the session when it came up.
+    /// The session generation when the path came up.
     pub generation: u32,
     /// The peer knows the extensions.
     pub ext: bool,
 }
 
-/// The facts about its server that a path has learnt when it is about to come up.
+/// What a path knows of its server when it is about to come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// Number of the attempt, from [`Failover::begin`].
+    /// Epoch of the path, from [`Failover::begin`].
     pub epoch: u32,
-    /// Number of the last attempt of the same path that was published; 0 for none.
+    /// Epoch of the last attempt of the same path that was published; 0 for none.
     pub previous: u32,
     /// The server's identity, the same on all connections of the path.
     pub ext: Option<RspExt>,
-    /// Chunks of the session.
+    /// Number of chunks of the session.
     pub queue_depth: u16,
     /// Largest I/O, in bytes.
     pub max_io_bytes: u32,
-    /// The greatest epoch of this attempt's fences ([`OfferResult::Fence`]) whose answers are in; 0 for
-    /// none.
+    /// The greatest epoch of this attempt's fences ([`OfferResult::Fence`]) that are answered; 0
+    /// for none.
     pub fenced: u32,
 }
 
 /// Why a path is refused. It tries again after its back-off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Another server than that of the connected paths, or it was restarted.
+    /// The server is not that of the connected paths, or was restarted.
     OtherServer,
     /// Fewer chunks than the session uses.
     QueueDepth,
@@ -178,16 +178,17 @@ impl Refusal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum OfferResult {
-    /// It counts as connected from now on. Call [`Entry::fenced`] with the offer's `previous` for
-    /// each request on the requeue list, put the path into the set, see [`Failover::call`], and requeue. Should it fail
-    /// before it is in the set, call [`Failover::path_lost`] as if it failed later.
+    /// The path counts as connected from now on. Call [`Entry::fenced`] with the offer's `previous`
+    /// for each request on the requeue list, put the path into the set, see [`Failover::call`], and
+    /// requeue. If the path fails before it is in the set, call [`Failover::path_lost`] as if it
+    /// failed later.
     Publish(Published),
-    /// Send FENCE with this epoch and `drain` by this path, wait for its answer as part of the
-    /// set-up, and offer the path again with `fenced`.
+    /// Send FENCE with this epoch and `drain` on this path, wait for its answer as part of the
+    /// setup, and offer the path again with `fenced`.
     Fence(u32),
-    /// The knowledge of this attempt is out of date. It has failed; another one may begin at once.
+    /// What this attempt knows is out of date. It has failed; another one may begin at once.
     Again,
-    /// The server no longer knows the connected paths: they are to get
+    /// The server no longer knows the connected paths, which must get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another
     /// one may begin at once.
     SessionLost,
@@ -199,14 +200,15 @@ pub enum OfferResult {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {
-    /// Submit it to a connected path. If all refuse it stays there.
+    /// Submit the request to a connected path. If all refuse it, it stays on the list.
     Submit,
-    /// Leave it.
+    /// Leave the request on the list.
     Wait,
-    /// Leave it, and send FENCE with this epoch, without `drain`, by the path that was named to
-    /// [`Failover::next`]. If that cannot be posted the path is lost, which says so.
+    /// Leave the request on the list, and send FENCE with this epoch, without `drain`, on the path
+    /// that was named to [`Failover::next`]. If it cannot be posted, that path is lost, and
+    /// [`Failover::path_lost`] forgets the fence.
     Fence(u32),
-    /// It has ended: complete it with this error.
+    /// The request has ended: complete it with this error.
     End(Errno),
 }
 
@@ -218,7 +220,7 @@ pub enum Call {
     Down,
     /// `SessionEvents::up`.
     Up {
-        /// Devices are to be opened again. I/O is quiesced until the call returns.
+        /// Devices must be reopened. I/O is quiesced until the call returns.
         session_lost: bool,
     },
 }
@@ -233,33 +235,33 @@ pub enum Call {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase(u32);
 
-/// The decision about an I/O that is submitted.
+/// The decision about an I/O that is being submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Look {
-    /// A path of the set may take it. If none does it goes on the requeue list.
+    /// A connected path may take the I/O. If none does, it goes on the requeue list.
     Submit,
-    /// It goes on the requeue list, see [`Failover::may_requeue`].
+    /// The I/O goes on the requeue list, see [`Failover::may_requeue`].
     Requeue,
-    /// It was built in another phase: it is to be built again.
+    /// The I/O was built in another phase, and must be built again.
     Stale,
 }
 
 impl Phase {
-    /// Of a session that was never connected.
+    /// The phase of a session's published paths before any path has connected; it is not open.
     pub const NONE: Self = Self(0);
 
-    /// As a number for an atomic word; the inverse of [`Phase::from_bits`].
+    /// The phase as a number for an atomic; the inverse of [`Phase::from_bits`].
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// The value of a number from [`Phase::to_bits`].
+    /// The phase of a number from [`Phase::to_bits`].
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// Whether I/O may be sent, and need not wait for devices to be opened again.
+    /// Whether I/O may be sent, and need not wait until devices are reopened.
     pub const fn is_open(self) -> bool {
         self.0 & 1 != 0
     }
@@ -277,7 +279,7 @@ impl Phase {
     }
 }
 
-/// The effect of losing the last path.
+/// Identifies an outage, for [`Failover::queue_timeout`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outage(u32);
 
@@ -298,14 +300,14 @@ struct Known {
 /// The decisions of one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failover {
-    /// Number of the next attempt.
+    /// Epoch of the next attempt.
     next_epoch: u32,
-    /// Paths that are published and not lost.
+    /// Number of paths that are published and not lost.
     connected: u16,
     queue_depth: u16,
     max_io_bytes: u32,
     known: Option<Known>,
-    /// The greatest epoch of a request that ended with an error after it was sent; 0 for none.
+    /// The greatest epoch of an abandoned request; 0 for none.
     abandoned: u32,
     /// Attempts up to this one may be closed by a fence at any time.
     stale_epoch: u32,
@@ -315,7 +317,7 @@ pub struct Failover {
     outages: u32,
     /// I/O waits for `up(true)` to return.
     quiesced: bool,
-    /// The queue timeout is over: requests fail at once.
+    /// The queue timeout has passed: requests fail at once.
     failing: bool,
     closed: bool,
     /// The last event that the users were notified of, and the number of outages then.
@@ -349,7 +351,7 @@ impl Failover {
         }
     }
 
-    /// The number of an attempt that begins; `None` when all numbers are used up.
+    /// Returns the epoch of a new attempt; `None` if all epochs are used up.
     pub fn begin(&mut self) -> Option<u32> {
         let epoch = self.next_epoch;
         if epoch > MAX_EPOCH {
@@ -359,12 +361,12 @@ impl Failover {
         Some(epoch)
     }
 
-    /// Whether an admin message or an I/O may be submitted to a path at all: a path is connected.
+    /// Whether a path is connected, so that admin messages and I/O may be submitted at all.
     pub const fn is_connected(&self) -> bool {
         self.connected != 0
     }
 
-    /// Whether I/O waits for the users to open their devices again.
+    /// Whether I/O waits until the users have reopened their devices.
     pub const fn is_quiesced(&self) -> bool {
         self.quiesced
     }
@@ -377,7 +379,7 @@ impl Failover {
         }
     }
 
-    /// Whether requests fail as the queue timeout is over.
+    /// Whether requests fail because the queue timeout has passed.
     pub const fn is_failing(&self) -> bool {
         self.failing
     }
@@ -391,13 +393,14 @@ impl Failover {
         )
     }
 
-    /// Whether an I/O that was built in `built`, and that no path has taken, may go on the requeue list.
+    /// Whether an I/O that was built in phase `built`, and that no path has taken, may go on the
+    /// requeue list.
     ///
     /// # Errors
     ///
     /// - ENOTCONN: the session is closed.
-    /// - ETIMEDOUT: the queue timeout is over.
-    /// - ESTALE: it is to be built again.
+    /// - ETIMEDOUT: the queue timeout has passed.
+    /// - ESTALE: the I/O must be built again.
     pub fn may_requeue(&self, built: Phase) -> Result<(), Errno> {
         if self.closed {
             return Err(Errno::ENOTCONN);
@@ -413,8 +416,8 @@ impl Failover {
         Ok(())
     }
 
-    /// All connections of a path are there. To be asked right before it is put into the set of
-    /// connected paths, under the lock that protects the set.
+    /// Decides about a path whose connections are all established. The driver asks right before it
+    /// puts the path into the set of connected paths, under the lock that protects the set.
     pub fn offer(&mut self, offer: &Offer) -> OfferResult {
         if self.closed {
             return OfferResult::Refuse(Refusal::Closed);
@@ -435,7 +438,8 @@ impl Failover {
                     return others_are_wrong(known.ext, offer.ext);
                 }
                 if !same {
-                    // Nothing of the earlier generation is left there, or nothing can be done about it.
+                    // The server has nothing left of the earlier generation, or it cannot be
+                    // fenced.
                     self.abandoned = 0;
                 }
                 self.connected == 0 && (!same || offer.ext.is_none() || self.quiesced)
@@ -451,7 +455,7 @@ impl Failover {
 
     /// Decides how to deal with abandoned requests before a path takes requests.
     fn check_abandoned(&mut self, offer: &Offer) -> Option<OfferResult> {
-        // With a path connected it is too late.
+        // With a path connected, it is too late to fence them.
         let abandoned = if self.connected == 0 {
             self.abandoned
         } else {
@@ -502,11 +506,11 @@ impl Failover {
         }
     }
 
-    /// A published path takes no requests any more: it is out of the set. Its requests follow
-    /// with [`Entry::lost`] when its QPs are drained. Requeue afterwards.
+    /// Notes that a published path takes no more requests, as it was removed from the set. Its
+    /// requests follow with [`Entry::lost`] when its QPs are drained. Requeue afterwards.
     ///
-    /// Returns what [`Failover::queue_timeout`] wants to know when it was the last one: the queue
-    /// timeout runs from now on (0 is over at once).
+    /// If it was the last path, returns the outage for [`Failover::queue_timeout`]: the queue
+    /// timeout starts now (a timeout of 0 passes at once).
     pub fn path_lost(&mut self, path: &Published) -> Option<Outage> {
         if self.fence.is_some_and(|f| f.via == path.epoch) {
             self.fence = None;
@@ -520,7 +524,8 @@ impl Failover {
         Some(Outage(self.outages))
     }
 
-    /// The queue timeout is over. True when the session has to requeue: `outage` lasts still.
+    /// Notes that the queue timeout of `outage` has passed. Returns whether requests fail now, so
+    /// that the driver must requeue.
     pub fn queue_timeout(&mut self, outage: Outage) -> bool {
         if self.connected == 0 && outage.0 == self.outages {
             self.failing = true;
@@ -528,32 +533,32 @@ impl Failover {
         self.failing
     }
 
-    /// The session ends. Requeue afterwards: everything on the requeue list ends.
+    /// Closes the session. Requeue afterwards: everything on the requeue list ends.
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Whether the session ends: nothing goes on the requeue list any more but what a path leaves behind.
+    /// Whether the session is closed: only requests of lost paths still go on the requeue list.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// The server has answered the fence of `epoch`: call [`Entry::fenced`] for each
-    /// request on the requeue list, then requeue.
+    /// Notes that the server has answered the fence of `epoch`. Afterwards call [`Entry::fenced`]
+    /// for each request on the requeue list, then requeue.
     pub fn fence_done(&mut self, epoch: u32) {
         if self.fence.is_some_and(|f| f.epoch == epoch) {
             self.fence = None;
         }
     }
 
-    /// The entry for a request that goes on the requeue list because no path has taken it; it keeps
-    /// its former state if a path had taken it before.
+    /// The entry for a request that goes on the requeue list because no path has taken it; an entry
+    /// that already has a generation is unchanged.
     pub fn unsent(&self, entry: Entry) -> Entry {
         if entry.generation != 0 {
             return entry;
         }
         Entry {
-            // While devices are opened again, the generation that it was made for is not known.
+            // While devices are reopened, the generation that it was built for is not known.
             generation: if self.quiesced && !entry.admin {
                 previous_generation(self.generation)
             } else {
@@ -600,13 +605,14 @@ impl Failover {
         }
     }
 
-    /// A request on the requeue list is abandoned: it ends with an error, and the server may still execute
-    /// it as long as a path is connected. The caller makes sure that this does no harm.
+    /// Notes that a request on the requeue list is abandoned: it ends with an error, and the server
+    /// may still execute it as long as a path is connected. The caller ensures that this does no
+    /// harm.
     pub fn note_abandoned(&mut self, entry: &Entry) {
         self.abandoned = self.abandoned.max(entry.last);
     }
 
-    /// The error with which a request ends that has nothing to wait for.
+    /// The error of a request that has nothing left to wait for.
     const fn hopeless(&self, entry: &Entry) -> Option<Errno> {
         if self.closed || entry.admin && self.connected == 0 {
             Some(Errno::ECONNABORTED)
@@ -617,7 +623,7 @@ impl Failover {
         }
     }
 
-    /// The next call to the users of the session, if there is one to be made. To be asked after
+    /// Returns the next call to the users of the session, if one is due. The driver asks after
     /// [`Failover::path_lost`], [`OfferResult::Publish`] and [`Failover::returned`].
     pub fn call(&mut self) -> Option<Call> {
         if self.calling.is_some() || self.closed {
@@ -635,11 +641,11 @@ impl Failover {
         self.calling
     }
 
-    /// The call has returned. Requeue afterwards: it may have been what I/O waited for.
+    /// Notes that the call has returned. Requeue afterwards: I/O may have waited for that.
     pub fn returned(&mut self) {
         if let Some(Call::Up { .. }) = self.calling.take() {
             self.notified_up = true;
-            // Otherwise the path was lost meanwhile, and all is to be done again.
+            // Otherwise the last path was lost meanwhile, and devices must be reopened once more.
             if self.notified_outages == self.outages {
                 self.quiesced = false;
             }
@@ -653,7 +659,7 @@ impl Default for Failover {
     }
 }
 
-/// A server that differs from the one that others are connected to.
+/// Decides about a server that differs from that of the connected paths.
 fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> OfferResult {
     match (theirs, mine) {
         (Some(theirs), Some(mine)) if theirs.server_run == mine.server_run => {
@@ -663,7 +669,7 @@ fn others_are_wrong(theirs: Option<RspExt>, mine: Option<RspExt>) -> OfferResult
     }
 }
 
-/// The generation after `generation`; 0 is none.
+/// The generation after `generation`; skips 0, which stands for none.
 const fn next_generation(generation: u32) -> u32 {
     match generation.wrapping_add(1) {
         0 => 1,
@@ -671,7 +677,7 @@ const fn next_generation(generation: u32) -> u32 {
     }
 }
 
-/// The generation before `generation`; 0 is none.
+/// The generation before `generation`; skips 0, which stands for none.
 const fn previous_generation(generation: u32) -> u32 {
     match generation.wrapping_sub(1) {
         0 => u32::MAX,

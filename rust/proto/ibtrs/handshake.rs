@@ -18,9 +18,9 @@ const FIRST_CONN: u8 = 1;
 pub enum HandshakeError {
     /// Less than 56 bytes.
     Short,
-    /// Not our magic number.
+    /// Unknown magic number.
     Magic(u16),
-    /// A major version other than ours.
+    /// Another major version than this side's.
     Version(u16),
     /// No connection, or more than 4096, in the path.
     ConnectionCount(u16),
@@ -59,13 +59,13 @@ impl HandshakeError {
 }
 
 /// Version of the extensions that both sides of this project speak (Documentation/protocol.md).
-const EXT_VERSION: u8 = 1;
+pub const EXT_VERSION: u8 = 1;
 
 /// The fields that a client with extensions adds to its request, in reserved bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReqExt {
-    /// Number of this attempt to connect a path, the same for all its connections and no other
-    /// attempt of the session: 1..=[`MAX_EPOCH`].
+    /// Path epoch, the same for all connections of this attempt and of no other attempt of the
+    /// session: 1..=[`MAX_EPOCH`].
     pub epoch: u32,
     /// Immediates travel in the body of sends, for devices that cannot write with immediate.
     pub send_imm: bool,
@@ -74,7 +74,7 @@ pub struct ReqExt {
     /// The client takes answers that leave the key of a chunk as it was, see
     /// [`Imm::IoRspSameKey`](crate::imm::Imm::IoRspSameKey).
     pub same_key: bool,
-    /// The client takes note of what is durable, see [`Imm::Durable`](crate::imm::Imm::Durable).
+    /// The client takes reports of durable writes, see [`Imm::Durable`](crate::imm::Imm::Durable).
     pub durable: bool,
     /// The client takes several answers in a message, see
     /// [`Imm::IoRspMore`](crate::imm::Imm::IoRspMore).
@@ -90,8 +90,8 @@ impl ReqExt {
         self.same_key && self.more_answers
     }
 
-    /// Whether the server sends the answer in the message that invalidates the client's key. Where
-    /// messages begin with immediates, that one is empty.
+    /// Whether the server sends the answer in the message that invalidates the client's key. Not
+    /// with `send_imm`, where that message has no body.
     pub const fn wants_inv_answers(&self) -> bool {
         self.same_key && self.inv_answers && !self.send_imm
     }
@@ -108,7 +108,7 @@ pub struct RspExt {
     pub session_gen: u32,
 }
 
-/// Greatest number of an attempt: 27 bits, as in [`Fence`](crate::imm::Fence).
+/// Greatest path epoch: 27 bits, as in [`Fence`](crate::imm::Fence).
 pub const MAX_EPOCH: u32 = (1 << 27) - 1;
 const EXT_SEND_IMM: u8 = 1;
 const EXT_NOTICES: u8 = 2;
@@ -170,8 +170,8 @@ impl ConnReq {
 
     /// Reads and checks private data, which may be followed by padding.
     ///
-    /// The first two bytes belong to the connection manager with IB addresses and are not
-    /// looked at. Extensions of a version that we do not know, or malformed ones, count as none.
+    /// The first two bytes belong to the connection manager with IB addresses and are ignored.
+    /// Malformed extensions, or extensions of an unknown version, count as none.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl ConnReq {
     }
 }
 
-/// The extensions of a request; none for a version of them that is not ours.
+/// The extensions of a request; none if they are malformed or of an unknown version.
 fn req_ext(r: &mut Reader<'_>) -> Option<Option<ReqExt>> {
     let version = r.u8()?;
     let flags = r.u8()?;
@@ -269,7 +269,7 @@ impl ConnRsp {
 
     /// Reads and checks an accept's private data, which may be followed by padding.
     ///
-    /// Flags and reserved bytes we do not know are ignored.
+    /// Unknown flags and reserved bytes are ignored.
     ///
     /// # Errors
     ///
@@ -322,13 +322,13 @@ impl ConnRsp {
     ///
     /// # Errors
     ///
-    /// None for a value from [`ConnRsp::decode`].
+    /// Does not fail for a value from [`ConnRsp::decode`].
     pub const fn layout(&self) -> Result<ImmLayout, LayoutError> {
         ImmLayout::new(self.queue_depth, self.chunk_size())
     }
 }
 
-/// The extensions of an acceptance; none for a version of them that is not ours.
+/// The extensions of an acceptance; none if they are of an unknown version.
 fn rsp_ext(r: &mut Reader<'_>) -> Option<Option<RspExt>> {
     let version = r.u8()?;
     r.skip(3)?;
@@ -341,7 +341,7 @@ fn rsp_ext(r: &mut Reader<'_>) -> Option<Option<RspExt>> {
 
 /// The 56 bytes of private data of a reject with `errno`.
 ///
-/// On the wire the number is negative, 16 bits. One that does not fit becomes ECONNRESET.
+/// On the wire the number is negative and has 16 bits. One that does not fit becomes ECONNRESET.
 pub fn reject_encode(errno: Errno) -> [u8; CONN_RSP_LEN] {
     let status = match i16::try_from(errno.get()) {
         Ok(n) if n > 0 => n.saturating_neg(),

@@ -29,7 +29,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heartbeat that forgives less than `missed_max` ticks of silence after a message.
+    /// A heartbeat that tolerates fewer than `missed_max` ticks of silence after its message.
     pub const fn new(missed_max: u32) -> Self {
         Self {
             missed: 0,
@@ -39,17 +39,17 @@ impl Heartbeat {
         }
     }
 
-    /// As [`Heartbeat::new`], from now on.
+    /// Sets `missed_max` of [`Heartbeat::new`] for later ticks.
     pub fn set_missed_max(&mut self, missed_max: u32) {
         self.missed_max = missed_max;
     }
 
-    /// To be called once per interval; the first time when the path comes up, which measures the
-    /// latency at once, or one interval later.
+    /// Decides about the next message. The caller calls this once per interval; the first time when
+    /// the path comes up, which measures the latency at once, or one interval later.
     ///
-    /// With traffic it sends at each tick. In silence it sends once, and the path is dead
-    /// `missed_max` ticks later (one at the least), which is not more than `missed_max + 1`
-    /// intervals after the last reception.
+    /// While the path receives, every tick sends. In silence one tick sends, and the path is dead
+    /// `missed_max` ticks later (at least one), which is at most `missed_max + 1` intervals after
+    /// the last reception.
     pub fn tick(&mut self, now: u64) -> HbAction {
         if self.missed >= self.missed_max.max(1) {
             return HbAction::Dead;
@@ -64,13 +64,13 @@ impl Heartbeat {
         }
     }
 
-    /// Anything was received on any connection of the path.
+    /// Notes that anything was received on any connection of the path.
     pub fn received(&mut self) {
         self.missed = 0;
     }
 
-    /// A heartbeat was answered: the round trip, or `None` when none was sent since the last
-    /// answer.
+    /// Notes that a heartbeat was answered. Returns the round trip, or `None` if no heartbeat was
+    /// sent since the last answer.
     pub fn ack(&mut self, now: u64) -> Option<u64> {
         self.missed = 0;
         let latency = now.saturating_sub(self.sent.take()?);

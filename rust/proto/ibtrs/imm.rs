@@ -26,19 +26,20 @@ const IO_RSP_MORE: u32 = 11;
 
 const FENCE_DRAIN: u32 = 1 << 27;
 
-/// Which attempt of a session is fenced off (extension; Documentation/protocol.md).
+/// The connection attempts of a session that a fence closes (extension;
+/// Documentation/protocol.md).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// The attempt's number (27 bits).
+    /// Path epoch (27 bits).
     pub epoch: u32,
-    /// It is about all attempts before that one, too, and those without a number, and the answer is
-    /// to wait until all their I/O has ended.
+    /// The fence also covers all earlier attempts, and those without an epoch; its answer waits
+    /// until all their I/O has ended.
     pub drain: bool,
 }
 
 impl Fence {
-    /// Whether a server may follow a fence that came on connection `cid` of attempt `carrier`,
-    /// which is none without extensions. Otherwise the client breaks the protocol.
+    /// Whether the protocol allows this fence on connection `cid` of attempt `carrier`, which is
+    /// `None` without extensions.
     pub const fn is_valid(&self, cid: u16, carrier: Option<u32>) -> bool {
         match carrier {
             Some(carrier) => cid == 0 && !self.covers(Some(carrier)),
@@ -46,7 +47,7 @@ impl Fence {
         }
     }
 
-    /// Whether a fence is about the path of attempt `epoch`, which is none without extensions.
+    /// Whether the fence covers the path of attempt `epoch`, which is `None` without extensions.
     pub const fn covers(&self, epoch: Option<u32>) -> bool {
         match epoch {
             Some(epoch) if self.drain => epoch <= self.epoch,
@@ -68,7 +69,7 @@ impl Fence {
     }
 }
 
-/// What a server says of a request.
+/// A server's answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The request's chunk (19 bits).
@@ -99,8 +100,8 @@ pub enum Imm {
         /// As in [`Imm::IoRsp`].
         errno: u16,
     },
-    /// A response that leaves the key of the chunk as it was, whatever the session does otherwise.
-    /// With the data of a read, if there is any, it is one message. Extension.
+    /// A response that leaves the key of the chunk as it was, even if other responses of the
+    /// session bring new keys. It is one message with the data of a read, if any. Extension.
     IoRspSameKey {
         /// The request's chunk (19 bits).
         id: u32,
@@ -115,8 +116,8 @@ pub enum Imm {
         /// As in [`Imm::IoRsp`].
         errno: u16,
     },
-    /// Client to server, connection 0: take no request of an attempt any more, and say when that
-    /// holds. Extension.
+    /// Client to server, connection 0: take no more requests of an attempt, and report when that
+    /// is so. Extension.
     Fence(Fence),
     /// The answer to [`Imm::Fence`], with the same payload.
     FenceDone(Fence),
@@ -124,15 +125,15 @@ pub enum Imm {
     /// the layers above understand. Extension.
     Notice(u32),
     /// Server to client, connection 0: everything that this session has answered, and will answer,
-    /// about what the number stands for (28 bits) is durable. Extension.
+    /// about the object with this number (28 bits) is durable. Extension.
     Durable(u32),
     /// The answer to [`Imm::Durable`], with the same number: the client has taken note.
     DurableSeen(u32),
-    /// "Are you there?", both directions, connection 0.
+    /// A heartbeat, both directions, connection 0.
     Heartbeat,
     /// The answer to [`Imm::Heartbeat`].
     HeartbeatAck,
-    /// Anything else, as received. To be ignored.
+    /// Anything else, as received; ignored.
     Unknown(u32),
 }
 
@@ -184,7 +185,7 @@ impl Imm {
     pub const fn decode(raw: u32) -> Self {
         let payload = raw & PAYLOAD_MASK;
         let id = payload & ID_MASK;
-        // 9 bits, so the cast loses nothing.
+        // CAST: 9 bits.
         let errno = (payload >> ID_BITS) as u16;
         match raw >> TYPE_SHIFT {
             IO_REQ => Imm::IoReq { payload },
@@ -204,7 +205,7 @@ impl Imm {
     }
 }
 
-/// An immediate of a type, with a payload of at most 28 bits.
+/// An immediate of type `kind`, with a payload of at most 28 bits.
 #[inline]
 const fn typed(kind: u32, payload: u32) -> u32 {
     (kind << TYPE_SHIFT) | payload
@@ -278,7 +279,7 @@ impl PayloadError {
         }
     }
 
-    /// The errno to return. The path is to be closed: there is no request to answer.
+    /// The errno to return. The caller closes the path: there is no request to answer.
     pub const fn errno(&self) -> Errno {
         Errno::EPROTO
     }

@@ -9,44 +9,44 @@ use crate::consts::MAX_PATHS;
 use crate::errno::Errno;
 use crate::fsm::server_path::State;
 
-/// The path that a connection says it belongs to.
+/// The connection attempt that a connection claims to belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempt {
-    /// Connections of the path.
+    /// Number of connections of the path.
     pub cid_num: u16,
-    /// Number of the attempt, if the client knows the extensions.
+    /// Path epoch, if the client knows the extensions.
     pub epoch: Option<u32>,
 }
 
-/// A path that the session has, as seen from the connection that asks.
+/// A path of the session, compared with the incoming connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// It has the UUID of the connection's path.
+    /// The path has the UUID that the connection names.
     pub same_uuid: bool,
-    /// It has the addresses of the connection, both of them, of the same families.
+    /// The path has both addresses of the connection, of the same families.
     pub same_addrs: bool,
-    /// Its state.
+    /// State of the path.
     pub state: State,
-    /// Its own connections.
+    /// The connection attempt of the path.
     pub attempt: Attempt,
-    /// It has a connection of that id.
+    /// The path has a connection with the id of the incoming one.
     pub has_cid: bool,
 }
 
 /// Why a connection is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Its path is past its set-up: connected, or being closed.
+    /// The path is past its setup: connected, or closing.
     PastSetUp,
-    /// It is of another attempt than its path.
+    /// The connection is of another attempt than the path.
     OtherAttempt,
-    /// It counts the path's connections differently.
+    /// The connection names another number of connections than the path has.
     ConnectionCount,
-    /// Its path has a connection of that id.
+    /// The path already has a connection with this id.
     ConnectionId,
-    /// The session has as many paths as it may have.
+    /// The session has the maximum number of paths.
     Paths,
-    /// Another path has these addresses.
+    /// Another path of the session has these addresses.
     Addresses,
 }
 
@@ -75,19 +75,19 @@ impl Refusal {
 /// The decision about a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision<P> {
-    /// It is one more of that path.
+    /// The connection joins this path.
     Join(P),
-    /// It is the first of a new path.
+    /// The connection is the first of a new path.
     New,
-    /// It is refused. The path that is named, if any, is the one that the client has superseded:
-    /// it is to be closed, so that the client's next attempt gets in.
+    /// The connection is refused. The path, if there is one, is superseded by the client and must
+    /// be closed, so that the client's next attempt is accepted.
     Refuse(Refusal, Option<P>),
 }
 
 /// Decides on a connection, given all paths of its session.
 ///
-/// A path that is being closed is in the way of its own UUID, as its I/O may still run, but not
-/// of its addresses: the client that takes a path away and adds it again need not wait for that.
+/// A closing path blocks its UUID, because its I/O may still run, but not its addresses: a client
+/// that removes a path and adds it again need not wait for the end of the old one.
 pub fn decide<P>(attempt: Attempt, paths: impl Iterator<Item = (P, Known)>) -> Decision<P> {
     let mut count = 0usize;
     let mut collides = false;

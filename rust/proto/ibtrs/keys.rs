@@ -11,9 +11,9 @@
 //! [`Revoked`] belongs to a connection and holds the keys that the peer invalidated there, [`Key`]
 //! belongs to a request.
 
-/// A peer invalidated a key that it had no business with: give the path up.
+/// A peer invalidated a key that it had no right to invalidate: the path fails.
 ///
-/// The key may be that of another request, which is therefore not to be trusted either.
+/// The key may be that of another request, which cannot be trusted either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bogus {
     /// The key that was invalidated.
@@ -27,12 +27,12 @@ pub struct Bogus {
 pub struct Revoked(Option<u32>);
 
 impl Revoked {
-    /// Nothing was invalidated.
+    /// No key was invalidated.
     pub const NONE: Self = Self(None);
 
     const SOME: u64 = 1 << 32;
 
-    /// As a number for an atomic word; the inverse of [`Revoked::from_bits`].
+    /// The value as a number for an atomic word; the inverse of [`Revoked::from_bits`].
     #[inline]
     pub const fn to_bits(self) -> u64 {
         match self.0 {
@@ -45,7 +45,7 @@ impl Revoked {
     /// The value of a number from [`Revoked::to_bits`].
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
-        // The cast keeps the 32 bits of the key.
+        // CAST: Keeps the 32 bits of the key.
         Self(if bits & Self::SOME != 0 {
             Some(bits as u32)
         } else {
@@ -53,11 +53,11 @@ impl Revoked {
         })
     }
 
-    /// The peer invalidated `key`.
+    /// Notes that the peer has invalidated `key`.
     ///
     /// # Errors
     ///
-    /// When no answer has followed the last one.
+    /// [`Bogus`] if no answer has followed the last invalidation.
     pub const fn add(self, key: u32) -> Result<Self, Bogus> {
         match self.0 {
             None => Ok(Self(Some(key))),
@@ -65,15 +65,16 @@ impl Revoked {
         }
     }
 
-    /// The invalidations since a request was made: by message `at` of the connection, on which
-    /// `before` messages had arrived until then.
+    /// Returns the invalidations, if they came after a request was built. Message `at` of the
+    /// connection has invalidated the key; `before` messages had arrived when the request was
+    /// built.
     ///
-    /// Keys are few and come again. A server could invalidate the dead key that a later request
-    /// will have, and keep the answer until the key is valid.
+    /// Keys are few and are reused. A server could invalidate the dead key that a later request
+    /// will have, and withhold the answer until the key is valid.
     ///
     /// # Errors
     ///
-    /// When the key was invalidated before the request was made: it was not the request's.
+    /// [`Bogus`] if the key was invalidated before the request was built: it was not the request's.
     #[inline]
     pub const fn since(self, at: u64, before: u64) -> Result<Self, Bogus> {
         match self.0 {
@@ -83,25 +84,25 @@ impl Revoked {
     }
 }
 
-/// The use that can still be made of a request's key.
+/// Who can still use the key of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// None: the request gave no key away, or the key is invalid.
+    /// Nobody: the request gave no key away, or the key is invalid.
     Dead,
     /// The peer.
     Live,
-    /// Perhaps the peer: a local invalidation is under way. Its completion is this request's, which
-    /// keeps its slot until then, even if the peer invalidates the key first.
+    /// Perhaps the peer: a local invalidation is under way. Its completion belongs to this request,
+    /// which keeps its slot until then, even if the peer invalidates the key first.
     Dying,
 }
 
-/// The consequence for a key.
+/// The next state of a key, and what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Step {
     /// The state from now on.
     pub next: Key,
-    /// Post a local invalidation, which reports to the request.
+    /// Post a local invalidation, whose completion belongs to the request.
     pub invalidate: bool,
 }
 
@@ -113,7 +114,7 @@ impl Key {
         }
     }
 
-    /// The peer shall not use the key any more.
+    /// Takes the key away from the peer.
     pub const fn revoke(self) -> Step {
         match self {
             Self::Live => Step {
@@ -124,12 +125,12 @@ impl Key {
         }
     }
 
-    /// The request was answered. `key` is the key of its region, `revoked` the invalidations by the
-    /// peer on that connection since its last answer there.
+    /// Handles the answer to the request. `key` is the key of its region, `revoked` the
+    /// invalidations by the peer on that connection since its last answer there.
     ///
     /// # Errors
     ///
-    /// When the peer invalidated something else.
+    /// [`Bogus`] if the peer invalidated another key.
     #[inline]
     pub const fn answered(self, key: u32, revoked: Revoked) -> Result<Step, Bogus> {
         match (self, revoked.0) {
@@ -141,11 +142,11 @@ impl Key {
         }
     }
 
-    /// The local invalidation is complete.
+    /// Handles the completion of the local invalidation.
     pub const fn invalidated(self) -> Self {
         match self {
             Self::Dying | Self::Dead => Self::Dead,
-            // Nothing was posted for it.
+            // No invalidation was posted for the key.
             Self::Live => Self::Live,
         }
     }

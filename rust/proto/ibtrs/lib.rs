@@ -14,6 +14,7 @@
 //! | [`bytes`] | little-endian fields in byte slices |
 //! | [`handshake`] | private data of the connection manager |
 //! | `auth` | proof of a shared key; on the host only, until the drivers use it |
+//! | [`audit`] | limits for the lines in the server's log |
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | layout of a request in its chunk |
 //! | [`limits`] | limits of the server's configuration |
@@ -22,6 +23,7 @@
 //! | [`setup`] | time limit for setting up a path |
 //! | [`name`], [`addr`], [`opts`], [`text`] | parsers of names, addresses, options and values |
 //! | [`fsm`] | path state machines of client and server |
+//! | [`steps`] | actions of state machines, queued for a work item |
 //! | [`mp`] | path selection |
 //! | [`failover`] | requests of the client when paths come and go |
 //! | [`chunk_owner`] | the path that has a chunk in service |
@@ -47,6 +49,7 @@
 )]
 
 pub mod addr;
+pub mod audit;
 pub mod auth;
 pub mod backoff;
 pub mod bytes;
@@ -62,6 +65,7 @@ pub mod join;
 pub mod keys;
 pub mod layout;
 pub mod limits;
+pub mod listen;
 pub mod mp;
 pub mod msg;
 pub mod name;
@@ -72,6 +76,7 @@ pub mod serving;
 pub mod settings;
 pub mod setup;
 pub mod stats;
+pub mod steps;
 pub mod text;
 
 pub use errno::Errno;

@@ -9,15 +9,15 @@ use crate::handshake::ConnRsp;
 use crate::imm::ImmLayout;
 use crate::permit::DepthSplit;
 
-/// The most chunks that a client uses of a session: as many as Linux lets requests of a block
-/// device be in flight (`BLK_MQ_MAX_DEPTH`), and those for messages.
+/// The most chunks that a client uses of a session: `BLK_MQ_MAX_DEPTH`, the most requests that
+/// Linux has in flight on a queue of a block device, and those for messages.
 pub const MAX_CLIENT_DEPTH: u16 = 10_240 + DepthSplit::MESSAGES;
 
 /// How many chunks a client uses of a server's `queue_depth`: the first ones.
 ///
-/// The client has memory and a registration for each of them, and entries in the queues of each
-/// connection, all before the server has answered a request. A server is not to decide on that
-/// alone.
+/// The client allocates memory, a registration and entries in the queues of each connection for
+/// every chunk before the server has answered a request, so the server alone must not decide on
+/// their number.
 #[inline]
 pub const fn client_depth(queue_depth: u16) -> u16 {
     if queue_depth > MAX_CLIENT_DEPTH {
@@ -59,9 +59,9 @@ const CHUNK_UNIT: u32 = 4096;
 
 /// Checks the parameters `max_chunk_size` (bytes) and `sess_queue_depth` of a server.
 ///
-/// A chunk need not be a power of two, unlike that of a C server, whose headers take a part of the
-/// last request's space: with 4096 bytes more than a power of two, requests of that size are not
-/// split.
+/// Unlike with a C server, the size of a chunk need not be a power of two. Headers take 4096 bytes
+/// of each chunk: if it has these in addition to a power of two, requests of that power of two are
+/// not split.
 ///
 /// # Errors
 ///
@@ -90,22 +90,23 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
     }
 }
 
-/// Bytes that one page of a chunk takes in the tables of a registration.
+/// Bytes of a chunk for each byte in the tables of its registration: 8 bytes for a page.
 const PAGE_TABLE_SHARE: u32 = 4096 / 8;
-/// Bytes that a request takes on the server, and a registration besides its table.
+/// Bytes that a request on the server and a registration without its table take together.
 const REQUEST_BYTES: u64 = 1536;
 /// Bytes that a chunk number takes, with a request or without.
 const NUMBER_BYTES: u64 = 512;
-/// An entry of a send queue and of its completion queue, as drivers have them, and ours of it.
+/// Bytes of an entry of a send queue and of its completion queue, in the device's driver and in
+/// this one.
 const SEND_ENTRY_BYTES: u64 = 320;
-/// The same for receives.
+/// The same for an entry of a receive queue.
 const RECV_ENTRY_BYTES: u64 = 128;
-/// A connection beside its queues.
+/// Bytes of a connection without its queues.
 const CONNECTION_BYTES: u64 = 16384;
 
-/// Bytes of memory that a path takes for its chunks: the chunks themselves, `private_bytes`
-/// for each that no client can write to, both in whole pages of `page_bytes`, and about what
-/// belongs to a chunk beside that.
+/// Estimates the memory that a path takes for its chunks, in bytes: each chunk itself and
+/// `private_bytes` that no client can write to, both in whole pages of `page_bytes`, and the
+/// chunk's request and registration.
 pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32, page_bytes: u32) -> u64 {
     let whole_pages = |bytes: u32| u64::from(bytes).next_multiple_of(u64::from(page_bytes.max(1)));
     let tables = u64::from(layout.chunk_size() / PAGE_TABLE_SHARE);
@@ -115,7 +116,8 @@ pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32, page_bytes: u32) -> 
     each.saturating_mul(u64::from(layout.queue_depth()))
 }
 
-/// Bytes of memory that a path takes from its first connection on, beside its connections.
+/// Estimates the memory that a path takes from its first connection on, besides its connections,
+/// in bytes.
 pub fn numbers_bytes(layout: &ImmLayout) -> u64 {
     NUMBER_BYTES.saturating_mul(u64::from(layout.queue_depth()))
 }
@@ -128,8 +130,8 @@ pub fn connection_bytes(sends: u32, recvs: u32) -> u64 {
     CONNECTION_BYTES.saturating_add(sends).saturating_add(recvs)
 }
 
-/// How many bytes all paths may take: `limit_mib` if it is not zero, else half of
-/// the machine's `total` bytes.
+/// How many bytes all paths may take: `limit_mib` MiB unless that is zero, else half of the
+/// machine's `total` bytes.
 pub const fn memory_limit(limit_mib: u32, total: u64) -> u64 {
     if limit_mib == 0 {
         total / 2

@@ -82,8 +82,8 @@ impl Policy {
         }
     }
 
-    /// Reads what a user wrote: a number, an abbreviation, or the beginning of a name that no
-    /// other name has. The case does not matter.
+    /// Parses what an operator wrote: a number, an abbreviation, or an unambiguous beginning of a
+    /// name. Case does not matter.
     ///
     /// # Errors
     ///
@@ -111,21 +111,21 @@ impl Policy {
     }
 }
 
-/// The properties of a path that decide.
+/// The properties of a path that the selection depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Candidate {
-    /// It is connected, and this request has not been tried on it.
+    /// The path is connected, and this request has not been tried on it.
     pub usable: bool,
     /// Requests in flight.
     pub inflight: u32,
-    /// Answer time of the last heartbeat since it connected, in any unit; `None` before the
-    /// first one. Such a path counts as the slowest: it would draw all requests otherwise.
+    /// Answer time of the last heartbeat since the path connected, in any unit. `None` before the
+    /// first one: the path counts as the slowest, as it would draw all requests otherwise.
     pub latency: Option<u64>,
 }
 
-/// Chooses a path and returns its place in `paths`, or `None` when none is usable.
+/// Chooses a path and returns its index in `paths`, or `None` if none is usable.
 ///
-/// `last` is the place of the path chosen before, for [`Policy::RoundRobin`]. With equals the
+/// `last` is the index of the path chosen before, for [`Policy::RoundRobin`]. Of equal paths the
 /// first one wins.
 #[inline]
 pub fn choose(
@@ -136,7 +136,7 @@ pub fn choose(
     let usable = paths.into_iter().enumerate().filter(|(_, p)| p.usable);
     let best = match policy {
         Policy::RoundRobin => {
-            // Those behind the last one come first.
+            // Paths after the last one come first.
             usable.min_by_key(|(i, _)| (last.is_some_and(|last| *i <= last), *i))
         }
         Policy::MinInflight => usable.min_by_key(|(_, p)| p.inflight),

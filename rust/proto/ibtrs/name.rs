@@ -25,7 +25,7 @@ pub enum NameError {
     TooLong,
     /// A '/' or '.' in a session name.
     SlashOrDot,
-    /// Another character that a session name must not have, or not there.
+    /// Another character that a session name must not have, or a leading '-'.
     Unsafe,
     /// A NUL, another control character, or a blank.
     NotPrintable,
@@ -109,7 +109,7 @@ impl<'a> SessionName<'a> {
 
 /// Name of a device as the client asks for it: 1 to 254 bytes, any path.
 ///
-/// Whether the server follows it is the server's policy.
+/// The server decides what the name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DevicePath<'a>(&'a str);
 

@@ -15,9 +15,9 @@ use crate::text::{self, is_blank};
 pub struct Key {
     /// The text before the '='.
     pub name: &'static str,
-    /// The line is refused without it.
+    /// Whether a line without the key is refused.
     pub required: bool,
-    /// How often it may stand on the line.
+    /// How often the key may occur on a line.
     pub max: u16,
 }
 
@@ -53,7 +53,7 @@ impl Key {
 /// An error in a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptProblem {
-    /// Not UTF-8, or a NUL or another control character in it. Names no option.
+    /// The line is not UTF-8, or has a NUL or another control character. Names no option.
     NotText,
     /// No such option.
     Unknown,
@@ -63,16 +63,16 @@ pub enum OptProblem {
     TooMany,
     /// No '=' or nothing after it.
     NoValue,
-    /// Required, and not there.
+    /// Required, but missing.
     Missing,
 }
 
-/// A problem and the option it is about.
+/// A problem, and the option at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptError<'a> {
     /// What is wrong.
     pub problem: OptProblem,
-    /// Name of the option; empty when the problem is the whole line's.
+    /// Name of the option; empty if the problem is that of the whole line.
     pub option: &'a str,
 }
 

@@ -6,10 +6,10 @@
 //! a few chunks at the end are reserved for messages: ids `0..io` are for I/O, `io..queue_depth`
 //! for messages.
 
-/// Most chunks that are ever set aside for messages.
+/// Most chunks that are ever reserved for messages.
 pub const MAX_RESERVED: u16 = 64;
 
-/// How a queue is shared.
+/// The split of a queue.
 ///
 /// # Invariants
 ///
@@ -22,7 +22,8 @@ pub struct DepthSplit {
 }
 
 impl DepthSplit {
-    /// Sets `wanted` of `queue_depth` chunks aside, but never more than half of them.
+    /// Reserves `wanted` of `queue_depth` chunks for messages: at least one, but at most
+    /// [`MAX_RESERVED`] and at most half of them.
     pub const fn new(queue_depth: u16, wanted: u16) -> Self {
         let mut reserved = wanted;
         if reserved == 0 {
@@ -42,10 +43,10 @@ impl DepthSplit {
         }
     }
 
-    /// Chunks that are set aside for messages of a session, if the queue is not very short.
+    /// Chunks that are reserved for messages of a session, unless the queue is very short.
     pub const MESSAGES: u16 = 4;
 
-    /// Shares a queue of `queue_depth` chunks as sessions do.
+    /// Splits a queue of `queue_depth` chunks as sessions do.
     pub const fn of_session(queue_depth: u16) -> Self {
         Self::new(
             queue_depth,
@@ -53,19 +54,19 @@ impl DepthSplit {
         )
     }
 
-    /// All chunks.
+    /// Number of all chunks.
     #[inline]
     pub const fn queue_depth(&self) -> u16 {
         self.queue_depth
     }
 
-    /// Chunks set aside for messages: the last ones.
+    /// Number of chunks reserved for messages: the last ones.
     #[inline]
     pub const fn reserved(&self) -> u16 {
         self.reserved
     }
 
-    /// Chunks for I/O: ids 0 up to this.
+    /// Number of chunks for I/O: the first ones.
     #[inline]
     pub const fn io(&self) -> u16 {
         self.queue_depth.saturating_sub(self.reserved)
@@ -80,7 +81,7 @@ pub struct FreeIds {
 }
 
 impl FreeIds {
-    /// Ids `0..count`, all free. More than [`MAX_RESERVED`] are cut to that.
+    /// Ids `0..count`, all free; [`MAX_RESERVED`] ids at most.
     pub const fn new(count: u16) -> Self {
         // Lossless: u16 to u32.
         let all = match 1u64.checked_shl(count as u32) {
@@ -98,7 +99,7 @@ impl FreeIds {
         Some(id)
     }
 
-    /// Gives an id back; false when it was not taken.
+    /// Frees an id; returns `false` if it was not taken.
     pub fn give(&mut self, id: u16) -> bool {
         match 1u64.checked_shl(u32::from(id)) {
             Some(bit) if self.all & bit != 0 && self.free & bit == 0 => {

@@ -23,34 +23,34 @@ pub const KNOWN_MS: u64 = 600_000;
 /// The memory that all paths have taken, in bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// All of them.
+    /// All paths.
     pub all: u64,
-    /// Those that are not complete.
+    /// Incomplete paths.
     pub begun: u64,
 }
 
-/// The address that asks.
+/// What the server knows of the address that asks.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Its paths that are not complete.
+    /// Number of its incomplete paths.
     pub attempts: u32,
-    /// Bytes that these have taken.
+    /// Memory that these have taken, in bytes.
     pub begun: u64,
-    /// It, or the session, is known.
+    /// The address, or the session, is known.
     pub known: bool,
 }
 
 /// The memory that a path takes until it is complete, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Needs {
-    /// All its connections.
+    /// All connections of the path.
     pub connections: u64,
-    /// Its chunks, when it is completed.
+    /// The chunks, which it takes when it is completed.
     pub chunks: u64,
 }
 
 impl Needs {
-    /// All of it.
+    /// Memory of the complete path.
     pub const fn total(&self) -> u64 {
         self.connections.saturating_add(self.chunks)
     }
@@ -61,7 +61,7 @@ impl Needs {
 pub struct Quota {
     /// Bytes that all paths may take.
     pub bytes: u64,
-    /// Paths of one address that are not complete.
+    /// Most incomplete paths of one address.
     pub attempts: u32,
 }
 
@@ -72,11 +72,11 @@ pub enum Refusal {
     TooLarge,
     /// The address has begun too many paths.
     Attempts,
-    /// There is not as much memory left.
+    /// Other paths leave too little memory.
     Memory,
-    /// The address has taken too much for paths that are not complete.
+    /// The address has taken too much memory for incomplete paths.
     Begun,
-    /// All addresses have.
+    /// All addresses together have taken too much memory for incomplete paths.
     AllBegun,
 }
 
@@ -121,20 +121,21 @@ impl Quota {
         Ok(())
     }
 
-    /// Bytes that paths of one address may take which are not complete.
+    /// Bytes that the incomplete paths of one address may take.
     const fn begun_by_one(&self) -> u64 {
         self.bytes / 2
     }
 
-    /// Bytes that all paths may take together, so that this one may come.
+    /// Bytes that all paths may take together with one of this address.
     const fn all_of(&self, from: &Standing) -> u64 {
         let reserve = if from.known { 0 } else { self.bytes / 8 };
         // No underflow: an eighth is less than the whole.
         self.bytes.saturating_sub(reserve)
     }
 
-    /// Whether a path may take `bytes` for a connection. It will want `later` more until it is
-    /// complete: if that is not there, it is refused now, when the client can be told.
+    /// Whether a path may take `bytes` for a connection. The path will take `later` more bytes
+    /// until it is complete: if they are not available, it is refused now, while the client can be
+    /// told.
     ///
     /// # Errors
     ///
@@ -171,9 +172,9 @@ impl Quota {
     }
 }
 
-/// Whether a client may begin one more session where there are `count` of at most `max`. The last
-/// eighth is for clients that are known, so that strangers who begin sessions and never complete
-/// them do not keep those out who come back.
+/// Whether a client may begin one more session when there are `count` of at most `max`. The last
+/// eighth is for known clients, so that strangers who begin sessions and never complete them do
+/// not keep returning clients out.
 pub const fn has_room_for_session(count: usize, max: usize, known: bool) -> bool {
     let reserve = if known { 0 } else { max / 8 };
     // No underflow: an eighth is less than the whole.

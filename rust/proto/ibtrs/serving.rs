@@ -19,39 +19,39 @@ use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
 
 /// The words of a session, one for each number.
 pub trait Words {
-    /// The word of a number; none if there is no such number.
+    /// The word of a number; `None` if `number` is out of range.
     fn load(&self, number: u16) -> Option<ChunkOwner>;
 
     /// Replaces a word, fully ordered; returns whether it still was `old`.
     fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool;
 }
 
-/// A path's place for the request with a number.
+/// The place of a path for its request with a number.
 pub trait Place {
     /// The request.
     type Request;
 
-    /// Makes it wait. It comes back if there is one.
+    /// Makes a request wait.
     ///
     /// # Errors
     ///
-    /// The request, if one is waiting already.
+    /// Returns the request if one is already waiting.
     fn put_waiting(&self, request: Self::Request) -> Result<(), Self::Request>;
 
-    /// Takes the one that waits.
+    /// Takes the waiting request.
     fn take_waiting(&self) -> Option<Self::Request>;
 
-    /// Returns whether one waits.
+    /// Returns whether a request waits.
     fn has_waiting(&self) -> bool;
 
-    /// Keeps it while the key of its chunk is invalidated.
+    /// Keeps a request while the key of its chunk is invalidated.
     ///
     /// # Errors
     ///
-    /// The request, if one is there already.
+    /// Returns the request if one is already there.
     fn put_invalidating(&self, request: Self::Request) -> Result<(), Self::Request>;
 
-    /// Takes the one whose key is being invalidated.
+    /// Takes the request whose key is being invalidated.
     fn take_invalidating(&self) -> Option<Self::Request>;
 }
 
@@ -59,22 +59,22 @@ pub trait Place {
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Claim<R> {
-    /// It has its number: serve it, or drop it and [`release`] the number if the path is being
-    /// closed, which is to be asked after this only.
+    /// The request has its number: serve it. If the path is closing, which the caller checks only
+    /// after this, drop the request and [`release`] the number instead.
     Has(R),
-    /// It waits.
+    /// The request waits.
     Waits {
-        /// The client has superseded this path. To be closed, unless the request's own path is
-        /// being closed, which is to be asked after this only.
+        /// The path that the client has superseded. The caller closes it, unless the request's own
+        /// path is closing, which the caller checks only after this.
         close: PathTag,
-        /// This path's request is to be taken out of its place and dropped, and the path closed.
+        /// A path whose request the caller takes out of its place and drops, and which it closes.
         displaced: Option<PathTag>,
     },
-    /// The path had a request of that number already.
+    /// The path already has a request with this number.
     Violation(R),
 }
 
-/// Claims `number` for a request that path `me` has for it, and whose place is `place`.
+/// Claims `number` for `request` of path `me`, which has `place` for it.
 pub fn claim<W: Words, P: Place>(
     words: &W,
     me: PathTag,
@@ -103,7 +103,7 @@ pub fn claim<W: Words, P: Place>(
                 }
                 match place.take_waiting() {
                     Some(back) => request = back,
-                    // No other thread knows of it yet, so this does not happen.
+                    // Does not happen: no other thread knows of the request yet.
                     None => {
                         return Claim::Waits {
                             close,
@@ -123,13 +123,13 @@ pub fn claim<W: Words, P: Place>(
 pub enum Next {
     /// No request waits.
     Nobody,
-    /// The waiting request of this path, which has the number now: it is to be served, or dropped.
+    /// The waiting request of this path has the number now: serve it, or drop it.
     Wake(PathTag),
-    /// The number was not the path's: a mistake of the caller.
+    /// The path does not own the number: a mistake of the caller.
     Stray,
 }
 
-/// The request of path `me` is over.
+/// Releases `number`, because the request of path `me` is no longer in service.
 pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
     while let Some(word) = words.load(number) {
         match word.done(me) {
@@ -149,12 +149,13 @@ pub fn release<W: Words>(words: &W, me: PathTag, number: u16) -> Next {
     Next::Stray
 }
 
-/// Holds a request, which has its number, until the key of its chunk is invalidated, which `post`
-/// asks the device for; it tells whether it did.
+/// Keeps a request, which has its number, until the key of its chunk is invalidated. `post` asks
+/// the device for that, and returns whether it could.
 ///
 /// # Errors
 ///
-/// The request, if the device was not asked: no completion will tell of it. To be dropped.
+/// Returns the request if the device was not asked, so that no completion will follow. The caller
+/// drops it.
 pub fn invalidate<P: Place>(
     place: &P,
     request: P::Request,
@@ -164,27 +165,27 @@ pub fn invalidate<P: Place>(
     if post() {
         return Ok(());
     }
-    // The end of the path may have been faster.
+    // The teardown of the path may have taken the request meanwhile.
     place.take_invalidating().map_or(Ok(()), Err)
 }
 
-/// The step for a number of a path that is being closed.
+/// The step for a number of a closing path.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Left<R> {
-    /// No request that waits for anything. In hands there may be one.
+    /// The place is empty. A thread may own a request.
     Nothing,
-    /// A request that has its number: to be dropped, and the number released.
+    /// A request that has its number: drop it, and release the number.
     Invalidating(R),
-    /// A request that does not have its number: to be dropped.
+    /// A request that does not have its number: drop it.
     Waiting(R),
     /// Another thread is about to take the request: visit the number again.
     Taken,
 }
 
-/// Takes what path `me`, which takes no requests any more and whose connections have ended, has
-/// left of a number. To be called again until there is [`Left::Nothing`]: the path is not gone
-/// before.
+/// Takes the request that path `me` has left in its place for a number. The path takes no more
+/// requests, and its connections have ended. The caller repeats this until it returns
+/// [`Left::Nothing`]: the path is not CLOSED before.
 pub fn leave<W: Words, P: Place>(
     words: &W,
     me: PathTag,

@@ -8,7 +8,7 @@ use crate::text::{self, TextError};
 /// A number with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
-    /// The name of its file.
+    /// Name of the attribute.
     pub name: &'static str,
     /// Smallest value.
     pub min: u32,
@@ -34,8 +34,8 @@ pub const HB_MISSED_MAX: Setting = Setting {
     default: consts::HB_MISSED_MAX,
 };
 
-/// Longest pause before the first attempt to reconnect, in milliseconds; it doubles with each
-/// attempt, up to the maximum of this setting.
+/// Longest delay before the first attempt to reconnect, in milliseconds. The delay doubles with
+/// each attempt, up to the maximum of this setting.
 pub const RECONNECT_DELAY_MS: Setting = Setting {
     name: "reconnect_delay_ms",
     min: 10,
@@ -60,7 +60,7 @@ impl Setting {
         QUEUE_TIMEOUT_S,
     ];
 
-    /// Reads what a user wrote: a decimal number in the range.
+    /// Parses what an operator wrote: a decimal number in the range.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::errno::Errno;
 /// Why a text is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextError {
-    /// Not UTF-8, or a control character in it.
+    /// The text is not UTF-8, or has a control character.
     NotText,
     /// Not a number, or another value than the ones allowed.
     Value,
@@ -67,7 +67,7 @@ pub fn number(bytes: &[u8]) -> Result<u64, TextError> {
         [b'0', _, ..] => (text.get(1..).unwrap_or(""), 8),
         _ => (text, 10),
     };
-    // `from_str_radix` takes a sign, we do not.
+    // `from_str_radix` would accept a sign.
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(TextError::Value);
     }
@@ -77,7 +77,7 @@ pub fn number(bytes: &[u8]) -> Result<u64, TextError> {
     })
 }
 
-/// A decimal number of `min..=max`, with or without sign.
+/// A decimal number of `min..=max`, with an optional minus sign.
 ///
 /// # Errors
 ///
@@ -94,7 +94,7 @@ pub fn decimal(bytes: &[u8], min: i64, max: i64) -> Result<i64, TextError> {
     }
 }
 
-/// Makes sure that a trigger attribute was written "1".
+/// Checks that a trigger attribute was written "1".
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub fn one(bytes: &[u8]) -> Result<(), TextError> {
     }
 }
 
-/// Makes sure that a statistics attribute was written "0" or "1": both reset.
+/// Checks that a statistics attribute was written "0" or "1": both reset it.
 ///
 /// # Errors
 ///

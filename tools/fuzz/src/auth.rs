@@ -151,9 +151,8 @@ pub(crate) fn exchange(script: &[u8]) {
                 let sent = wire.requests[which % wire.requests.len()];
                 let (heard, _) = head(&wire.deliver(&sent));
                 let mut answer = acceptance();
-                if let Ok(side) =
-                    ServerAuth::accept(required, true, &heard, &mut answer, [fresh; 12])
-                {
+                if let Ok(chosen) = required.0.choose(required.1, offered(&heard), true) {
+                    let side = ServerAuth::accept(chosen, &heard, &mut answer, [fresh; 12]);
                     wire.acceptances.push(answer);
                     let seen = (heard[2..].to_vec(), answer, Vec::new(), Vec::new());
                     server = Some((side, seen));

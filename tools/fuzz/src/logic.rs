@@ -18,7 +18,7 @@ pub(crate) fn client_path(bytes: &[u8]) {
     let (mut attempt, mut heartbeat, mut timer) = (true, false, false);
     let mut limit = Attempts::Forever;
     let mut epoch = 1;
-    m.begin(epoch);
+    assert!(m.begin(epoch));
     for byte in bytes {
         let event = c::Event::ALL[usize::from(byte % 16) % c::Event::ALL.len()];
         if event == c::Event::LimitSet {
@@ -60,7 +60,7 @@ pub(crate) fn client_path(bytes: &[u8]) {
                         assert!(!attempt && !timer);
                         attempt = true;
                         epoch += 1;
-                        m.begin(epoch);
+                        assert!(m.begin(epoch));
                     }
                     c::Action::StartHeartbeat => {
                         assert!(attempt && !heartbeat);

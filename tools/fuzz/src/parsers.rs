@@ -6,6 +6,7 @@ use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::identity;
 use ibnbd_proto::map_opts::{MapOptions, UnmapMode};
 use ibnbd_proto::path;
+use ibnbd_proto::prefix::{self, Prefix};
 use ibtrs_proto::addr::{Addr, PathAddr};
 use ibtrs_proto::backoff::Attempts;
 use ibtrs_proto::mp::Policy;
@@ -54,6 +55,10 @@ pub(crate) fn paths(bytes: &[u8]) {
         assert_eq!(PathAddr::parse(&again), Ok(addr), "{again}");
     }
     let _ = PathAddr::parse_line(bytes);
+    for prefix in prefix::list(bytes).into_iter().flatten().flatten() {
+        let again = prefix.to_string();
+        assert_eq!(Prefix::parse(&again), Ok(prefix), "{again}");
+    }
 }
 
 pub(crate) fn options(bytes: &[u8]) {

@@ -484,7 +484,10 @@ impl World<'_> {
         self.links.push(Link::new(i as u8));
         debug_assert_eq!(self.links.len(), epoch as usize + 1);
         let p = &mut self.client.paths[i];
-        p.machine.begin(epoch);
+        if !p.machine.begin(epoch) {
+            self.links[epoch as usize].alive[Side::Client as usize] = false;
+            return;
+        }
         p.attempt = epoch;
         p.stage = Stage::First;
         p.cons = 0;

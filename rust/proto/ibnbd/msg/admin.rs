@@ -8,9 +8,9 @@ use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};
 use super::*;
 use crate::access::{Access, AccessMode};
 
-/// No other client may use the device. C servers ignore the byte.
+/// Flag of OPEN: no other client may use the device. C servers ignore the byte.
 const EXCLUSIVE: u8 = 1;
-/// Nothing is opened for the message.
+/// Flag of OPEN: the server describes a device that is open, and opens nothing.
 const ONLY_KNOWN: u8 = 2;
 
 /// The client's version; once per session, before the first OPEN.
@@ -56,7 +56,7 @@ impl SessInfoRsp {
         message(|w| version(w, TYPE_SESS_INFO_RSP, self.ver))
     }
 
-    /// Reads the message; a version above ours is cut down to ours.
+    /// Reads the message; a version above [`VERSION_MAJOR`] is lowered to that.
     ///
     /// # Errors
     ///
@@ -81,18 +81,19 @@ fn decode_version(bytes: &[u8], kind: u16) -> Result<u8, MsgError> {
     r.u8().ok_or(MsgError::Short)
 }
 
-/// A client asks for a device.
+/// A client's request to open a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Open<'a> {
-    /// How the client wants to use it.
+    /// How the client wants to use the device.
     pub access_mode: AccessMode,
     /// Whether no other client may use the device. Extension: the byte has no defined value from C
     /// clients, so it counts only if the session has extensions; see [`Open::access`].
     pub exclusive: bool,
-    /// Its name; the server decides what that stands for.
+    /// Name of the device, for the server to interpret.
     pub dev_name: DevicePath<'a>,
-    /// Only if the session has the device open: this message opens nothing. Extension: the byte has
-    /// no defined value from C clients, so it counts only if the session has extensions.
+    /// Whether the message only asks for the description of a device that the session has open, and
+    /// opens nothing. Extension: the byte has no defined value from C clients, so it counts only if
+    /// the session has extensions.
     pub only_known: bool,
 }
 
@@ -146,7 +147,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// A client is done with a device. Answered with success even if the id is unknown.
+/// A client's request to close a device. Answered with success even if the id is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
     /// Id from the answer to OPEN.

@@ -19,10 +19,10 @@ const VERSION: u8 = 1;
 const ROTATIONAL: u8 = 1;
 const ZEROES_UNMAP: u8 = 2;
 
-/// More about the device, as the server's kernel says it.
+/// Further properties of the device, as the server's kernel reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Details {
-    /// Block size the device works with internally, in bytes, however large.
+    /// Block size the device works with internally, in bytes, not limited to 16 bits.
     pub physical_block_size: u32,
     /// Smallest efficient I/O, in bytes.
     pub io_min: u32,
@@ -32,11 +32,11 @@ pub struct Details {
     pub max_secure_erase_sectors: u32,
     /// Where the first physical block starts, in bytes.
     pub alignment_offset: u32,
-    /// Distance matters.
+    /// The disk rotates: seeks take time.
     pub rotational: bool,
-    /// Zeroes that may be unmapped take no space afterwards.
+    /// Writing zeroes frees the space, unless the request forbids it.
     pub zeroes_unmap: bool,
-    /// Returns whether the device's write cache may have lost what was in it.
+    /// The cache generation of the device; see [`crate::unflushed`].
     pub cache_run: Identity,
 }
 
@@ -58,10 +58,10 @@ impl Details {
         })
     }
 
-    /// Takes the details out of a long answer to OPEN; none if it has none.
+    /// Decodes the details of a long answer to OPEN; `None` if the answer has none.
     pub fn decode(answer: &[u8]) -> Option<Self> {
         let mut r = Reader::new(answer.get(OPEN_RSP_LEN..OPEN_RSP_LONG_LEN)?);
-        // Later versions add to it.
+        // Zero stands for no details; later versions only add fields.
         if r.u8()? == 0 {
             return None;
         }

@@ -15,11 +15,11 @@ pub enum Op {
     Write,
     /// Make earlier writes durable.
     Flush,
-    /// Sectors are no longer needed.
+    /// Discard sectors, whose contents are no longer needed.
     Discard,
-    /// Sectors are to be erased for good.
+    /// Erase sectors for good.
     SecureErase,
-    /// Sectors are to read as zeroes.
+    /// Make sectors read as zeroes.
     WriteZeroes,
 }
 
@@ -99,7 +99,7 @@ impl TryFrom<u8> for Op {
     }
 }
 
-/// Flags of a request, a set.
+/// A set of flags of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct IoFlags(u32);
 
@@ -188,7 +188,7 @@ pub struct IoHdr {
 }
 
 impl IoHdr {
-    /// The 32 bytes of the header. Shorter forms lose the priority at C servers.
+    /// The 32 bytes of the header. C servers ignore the priority of a shorter one.
     #[inline]
     pub fn encode(&self) -> [u8; IO_HDR_LEN] {
         message(|w| {

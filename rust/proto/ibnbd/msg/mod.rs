@@ -22,7 +22,7 @@ use ibtrs_proto::msg::Direction;
 use ibtrs_proto::name::NameError;
 use ibtrs_proto::Errno;
 
-/// Highest major version we speak; the lower one of both sides is used.
+/// Highest major version that these drivers speak; the lower one of both sides is used.
 pub const VERSION_MAJOR: u8 = 2;
 
 /// Length of SESS_INFO and of its answer, in bytes.
@@ -33,7 +33,7 @@ pub const OPEN_LEN: usize = 264;
 pub const OPEN_RSP_LEN: usize = 56;
 /// Length of CLOSE, in bytes.
 pub const CLOSE_LEN: usize = 8;
-/// Length of an I/O header as we send it, in bytes.
+/// Length of an I/O header as these drivers send it, in bytes.
 pub const IO_HDR_LEN: usize = 32;
 
 const TYPE_SESS_INFO: u16 = 0;
@@ -48,7 +48,7 @@ const TYPE_CLOSE: u16 = 5;
 pub enum MsgError {
     /// Shorter than its format.
     Short,
-    /// Another type than the one that is due, or an unknown one.
+    /// The type is not the expected one, or unknown.
     Type(u16),
     /// OPEN with an unknown access mode.
     AccessMode(u8),
@@ -96,13 +96,13 @@ impl MsgError {
 /// A message from a client, as the server sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserMsg<'a> {
-    /// The client introduces itself.
+    /// The client's version of the protocol.
     SessInfo(SessInfo),
-    /// The client wants a device.
+    /// Opens a device.
     Open(Open<'a>),
-    /// The client is done with a device.
+    /// Closes a device.
     Close(Close),
-    /// Read, write and such.
+    /// An I/O request.
     Io(IoHdr),
 }
 
@@ -124,10 +124,9 @@ impl<'a> UserMsg<'a> {
         }
     }
 
-    /// Checks that the transport request goes the way of the message: a READ where the message has
-    /// an answer, a WRITE where it has none. So no answer without content is sent back as data,
-    /// which would be whatever the memory held before. [`io_check`](crate::io_check) does the same
-    /// for I/O.
+    /// Checks the direction of the transport request: a READ if the message has an answer, a WRITE
+    /// if it has none. A READ without an answer would return whatever the memory held before.
+    /// [`io_check`](crate::io_check) does the same for I/O.
     ///
     /// # Errors
     ///
@@ -153,7 +152,7 @@ fn put_type(w: &mut Writer<'_>, kind: u16) {
     w.zeros(2);
 }
 
-/// Takes the common header, which has to be of type `kind`.
+/// Checks that the common header is of type `kind`, and returns a reader of what follows it.
 #[inline]
 fn body(bytes: &[u8], kind: u16) -> Result<Reader<'_>, MsgError> {
     let mut r = Reader::new(bytes);

@@ -20,15 +20,13 @@ const CACHE_WRITEBACK: u8 = 2;
 /// Whether and how the device caches writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CachePolicy {
-    /// It has a volatile cache: flushes matter.
+    /// The device has a volatile cache: flushes matter.
     pub writeback: bool,
-    /// It can write through its cache.
+    /// The device can write through its cache.
     pub fua: bool,
 }
 
-/// Limits of a block device with room for whatever the kernel says.
-///
-/// Sizes in bytes, the rest in sectors unless named otherwise.
+/// Limits of a block device, in types that hold all values of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceLimits {
     /// Capacity in sectors.
@@ -59,11 +57,11 @@ pub struct DeviceLimits {
     pub io_opt: u32,
     /// Where the first physical block starts, in bytes.
     pub alignment_offset: u32,
-    /// Distance matters.
+    /// The disk rotates: seeks take time.
     pub rotational: bool,
-    /// Zeroes that may be unmapped take no space afterwards.
+    /// Writing zeroes frees the space, unless the request forbids it.
     pub zeroes_unmap: bool,
-    /// Returns whether the write cache may have lost what was in it.
+    /// The cache generation; see [`crate::unflushed`].
     pub cache_run: Identity,
 }
 
@@ -86,7 +84,7 @@ impl DeviceLimits {
 /// The answer to OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenRsp {
-    /// Names the device in this session from now on.
+    /// Id of the device in this session.
     pub device_id: u32,
     /// Capacity in sectors.
     pub nsectors: u64,
@@ -107,7 +105,7 @@ pub struct OpenRsp {
     pub logical_block_size: u16,
     /// Most segments of a request; for information.
     pub max_segments: u16,
-    /// Not zero when the device can erase for good.
+    /// Nonzero if the device supports secure erase.
     pub secure_discard: u16,
     /// Caching of writes.
     pub cache: CachePolicy,
@@ -128,7 +126,7 @@ impl OpenRsp {
     /// # Errors
     ///
     /// When the logical block size is no power of two of 512..=32768, or the capacity is more
-    /// than 2^63 - 1 bytes: such a device cannot be offered.
+    /// than 2^63 - 1 bytes: the device cannot be exported.
     pub fn new(device_id: u32, limits: &DeviceLimits) -> Result<Self, MsgError> {
         let logical = limits.logical_block_size;
         if !is_block_size(logical) {
@@ -232,8 +230,8 @@ impl OpenRsp {
 
     /// The physical block size to use, in bytes.
     ///
-    /// The answer has 16 bits for it, which C servers cut it to; the details have more. One that is
-    /// no power of two, or less than the logical block size, counts as the latter.
+    /// The answer has 16 bits for it, to which C servers truncate it; the details have 32. A value
+    /// that is no power of two, or less than the logical block size, counts as the latter.
     pub fn physical_block_size_bytes(&self) -> u32 {
         let physical = match &self.details {
             Some(details) => details.physical_block_size,
@@ -246,9 +244,9 @@ impl OpenRsp {
         }
     }
 
-    /// Whether this is the disk that it was `before`, as far as a client can tell.
+    /// Checks whether this describes the same disk as `before`, as far as a client can tell.
     ///
-    /// The properties that a device must still have under the same name when a session comes back.
+    /// A device that is reopened by its name is used again only if it is.
     ///
     /// # Errors
     ///

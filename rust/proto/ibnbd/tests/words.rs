@@ -7,11 +7,13 @@
 mod texts;
 
 use ibnbd_proto::access::{Access, AccessMode, BadAccessMode};
+use ibnbd_proto::grant::{Grant, PathRefusal, Refusal};
 use ibnbd_proto::identity::{Difference, Identity};
 use ibnbd_proto::io_check::IoError;
 use ibnbd_proto::map_opts::{BadUnmapMode, MapError};
 use ibnbd_proto::msg::{MsgError, Op};
 use ibnbd_proto::path::PathError;
+use ibnbd_proto::prefix::{Prefix, PrefixError};
 use ibnbd_proto::state::DevState;
 use ibtrs_proto::addr::AddrError;
 use ibtrs_proto::errno::Errno;
@@ -46,12 +48,44 @@ fn what_users_write() {
         PathError::NotPrintable => EINVAL,
         PathError::Relative => EINVAL,
     }
+    errors! { PrefixError:
+        PrefixError::NotText => EINVAL,
+        PrefixError::Address => EINVAL,
+        PrefixError::Length => EINVAL,
+        PrefixError::HostBits(Prefix::Any) => EINVAL,
+        PrefixError::TooMany => E2BIG,
+    }
     assert_eq!(BadUnmapMode.as_str(), "write normal or force");
     assert_eq!(BadUnmapMode.errno(), Errno::EINVAL);
     let modes = "access mode is not ro, rw or migration";
     assert_eq!(BadAccessMode.as_str(), modes);
     assert_eq!(MapError::AccessMode("wo").as_str(), modes);
     assert_eq!(BadAccessMode.errno(), Errno::EINVAL);
+}
+
+#[test]
+fn what_the_server_lets() {
+    errors! { Refusal:
+        Refusal::Unknown => ENOENT,
+        Refusal::Hidden => EACCES,
+        Refusal::NoHost => EACCES,
+        Refusal::Host => EACCES,
+        Refusal::Authentication => EACCES,
+        Refusal::Address => EACCES,
+        Refusal::Disabled => ENODEV,
+        Refusal::Mode => EACCES,
+        Refusal::Devices => ENOSPC,
+    }
+    errors! { PathRefusal:
+        PathRefusal::Address => EACCES,
+        PathRefusal::Paths => EDQUOT,
+        PathRefusal::Connections => EDQUOT,
+        PathRefusal::Memory => EDQUOT,
+    }
+    differ(
+        "Grant",
+        &[Grant::Host, Grant::AnyHost, Grant::Addresses].map(|grant| grant.as_str()),
+    );
 }
 
 #[test]

@@ -19,22 +19,22 @@ pub struct Identity<'a> {
     pub name: SessionName<'a>,
     /// The id of the key.
     pub key_id: KeyId,
-    /// The key that it shares with the server.
+    /// The key that the client shares with the server.
     pub key: Key,
 }
 
-/// What a client does after connection 0 is accepted.
+/// The client's next step after connection 0 is accepted.
 // The message is moved once, where a path is set up; nothing here allocates.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// It goes on without authentication: further connections, then INFO_REQ.
+    /// Goes on without authentication: further connections, then INFO_REQ.
     Plain,
-    /// It sends this AUTH1 on connection 0 and waits for AUTH2. Further connections come after.
+    /// Sends this AUTH1 on connection 0 and waits for AUTH2. Further connections follow.
     Send([u8; AUTH1_LEN]),
 }
 
-/// One connection attempt of a path, as far as authentication goes.
+/// The authentication state of one connection attempt of a path.
 ///
 /// After an error every later call fails, and the caller must end the attempt.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl ClientAuth {
     ///
     /// # Errors
     ///
-    /// As [`Policy::offer`]: the request is not to be sent.
+    /// As [`Policy::offer`]: the caller must not send the request.
     pub fn request(
         policy: Policy,
         session: Session,
@@ -82,8 +82,8 @@ impl ClientAuth {
         })
     }
 
-    /// Takes the acceptance of connection 0. `nonce` is fresh and random. Without an identity the
-    /// key has been unloaded since the request.
+    /// Handles the acceptance of connection 0. `nonce` is fresh and random. `identity` is `None` if
+    /// the key has been unloaded since the request.
     ///
     /// # Errors
     ///
@@ -128,12 +128,13 @@ impl ClientAuth {
         Ok(Next::Send(auth1))
     }
 
-    /// Takes AUTH2. After that the path is authenticated.
+    /// Handles AUTH2. The path is authenticated after that.
     ///
     /// # Errors
     ///
     /// The message is malformed, or the server has not proved that it has the key and has seen
-    /// the same messages; [`AuthError::Refused`] if it has, and refuses the path.
+    /// the same messages; [`AuthError::Refused`] if the server has proved that, but refuses the
+    /// path.
     pub fn auth2(&mut self, mac: &impl HmacSha256, bytes: &[u8]) -> Result<(), AuthError> {
         let state = core::mem::replace(&mut self.state, State::Failed);
         let State::Sent {
@@ -183,12 +184,12 @@ impl ClientAuth {
         }
     }
 
-    /// Checks the acceptance of a further connection, which was asked for by `request`.
+    /// Checks the acceptance of a further connection, the answer to `request`.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Proof`] if it does not come from the server of the path,
-    /// [`AuthError::Order`] as above.
+    /// [`AuthError::Proof`] if the acceptance does not come from the server of the path,
+    /// [`AuthError::Order`] as for [`ClientAuth::further_request`].
     pub fn further_accepted(
         &self,
         mac: &impl HmacSha256,
@@ -207,7 +208,7 @@ impl ClientAuth {
     ///
     /// # Errors
     ///
-    /// [`AuthError::Order`] as above.
+    /// [`AuthError::Order`] as for [`ClientAuth::further_request`].
     pub const fn may_introduce(&self) -> Result<(), AuthError> {
         match self.state {
             State::Plain | State::Proved(_) => Ok(()),

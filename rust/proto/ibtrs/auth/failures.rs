@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How often a source may fail to authenticate.
+//! Limits how often a source address may fail to authenticate.
 //!
-//! A source has a debt, in milliseconds: each failure adds [`FAILURE_MS`], time pays it off. A
-//! source that owes [`FORGIVEN`] failures or more waits until it owes less. So each source has a
-//! few failures at once, and after that one every two seconds; a source without failures never
-//! waits.
+//! Each source has a debt, in milliseconds: a failure adds [`FAILURE_MS`], and time pays it off. A
+//! source that owes [`FORGIVEN`] failures or more must wait until it owes less. So a source may
+//! fail a few times at once, and after that once every two seconds; a source without failures
+//! never waits.
 //!
-//! Only a proof that an established connection brought and that was wrong counts as a failure.
-//! Connection requests do not, because anybody can forge their source address: a stranger would
-//! keep an honest client out by failing in its name.
+//! Only a wrong proof on an established connection counts as a failure. Connection requests do
+//! not, because anybody can forge their source address: a stranger could keep an honest client
+//! out by failing in its name.
+//!
+//! A failure does not count if the client names a key that is not loaded, and another client of its
+//! address is connected that has authenticated. A client whose key was removed goes on trying, and the
+//! other sessions of that machine must not wait for it when a path of theirs is lost. No proof fits a
+//! key that is not loaded, so a stranger at this address gains nothing but the knowledge of ids, which
+//! are not secret.
 //!
 //! The table has a fixed size. If it is full, the source with the smallest debt is forgotten. A
-//! stranger with more addresses than that can so escape the limit, but never keep others out.
+//! stranger with more addresses than that can escape the limit, but never keeps others out.
 
-/// Debt of a failure, in milliseconds.
+/// Debt for each failure, in milliseconds.
 pub const FAILURE_MS: u64 = 2000;
-/// Failures that a source may have at once.
+/// Failures that a source may have before it must wait.
 pub const FORGIVEN: u64 = 5;
 
 /// Greatest debt. Proofs that were under way when the source reached its limit add no more.
@@ -25,14 +31,30 @@ const MAX_DEBT_MS: u64 = FAILURE_MS * (FORGIVEN + 1);
 /// A source address as bytes: IPv6, IPv4 mapped to IPv6, or GID.
 pub type Source = [u8; 16];
 
+/// The circumstances of a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The session has no usable key of the id that the client names.
+    pub no_key: bool,
+    /// An authenticated client has a path connected from the same source.
+    pub beside_client: bool,
+}
+
+impl Failure {
+    /// Whether the failure counts against its source.
+    const fn counts(self) -> bool {
+        !(self.no_key && self.beside_client)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     source: Source,
-    /// When the debt is paid off; the entry is free from then on.
+    /// Time at which the debt is paid off; the entry is free from then on.
     paid_ms: u64,
 }
 
-/// The sources that have failed lately, `N` at most.
+/// The sources that have failed recently, `N` at most.
 ///
 /// All times are milliseconds of one clock that does not go backwards.
 #[derive(Clone, Debug)]
@@ -41,7 +63,7 @@ pub struct Failures<const N: usize> {
 }
 
 impl<const N: usize> Failures<N> {
-    /// Nobody has failed.
+    /// Creates a table without failures.
     pub const fn new() -> Self {
         let free = Entry {
             source: [0; 16],
@@ -54,7 +76,7 @@ impl<const N: usize> Failures<N> {
         self.entries.iter().find(|entry| entry.source == *source)
     }
 
-    /// How many milliseconds a source has to wait before it may try; 0: none.
+    /// Returns the milliseconds that a source must wait before it may try again, or 0.
     pub fn wait_ms(&self, source: &Source, now_ms: u64) -> u64 {
         let debt = self
             .find(source)
@@ -62,9 +84,13 @@ impl<const N: usize> Failures<N> {
         debt.saturating_sub(FAILURE_MS * (FORGIVEN - 1))
     }
 
-    /// A source has failed. Returns whether this failure is its first lately, or the one that
-    /// makes it wait: these are worth a line in the log, others would repeat it.
-    pub fn failed(&mut self, source: &Source, now_ms: u64) -> bool {
+    /// Records a failure of a source. Returns whether it is the source's first one recently, the
+    /// one that makes the source wait, or one that does not count: only these are worth a line in
+    /// the log.
+    pub fn failed(&mut self, source: &Source, failure: Failure, now_ms: u64) -> bool {
+        if !failure.counts() {
+            return true;
+        }
         let paid_ms = self.find(source).map_or(0, |entry| entry.paid_ms);
         let waited = self.wait_ms(source, now_ms) > 0;
         let limit = now_ms.saturating_add(MAX_DEBT_MS);
@@ -84,7 +110,7 @@ impl<const N: usize> Failures<N> {
         first || !waited && self.wait_ms(source, now_ms) > 0
     }
 
-    /// A source has authenticated: its failures are forgotten.
+    /// Forgets the failures of a source that has authenticated.
     pub fn succeeded(&mut self, source: &Source) {
         for entry in &mut self.entries {
             if entry.source == *source {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The fields of authentication in the connection messages, in reserved bytes of mainline's.
+//! The authentication fields of the connection messages, in bytes that mainline reserves.
 //!
-//! They are put into messages that were encoded without them, so a message of a side that does
-//! not authenticate is the same byte for byte with and without this module.
+//! This module puts the fields into messages that were encoded without them, so a side that does
+//! not authenticate sends exactly the same bytes as without this module.
 
 use super::{Suite, Suites};
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
@@ -16,13 +16,13 @@ pub const JOIN_PROOF_LEN: usize = 16;
 /// Bytes of the proof in its acceptance: the field of the nonce.
 pub const ACCEPT_PROOF_LEN: usize = ACCEPT_NONCE_LEN;
 
-/// Where a request has the suites that the client offers.
+/// Offset in a request of the suites that the client offers.
 const OFFERED_AT: usize = 47;
-/// Where an acceptance has the suite that the server chose.
+/// Offset in an acceptance of the suite that the server chose.
 const CHOSEN_AT: usize = 21;
-/// Where a request has the path's UUID, or the proof in its place.
+/// Offset in a request of the path's UUID, or of the proof in its place.
 pub(super) const JOIN_PROOF_AT: usize = 12;
-/// Where an acceptance has the nonce, or the proof in its place.
+/// Offset in an acceptance of the nonce, or of the proof in its place.
 pub(super) const ACCEPT_PROOF_AT: usize = CONN_RSP_LEN - ACCEPT_PROOF_LEN;
 
 /// Puts the suites into the request of connection 0, which has extensions.
@@ -66,11 +66,11 @@ pub(super) fn join_field(request: &[u8; CONN_REQ_LEN]) -> [u8; JOIN_PROOF_LEN] {
         .get(JOIN_PROOF_AT..)
         .and_then(|rest| rest.first_chunk())
         .copied()
-        // A request is longer.
+        // Cannot fail: a request is longer.
         .unwrap_or_default()
 }
 
-/// Writes a field of a message. It is within the message by the constants above.
+/// Writes a field of a message. The constants above keep it within the message.
 pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: &[u8; N]) {
     if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
         *place = *field;

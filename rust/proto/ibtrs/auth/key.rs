@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared keys and how they are written.
+//! Shared keys and their text form.
 //!
-//! `ibtrs-key-1:ID:KEY:CHECK`, where `KEY` is the 32 bytes in lower-case hexadecimal digits and
-//! `CHECK` the CRC-32C of all before the last colon, in eight of them: a key that was pasted in
-//! part, or with a letter changed, is refused where it is read and not by the peer.
+//! The text of a key is `ibtrs-key-1:ID:KEY:CHECK`. `KEY` is the 32 bytes as 64 lower-case
+//! hexadecimal digits; `CHECK` is the CRC-32C of the text before the last colon, as eight of them.
+//! The checksum reveals a truncated or mistyped key when it is loaded, before the peer refuses it.
 
+use crate::bytes::message;
+use crate::consts::MAX_SESSION_NAME;
+use crate::name::SessionName;
 use core::fmt;
 
 /// Bytes of a key.
 pub const KEY_LEN: usize = 32;
-/// Bytes of an id on the wire, without closing NUL: shorter ones are filled up with zeros.
+/// Bytes of an id on the wire, without a terminating NUL: zeros pad a shorter id.
 const ID_LEN: usize = 32;
 
 const PREFIX: &[u8] = b"ibtrs-key-1:";
@@ -19,21 +22,26 @@ const CHECK_DIGITS: usize = 8;
 /// Bytes of the longest text of a key.
 pub const KEY_TEXT_LEN: usize = PREFIX.len() + ID_LEN + 1 + KEY_DIGITS + 1 + CHECK_DIGITS;
 
+const DESCRIPTION: &[u8] = b"ibtrs:";
+/// Bytes of the longest description of a key in a keyring, with the closing NUL, which
+/// [`MAX_SESSION_NAME`] includes.
+pub const DESCRIPTION_LEN: usize = DESCRIPTION.len() + ID_LEN + 1 + MAX_SESSION_NAME;
+
 /// Why the text of a key is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyError {
-    /// It does not begin with `ibtrs-key-1:`.
+    /// The text does not begin with `ibtrs-key-1:`.
     Prefix,
     /// The id is empty, too long, or has other characters than letters, digits and `-_.@`.
     Id,
     /// The key is not 64 lower-case hexadecimal digits.
     Digits,
-    /// The checksum is not that of the text.
+    /// The checksum does not match the text.
     Check,
 }
 
 impl KeyError {
-    /// One line for the user who wrote it.
+    /// One line for the operator.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Prefix => "a key begins with ibtrs-key-1:",
@@ -44,26 +52,21 @@ impl KeyError {
     }
 }
 
-/// Names a key: 1 to 32 letters and digits of ASCII and `-_.@`. It is no secret.
+/// Names a key: 1 to 32 ASCII letters, digits and `-_.@`. The id is not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyId([u8; ID_LEN]);
 
-/// The key that a session has unless its users name another one.
+/// The id of a session's key unless the operator names another one.
 const DEFAULT_ID: &[u8] = b"default";
 
 impl Default for KeyId {
     fn default() -> Self {
-        let mut padded = [0; ID_LEN];
-        padded
-            .iter_mut()
-            .zip(DEFAULT_ID)
-            .for_each(|(to, from)| *to = *from);
-        Self(padded)
+        Self(message(|w| w.put(DEFAULT_ID)))
     }
 }
 
 impl KeyId {
-    /// Checks an id, given without padding.
+    /// Checks an id, given without padding; `None` if it is invalid.
     pub fn new(id: &[u8]) -> Option<Self> {
         let mut padded = [0; ID_LEN];
         let (head, _) = padded.split_at_mut_checked(id.len())?;
@@ -71,7 +74,7 @@ impl KeyId {
         Self::from_wire(padded)
     }
 
-    /// Checks the field of a message.
+    /// Checks the field of a message; `None` if the id is invalid.
     pub fn from_wire(field: [u8; ID_LEN]) -> Option<Self> {
         let id = Self(field);
         let (text, padding) = field.split_at_checked(id.len())?;
@@ -79,7 +82,7 @@ impl KeyId {
         (!text.is_empty() && text.iter().all(safe) && padding.iter().all(|&b| b == 0)).then_some(id)
     }
 
-    /// The field of a message.
+    /// The id as the field of a message, padded with zeros.
     pub const fn wire(&self) -> &[u8; ID_LEN] {
         &self.0
     }
@@ -91,8 +94,19 @@ impl KeyId {
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        // It is ASCII.
+        // Cannot fail: an id is ASCII.
         core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The description of the key with this id in a keyring, `ibtrs:ID:SESSION`, followed by at
+    /// least one zero.
+    pub fn description(&self, session: SessionName<'_>) -> [u8; DESCRIPTION_LEN] {
+        message(|w| {
+            w.put(DESCRIPTION);
+            w.put(self.as_bytes());
+            w.put(b":");
+            w.put(session.as_bytes());
+        })
     }
 
     fn len(&self) -> usize {
@@ -100,21 +114,21 @@ impl KeyId {
     }
 }
 
-/// A key, or another secret of its size. It is not shown, and overwritten when it goes.
+/// A key, or another secret of its size. `Debug` does not show it, and dropping it erases it.
 #[derive(Clone)]
 pub struct Key([u8; KEY_LEN]);
 
 impl Key {
-    /// Takes the bytes as they are.
+    /// Creates a key of these bytes.
     pub const fn new(bytes: [u8; KEY_LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Creates a key whose bytes `read` puts in place, rather than in memory of its own.
+    /// Creates a key whose bytes `read` writes in place, so that no other copy is left in memory.
     ///
     /// # Errors
     ///
-    /// Those of `read`.
+    /// The error of `read`.
     pub fn read_with<E>(read: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), E>) -> Result<Self, E> {
         let mut key = Self([0; KEY_LEN]);
         read(&mut key.0)?;
@@ -126,7 +140,7 @@ impl Key {
         &self.0
     }
 
-    /// Reads the text of a key, which may end with a newline.
+    /// Parses the text of a key, which may end with a newline.
     ///
     /// # Errors
     ///
@@ -176,7 +190,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the stores above, of which nobody reads anything.
+        // Keeps the compiler from removing the stores above, which nothing reads.
         core::hint::black_box(&self.0);
     }
 }
@@ -207,7 +221,7 @@ const fn value(digit: u8) -> Option<u8> {
     }
 }
 
-/// Exactly `N` bytes from twice as many digits.
+/// Decodes `N` bytes from exactly `2 * N` digits.
 fn from_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     let mut pairs = digits.chunks_exact(2);
@@ -220,7 +234,7 @@ fn from_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     (pairs.next().is_none() && pairs.remainder().is_empty()).then_some(bytes)
 }
 
-/// CRC-32C (Castagnoli), bit by bit: keys are read once.
+/// CRC-32C (Castagnoli), bit by bit: keys are read rarely.
 fn crc32c(bytes: &[u8]) -> u32 {
     const REVERSED: u32 = 0x82F6_3B78;
     let step = |crc: u32, _| {

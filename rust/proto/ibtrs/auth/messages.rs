@@ -24,11 +24,11 @@ pub const AUTH2_BODY: usize = 72;
 
 const TYPE_AUTH1: u16 = 5;
 const TYPE_AUTH2: u16 = 6;
-/// The field of the name, with one byte more than [`MAX_SESSION_NAME`] to keep what follows even.
+/// Bytes of the name field: one more than [`MAX_SESSION_NAME`], so that the next field is aligned.
 const NAME_FIELD: usize = MAX_SESSION_NAME + 1;
 /// Reserved bytes between the suite and the first field.
 const HEAD_RESERVED: usize = 5;
-/// Reserved bytes before the proof: room for the share of suite 2.
+/// Reserved bytes before the proof: space for the X25519 share of suite 2.
 const TAIL_RESERVED: usize = 32;
 
 /// AUTH1 without its proof: the client's claim.
@@ -36,7 +36,7 @@ const TAIL_RESERVED: usize = 32;
 pub struct Auth1<'a> {
     /// The suite of the acceptance.
     pub suite: Suite,
-    /// Names the key of the proof.
+    /// The id of the key that made the proof.
     pub key_id: KeyId,
     /// The session of the path.
     pub name: SessionName<'a>,
@@ -58,7 +58,7 @@ impl<'a> Auth1<'a> {
         })
     }
 
-    /// Reads and checks the message up to its proof, which the caller checks.
+    /// Decodes and checks the message; the caller checks its proof.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<'a> Auth1<'a> {
 pub struct Auth2 {
     /// The suite of the acceptance.
     pub suite: Suite,
-    /// Why the server refuses the path of a client that it believes.
+    /// The reason for which the server refuses the path of an authenticated client.
     pub refusal: Option<Errno>,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
@@ -109,7 +109,7 @@ impl Auth2 {
         })
     }
 
-    /// Reads and checks the message up to its proof, which the caller checks.
+    /// Decodes and checks the message; the caller checks its proof.
     ///
     /// # Errors
     ///
@@ -140,15 +140,15 @@ fn head(w: &mut Writer<'_>, kind: u16, suite: Suite) {
     w.u8(suite.wire());
 }
 
-/// The number of an error on the wire; one that has no room there becomes ECONNRESET.
+/// The number of an error on the wire; one that does not fit there becomes ECONNRESET.
 fn magnitude(errno: Errno) -> u16 {
-    let number = u16::try_from(errno.get()).ok();
-    number
-        .filter(|number| *number <= Errno::MAX_IMM)
-        .unwrap_or(104)
+    match u16::try_from(errno.get()) {
+        Ok(number) if number <= Errno::MAX_IMM => number,
+        _ => Errno::ECONNRESET.to_imm(),
+    }
 }
 
-/// What follows type and suite of a message of exactly `len` bytes, and the suite.
+/// Checks length and type of a message; returns a reader behind the suite, and the suite.
 fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), AuthError> {
     if bytes.len() != len {
         return Err(AuthError::Length);
@@ -163,7 +163,7 @@ fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), Auth
     Ok((r, suite))
 }
 
-/// Unlike elsewhere, reserved bytes of these messages must be zero: each value has one encoding.
+/// Checks reserved bytes. Only in these messages they must be zero, so each value has one encoding.
 fn zeros(bytes: &[u8]) -> Result<(), AuthError> {
     if bytes.iter().all(|&b| b == 0) {
         Ok(())

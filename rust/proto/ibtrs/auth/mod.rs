@@ -20,13 +20,13 @@
 //!   INFO_REQ with the same session name    ->
 //! ```
 //!
-//! Each proof is a MAC over a label of its own and over all messages before it, beginning with the
-//! request and the acceptance. If an attacker changes a bit of one of them (a suite, the epoch, the
-//! name), a proof fails. Both sides contribute a nonce, so that no message fits another exchange,
-//! and the labels differ, so that no proof can be sent back to the side that made it.
+//! Each proof is a MAC over a label of its own and over all earlier messages, beginning with the
+//! request and the acceptance. If an attacker changes any bit of these messages (in a suite, the
+//! epoch or the name), a proof fails. Both sides contribute a nonce, so no message fits another
+//! exchange. The labels differ, so no proof can be sent back to its sender.
 //!
-//! The proofs do not protect what follows: an authenticated connection has no integrity or secrecy
-//! of its own.
+//! The proofs do not protect later messages: an authenticated connection has neither integrity nor
+//! secrecy of its own.
 //!
 //! | File | Contents |
 //! |---|---|
@@ -36,7 +36,7 @@
 //! | `messages` | AUTH1 and AUTH2 |
 //! | `proof` | the MACs |
 //! | `client`, `server` | the two sides |
-//! | `failures` | how often a source may fail |
+//! | `failures` | the limit on failures of a source address |
 
 mod client;
 mod failures;
@@ -48,11 +48,11 @@ mod proof;
 mod server;
 
 pub use client::{ClientAuth, Identity, Next};
-pub use failures::{Failures, Source, FAILURE_MS, FORGIVEN};
+pub use failures::{Failure, Failures, Source, FAILURE_MS, FORGIVEN};
 pub use fields::{
     chosen, offered, put_choice, put_offer, ACCEPT_NONCE_LEN, ACCEPT_PROOF_LEN, JOIN_PROOF_LEN,
 };
-pub use key::{Key, KeyError, KeyId, KEY_LEN, KEY_TEXT_LEN};
+pub use key::{Key, KeyError, KeyId, DESCRIPTION_LEN, KEY_LEN, KEY_TEXT_LEN};
 pub use messages::{Auth1, Auth2, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, NONCE_LEN};
 pub use policy::{Policy, Session, Setting, Suite, Suites};
 pub use proof::HmacSha256;
@@ -63,22 +63,22 @@ use crate::name::NameError;
 
 /// Why an authentication failed.
 ///
-/// Once a connection is established the peer learns nothing of it: the connection is closed.
+/// The peer does not learn the reason once a connection is established: the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuthError {
-    /// The peer does not authenticate, and must.
+    /// The peer does not authenticate, but must.
     Required,
-    /// This side has no key, and needs one.
+    /// This side has no key, but needs one.
     NoKey,
-    /// The session has authenticated paths and this one is not, or the other way round.
+    /// The session has authenticated paths and this path is not, or the reverse.
     Mixed,
-    /// A suite that is not known, or was not offered, or is not that of the acceptance.
+    /// A suite that is unknown, was not offered, or is not that of the acceptance.
     Suite(u8),
     /// A message at the wrong time, or after an error.
     Order,
-    /// A message of another length than its format has.
+    /// A message of the wrong length.
     Length,
-    /// A message of another type than the one that is due.
+    /// A message of another type than the expected one.
     Type(u16),
     /// A reserved byte that is not zero.
     Reserved,
@@ -88,10 +88,10 @@ pub enum AuthError {
     KeyId,
     /// INFO_REQ with another session name than AUTH1.
     OtherName,
-    /// The server believes the client, and refuses its path for another reason, which this is.
+    /// The server has authenticated the client, but refuses its path with this error.
     Refused(Errno),
-    /// The proof was not made with the key, or over other messages; or there is no such key for
-    /// that session. These cannot be told apart.
+    /// The proof was made with another key or over other messages, or the session has no key of
+    /// that id. These cases cannot be told apart.
     Proof,
 }
 
@@ -99,27 +99,27 @@ impl AuthError {
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Required => "the peer does not authenticate, which is required: load a key there",
+            Self::Required => "the peer does not authenticate, but must: load the session's key there",
             Self::NoKey => "authentication is required, but no key is loaded: load one",
             Self::Mixed => {
-                "the session has paths with and without authentication: close it and begin again"
+                "the session has paths with and without authentication: unmap its disks and map them again"
             }
-            Self::Suite(_) => "the peer uses a suite of authentication that was not agreed on",
-            Self::Order => "message at the wrong time of an authentication",
+            Self::Suite(_) => "the peer uses an authentication suite that was not agreed on",
+            Self::Order => "authentication message at the wrong time",
             Self::Length => "authentication message of the wrong length",
             Self::Type(_) => "message of an unexpected type during authentication",
             Self::Reserved => "authentication message with a reserved byte that is not zero",
             Self::Name(e) => e.as_str(),
             Self::KeyId => "malformed key id",
             Self::OtherName => "the peer authenticated for another session name",
-            Self::Refused(_) => "the server refuses the path of this client, which it believes",
+            Self::Refused(_) => "the server has authenticated this client, but refuses the path",
             Self::Proof => {
                 "unknown key id for this session, or the keys differ: compare the keys of both sides"
             }
         }
     }
 
-    /// The errno to return, or to reject a connection request with.
+    /// The errno to return, or to send in the rejection of a connection request.
     pub const fn errno(&self) -> Errno {
         match self {
             Self::NoKey => Errno::ENOKEY,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a path authenticates, and by which suite.
+//! Decides whether a path authenticates, and with which suite.
 
 use super::AuthError;
 
@@ -13,7 +13,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// The suite of that number on the wire. Number 2 is reserved for X25519 with HMAC-SHA256.
+    /// The suite with this number on the wire. Number 2 is reserved for X25519 with HMAC-SHA256.
     pub const fn from_wire(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::HmacSha256),
@@ -21,7 +21,7 @@ impl Suite {
         }
     }
 
-    /// Its number on the wire.
+    /// The suite's number on the wire.
     pub const fn wire(self) -> u8 {
         match self {
             Self::HmacSha256 => 1,
@@ -42,10 +42,10 @@ pub struct Suites(u8);
 impl Suites {
     /// No suite: the peer does not authenticate.
     pub const NONE: Self = Self(0);
-    /// The suites that this version has.
+    /// The suites that this version supports.
     pub const ALL: Self = Self(Suite::HmacSha256.bit());
 
-    /// Reads a byte of the wire; unknown suites are left out.
+    /// Decodes the byte on the wire; unknown suites are dropped.
     pub const fn from_wire(byte: u8) -> Self {
         Self(byte & Self::ALL.0)
     }
@@ -73,21 +73,21 @@ impl Suites {
 /// The setting of one side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// It does not authenticate.
+    /// The side does not authenticate.
     #[default]
     None,
-    /// It authenticates with peers that do. An attacker who can change packets can remove the
+    /// The side authenticates with peers that do. An attacker who can change packets can remove the
     /// offer from a request: only [`Policy::Required`] keeps such an attacker out.
     Optional,
-    /// It refuses peers that do not authenticate.
+    /// The side refuses peers that do not authenticate.
     Required,
 }
 
-/// What the administrator of a side has set; the policy follows from it path by path.
+/// The operator's setting on one side, from which the policy of each path follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Setting {
-    /// [`Policy::Required`] where there is a key, [`Policy::None`] elsewhere. A session that began
-    /// without authentication goes on so.
+    /// [`Policy::Required`] if there is a key, otherwise [`Policy::None`]. A session that began
+    /// without authentication goes on without it.
     #[default]
     Auto,
     /// The same policy for every path.
@@ -95,7 +95,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Reads the value of a module parameter; `None` for any other text.
+    /// Parses the value of a module parameter; `None` for any other text.
     pub const fn parse(text: &[u8]) -> Option<Self> {
         match text {
             b"auto" => Some(Self::Auto),
@@ -106,7 +106,7 @@ impl Setting {
         }
     }
 
-    /// The text that [`Setting::parse`] takes for it.
+    /// The text of the setting, as [`Setting::parse`] accepts it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -116,7 +116,7 @@ impl Setting {
         }
     }
 
-    /// The policy for a path of `session` on a side that has a key if `has_key`.
+    /// The policy for a path of `session`; `has_key` says whether the side has a key.
     pub const fn policy(self, session: Session, has_key: bool) -> Policy {
         match (self, session) {
             (Self::Fixed(policy), _) => policy,
@@ -128,7 +128,7 @@ impl Setting {
     }
 }
 
-/// The session that a path is for, as the deciding side knows it.
+/// The session of a path, as the deciding side knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Session {
     /// The path is the first. On the client: no path of the session is connected, and none was
@@ -136,7 +136,7 @@ pub enum Session {
     New,
     /// The session has paths, none of them authenticated.
     Plain,
-    /// The session was begun by an authenticated path. It stays so until it is closed.
+    /// An authenticated path began the session, which stays authenticated until it is closed.
     Authenticated,
 }
 
@@ -145,7 +145,7 @@ impl Session {
     /// path: another path may have begun the session since it accepted this one.
     ///
     /// Authenticated paths and others never share a session. Otherwise a stranger who saw its
-    /// UUID on the wire could join it, or begin it before the client that it belongs to.
+    /// UUID on the wire could join it, or begin it before the rightful client.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Policy {
         }
     }
 
-    /// The suites that a client offers; it has a key if `has_key`.
+    /// The suites that a client offers; `has_key` says whether it has a key.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Policy {
         }
     }
 
-    /// The suite that a server chooses from those that a request offers; nothing to go on without
-    /// authentication. The server has keys if `has_keys`.
+    /// The suite that a server chooses from those that a request offers; `None` to go on without
+    /// authentication. `has_keys` says whether the server has keys.
     ///
     /// # Errors
     ///
@@ -204,12 +204,12 @@ impl Policy {
         }
     }
 
-    /// The suite that a client goes on with after it offered `offered` and the server chose number
-    /// `chosen`; nothing to go on without authentication.
+    /// The suite with which a client goes on after it offered `offered` and the server chose number
+    /// `chosen`; `None` to go on without authentication.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Required`] for a server that does not authenticate and must,
+    /// [`AuthError::Required`] for a server that must authenticate but does not,
     /// [`AuthError::Suite`] for a suite that was not offered.
     pub fn accepted(
         self,

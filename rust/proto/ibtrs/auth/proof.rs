@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is proved: MACs over all that both sides have seen.
+//! Proofs: MACs over all messages that both sides have seen.
 
 use super::fields::{join_field, put, ACCEPT_PROOF_AT, JOIN_PROOF_AT};
 use super::messages::{AUTH1_BODY, AUTH2_BODY, PROOF_LEN};
 use super::{AuthError, Key, ACCEPT_PROOF_LEN, AUTH1_LEN, JOIN_PROOF_LEN, KEY_LEN};
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
 
-/// The first bytes of a request belong to the connection manager, which may change them.
+/// Bytes at the front of a request that belong to the connection manager, which may change them.
 const CM_LEN: usize = 2;
 
-/// The purpose of a MAC. All labels have one length and all messages a fixed one, so that no MAC
-/// for one purpose is a MAC for another.
+/// Labels, which name the purpose of a MAC. All labels have the same length, and all messages have
+/// a fixed one, so a MAC for one purpose never serves another.
 const CLIENT_PROOF: &[u8; 16] = b"ibtrs-1 client  ";
 const SERVER_PROOF: &[u8; 16] = b"ibtrs-1 server  ";
 const PATH_KEY: &[u8; 16] = b"ibtrs-1 path key";
 const JOIN: &[u8; 16] = b"ibtrs-1 join    ";
 const ACCEPT: &[u8; 16] = b"ibtrs-1 accept  ";
+const FINGERPRINT: &[u8; 16] = b"ibtrs-1 identify";
 
 /// The message authentication code of suite 1.
 pub trait HmacSha256 {
@@ -24,7 +25,21 @@ pub trait HmacSha256 {
     fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32];
 }
 
-/// Private data of connection 0 as it was sent: both sides have seen it.
+/// Identifies a key without revealing it. Never sent.
+#[derive(Debug)]
+pub(super) struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    pub(super) fn of(mac: &impl HmacSha256, key: &Key) -> Self {
+        Self(mac.hmac(key.as_bytes(), &[FINGERPRINT]))
+    }
+
+    pub(super) fn is_of(&self, mac: &impl HmacSha256, key: &Key) -> bool {
+        equal(&self.0, &Self::of(mac, key).0)
+    }
+}
+
+/// Private data of connection 0 as it was sent, which both sides have seen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Greeting {
     pub(super) request: [u8; CONN_REQ_LEN],
@@ -65,8 +80,8 @@ impl Greeting {
 
 /// The secret of one connection attempt of a path.
 ///
-/// Proofs made with it show that further connections belong to the path: a path UUID that was seen
-/// on the wire is of no use to a stranger.
+/// Proofs made with this key show that further connections belong to the path, so a stranger cannot
+/// use a path UUID seen on the wire.
 #[derive(Clone, Debug)]
 pub(super) struct PathKey(Key);
 

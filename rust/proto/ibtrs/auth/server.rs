@@ -4,10 +4,10 @@
 
 use super::fields::join_field;
 use super::messages::AUTH1_BODY;
-use super::proof::{equal, split, Greeting, PathKey};
+use super::proof::{equal, split, Fingerprint, Greeting, PathKey};
 use super::{
-    offered, put_choice, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, Policy, Session, Suite,
-    ACCEPT_NONCE_LEN, AUTH1_LEN, AUTH2_LEN, NONCE_LEN,
+    put_choice, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, Suite, ACCEPT_NONCE_LEN,
+    AUTH1_LEN, AUTH2_LEN, NONCE_LEN,
 };
 use crate::bytes::message;
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
@@ -15,12 +15,12 @@ use crate::errno::Errno;
 use crate::handshake::ConnReq;
 use crate::name::SessionName;
 
-/// One connection attempt of a path, as far as authentication goes.
+/// The authentication state of one connection attempt of a path.
 ///
-/// After an error the path is to be closed, and every later call fails.
+/// After an error every later call fails, and the caller must close the path.
 #[derive(Debug)]
 pub struct ServerAuth {
-    /// As in the request of connection 0.
+    /// The path's UUID from the request of connection 0.
     path_uuid: [u8; 16],
     state: State,
 }
@@ -34,7 +34,7 @@ enum State {
         suite: Suite,
         greeting: Greeting,
     },
-    /// The client has proved itself, and AUTH2 is to be sent.
+    /// The client has proved itself; the server must send AUTH2.
     Believed {
         suite: Suite,
         greeting: Greeting,
@@ -45,25 +45,25 @@ enum State {
     Proved {
         auth1: [u8; AUTH1_LEN],
         path_key: PathKey,
+        /// The fingerprint of the key that the client has proved.
+        fingerprint: Fingerprint,
     },
     Failed,
 }
 
 impl ServerAuth {
-    /// Decides on the request of connection 0, and puts the choice into its acceptance, which is
-    /// otherwise complete. `nonce` is fresh and random. The server has keys if `has_keys`.
+    /// Begins a path with the choice of [`Policy::choose`] for the request of connection 0, and
+    /// puts that choice into the acceptance, which is otherwise complete. `nonce` is fresh and
+    /// random.
     ///
-    /// # Errors
-    ///
-    /// As [`Policy::choose`]: the request is to be rejected with [`AuthError::errno`].
+    /// [`Policy::choose`]: super::Policy::choose
     pub fn accept(
-        (policy, session): (Policy, Session),
-        has_keys: bool,
+        chosen: Option<Suite>,
         request: &[u8; CONN_REQ_LEN],
         acceptance: &mut [u8; CONN_RSP_LEN],
         nonce: [u8; ACCEPT_NONCE_LEN],
-    ) -> Result<Self, AuthError> {
-        let state = match policy.choose(session, offered(request), has_keys)? {
+    ) -> Self {
+        let state = match chosen {
             None => State::Plain,
             Some(suite) => {
                 put_choice(acceptance, suite, &nonce);
@@ -76,23 +76,23 @@ impl ServerAuth {
                 }
             }
         };
-        Ok(Self {
+        Self {
             path_uuid: join_field(request),
             state,
-        })
+        }
     }
 
-    /// Takes AUTH1. The client has then proved itself, and is to be answered: see
+    /// Handles AUTH1. On success the client has proved itself; the caller then sends the answer of
     /// [`ServerAuth::auth2`].
     ///
     /// `find` returns the key of an id if a client with that key may use that session name.
-    /// `nonce`, which AUTH2 will have, is fresh and random.
+    /// `nonce` is fresh and random; AUTH2 will contain it.
     ///
     /// # Errors
     ///
     /// The message is malformed, or the client has not proved that it has the key and has seen
     /// the same messages. An unknown key id takes as long as a wrong key and gives the same
-    /// error. No answer is to be sent.
+    /// error. The caller must not answer.
     pub fn auth1(
         &mut self,
         mac: &impl HmacSha256,
@@ -111,7 +111,7 @@ impl ServerAuth {
         let (body, proof) = split::<AUTH1_BODY>(bytes)?;
         let found = find(&claim.key_id, claim.name);
         let known = found.is_some();
-        // Nobody has this key, so no proof is one of it; `known` refuses even that.
+        // Nobody has this key, so no proof can match it; `known` refuses even a match.
         let key = found.unwrap_or(Key::new(nonce));
         let expected = greeting.client_proof(mac, &key, body);
         if !equal(&expected, proof) || !known {
@@ -127,8 +127,8 @@ impl ServerAuth {
         Ok(())
     }
 
-    /// Returns AUTH2, which is to be sent to a client that has proved itself. After that the path
-    /// is authenticated, unless it is refused with an error.
+    /// Returns AUTH2 for a client that has proved itself. After that the path is authenticated,
+    /// unless `refusal` refuses it.
     ///
     /// # Errors
     ///
@@ -157,7 +157,11 @@ impl ServerAuth {
         .body();
         let (proof, path_key) = greeting.outcome(mac, &key, &auth1, &body);
         if refusal.is_none() {
-            self.state = State::Proved { auth1, path_key };
+            self.state = State::Proved {
+                auth1,
+                path_key,
+                fingerprint: Fingerprint::of(mac, &key),
+            };
         }
         Ok(message(|w| {
             w.put(&body);
@@ -165,31 +169,41 @@ impl ServerAuth {
         }))
     }
 
-    /// Whether AUTH1 is due: the client has proved nothing yet, and nothing may change on its behalf.
+    /// Whether the server waits for AUTH1: until then it must change nothing on the client's
+    /// behalf.
     pub const fn is_pending(&self) -> bool {
         matches!(self.state, State::Waiting { .. })
     }
 
-    /// Whether the client has proved itself, and was answered.
+    /// Whether the client has proved itself and AUTH2 was made.
     pub const fn is_authenticated(&self) -> bool {
         matches!(self.state, State::Proved { .. })
     }
 
-    /// The id of the key that the client has proved to have.
+    /// The id of the key that the client has proved.
     pub fn key_id(&self) -> Option<KeyId> {
+        self.claim().map(|claim| claim.key_id)
+    }
+
+    /// Whether `key` is the one that the client has proved; `false` before AUTH2 was made.
+    ///
+    /// A key may have the id of another one that was loaded before it.
+    pub fn has_proved(&self, mac: &impl HmacSha256, key: &Key) -> bool {
         match &self.state {
-            State::Believed { auth1, .. } | State::Proved { auth1, .. } => {
-                Auth1::decode(auth1).ok().map(|claim| claim.key_id)
-            }
-            _ => None,
+            State::Proved { fingerprint, .. } => fingerprint.is_of(mac, key),
+            _ => false,
         }
     }
 
-    /// The session name that the client has proved to have the key of.
+    /// The session name for which the client has proved its key.
     pub fn name(&self) -> Option<SessionName<'_>> {
+        self.claim().map(|claim| claim.name)
+    }
+
+    fn claim(&self) -> Option<Auth1<'_>> {
         match &self.state {
             State::Believed { auth1, .. } | State::Proved { auth1, .. } => {
-                Auth1::decode(auth1).ok().map(|claim| claim.name)
+                Auth1::decode(auth1).ok()
             }
             _ => None,
         }

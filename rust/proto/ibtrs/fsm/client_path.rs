@@ -22,17 +22,17 @@ pub enum State {
     /// An attempt to connect is under way.
     Connecting,
     /// The attempt has failed; its worker has not noticed yet. [`Event::Established`] is
-    /// ignored here: a worker that is told so reports [`Event::ConnectFailed`].
+    /// ignored here: a worker that learns this reports [`Event::ConnectFailed`].
     ConnectingErr,
     /// The path takes requests.
     Connected,
-    /// The path failed; it is torn down, or waits for its next attempt.
+    /// The path has failed; it is being torn down, or waits for its next attempt.
     Reconnecting,
-    /// The path is torn down for good, or until a user asks for it again.
+    /// The path is being torn down, for good or until an operator reconnects it.
     Closing,
-    /// Torn down. Only a user's wish leads out of it.
+    /// The path is torn down. Only an operator's request leads out of this state.
     Closed,
-    /// Removed. Nothing leads out of it.
+    /// The path is removed. Nothing leads out of this state.
     Dead,
 }
 
@@ -100,9 +100,9 @@ impl State {
 /// The events of a client path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// The attempt succeeded: a valid INFO_RSP is in.
+    /// The attempt succeeded: a valid INFO_RSP has arrived.
     Established,
-    /// The attempt to connect failed, says its worker.
+    /// The worker of the attempt reports that it has failed.
     ConnectFailed,
     /// Something broke: a work completion, the connection, the heartbeat, a post; or the RDMA
     /// device goes away. The path tries again, as its addresses may lead to another device, or to
@@ -110,16 +110,16 @@ pub enum Event {
     Error,
     /// The delay before the next attempt is over.
     ReconnectDue,
-    /// The limit of the attempts was set again.
+    /// An operator has set the limit of reconnect attempts.
     LimitSet,
-    /// A user wants the path connected again (attribute `reconnect`).
+    /// An operator reconnects the path (attribute `reconnect`).
     UserReconnect,
-    /// A user, or the session's end, wants the path closed (attribute `disconnect`).
+    /// An operator (attribute `disconnect`), or the end of the session, closes the path.
     UserDisconnect,
-    /// A user wants the path gone (attribute `remove_path`). The first time it closes the
-    /// path; once CLOSED, it removes it.
+    /// An operator removes the path (attribute `remove_path`). The first time this closes the
+    /// path; once the path is CLOSED, it removes it.
     UserRemove,
-    /// The tear-down that CLOSING asked for is complete.
+    /// The teardown that CLOSING asked for is complete.
     CloseDone,
 }
 
@@ -158,24 +158,24 @@ actions! {
     Action,
     /// The actions that a step asks for.
     Actions {
-        /// Make a running attempt to connect return early: its last event belongs to this
-        /// attempt, not to the next.
+        /// Make a running attempt to connect return early, so that its last event counts for this
+        /// attempt and not for the next one.
         AbortConnect,
         /// Cancel the timer of the next attempt.
         CancelReconnect,
         /// Tear the attempt down, if there is one: wait for its worker, call [`Machine::ended`],
-        /// stop the heartbeat, let no new request start, disconnect and drain the QPs, and have
-        /// the requests that were in flight failed over.
+        /// stop the heartbeat, let no new request start, disconnect and drain the QPs, and fail
+        /// over the requests that were in flight.
         TearDown,
-        /// An attempt has succeeded: a statistic.
+        /// Count a successful attempt in the statistics.
         CountConnect,
-        /// An attempt has failed: a statistic.
+        /// Count a failed attempt in the statistics.
         CountFailure,
         /// Start the timer of the next attempt, with [`Machine::delay_ms`].
         ScheduleReconnect,
         /// Make the next attempt at once: [`Event::ReconnectDue`] without delay.
         ReconnectNow,
-        /// Begin an attempt to connect, see [`Machine::begin`].
+        /// Begin an attempt to connect, if [`Machine::begin`] allows it.
         StartConnect,
         /// Start the heartbeat.
         StartHeartbeat,
@@ -190,12 +190,12 @@ pub const fn initial() -> Step {
     Step::to(State::Connecting, Actions::of(Action::StartConnect))
 }
 
-/// The state of a path, and what else its steps depend on.
+/// The state of a path, and everything else that its steps depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// The state.
     pub state: State,
-    /// The number of the attempt whose events count; 0 for none.
+    /// Epoch of the attempt whose events count; 0 for none.
     pub epoch: u32,
     /// The attempts to reconnect.
     pub tries: Tries,
@@ -204,9 +204,9 @@ pub struct Machine {
 /// Attempts to reconnect in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tries {
-    /// How many since the last success, or since a user asked.
+    /// Number of attempts since the last success, or since an operator's reconnect.
     pub made: u32,
-    /// The next one does not wait: the last one has failed for a reason that it does not have.
+    /// The next attempt does not wait, because the reason for the last failure is gone.
     pub reconnect_now: bool,
 }
 
@@ -223,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event of the path. `limit` is how many attempts a user allows in a row.
+    /// Handles an event of the path. `limit` is how many attempts an operator allows in a row.
     pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
         let step = step(self.state, event, limit.allow(self.tries.made));
         self.state = step.next;
@@ -240,8 +240,7 @@ impl Machine {
         step
     }
 
-    /// Takes an event of the attempt of that number. It is ignored unless that is the present
-    /// one.
+    /// Handles an event of the attempt `epoch`, which is ignored unless that is the current one.
     pub fn attempt_step(&mut self, epoch: u32, event: Event, limit: Attempts) -> Step {
         if epoch == self.epoch {
             self.step(event, limit)
@@ -250,17 +249,23 @@ impl Machine {
         }
     }
 
-    /// An attempt begins: its events count from now on.
-    pub fn begin(&mut self, epoch: u32) {
-        self.epoch = epoch;
+    /// Begins the attempt `epoch`: its events count from now on. Returns whether it may begin: not
+    /// if the path was closed meanwhile, because then nothing might tear it down.
+    #[must_use]
+    pub fn begin(&mut self, epoch: u32) -> bool {
+        let may = matches!(self.state, State::Connecting);
+        if may {
+            self.epoch = epoch;
+        }
+        may
     }
 
-    /// The attempt is torn down: errors that it reports from now on are caused by that.
+    /// Notes that the attempt is torn down: errors that it reports from now on are caused by that.
     pub fn ended(&mut self) {
         self.epoch = 0;
     }
 
-    /// The next attempt need not wait: the reason for the failure is over.
+    /// Lets the next attempt begin without delay, because the reason for the failure is gone.
     pub fn reconnect_now(&mut self) {
         self.tries.reconnect_now = true;
     }
@@ -281,15 +286,15 @@ impl Default for Machine {
     }
 }
 
-/// Tear-down of a path.
+/// Teardown of a path.
 const DOWN: Actions = Actions::of(Action::TearDown);
-/// Tear-down of a path during an attempt.
+/// Teardown of a path during an attempt.
 const ABORT: Actions = DOWN.with(Action::AbortConnect);
-/// After a failed attempt.
+/// Teardown after a failed attempt.
 const FAILED: Actions = DOWN.with(Action::CountFailure);
-/// Try again later.
+/// The next attempt waits for the back-off.
 const LATER: Actions = Actions::of(Action::ScheduleReconnect);
-/// A user's wish to reconnect waits for nothing.
+/// An operator's reconnect does not wait.
 const NOW: Actions = Actions::of(Action::ReconnectNow);
 const CANCEL: Actions = Actions::of(Action::CancelReconnect);
 
@@ -317,7 +322,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         (S::Connecting, E::UserRemove) => Step::to(S::Closing, ABORT),
         (S::Connecting, E::CloseDone) => Step::ignore(state),
 
-        // The attempt is lost, its worker is about to say so.
+        // The attempt is lost, and its worker is about to report it.
         (S::ConnectingErr, E::Established) => Step::ignore(state),
         (S::ConnectingErr, E::ConnectFailed) => failed(retry),
         (S::ConnectingErr, E::Error) => Step::ignore(state),
@@ -391,7 +396,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
     }
 }
 
-/// The worker of an attempt says that it has failed.
+/// The step after the worker of an attempt has reported that it failed.
 const fn failed(retry: bool) -> Step {
     if retry {
         Step::to(State::Reconnecting, FAILED.and(LATER))

@@ -21,16 +21,16 @@ use crate::errno::Errno;
 /// Whether an event was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// It was taken.
+    /// The event was accepted.
     Accepted,
     /// The event came too late or does not matter; no task waits for an answer.
     Ignored,
-    /// The event was refused; the task that sent it gets the errno.
+    /// The event was refused; its sender gets the errno.
     Refused(Errno),
 }
 
 impl Reply {
-    /// Whether the event was taken.
+    /// Whether the event was accepted.
     pub const fn accepted(&self) -> bool {
         matches!(self, Self::Accepted)
     }
@@ -54,7 +54,7 @@ impl Reply {
 pub struct Step<S, A> {
     /// The state from now on.
     pub next: S,
-    /// What to do.
+    /// The actions of the caller.
     pub actions: A,
     /// Whether the event was accepted.
     pub reply: Reply,
@@ -88,14 +88,14 @@ impl<S: Copy, A: ActionSet> Step<S, A> {
 
 /// A set of actions.
 pub trait ActionSet: Copy {
-    /// Nothing to do.
+    /// No action.
     const NONE: Self;
 }
 
 /// Defines the actions of a state machine, and sets of them.
 ///
-/// Callers match on the actions without a rule for the rest, so that a new one does not compile
-/// before each of them carries it out.
+/// Callers match on the actions without a wildcard arm, so a new action does not compile until
+/// each caller carries it out.
 macro_rules! actions {
     (
         $(#[$meta:meta])* $action:ident, $(#[$set_meta:meta])* $set:ident {
@@ -113,7 +113,7 @@ macro_rules! actions {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             const fn bit(self) -> u16 {
-                // There are not more than 16.
+                // No overflow: 16 actions at most, as asserted below.
                 1u16.wrapping_shl(self as u32)
             }
         }
@@ -129,18 +129,18 @@ macro_rules! actions {
         }
 
         impl $set {
-            /// One thing to do.
+            /// The set of one action.
             pub const fn of(action: $action) -> Self {
                 Self(action.bit())
             }
 
-            /// This and one thing more.
+            /// This set and `action`.
             #[must_use]
             pub const fn with(self, action: $action) -> Self {
                 Self(self.0 | action.bit())
             }
 
-            /// Both sets together.
+            /// The union of both sets.
             #[must_use]
             pub const fn and(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -151,7 +151,7 @@ macro_rules! actions {
                 self.0 & action.bit() != 0
             }
 
-            /// Whether there is nothing to do.
+            /// Whether the set is empty.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }

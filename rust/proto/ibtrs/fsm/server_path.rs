@@ -16,13 +16,13 @@ use crate::errno::Errno;
 /// State of a server path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// Connections come in; INFO_REQ has not been seen.
+    /// Connections are being accepted; INFO_REQ has not arrived.
     Connecting,
     /// The path takes requests.
     Connected,
-    /// The path is torn down.
+    /// The path is being torn down.
     Closing,
-    /// Torn down. Nothing leads out of it.
+    /// The path is torn down. Nothing leads out of this state.
     Closed,
 }
 
@@ -70,24 +70,24 @@ impl State {
 /// The events of a server path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// INFO_REQ came in.
+    /// INFO_REQ has arrived.
     Info {
-        /// All connections of the path are there, and the session's name is acceptable.
+        /// All connections of the path exist, and the name of the session is acceptable.
         complete: bool,
     },
     /// Something broke: a work completion, a connection, the heartbeat, a post, a malformed
     /// request.
     Error,
-    /// The timer of the set-up is over: the client did not complete its connections.
+    /// The setup timer has expired: the client did not complete its connections.
     Stale,
     /// The client has superseded this path, as another path shows: by a fence, by a request for a
     /// chunk number that this path has in service, or by the path's next attempt.
     Superseded,
-    /// A user, or the end of the module, wants the path closed.
+    /// An operator, or the unloading of the module, closes the path.
     UserDisconnect,
     /// The RDMA device goes away.
     DeviceRemoved,
-    /// The tear-down that CLOSING asked for is complete.
+    /// The teardown that CLOSING asked for is complete.
     CloseDone,
 }
 
@@ -123,18 +123,18 @@ actions! {
     Action,
     /// The actions that a step asks for.
     Actions {
-        /// Cancel the timer of the set-up, which each connection of the path starts again: the
-        /// path can no longer become stale.
+        /// Cancel the setup timer, which each connection of the path restarts: the path can no
+        /// longer become stale.
         CancelStale,
         /// Start the heartbeat.
         StartHeartbeat,
         /// Register the chunks and send INFO_RSP after them.
         SendInfoRsp,
         /// Stop the heartbeat, disconnect and drain every QP, wait until no request of the path
-        /// is in service any more, let go of memory regions, QPs and the device; then comes
+        /// is in service any more, release memory regions, QPs and the device; then report
         /// [`Event::CloseDone`].
         TearDown,
-        /// Unlink the path and let go of it and of the session.
+        /// Unlink the path, and release it and the session.
         Release,
     }
 }
@@ -155,7 +155,7 @@ pub const fn step(state: State, event: Event) -> Step {
     const ALREADY: Errno = Errno::EALREADY;
 
     match (state, event) {
-        // Connections come in.
+        // Connections are being accepted.
         (S::Connecting, E::Info { complete: true }) => Step::to(
             S::Connected,
             Actions::of(Action::CancelStale)

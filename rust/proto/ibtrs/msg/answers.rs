@@ -7,9 +7,9 @@ use crate::imm::{Answer, Imm};
 
 /// Most answers that follow the one of the immediate.
 pub const MAX_MORE_ANSWERS: usize = 7;
-/// Bytes of one of them.
+/// Bytes of one answer.
 const ENTRY_LEN: usize = 4;
-/// Bytes of a message with as many as there can be.
+/// Bytes of the longest message.
 pub const MORE_ANSWERS_LEN: usize = MAX_MORE_ANSWERS * ENTRY_LEN;
 
 /// The answers that a message carries beside the one of its immediate.
@@ -30,26 +30,26 @@ impl MoreAnswers {
         count: 0,
     };
 
-    /// Tells whether there are none.
+    /// Returns whether there are no answers.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Tells whether there is room for no other.
+    /// Returns whether there is no room for another answer.
     #[inline]
     pub const fn is_full(&self) -> bool {
         self.count == MAX_MORE_ANSWERS
     }
 
-    /// Forgets them.
+    /// Removes all answers.
     #[inline]
     pub fn clear(&mut self) {
         // INVARIANT: Zero is not too many.
         self.count = 0;
     }
 
-    /// Adds an answer; false if there is no room for it.
+    /// Adds an answer; returns `false` if there is no room for it.
     #[inline]
     pub fn push(&mut self, Answer { id, errno }: Answer) -> bool {
         let Some(place) = self.entries.get_mut(self.count) else {
@@ -61,7 +61,7 @@ impl MoreAnswers {
         true
     }
 
-    /// Writes the body of the message, and gives its length; `None` if it does not fit.
+    /// Writes the body of the message to `out`, and returns its length; `None` if it does not fit.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let len = self.count.saturating_mul(ENTRY_LEN);
         let places = out.get_mut(..len)?.chunks_exact_mut(ENTRY_LEN);
@@ -75,9 +75,9 @@ impl MoreAnswers {
     ///
     /// # Errors
     ///
-    /// When it has no answer, more than [`MAX_MORE_ANSWERS`], part of one, or another immediate
-    /// than that of an answer which leaves the key of its chunk as it was. The path is to be torn
-    /// down: nothing of the message counts.
+    /// When it has no answer, more than [`MAX_MORE_ANSWERS`], part of an answer, or an immediate
+    /// other than [`Imm::IoRspSameKey`]. The caller tears the path down: nothing of the message
+    /// counts.
     pub fn decode(bytes: &[u8]) -> Result<Self, MsgError> {
         let mut answers = Self::NONE;
         let entries = bytes.chunks_exact(ENTRY_LEN);
@@ -96,7 +96,7 @@ impl MoreAnswers {
         Ok(answers)
     }
 
-    /// Goes through the answers.
+    /// Iterates over the answers.
     pub fn iter(&self) -> impl Iterator<Item = Answer> + '_ {
         let used = self.entries.iter().take(self.count);
         used.filter_map(|entry| match Imm::decode(*entry) {

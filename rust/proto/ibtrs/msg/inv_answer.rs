@@ -21,12 +21,12 @@ const _: () = assert!(INV_ANSWER_LEN <= MORE_ANSWERS_LEN);
 pub struct InvAnswer {
     /// The answer.
     pub answer: Answer,
-    /// The key of the chunk from now on; none if it stays as it was.
+    /// The new key of the chunk; `None` if the key stays as it was.
     pub rkey: Option<u32>,
 }
 
 impl InvAnswer {
-    /// Writes the body, and gives its length; `None` if it does not fit.
+    /// Writes the body to `out`, and returns its length; `None` if it does not fit.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let Answer { id, errno } = self.answer;
         let imm = match self.rkey {
@@ -43,13 +43,13 @@ impl InvAnswer {
         Some(INV_ANSWER_LEN)
     }
 
-    /// Reads the body. `new_rkey` says whether answers of the session may bring keys; `queue_depth`
-    /// is the number of its chunks.
+    /// Reads the body. `new_rkey` says whether answers of the session may bring new keys;
+    /// `queue_depth` is the number of its chunks.
     ///
     /// # Errors
     ///
-    /// When it has another length than its type says, another type, or a key that is not for the
-    /// answered chunk, or in a session without keys. The path is to be torn down.
+    /// When it has another length than its type requires, another type, a key that is not for the
+    /// answered chunk, or a key in a session without new keys. The caller tears the path down.
     pub fn decode(bytes: &[u8], new_rkey: bool, queue_depth: u16) -> Result<Self, MsgError> {
         let (head, rest) = bytes.split_first_chunk().ok_or(MsgError::Short)?;
         let imm = u32::from_le_bytes(*head);

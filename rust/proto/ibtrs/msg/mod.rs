@@ -38,7 +38,7 @@ pub(crate) const TYPE_RKEY_RSP: u16 = 4;
 pub enum MsgError {
     /// Shorter than its format.
     Short,
-    /// Another type than the one that is due.
+    /// Another type than the expected one.
     Type(u16),
     /// INFO_REQ without a usable session name.
     Name(crate::name::NameError),
@@ -51,11 +51,11 @@ pub enum MsgError {
     Coverage,
     /// RKEY_RSP for a chunk that does not exist or that is not the answered one.
     BufId(u16),
-    /// In the body of a message, an immediate that is no such answer.
+    /// A message body with an immediate that is not the expected answer.
     Answer(u32),
     /// The buffer is too small for the message.
     NoRoom,
-    /// The session's numbers make no layout.
+    /// Queue depth and chunk size of the session make no layout.
     Layout(crate::imm::LayoutError),
 }
 

@@ -7,7 +7,7 @@ use super::{SgDesc, TYPE_READ, TYPE_WRITE};
 use crate::bytes::{message, Writer};
 use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 
-/// The client's memory is registered and wants to be invalidated by the answer.
+/// Flag of READ: the answer must invalidate the key of the client's memory.
 pub(crate) const FLAG_NEED_INVAL: u16 = 1;
 
 /// Which way the data of a request flows.
@@ -48,7 +48,7 @@ impl WriteHdr {
 pub struct ReadHdr {
     /// Bytes of the user header right before this header.
     pub usr_len: u16,
-    /// The server is to invalidate the descriptor's key. Means nothing without descriptor.
+    /// The server must invalidate the descriptor's key. Ignored without a descriptor.
     pub need_inval: bool,
     /// Client memory that takes the data; its length is the number of bytes to return.
     pub desc: Option<SgDesc>,
@@ -64,7 +64,7 @@ impl ReadHdr {
         }
     }
 
-    /// Writes the header to the front of `buf` and returns its length, or `None` when it does
+    /// Writes the header to the front of `buf` and returns its length, or `None` if it does
     /// not fit.
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Option<usize> {

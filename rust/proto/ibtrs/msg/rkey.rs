@@ -42,12 +42,12 @@ impl RkeyRsp {
         }
     }
 
-    /// Reads the message and makes sure that it is about chunk `id`, the one of the immediate,
-    /// and that the chunk exists.
+    /// Reads the message, and checks that it is about chunk `id`, that of the immediate, and that
+    /// the chunk exists.
     ///
     /// # Errors
     ///
-    /// As [`RkeyRsp::decode`], and when the chunk is another one. The path is to be torn down.
+    /// As [`RkeyRsp::decode`], and when the chunk is another one. The caller tears the path down.
     #[inline]
     pub fn decode_for(bytes: &[u8], id: u32, queue_depth: u16) -> Result<Self, MsgError> {
         let msg = Self::decode(bytes)?;

@@ -12,8 +12,8 @@ use crate::errno::Errno;
 
 /// Why a request was refused.
 ///
-/// Each of them can be answered with [`RequestError::errno`]: the chunk is known from the
-/// immediate. Silence would hang the client's request.
+/// Each request can be answered with [`RequestError::errno`], as the chunk is known from the
+/// immediate. Without an answer, the client's request would hang.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestError {
     /// The header reaches beyond the bytes at hand or beyond the chunk.
@@ -70,7 +70,7 @@ pub enum RequestHdr {
 impl RequestHdr {
     /// Reads the header at the front of `bytes`, which may be longer.
     ///
-    /// Flags we do not know are ignored; NEED_INVAL counts only with a descriptor.
+    /// Unknown flags are ignored; NEED_INVAL counts only with a descriptor.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl ServerRequest {
         })
     }
 
-    /// Bytes a successful answer sends to the client's memory.
+    /// Bytes that a successful answer sends to the client's memory.
     #[inline]
     pub const fn return_len(&self) -> u32 {
         match self.desc {

@@ -27,7 +27,7 @@ const US_ROWS: u32 = 21;
 const NS_PER_US: u64 = 1000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The bucket to count a request in that took `ns` nanoseconds; below [`BUCKETS`].
+/// The bucket that counts a request of `ns` nanoseconds; below [`BUCKETS`].
 #[inline]
 pub const fn bucket(ns: u64) -> usize {
     let us = ns / NS_PER_US;
@@ -67,9 +67,9 @@ const fn us_row(bucket: usize) -> usize {
 /// The requests of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latencies {
-    /// How many there were in each bucket.
+    /// Number of requests in each bucket.
     pub counts: [u64; BUCKETS],
-    /// The longest, in nanoseconds.
+    /// The longest latency, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -96,7 +96,7 @@ pub struct Histogram<'a> {
     pub writes: &'a Latencies,
 }
 
-/// In what a file counts.
+/// The unit of a file.
 struct Unit {
     name: &'static str,
     rows: u32,
@@ -105,8 +105,8 @@ struct Unit {
 }
 
 impl<'a> Histogram<'a> {
-    /// The file `rdma_lat`. A row `N ms` counts what took less than that, and not less than the
-    /// row before.
+    /// The file `rdma_lat`. A row `N ms` counts requests that took less than that and do not belong
+    /// to an earlier row.
     pub const fn in_ms(self) -> impl Display + 'a {
         Rows(
             self,
@@ -119,7 +119,7 @@ impl<'a> Histogram<'a> {
         )
     }
 
-    /// The file `rdma_lat_us`, made like [`Histogram::in_ms`].
+    /// The file `rdma_lat_us`, as [`Histogram::in_ms`].
     pub const fn in_us(self) -> impl Display + 'a {
         Rows(
             self,

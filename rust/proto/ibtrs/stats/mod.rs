@@ -24,9 +24,9 @@ pub mod table;
 /// Requests of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transfers {
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
-    /// Bytes that they carried, headers of the layer above included.
+    /// Bytes that they carried, including headers of the layer above.
     pub bytes: u64,
 }
 
@@ -56,11 +56,11 @@ impl Display for ClientRdma {
 /// `rdma` of a path of the server: `reads bytes writes bytes in-flight`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerRdma {
-    /// Reads that the path has brought.
+    /// Reads that have arrived on the path.
     pub reads: Transfers,
-    /// Writes that the path has brought.
+    /// Writes that have arrived on the path.
     pub writes: Transfers,
-    /// Requests that were not answered yet.
+    /// Requests that are not answered yet.
     pub in_flight: u64,
 }
 
@@ -73,7 +73,7 @@ impl Display for ServerRdma {
     }
 }
 
-/// `reconnects`: `successful failed`. To connect for the first time is no reconnect.
+/// `reconnects`: `successful failed`. The first connect does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reconnects {
     /// Attempts that succeeded.
@@ -88,7 +88,7 @@ impl Display for Reconnects {
     }
 }
 
-/// How many completions the handler of completion queues found when it was called.
+/// How many completions the handler of completion queues found in its calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WcCompletion {
     /// Most in one call.

@@ -4,12 +4,12 @@
 
 use core::fmt::{Display, Formatter, Result};
 
-/// Where the numbers of a table come from.
+/// The source of a table's numbers.
 pub trait PerCpu {
-    /// All CPUs have numbers below this.
+    /// The numbers of all CPUs are below this.
     fn nr_cpus(&self) -> u32;
 
-    /// Whether there is such a CPU.
+    /// Whether the CPU is possible.
     fn is_possible(&self, cpu: u32) -> bool;
 
     /// The value of a row at a CPU; zero for rows and CPUs that do not exist.
@@ -27,7 +27,7 @@ pub const SG_ROWS: usize = 10;
 /// Lengths that have a row of their own.
 const SG_LINEAR: usize = 4;
 
-/// Longest table that a file can show.
+/// Longest table that a file can show, in bytes.
 const PAGE: usize = 4095;
 
 /// CPUs that the table shows whether or not they have counted.
@@ -51,7 +51,8 @@ pub const fn sg_row(entries: u32) -> Option<usize> {
 /// The file `sg_entries`: how many requests each CPU has submitted, by the length of their scatter
 /// lists. The rows of the source are those of [`sg_row`].
 ///
-/// Of more than 16 CPUs the table has those that counted something, as many as fit into a page.
+/// With more than 16 CPUs, the table has only those that counted something, as many as fit in a
+/// page.
 pub struct SgEntries<'a, T: PerCpu>(pub &'a T);
 
 impl<T: PerCpu> SgEntries<'_, T> {
@@ -65,8 +66,9 @@ impl<T: PerCpu> SgEntries<'_, T> {
         cpus(self.0).filter(move |cpu| all || self.total(*cpu) > 0)
     }
 
-    /// Bytes of a column, and the number of columns that fit: each line has seven bytes more, and
-    /// there are a line of CPUs, one of totals, and one for the columns that are left out.
+    /// Bytes of a column, and the number of columns that fit: each line has seven bytes and a
+    /// newline more, and there are a line of CPUs, one of totals, and one for the columns that are
+    /// left out.
     fn fit(&self) -> (usize, usize) {
         let longest = self.columns().fold(0, |max, cpu| max.max(self.total(cpu)));
         let digits = longest.checked_ilog10().unwrap_or(0).saturating_add(1);
@@ -120,14 +122,14 @@ impl<T: PerCpu> Display for SgEntries<'_, T> {
 /// Rows of the source of [`CpuMigration`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MigrationRow {
-    /// Completions that this CPU should have had.
+    /// Completions that were due on this CPU and came on another one.
     From,
-    /// Completions that this CPU has had, and another one should have.
+    /// Completions that came on this CPU and were due on another one.
     To,
 }
 
 impl MigrationRow {
-    /// Its number.
+    /// The index of the row.
     pub const fn index(self) -> usize {
         match self {
             Self::From => 0,

@@ -203,7 +203,7 @@ fn a_client_leaves_nothing_behind() {
     for limit in [Attempts::Forever, Attempts::AtMost(0), Attempts::AtMost(2)] {
         let mut first = (c::Machine::new(), ClientShell::default());
         assert!(!first.1.perform(c::initial().actions));
-        first.0.begin(1);
+        assert!(first.0.begin(1));
         let mut todo = vec![first];
         let mut seen = HashSet::new();
         while let Some((machine, driver)) = todo.pop() {
@@ -431,7 +431,7 @@ fn events_of_former_attempts_are_ignored() {
     use c::{Event, Machine, State};
     let mut m = Machine::new();
     assert_eq!(m, Machine::default());
-    m.begin(7);
+    assert!(m.begin(7));
     let late = m.attempt_step(6, Event::Established, Attempts::Forever);
     assert_eq!((late.reply, late.next), (Reply::Ignored, State::Connecting));
     assert!(late.actions.is_empty());

@@ -4,6 +4,7 @@
 
 use ibtrs_proto::addr::{Addr, AddrError, PathAddr};
 use ibtrs_proto::errno::Errno;
+use ibtrs_proto::listen::{self, ListenError};
 use ibtrs_proto::name::{DevicePath, NameError, SessionName};
 use ibtrs_proto::opts::{Key, OptProblem, Options};
 use ibtrs_proto::text::{self, TextError};
@@ -285,5 +286,56 @@ proptest! {
         prop_assert_eq!(text::number(format!("{n}\n").as_bytes()), Ok(n));
         prop_assert_eq!(text::number(format!("{n:#x}").as_bytes()), Ok(n));
         prop_assert_eq!(text::number(format!("0{n:o}").as_bytes()), Ok(n));
+    }
+}
+
+#[test]
+fn where_a_server_listens() {
+    let check = |text| listen::check(&Addr::parse(text).unwrap());
+    for good in [
+        "ip:10.0.1.1",
+        "ip:0.0.0.0",
+        "ip:::",
+        "gid:::",
+        "ip:fd00::1",
+        "ip:fe80::1%2",
+        "gid:fe80::1",
+    ] {
+        assert_eq!(check(good), Ok(()), "{good}");
+    }
+    for (bad, why) in [
+        // The connection manager takes these for the unspecified address.
+        ("ip:127.0.0.1", ListenError::Loopback),
+        ("ip:127.255.0.9", ListenError::Loopback),
+        ("ip:::1", ListenError::Loopback),
+        ("gid:::1", ListenError::Loopback),
+        ("ip:::ffff:127.0.0.1", ListenError::Mapped),
+        ("ip:::ffff:10.0.1.1", ListenError::Mapped),
+        ("ip:224.0.0.1", ListenError::Group),
+        ("ip:255.255.255.255", ListenError::Group),
+        ("ip:ff02::1", ListenError::Group),
+        ("ip:fe80::1", ListenError::Scope),
+        ("ip:fe80::1%0", ListenError::Scope),
+        ("ip:fe80::1%eth0", ListenError::Scope),
+    ] {
+        assert_eq!(check(bad), Err(why), "{bad}");
+    }
+}
+
+#[test]
+fn addresses_overlap() {
+    let overlap =
+        |one, other| listen::overlap(&Addr::parse(one).unwrap(), &Addr::parse(other).unwrap());
+    for (one, other, expected) in [
+        ("ip:10.0.1.1", "ip:10.0.1.1", true),
+        ("ip:10.0.1.1", "ip:10.0.1.2", false),
+        ("ip:10.0.1.1", "ip:0.0.0.0", true),
+        ("ip:10.0.1.1", "ip:::", false),
+        ("ip:fd00::1", "ip:::", true),
+        ("ip:fd00::1", "gid:::", false),
+        ("gid:fe80::1", "gid:::", true),
+    ] {
+        assert_eq!(overlap(one, other), expected, "{one} {other}");
+        assert_eq!(overlap(other, one), expected, "{other} {one}");
     }
 }

@@ -12,6 +12,7 @@ use ibtrs_proto::handshake::HandshakeError;
 use ibtrs_proto::imm::{LayoutError, PayloadError};
 use ibtrs_proto::layout::PlacementError;
 use ibtrs_proto::limits::LimitError;
+use ibtrs_proto::listen::ListenError;
 use ibtrs_proto::mp::{BadPolicy, Policy};
 use ibtrs_proto::msg::{MsgError, RequestError};
 use ibtrs_proto::name::NameError;
@@ -32,6 +33,12 @@ fn what_users_write() {
         AddrError::Scope => EINVAL,
         AddrError::Mixed => EINVAL,
         AddrError::Destination => EINVAL,
+    }
+    errors! { ListenError:
+        ListenError::Loopback => EINVAL,
+        ListenError::Group => EINVAL,
+        ListenError::Mapped => EINVAL,
+        ListenError::Scope => EINVAL,
     }
     errors! { NameError:
         NameError::Empty => EINVAL,

@@ -10,13 +10,10 @@ const NOBODY: (bool, bool) = (false, false);
 #[test]
 fn a_wrong_key_proves_nothing() {
     for server_key in [None, Some(OTHER_KEY)] {
-        let run = run(
-            Sides {
-                server_key,
-                ..SIDES
-            },
-            |_, _| {},
-        );
+        let run = undisturbed(Sides {
+            server_key,
+            ..SIDES
+        });
         assert_eq!(run.are_authenticated(), NOBODY);
         // An unknown key and a wrong one look alike, and neither is answered.
         assert_eq!(run.server.unwrap_err(), AuthError::Proof);
@@ -27,14 +24,11 @@ fn a_wrong_key_proves_nothing() {
 /// The key that the server computes with for an unknown id is of no use even if it were known.
 #[test]
 fn the_stand_in_for_an_unknown_key_proves_nothing() {
-    let run = run(
-        Sides {
-            client_key: SERVER_NONCE,
-            server_key: None,
-            ..SIDES
-        },
-        |_, _| {},
-    );
+    let run = undisturbed(Sides {
+        client_key: SERVER_NONCE,
+        server_key: None,
+        ..SIDES
+    });
     assert_eq!(run.server.unwrap_err(), AuthError::Proof);
 }
 
@@ -45,8 +39,7 @@ fn a_key_is_asked_for_with_its_session() {
     let request: Message = run.wire[0].clone().try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
     let policy = (Policy::Required, Session::New);
-    let mut server =
-        ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
+    let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let mut asked = None;
     let find = |key_id: &KeyId, session: SessionName<'_>| {
         asked = Some((*key_id, session.as_str().to_string()));
@@ -92,7 +85,7 @@ fn messages_of_another_exchange_are_refused() {
         },
     ];
     for other in others {
-        let recorded = run(other, |_, _| {}).wire;
+        let recorded = undisturbed(other).wire;
         // AUTH1 is bound to both connection messages, AUTH2 to AUTH1 as well.
         for (leg, is_refused) in [
             (Leg::Auth1, other.client_nonce == CLIENT_NONCE),
@@ -248,13 +241,10 @@ fn a_proof_serves_its_own_connection() {
     assert!(!path.server().owns(&Library, &with_seen(2, SIDES.epoch)));
     assert!(!path.server().owns(&Library, &with_seen(1, SIDES.epoch + 1)));
     // The next attempt has another key, even if only the server's nonce is another.
-    let next = run(
-        Sides {
-            accept_nonce: [0x23; ACCEPT_NONCE_LEN],
-            ..SIDES
-        },
-        |_, _| {},
-    );
+    let next = undisturbed(Sides {
+        accept_nonce: [0x23; ACCEPT_NONCE_LEN],
+        ..SIDES
+    });
     assert!(!next.server().owns(&Library, &seen));
     // Connection 0 is known by the path's UUID, in both kinds of path.
     assert!(path
@@ -325,7 +315,7 @@ proptest! {
     fn keys_are_compared_whole(at in 0..KEY_LEN, bit in 0..8u8) {
         let mut server_key = KEY;
         server_key[at] ^= 1 << bit;
-        let run = run(Sides { server_key: Some(server_key), ..SIDES }, |_, _| {});
+        let run = undisturbed(Sides { server_key: Some(server_key), ..SIDES });
         prop_assert_eq!(run.are_authenticated(), NOBODY);
     }
 

@@ -3,8 +3,20 @@
 //! The limit of failures.
 
 use super::*;
-use ibtrs_proto::auth::Failures;
 use proptest::prelude::*;
+
+const WRONG_KEY: Failure = Failure {
+    no_key: false,
+    beside_client: true,
+};
+const REMOVED_KEY: Failure = Failure {
+    no_key: true,
+    beside_client: true,
+};
+const STRANGER: Failure = Failure {
+    no_key: true,
+    beside_client: false,
+};
 
 fn source(n: u16) -> Source {
     let mut source = [0xfe; 16];
@@ -20,7 +32,7 @@ fn a_source_has_five_failures_and_then_one_every_two_seconds() {
     let mut logged = Vec::new();
     for _ in 0..FORGIVEN {
         assert_eq!(failures.wait_ms(&me, now), 0);
-        logged.push(failures.failed(&me, now));
+        logged.push(failures.failed(&me, WRONG_KEY, now));
     }
     assert_eq!(logged, [true, false, false, false, true]);
     for _ in 0..3 {
@@ -28,20 +40,22 @@ fn a_source_has_five_failures_and_then_one_every_two_seconds() {
         assert_eq!(failures.wait_ms(&me, now + FAILURE_MS - 1), 1);
         now += FAILURE_MS;
         assert_eq!(failures.wait_ms(&me, now), 0);
-        failures.failed(&me, now);
+        failures.failed(&me, WRONG_KEY, now);
     }
     // All is forgotten in the end.
     now += FORGIVEN * FAILURE_MS;
     for _ in 0..FORGIVEN {
         assert_eq!(failures.wait_ms(&me, now), 0);
-        failures.failed(&me, now);
+        failures.failed(&me, WRONG_KEY, now);
     }
 }
 
 #[test]
 fn failures_that_were_under_way_count_once_more_at_most() {
     let mut failures = Failures::<8>::new();
-    let logged = (0..1000).filter(|_| failures.failed(&source(1), 5)).count();
+    let logged = (0..1000)
+        .filter(|_| failures.failed(&source(1), WRONG_KEY, 5))
+        .count();
     assert_eq!(logged, 2);
     assert_eq!(failures.wait_ms(&source(1), 5), 2 * FAILURE_MS);
 }
@@ -50,8 +64,8 @@ fn failures_that_were_under_way_count_once_more_at_most() {
 fn success_ends_the_wait() {
     let mut failures = Failures::<8>::default();
     for _ in 0..FORGIVEN {
-        failures.failed(&source(1), 0);
-        failures.failed(&source(2), 0);
+        failures.failed(&source(1), WRONG_KEY, 0);
+        failures.failed(&source(2), WRONG_KEY, 0);
     }
     failures.succeeded(&source(1));
     assert_eq!(failures.wait_ms(&source(1), 0), 0);
@@ -62,17 +76,58 @@ fn success_ends_the_wait() {
 fn the_worst_are_remembered() {
     let mut failures = Failures::<8>::new();
     for _ in 0..FORGIVEN {
-        failures.failed(&source(1), 0);
+        failures.failed(&source(1), WRONG_KEY, 0);
     }
     // Many others fail once.
     for n in 2..10_000 {
-        failures.failed(&source(n), 1);
+        failures.failed(&source(n), WRONG_KEY, 1);
         assert_eq!(failures.wait_ms(&source(n), 1), 0);
     }
     assert_eq!(failures.wait_ms(&source(1), 1), FAILURE_MS - 1);
 }
 
+#[test]
+fn a_removed_key_counts_only_where_nobody_is_connected() {
+    let mut failures = Failures::<8>::new();
+    for _ in 0..100 {
+        assert!(failures.failed(&source(1), REMOVED_KEY, 0));
+        failures.failed(&source(2), WRONG_KEY, 0);
+        failures.failed(&source(3), STRANGER, 0);
+    }
+    assert_eq!(failures.wait_ms(&source(1), 0), 0);
+    assert_eq!(failures.wait_ms(&source(2), 0), 2 * FAILURE_MS);
+    assert_eq!(failures.wait_ms(&source(3), 0), 2 * FAILURE_MS);
+}
+
 proptest! {
+    /// Failures that do not count change nothing for anybody.
+    #[test]
+    fn removed_keys_make_nobody_wait(
+        steps in prop::collection::vec((0u16..24, 0u64..3000, 0u8..4), 1..300),
+    ) {
+        let (mut failures, mut without) = (Failures::<16>::new(), Failures::<16>::new());
+        let mut now = 0;
+        for (who, later, what) in steps {
+            now += later;
+            let failure = [WRONG_KEY, STRANGER, REMOVED_KEY].get(usize::from(what)).copied();
+            match failure {
+                Some(REMOVED_KEY) => { failures.failed(&source(who), REMOVED_KEY, now); }
+                Some(failure) => {
+                    let worth_a_line = failures.failed(&source(who), failure, now);
+                    prop_assert_eq!(worth_a_line, without.failed(&source(who), failure, now));
+                }
+                None => {
+                    failures.succeeded(&source(who));
+                    without.succeeded(&source(who));
+                }
+            }
+            for who in 0..24 {
+                let wait = |table: &Failures<16>| table.wait_ms(&source(who), now);
+                prop_assert_eq!(wait(&failures), wait(&without));
+            }
+        }
+    }
+
     /// Whatever others do, a source that never fails never waits.
     #[test]
     fn honest_sources_never_wait(
@@ -83,7 +138,7 @@ proptest! {
         for (who, later, success) in steps {
             now += later;
             match success {
-                false => { failures.failed(&source(who), now); }
+                false => { failures.failed(&source(who), WRONG_KEY, now); }
                 true => failures.succeeded(&source(who)),
             }
             prop_assert_eq!(failures.wait_ms(&source(0), now), 0);
@@ -101,7 +156,7 @@ proptest! {
         for (who, later) in steps {
             now += later;
             if failures.wait_ms(&source(who), now) == 0 {
-                failures.failed(&source(who), now);
+                failures.failed(&source(who), WRONG_KEY, now);
                 tries[usize::from(who)] += 1;
             }
             let most = FORGIVEN + now / FAILURE_MS;

@@ -30,6 +30,19 @@ fn the_default_id_is_one() {
 }
 
 #[test]
+fn a_description_has_id_and_session() {
+    let name = SessionName::new(b"web1").unwrap();
+    let text = KeyId::default().description(name);
+    assert!(text.starts_with(b"ibtrs:default:web1\0"));
+    // The longest names leave room for the NUL.
+    let (id, name) = ([b'k'; 32], [b's'; 254]);
+    let text = KeyId::new(&id)
+        .unwrap()
+        .description(SessionName::new(&name).unwrap());
+    assert_eq!(text[..], [&b"ibtrs:"[..], &id, b":", &name, b"\0"].concat());
+}
+
+#[test]
 fn a_key_is_read_in_place() {
     let key = Key::read_with(|bytes| {
         *bytes = KEY;

@@ -190,7 +190,7 @@ fn exchange(
     let heard: Message = send(Leg::Request, &request).try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
     let policy = (sides.server, sides.session);
-    match ServerAuth::accept(policy, true, &heard, &mut acceptance, sides.accept_nonce) {
+    match accept(policy, &heard, &mut acceptance, sides.accept_nonce) {
         Ok(side) => *server = Some(side),
         Err(e) => return (gone, Err(e)),
     }
@@ -213,6 +213,17 @@ fn exchange(
     }
 }
 
+/// A server with keys decides on the request of connection 0.
+fn accept(
+    (policy, session): (Policy, Session),
+    request: &Message,
+    acceptance: &mut Message,
+    nonce: [u8; ACCEPT_NONCE_LEN],
+) -> Result<ServerAuth, AuthError> {
+    let chosen = policy.choose(session, offered(request), true)?;
+    Ok(ServerAuth::accept(chosen, request, acceptance, nonce))
+}
+
 /// The server takes AUTH1, and answers.
 fn answer(
     server: &mut ServerAuth,
@@ -223,8 +234,13 @@ fn answer(
     server.auth2(&Library, None)
 }
 
+/// Runs an exchange that nobody disturbs.
+fn undisturbed(sides: Sides) -> Run {
+    run(sides, |_, _| {})
+}
+
 fn honest() -> Run {
-    run(SIDES, |_, _| {})
+    undisturbed(SIDES)
 }
 
 /// The request of a further connection, with its proof.
@@ -242,14 +258,11 @@ fn both_sides_agree() {
         (Policy::Optional, Policy::Required),
         (Policy::Optional, Policy::Optional),
     ] {
-        let run = run(
-            Sides {
-                client,
-                server,
-                ..SIDES
-            },
-            |_, _| {},
-        );
+        let run = undisturbed(Sides {
+            client,
+            server,
+            ..SIDES
+        });
         assert_eq!(run.are_authenticated(), (true, true));
         assert_eq!(run.server().key_id(), Some(id()));
         assert_eq!(run.server().introduced(name()), Ok(()));

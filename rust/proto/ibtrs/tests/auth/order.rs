@@ -32,7 +32,7 @@ fn waiting() -> (ServerAuth, Run) {
     let request: Message = run.wire[0].clone().try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
     let policy = (Policy::Required, Session::New);
-    let server = ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE);
+    let server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE);
     (server.unwrap(), run)
 }
 
@@ -81,8 +81,7 @@ fn a_client_sends_nothing_early() {
     let policy = (Policy::Required, Session::New);
     let mut client = ClientAuth::request(policy.0, policy.1, true, &mut request).unwrap();
     let mut acceptance = plain_acceptance().encode();
-    let mut server =
-        ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
+    let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let idle = |client: &ClientAuth| {
         let mut further = plain_request(1, SIDES.epoch).encode();
         assert_eq!(client.further_request(&Library, &mut further), order);
@@ -127,13 +126,37 @@ fn auth2_before_the_acceptance() {
     assert_eq!(late, Err(AuthError::Order));
 }
 
+/// Whatever has its id: the key that was proved is another one's if any bit of it differs.
+#[test]
+fn the_key_that_was_proved_is_known() {
+    let proved = |server: &ServerAuth, key| server.has_proved(&Library, &Key::new(key));
+    let (mut server, run) = waiting();
+    assert!(!proved(&server, KEY));
+    server
+        .auth1(&Library, &run.wire[2], find, SERVER_NONCE)
+        .unwrap();
+    assert!(!proved(&server, KEY));
+    server.auth2(&Library, None).unwrap();
+    assert!(proved(&server, KEY));
+    for bit in 0..8 * KEY_LEN {
+        let mut other = KEY;
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(!proved(&server, other));
+    }
+    let plain = undisturbed(Sides {
+        server: Policy::None,
+        client: Policy::None,
+        ..SIDES
+    });
+    assert!(!proved(plain.server(), KEY));
+}
+
 #[test]
 fn a_plain_path_takes_no_auth1() {
     let request = plain_request(0, 7).encode();
     let mut acceptance = plain_acceptance().encode();
     let policy = (Policy::Optional, Session::New);
-    let mut server =
-        ServerAuth::accept(policy, true, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
+    let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let took = answer(&mut server, &honest().wire[2], find);
     assert_eq!(took, Err(AuthError::Order));
     assert_eq!(server.introduced(name()), Err(AuthError::Order));

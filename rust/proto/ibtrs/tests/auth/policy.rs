@@ -149,14 +149,11 @@ fn sessions_are_of_one_kind() {
 #[test]
 fn nothing_changes_for_those_who_do_not_authenticate() {
     for (client, server) in [(No, No), (No, Optional), (Optional, No)] {
-        let run = run(
-            Sides {
-                client,
-                server,
-                ..SIDES
-            },
-            |_, _| {},
-        );
+        let run = undisturbed(Sides {
+            client,
+            server,
+            ..SIDES
+        });
         assert_eq!(run.are_authenticated(), (false, false));
         let mut request = plain_request(0, SIDES.epoch).encode();
         request[47] = if client == No { 0 } else { 1 };
@@ -202,7 +199,7 @@ fn mainline_never_authenticates() {
         assert_eq!(chosen(&acceptance), 0);
         let before = acceptance;
         let accept = |policy, acceptance: &mut Message| {
-            ServerAuth::accept((policy, New), true, &request, acceptance, ACCEPT_NONCE)
+            super::accept((policy, New), &request, acceptance, ACCEPT_NONCE)
         };
         assert!(accept(Optional, &mut acceptance).is_ok());
         assert_eq!(
