@@ -24,7 +24,7 @@ use kx::{
     mm::in_reclaim, //
 };
 
-/// The reserved chunks that are in use.
+/// The permits, one for each reserved chunk.
 #[pin_data]
 pub(crate) struct Admin {
     #[pin]
@@ -34,19 +34,20 @@ pub(crate) struct Admin {
 }
 
 struct State {
-    /// Of all that could ever be reserved; below the number that is.
+    /// Free permits. Of the [`DepthSplit::MESSAGES`] possible ones, only those below
+    /// [`DepthSplit::reserved`] are given out.
     free: FreeIds,
-    /// Messages that the server has not answered, and that no sender waits for any more.
+    /// Messages that the server has not answered and for which no sender waits any more.
     late: [Option<SyncIo>; DepthSplit::MESSAGES as usize],
 }
 
 impl State {
-    /// Takes note of late answers.
+    /// Frees the permits of late messages that have been answered.
     fn collect_late(&mut self) {
         for (nr, late) in self.late.iter_mut().enumerate() {
             let ended = |io: &mut SyncIo| io.result() != Err(EINPROGRESS);
             if late.take_if(ended).is_some() {
-                // In range, as the array is that short.
+                // CAST: The array has `DepthSplit::MESSAGES` elements, which is a `u16`.
                 self.free.give(nr as u16);
             }
         }
@@ -65,7 +66,7 @@ impl Admin {
         })
     }
 
-    /// Tells lockdep that reclaim may wait for the lock: these messages open devices again.
+    /// Tells lockdep that reclaim may wait for the lock, as administrative messages reopen devices.
     pub(crate) fn needed_in_reclaim(&self) {
         in_reclaim(|| drop(self.state.lock()));
     }
@@ -74,7 +75,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// `EINTR`; `ENOTCONN` when the session is cut off.
+    /// `EINTR`; `ENOTCONN`: no path is connected.
     pub(crate) fn get<'a>(&'a self, session: &Session) -> Result<Permit<'a>> {
         let depth_split = session.depth_split();
         let mut state = self.state.lock();
@@ -108,7 +109,7 @@ impl Admin {
     }
 }
 
-/// The right to use a chunk for an administrative message.
+/// A chunk that is reserved for one administrative message.
 pub(crate) struct Permit<'a> {
     admin: &'a Admin,
     nr: u16,
@@ -121,7 +122,7 @@ impl Permit<'_> {
         self.tag
     }
 
-    /// Keeps the chunk in use until `io` has ended, although no task waits for that any more.
+    /// Keeps the chunk in use until `io` has ended, although no task waits for it any more.
     pub(crate) fn keep_until_answered(mut self, io: SyncIo) {
         self.late = Some(io);
     }

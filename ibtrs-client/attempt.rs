@@ -70,8 +70,8 @@ use rdma::{
     slot::Slots, //
 };
 
-/// How long a server without fences has to answer the disconnects before its requests are sent over
-/// another path.
+/// Time for a server without fences to answer the disconnects before the path's requests are sent
+/// over another path.
 const DISCONNECT_GRACE_MS: u32 = 3000;
 
 /// The resources that an attempt has created, to be torn down.
@@ -79,7 +79,7 @@ pub(crate) struct Resources {
     pub(crate) qps: KVec<Qp<Con>>,
     pub(crate) slots: Option<Arc<Slots<Con>>>,
     pub(crate) io_buffers: Option<Arc<IoBuffers>>,
-    /// The message by which the client proves itself.
+    /// AUTH1, the message with the client's proof.
     pub(crate) auth1: Option<DmaBuf>,
     /// The message with the session's name.
     pub(crate) info_req: Option<DmaBuf>,
@@ -103,8 +103,8 @@ fn new_cons() -> impl PinInit<Mutex<Resources>> {
     new_mutex!(Resources::new(), "Attempt::cons")
 }
 
-/// Tells lockdep that reclaim may wait for the lock of attempts. They are made where nothing
-/// starts I/O, so this is to be called somewhere else.
+/// Tells lockdep that reclaim may wait for the lock of [`Attempt::cons`]. Attempts are created in a
+/// `NoIo` scope, where that cannot be recorded, so call this outside of one.
 pub(crate) fn needed_in_reclaim() {
     pin_init::stack_pin_init!(let cons = new_cons());
     in_reclaim(|| drop(cons.lock()));
@@ -131,29 +131,28 @@ impl PathConn {
         send_imm(self.qps.first().ok_or(ENOTCONN)?, imm)
     }
 
-    /// Handles completions of the connection `cid`, if it is polled; returns their
-    /// number.
+    /// Handles completions of connection `cid` if it is polled; returns the number of completions.
     #[inline]
     pub(crate) fn poll(&self, cid: u16) -> u32 {
         self.qps.get(usize::from(cid)).map_or(0, |qp| qp.poll())
     }
 }
 
-/// One attempt to connect a path.
+/// One attempt to connect a path, and its resources.
 #[pin_data]
 pub(crate) struct Attempt {
     pub(crate) path: Arc<Path>,
-    /// Its number in the session.
+    /// The path epoch.
     pub(crate) epoch: u32,
-    /// The parameters that the server accepted the service connection with.
+    /// The parameters with which the server accepted the service connection.
     pub(crate) wire: SetOnce<Wire>,
-    /// The key that both sides have proved to have; none without authentication.
+    /// Id of the key that both sides have proved to have; unset without authentication.
     pub(crate) key_id: SetOnce<KeyId>,
-    /// Present once submitters could find it.
+    /// Set when submitters can find the path.
     pub(crate) published: SetOnce<Published>,
     #[pin]
     pub(crate) setup: SpinLockIrq<Setup>,
-    /// Something of `setup` has changed.
+    /// Notified when `setup` changes.
     #[pin]
     pub(crate) progress: CondVar,
     #[pin]
@@ -166,17 +165,17 @@ pub(crate) struct Attempt {
     pub(crate) probing: AtomicFlag,
     /// The server has broken the protocol.
     broken: AtomicFlag,
-    /// Its resources are not kept for the next attempt, because their device goes away or the
+    /// The resources are not kept for the next attempt, because their device goes away or the
     /// attempt found no memory.
     pub(crate) disposable: AtomicFlag,
-    /// A key was taken from the server that it may use in good faith.
+    /// The client has revoked a key that the server may still use in good faith.
     pub(crate) revoked: AtomicFlag,
-    /// Requests in flight that are counted.
+    /// Requests in flight that the path selection policy counts.
     pub(crate) inflight: Atomic<i32>,
 }
 
 impl Attempt {
-    /// Makes an attempt that has not begun.
+    /// Creates an attempt that has not begun.
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
         let setup = Setup::new(path.session.nr_cons() as usize)?;
         let missed_max = path.session.settings().hb_missed_max.get();
@@ -202,13 +201,12 @@ impl Attempt {
         )
     }
 
-    /// Returns session and path, for the log.
+    /// Returns the names of session and path, for the log.
     pub(crate) fn log(&self) -> &CStr {
         self.path.log()
     }
 
-    /// Fails the path if the attempt is the present one; `what` is the reason
-    /// for the log.
+    /// Fails the path if this attempt is the current one; `what` is logged as the reason.
     ///
     /// # Context
     ///
@@ -217,8 +215,8 @@ impl Attempt {
         self.path.error(self.epoch, what);
     }
 
-    /// As [`Attempt::error`], when the server breaks the protocol: it may do so whenever it is
-    /// sent one of the requests in service, see [`Loss`].
+    /// As [`Attempt::error`], for a breach of the protocol by the server. The breach may be
+    /// repeated whenever one of the requests in flight is sent again, see [`Loss`].
     pub(crate) fn breach(&self, what: fmt::Arguments<'_>) {
         // ORDERING: The connections are drained before the flag is read.
         self.broken.store(true, Relaxed);
@@ -233,7 +231,7 @@ impl Attempt {
         }
     }
 
-    /// Returns the last round trip, if there was one.
+    /// Returns the last round trip of a heartbeat in nanoseconds, if there was one.
     #[inline]
     pub(crate) fn latency_ns(&self) -> Option<u64> {
         match self.latency_ns.load(Relaxed) {
@@ -242,15 +240,18 @@ impl Attempt {
         }
     }
 
-    /// A heartbeat was answered.
+    /// Handles the answer to a heartbeat.
     pub(crate) fn heartbeat_answered(&self) {
         if let Some(ns) = self.heartbeat.answered() {
             self.latency_ns.store(ns.max(1), Relaxed);
         }
     }
 
-    /// Does what is due at the end of an interval: `ETIMEDOUT` when the server
-    /// has been silent for too long.
+    /// Sends what is due at the end of a heartbeat interval.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: the server has been silent for too long. Others: sending failed.
     pub(crate) fn heartbeat_due(&self) -> Result {
         let missed_max = self.path.session.settings().hb_missed_max.get();
         self.heartbeat.set_missed_max(missed_max);
@@ -260,7 +261,7 @@ impl Attempt {
         })
     }
 
-    /// The server has answered a fence.
+    /// Handles the server's answer to a fence.
     pub(crate) fn fence_done(&self, fence: Fence) {
         trace::client_fence_done(|| {
             let path = &self.path;
@@ -275,25 +276,25 @@ impl Attempt {
         }
         drop(setup);
         if self.published.as_ref().is_none() {
-            // None was sent: those of the session go by paths that submitters can find.
+            // No fence was sent: the session sends fences on published paths only.
             return self.breach(fmt!("answer to a fence that was not sent"));
         }
         self.path.session.fence_done(fence.epoch);
     }
 
-    /// Makes it end early.
+    /// Makes the attempt end early.
     pub(crate) fn abort(&self) {
         self.setup.lock().abort = Some(ECONNABORTED);
         self.progress.notify_all();
     }
 
-    /// The worker of the attempt is about to leave.
+    /// Records that the worker of the attempt is about to leave.
     pub(crate) fn set_ended(&self) {
         self.setup.lock().connecting = false;
         self.progress.notify_all();
     }
 
-    /// Waits for its worker to leave.
+    /// Waits until the worker of the attempt has left.
     pub(crate) fn wait_ended(&self) {
         let mut setup = self.setup.lock();
         while setup.connecting {
@@ -313,7 +314,7 @@ impl Attempt {
     ///
     /// # Context
     ///
-    /// May sleep. No submitter has the path any more.
+    /// May sleep. The path is unpublished: no submitter uses it.
     #[must_use]
     pub(crate) fn tear_down(&self) -> Resources {
         let resources = core::mem::replace(&mut *self.cons.lock(), Resources::new());
@@ -334,8 +335,8 @@ impl Attempt {
             return resources;
         };
         if !published.ext {
-            // The best that can be done: with its answer the server takes
-            // nothing from this path any more.
+            // Without fences this is the best that can be done: once the server has answered the
+            // disconnects, it takes nothing from this path any more.
             self.wait_disconnected(resources.qps.len());
         }
         let session = &self.path.session;
@@ -353,7 +354,7 @@ impl Attempt {
         resources
     }
 
-    /// Waits a while for the server to answer the disconnects.
+    /// Waits up to [`DISCONNECT_GRACE_MS`] for the server to answer the disconnects.
     fn wait_disconnected(&self, cons: usize) {
         let mut left = msecs_to_jiffies(DISCONNECT_GRACE_MS);
         let mut setup = self.setup.lock();

@@ -3,7 +3,7 @@
 //! Authentication of a path (Documentation/protocol.md, "Authentication").
 //!
 //! The exchange takes place on the service connection, before the others are set up. It allocates
-//! little, because it also runs when reclaim waits for the path.
+//! little memory, because it also runs while reclaim waits for the path.
 
 use crate::{
     attempt::Attempt,
@@ -41,10 +41,7 @@ use ibtrs_proto::{
 };
 use kernel::prelude::*;
 use rdma::{
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
+    dma::DmaBuf,
     qp::QueuePair,
     recv::RecvClass,
     sendq::{
@@ -54,14 +51,14 @@ use rdma::{
     },
 };
 
-/// Fails the attempt; returns the error.
+/// Fails the attempt because of `error`; returns the corresponding error code.
 pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
     attempt.error(fmt!("{} ({})", error.as_str(), error.errno().as_str()));
     said_by_peer(error.errno())
 }
 
-/// Returns the error of a refusal that a peer has sent. Its `EAGAIN` is not ours, for which the next
-/// attempt begins without a delay.
+/// Returns the error for a refusal that a peer has sent. A peer's `EAGAIN` becomes `EBUSY`, because
+/// our own starts the next attempt without delay.
 pub(crate) fn said_by_peer(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => EBUSY,
@@ -70,7 +67,7 @@ pub(crate) fn said_by_peer(errno: Errno) -> Error {
 }
 
 impl Session {
-    /// Returns whether the session has a key, as far as it matters.
+    /// Returns whether the session has a key, or `false` if the policy does not depend on it.
     fn has_key(&self, setting: Setting, kind: Kind) -> Result<bool> {
         if setting.policy(kind, true) == Policy::None {
             return Ok(false);
@@ -78,7 +75,7 @@ impl Session {
         match find_key(&self.key_id(), self.session_name()?) {
             Err(error) if error == ENOKEY => Ok(false),
             Err(error) if error == ENOMEM => Err(error),
-            // A key that has expired is no reason to go on without one.
+            // An expired key must not lead to a connection without authentication.
             Ok(_) | Err(_) => Ok(true),
         }
     }
@@ -96,7 +93,7 @@ impl Session {
 ///
 /// # Errors
 ///
-/// `ENOKEY`, `EKEYREJECTED`: the settings forbid to connect; `ENOMEM`.
+/// `ENOKEY`, `EKEYREJECTED`: the settings forbid the connection; `ENOMEM`.
 pub(crate) fn begin(
     attempt: &Attempt,
     request: &mut [u8; CONN_REQ_LEN],
@@ -112,7 +109,7 @@ pub(crate) fn begin(
     )?)
 }
 
-/// Authenticates the path, if the server has chosen to in its acceptance of the service
+/// Authenticates the path if the server has chosen a suite in its acceptance of the service
 /// connection.
 ///
 /// # Context
@@ -121,9 +118,9 @@ pub(crate) fn begin(
 ///
 /// # Errors
 ///
-/// `EKEYREJECTED`: the sides have different keys, or the server must authenticate and does not;
-/// `ENOKEY`: the key has gone; `EPROTO`: the server breaks the protocol; `ETIMEDOUT`; `ENOMEM`;
-/// why the attempt has failed meanwhile.
+/// `EKEYREJECTED`: the keys of the sides differ, or the server must authenticate but does not;
+/// `ENOKEY`: the key is no longer loaded; `EPROTO`: the server breaks the protocol; `ETIMEDOUT`;
+/// `ENOMEM`; the error of the attempt if it has failed meanwhile.
 pub(crate) fn exchange(
     attempt: &Attempt,
     auth: &mut ClientAuth,
@@ -162,14 +159,13 @@ pub(crate) fn exchange(
 fn send_auth1(attempt: &Attempt, service: &QueuePair<Con>, auth1: &[u8]) -> Result {
     let answer = RecvClass {
         count: 1,
-        // CAST: Some hundred bytes.
+        // CAST: AUTH2 has some hundred bytes.
         bytes: AUTH2_LEN as u32,
     };
     service.add_recvs(RECV_AUTH, answer)?;
-    let mut message = DmaBuf::new(service.pd(), auth1.len(), Direction::ToDevice)?;
-    message.bytes_mut().copy_from_slice(auth1);
+    let message = DmaBuf::with(service.pd(), auth1)?;
     let sge = message.sge(0, auth1.len())?;
-    // The device may read it until the connection is closed.
+    // The device may read the message until the connection is closed.
     attempt.cons.lock().auth1 = Some(message);
     attempt.setup.lock().set_proving();
     service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {

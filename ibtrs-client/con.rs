@@ -56,7 +56,7 @@ use rdma::{
     wc::Wc,
 };
 
-/// Receive buffers that the server's answers arrive in.
+/// Receive buffers for the server's answers.
 pub(crate) const RECV_ANSWERS: usize = 0;
 /// The receive buffer for the session information, on the service connection.
 pub(crate) const RECV_INFO: usize = 1;
@@ -68,15 +68,15 @@ pub(crate) struct Con {
     pub(crate) attempt: Arc<Attempt>,
     /// The number of the connection; 0 is the service connection.
     cid: u16,
-    /// What the server invalidated since its last answer: a [`Revoked`].
+    /// What the server has invalidated since its last answer, as bits of a [`Revoked`].
     ///
-    /// Only completions touch it, which run one at a time unless a polled connection is being
-    /// closed. What they may miss then costs the path, which goes anyway: no request ends by a
-    /// key that is not its own.
+    /// Only completion handlers access it. They run one at a time, except while a polled connection
+    /// is being closed. What they may miss then costs the path, which is closing anyway: no request
+    /// ends by a key that is not its own.
     revoked: Atomic<u64>,
-    /// The number of the message that did it; as for `revoked`.
+    /// Number of the message that invalidated the key; accessed as `revoked`.
     revoked_at: Atomic<u64>,
-    /// Messages that have come.
+    /// Number of messages received.
     messages: Atomic<u64>,
 }
 
@@ -91,14 +91,15 @@ impl Con {
         }
     }
 
-    /// Returns how many messages have come.
+    /// Returns the number of messages received.
     pub(crate) fn messages(&self) -> u64 {
         self.messages.load(Relaxed)
     }
 
-    /// Notes that the server has invalidated `key`.
+    /// Records that the server has invalidated `key`.
     fn key_revoked(&self, key: u32) {
-        // ORDERING: Completions of a connection run one after the other.
+        // ORDERING: Completions of a connection run one after the other; for the exception see
+        // `revoked`.
         let revoked = Revoked::from_bits(self.revoked.load(Relaxed));
         match revoked.add(key) {
             Ok(next) => {
@@ -109,9 +110,9 @@ impl Con {
         }
     }
 
-    /// Takes what the server has invalidated for the answer that has come.
+    /// Takes the recorded invalidation, for the answer being handled.
     fn take_revoked(&self) -> Revoked {
-        // ORDERING: As above.
+        // ORDERING: As in `key_revoked`.
         let bits = self.revoked.load(Relaxed);
         if bits != 0 {
             self.revoked.store(0, Relaxed);
@@ -122,8 +123,8 @@ impl Con {
     fn bogus(&self, bogus: Bogus) {
         let path = &self.attempt.path;
         let polled = u32::from(self.cid) > path.session.nr_queues();
-        // Of a polled connection that is being closed it may be the next answer's, see `revoked`:
-        // no reason to suspect the server.
+        // While a polled connection is being closed, the key may be that of the next answer (see
+        // `revoked`), so there is no reason to suspect the server.
         let report = match polled && path.state() != State::Connected {
             true => Attempt::error,
             false => Attempt::breach,
@@ -138,7 +139,7 @@ impl Con {
         );
     }
 
-    /// Handles an answer; with the key of its chunk from now on, if that has changed.
+    /// Handles an answer; `rkey` is the new key of its chunk, if that has changed.
     fn answered(
         &self,
         qp: &QpRef<'_, Self>,
@@ -171,7 +172,8 @@ impl Con {
         }
     }
 
-    /// Handles an answer whose message has the key of its chunk if the session has keys.
+    /// Handles an answer whose message contains a new key for its chunk if the server sends new
+    /// keys.
     fn answered_with_key(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, answer: imm::Answer) {
         let Some(wire) = self.attempt.wire.as_ref() else {
             return;
@@ -185,8 +187,8 @@ impl Con {
         }
     }
 
-    /// Handles a message that has invalidated a key and is the answer, too. What the key is worth
-    /// was noted before, as for one whose answer follows.
+    /// Handles a message that both invalidates a key and contains the answer. The invalidation was
+    /// recorded before, as for a message whose answer follows.
     fn answered_with_inv(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) {
         let wire = self.attempt.wire.as_ref();
         let Some(wire) = wire.filter(|wire| wire.inv_answers) else {
@@ -198,7 +200,7 @@ impl Con {
         }
     }
 
-    /// Handles a message with the answers to several requests, the first of which is in its
+    /// Handles a message with the answers to several requests; the first answer is in the
     /// immediate.
     fn all_answered(&self, qp: &QpRef<'_, Self>, message: &Received<'_>, first: imm::Answer) {
         let more = match MoreAnswers::decode(message.bytes) {
@@ -216,7 +218,7 @@ impl Con {
     /// Handles a message without immediate.
     fn plain(&self, qp: &QpRef<'_, Self>, message: &Received<'_>) -> Repost {
         if message.invalidated.is_some() {
-            // The answer follows an empty one.
+            // If the message is empty, the answer follows in another one.
             if !message.bytes.is_empty() {
                 self.answered_with_inv(qp, message);
             }
@@ -244,7 +246,7 @@ impl Handler for Con {
         // ORDERING: As for `revoked`.
         self.messages.store(self.messages() + 1, Relaxed);
         if message.class == RECV_AUTH {
-            // The server has proved nothing: nothing else that it says counts.
+            // The server has not proved itself yet, so nothing but AUTH2 is accepted.
             match (message.imm, message.invalidated) {
                 (None, None) => self.attempt.auth2_received(message.bytes),
                 _ => self.unexpected(),
@@ -268,7 +270,7 @@ impl Handler for Con {
             return Repost::Yes;
         }
         match decoded {
-            // What the server says of the key is not believed, see `ibtrs_proto::keys`.
+            // The server's word about the key is not trusted, see `ibtrs_proto::keys`.
             Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
                 self.answered_with_key(&qp, &message, imm::Answer { id, errno });
             }
@@ -316,8 +318,7 @@ impl Handler for Con {
     }
 
     fn failed(&self, _qp: QpRef<'_, Self>, wc: &Wc) {
-        // What is flushed was lost to an error that was reported before, or to
-        // a disconnect.
+        // Flushed work requests follow an error that was reported before, or a disconnect.
         if wc.is_flush() {
             self.attempt
                 .error(fmt!("connection {} was flushed", self.cid));

@@ -78,10 +78,7 @@ use rdma::{
     },
     cq::PollContext,
     device::Device,
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
+    dma::DmaBuf,
     mr::Access,
     pd::Pd,
     qp::{
@@ -107,21 +104,21 @@ use progress::{
     Stage, //
 };
 
-/// How often the address is asked for. The kernel's resolver sleeps through an
-/// answer that comes while it is asking, and finds it at the end of its time.
+/// Number of address queries. The kernel's resolver misses an answer that arrives while it sends
+/// the query, and finds it only when the query times out.
 const ADDR_TRIES: u32 = 15;
 
-/// Entries of the service connection's send queue that the message with the session's name may
-/// take, where immediates travel in messages as well.
+/// Send queue entries that the message with the session's name may need on the service connection,
+/// where immediates travel in messages as well.
 const MESSAGE_SENDS: u32 = 2;
 
-/// A connection that is not complete.
+/// Setup of one connection, from address resolution to ESTABLISHED.
 struct ConnSetup {
     cid: u16,
     id: Arc<CmId>,
     src: Option<SockAddr>,
     dst: SockAddr,
-    /// What the server was asked, once it was.
+    /// The connection request as sent; zeros before that.
     request: [u8; CONN_REQ_LEN],
 }
 
@@ -143,7 +140,7 @@ impl ConnSetup {
         };
         let id = CmId::new(attempt.path.session.net(), PortSpace::of(&dst), events)?;
         id.set_reuse_addr()?;
-        // In range, as the parameter is.
+        // CAST: The parameter is within 0..=31.
         let ack_timeout = crate::param::ack_timeout.get() as u8;
         if ack_timeout > 0 {
             id.set_ack_timeout(ack_timeout)?;
@@ -190,8 +187,8 @@ impl ConnSetup {
         Ok(qp)
     }
 
-    /// Asks the server for the connection once the route is resolved; `prove` adds to the request
-    /// what the server is to see of the client's key.
+    /// Asks the server for the connection once the route is resolved; `prove` adds the client's
+    /// part of the authentication to the request.
     fn connect<T>(
         &mut self,
         attempt: &Attempt,
@@ -204,7 +201,7 @@ impl ConnSetup {
         let request = ConnReq {
             cid: self.cid,
             cid_num,
-            // Its low bits are what the wire has room for.
+            // CAST: The wire has room for the low bits only.
             recon_cnt: path.nr_attempts() as u16,
             path_uuid: path.uuid,
             session_uuid: path.session.uuid,
@@ -230,9 +227,9 @@ impl ConnSetup {
     }
 }
 
-/// Makes an attempt, until the path is published or has failed.
+/// Runs the attempt until the path is published or has failed.
 ///
-/// Whatever was set up is in [`Attempt::cons`] afterwards, also after a failure.
+/// All that was set up is in [`Attempt::cons`] afterwards, also after a failure.
 ///
 /// # Context
 ///
@@ -247,7 +244,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         complete(attempt, reached).and_then(|established| offer(attempt, established))
     });
     if matches!(result, Err(error) if error == ENOMEM) {
-        // ORDERING: Readers have waited for the end of the attempt.
+        // ORDERING: Readers wait for the end of the attempt first.
         attempt.disposable.store(true, Relaxed);
     }
     match result {
@@ -258,7 +255,7 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
         {
             kx::pr_info_ratelimited!("{}: connected\n", attempt.log());
         }
-        // Something broke just now.
+        // The path failed after it was published.
         Ok(()) => attempt.failed(),
         Err(error) => {
             if error == EAGAIN {
@@ -283,12 +280,12 @@ impl<'a> TokenGuard<'a> {
     /// Time between two tries to take the token.
     const PAUSE_MS: u32 = 20;
 
-    /// Waits for the token while `wanted` holds, or continues without it after `wait_ms`. `None`
-    /// when it is not wanted.
+    /// Waits for the token while `wanted` returns true; after `wait_ms` milliseconds, continues
+    /// without it. Returns `None` as soon as `wanted` returns false.
     ///
     /// # Errors
     ///
-    /// Why the attempt has failed meanwhile.
+    /// The error of the attempt, if it has failed meanwhile.
     fn wait(
         attempt: &'a Attempt,
         token: &'a Token,
@@ -314,18 +311,18 @@ impl Drop for TokenGuard<'_> {
     }
 }
 
-/// The right to take much of the memory in reserve.
+/// The right to use much of the memory reserve.
 ///
-/// The attempts of all paths of a session together could take the whole reserve, so one attempt at
-/// a time may use it: as soon as one has succeeded, the others do not need it.
+/// The attempts of all paths of a session together could take the whole reserve, so only one at a
+/// time may use it: once it has succeeded, the others do not need the reserve.
 struct ReserveGuard<'a> {
     _guard: TokenGuard<'a>,
     _scope: Reserve,
 }
 
 impl<'a> ReserveGuard<'a> {
-    /// How long the attempt that has it is waited for. If it takes longer, it waits for its own
-    /// network, and has taken what it needs.
+    /// How long to wait for the attempt that holds the right. An attempt that takes longer waits
+    /// for its own network, and has allocated what it needs.
     const WAIT_MS: u32 = 2000;
 
     /// Takes the right, if the attempt may use the reserve at all.
@@ -345,14 +342,14 @@ impl<'a> ReserveGuard<'a> {
     }
 }
 
-/// A server that has answered, by the service connection.
+/// A server that has accepted the service connection.
 struct Reached {
     pd: Arc<Pd>,
     wire: Wire,
     auth: KBox<ClientAuth>,
 }
 
-/// Connects the service connection, which takes little memory.
+/// Sets up the service connection, which takes little memory.
 fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     let mut service = ConnSetup::resolve(attempt, 0)?;
     service.resolved(attempt)?;
@@ -360,7 +357,8 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
     let removal = dev.on_removal(Arc::new(Removal(attempt.clone()), GFP_KERNEL)?)?;
     attempt.cons.lock().removal = Some(removal);
     attempt.path.bound(&dev, &service.id);
-    // Of this attempt only: no other peer, nor the next attempt, can use its keys.
+    // The protection domain belongs to this attempt alone, so no other peer and no later attempt
+    // can use its keys.
     let pd = Pd::new(&dev)?;
     let qp = service.route(attempt, service_config(), &pd)?;
     attempt.cons.lock().qps.push(qp, GFP_KERNEL)?;
@@ -379,19 +377,19 @@ fn reach(attempt: &Arc<Attempt>) -> Result<Reached> {
             service.carry_imm_in_messages()?;
         }
     }
-    // The server has no session before it believes the client.
+    // The server has no session until the client has proved itself, so `first` is held until then.
     auth::exchange(attempt, &mut auth, &acceptance)?;
     drop(first);
     Ok(Reached { pd, wire, auth })
 }
 
-/// Connects all other connections: gives what submitters need.
+/// Sets up the I/O connections; returns what submitters need.
 fn complete(attempt: &Arc<Attempt>, Reached { pd, wire, auth }: Reached) -> Result<Established> {
-    // The memory that the kept resources release is enough for the rest of the connections.
+    // Freeing the kept resources leaves enough memory for the I/O connections.
     attempt.path.release_kept();
     connect_rest(attempt, &pd, &wire, &auth)?;
     if wire.imm_in_messages {
-        // The service connection does already.
+        // `reach` has done so for the service connection.
         for qp in attempt.cons.lock().qps.iter().skip(1) {
             qp.carry_imm_in_messages()?;
         }
@@ -400,17 +398,17 @@ fn complete(attempt: &Arc<Attempt>, Reached { pd, wire, auth }: Reached) -> Resu
     start(attempt, pd, wire, slots)
 }
 
-/// Whether the server may make a session for a connection.
+/// Permission to have the server create a session for a connection.
 ///
-/// A server in C can create two sessions for two paths that ask at once, so they ask one at a time.
-/// A path that gets no answer does not make the others wait for long.
+/// A server in C can create two sessions for two paths that connect at once, so paths connect one
+/// at a time. A path without an answer holds up the others only for [`FirstConn::WAIT_MS`].
 struct FirstConn<'a> {
     attempt: &'a Attempt,
     guard: Option<TokenGuard<'a>>,
 }
 
 impl<'a> FirstConn<'a> {
-    /// How long a path waits for another one's answer.
+    /// How long a path waits for the answer to another one.
     const WAIT_MS: u32 = 3000;
 
     fn take(attempt: &'a Attempt) -> Result<Self> {
@@ -434,7 +432,7 @@ struct Established {
     pd: Arc<Pd>,
 }
 
-/// Offers the path to the session until that takes or refuses it.
+/// Offers the path to the session until the session publishes or refuses it.
 fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
     let session = &attempt.path.session;
     let mut offer = Offer {
@@ -455,7 +453,7 @@ fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
         },
         GFP_KERNEL,
     )?;
-    // Measures the latency at once.
+    // Send a heartbeat now, to measure the latency at once.
     attempt.heartbeat_due()?;
     loop {
         match session.offer(&offer, &conn)? {
@@ -476,7 +474,8 @@ fn offer(attempt: &Arc<Attempt>, established: Established) -> Result {
     }
 }
 
-/// Has the server end what attempts up to `epoch` may have left there.
+/// Makes the server end the requests that attempts up to `epoch` may have left there, and waits for
+/// that.
 fn fence_abandoned(attempt: &Attempt, conn: &PathConn, epoch: u32) -> Result {
     conn.send_imm(Imm::Fence(Fence { epoch, drain: true }))?;
     attempt.wait(|setup| {
@@ -489,16 +488,16 @@ fn service_config() -> QpConfig {
     QpConfig {
         send_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         send_sges: 2,
-        // With AUTH2 and the session information.
+        // Two extra, for AUTH2 and the session information.
         recv_depth: 2 * u32::from(SERVICE_QUEUE_DEPTH) + 2,
         context: PollContext::SoftIrq,
         vector: 0,
     }
 }
 
-/// Receives of an I/O connection: an invalidation and an answer for each chunk, and one for the
-/// answer that is being handled, whose chunk is in use again already. iWARP does not wait for a
-/// receive that is posted late.
+/// Returns the number of receives of an I/O connection: an invalidation and an answer for each
+/// chunk, and one for the answer being handled, whose chunk may be in use again. iWARP does not
+/// wait for a receive that is posted late.
 fn answers(wire: &Wire) -> u32 {
     2 * u32::from(wire.depth) + 1
 }
@@ -519,7 +518,7 @@ fn io_config(attempt: &Attempt, dev: &Device, wire: &Wire, cid: u16) -> QpConfig
     }
 }
 
-/// Brings up the I/O connections, each step for all of them at once.
+/// Sets up the I/O connections, each step for all of them before the next.
 fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &ClientAuth) -> Result {
     let cid_num = u16::try_from(attempt.path.session.nr_cons())?;
     let dev = pd.device();
@@ -556,8 +555,8 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     Ok(())
 }
 
-/// Tells the server the session's name, and learns where its chunks are; makes
-/// the requests that will use them.
+/// Sends the session's name to the server, receives the addresses of its chunks, and creates the
+/// requests that use them.
 fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Arc<Slots<Con>>> {
     let len = info_rsp_len(wire.rsp.queue_depth);
     let info = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
@@ -565,8 +564,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
 
     let name = attempt.path.session.session_name()?;
     let request = InfoReq { name }.encode();
-    let mut message = DmaBuf::new(pd, request.len(), Direction::ToDevice)?;
-    message.bytes_mut().copy_from_slice(&request);
+    let message = DmaBuf::with(pd, &request)?;
     let sge = message.sge(0, request.len())?;
 
     let cons = attempt.cons.lock();
@@ -579,12 +577,12 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
             bytes: u32::try_from(len)?,
         },
     )?;
-    // Before the buffers, without which it works as well.
+    // Before the buffers, which are optional.
     let mut memory = KVVec::with_capacity(usize::from(wire.depth), GFP_KERNEL)?;
     for _ in 0..wire.depth {
         memory.push(request::Memory::new(pd, wire)?, GFP_KERNEL)?;
     }
-    // Registered before the message on the same queue: when its answer comes they are ready.
+    // Registered before the message on the same queue, so they are ready when its answer comes.
     let places = service.send_depth().saturating_sub(MESSAGE_SENDS);
     let count = wire.depth.min(u16::try_from(places).unwrap_or(u16::MAX));
     let buffers = Arc::new(IoBuffers::new(pd, count), GFP_KERNEL)?;
@@ -625,7 +623,7 @@ fn exchange_info(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire) -> Result<Ar
     Ok(slots)
 }
 
-/// Lets the connections take answers.
+/// Posts the receives for answers on all connections.
 fn start(
     attempt: &Arc<Attempt>,
     pd: Arc<Pd>,
@@ -633,7 +631,7 @@ fn start(
     slots: Arc<Slots<Con>>,
 ) -> Result<Established> {
     let bytes = match wire.rsp {
-        // More than any other answer takes.
+        // The longest answer.
         rsp if rsp.ext.is_some() => MORE_ANSWERS_LEN,
         rsp if rsp.new_rkey => RKEY_RSP_LEN,
         _ => 0,

@@ -36,19 +36,19 @@ use rdma::{
     sge::Sge, //
 };
 
-/// The longest write whose data is copied. For a longer one it takes less to wait until the device
-/// lets go of its memory.
+/// Maximum bytes of a write whose data is copied. For a longer write, copying takes more time than
+/// waiting until the device no longer needs its memory.
 const WRITE_MAX: u32 = 4096;
-/// How many tags of a path have a buffer, the lowest ones: these are used most.
+/// Number of tags of a path that have a buffer: the lowest ones, which are used most.
 const COUNT_MAX: u16 = 512;
 
-/// The buffers of a connection attempt, which keeps them until its connections are closed: until
-/// then the server can write there.
+/// The buffers of a connection attempt. The attempt keeps them until its connections are closed, as
+/// the server can write to them until then.
 pub(crate) struct IoBuffers(KVVec<IoBuffer>);
 
 impl IoBuffers {
-    /// Creates the buffers of at most `count` tags, of fewer if the device or the memory has no
-    /// room for all: the requests of the others do without.
+    /// Creates buffers for up to `count` tags, or for fewer if the device or memory runs out:
+    /// requests with other tags do without.
     ///
     /// # Context
     ///
@@ -66,13 +66,13 @@ impl IoBuffers {
         Self(buffers)
     }
 
-    /// Returns the buffer of a tag, if it has one.
+    /// Returns the buffer of `tag`, if there is one.
     #[inline]
     pub(crate) fn get(&self, tag: u16) -> Option<&IoBuffer> {
         self.0.get(usize::from(tag))
     }
 
-    /// Goes through the regions, which are to be registered for the peer to write to.
+    /// Iterates over the regions, which the caller registers for the server to write to.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Mr> {
         self.0.iter().map(|buffer| &buffer.mr)
     }
@@ -105,7 +105,7 @@ impl IoBuffer {
         Ok(Self { pages, mr, bytes })
     }
 
-    /// Returns whether the data of a request is to go through the buffer.
+    /// Returns whether the data of a request goes through the buffer.
     #[inline]
     pub(crate) fn takes(&self, info: &Info) -> bool {
         let most = match info.dir {
@@ -115,7 +115,7 @@ impl IoBuffer {
         info.bytes <= most
     }
 
-    /// Names the first `bytes` for the server, which writes the data of a read there.
+    /// Returns the descriptor of the first `bytes`, to which the server writes the data of a read.
     #[inline]
     pub(crate) fn desc(&self, bytes: u32) -> SgDesc {
         SgDesc {
@@ -125,7 +125,8 @@ impl IoBuffer {
         }
     }
 
-    /// Copies the first `bytes` from the memory of `io`, and names them for a message.
+    /// Copies `bytes` from the memory of `io` to the beginning of the buffer; returns their scatter
+    /// element for a message.
     ///
     /// # Context
     ///
@@ -137,12 +138,13 @@ impl IoBuffer {
     pub(crate) fn copy_from(&self, io: &mut IoHandle, bytes: u32) -> Result<Sge> {
         let len = bytes as usize;
         let copied = io.read_out(self.pages.block(), len);
-        // In any case: nothing of it may get to memory later than the data of the next read.
+        // Sync the buffer for the device even after an error: no copied byte may reach memory later
+        // than the data of the next read.
         let data = self.pages.sge(len)?;
         copied.map(|()| data)
     }
 
-    /// Copies the first `bytes` to the memory of `io`.
+    /// Copies the first `bytes` of the buffer to the memory of `io`.
     ///
     /// # Context
     ///
@@ -155,7 +157,7 @@ impl IoBuffer {
         let len = bytes as usize;
         self.pages.sync_for_cpu(0, len)?;
         let copied = io.fill(self.pages.block(), len);
-        // For the next read.
+        // Hand the buffer back to the device, for the next read.
         self.pages.sync_for_device(len)?;
         copied
     }

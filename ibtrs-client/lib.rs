@@ -92,7 +92,7 @@ mod param {
     use kx::param::IntParam;
 
     kx::module_param! {
-        /// Who has to prove that it has a key.
+        /// Authentication policy; see [`AuthParam`].
         pub(crate) auth: AuthParam = AuthParam::new(),
         "Authentication with servers by keys of the keyring .ibtrs: none, optional, required, or auto, which is required for a session with a key (default: auto)";
 

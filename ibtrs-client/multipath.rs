@@ -35,30 +35,30 @@ use kx::{
     percpu::RoundRobin, //
 };
 
-/// The connected paths.
+/// A snapshot of the connected paths of a session.
 pub(crate) struct Multipath {
     pub(crate) paths: KVec<Arc<PathConn>>,
-    /// Those of them that take requests only if no other one does.
+    /// The drained paths, which take requests only if no other path does.
     drained: PathSet,
-    /// The generation that I/O must be built for; it says as well whether I/O may be
-    /// submitted, not administrative messages only.
+    /// The generation for which I/O must be built. It also tells whether I/O may be submitted, or
+    /// administrative messages only.
     pub(crate) generation: Generation,
 }
 
-/// Some of the paths, by their index.
+/// A set of paths, by index.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct PathSet(u128);
 
 impl PathSet {
     const NONE: Self = Self(0);
 
-    /// Returns those that are in one of the sets.
+    /// Returns the union of both sets.
     fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
     fn add(&mut self, at: usize) {
-        // There are at most as many paths as bits.
+        // CAST: `at` is below `MAX_PATHS`, and the assertion below keeps the shift in range.
         self.0 |= 1u128.checked_shl(at as u32).unwrap_or(0);
     }
 
@@ -78,7 +78,7 @@ impl Multipath {
         }
     }
 
-    /// Looks which of the paths are drained.
+    /// Updates the set of drained paths.
     pub(crate) fn find_drained(&mut self) {
         self.drained = PathSet::NONE;
         for (at, path) in self.paths.iter().enumerate() {
@@ -88,12 +88,12 @@ impl Multipath {
         }
     }
 
-    /// Sends a request by the path that the policy chooses; by another one if
-    /// that refuses. Paths that are drained come last.
+    /// Sends a request over the path that the policy chooses, or over another one if that path
+    /// refuses it. Drained paths come last.
     ///
     /// # Errors
     ///
-    /// The I/O comes back with `ENOTCONN` when no path takes it; others as for
+    /// The I/O is handed back with `ENOTCONN` if no path takes it; other errors are those of
     /// [`PathConn::submit`].
     pub(crate) fn submit(
         &self,
@@ -126,8 +126,7 @@ impl Multipath {
         }
     }
 
-    /// Handles completions of the connection `cid` of each path, if it is polled;
-    /// gives their number.
+    /// Handles completions of connection `cid` of each path, if it is polled; returns their number.
     pub(crate) fn poll(&self, cid: u16) -> u32 {
         self.paths.iter().map(|path| path.poll(cid)).sum()
     }
@@ -139,7 +138,7 @@ impl Multipath {
         }
         let last = match policy {
             Policy::RoundRobin => {
-                // Less than the number of paths.
+                // CAST: Less than the number of paths.
                 Some((round_robin.next() % count as u64) as usize)
             }
             Policy::MinInflight | Policy::MinLatency => None,
@@ -147,7 +146,7 @@ impl Multipath {
         let candidates = self.paths.iter().enumerate().map(|(at, path)| Candidate {
             usable: !tried.has(at),
             inflight: match policy {
-                // Never negative: each increment is followed by one decrement.
+                // CAST: Never negative, as each decrement follows its increment.
                 Policy::MinInflight => path.attempt.inflight.load(Relaxed).max(0) as u32,
                 _ => 0,
             },

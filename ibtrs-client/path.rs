@@ -21,10 +21,7 @@ use crate::{
     sysfs::PathHook,
     text::Text, //
 };
-use ibtrs_core::{
-    convert::Shown,
-    steps::Steps, //
-};
+use ibtrs_core::convert::Shown;
 use ibtrs_proto::{
     auth::KeyId,
     fsm::client_path::{
@@ -33,6 +30,7 @@ use ibtrs_proto::{
         Machine,
         State, //
     },
+    steps::Steps, //
 };
 use kernel::{
     new_condvar,
@@ -69,25 +67,27 @@ use rdma::{
 mod control;
 mod state;
 
-/// The state of a path, and what remains to be done about changes of it.
+/// The state of a path, and the actions and uevents that its changes still require.
 struct Fsm {
     machine: Machine,
-    /// The first attempt has not begun, and no event has come before it.
+    /// The path was not started, and has accepted no event.
     is_new: bool,
+    /// [`Path::show`] has not returned, so the path may yet appear in sysfs.
+    being_shown: bool,
     todo: Steps<Actions>,
-    /// States without a uevent so far.
+    /// States not yet reported by a uevent.
     pending_uevents: Steps<State>,
     /// Attempts that have succeeded or failed.
     outcomes: u64,
-    /// Attempts since the last outcome that were to be made again, see [`Fsm::again`].
+    /// Attempts since the last outcome that asked to be repeated, see [`Fsm::again`].
     nr_again: u32,
-    /// The result of the last of them.
+    /// The last outcome.
     outcome: Result,
-    /// Why the present attempt will fail.
+    /// The error of the current attempt, set before the attempt reports its failure.
     failure: Option<Error>,
 }
 
-/// The device that a path uses, or used last.
+/// The RDMA device that a path uses or last used.
 struct Hca {
     name: CString,
     port: u32,
@@ -106,7 +106,7 @@ pub struct Path {
     pub(crate) uuid: [u8; 16],
     #[pin]
     fsm: SpinLockIrq<Fsm>,
-    /// The state, or the number of outcomes, has changed.
+    /// Notified when the state, the number of outcomes or `being_shown` changes.
     #[pin]
     changed: CondVar,
     #[pin]
@@ -115,14 +115,13 @@ pub struct Path {
     hca: Mutex<Hca>,
     #[pin]
     last_error: SpinLockIrq<Text>,
-    /// The number of the last attempt that submitters could find.
+    /// Epoch of the last published attempt; 0 for none.
     previous: Atomic<u32>,
     nr_attempts: Atomic<u32>,
-    /// A server has accepted it once.
+    /// The server has accepted a connection of the path at least once.
     accepted: AtomicFlag,
-    /// Requests take other paths, if there are some.
+    /// The operator has drained the path.
     drained: AtomicFlag,
-    /// Counters.
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
     #[pin]
@@ -137,7 +136,7 @@ pub struct Path {
     heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
     pub(crate) probe_timeout: DelayedWork<Self, { work::PROBE_TIMEOUT }>,
-    /// The resources of the last attempt: their memory serves the next one, when there is no other.
+    /// Resources of the last attempt, kept so that their memory is there for the next one.
     #[pin]
     kept: Mutex<Option<Resources>>,
     #[pin]
@@ -150,7 +149,7 @@ pub struct Path {
     uevents: Work<Self, { work::UEVENTS }>,
 }
 
-/// Names of the works of a path.
+/// Ids of the work items of a path.
 pub(crate) mod work {
     pub(crate) const EVENTS: u64 = 0;
     pub(crate) const CONNECT: u64 = 1;
@@ -174,13 +173,14 @@ kx::impl_has_work! {
 }
 
 impl Path {
-    /// Creates a path that does nothing before [`Path::start`].
+    /// Creates a path that stays idle until [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
         let uevents = session.uevent_queue();
         let fsm = Fsm {
             machine: Machine::new(),
             is_new: true,
+            being_shown: true,
             todo: Steps::default(),
             pending_uevents: Steps::default(),
             outcomes: 0,
@@ -232,8 +232,15 @@ impl Path {
         Ok(this)
     }
 
-    /// Shows the path to the operator.
+    /// Creates the path's directory in sysfs; the operator may remove the path before this returns.
     pub(crate) fn show(self: &Arc<Self>) -> Result {
+        let result = self.make_directory();
+        self.fsm.lock().being_shown = false;
+        self.changed.notify_all();
+        result
+    }
+
+    fn make_directory(self: &Arc<Self>) -> Result {
         let shown = ShownPath::new(&self.session)?;
         let hook = match &*self.session.hook.lock() {
             Some(session) => session.show_path(self, shown)?,
@@ -243,7 +250,7 @@ impl Path {
         Ok(())
     }
 
-    /// Begins the first attempt, unless a user or the session has closed the path meanwhile.
+    /// Begins the first attempt, unless a user or the session has already closed the path.
     pub(crate) fn start(self: &Arc<Self>) {
         let mut fsm = self.fsm.lock();
         if !core::mem::take(&mut fsm.is_new) {
@@ -267,7 +274,7 @@ impl Path {
         &self.session
     }
 
-    /// Returns session and path, for the log.
+    /// Returns the names of session and path, for the log.
     pub(crate) fn log(&self) -> &CStr {
         &self.log
     }
@@ -281,9 +288,8 @@ impl Path {
         self.fsm.lock().machine.state
     }
 
-    /// Calls `f` with the name of the RDMA device, which is empty before the
-    /// first connection, and the number of its port. The last ones are kept
-    /// while the path is down.
+    /// Calls `f` with the name and port number of the RDMA device. The name is empty before the
+    /// first connection; while the path is down, both are those of the last connection.
     ///
     /// # Context
     ///
@@ -316,8 +322,8 @@ impl Path {
         &self.spec
     }
 
-    /// Returns the last round trip of a heartbeat in nanoseconds, if the path
-    /// is connected and it was measured.
+    /// Returns the last round trip of a heartbeat in nanoseconds, if the path is connected and a
+    /// heartbeat was answered.
     ///
     /// # Context
     ///
@@ -326,7 +332,7 @@ impl Path {
         self.attempt.lock().as_ref()?.latency_ns()
     }
 
-    /// Returns the key that both sides have proved to have, if the path is connected and was
+    /// Returns the id of the key that both sides have proved to have, if the path is connected and
     /// authenticated.
     ///
     /// # Context
@@ -338,7 +344,7 @@ impl Path {
         connected?.key_id.copy()
     }
 
-    /// Returns the requests in flight that the policy counts.
+    /// Returns the number of requests in flight that the path selection policy counts.
     ///
     /// # Context
     ///
@@ -348,7 +354,7 @@ impl Path {
         attempt.as_ref().map_or(0, |a| a.inflight.load(Relaxed))
     }
 
-    /// Returns the present attempt, if there is one.
+    /// Returns the current attempt, if there is one.
     ///
     /// # Context
     ///
@@ -357,7 +363,7 @@ impl Path {
         self.attempt.lock().clone()
     }
 
-    /// Returns why the path was lost, or could not be connected, the last time.
+    /// Returns why the path was last lost or could not be connected.
     ///
     /// # Context
     ///
@@ -366,7 +372,6 @@ impl Path {
         *self.last_error.lock()
     }
 
-    /// Returns the counters.
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -375,7 +380,7 @@ impl Path {
         self.previous.load(Relaxed)
     }
 
-    /// Submitters can find the attempt of that number.
+    /// Records attempt `epoch` as the last published one.
     pub(crate) fn set_previous(&self, epoch: u32) {
         self.previous.store(epoch, Relaxed);
     }
@@ -392,11 +397,11 @@ impl Path {
         self.accepted.store(true, Relaxed);
     }
 
-    /// Notes the device that the path is bound to.
+    /// Records the device and the addresses of the path's connection `id`.
     pub(crate) fn bound(&self, dev: &Device, id: &CmId) {
         let mut hca = self.hca.lock();
         if *hca.name != *dev.name() {
-            // Without memory the old name stays, which is shown only.
+            // If memory is short, the old name stays; it is only shown to operators.
             if let Ok(name) = CString::try_from_fmt(fmt!("{}", dev.name())) {
                 hca.name = name;
             }

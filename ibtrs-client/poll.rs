@@ -54,14 +54,12 @@ const POLL_ROUNDS: u32 = 64;
 const DRAIN_MS: i64 = 1;
 
 impl Session {
-    /// Handles completions of the connection `queue` of all paths; returns their
-    /// number. It is none if the connection is not one of those that are polled, or
-    /// if others poll it at this moment.
+    /// Handles completions of connection `queue` on all paths and returns their number: 0 if the
+    /// connection is not polled, or while another task polls it.
     ///
     /// # Context
     ///
-    /// Any but hardirq. I/Os end during this call; no lock may be held that they
-    /// need.
+    /// Any but hardirq. I/Os end during this call: hold no lock that their completion needs.
     #[inline]
     pub fn poll(&self, queue: u32) -> u32 {
         match cid_of(queue) {
@@ -72,8 +70,8 @@ impl Session {
         }
     }
 
-    /// Polls all polled connections. A task that keeps one of them busy polls it itself, so this
-    /// ends.
+    /// Polls all polled connections, each for at most [`POLL_ROUNDS`] rounds: a task that keeps one
+    /// of them busy polls it itself.
     pub(crate) fn poll_all(&self) {
         let first = self.nr_queues();
         for queue in first..first + self.nr_poll_queues() {
@@ -85,7 +83,7 @@ impl Session {
         }
     }
 
-    /// Polls them periodically.
+    /// Schedules the next periodic poll, if there are polled connections.
     pub(crate) fn poll_later(self: &Arc<Self>) {
         if self.nr_poll_queues() > 0 {
             self.poll_work.enqueue_in(self.clone(), POLL_MS);
@@ -112,15 +110,15 @@ pub(crate) struct Closing {
     done: Completion,
 }
 
-/// A worker polls connections of a path, until this is dropped.
+/// Makes a worker poll connections of a path until this is dropped.
 pub(crate) struct Drain<'a> {
     path: &'a Path,
     closing: Option<Arc<Closing>>,
 }
 
 impl<'a> Drain<'a> {
-    /// Has a worker poll those of `qps` that have to be. It is only quicker so: if there
-    /// is no memory, they poll themselves when they are closed.
+    /// Makes a worker poll the polled connections among `qps`. This only saves time: without memory
+    /// for it, each connection polls itself when it is closed.
     pub(crate) fn begin(path: &'a Arc<Path>, qps: &[Qp<Con>]) -> Self {
         let closing = if qps.iter().any(|qp| qp.is_direct()) {
             Closing::new(qps).ok()
@@ -128,7 +126,7 @@ impl<'a> Drain<'a> {
             None
         };
         if let Some(closing) = &closing {
-            // It is empty: a path has one attempt at a time.
+            // `closing` is empty: a path has one attempt at a time.
             let _ = path.closing.put(closing.clone());
             path.drain.enqueue(path.clone());
         }
@@ -167,15 +165,15 @@ impl Drop for Drain<'_> {
     fn drop(&mut self) {
         let Some(closing) = &self.closing else { return };
         closing.over.store(true, Relaxed);
-        // Without memory for another worker, the caller may be the only one: then the work has not
-        // begun.
+        // When memory is short, the caller may occupy the only worker. Then the work item has not
+        // begun, and has nothing to do once `closing` is taken.
         if self.path.closing.take().is_none() {
             closing.done.wait();
         }
     }
 }
 
-/// Connections that are being closed.
+/// Polls connections that are being closed.
 impl WorkItem<{ crate::path::work::DRAIN }> for Path {
     type Pointer = Arc<Self>;
 

@@ -104,11 +104,11 @@ use rdma::{
     },
 };
 
-/// Longest user header, in bytes.
+/// Maximum length of a user header, in bytes.
 pub const MAX_USER_HDR: usize = 512 - MAX_REQUEST_HDR_LEN;
-/// Most scatter elements of one message.
+/// Maximum number of scatter elements of one message.
 pub(crate) const MAX_SGES: u32 = 33;
-/// How long an administrative message may take.
+/// Time limit of an administrative message.
 pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 
 /// What both sides agreed on when they connected.
@@ -116,15 +116,15 @@ pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 pub(crate) struct Wire {
     pub(crate) rsp: ConnRsp,
     layout: ImmLayout,
-    /// The chunks that are used: the first ones of the server's.
+    /// Number of chunks in use: the first ones of the server's.
     pub(crate) depth: u16,
-    /// Bytes of data in one request.
+    /// Maximum bytes of data in one request.
     pub(crate) max_io_bytes: u32,
-    /// Pages of a registration.
+    /// Maximum number of pages of a registration.
     mr_pages: u32,
-    /// Scatter elements of one message, the header's among them.
+    /// Maximum number of scatter elements of one message, including the header's.
     max_sges: u32,
-    /// The device has no immediates, and the server takes them in messages.
+    /// Immediates travel in messages: the device has none, and the server accepts messages instead.
     pub(crate) imm_in_messages: bool,
     /// The server may answer in the message that invalidates a key.
     pub(crate) inv_answers: bool,
@@ -162,7 +162,7 @@ impl Wire {
 pub(crate) struct Request {
     #[pin]
     inner: SpinLockIrq<Inner>,
-    /// Those of all slots.
+    /// The I/O buffers of the path, shared by all slots.
     io_buffers: Arc<IoBuffers>,
 }
 
@@ -175,20 +175,20 @@ struct Inner {
 
 /// A request in flight.
 struct InFlight {
-    /// None while the request ends early for its users.
+    /// `None` while a cancelled request is reported to its users.
     io: Option<Carried>,
-    /// The user header is at the beginning of the slot's own.
+    /// The user header is at the beginning of the slot's header buffer.
     info: Info,
-    /// The path's count of requests in flight has it.
+    /// The request is counted in [`Attempt::inflight`].
     counted: bool,
     timer: Timer,
     /// The server has not answered yet.
     unanswered: bool,
-    /// The device may still send the message.
+    /// The device may still send the message from the request's memory.
     unsent: bool,
-    /// How many messages had come on its connection when it was made.
+    /// Number of messages received on the connection when the request was submitted.
     messages: u64,
-    /// Who may still use the keys of the region.
+    /// State of the region's key: whether the server or the device may still use it.
     key: Key,
     /// The request was cancelled.
     cancelled: bool,
@@ -220,7 +220,7 @@ impl Carried {
         MappedIo::new(dev, io, dir).map(Self::Mapped)
     }
 
-    /// The elements of the scatter list, as the device sees it.
+    /// Returns the number of scatter list elements as the device sees them.
     fn nents(&self) -> u32 {
         match self {
             Self::Mapped(io) => io.nents(),
@@ -245,7 +245,7 @@ impl Carried {
 }
 
 impl InFlight {
-    /// Counts it no more as one in flight.
+    /// Stops counting the request as one in flight.
     fn uncount(&self, attempt: &Attempt) {
         if self.counted {
             attempt.inflight.fetch_sub(1, Relaxed);
@@ -256,7 +256,7 @@ impl InFlight {
         !self.unanswered && self.is_released() && self.io.is_some()
     }
 
-    /// Returns whether nobody but us needs its memory any more.
+    /// Returns whether neither the server nor the device needs the request's memory any more.
     fn is_released(&self) -> bool {
         !self.unsent && self.key.is_dead()
     }
@@ -268,7 +268,7 @@ impl Request {
         self.inner.lock().in_flight.is_some()
     }
 
-    /// Returns whether a request is in flight that nobody waits for any more.
+    /// Returns whether an unanswered request is in flight that its users no longer want.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = self.inner.lock();
         let in_flight = inner
@@ -300,7 +300,7 @@ impl Request {
         }? Error)
     }
 
-    /// The buffer for the data of a request, if it is to have one.
+    /// Returns the buffer for the data of a request, if the data goes through one.
     #[inline]
     fn buffer_for(&self, info: &Info) -> Option<&IoBuffer> {
         if info.bytes == 0 {
@@ -311,14 +311,14 @@ impl Request {
     }
 }
 
-/// What the slot of a request needs of the device.
+/// Device resources of a slot.
 pub(crate) struct Memory {
     mr: Mr,
     hdr: DmaBuf,
 }
 
 impl Memory {
-    /// Makes it.
+    /// Allocates the memory region and the header buffer of a slot.
     ///
     /// # Context
     ///
@@ -339,11 +339,11 @@ impl Memory {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transfer {
     None,
-    /// The message takes it from the memory itself.
+    /// The message takes the data from the request's memory.
     Direct,
-    /// Through the slot's memory region.
+    /// The data goes through the slot's memory region.
     Region,
-    /// The message takes it from the slot's [`IoBuffer`].
+    /// The message takes the data from the slot's [`IoBuffer`].
     Buffer,
 }
 
@@ -353,8 +353,8 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 }
 
 impl Inner {
-    /// Writes user header and request header, with the buffer that takes the data, if there is
-    /// one; returns the placement.
+    /// Writes the user header and the request header, which names `buffer` if the data goes through
+    /// it; returns the placement.
     fn write_header(
         &mut self,
         wire: &Wire,
@@ -402,7 +402,7 @@ impl Inner {
         Ok(place)
     }
 
-    /// Chooses how the data travels, and describes it to the region if needed.
+    /// Chooses the transfer, and maps the data in the region if needed.
     fn prepare(&mut self, wire: &Wire, submit: &Req<'_>, io: &Carried) -> Result<Transfer> {
         let io = match io {
             Carried::Mapped(io) => io,
@@ -420,7 +420,7 @@ impl Inner {
         Ok(Transfer::Region)
     }
 
-    /// Posts the request.
+    /// Posts the request on `qp`.
     fn post(
         &mut self,
         conn: &PathConn,
@@ -492,7 +492,7 @@ impl Inner {
         }
     }
 
-    /// Ends the request if nobody needs its memory any more.
+    /// Takes the request out of its slot if it is over.
     fn finish(&mut self, qp: &QueuePair<Con>) -> Option<Ended> {
         if !self.in_flight.as_ref()?.is_over() {
             return None;
@@ -529,16 +529,16 @@ impl Inner {
     }
 }
 
-/// A request that is over, and in its slot no more.
+/// A request that is over and has left its slot.
 pub(crate) struct Ended {
     io: IoHandle,
-    /// Bytes of data that are in the slot's [`IoBuffer`].
+    /// Bytes of data to copy from the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
 }
 
 impl Ended {
-    /// Ends the request of `slot`: nobody else uses the slot before that.
+    /// Ends the request, which was in `slot`; the slot is not used again before that.
     ///
     /// # Context
     ///
@@ -570,23 +570,23 @@ pub(crate) struct Info {
     pub(crate) entry: Entry,
 }
 
-/// A request as a path gets it.
+/// A request as submitted to a path.
 #[derive(Clone, Copy)]
 pub(crate) struct Req<'a> {
     pub(crate) info: Info,
     pub(crate) user_hdr: &'a [u8],
     /// Ring the doorbell.
     pub(crate) last: bool,
-    /// Count it as one in flight.
+    /// Count the request in [`Attempt::inflight`].
     pub(crate) counted: bool,
 }
 
 impl PathConn {
-    /// Counts a request that was handed to the device.
+    /// Counts and traces a request that was handed to the device.
     #[inline]
     fn count(&self, req: &Req<'_>, nents: u32) {
         let (path, info) = (&self.attempt.path, &req.info);
-        // CAST: A user header is short.
+        // CAST: A user header has at most `MAX_USER_HDR` bytes.
         let bytes = info.bytes + req.user_hdr.len() as u32;
         path.stats.submitted(info.dir, bytes, nents);
         trace::client_submit(|| {
@@ -605,8 +605,8 @@ impl PathConn {
     ///
     /// # Errors
     ///
-    /// The I/O comes back with `ENOTCONN` when the path is about to go, and
-    /// surely has not sent the request; others as [`Session::submit`].
+    /// The I/O is handed back with `ENOTCONN` if the path is going away and has certainly not sent
+    /// the request; other errors are those of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
     pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
@@ -666,8 +666,7 @@ impl PathConn {
             Err(error) => error,
         };
         if !is_surely_unsent(error) {
-            // The device may have it: it ends, or is sent again, when the path
-            // is torn down.
+            // The device may have the request: the teardown of the path ends it or sends it again.
             self.count(req, nents);
             drop(guard);
             self.attempt
@@ -676,7 +675,7 @@ impl PathConn {
         }
         let in_flight = inner.in_flight.take();
         drop(guard);
-        // It was put there above, under the lock.
+        // The request was put there above, under the lock.
         let Some(in_flight) = in_flight else {
             return Ok(());
         };
@@ -701,42 +700,42 @@ impl PathConn {
     }
 }
 
-/// Returns whether a request whose post ended with `error` was not handed to the
-/// device, and the path goes on unless somebody else says otherwise.
+/// Returns whether a post that failed with `error` handed nothing to the device. Such an error does
+/// not fail the path.
 fn is_surely_unsent(error: Error) -> bool {
-    // None of them is ever the device's: see `QueuePair::send`.
+    // The device never returns one of these, see `QueuePair::send`.
     matches!(error, ENOTCONN | EAGAIN | EINVAL)
 }
 
-/// An answer of the server's.
+/// An answer from the server.
 pub(crate) struct Answer {
-    /// The connection that it came on.
+    /// The connection on which the answer arrived.
     pub(crate) cid: u16,
-    /// The error, if it is not zero.
+    /// The error; 0 for success.
     pub(crate) errno: u16,
-    /// What the server had invalidated there just before.
+    /// What the server invalidated on that connection just before.
     pub(crate) revoked: Revoked,
-    /// The number of the message that did it.
+    /// Number of the message that invalidated it.
     pub(crate) revoked_at: u64,
-    /// The key of the chunk from now on.
+    /// The new key of the chunk, if it has changed.
     pub(crate) rkey: Option<u32>,
 }
 
-/// Why an answer is refused: the server breaks the protocol.
+/// Why an answer is refused: the server has broken the protocol.
 pub(crate) enum Stray {
-    /// No request waits for it.
+    /// No request waits for an answer.
     Unasked,
-    /// The request went by this connection, and may still be on its way there.
+    /// The request was sent on this other connection, and may still be on its way there.
     Elsewhere(u16),
-    /// A wrong key was invalidated before it.
+    /// A wrong key was invalidated before the answer.
     Bogus(Bogus),
 }
 
-/// The server answered the request of `slot`.
+/// Handles the server's answer to the request of `slot`.
 ///
 /// # Errors
 ///
-/// The caller fails the path; the request fails over then.
+/// The answer is refused: the caller fails the path, and the request then fails over.
 pub(crate) fn answered(
     qp: &QpRef<'_, Con>,
     slot: SlotRef<'_, Con>,
@@ -778,27 +777,27 @@ pub(crate) fn answered(
     Ok(())
 }
 
-/// Invalidates the key of `slot`'s request, which hears of it: see [`invalidated`].
+/// Posts a local invalidation of the key of `slot`'s request; its completion calls [`invalidated`].
 fn invalidate(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>, rkey: u32) -> Result {
     qp.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Now, |chain| {
         chain.local_inv(rkey, Signal::Slot(slot, Kind::Invalidate))
     })
 }
 
-/// The message of `slot` was acknowledged.
+/// Handles the acknowledgement of the message of `slot`.
 pub(crate) fn sent(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     advance(qp, slot, |in_flight| in_flight.unsent = false);
 }
 
-/// The local invalidation is done that the request of `slot` has asked for, and waited for:
-/// it is no other request's.
+/// Handles the completion of the local invalidation that the request of `slot` has posted. The
+/// request stays in its slot until then, so the completion is never another request's.
 pub(crate) fn invalidated(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>) {
     advance(qp, slot, |in_flight| {
         in_flight.key = in_flight.key.invalidated()
     });
 }
 
-/// Notes what a completion says of the request of `slot`, which may be over then.
+/// Applies `note` to the request of `slot` for a completion; ends the request if it is over then.
 fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut InFlight)) {
     let mut inner = slot.inner.lock();
     let mut revoked = false;
@@ -814,13 +813,13 @@ fn advance(qp: &QpRef<'_, Con>, slot: SlotRef<'_, Con>, note: impl FnOnce(&mut I
     }
 }
 
-/// Cancels the request of `slot`, which the server has not answered: it ends for its
-/// users as soon as its memory is no longer in use. It stays in its slot, and ends when
-/// it is answered, or is left to the session with the path.
+/// Cancels the request of `slot` unless the server has answered it: the request ends for its users
+/// as soon as its memory is no longer in use. It stays in its slot until it is answered, or until
+/// the teardown of the path leaves it to the session.
 ///
 /// # Context
 ///
-/// Any but hardirq; the path cannot be torn down meanwhile.
+/// Any but hardirq. The caller keeps the path from being torn down meanwhile.
 pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     let mut guard = slot.inner.lock();
     let inner = &mut *guard;
@@ -848,7 +847,7 @@ pub(crate) fn cancel(conn: &PathConn, slot: SlotRef<'_, Con>) {
     drop(guard);
     match invalidated {
         Ok(()) => report_cancelled(qp, slot),
-        // It is sent again by another path then.
+        // The request is then sent again over another path.
         Err(error) => conn.attempt.error(fmt!(
             "cannot invalidate a key ({})",
             convert::errno(error).as_str()
@@ -870,7 +869,7 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     let mut io = carried.release(qp.pd().device());
     io.end_early(ETIMEDOUT);
     let mut inner = slot.inner.lock();
-    // It does not leave its slot in this state.
+    // The request does not leave its slot while `io` is `None`.
     if let Some(in_flight) = &mut inner.in_flight {
         in_flight.io = Some(Carried::Plain(io));
     }
@@ -879,9 +878,8 @@ fn report_cancelled(qp: &QueuePair<Con>, slot: SlotRef<'_, Con>) {
     end(over, &slot);
 }
 
-/// Takes the request of `slot`, whose connection is drained, out of it. Gives
-/// what the server has answered with its result; anything else is left to
-/// `requeue`, with its user header.
+/// Takes the request out of `slot`, whose connections are drained. Returns an answered request with
+/// its result. Any other is left to `requeue`, with its user header, and returned only if refused.
 pub(crate) fn take(
     slot: &SlotRef<'_, Con>,
     attempt: &Attempt,
@@ -892,7 +890,7 @@ pub(crate) fn take(
     let inner = &mut *guard;
     let in_flight = inner.in_flight.take()?;
     in_flight.uncount(attempt);
-    // A small read that was answered is over at once, so it is not here.
+    // An answered read through an `IoBuffer` is over at once, so none is here.
     let ended = |io, result| Ended {
         io,
         in_buffer: 0,
@@ -913,7 +911,7 @@ pub(crate) fn take(
     refused.map(|io| ended(io, Err(EIO)))
 }
 
-/// Ends what is over of `slot`; not to be called under a lock.
+/// Ends the request of `slot` if it is over; must not be called under a lock.
 fn end(over: Option<Ended>, slot: &SlotRef<'_, Con>) {
     if let Some(ended) = over {
         ended.end(slot);

@@ -34,7 +34,7 @@ use kernel::{
 };
 use kx::work::WorkItem;
 
-/// When to try again after a send queue was full.
+/// Delay before the next try if a send queue was full.
 const FULL_PAUSE_MS: u32 = 2;
 
 impl Session {
@@ -47,15 +47,15 @@ impl Session {
         self.requeue_work.enqueue(self.clone());
     }
 
-    /// As [`Session::kick_requeue`], and waits for that.
+    /// As [`Session::kick_requeue`], and waits until that work is done.
     pub(crate) fn flush_requeue(self: &Arc<Self>) {
         self.kick_requeue();
         self.requeue_work.flush();
     }
 
-    /// Ends the waiting requests that are no longer wanted
-    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)) with `EIO`, now and
-    /// when others come to the requeue list later.
+    /// Ends with `EIO` the requests on the requeue list that are no longer wanted
+    /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). Those that reach the list later end
+    /// in the same way.
     ///
     /// # Context
     ///
@@ -64,13 +64,13 @@ impl Session {
         self.flush_requeue();
     }
 
-    /// Fails all waiting requests, and all later ones.
+    /// Fails all requests on the requeue list, and all later ones.
     pub(crate) fn refuse_all(self: &Arc<Self>) {
         self.failover.lock().logic.close();
         self.kick_requeue();
     }
 
-    /// The server has answered a fence.
+    /// Records that the server has answered the fence of `epoch`.
     ///
     /// # Context
     ///
@@ -80,7 +80,7 @@ impl Session {
         self.kick_requeue();
     }
 
-    /// The server executes nothing of the attempt `epoch` any more.
+    /// Updates the requests on the list: the server executes nothing of attempt `epoch` any more.
     pub(crate) fn fenced(&self, epoch: u32) {
         for tag in 0..self.depth_split().queue_depth() {
             let mut failover = self.failover.lock();
@@ -93,7 +93,7 @@ impl Session {
         }
     }
 
-    /// Does what is to be done now.
+    /// Handles an answer to a fence, and then each request on the requeue list.
     fn requeue_all(self: &Arc<Self>) {
         let answered = self.failover.lock().answered.take();
         if let Some(epoch) = answered {
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Handles the request of one tag; returns whether it has to be retried.
+    /// Handles the request with tag `tag`; returns whether it has to be retried later.
     fn requeue_tag(&self, tag: u16, header: &mut Header) -> bool {
         self.with_multipath(|multipath| {
             let via = multipath.paths.first();
@@ -143,7 +143,7 @@ impl Session {
                     };
                     if waiting.io.is_cancelled() {
                         if !ext {
-                            // A server without the extensions would execute it.
+                            // A server without the extensions would execute the message.
                             waiting.io.done(Err(ETIMEDOUT));
                             return false;
                         }
@@ -198,7 +198,7 @@ impl Session {
         match sent {
             Ok(_) => false,
             Err((error, io)) if matches!(error, EAGAIN | ENOMEM | ENOTCONN) => {
-                // In the last case the multipath is about to change.
+                // With `ENOTCONN`, the multipath is about to change.
                 let back = self.failover.lock().put_back(Waiting { io, ..waiting });
                 if let Err(io) = back {
                     io.done(Err(EIO));
@@ -257,7 +257,7 @@ impl Session {
     }
 }
 
-/// Requests that wait.
+/// Resubmits or fails the requests on the requeue list.
 impl WorkItem<{ crate::session::work::REQUEUE }> for Session {
     type Pointer = Arc<Self>;
 
@@ -266,7 +266,7 @@ impl WorkItem<{ crate::session::work::REQUEUE }> for Session {
     }
 }
 
-/// A send queue that was full.
+/// Retries after a send queue was full.
 impl WorkItem<{ crate::session::work::REQUEUE_LATER }> for Session {
     type Pointer = Arc<Self>;
 
@@ -275,7 +275,7 @@ impl WorkItem<{ crate::session::work::REQUEUE_LATER }> for Session {
     }
 }
 
-/// The queue timeout.
+/// Checks the queue timeout.
 impl WorkItem<{ crate::session::work::EXPIRY }> for Session {
     type Pointer = Arc<Self>;
 
@@ -284,7 +284,7 @@ impl WorkItem<{ crate::session::work::EXPIRY }> for Session {
     }
 }
 
-/// Calls to the users of the session.
+/// Calls the users of the session.
 impl WorkItem<{ crate::session::work::NOTIFY }> for Session {
     type Pointer = Arc<Self>;
 

@@ -33,16 +33,15 @@ use kernel::{
 };
 use kx::io::IoHandle;
 
-/// A request that waits.
+/// A request on the requeue list.
 pub(crate) struct Waiting {
     pub(crate) info: Info,
     pub(crate) io: IoHandle,
 }
 
 impl Waiting {
-    /// Ends a cancelled request for its user, and turns it into a message without
-    /// effect. The server may still execute the request, with the chunk that it
-    /// names: it answers the message when that is over.
+    /// Ends a cancelled request for its user, and turns it into a message without effect. The
+    /// server may still execute the request in the same chunk; it answers the message after that.
     pub(crate) fn make_noop(&mut self, header: &mut Header) {
         self.io.end_early(ETIMEDOUT);
         self.info.dir = Dir::Read;
@@ -52,7 +51,7 @@ impl Waiting {
     }
 }
 
-/// The memory for requests that wait.
+/// The memory of the requeue list: one slot for each tag.
 pub(crate) struct RequeueList {
     slots: KVVec<Option<Waiting>>,
     /// The user headers, by tag.
@@ -60,13 +59,13 @@ pub(crate) struct RequeueList {
     count: usize,
 }
 
-/// The part that the session's lock protects.
+/// The failover state of a session, protected by `Session::failover`.
 pub(crate) struct FailoverState {
     pub(crate) logic: Failover,
     list: RequeueList,
-    /// Since when there is no path, while requests wait for one.
+    /// The outage and its start, while requests wait for a path.
     pub(crate) outage: Option<(Outage, Instant<Monotonic>)>,
-    /// The epoch that the server has fenced last.
+    /// Epoch of a fence that the server has answered, until the requeue handles the answer.
     pub(crate) answered: Option<u32>,
 }
 
@@ -95,7 +94,7 @@ impl RequeueList {
         count: 0,
     };
 
-    /// Makes places for `depth` tags.
+    /// Allocates slots for `depth` tags.
     pub(crate) fn new(depth: u16) -> Result<Self> {
         let depth = usize::from(depth);
         let mut slots = KVVec::with_capacity(depth, GFP_KERNEL)?;
@@ -142,16 +141,16 @@ impl FailoverState {
         }
     }
 
-    /// Returns the present [`Generation`].
+    /// Returns the current [`Generation`].
     pub(crate) fn generation(&self) -> Generation {
         Generation(self.logic.phase())
     }
 
-    /// Adds a request that no path has taken, and that was built for `generation`.
+    /// Adds a request that was built for `generation` and that no path has taken.
     ///
     /// # Errors
     ///
-    /// `EBUSY`, `EINVAL`, `EMSGSIZE` for a tag or a header that is out of order,
+    /// `EINVAL`: the tag is out of range or on the list already, or the header is too long.
     /// `ENOTCONN`, `ESTALE`, `ETIMEDOUT` as for [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
@@ -180,7 +179,7 @@ impl FailoverState {
     ///
     /// # Errors
     ///
-    /// The I/O comes back if its place is taken, which the rules for tags exclude.
+    /// The I/O is handed back if the slot of its tag is in use, which the rules for tags exclude.
     pub(crate) fn put_lost(
         &mut self,
         (path, loss): (&Published, Loss),
@@ -193,9 +192,9 @@ impl FailoverState {
         self.list.put(waiting, user_hdr)
     }
 
-    /// Puts a request back that was taken out.
+    /// Puts back a request that [`FailoverState::take`] has taken out.
     pub(crate) fn put_back(&mut self, waiting: Waiting) -> Result<(), IoHandle> {
-        // The header is where it was.
+        // The header is still in the list.
         match self.list.slots.get_mut(usize::from(waiting.info.tag)) {
             Some(place @ None) => {
                 *place = Some(waiting);
@@ -206,12 +205,12 @@ impl FailoverState {
         }
     }
 
-    /// Returns the request of that tag.
+    /// Returns the request with tag `tag`.
     pub(crate) fn get_mut(&mut self, tag: u16) -> Option<&mut Waiting> {
         self.list.slots.get_mut(usize::from(tag))?.as_mut()
     }
 
-    /// Takes the request of that tag out, and copies its user header to `header`.
+    /// Takes out the request with tag `tag`, and copies its user header to `header`.
     pub(crate) fn take(&mut self, tag: u16, header: &mut Header) -> Option<Waiting> {
         let waiting = self.list.slots.get_mut(usize::from(tag))?.take()?;
         self.list.count -= 1;
@@ -225,14 +224,14 @@ impl FailoverState {
         Some(waiting)
     }
 
-    /// Takes the memory of `new` if there is none yet.
+    /// Takes over the memory of `new` if the list has none yet.
     pub(crate) fn set_list(&mut self, new: &mut RequeueList) {
         if self.list.slots.is_empty() {
             core::mem::swap(&mut self.list, new);
         }
     }
 
-    /// Returns the number of requests that wait.
+    /// Returns the number of requests on the list.
     pub(crate) fn count(&self) -> usize {
         self.list.count
     }

@@ -13,7 +13,6 @@ use crate::{
     sysfs::SessionHook,
     wait_queue::WaitQueue, //
 };
-use ibtrs_core::steps::Steps;
 use ibtrs_proto::{
     addr::PathAddr,
     auth::KeyId,
@@ -23,7 +22,8 @@ use ibtrs_proto::{
     },
     failover::Phase,
     name::SessionName,
-    permit::DepthSplit, //
+    permit::DepthSplit,
+    steps::Steps, //
 };
 use kernel::{
     alloc::flags::GFP_NOWAIT,
@@ -78,12 +78,12 @@ pub use settings::{
 
 pub use ibtrs_proto::msg::Direction as Dir;
 
-/// Where a path of a session goes.
+/// Destination of a path, and optionally the source.
 #[derive(Clone, Copy)]
 pub struct PathSpec {
     /// The addresses of both ends.
     pub addr: PathAddr,
-    /// The port that the server listens on.
+    /// The port on which the server listens.
     pub port: u16,
 }
 
@@ -91,23 +91,22 @@ pub struct PathSpec {
 pub struct SessionConfig<'a> {
     /// The name, as the server's operator will see it.
     pub name: SessionName<'a>,
-    /// The paths, at least one. All are tried at once; once one is connected, the others keep
-    /// trying.
+    /// The paths, at least one. All are tried in parallel; once one is connected, the others keep
+    /// trying in the background.
     pub paths: &'a [PathSpec],
-    /// How many connections each path has beside those for ordinary I/O, for requests that end in
-    /// calls of [`Session::poll`].
+    /// Number of polled connections of each path, in addition to those for ordinary I/O; see
+    /// [`Session::poll`].
     pub nr_poll_queues: u16,
-    /// The key with which it authenticates, where client and server do.
+    /// Id of the key that the session authenticates with, if client and server authenticate.
     pub key_id: KeyId,
-    /// Gets the events of the session.
+    /// Receives the session events.
     pub events: Arc<dyn SessionEvents>,
 }
 
-/// Gets the events of a session.
+/// Receives the events of a session.
 ///
-/// They come one at a time, and alternate: down, up, down and so on. The first
-/// is [`SessionEvents::down`], as [`Session::open`] itself tells of the first
-/// connection.
+/// Calls of [`SessionEvents::down`] and [`SessionEvents::up`] come one at a time and alternate. The
+/// first is `down`: [`Session::open`] itself reports the first connection.
 ///
 /// # Context
 ///
@@ -118,43 +117,42 @@ pub trait SessionEvents: Send + Sync {
     fn down(&self);
 
     /// The server can be reached again.
-    ///
     /// If `session_lost`, the server may no longer know the devices of the session: open them
-    /// again. I/O is quiesced until this returns; administrative messages are not. Messages that
-    /// were submitted before end with `ESTALE`, as the objects that they name may not exist any
-    /// more: build and submit them again. If the session is lost once more meanwhile, I/O stays
+    /// again. I/O is quiesced until this returns; administrative messages are not. Requests and
+    /// messages submitted earlier end with `ESTALE`, as the objects that they name may no longer
+    /// exist: build and submit them again. If the session is lost once more meanwhile, I/O stays
     /// quiesced, and the next call reports a lost session as well.
     fn up(&self, session_lost: bool);
 
-    /// The server's upper layer sends a notice about the object `number`, of which only the lower
-    /// 28 bits arrive.
+    /// The server's upper layer has sent a notice about object `number`, of which only the lower 28
+    /// bits arrive.
     ///
-    /// A notice is a hint: it may come twice, late, or not at all if a path is lost, and at the
-    /// same time as the other calls. The sender repeats it until the client has reacted.
+    /// A notice is a hint: it may arrive twice, late, or not at all if a path is lost. The sender
+    /// repeats it until the client has reacted. May run concurrently with `down` and `up`.
     fn notice(&self, number: u32);
 
-    /// The server is about to close this session, answers nothing any more, and says that all it has
-    /// answered about what the number stands for is durable. Only the lower 28 bits of that arrive.
+    /// The server is about to close this session and answers no further requests; whatever it has
+    /// answered about object `number` is durable. Only the lower 28 bits of `number` arrive.
     ///
-    /// It may come several times; not at the same time as [`SessionEvents::notice`].
+    /// May be called several times, but never concurrently with [`SessionEvents::notice`].
     fn durable(&self, number: u32);
 }
 
-/// A session generation: the server knows the same devices as long as it lasts.
+/// A session generation: while it lasts, the server knows the same devices.
 ///
-/// A request that names a device of an earlier one is not sent: the server may
-/// have given its number to another device.
+/// A request built for an earlier generation is not sent: the server may have given its device
+/// number to another device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generation(pub(crate) Phase);
 
 /// A request for the server.
 pub struct Submit<'a> {
-    /// The result of [`Session::generation`] before the request was built.
+    /// The result of [`Session::generation`], read before the request was built.
     pub generation: Generation,
-    /// The chunk to use, below [`Session::io_depth`]. No other request may be
-    /// in flight with it, nor wait.
+    /// The tag, which selects the chunk; below [`Session::io_depth`]. No other request with this
+    /// tag may be in flight or waiting.
     pub tag: u16,
-    /// Which way the data goes.
+    /// Direction of the data transfer.
     pub dir: Dir,
     /// The header for the server's upper layer, at most [`request::MAX_USER_HDR`] bytes.
     pub user_hdr: &'a [u8],
@@ -162,26 +160,26 @@ pub struct Submit<'a> {
     pub bytes: u32,
     /// Ring the doorbell now. If not, [`Session::commit`] must follow.
     pub last: bool,
-    /// The data, and the receiver of the result.
+    /// The memory of the data, and the receiver of the result.
     pub io: IoHandle,
 }
 
 /// Sizes that both sides agreed on.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Chunks that the session uses.
+    /// Number of chunks that the session uses.
     pub(crate) queue_depth: u16,
-    /// Bytes of data in one request.
+    /// Maximum bytes of data in one request.
     pub(crate) max_io_bytes: u32,
 }
 
 /// An association with a server.
 ///
-/// The user that opened the session must [`Session::close`] it.
+/// The user that opened the session must close it with [`Session::close`].
 #[pin_data]
 pub struct Session {
     name: CString,
-    /// Names the session to the server.
+    /// Identifies the session to the server.
     pub(crate) uuid: [u8; 16],
     /// The network namespace of the task that opened the session.
     net: ARef<Net>,
@@ -191,7 +189,7 @@ pub struct Session {
     paths: Mutex<Paths>,
     #[pin]
     pub(crate) failover: SpinLockIrq<FailoverState>,
-    /// The present [`Generation`].
+    /// The bits of the current [`Generation`], for readers that do not lock `failover`.
     generation: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
@@ -200,26 +198,26 @@ pub struct Session {
     port: u16,
     #[pin]
     key_id: SpinLockIrq<KeyId>,
-    /// A path was authenticated, and all further ones have to be.
+    /// A path has authenticated, so all further paths must.
     authenticated: AtomicFlag,
     /// Cursor of the round-robin policy.
     pub(crate) round_robin: RoundRobin,
     #[pin]
     admin: Admin,
-    /// Held by the attempt that asks the server for a session.
+    /// Held by the attempt that asks the server to create the session.
     pub(crate) first_conn: Token,
-    /// Held by the attempt that may take much of the memory in reserve.
+    /// Held by the attempt that may use much of the memory reserve.
     pub(crate) reserve: Token,
     #[pin]
     wait_queue: WaitQueue,
     pub(crate) session_events: Arc<dyn SessionEvents>,
     #[pin]
     notices: Notices,
-    /// No path waits for this lock: uevents are sent under it, and other senders may wait for
-    /// memory.
+    /// Connecting a path never takes this lock: uevents are sent under it, which waits for other
+    /// senders, and these may wait for memory.
     #[pin]
     pub(crate) hook: Mutex<Option<SessionHook>>,
-    /// Changes of the connection that have no uevent yet.
+    /// Connects and disconnects without a uevent yet.
     #[pin]
     pending_uevents: SpinLockIrq<Steps<bool>>,
     uevent_queue: Arc<Queue>,
@@ -241,7 +239,7 @@ pub struct Session {
     uevents: Work<Self, { work::UEVENTS }>,
 }
 
-/// Names of the works of a session.
+/// Ids of the work items of a session.
 pub(crate) mod work {
     pub(crate) const REQUEUE: u64 = 0;
     pub(crate) const REQUEUE_LATER: u64 = 1;
@@ -262,9 +260,9 @@ kx::impl_has_work! {
     impl HasWork<Work<Self, { work::UEVENTS }>> for Session { self.uevents }
 }
 
-/// Making and ending.
+/// Opening and closing.
 impl Session {
-    /// Opens a session: connects its paths, and waits for the first of them; the others keep
+    /// Opens a session: connects its paths and waits until the first is connected; the others keep
     /// trying. The session belongs to the network namespace of the caller.
     ///
     /// # Context
@@ -275,16 +273,16 @@ impl Session {
     ///
     /// If no path could be connected, the error of the first path; nothing is left behind.
     ///
-    /// - `EINTR`: a signal came.
+    /// - `EINTR`: interrupted by a signal.
     /// - `ECONNABORTED`: users disconnected or removed all its paths meanwhile.
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
     ///   manager: the server cannot be reached.
     /// - The error with which the server refused the connection.
-    /// - `EINVAL`: no path, more connections than a path can have, or a server whose
-    ///   queue is too short to use.
+    /// - `EINVAL`: no path, more connections than a path may have, or a server whose queue is too
+    ///   short to use.
     /// - `ENOSPC`: more than 128 paths.
-    /// - `EEXIST`: a path that is given twice.
-    /// - `ENODEV`: no InfiniBand port leads to the GID that was given.
+    /// - `EEXIST`: a path is given twice.
+    /// - `ENODEV`: no InfiniBand port reaches the given GID.
     /// - `ENOMEM`.
     pub fn open(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         if config.paths.is_empty() {
@@ -302,7 +300,8 @@ impl Session {
         Ok(this)
     }
 
-    fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
+    /// Creates a session without paths.
+    pub(crate) fn new(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
         let name = config.name.as_str();
         let unbound = || Options::unbound().mem_reclaim();
         let requeue_queue = Queue::new(unbound(), fmt!("ibtrs-p-{}", name))?;
@@ -388,7 +387,7 @@ impl Session {
         Ok(path)
     }
 
-    /// Adds a path that is not active yet to the session.
+    /// Adds a path that has not started yet to the path list.
     fn enlist(&self, path: &Arc<Path>) -> Result {
         let mut paths = self.paths.lock();
         if paths.closing {
@@ -419,7 +418,7 @@ impl Session {
     /// - `EEXIST`: the session has a path with these addresses.
     /// - `ENOSPC`: the session has 128 paths.
     /// - `ESHUTDOWN`: the session is being closed.
-    /// - `ESTALE`: another server answers there.
+    /// - `ESTALE`: a different server answers at that address.
     /// - Those of [`Session::open`].
     pub fn add_path(self: &Arc<Self>, spec: PathSpec) -> Result<Arc<Path>> {
         let path = self.make_path(spec)?;
@@ -469,13 +468,13 @@ impl Session {
         self.poll_work.disable_sync();
         self.uevents.flush();
         self.uevents.disable_sync();
-        // Another task may have closed a path, and not be done with its directory.
+        // Another task that closed a path may still be removing its directory.
         self.wait_hidden();
         let hook = self.hook.lock().take();
         drop(hook);
     }
 
-    /// Removes a dead path from the session.
+    /// Removes a dead path from the path list.
     pub(crate) fn forget(&self, path: &Arc<Path>) {
         let mut paths = self.paths.lock();
         let at = paths.list.iter().position(|p| Arc::ptr_eq(p, path));
@@ -492,8 +491,8 @@ impl Session {
         &self.name
     }
 
-    /// Returns the id of the key with which paths authenticate from their next connection on, where
-    /// client and server do.
+    /// Returns the id of the key that paths authenticate with from their next connection on, if
+    /// client and server authenticate.
     ///
     /// # Context
     ///
@@ -502,7 +501,7 @@ impl Session {
         *self.key_id.lock()
     }
 
-    /// Sets the id of the key; connected paths stay as they are.
+    /// Sets the id of the key; already connected paths keep theirs.
     ///
     /// # Context
     ///
@@ -511,7 +510,7 @@ impl Session {
         *self.key_id.lock() = id;
     }
 
-    /// Returns whether a path was ever authenticated.
+    /// Returns whether a path has ever authenticated.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.authenticated.load(Relaxed)
     }
@@ -524,8 +523,8 @@ impl Session {
             .is_some_and(|multipath| !multipath.paths.is_empty())
     }
 
-    /// Returns whether the server knows the extensions of the protocol. A server that does not
-    /// cannot tell whether it still knows the session (see [`SessionEvents::up`]).
+    /// Returns whether the server supports the protocol extensions. A server without them cannot
+    /// tell whether it still knows the session (see [`SessionEvents::up`]).
     ///
     /// # Context
     ///
@@ -556,7 +555,7 @@ impl Session {
         self.events_queue.clone()
     }
 
-    /// Returns the queue for uevents: nothing else waits for it.
+    /// Returns the queue for uevents; no other work waits for it.
     pub(crate) fn uevent_queue(&self) -> Arc<Queue> {
         self.uevent_queue.clone()
     }
@@ -572,25 +571,24 @@ impl Session {
         })
     }
 
-    /// Returns how the chunks are shared.
+    /// Returns how the chunks are split between I/O and administrative messages.
     pub(crate) fn depth_split(&self) -> DepthSplit {
         DepthSplit::of_session(self.limits().queue_depth)
     }
 
-    /// Returns the number of tags for I/O: tags below it are chunks of the
-    /// server. A few chunks above are left for administrative messages.
+    /// Returns the number of tags for I/O. The few tags above it are reserved for administrative
+    /// messages.
     pub fn io_depth(&self) -> u16 {
         self.depth_split().io()
     }
 
-    /// Returns how many bytes of data one request can carry.
+    /// Returns the maximum number of data bytes of a request.
     pub fn max_io_bytes(&self) -> u32 {
         self.limits().max_io_bytes
     }
 
-    /// Returns how many elements the scatter list of a request may have. All
-    /// but the first must begin, and all but the last must end, on a page
-    /// boundary.
+    /// Returns the maximum number of scatter list elements of a request. Every element but the
+    /// first must begin on a page boundary, and every element but the last must end on one.
     pub fn max_segments(&self) -> u16 {
         ibtrs_proto::consts::MAX_SEGMENTS as u16
     }
@@ -601,8 +599,8 @@ impl Session {
         kernel::cpu::nr_cpu_ids()
     }
 
-    /// Returns the number of connections for I/O that is polled, see
-    /// [`Session::poll`]; they are numbered behind the others.
+    /// Returns the number of polled connections, see [`Session::poll`]; they are numbered after
+    /// those for ordinary I/O.
     pub fn nr_poll_queues(&self) -> u32 {
         self.nr_poll_queues.into()
     }

@@ -49,7 +49,7 @@ use kx::percpu::{
 const FAILOVERS: usize = 0;
 const RECONNECTED: usize = 1;
 const CONNECT_FAILED: usize = 2;
-/// Answers that were handled on this CPU and not on the connection's.
+/// Answers handled on this CPU although their connection belongs to another.
 const MIGRATED_TO: usize = 3;
 const SG: usize = 4;
 const READ_LATENCY: usize = SG + table::SG_ROWS;
@@ -60,8 +60,9 @@ const READ_NS: usize = 0;
 const WRITE_NS: usize = 1;
 const MAXIMA: usize = 2;
 
-/// Answers to the connection of a CPU that were handled on others. Only who handles the
-/// connection's answers counts, one at a time.
+/// Answers on the connection of a CPU that were handled on other CPUs. The handler of that
+/// connection's answers counts them, one at a time. A cancelled request may end in another context,
+/// so a count may be lost.
 struct Strays {
     counted: Atomic<u64>,
     reset_at: Atomic<u64>,
@@ -76,8 +77,8 @@ impl Strays {
     }
 
     fn get(&self) -> u64 {
-        // ORDERING: Pairs with the release in `reset`, which has read `counted`: here that is at
-        // least as new, so that the difference is not negative.
+        // ORDERING: Pairs with the release in `reset`, which has read `counted`: the value read
+        // here is at least as new, so the difference is not negative.
         let reset_at = self.reset_at.load(Acquire);
         self.counted.load(Relaxed).wrapping_sub(reset_at)
     }
@@ -90,17 +91,17 @@ impl Strays {
 
 /// The counters of a path.
 pub(crate) struct Stats {
-    /// Requests, until they have ended or left.
+    /// Requests, from submission until they end or leave the path.
     flow: Flow,
     pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
     maxima: Maxima<MAXIMA>,
-    /// By CPU.
+    /// Indexed by CPU.
     strays: KVVec<Strays>,
     was_connected: AtomicFlag,
 }
 
-/// When a request was submitted.
+/// The time at which a request was submitted.
 pub(crate) struct Timer(Instant<Monotonic>);
 
 impl Stats {
@@ -120,14 +121,14 @@ impl Stats {
         })
     }
 
-    /// Reads the clock.
+    /// Starts the timer of a request.
     #[inline]
     pub(crate) fn timer(&self) -> Timer {
         Timer(Instant::now())
     }
 
-    /// A request was handed to the device; `bytes` includes the user header,
-    /// `nents` are the elements of its scatter list.
+    /// Counts a request that was handed to the device; `bytes` includes the user header, `nents` is
+    /// the length of its scatter list.
     #[inline]
     pub(crate) fn submitted(&self, dir: Dir, bytes: u32, nents: u32) {
         self.flow.begun(dir, bytes.into());
@@ -136,7 +137,7 @@ impl Stats {
         }
     }
 
-    /// A request has ended whose connection is `cid`; returns the time it took, in nanoseconds.
+    /// Counts the end of a request on connection `cid`; returns the time it took, in nanoseconds.
     #[inline]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
         self.flow.ended();
@@ -166,25 +167,25 @@ impl Stats {
         }
     }
 
-    /// A request has left the path without an answer, for another one.
+    /// Counts a request that has left the path for another one, without an answer.
     pub(crate) fn failed_over(&self) {
         self.flow.ended();
         self.counters.inc(FAILOVERS);
     }
 
-    /// The path was connected, which counts from the second time on.
+    /// Counts a connect of the path, from the second one on.
     pub(crate) fn connected(&self) {
         if self.was_connected.xchg(true, Relaxed) {
             self.counters.inc(RECONNECTED);
         }
     }
 
-    /// An attempt to connect has failed.
+    /// Counts a failed attempt to connect.
     pub(crate) fn connect_failed(&self) {
         self.counters.inc(CONNECT_FAILED);
     }
 
-    /// The file `rdma`.
+    /// Returns the contents of the file `rdma`.
     pub(crate) fn rdma(&self) -> ClientRdma {
         ClientRdma {
             reads: self.flow.reads(),
@@ -199,7 +200,7 @@ impl Stats {
         self.counters.reset_some(FAILOVERS..FAILOVERS + 1);
     }
 
-    /// The file `reconnects`.
+    /// Returns the contents of the file `reconnects`.
     pub(crate) fn reconnects(&self) -> Reconnects {
         Reconnects {
             successful: self.counters.sum(RECONNECTED),
@@ -211,7 +212,7 @@ impl Stats {
         self.counters.reset_some(RECONNECTED..CONNECT_FAILED + 1);
     }
 
-    /// The latencies of one direction; large, so not on the stack.
+    /// Returns the latencies of one direction; boxed, as they are too large for the stack.
     ///
     /// # Errors
     ///
@@ -234,7 +235,7 @@ impl Stats {
         self.maxima.reset_some(READ_NS..WRITE_NS + 1);
     }
 
-    /// The source of the file `sg_entries`.
+    /// Returns the source of the file `sg_entries`.
     pub(crate) fn sg_entries(&self) -> SgEntries<'_> {
         SgEntries(self)
     }
@@ -243,7 +244,7 @@ impl Stats {
         self.counters.reset_some(SG..READ_LATENCY);
     }
 
-    /// The source of the file `cpu_migration`, and of its parts.
+    /// Returns the source of the file `cpu_migration` and of its parts.
     pub(crate) fn migrations(&self) -> Migrations<'_> {
         Migrations(self)
     }
@@ -253,7 +254,7 @@ impl Stats {
         self.strays.iter().for_each(Strays::reset);
     }
 
-    /// Lets everything begin at zero again, but for the requests in flight.
+    /// Resets all counters except the number of requests in flight.
     pub(crate) fn reset(&self) {
         self.flow.reset();
         self.batches.reset();

@@ -43,13 +43,13 @@ pub(crate) static CLASS: ModuleClass = ModuleClass::new(c"ibtrs-client");
 
 /// The directory of a session.
 struct Place {
-    // Goes before the device that it is in.
+    // Dropped before the device that contains it.
     paths: PlainDir,
     device: Device<Arc<Session>>,
 }
 
 impl Place {
-    /// Tells user space. That it does not hear of it is no reason to fail.
+    /// Sends a uevent. A failure is only logged: user space can read the state instead.
     fn uevent(&self, action: Action, variables: &[&CStr]) {
         if let Err(error) = self.device.uevent(action, variables) {
             pr_debug!(
@@ -60,17 +60,17 @@ impl Place {
     }
 }
 
-/// A session as the operator sees it.
+/// A session as shown in sysfs.
 pub(crate) struct SessionHook {
     place: Arc<Place>,
 }
 
 impl SessionHook {
-    /// Shows a session that has no path yet.
+    /// Creates the directory of a session that has no path yet.
     ///
     /// # Errors
     ///
-    /// `EEXIST` for a name that there is already; `ENOMEM`.
+    /// `EEXIST`: a session of this name exists; `ENOMEM`.
     pub(crate) fn new(session: &Arc<Session>) -> Result<Self> {
         let class = CLASS.get()?;
         let name = session.name();
@@ -89,7 +89,7 @@ impl SessionHook {
         })
     }
 
-    /// The session can, or can no longer, reach its server. One call at a time.
+    /// Reports by a uevent whether the session can reach its server. One call at a time.
     pub(crate) fn changed(&mut self, _session: &Session, connected: bool) {
         match connected {
             true => self
@@ -101,11 +101,11 @@ impl SessionHook {
         }
     }
 
-    /// Shows a path that is about to connect; `shown` counts it.
+    /// Creates the directory of a path that is about to connect; `shown` counts the path.
     ///
     /// # Errors
     ///
-    /// `EEXIST` for addresses that the session has already; `ENOMEM`.
+    /// `EEXIST`: the session has a path with these addresses; `ENOMEM`.
     pub(crate) fn show_path(&self, path: &Arc<Path>, shown: ShownPath) -> Result<PathHook> {
         let place = self.place.clone();
         let dir = Dir::new(
@@ -127,20 +127,20 @@ impl SessionHook {
     }
 }
 
-/// A path as the operator sees it.
+/// A path as shown in sysfs.
 pub(crate) struct PathHook {
-    // Goes before the directory that it is in, and that before the session's.
+    // Dropped before the directory that contains it, and that one before the session's.
     _stats: Dir<Arc<Path>>,
     dir: Dir<Arc<Path>>,
     place: Arc<Place>,
-    /// The directory's name has both addresses.
+    /// The directory's name contains both addresses.
     is_whole: bool,
-    // Last: the session waits for it, and then has the last reference to its directory.
+    // Dropped last: the session waits for it, and then has the last reference to its directory.
     _shown: ShownPath,
 }
 
 impl PathHook {
-    /// The path has come into another state. One call at a time.
+    /// Reports a new state of the path by a uevent. One call at a time.
     pub(crate) fn changed(&mut self, path: &Path, state: State) {
         if state == State::Connected && !self.is_whole {
             self.complete_name(path);
@@ -148,12 +148,12 @@ impl PathHook {
         self.uevent(path, state.as_str());
     }
 
-    /// Adds the address that the kernel chose to the name of the directory.
+    /// Adds the source address that the kernel chose to the name of the directory.
     fn complete_name(&mut self, path: &Path) {
         let Some(src) = path.src_addr().and_then(|addr| convert::addr(&addr)) else {
             return;
         };
-        // Another path may have that name; then this one keeps its own.
+        // Another path may have that name; this one then keeps its own.
         let renamed = self
             .dir
             .rename(fmt!("{}@{}", Shown(src), Shown(path.spec().addr.dst)));
@@ -172,14 +172,13 @@ impl PathHook {
         }
     }
 
-    /// The path is being removed.
+    /// Reports by a uevent that the path is being removed.
     pub(crate) fn removed(&self, path: &Path) {
         self.uevent(path, "removed");
     }
 }
 
-/// Writes what the protocol prints. Numbers of more CPUs than fit into a page are cut, as they are
-/// in C.
+/// Writes the text of `what`. Columns of more CPUs than fit in a page are cut off, as in C.
 fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
     match buf.write(fmt!("{}", Shown(what))) {
         Err(error) if error == ENOSPC => Ok(()),

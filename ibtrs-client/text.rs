@@ -7,7 +7,7 @@ use core::fmt::{
     Write, //
 };
 
-/// Bytes of the longest line.
+/// Maximum length of a line, in bytes.
 const LEN: usize = 160;
 
 /// A line of text, cut if it is too long.
@@ -28,14 +28,14 @@ impl Text {
         len: 0,
     };
 
-    /// Creates a line.
+    /// Formats a line.
     ///
     /// # Context
     ///
     /// Any.
     pub fn new(args: fmt::Arguments<'_>) -> Self {
         let mut text = Self::EMPTY;
-        // An error means that it was cut.
+        // An error means that the line was cut.
         let _ = text.write_fmt(args);
         text
     }

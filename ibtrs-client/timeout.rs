@@ -33,9 +33,9 @@ use kx::work::WorkItem;
 const PROBE_TIMEOUT_MS: u32 = 5000;
 
 impl Session {
-    /// The request with the chunk `tag` has timed out: probes the paths that carry it. A path whose
+    /// Probes the paths that carry the request with tag `tag`, which has timed out. A path whose
     /// server does not answer fails; the request is then sent over another path, or over this one
-    /// when it is back. The request itself stays in flight.
+    /// when it is connected again. The request itself stays in flight.
     ///
     /// # Context
     ///
@@ -51,18 +51,18 @@ impl Session {
         });
     }
 
-    /// As [`Session::request_timeout`], but cancels the request, for which
-    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true. It ends for its users
-    /// with `ETIMEDOUT`. Its chunk stays in use until the server has answered; should the path be
-    /// lost, the request is sent again as a message without effect, as the server may still execute
-    /// it with that chunk.
+    /// Cancels the request with tag `tag`, for which
+    /// [`IoHandle::is_cancelled`](kx::io::IoHandle::is_cancelled) is true: it ends for its users
+    /// with `ETIMEDOUT`. Its chunk stays in use until the server has answered. If the path is lost,
+    /// the request is sent again as a message without effect, as the server may still execute the
+    /// original in that chunk.
     ///
-    /// The memory of a read is taken from the server for that. Should it have an answer
-    /// later on, that costs the path, which is connected again.
+    /// Cancelling a read revokes the key of its memory. If the server answers later on, it uses
+    /// that key, which fails the path; the path then reconnects.
     ///
     /// # Context
     ///
-    /// Any but hardirq. I/Os end during this call; no lock may be held that they need.
+    /// Any but hardirq. I/Os end during this call: hold no lock that their completion needs.
     pub fn cancel(&self, tag: u16) {
         self.with_multipath(|multipath| {
             for path in &multipath.paths {
@@ -74,15 +74,15 @@ impl Session {
     }
 }
 
-/// Requests of a disk that is removed by force.
+/// Forced removal of a disk.
 impl Session {
     /// Fails the paths that carry an unanswered request which is no longer wanted
     /// ([`IoHandle::is_wanted`](kx::io::IoHandle::is_wanted)). That request ends with `EIO` as soon
     /// as its memory cannot be reached any more. All other requests are sent again over another
     /// path, or over this one when it is connected again.
     ///
-    /// A server that carries such a request out for a long time does not take the path back
-    /// before it has ended.
+    /// A server that executes such a request for a long time accepts the path again only after the
+    /// request has ended.
     ///
     /// # Context
     ///
@@ -110,18 +110,18 @@ impl PathConn {
             return;
         }
         attempt.heartbeat.listen();
-        // A full queue has messages that the server must acknowledge anyway. If there is
-        // another error, the path is about to go.
+        // A full queue contains messages that the server must acknowledge anyway. On any other
+        // error, the path is about to go.
         let probing = self.qps.first().map(|qp| send_imm(qp, Imm::Heartbeat));
         if let Some(Ok(()) | Err(EAGAIN)) = probing {
             let path = &attempt.path;
-            // Also if it still waits for an attempt before this one.
+            // Also if the timer still runs for an earlier attempt.
             path.probe_timeout.modify(path.clone(), PROBE_TIMEOUT_MS);
         }
     }
 }
 
-/// The server has had its time to answer.
+/// Checks whether the server has answered a probe in time.
 impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
     type Pointer = Arc<Self>;
 
@@ -130,8 +130,8 @@ impl WorkItem<{ crate::path::work::PROBE_TIMEOUT }> for Path {
             return;
         };
         let silent = attempt.heartbeat.is_silent();
-        // If not, it was another attempt that is gone. ORDERING: Pairs with the acquire
-        // in `probe`, which may begin again from here on.
+        // If `probing` is clear, the timer ran for another attempt, which is gone. ORDERING: Pairs
+        // with the acquire in `probe`, which may begin again from here on.
         if !attempt.probing.xchg(false, Release) {
             return;
         }

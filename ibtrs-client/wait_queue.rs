@@ -29,7 +29,7 @@ impl WaitQueue {
         })
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting tasks.
     ///
     /// # Context
     ///
@@ -39,7 +39,7 @@ impl WaitQueue {
         self.changed.notify_all();
     }
 
-    /// Waits until `ready` gives something; it is asked again after each change.
+    /// Waits until `ready` returns a value; `ready` is called again after each change.
     ///
     /// # Context
     ///
@@ -62,7 +62,7 @@ impl WaitQueue {
             }
         }
     }
-    /// As [`WaitQueue::wait`], for what comes soon in any case.
+    /// Waits until `ready` returns true, for conditions that are sure to become true soon.
     ///
     /// # Context
     ///

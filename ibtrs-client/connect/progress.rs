@@ -7,8 +7,8 @@ use crate::{
     auth::said_by_peer, //
 };
 use ibtrs_core::{
-    auth::Message,
-    convert, //
+    convert,
+    message::Message, //
 };
 use ibtrs_proto::{
     auth::{
@@ -45,7 +45,7 @@ use rdma::{
     device::RemovalHandler, //
 };
 
-/// How far a connection has come.
+/// Setup stage of a connection, in order of progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// The address was not resolved in time; the query may be repeated.
@@ -54,31 +54,33 @@ pub(super) enum Stage {
     AddrResolved,
     RouteResolved,
     Established,
-    /// The connection was established, and the connection manager has ended it.
+    /// The connection manager has ended the connection, or failed to establish it.
     Ended,
 }
 
-/// The progress of a path's connections, and how it is ended early.
+/// Progress of the connections of an attempt, and its early end.
 pub(crate) struct Setup {
     stages: KVec<Stage>,
-    /// Why the first connection to fail did.
+    /// The error of the first connection that failed.
     failed: Option<Error>,
-    /// The parameters that the server accepted the service connection with, also as they came.
+    /// The parameters with which the server accepted the service connection, decoded and as
+    /// received.
     pub(super) rsp: Option<(ConnRsp, [u8; CONN_RSP_LEN])>,
-    /// The acceptances of all connections by number, in a path that is authenticated; else empty.
+    /// The private data of all acceptances by connection number if the path is authenticated; else
+    /// empty.
     pub(super) acceptances: KVVec<[u8; CONN_RSP_LEN]>,
-    /// The server's answer to the client's proof.
+    /// The server's AUTH2.
     auth2: Option<Message<AUTH2_LEN>>,
-    /// The client's proof was sent, and is not answered.
+    /// The client's proof was sent, and its answer has not arrived.
     proving: bool,
-    /// The session information; empty until it arrives.
+    /// Buffer for the session information; empty until the exchange begins.
     pub(super) info: KVVec<u8>,
     pub(super) info_len: usize,
-    /// Ends the attempt with this.
+    /// The error with which to end the attempt early.
     pub(crate) abort: Option<Error>,
-    /// The greatest epoch of a fence of abandoned requests whose answer is in; 0 for none.
+    /// The highest epoch up to which the server has fenced abandoned requests; 0 for none.
     pub(crate) fenced: u32,
-    /// The worker has not left.
+    /// The worker of the attempt has not left.
     pub(crate) connecting: bool,
 }
 
@@ -99,19 +101,22 @@ impl Setup {
         })
     }
 
-    /// The client's proof is on its way.
+    /// Records that the client's proof is on its way.
     pub(crate) fn set_proving(&mut self) {
         self.proving = true;
     }
 
-    /// Returns whether the first `cons` connections, which were established, have
-    /// ended.
+    /// Returns whether the first `cons` connections, all of which were established, have ended.
     pub(crate) fn all_ended(&self, cons: usize) -> bool {
         let ended = |stage: &Stage| matches!(stage, Stage::Ended);
         self.stages.iter().take(cons).all(ended)
     }
 
-    /// Tells how far a connection has come, or why the attempt has failed.
+    /// Returns the stage of connection `cid`.
+    ///
+    /// # Errors
+    ///
+    /// Why the attempt has failed or is to end.
     pub(super) fn stage(&self, cid: usize) -> Result<Stage> {
         // Report the first failure, not the abort that it caused.
         match self.failed.or(self.abort) {
@@ -121,7 +126,7 @@ impl Setup {
     }
 }
 
-/// Gets the events of a connection's id.
+/// Handles the connection manager's events of one connection.
 pub(super) struct Events {
     pub(super) attempt: Arc<Attempt>,
     pub(super) cid: u16,
@@ -171,7 +176,7 @@ impl Events {
         self.set(Stage::Established);
     }
 
-    /// The connection manager has ended the connection, or never made it.
+    /// Fails the attempt: the connection manager has ended the connection, or never established it.
     fn ended(&self, error: Error, event: &CmEvent<'_>) {
         self.fail(error, fmt!("connection {}: {}", self.cid, event.as_str()));
     }
@@ -180,12 +185,12 @@ impl Events {
         if !self.attempt.setup.lock().proving {
             return self.ended(ECONNRESET, event);
         }
-        // All that a server says to a client that it does not believe.
+        // A server that rejects the proof disconnects without giving a reason.
         let what = AuthError::Proof.as_str();
         self.fail(
             EKEYREJECTED,
             fmt!(
-                "the server ended the authentication: {}, or it was stopped",
+                "the server ended the authentication: {}; or the server was stopped",
                 what
             ),
         );
@@ -193,8 +198,8 @@ impl Events {
 
     fn rejected(&self, reason: i32, private_data: &[u8]) {
         if reason == REJECTED_AS_STALE {
-            // After a reboot, queue pairs get the numbers that they had, and the server's
-            // connection manager has not forgotten those yet. The next ones have others.
+            // After a reboot, queue pairs get the same numbers again, and the server's connection
+            // manager still knows the earlier ones. The next queue pairs have other numbers.
             return self.fail(
                 EAGAIN,
                 fmt!(
@@ -243,28 +248,29 @@ impl CmHandler for Events {
     }
 }
 
-/// Tells an attempt that its device goes away.
+/// Fails an attempt when its device is removed.
 pub(super) struct Removal(pub(super) Arc<Attempt>);
 
 impl RemovalHandler for Removal {
     fn device_removed(&self) {
-        // ORDERING: The work takes the lock under which something of the attempt is kept.
+        // ORDERING: `Path::kept` is locked both where the flag is read and by the work item queued
+        // below.
         self.0.disposable.store(true, Relaxed);
         self.0.error(fmt!("the RDMA device is being removed"));
-        // The event may be of an attempt that is over.
+        // The attempt may be over and its resources kept.
         self.0.path.release_soon();
     }
 }
 
 impl Attempt {
-    /// Notes that connection `cid` asks for its address again.
+    /// Resets the stage of connection `cid` for another address query.
     pub(super) fn asks_again(&self, cid: usize) {
         if let Some(place) = self.setup.lock().stages.get_mut(cid) {
             *place = Stage::Started;
         }
     }
 
-    /// Takes the session information; see [`complete`].
+    /// Stores the session information that [`super::exchange_info`] waits for.
     pub(crate) fn info_received(&self, bytes: &[u8]) {
         let mut setup = self.setup.lock();
         if let Some(place) = setup.info.get_mut(..bytes.len()) {
@@ -275,7 +281,7 @@ impl Attempt {
         self.progress.notify_all();
     }
 
-    /// Takes the server's answer to the client's proof.
+    /// Stores AUTH2, the server's answer to the client's proof.
     pub(crate) fn auth2_received(&self, bytes: &[u8]) {
         let mut setup = self.setup.lock();
         setup.auth2 = Some(Message::new(bytes));
@@ -284,7 +290,7 @@ impl Attempt {
         self.progress.notify_all();
     }
 
-    /// Waits for the server's answer to the client's proof.
+    /// Waits for AUTH2, the server's answer to the client's proof.
     ///
     /// # Errors
     ///
@@ -296,11 +302,11 @@ impl Attempt {
         })
     }
 
-    /// Waits until `ready` gives something about the progress.
+    /// Waits until `ready` returns a value for the progress.
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`, those of `ready`.
+    /// `ETIMEDOUT`; those of `ready`.
     pub(super) fn wait<T>(&self, ready: impl Fn(&Setup) -> Result<Option<T>>) -> Result<T> {
         let mut left = msecs_to_jiffies(CONNECT_TIMEOUT_MS);
         let mut setup = self.setup.lock();
@@ -318,11 +324,11 @@ impl Attempt {
         }
     }
 
-    /// Waits for some milliseconds.
+    /// Waits for `ms` milliseconds, or less if there is progress meanwhile.
     ///
     /// # Errors
     ///
-    /// Why the attempt has failed meanwhile.
+    /// The error of the attempt, if it has failed meanwhile.
     pub(super) fn pause(&self, ms: u32) -> Result {
         let mut setup = self.setup.lock();
         setup.stage(0)?;
@@ -333,7 +339,7 @@ impl Attempt {
     }
 
     /// Waits until the address of connection `cid` is resolved; returns false if the query was not
-    /// answered.
+    /// answered in time.
     pub(super) fn wait_addr(&self, cid: usize) -> Result<bool> {
         self.wait(|setup| {
             Ok(match setup.stage(cid)? {

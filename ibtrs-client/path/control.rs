@@ -22,14 +22,14 @@ use kernel::{
     },
 };
 
-/// How often a server may answer a user's wish to reconnect with a reset: it does
-/// as long as it is busy closing the path's former connections.
+/// Resets that a user's reconnect tolerates: the server resets new connections while it is still
+/// closing the former ones of the path.
 const RESETS_FORGIVEN: u32 = 3;
 
 impl Fsm {
-    /// Returns the outcome of a failed attempt, or `None` if the attempt asks for another one at
-    /// once (`EAGAIN`) and is allowed one. A server asks for that when it remembers connections
-    /// from before a reboot of this machine: at most `nr_cons`, and a few of other sessions.
+    /// Returns the outcome of a failed attempt, or `None` if the attempt is to be repeated at once
+    /// (`EAGAIN`) and may be. `EAGAIN` means that the server still knows connections from before a
+    /// reboot of this machine: at most `nr_cons`, and a few of other sessions.
     pub(super) fn again(&mut self, error: Error, is_last: bool, nr_cons: u32) -> Option<Result> {
         const OTHERS: u32 = 8;
         if error != EAGAIN || is_last || self.nr_again >= nr_cons.saturating_add(OTHERS) {
@@ -53,7 +53,11 @@ impl Fsm {
 }
 
 impl Path {
-    /// Waits until `ready` gives something about the state.
+    /// Waits until `ready` returns a value for the state.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`: interrupted by a signal.
     fn wait<R>(&self, mut ready: impl FnMut(&Fsm) -> Option<R>) -> Result<R> {
         let mut fsm = self.fsm.lock();
         loop {
@@ -66,8 +70,8 @@ impl Path {
         }
     }
 
-    /// Returns the outcome of the attempts since the first `outcomes`, if there was one;
-    /// `ECONNABORTED` when the path is closed instead.
+    /// Returns the last outcome if there was one after the first `outcomes`; `ECONNABORTED` if the
+    /// path was closed instead; `None` otherwise.
     pub(crate) fn outcome_since(&self, outcomes: u64) -> Option<Result> {
         self.fsm.lock().outcome_since(outcomes)
     }
@@ -76,13 +80,12 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `EINTR`; `ECONNABORTED` when the path is closed instead; why the attempt
-    /// failed.
+    /// `EINTR`; `ECONNABORTED` if the path is closed instead; the error of the attempt.
     pub(crate) fn wait_outcome(&self, outcomes: u64) -> Result {
         self.wait(|fsm| fsm.outcome_since(outcomes))?
     }
 
-    /// Waits until the path is torn down for good.
+    /// Waits until the path is closed or removed.
     fn wait_closed(&self) -> Result {
         self.wait(|fsm| matches!(fsm.machine.state, State::Closed | State::Dead).then_some(()))
     }
@@ -91,8 +94,7 @@ impl Path {
         matches!(self.state(), State::Closing | State::Closed | State::Dead)
     }
 
-    /// Reconnects the path at once, whether it is connected or not, and waits
-    /// for that.
+    /// Reconnects the path at once, whether it is connected or not, and waits for the outcome.
     ///
     /// # Context
     ///
@@ -100,10 +102,10 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// - `EBUSY`: it is connecting, or being closed.
-    /// - `ENODEV`: it was removed.
-    /// - `EINTR`: a signal came; the attempt goes on.
-    /// - The error of the attempt; others follow as the settings say.
+    /// - `EBUSY`: the path is connecting or being closed.
+    /// - `ENODEV`: the path was removed.
+    /// - `EINTR`: interrupted by a signal; the attempt goes on.
+    /// - The error of the attempt; further attempts follow as set.
     pub fn reconnect(self: &Arc<Self>) -> Result {
         let (reply, mut outcomes) = self.step(Event::UserReconnect, None);
         reply.result().map_err(convert::error)?;
@@ -116,7 +118,7 @@ impl Path {
         self.wait_outcome(outcomes)
     }
 
-    /// Closes the path until a user wants it again, and waits for that.
+    /// Closes the path until a user reconnects it, and waits until it is closed.
     ///
     /// # Context
     ///
@@ -124,8 +126,8 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// - `ENODEV`: it was removed.
-    /// - `EINTR`: a signal came; it is closed nevertheless.
+    /// - `ENODEV`: the path was removed.
+    /// - `EINTR`: interrupted by a signal; the path closes nevertheless.
     pub fn disconnect(self: &Arc<Self>) -> Result {
         match self.ask(Event::UserDisconnect) {
             Err(error) if error != EALREADY => Err(error),
@@ -133,15 +135,16 @@ impl Path {
         }
     }
 
-    /// Moves the session's requests to other paths, or ends that. As long as there is another path
-    /// that is connected and not drained, this one takes none; those in flight end as they
-    /// would. It stays connected.
+    /// Drains the path, or takes it into use again. A drained path takes no new requests while
+    /// another path is connected and not drained. Requests in flight are unaffected, and the path
+    /// stays connected.
     ///
     /// # Context
     ///
     /// May sleep.
     pub fn set_drained(&self, on: bool) {
-        // ORDERING: It is read when the set of paths is built again, under its lock.
+        // ORDERING: `drained` is read when the multipath is rebuilt, under the lock of the path
+        // list.
         if self.drained.xchg(on, Full) == on {
             return;
         }
@@ -162,8 +165,8 @@ impl Path {
         self.drained.load(Relaxed)
     }
 
-    /// Closes the path, and takes it out of the session. Before it goes `unlink`
-    /// is called, which may refuse.
+    /// Closes the path and removes it from the session. Before the removal, `unlink` is called,
+    /// which may refuse it.
     ///
     /// # Context
     ///
@@ -171,8 +174,8 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// - `ENODEV`: it was removed.
-    /// - `EINTR`: a signal came; it is closed, but still there.
+    /// - `ENODEV`: the path was removed.
+    /// - `EINTR`: interrupted by a signal; the path closes, but is not removed.
     /// - Those of `unlink`.
     pub fn remove(self: &Arc<Self>, unlink: impl FnOnce() -> Result) -> Result {
         while self.state() != State::Closed {
@@ -183,17 +186,13 @@ impl Path {
             }
         }
         unlink()?;
-        // Another task may have connected the path again.
-        self.ask(Event::UserRemove)?;
-        if self.state() != State::Dead {
-            self.close();
-            return Ok(());
-        }
-        self.forget();
+        // Other tasks may have connected the path again or be about to close it. Whatever they did,
+        // only this task can still remove it.
+        self.close();
         Ok(())
     }
 
-    /// Closes the path and removes it, no matter what.
+    /// Closes and removes the path, whatever its state.
     pub(crate) fn close(self: &Arc<Self>) {
         while self.state() != State::Dead {
             let _ = self.ask(Event::UserRemove);
@@ -205,14 +204,22 @@ impl Path {
         self.forget();
     }
 
-    /// Begins to close the path.
+    /// Begins to close the path; does not wait.
     pub(crate) fn begin_close(self: &Arc<Self>) {
         let _ = self.ask(Event::UserDisconnect);
     }
 
-    /// Takes a dead path out of the session.
+    /// Removes a dead path from sysfs and from the session.
     fn forget(self: &Arc<Self>) {
-        // Should the worker not have come to it.
+        // Wait for `show`, or the directory could outlive the path. `show` cannot hold `Path::hook`
+        // instead: it drops a directory that it could not complete, which waits for the functions
+        // of that directory's files, and these may take `Path::hook`.
+        let mut fsm = self.fsm.lock();
+        while fsm.being_shown {
+            self.changed.wait(&mut fsm);
+        }
+        drop(fsm);
+        // The work item may not have run yet.
         self.send_uevents();
         let hook = self.hook.lock().take();
         if let Some(hook) = hook {
@@ -232,5 +239,68 @@ impl Path {
 
     fn ask(self: &Arc<Self>, event: Event) -> Result {
         self.event(event).result().map_err(convert::error)
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(ibtrs_client_path)]
+mod tests {
+    use super::*;
+    use crate::session::{
+        PathSpec,
+        Session,
+        SessionConfig,
+        SessionEvents, //
+    };
+    use ibtrs_proto::{
+        addr::PathAddr,
+        auth::KeyId,
+        name::SessionName, //
+    };
+
+    struct Nobody;
+
+    impl SessionEvents for Nobody {
+        fn down(&self) {}
+        fn up(&self, _session_lost: bool) {}
+        fn notice(&self, _number: u32) {}
+        fn durable(&self, _number: u32) {}
+    }
+
+    /// Creates a path that does not connect and is not in sysfs.
+    fn path() -> Result<Arc<Path>> {
+        let addr = PathAddr::parse("ip:10.0.0.1").map_err(|_| EINVAL)?;
+        let spec = PathSpec { addr, port: 1234 };
+        let session = Session::new(&SessionConfig {
+            name: SessionName::new(b"kunit").map_err(|_| EINVAL)?,
+            paths: &[spec],
+            nr_poll_queues: 0,
+            key_id: KeyId::default(),
+            events: Arc::new(Nobody, GFP_KERNEL)?,
+        })?;
+        let path = Path::new(session, spec)?;
+        // The session has no directory, so the path gets none.
+        match path.show() {
+            Err(error) if error == ESHUTDOWN => Ok(path),
+            _ => Err(EINVAL),
+        }
+    }
+
+    #[test]
+    fn a_path_is_removed_whatever_others_do() {
+        for _ in 0..20 {
+            let Ok(path) = path() else {
+                assert!(false);
+                return;
+            };
+            let removed = path.remove(|| {
+                // The path's file is gone. The path is most likely still closing when this returns.
+                let again = path.event(Event::UserReconnect).accepted();
+                let closed = path.event(Event::UserDisconnect).accepted();
+                (again && closed).then_some(()).ok_or(EINVAL)
+            });
+            assert_eq!(removed, Ok(()));
+            assert!(path.state() == State::Dead);
+        }
     }
 }

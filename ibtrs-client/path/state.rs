@@ -14,7 +14,6 @@ use crate::{
 };
 use ibtrs_core::{
     convert,
-    steps,
     trace, //
 };
 use ibtrs_proto::{
@@ -24,7 +23,8 @@ use ibtrs_proto::{
         Event,
         State, //
     },
-    fsm::Reply, //
+    fsm::Reply,
+    steps, //
 };
 use kernel::{
     fmt,
@@ -43,12 +43,12 @@ use kx::{
 };
 
 impl Path {
-    /// Lets the next attempt begin at once.
+    /// Skips the back-off before the next attempt.
     pub(crate) fn set_reconnect_now(&self) {
         self.fsm.lock().machine.reconnect_now();
     }
 
-    /// Sets the result of the attempt with that number.
+    /// Sets the error of attempt `epoch`, if it is the current one.
     pub(crate) fn set_failure(&self, epoch: u32, error: Error) {
         let mut fsm = self.fsm.lock();
         if fsm.machine.epoch == epoch {
@@ -56,7 +56,7 @@ impl Path {
         }
     }
 
-    /// Makes a step of the state machine.
+    /// Steps the state machine.
     ///
     /// # Context
     ///
@@ -65,13 +65,14 @@ impl Path {
         self.step(event, None).0
     }
 
-    /// As [`Path::event`], if the attempt with that number is the current one; returns whether the
-    /// event was taken.
+    /// As [`Path::event`], but only if attempt `epoch` is the current one; returns whether the
+    /// event was accepted.
     pub(crate) fn attempt_event(self: &Arc<Self>, epoch: u32, event: Event) -> bool {
         self.step(event, Some(epoch)).0.accepted()
     }
 
-    /// Also returns the number of outcomes before the step.
+    /// As [`Path::event`], for attempt `epoch` if given; also returns the number of outcomes before
+    /// the step.
     pub(super) fn step(self: &Arc<Self>, event: Event, epoch: Option<u32>) -> (Reply, u64) {
         let limit = self.session.settings().max_reconnect_attempts();
         let mut fsm = self.fsm.lock();
@@ -120,15 +121,15 @@ impl Path {
         (step.reply, outcomes)
     }
 
-    /// Fails the path if the attempt with that number is the current one; the path is then
-    /// connected again. `what` is the reason for the log.
+    /// Fails the path if attempt `epoch` is the current one; the path then reconnects. `what` is
+    /// logged as the reason.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, epoch: u32, what: fmt::Arguments<'_>) {
-        // The task that asked for a path waits for its first attempt, learns the error and reports
-        // it.
+        // The task that adds a path waits for its first attempt and reports the error itself, so no
+        // warning is due.
         let awaited = self.nr_attempts() <= 1 && self.state() != State::Connected;
         if !self.attempt_event(epoch, Event::Error) {
             return;
@@ -184,23 +185,27 @@ impl Path {
         self.fsm.lock().machine.delay_ms(&backoff, random)
     }
 
-    /// Begins an attempt.
+    /// Begins an attempt, unless the path was closed meanwhile.
     fn begin(self: &Arc<Self>) -> Result {
         let _reserve = self.session.is_cut_off().then(Reserve::enter);
         let epoch = self.session.next_epoch()?;
         let attempt = Attempt::new(self.clone(), epoch)?;
-        self.nr_attempts.fetch_add(1, Relaxed);
-        *self.attempt.lock() = Some(attempt);
         let mut fsm = self.fsm.lock();
-        fsm.machine.begin(epoch);
-        fsm.failure = None;
+        let begins = fsm.machine.begin(epoch);
+        if begins {
+            fsm.failure = None;
+        }
         drop(fsm);
-        self.connect.enqueue(self.clone());
+        if begins {
+            self.nr_attempts.fetch_add(1, Relaxed);
+            *self.attempt.lock() = Some(attempt);
+            self.connect.enqueue(self.clone());
+        }
         Ok(())
     }
 
-    /// Lets no new request in, ends the connections, and leaves the requests that
-    /// were in flight to the session.
+    /// Unpublishes the path, closes its connections, and leaves the requests in flight to the
+    /// session.
     fn tear_down(&self) {
         let Some(attempt) = self.attempt() else {
             return;
@@ -216,7 +221,7 @@ impl Path {
         drop(gone);
     }
 
-    /// Keeps the resources of an attempt for the memory that they occupy.
+    /// Keeps the resources of an attempt, to reserve their memory for the next one.
     fn keep(&self, attempt: &Attempt, left: Resources) {
         let mut kept = self.kept.lock();
         // If resources are kept already, this attempt did not get as far as the large allocations.
@@ -230,23 +235,23 @@ impl Path {
         drop(left);
     }
 
-    /// Frees the resources that the last attempt left.
+    /// Frees the kept resources of the last attempt.
     pub(crate) fn release_kept(&self) {
         let kept = self.kept.lock().take();
         drop(kept);
     }
 
-    /// As [`Path::release_kept`], from a context that must not wait for it.
+    /// As [`Path::release_kept`], for contexts that cannot wait for it.
     pub(crate) fn release_soon(self: &Arc<Self>) {
         self.release.enqueue(self.clone());
     }
 
-    /// Applies a new limit of the attempts, also to a path that waits.
+    /// Applies a new limit of attempts, also to a path that waits for its next one.
     pub(crate) fn attempts_limited(self: &Arc<Self>) {
         self.event(Event::LimitSet);
     }
 
-    /// Reports new states to the operator, each of them, however soon the next one follows.
+    /// Sends a uevent for every new state, however soon the next one follows.
     pub(super) fn send_uevents(&self) {
         let mut hook = self.hook.lock();
         steps::carry_out(
@@ -259,7 +264,7 @@ impl Path {
         );
     }
 
-    /// The time between heartbeats was set.
+    /// Applies a new time between heartbeats.
     pub(crate) fn heartbeat_changed(self: &Arc<Self>) {
         if self.state() == State::Connected {
             let interval = self.session.settings().hb_interval_ms.get();
@@ -268,7 +273,7 @@ impl Path {
     }
 }
 
-/// State changes.
+/// Carries out state changes.
 impl WorkItem<{ crate::path::work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
@@ -278,13 +283,13 @@ impl WorkItem<{ crate::path::work::EVENTS }> for Path {
             || this.fsm.lock().todo.take(),
             |actions| this.perform(actions),
         );
-        // A step may have been added since; from this state on, none is.
+        // Another step may have been added since. In `State::Closing` none is added any more.
         let fsm = this.fsm.lock();
         let state = fsm.machine.state;
         let closed = state == State::Closing && fsm.todo.is_empty();
         drop(fsm);
         if matches!(state, State::Closing | State::Closed | State::Dead) {
-            // There may be no next attempt.
+            // There may be no next attempt that needs them.
             this.release_kept();
         }
         if closed {
@@ -302,7 +307,7 @@ impl WorkItem<{ crate::path::work::RELEASE }> for Path {
     }
 }
 
-/// Uevents.
+/// Sends uevents.
 impl WorkItem<{ crate::path::work::UEVENTS }> for Path {
     type Pointer = Arc<Self>;
 
@@ -311,7 +316,7 @@ impl WorkItem<{ crate::path::work::UEVENTS }> for Path {
     }
 }
 
-/// Connecting.
+/// Runs a connection attempt.
 impl WorkItem<{ crate::path::work::CONNECT }> for Path {
     type Pointer = Arc<Self>;
 
@@ -324,7 +329,7 @@ impl WorkItem<{ crate::path::work::CONNECT }> for Path {
     }
 }
 
-/// The delay before an attempt is over.
+/// Begins the next attempt when its back-off is over.
 impl WorkItem<{ crate::path::work::TIMER }> for Path {
     type Pointer = Arc<Self>;
 
@@ -333,7 +338,7 @@ impl WorkItem<{ crate::path::work::TIMER }> for Path {
     }
 }
 
-/// Heartbeats.
+/// Sends heartbeats, and fails the path if the server is silent.
 impl WorkItem<{ crate::path::work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 

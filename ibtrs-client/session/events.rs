@@ -7,11 +7,11 @@
 //! of our disks. So a worker sends it, for which nothing else waits.
 
 use super::Session;
-use ibtrs_core::{
-    convert,
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    imm::Imm,
     steps, //
 };
-use ibtrs_proto::imm::Imm;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -22,22 +22,22 @@ use kernel::{
 };
 use kx::work::WorkItem;
 
-/// Notices that wait, at most. More are dropped, as they come again.
+/// Maximum number of pending notices. Further ones are dropped, as the server repeats them.
 const MAX: usize = 64;
 
-/// Notices that have come in.
+/// Received notices that the users have not been told of yet.
 #[pin_data]
 pub(super) struct Notices {
     #[pin]
     waiting: SpinLockIrq<Waiting>,
 }
 
-/// A notice of the server.
+/// A notice from the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notice {
-    /// Something about what the number stands for has changed.
+    /// The object of this number has changed.
     Changed(u32),
-    /// What the number stands for is durable; by a path of that attempt.
+    /// The object `number` is durable, according to the server that attempt `epoch` reached.
     Durable { epoch: u32, number: u32 },
 }
 
@@ -83,7 +83,7 @@ impl Notices {
 }
 
 impl Session {
-    /// The server has sent a notice.
+    /// Queues a notice about object `number` for the users.
     ///
     /// # Context
     ///
@@ -93,7 +93,7 @@ impl Session {
         self.notice.enqueue(self.clone());
     }
 
-    /// The server says, by a path of attempt `epoch`, that everything about a number is durable.
+    /// Queues the server's report, received by attempt `epoch`, that object `number` is durable.
     ///
     /// # Context
     ///
@@ -103,9 +103,9 @@ impl Session {
         self.notice.enqueue(self.clone());
     }
 
-    /// Hands that on, and tells the server. If the attempt is no longer connected, it may have been
-    /// one of an earlier session generation, whose numbers mean nothing; then the server goes
-    /// without an answer.
+    /// Tells the users that object `number` is durable, and confirms this to the server. Does
+    /// neither if attempt `epoch` is no longer connected: it may belong to an earlier session
+    /// generation, whose numbers mean nothing now.
     fn note_durable(&self, epoch: u32, number: u32) {
         let via = self.with_multipath(|multipath| {
             let mut paths = multipath.paths.iter();
@@ -114,7 +114,6 @@ impl Session {
         let Some(via) = via.flatten() else { return };
         self.session_events.durable(number);
         if let Err(error) = via.send_imm(Imm::DurableSeen(number)) {
-            // The server asks again.
             kx::pr_info_ratelimited!(
                 "{}: cannot confirm the server's planned stop ({}); the server asks again\n",
                 self.name(),
@@ -124,7 +123,7 @@ impl Session {
     }
 }
 
-/// Notices for the users of the session.
+/// Delivers notices to the users of the session.
 impl WorkItem<{ crate::session::work::NOTICE }> for Session {
     type Pointer = Arc<Self>;
 
@@ -139,7 +138,7 @@ impl WorkItem<{ crate::session::work::NOTICE }> for Session {
 }
 
 impl Session {
-    /// Queues a uevent: the server can be reached, or no longer.
+    /// Queues a uevent that reports whether the server can be reached.
     pub(crate) fn queue_uevent(self: &Arc<Self>, connected: bool) {
         self.pending_uevents.lock().push(connected, |_, last| last);
         self.uevents.enqueue(self.clone());

@@ -44,16 +44,16 @@ use kernel::{
 };
 use kx::io::IoHandle;
 
-/// The paths of a session.
+/// The path list of a session.
 pub(super) struct Paths {
     pub(super) list: KVec<Arc<Path>>,
-    /// The set that is not published, and empty.
+    /// The unpublished snapshot of the multipath; always empty.
     pub(super) spare: Option<KBox<Multipath>>,
     /// Capacity of both snapshots, at least the number of paths.
     pub(super) room: usize,
-    /// No path is added any more.
+    /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
-    /// Paths that are in sysfs, or about to be.
+    /// Number of paths that are in sysfs or about to be.
     shown: usize,
 }
 
@@ -69,13 +69,13 @@ impl Paths {
     }
 }
 
-/// Counts a path as shown in sysfs, as long as it exists. The directory of the session does not go
-/// before that: a path's may go in a function of a file of the session, which cannot remove the
-/// directory that the file is in.
+/// Counts a path as shown in sysfs while this exists. The session's directory is removed only after
+/// the last one is dropped: a path's directory may be removed by the store function of one of the
+/// session's own files, which cannot remove the directory that contains its file.
 pub(crate) struct ShownPath(Arc<Session>);
 
 impl ShownPath {
-    /// Counts a path.
+    /// Counts a path as shown.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Drop for ShownPath {
     }
 }
 
-/// The number of the attempt that has the token, 0 for none.
+/// Epoch of the attempt that holds the token; 0 for none.
 pub(crate) struct Token(Atomic<u32>);
 
 impl Token {
@@ -105,20 +105,20 @@ impl Token {
         Self(Atomic::new(0))
     }
 
-    /// Takes it, unless another attempt has it.
+    /// Takes the token for attempt `epoch`; returns false if it is held.
     pub(crate) fn take(&self, epoch: u32) -> bool {
-        // ORDERING: Nothing else depends on it.
+        // ORDERING: The token orders no other access.
         self.0.cmpxchg(0, epoch, Relaxed).is_ok()
     }
 
-    /// Gives it back, if the attempt has it.
+    /// Gives the token back if attempt `epoch` holds it.
     pub(crate) fn give(&self, epoch: u32) {
         let _ = self.0.cmpxchg(epoch, 0, Relaxed);
     }
 }
 
 impl Session {
-    /// Waits until no path is in sysfs; the session is being closed.
+    /// Waits until no path of the session, which is being closed, is in sysfs.
     ///
     /// # Context
     ///
@@ -128,13 +128,17 @@ impl Session {
             .wait_uninterruptible(|| self.paths.lock().shown == 0);
     }
 
-    /// Returns the number of an attempt that begins.
+    /// Returns the epoch of a new attempt.
+    ///
+    /// # Errors
+    ///
+    /// `EOVERFLOW`: the session has used up its epochs.
     pub(crate) fn next_epoch(&self) -> Result<u32> {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
-    /// Returns whether users of the session wait for a path. An attempt may then take memory that
-    /// is kept in reserve, as reclaim may depend on their writes.
+    /// Returns whether users of the session wait for a path. An attempt may then use the memory
+    /// reserve, as reclaim may depend on the users' writes.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.limits.as_ref().is_some() && !self.is_connected()
     }
@@ -144,10 +148,10 @@ impl Session {
         self.multipath.read().get().map(f)
     }
 
-    /// Publishes a snapshot that `change` was applied to; when this returns, no
-    /// submitter uses a path that it removed.
+    /// Publishes a snapshot with `change` applied. When this returns, no submitter uses a path that
+    /// `change` removed.
     fn swap(&self, paths: &mut Paths, change: impl FnOnce(&mut KVec<Arc<PathConn>>)) {
-        // It is always there, but checking is easier than proving that.
+        // `spare` is always present here; checking is easier than proving it.
         let Some(mut next) = paths.spare.take() else {
             return;
         };
@@ -158,7 +162,7 @@ impl Session {
             .into_iter()
             .flat_map(|multipath| multipath.paths.iter())
         {
-            // There is room, see `make_room`.
+            // `make_room` has reserved the capacity.
             let _ = next.paths.push_within_capacity(path.clone());
         }
         drop(multipath);
@@ -171,8 +175,8 @@ impl Session {
         }
     }
 
-    /// Offers a path that is about to come up; if it is taken, submitters find it
-    /// from now on.
+    /// Offers the connected path `conn` to the session. With [`OfferResult::Publish`], submitters
+    /// find the path from here on.
     ///
     /// # Context
     ///
@@ -193,7 +197,7 @@ impl Session {
             Some(_) => None,
         };
         let mut paths = self.paths.lock();
-        // It may have begun before the session was authenticated.
+        // This attempt may have begun before another path authenticated the session.
         if self.is_authenticated() && conn.attempt.key_id.as_ref().is_none() {
             return Err(auth::refused(&conn.attempt, AuthError::Mixed));
         }
@@ -219,7 +223,7 @@ impl Session {
         conn.attempt.published.populate(published);
         conn.attempt.path.set_previous(offer.epoch);
         self.swap(&mut paths, |paths| {
-            // There is room.
+            // `make_room` has reserved the capacity.
             let _ = paths.push_within_capacity(conn.clone());
         });
         drop(paths);
@@ -231,13 +235,14 @@ impl Session {
         Ok(result)
     }
 
-    /// Returns what authentication has to know of the session, for a path that begins.
+    /// Returns the session's kind, for the authentication of an attempt that begins.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn kind(&self) -> Kind {
-        // A path that is published is authenticated, or the session never was, see `offer`.
+        // If the session is authenticated, so are all published paths; see `offer` and
+        // `set_authenticated`.
         let _paths = self.paths.lock();
         if self.is_authenticated() {
             Kind::Authenticated
@@ -248,7 +253,7 @@ impl Session {
         }
     }
 
-    /// A path is authenticated: all further ones have to be.
+    /// Records that a path has authenticated: all further paths must.
     ///
     /// # Context
     ///
@@ -256,7 +261,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A path without authentication is connected.
+    /// [`AuthError::Mixed`]: a path without authentication is connected.
     pub(crate) fn set_authenticated(&self) -> Result<(), AuthError> {
         let _paths = self.paths.lock();
         let multipath = self.multipath.read();
@@ -273,8 +278,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`. It does not wait for memory, as other paths connect under the lock of the path
-    /// list.
+    /// `ENOMEM`. The allocation does not wait for memory: the caller holds the lock of the path
+    /// list, which other paths take to connect.
     pub(super) fn make_room(&self, paths: &mut Paths) -> Result {
         let count = paths.list.len() + 1;
         if count <= paths.room {
@@ -283,7 +288,7 @@ impl Session {
         let room = count.next_power_of_two();
         for _ in 0..2 {
             if let Some(spare) = &mut paths.spare {
-                // It is empty.
+                // `spare` is empty, so `room` becomes its capacity.
                 spare.paths.reserve(room, GFP_NOWAIT)?;
             }
             self.swap(paths, |_| ());
@@ -292,7 +297,7 @@ impl Session {
         Ok(())
     }
 
-    /// A path was drained, or is so no longer.
+    /// Rebuilds the multipath after a path was drained or taken into use again.
     ///
     /// # Context
     ///
@@ -301,7 +306,7 @@ impl Session {
         self.swap(&mut self.paths.lock(), |_| ());
     }
 
-    /// The server no longer knows the connected paths.
+    /// Fails all connected paths: the server no longer knows them.
     fn fail_all(&self) {
         let multipath = self.multipath.read();
         for path in multipath
@@ -314,7 +319,7 @@ impl Session {
         }
     }
 
-    /// Hides a path; no submitter is in it any more when this returns.
+    /// Removes a path from the multipath. When this returns, no submitter uses the path.
     ///
     /// # Context
     ///
@@ -335,8 +340,8 @@ impl Session {
         let closing = failover.logic.is_closed();
         drop(failover);
         drop(paths);
-        // A fence that this path carried goes by another one; nothing waits for that until this
-        // one is drained.
+        // The requeue resends on another path a fence that this path carried; the fence need not
+        // wait until this path is drained.
         self.kick_requeue();
         if outage.is_none() {
             return;
@@ -348,8 +353,8 @@ impl Session {
         self.notify.enqueue(self.clone());
     }
 
-    /// The users have handled an event: quiesced I/O resumes unless there is another reason to
-    /// wait.
+    /// The users have handled an event: quiesced I/O resumes unless something else still holds it
+    /// back.
     pub(crate) fn users_notified(&self) {
         let mut paths = self.paths.lock();
         let mut failover = self.failover.lock();
@@ -359,7 +364,7 @@ impl Session {
         self.swap(&mut paths, |_| ());
     }
 
-    /// Puts a request aside that a lost path leaves behind; returns it if that is not possible.
+    /// Puts a request of a lost path on the requeue list; returns its I/O if the list refuses it.
     pub(crate) fn requeue_lost(
         &self,
         path: (&Published, Loss),

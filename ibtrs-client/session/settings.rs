@@ -25,7 +25,7 @@ use kernel::{
     }, //
 };
 
-/// A number in a range, which is read when it is used.
+/// A number within the range of its setting; users read it again for each use.
 pub struct Number {
     value: Atomic<u32>,
     setting: &'static Setting,
@@ -53,7 +53,7 @@ impl Number {
     ///
     /// # Errors
     ///
-    /// `EINVAL` out of its range.
+    /// `EINVAL`: out of range.
     pub(crate) fn set(&self, value: u32) -> Result {
         if !(self.setting.min..=self.setting.max).contains(&value) {
             return Err(EINVAL);
@@ -63,18 +63,18 @@ impl Number {
     }
 }
 
-/// The settings of a session. They are changed by functions of
-/// [`Session`](crate::Session), as some have more to do than to store a number.
+/// The settings of a session. Functions of [`Session`](crate::Session) change them, as some changes
+/// do more than store a number.
 pub struct Settings {
     policy: Atomic<u32>,
     max_reconnect_attempts: Atomic<i32>,
     /// Time between two heartbeats, in milliseconds.
     pub hb_interval_ms: Number,
-    /// Heartbeats that may be missed.
+    /// Heartbeats that may be missed in a row.
     pub hb_missed_max: Number,
     /// Longest delay before the first attempt to reconnect, in milliseconds.
     pub reconnect_delay_ms: Number,
-    /// How long requests wait for a path, in seconds; 0: not at all.
+    /// How long requests wait for a path, in seconds; 0 if they do not wait.
     pub queue_timeout_s: Number,
 }
 
@@ -90,10 +90,10 @@ impl Settings {
         }
     }
 
-    /// Returns how paths are chosen.
+    /// Returns the path selection policy.
     #[inline]
     pub fn policy(&self) -> Policy {
-        // CAST: It came from a `u8`.
+        // CAST: `set_policy` and `new` store a `u8`.
         Policy::from_u8(self.policy.load(Relaxed) as u8).unwrap_or_default()
     }
 
@@ -101,7 +101,7 @@ impl Settings {
         self.policy.store(policy.to_u8().into(), Relaxed);
     }
 
-    /// Returns how many attempts to reconnect are made in a row.
+    /// Returns the limit on consecutive attempts to reconnect.
     pub fn max_reconnect_attempts(&self) -> Attempts {
         match u16::try_from(self.max_reconnect_attempts.load(Relaxed)) {
             Ok(n) => Attempts::AtMost(n),
@@ -114,7 +114,7 @@ impl Settings {
             .store(attempts.number(), Relaxed);
     }
 
-    /// Returns how long to wait before an attempt to reconnect.
+    /// Returns the back-off between attempts to reconnect.
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff {
             base_ms: self.reconnect_delay_ms.get(),
@@ -123,19 +123,19 @@ impl Settings {
     }
 }
 
-/// Changing the settings of a session.
+/// Changes to the settings of a session.
 impl Session {
     /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Sets how paths are chosen.
+    /// Sets the path selection policy.
     pub fn set_policy(&self, policy: Policy) {
         self.settings.set_policy(policy);
     }
 
-    /// Limits the attempts to reconnect; paths that have reached the limit are closed.
+    /// Limits consecutive attempts to reconnect; paths that have reached the limit are closed.
     ///
     /// # Context
     ///
@@ -155,7 +155,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `EINVAL` out of range.
+    /// `EINVAL`: out of range.
     pub fn set_hb_interval_ms(&self, ms: u32) -> Result {
         self.settings.hb_interval_ms.set(ms)?;
         for path in &self.paths.lock().list {
@@ -168,7 +168,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `EINVAL` out of range.
+    /// `EINVAL`: out of range.
     pub fn set_hb_missed_max(&self, missed: u32) -> Result {
         self.settings.hb_missed_max.set(missed)
     }
@@ -178,20 +178,20 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `EINVAL` out of range.
+    /// `EINVAL`: out of range.
     pub fn set_reconnect_delay_ms(&self, ms: u32) -> Result {
         self.settings.reconnect_delay_ms.set(ms)
     }
 
-    /// Sets how long requests wait for a path, in seconds; those that wait
-    /// already, too.
+    /// Sets how long requests wait for a path, in seconds; also applies to requests that already
+    /// wait.
     ///
     /// # Errors
     ///
-    /// `EINVAL` out of range.
+    /// `EINVAL`: out of range.
     pub fn set_queue_timeout_s(self: &Arc<Self>, s: u32) -> Result {
         self.settings.queue_timeout_s.set(s)?;
-        // The work computes the time that is left.
+        // The work item computes the remaining time anew.
         self.expiry.modify(self.clone(), 0);
         Ok(())
     }

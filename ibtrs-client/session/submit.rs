@@ -41,12 +41,11 @@ use kx::{
 };
 
 impl Session {
-    /// Returns the present session generation. Another one begins when the server
-    /// has lost the session (see [`SessionEvents::up`]), and again when that call
+    /// Returns the current session generation. A new one begins when the server has lost the
+    /// session, and another when [`SessionEvents::up`](super::SessionEvents::up), called for that,
     /// returns.
     ///
-    /// Read it before anything that changes with the generation, such as the
-    /// number of a device.
+    /// Read the generation before anything that changes with it, such as the number of a device.
     ///
     /// # Context
     ///
@@ -65,8 +64,8 @@ impl Session {
             .store(failover.generation().0.to_bits(), Release);
     }
 
-    /// Hands a request to the connection `queue` of a path. When it ends, `io` is
-    /// told. While there is no path it waits for one.
+    /// Submits a request on connection `queue` of a path. Its end is reported to `io`. While no
+    /// path is connected, the request waits for one.
     ///
     /// # Context
     ///
@@ -74,19 +73,18 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The I/O comes back with
+    /// The I/O is handed back with
     /// - `EAGAIN`: the connection's queue is full, try again later;
-    /// - `ENOMEM`: the RDMA device has no space left to map its memory, try
-    ///   again later;
-    /// - `ESTALE`: it was built for an earlier generation, see
-    ///   [`Submit::generation`];
-    /// - `ETIMEDOUT`: the session is cut off from the server, and was so for too
-    ///   long; before that, requests wait;
+    /// - `ENOMEM`: the RDMA device has no space left to map the data; try again later;
+    /// - `ESTALE`: the request was built for an earlier generation, see [`Submit::generation`];
+    /// - `ETIMEDOUT`: no path has been connected for longer than requests may wait
+    ///   (`queue_timeout_s`);
     /// - `ENOTCONN`: the session is closed;
-    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed.
+    /// - `EMSGSIZE`, `EINVAL`: the request is too long or malformed;
+    /// - `EBUSY`: another request with this tag is in flight.
     ///
-    /// The I/O itself may end with these, too, and with `ECONNABORTED` when the
-    /// session is closed; else with what the server answers.
+    /// The I/O may also end with these errors, or with `ECONNABORTED` if the session is closed;
+    /// otherwise it ends with the server's answer.
     pub fn submit(
         self: &Arc<Self>,
         queue: u32,
@@ -120,13 +118,14 @@ impl Session {
             result => result?,
         };
         if req.last && !alone {
-            // Those before it may have gone over other paths.
+            // Earlier requests of the batch may have gone over other paths.
             self.ring(cid);
         }
         Ok(())
     }
 
-    /// Returns whether the session has one path, which took the request.
+    /// Sends the request or puts it on the requeue list. Returns true if the only path of the
+    /// session took it, which leaves no doorbell of another path to ring.
     fn submit_or_requeue(
         self: &Arc<Self>,
         generation: Generation,
@@ -154,8 +153,8 @@ impl Session {
         Ok(false)
     }
 
-    /// Rings the doorbell of the connection `queue` for the requests that were
-    /// submitted without.
+    /// Rings the doorbell of connection `queue` on all paths, for requests submitted without
+    /// [`Submit::last`].
     ///
     /// # Context
     ///
@@ -174,9 +173,9 @@ impl Session {
         }
     }
 
-    /// Sends an administrative message and waits for its answer; returns the
-    /// number of bytes that were put into `reply`, all of it. It is sent again
-    /// when its path is lost and another one is connected.
+    /// Sends an administrative message and waits for its answer, which fills `reply`; returns the
+    /// length of `reply`. The message is sent again if its path is lost and another path is
+    /// connected.
     ///
     /// # Context
     ///
@@ -184,8 +183,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// - `ENOTCONN`: the session is cut off; messages do not wait for a path.
-    /// - `ECONNABORTED`: its last path was lost.
+    /// - `ENOTCONN`: no path is connected; messages do not wait for one.
+    /// - `ECONNABORTED`: the last path was lost.
+    /// - `ESTALE`: the session was lost, so the message must be built again.
     /// - `EINTR`, `ETIMEDOUT`, `EMSGSIZE`, `ENOMEM`; what the server answered.
     pub fn admin(&self, dir: Dir, user_hdr: &[u8], reply: &mut [u8]) -> Result<usize> {
         if user_hdr.len() > request::MAX_USER_HDR {
@@ -194,7 +194,7 @@ impl Session {
         let permit = self.admin.get(self)?;
         let io = {
             // These messages open devices whose I/O waits, and reclaim may depend on that I/O. The
-            // number of permits limits how much of the reserve is taken.
+            // number of permits limits how much of the reserve they take.
             let _reserve = Reserve::enter();
             SyncIo::new(reply.len())?
         };
@@ -235,7 +235,8 @@ impl Session {
     }
 }
 
-/// Returns the number of the connection that serves a queue.
+/// Returns the number of the connection that serves `queue`: connection 0 is the service
+/// connection.
 pub(crate) fn cid_of(queue: u32) -> Option<u16> {
     u16::try_from(queue.checked_add(1)?).ok()
 }

@@ -11,6 +11,7 @@ use ibtrs_proto::{
     addr::Addr,
     auth::KeyId,
     fsm::client_path::State,
+    handshake::EXT_VERSION,
     text, //
 };
 use kernel::{
@@ -28,8 +29,7 @@ use kx::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-/// The files.
-pub(super) static FILES: [Attr<Arc<Path>>; 12] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 13] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -63,10 +63,18 @@ pub(super) static FILES: [Attr<Arc<Path>>; 12] = [
     Attr::ro(c"dst_addr", |path: &Path, buf| {
         show_addr(buf, path.dst_addr(), Some(path.spec().addr.dst))
     }),
-    // An empty line while it is not connected, and without authentication.
+    // An empty line if the path is not connected or not authenticated.
     Attr::ro(c"key_id", |path: &Path, buf| {
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
+    }),
+    // An empty line if the path is not connected.
+    Attr::ro(c"extensions", |path: &Path, buf| match path.state() {
+        State::Connected => {
+            let known = path.session.has_extensions();
+            buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
+        }
+        _ => buf.line(fmt!("")),
     }),
     Attr::ro(c"cur_latency", |path: &Path, buf| {
         buf.line(fmt!("{} ns", path.latency_ns().unwrap_or(0)))
@@ -80,7 +88,7 @@ fn usage(buf: &mut Buf<'_>, file: &str) -> Result {
     buf.line(fmt!("Usage: echo 1 > {file}"))
 }
 
-/// Makes sure that "1" was written.
+/// Checks that "1" was written.
 fn one(input: &[u8]) -> Result {
     text::one(input).map_err(|error| convert::error(error.errno()))
 }
@@ -95,7 +103,7 @@ fn show_state(path: &Path, buf: &mut Buf<'_>) -> Result {
     ))
 }
 
-/// Shows an address that is in use, or else the one that was asked for.
+/// Shows the address in use, or else the one that the operator gave.
 fn show_addr(buf: &mut Buf<'_>, used: Option<SockAddr>, asked: Option<Addr>) -> Result {
     if let Some(addr) = used.and_then(|addr| convert::addr(&addr)).or(asked) {
         show(buf, addr)?;
@@ -121,7 +129,7 @@ fn store_drain(path: Ctx<'_>, input: &[u8]) -> Result {
 
 fn store_remove_path(ctx: Ctx<'_>, input: &[u8]) -> Result {
     one(input)?;
-    // The code stays when the file is gone that it was called by.
+    // Keep the module loaded: this function runs on after the file that called it is removed.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let path = ctx.data().clone();
     path.remove(|| ctx.remove_self().map(drop).ok_or(ENODEV))

@@ -33,7 +33,6 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-/// The files.
 pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
@@ -61,7 +60,7 @@ pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
         store_key_id,
     ),
     Attr::rw(c"mp_policy", show_policy, store_policy),
-    // As mainline calls it.
+    // The file's name in mainline.
     Attr::rw(c"mpath_policy", show_policy, store_policy),
     Attr::rw(
         c"hb_interval_ms",
@@ -95,7 +94,7 @@ pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
     ),
 ];
 
-/// Says what is wrong with a number; returns the error.
+/// Logs what is wrong with a number; returns the error.
 fn refused(session: &Session, file: &str, error: TextError, range: (i64, i64)) -> Error {
     kx::pr_err_ratelimited!(
         "{}: {}: {}: {} to {}\n",

@@ -36,7 +36,6 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-/// The files.
 pub(super) static FILES: [Attr<Arc<Path>>; 10] = [
     Attr::rw(
         c"reset_all",

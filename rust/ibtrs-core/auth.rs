@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What both sides authenticate with: the keyring, the parameter `auth`, and the code
-//! (Documentation/authentication.md).
+//! The means of authentication on both sides: the keyring, the parameter `auth`, and the message
+//! authentication code (Documentation/authentication.md).
 //!
-//! The keyring `.ibtrs` has a key of the type `logon` for each key id of a session, named
-//! `ibtrs:ID:SESSION`, of 32 bytes. It exists as long as this module is loaded.
+//! The keyring `.ibtrs` has a key of the type `logon` for each key id of a session: 32 bytes, named
+//! `ibtrs:ID:SESSION`. The keyring exists as long as this module is loaded.
 
 use ibtrs_proto::{
     auth::{
@@ -21,7 +21,7 @@ use kernel::{
     prelude::*,
     str::{
         BStr,
-        CString,
+        CStr,
         Formatter, //
     },
     sync::{
@@ -42,16 +42,16 @@ use kx::{
 /// The keyring, while the module is loaded.
 static KEYRING: RcuPtr<Arc<Keyring>> = RcuPtr::null();
 
-/// A key was seen in it.
+/// Whether a key has ever been seen in the keyring.
 static HAD_KEYS: AtomicFlag = AtomicFlag::new(false);
 
-/// Keeps the keyring.
+/// Publishes the keyring; dropping it revokes the keyring.
 pub(crate) struct Registration(());
 
 impl Registration {
-    /// Creates the keyring, which is empty.
+    /// Creates an empty keyring.
     pub(crate) fn new() -> Result<Self> {
-        // Nonces are to be random from the first one on.
+        // Even the first nonce must be random.
         kx::random::wait_seeded()?;
         let keyring = Arc::new(Keyring::new(c".ibtrs")?, GFP_KERNEL)?;
         KEYRING.replace(Some(KBox::new(keyring, GFP_KERNEL)?));
@@ -69,7 +69,7 @@ fn keyring() -> Option<Arc<Keyring>> {
     KEYRING.read().get().cloned()
 }
 
-/// Returns whether a key is loaded, of whatever session.
+/// Returns whether the keyring holds a key, for whichever session.
 ///
 /// # Context
 ///
@@ -78,34 +78,55 @@ pub fn has_keys() -> bool {
     keyring().is_some_and(|keyring| !keyring.is_empty())
 }
 
-/// Returns whether a key is loaded, or was when somebody asked before.
+/// Returns whether the keyring holds a key, or held one at an earlier call.
 ///
 /// # Context
 ///
 /// Any.
 pub fn had_keys() -> bool {
-    // ORDERING: Nothing else depends on it.
+    // ORDERING: No other data depends on the flag.
     if has_keys() {
         HAD_KEYS.store(true, Relaxed);
     }
     HAD_KEYS.load(Relaxed)
 }
 
-/// Returns the key of that id for a session.
+/// Returns the key `id` of `session`.
 ///
 /// # Context
 ///
-/// May sleep. Allocates a few hundred bytes.
+/// May sleep, but never waits for memory reclaim.
 ///
 /// # Errors
 ///
-/// `ENOKEY`: there is none; `EKEYEXPIRED`, `EKEYREVOKED`: it is not valid any more; `EKEYREJECTED`:
-/// it does not have 32 bytes; `ENOMEM`.
+/// `ENOKEY`: there is no such key; `EKEYEXPIRED`, `EKEYREVOKED`: the key is no longer valid;
+/// `EKEYREJECTED`: the key is not 32 bytes long.
 pub fn find_key(id: &KeyId, session: SessionName<'_>) -> Result<Key> {
     let keyring = keyring().ok_or(ENOKEY)?;
-    let (id, session) = (id.as_str(), session.as_str());
-    let description = CString::try_from_fmt(fmt!("ibtrs:{id}:{session}"))?;
-    Key::read_with(|bytes| keyring.read(&description, bytes))
+    let description = id.description(session);
+    let text = CStr::from_bytes_until_nul(&description).map_err(|_| EINVAL)?;
+    Key::read_with(|bytes| keyring.read(text, bytes))
+}
+
+/// Returns why `session` no longer has the key `id` for which `is_same` holds: an error of
+/// [`find_key`], or `EKEYREJECTED` if another key has the id. Returns `None` if the session still
+/// has the key, or if the look-up fails for another reason.
+///
+/// # Context
+///
+/// As [`find_key`].
+pub fn key_has_gone(
+    id: &KeyId,
+    session: SessionName<'_>,
+    is_same: impl FnOnce(&Key) -> bool,
+) -> Option<Error> {
+    let error = match find_key(id, session) {
+        Ok(key) if is_same(&key) => return None,
+        Ok(_) => EKEYREJECTED,
+        Err(error) => error,
+    };
+    let gone = [ENOKEY, EKEYEXPIRED, EKEYREVOKED, EKEYREJECTED];
+    gone.contains(&error).then_some(error)
 }
 
 /// The kernel's HMAC-SHA256.
@@ -117,44 +138,16 @@ impl HmacSha256 for Mac {
     }
 }
 
-/// A message of the exchange of up to `N` bytes, from its arrival until it is handled. Bytes beyond
-/// these are left out: the buffers that messages arrive in have none.
-#[derive(Clone, Copy)]
-pub struct Message<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Message<N> {
-    /// Copies a message.
-    pub fn new(message: &[u8]) -> Self {
-        let mut bytes = [0; N];
-        bytes
-            .iter_mut()
-            .zip(message)
-            .for_each(|(to, from)| *to = *from);
-        Self {
-            bytes,
-            len: message.len().min(N),
-        }
-    }
-
-    /// The message.
-    pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-}
-
 /// The parameter `auth`: auto, none, optional or required.
 pub struct AuthParam(SetOnce<Setting>);
 
 impl AuthParam {
-    /// Declares the parameter, which is auto unless it is given.
+    /// Declares the parameter; it defaults to `auto`.
     pub const fn new() -> Self {
         Self(SetOnce::new())
     }
 
-    /// The value.
+    /// Returns the setting.
     pub fn get(&self) -> Setting {
         self.0.copy().unwrap_or_default()
     }

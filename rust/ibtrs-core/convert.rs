@@ -18,7 +18,7 @@ use kx::net::addr::{
     SockAddr, //
 };
 
-/// Returns the kernel's error for an errno of the protocol.
+/// Converts an errno of the protocol; `EIO` for one that the kernel does not have.
 #[inline]
 pub fn error(errno: Errno) -> Error {
     match errno.to_kernel() {
@@ -27,18 +27,18 @@ pub fn error(errno: Errno) -> Error {
     }
 }
 
-/// Returns the protocol's errno for an error of the kernel.
+/// Converts an error of the kernel; `EIO` for one that the protocol does not have.
 #[inline]
 pub fn errno(error: Error) -> Errno {
     Errno::from_kernel(error.to_errno()).unwrap_or(Errno::EIO)
 }
 
-/// Returns the socket address of `addr` with the port `port`; for a GID, that is the
-/// service id of that number.
+/// Returns the socket address of `addr` with the port `port`; for a GID, the port selects the
+/// service id.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a scope that is not the number of an interface.
+/// `EINVAL` for a scope that is an interface name rather than its index.
 pub fn sock_addr(addr: &Addr, port: u16) -> Result<SockAddr> {
     Ok(match addr {
         Addr::V4(bytes) => SockAddr::v4(*bytes, port),
@@ -48,8 +48,8 @@ pub fn sock_addr(addr: &Addr, port: u16) -> Result<SockAddr> {
     })
 }
 
-/// Returns the protocol's address for a socket address, an IPv4 address in IPv6 as plain IPv4; none
-/// for another family.
+/// Converts a socket address; an IPv4-mapped IPv6 address becomes plain IPv4. Returns `None` for
+/// other address families.
 pub fn addr(addr: &SockAddr) -> Option<Addr> {
     Some(match addr.host()? {
         Host::V4(bytes) => Addr::V4(bytes),
@@ -58,7 +58,7 @@ pub fn addr(addr: &SockAddr) -> Option<Addr> {
     })
 }
 
-/// Lets the kernel print what the protocol can.
+/// Adapter that lets the kernel's formatting macros print a type of the protocol.
 pub struct Shown<T>(pub T);
 
 impl<T: core::fmt::Display> kernel::fmt::Display for Shown<T> {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use ibtrs_proto::addr::PathAddr;
 
-    /// There and back, as sysfs shows what a connection has.
+    /// Converts an address to a socket address and back, as sysfs shows those of a connection.
     fn round(text: &str) -> Result<Addr> {
         let parsed = PathAddr::parse(text).map_err(|_| EINVAL)?;
         addr(&sock_addr(&parsed.dst, 1234)?).ok_or(EAFNOSUPPORT)
@@ -89,7 +89,7 @@ mod tests {
         ] {
             assert_eq!(round(text), Addr::parse(text).map_err(|_| EINVAL));
         }
-        // An interface is known by its number.
+        // Socket addresses have an interface's index; names are not resolved here.
         assert_eq!(round("ip:fe80::1%eth0"), Err(EINVAL));
     }
 

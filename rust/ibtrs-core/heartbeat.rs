@@ -30,23 +30,23 @@ use kernel::{
 pub struct PathHeartbeat {
     #[pin]
     state: SpinLockIrq<Heartbeat>,
-    /// Something was received since the last tick. Apart from the state so
-    /// that a path under load only reads a shared cache line.
+    /// Something was received since the last tick. Kept apart from the state, so that reception on
+    /// a busy path only reads a shared cache line.
     heard: AtomicFlag,
     /// Nothing was received since the last [`PathHeartbeat::listen`].
     silent: AtomicFlag,
     epoch: Instant<Monotonic>,
 }
 
-/// Never inlined: a lock's class and its name must be the same in every module, and an inlined
-/// function has a name of its own in each.
+/// Never inlined: lockdep expects one class to have one name, at one address, and every module that
+/// inlines this function would have its own copy of the name.
 #[inline(never)]
 fn new_state(missed_max: u32) -> impl PinInit<SpinLockIrq<Heartbeat>> {
     new_spinlock_irq!(Heartbeat::new(missed_max), "PathHeartbeat::state")
 }
 
 impl PathHeartbeat {
-    /// Creates the heartbeat of a path, which may miss `missed_max` intervals.
+    /// Creates the heartbeat of a path, which fails after `missed_max` silent intervals.
     pub fn new(missed_max: u32) -> impl PinInit<Self> {
         pin_init!(Self {
             state <- new_state(missed_max),
@@ -56,7 +56,7 @@ impl PathHeartbeat {
         })
     }
 
-    /// Forgives `missed_max` silent intervals from now on.
+    /// Changes the number of silent intervals after which the path fails, from now on.
     ///
     /// # Context
     ///
@@ -77,8 +77,8 @@ impl PathHeartbeat {
         state.tick(self.now())
     }
 
-    /// Does what is due at the end of an interval; `send` is called if that is to
-    /// send a heartbeat, and may find the send queue full.
+    /// Handles the end of an interval. Calls `send` if a heartbeat is due; `EAGAIN` of `send` is
+    /// not an error.
     ///
     /// # Context
     ///
@@ -86,11 +86,11 @@ impl PathHeartbeat {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` when the peer has been silent for too long; those of `send`.
+    /// `ETIMEDOUT` when the peer has been silent for too long; other errors of `send`.
     pub fn send_due(&self, send: impl FnOnce(Imm) -> Result) -> Result {
         match self.tick() {
             HbAction::Send => match send(Imm::Heartbeat) {
-                // A full queue has messages that the peer must acknowledge anyway.
+                // A full send queue holds messages that the peer must acknowledge anyway.
                 Err(EAGAIN) => Ok(()),
                 result => result,
             },
@@ -99,7 +99,7 @@ impl PathHeartbeat {
         }
     }
 
-    /// Takes note that the peer sent something.
+    /// Records that the peer has sent something.
     ///
     /// # Context
     ///
@@ -114,8 +114,8 @@ impl PathHeartbeat {
         }
     }
 
-    /// Begins to listen for the peer: [`PathHeartbeat::is_silent`] covers the time from now on. A
-    /// caller that wants an answer then sends an [`Imm::Heartbeat`].
+    /// Starts listening for the peer: [`PathHeartbeat::is_silent`] covers the time from now on. To
+    /// provoke an answer, the caller then sends an [`Imm::Heartbeat`].
     ///
     /// # Context
     ///
@@ -133,8 +133,8 @@ impl PathHeartbeat {
         self.silent.load(Relaxed)
     }
 
-    /// Takes note of the answer to a heartbeat; returns the round trip in
-    /// nanoseconds.
+    /// Records the answer to a heartbeat; returns the round trip in nanoseconds, or `None` if no
+    /// heartbeat was sent since the last answer.
     ///
     /// # Context
     ///

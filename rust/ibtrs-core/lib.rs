@@ -3,13 +3,13 @@
 //! Code that the client and the server of IBTRS share at run time.
 //!
 //! - [`Client`], which registers with the RDMA core and receives every RDMA device.
-//! - [`auth`], the keyring of authentication and what else both sides need for it.
+//! - [`auth`], the keyring and the other means of authentication.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
 //! - [`trace`], the trace events.
 //! - [`imm::send_imm`], which sends a message that consists of an immediate only.
+//! - [`message::Message`], a message that waits to be handled.
 //! - [`convert`], conversions between types of the protocol and of the kernel.
 //! - [`stats`], statistics that paths of both sides keep.
-//! - [`steps`], actions of state changes, queued for a work item.
 //!
 //! The module also contains the crates below it: `kx`, `rdma`, `ibtrs_proto` and `ibnbd_proto`.
 
@@ -22,8 +22,8 @@ pub mod auth;
 pub mod convert;
 pub mod heartbeat;
 pub mod imm;
+pub mod message;
 pub mod stats;
-pub mod steps;
 pub mod trace;
 
 module! {
@@ -40,7 +40,7 @@ struct Core {
     _client: Client,
     _keyring: auth::Registration,
     _queue_destroyer: kx::work::QueueDestroyer,
-    // The last one.
+    // Dropped last, as `LastTails` requires.
     _tails: kx::module::LastTails,
 }
 

@@ -19,14 +19,14 @@ const READS: usize = 0;
 const READ_BYTES: usize = 1;
 const WRITES: usize = 2;
 const WRITE_BYTES: usize = 3;
-/// Requests that are over.
+/// Requests that have ended.
 const ENDED: usize = 4;
 
 /// Counts requests and their bytes.
 pub struct Flow(Counters<5>);
 
 impl Flow {
-    /// Creates counters that are zero.
+    /// Creates counters of zero.
     ///
     /// # Context
     ///
@@ -35,7 +35,7 @@ impl Flow {
         Ok(Self(Counters::new()?))
     }
 
-    /// A request of `bytes` bytes, user header included, begins.
+    /// Counts a request that begins, of `bytes` bytes including the user header.
     ///
     /// # Context
     ///
@@ -50,7 +50,7 @@ impl Flow {
         self.0.add(sum, bytes);
     }
 
-    /// A request is over.
+    /// Counts a request that has ended.
     ///
     /// # Context
     ///
@@ -60,12 +60,12 @@ impl Flow {
         self.0.inc(ENDED);
     }
 
-    /// Returns what was read.
+    /// Returns the count and the bytes of reads.
     pub fn reads(&self) -> Transfers {
         self.transfers(READS, READ_BYTES)
     }
 
-    /// Returns what was written.
+    /// Returns the count and the bytes of writes.
     pub fn writes(&self) -> Transfers {
         self.transfers(WRITES, WRITE_BYTES)
     }
@@ -77,16 +77,16 @@ impl Flow {
         }
     }
 
-    /// Returns the number of requests that have begun and are not over.
+    /// Returns the number of requests that have begun and not ended, regardless of resets.
     pub fn in_flight(&self) -> u64 {
-        // The ended requests are read first: a request that starts meanwhile makes the difference
-        // larger, never negative.
+        // Read `ENDED` first: a request that begins meanwhile makes the difference larger, never
+        // negative.
         let ended = self.0.total(ENDED);
         let begun = self.0.total(READS) + self.0.total(WRITES);
         begun.saturating_sub(ended)
     }
 
-    /// Lets all begin at zero again, but for the requests in flight.
+    /// Resets all counters to zero; requests in flight stay in flight.
     pub fn reset(&self) {
         self.0.reset();
     }
@@ -95,14 +95,14 @@ impl Flow {
 const TOTAL: usize = 0;
 const CALLS: usize = 1;
 
-/// Counts completions, and how many are handled at once.
+/// Counts completions, and the size of the batches in which they are handled.
 pub struct Batches {
     counters: Counters<2>,
     largest: Maxima<1>,
 }
 
 impl Batches {
-    /// Creates counters that are zero.
+    /// Creates counters of zero.
     ///
     /// # Context
     ///
@@ -114,7 +114,7 @@ impl Batches {
         })
     }
 
-    /// A completion is handled, at `position` of those taken at once.
+    /// Counts a completion, at `position` (from 0) of the batch polled at once.
     ///
     /// # Context
     ///
@@ -128,7 +128,7 @@ impl Batches {
         self.largest.raise(0, u64::from(position) + 1);
     }
 
-    /// The file `wc_completion`.
+    /// Returns the values of the sysfs file `wc_completion`.
     pub fn wc_completion(&self) -> WcCompletion {
         WcCompletion {
             max: self.largest.max(0),
@@ -137,7 +137,7 @@ impl Batches {
         }
     }
 
-    /// Lets all begin at zero again.
+    /// Resets all counters to zero.
     pub fn reset(&self) {
         self.counters.reset();
         self.largest.reset();

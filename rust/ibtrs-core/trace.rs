@@ -18,23 +18,24 @@ kx::trace_events! {
     pub fn client_path_state = ibtrs_client_path_state(
         session: &'a CStr, path: &'a CStr, from: u8, to: u8,
     );
-    /// A request was handed to a path of the client.
+    /// The client has posted a request on a path.
     pub fn client_submit = ibtrs_client_submit(
         session: &'a CStr, path: &'a CStr, tag: u16, write: bool, bytes: u32,
     );
-    /// A request of the client has ended; `error` is 0 or negative, `ns` the time it took.
+    /// A request of the client has ended; `error` is 0 or a negative errno, `ns` its duration.
     pub fn client_complete = ibtrs_client_complete(
         session: &'a CStr, path: &'a CStr, tag: u16, error: i32, ns: u64,
     );
-    /// A request has left the attempt `epoch` of a path, which died.
+    /// A request is taken off the connection attempt `epoch`, which has failed.
     pub fn client_failover = ibtrs_client_failover(session: &'a CStr, tag: u16, epoch: u32);
-    /// A request waits for a path, and for the fence of the attempt `epoch` unless that is 0.
+    /// A request is put on the requeue list; if `epoch` is not 0, it also waits for a fence up to
+    /// that connection attempt.
     pub fn client_requeue = ibtrs_client_requeue(session: &'a CStr, tag: u16, epoch: u32);
-    /// The client asks for a fence.
+    /// The client requests a fence.
     pub fn client_fence = ibtrs_client_fence(
         session: &'a CStr, path: &'a CStr, epoch: u32, drain: bool,
     );
-    /// The client was told that a fence holds.
+    /// The client has received the answer to a fence.
     pub fn client_fence_done = ibtrs_client_fence_done(
         session: &'a CStr, path: &'a CStr, epoch: u32, drain: bool,
     );
@@ -42,19 +43,19 @@ kx::trace_events! {
     pub fn server_path_state = ibtrs_server_path_state(
         session: &'a CStr, path: &'a CStr, from: u8, to: u8,
     );
-    /// The server has got a request.
+    /// The server has received a request.
     pub fn server_request = ibtrs_server_request(
         session: &'a CStr, path: &'a CStr, tag: u16, write: bool, bytes: u32,
     );
-    /// The server answers a request; `error` is 0 or negative.
+    /// The server answers a request; `error` is 0 or a negative errno.
     pub fn server_response = ibtrs_server_response(
         session: &'a CStr, path: &'a CStr, tag: u16, error: i32,
     );
-    /// The server was asked for a fence.
+    /// The server has received a fence.
     pub fn server_fence = ibtrs_server_fence(
         session: &'a CStr, path: &'a CStr, epoch: u32, drain: bool,
     );
-    /// The server says that a fence holds.
+    /// The server answers a fence, which is complete.
     pub fn server_fence_done = ibtrs_server_fence_done(
         session: &'a CStr, path: &'a CStr, epoch: u32, drain: bool,
     );
@@ -74,7 +75,7 @@ mod tests {
     const CLIENT: u8 = client_path::State::Connected.to_u8();
     const SERVER: u8 = server_path::State::Connected.to_u8();
 
-    /// Calls all of them; tells how often each has asked for its arguments.
+    /// Calls all events; returns how often each evaluated its arguments.
     fn call_all() -> [u8; 12] {
         let (session, path) = (c"session", c"path");
         let asked = Cell::new([0; 12]);
