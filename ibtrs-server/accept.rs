@@ -14,14 +14,13 @@ use crate::{
         Ends,
         Path, //
     },
+    refusal::Refusal,
     server::Server,
     session::Session, //
 };
-use ibtrs_core::{
-    auth::Mac,
-    convert, //
-};
+use ibtrs_core::auth::Mac;
 use ibtrs_proto::{
+    audit::Trust,
     auth::{
         offered,
         ServerAuth,
@@ -34,7 +33,6 @@ use ibtrs_proto::{
         INFO_REQ_LEN,
         SERVICE_QUEUE_DEPTH, //
     },
-    errno::Errno,
     fsm::server_path::Event,
     handshake::{
         reject_encode,
@@ -46,7 +44,6 @@ use ibtrs_proto::{
         Attempt,
         Decision, //
     },
-    quota,
     setup, //
 };
 use kernel::{
@@ -80,7 +77,7 @@ use rdma::{
     recv::RecvClass,
 };
 
-/// Gets the requests of the listening id.
+/// Receives the connection requests of the listening id.
 pub(crate) struct Incoming {
     server: Arc<Server>,
 }
@@ -91,48 +88,52 @@ impl Incoming {
     }
 }
 
+/// A decoded connection request.
+#[derive(Clone, Copy)]
+struct Asked {
+    request: ConnReq,
+    /// The request as received.
+    bytes: [u8; CONN_REQ_LEN],
+}
+
+impl Asked {
+    fn decode(private_data: &[u8]) -> Result<Self, HandshakeError> {
+        Ok(Self {
+            request: ConnReq::decode(private_data)?,
+            bytes: *private_data.first_chunk().ok_or(HandshakeError::Short)?,
+        })
+    }
+
+    /// Returns whether the request is for a connection of `path`.
+    fn is_of(&self, path: &Path) -> bool {
+        self.request.session_uuid == path.session.uuid && path.owns(&self.bytes)
+    }
+}
+
 /// A connection request that waits to be accepted.
 pub(crate) struct PendingConn {
     id: CmId,
-    request: Result<(ConnReq, [u8; CONN_REQ_LEN]), HandshakeError>,
+    asked: Result<Asked, HandshakeError>,
     came: Instant<Monotonic>,
 }
 
 impl PendingConn {
-    /// What the client said, if it can be understood.
-    fn claim(&self) -> Option<Claim> {
-        let (request, bytes) = self.request.as_ref().ok()?;
-        Some(Claim {
-            session_uuid: request.session_uuid,
-            bytes: *bytes,
-        })
+    /// Returns the decoded request, unless it is malformed.
+    fn asked(&self) -> Option<&Asked> {
+        self.asked.as_ref().ok()
     }
 
-    /// Not the first connection of its path.
+    /// Returns whether the request is for a further connection of a path, not its first.
     fn is_further(&self) -> bool {
-        self.request
-            .as_ref()
-            .is_ok_and(|(request, _)| request.cid > 0)
-    }
-}
-
-/// The path that a connection says it belongs to.
-struct Claim {
-    session_uuid: [u8; 16],
-    bytes: [u8; CONN_REQ_LEN],
-}
-
-impl Claim {
-    fn is_of(&self, path: &Path) -> bool {
-        self.session_uuid == path.session.uuid && path.owns(&self.bytes)
+        self.asked().is_some_and(|asked| asked.request.cid > 0)
     }
 }
 
 /// Connection requests that wait to be accepted, the oldest first.
 pub(crate) struct Backlog {
     pending: KVVec<PendingConn>,
-    /// That of the request that is being accepted.
-    now: Option<Claim>,
+    /// The request being accepted.
+    now: Option<Asked>,
 }
 
 impl Backlog {
@@ -153,18 +154,17 @@ impl Backlog {
             .map_err(|full| full.0.id)
     }
 
-    /// Takes the next request to be accepted; the accept of the previous one has ended.
+    /// Takes the next request to be accepted; the accept of the previous one must have ended.
     fn next(&mut self) -> Option<PendingConn> {
         let next = self.pending.remove(0).ok();
-        self.now = next.as_ref().and_then(PendingConn::claim);
+        self.now = next.as_ref().and_then(PendingConn::asked).copied();
         next
     }
 
-    /// Returns whether a connection of that path waits to be accepted, or is being accepted.
+    /// Returns whether a connection of `path` waits to be accepted, or is being accepted.
     pub(crate) fn has(&self, path: &Path) -> bool {
-        let waiting = self.pending.iter().filter_map(PendingConn::claim);
-        self.now.as_ref().is_some_and(|claim| claim.is_of(path))
-            || waiting.into_iter().any(|claim| claim.is_of(path))
+        let waiting = self.pending.iter().filter_map(PendingConn::asked);
+        Iterator::chain(self.now.iter(), waiting).any(|asked| asked.is_of(path))
     }
 }
 
@@ -172,16 +172,14 @@ impl CmHandler for Incoming {
     fn event(&self, _event: &CmEvent<'_>) {}
 
     fn connect_request(&self, id: CmId, private_data: &[u8]) -> Result<(), CmId> {
-        let bytes = private_data.first_chunk().copied();
-        let request = ConnReq::decode(private_data)
-            .and_then(|request| Ok((request, bytes.ok_or(HandshakeError::Short)?)));
         let pending = PendingConn {
             id,
-            request,
+            asked: Asked::decode(private_data),
             came: Instant::now(),
         };
-        self.server.backlog.lock().push(pending).inspect_err(|_| {
-            pr_warn_ratelimited!("connection refused: the backlog is full\n");
+        let pushed = self.server.backlog.lock().push(pending);
+        pushed.inspect_err(|id| {
+            log_refusal(&self.server, &Ends::of(id), "the backlog is full");
         })?;
         self.server.accept.enqueue(self.server.clone());
         Ok(())
@@ -203,86 +201,20 @@ impl WorkItem<{ crate::server::work::ACCEPT }> for Server {
     }
 }
 
-/// Why a connection is refused, or a path.
-pub(crate) struct Refusal {
-    error: Error,
-    why: &'static str,
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            why: "it cannot be made",
-        }
-    }
-}
-
-impl From<HandshakeError> for Refusal {
-    fn from(error: HandshakeError) -> Self {
-        Self {
-            error: convert::error(error.errno()),
-            why: error.as_str(),
-        }
-    }
-}
-
-impl From<join::Refusal> for Refusal {
-    fn from(refusal: join::Refusal) -> Self {
-        Self {
-            error: convert::error(refusal.errno()),
-            why: refusal.as_str(),
-        }
-    }
-}
-
-impl From<quota::Refusal> for Refusal {
-    fn from(refusal: quota::Refusal) -> Self {
-        Self {
-            error: convert::error(refusal.errno()),
-            why: refusal.as_str(),
-        }
-    }
-}
-
-/// Without a reason there was no memory to find one.
-impl From<Option<quota::Refusal>> for Refusal {
-    fn from(refusal: Option<quota::Refusal>) -> Self {
-        refusal.map_or(ENOMEM.into(), Self::from)
-    }
-}
-
-impl Refusal {
-    pub(crate) const fn new(error: Error, why: &'static str) -> Self {
-        Self { error, why }
-    }
-
-    /// Returns the error for the client.
-    pub(crate) fn errno(&self) -> Errno {
-        convert::errno(self.error)
-    }
-}
-
-/// As in the log.
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_fmt(fmt!("{} ({})", self.why, self.errno().as_str()))
-    }
-}
-
 impl PendingConn {
-    /// Accepts the connection or refuses it, with a line in the log.
+    /// Accepts the connection, or refuses it with a line in the log. Drops it silently if the
+    /// client has ended it or memory is short.
     fn accept(self, server: &Arc<Server>) {
         let Ok(id) = Arc::new(self.id, GFP_KERNEL) else {
             return;
         };
         if id.has_ended() {
-            // The client does not wait for an answer any more.
+            // The client no longer waits for an answer.
             return;
         }
         let ends = Ends::of(&id);
-        let result = match (self.request, ends) {
-            (Ok((request, bytes)), Ok(ends)) => Incomer {
+        let result = match (self.asked, ends) {
+            (Ok(Asked { request, bytes }), Ok(ends)) => Incomer {
                 id: &id,
                 ends,
                 request: &request,
@@ -296,12 +228,19 @@ impl PendingConn {
         let Err(refusal) = result else {
             return;
         };
-        match ends {
-            Ok(ends) => pr_warn_ratelimited!("{}: refused: {}\n", ends, refusal),
-            Err(_) => pr_warn_ratelimited!("connection refused: {}\n", refusal),
-        }
-        // If it fails the client learns when the id is dropped.
+        log_refusal(server, &ends, &refusal);
+        // If the reject fails, dropping the id tells the client.
         let _ = id.reject(&reject_encode(refusal.errno()));
+    }
+}
+
+/// Logs that a connection is refused.
+fn log_refusal(server: &Server, ends: &Result<Ends>, why: impl fmt::Display) {
+    match ends {
+        // The address is not verified yet, and may be forged.
+        Ok(ends) if !server.audit.may_log(Trust::Stranger, &ends.src) => {}
+        Ok(ends) => pr_warn!("{}: refused: {}\n", *ends, why),
+        Err(_) => pr_warn_ratelimited!("connection refused: {}\n", why),
     }
 }
 
@@ -310,27 +249,27 @@ pub(crate) struct Incomer<'a> {
     pub(crate) id: &'a Arc<CmId>,
     pub(crate) ends: Ends,
     pub(crate) request: &'a ConnReq,
-    /// The request as it came.
+    /// The request as received.
     pub(crate) bytes: &'a [u8; CONN_REQ_LEN],
     came: Instant<Monotonic>,
 }
 
-/// The private data that a connection is accepted with.
+/// The private data of an acceptance.
 type Acceptance = [u8; CONN_RSP_LEN];
 
-/// What a connection says of its place among the paths of its session.
+/// The place of a connection among the paths of its session.
 pub(crate) struct Place {
     pub(crate) ends: Ends,
     pub(crate) attempt: Attempt,
     pub(crate) cid: u16,
 }
 
-/// Finds the path of a connection in its session, which is the one that `is_own` knows. `None` if
-/// it is to be made.
+/// Finds the path of a connection in its session: the one for which `is_own` returns true. Returns
+/// `None` if the path must be created.
 ///
 /// # Errors
 ///
-/// The reason to refuse the connection with. The path of a former attempt is closed then.
+/// The reason for the refusal. The superseded path of an earlier attempt is then closed.
 pub(crate) fn find(
     session: &Session,
     place: &Place,
@@ -352,12 +291,27 @@ pub(crate) fn find(
     }
 }
 
+/// Adds a path to a session without authentication, if the service allows it.
+fn join_plain(session: &Session, path: &Arc<Path>) -> Result<(), Refusal> {
+    let source = path.ends.src;
+    let mut add = || Ok(session.add_path(path.clone())?);
+    if let Some(upper) = session.upper.as_ref() {
+        return upper.join(source, &mut add);
+    }
+    // The service has granted the session nothing yet, unless it learns of the session meanwhile.
+    add()?;
+    match session.upper.as_ref() {
+        Some(upper) => upper.join(source, &mut || Ok(())),
+        None => Ok(()),
+    }
+}
+
 impl Incomer<'_> {
     /// Accepts the connection.
     ///
     /// # Errors
     ///
-    /// The reason to refuse the connection with.
+    /// The reason for the refusal.
     fn accept(&self, server: &Arc<Server>) -> Result<(), Refusal> {
         if u32::from(self.request.cid_num) > server.config.max_connections {
             return Err(Refusal::new(
@@ -391,7 +345,8 @@ impl Incomer<'_> {
         session.server.config.rsp(ext).encode()
     }
 
-    /// Finds the path of the connection, or makes it.
+    /// Finds the path of the connection, or creates it; also returns the private data of the
+    /// acceptance.
     fn find_path(&self, server: &Arc<Server>) -> Result<(Arc<Path>, Acceptance), Refusal> {
         let found = self.find_session(server)?;
         let kind = found.as_ref().map_or(Kind::New, |session| session.kind());
@@ -403,7 +358,7 @@ impl Incomer<'_> {
         if chosen.is_some() && server.failures.must_wait(self.ends.src) {
             return Err(Refusal::new(
                 EBUSY,
-                "too many failed authentications from its address; it may try again in some seconds",
+                "too many failed authentications from this address: wait a few seconds",
             ));
         }
         let session = match found {
@@ -413,18 +368,16 @@ impl Incomer<'_> {
         };
         let mut acceptance = self.acceptance(&session);
         let nonce = kx::random::secret();
-        let auth = ServerAuth::accept((policy, kind), has_keys, self.bytes, &mut acceptance, nonce);
-        let path = auth
-            .map_err(Refusal::from)
-            .and_then(|auth| match chosen {
-                Some(_) => self.new_candidate(&session, auth, false),
-                None => self.plain_path(&session, auth),
-            })
-            .inspect_err(|_| session.forget_if_unused())?;
+        let auth = ServerAuth::accept(chosen, self.bytes, &mut acceptance, nonce);
+        let path = match chosen {
+            Some(_) => self.new_candidate(&session, auth, false),
+            None => self.plain_path(&session, auth),
+        };
+        let path = path.inspect_err(|_| session.forget_if_unused())?;
         Ok((path, acceptance))
     }
 
-    /// Finds the session of the connection, which may be the first of one.
+    /// Finds the session of the connection; `None` if the connection begins a new session.
     fn find_session(&self, server: &Server) -> Result<Option<Arc<Session>>, Refusal> {
         let sessions = server.sessions.lock();
         sessions.check_open()?;
@@ -454,7 +407,7 @@ impl Incomer<'_> {
         drop(paths);
         let stranger = Refusal::new(
             EKEYREJECTED,
-            "it has no proof that it belongs to a path of its authenticated session",
+            "it does not prove that it belongs to a path of the authenticated session",
         );
         let owner = owner.ok_or(stranger)?;
         let path = find(session, &self.place(), |path| Arc::ptr_eq(path, &owner))?;
@@ -473,14 +426,14 @@ impl Incomer<'_> {
             return Ok(path);
         }
         let path = self.new_candidate(session, auth, session.has_connected_path())?;
-        if let Err(error) = session.add_path(path.clone()) {
+        join_plain(session, &path).inspect_err(|_| {
             path.event(Event::Error);
-            return Err(error.into());
-        }
+        })?;
         Ok(path)
     }
 
-    /// Creates a path that is in no session's list yet; `known` says that its client is.
+    /// Creates a candidate, which is in no session's list yet; `known` tells whether its client is
+    /// known.
     fn new_candidate(
         &self,
         session: &Arc<Session>,
@@ -505,7 +458,7 @@ impl Incomer<'_> {
             cid: self.request.cid,
         };
         let events = Arc::new(events, GFP_KERNEL).map_err(Error::from)?;
-        // Before anything that takes long: the client may have ended it meanwhile.
+        // Before anything slow: the client may have ended the connection meanwhile.
         self.id.set_handler(events)?;
         Ok(self.make_qp(path, acceptance)?)
     }
@@ -559,11 +512,11 @@ impl Incomer<'_> {
     }
 }
 
-/// Posts the buffers of the messages that set the path up, in the order in which they come.
+/// Posts the receives for the messages that set up the path, in the order in which they arrive.
 fn add_service_recvs(qp: &Qp<Con>, path: &Path) -> Result {
     let one = |bytes: usize| RecvClass {
         count: 1,
-        // CAST: Some hundred bytes.
+        // CAST: These messages have some hundred bytes.
         bytes: bytes as u32,
     };
     if path.auth.lock().is_pending() {
@@ -572,7 +525,7 @@ fn add_service_recvs(qp: &Qp<Con>, path: &Path) -> Result {
     qp.add_recvs(RECV_INFO, one(INFO_REQ_LEN))
 }
 
-/// Gets the events of a connection's id.
+/// Handles the connection manager's events of one connection.
 struct Events {
     path: Arc<Path>,
     cid: u16,

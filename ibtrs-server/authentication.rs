@@ -2,33 +2,37 @@
 
 //! Authentication of clients (Documentation/protocol.md, "Authentication").
 //!
-//! The path of a client that authenticates is a candidate until AUTH1 is checked: it has its
-//! service connection, and nothing else on the server changes because of it. Its session may be
-//! one that no list has yet.
+//! The path of a client that authenticates is a candidate until the server has checked AUTH1: the
+//! path has its service connection, and nothing else on the server changes because of it. Its
+//! session may not be in any list yet.
 
 use core::net::Ipv4Addr;
 
 use crate::{
     accept::{
         self,
-        Place,
-        Refusal, //
+        Place, //
     },
-    path::Path, //
+    path::Path,
+    refusal::Refusal,
+    server::Server, //
 };
 use ibtrs_core::{
     auth::{
         self,
         Mac, //
     },
-    convert, //
+    convert,
+    message::Message, //
 };
 use ibtrs_proto::{
     addr::Addr,
     auth::{
         Auth1,
         AuthError,
+        Failure,
         Failures,
+        Key,
         KeyId,
         Policy,
         Session as Kind,
@@ -51,15 +55,8 @@ use kernel::{
         Monotonic, //
     },
 };
-use kx::{
-    pr_err_ratelimited,
-    pr_info_ratelimited, //
-};
 use rdma::{
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
+    dma::DmaBuf,
     sendq::{
         Doorbell,
         Signal,
@@ -67,10 +64,10 @@ use rdma::{
     },
 };
 
-/// Source addresses whose failures are remembered.
+/// Number of source addresses whose failures are remembered.
 const SOURCES: usize = 64;
 
-/// The clients that have failed to authenticate.
+/// Failures to authenticate, by source address.
 #[pin_data]
 pub(crate) struct FailureTable {
     #[pin]
@@ -91,14 +88,15 @@ impl FailureTable {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(0)
     }
 
-    /// Returns whether the client has to wait before it may try again.
+    /// Returns whether the client at `addr` has to wait before it may try again.
     pub(crate) fn must_wait(&self, addr: Addr) -> bool {
         self.failures.lock().wait_ms(&source(addr), self.now_ms()) > 0
     }
 
     /// Counts a failure; returns whether it is worth a line in the log.
-    fn failed(&self, addr: Addr) -> bool {
-        self.failures.lock().failed(&source(addr), self.now_ms())
+    fn failed(&self, addr: Addr, failure: Failure) -> bool {
+        let mut failures = self.failures.lock();
+        failures.failed(&source(addr), failure, self.now_ms())
     }
 
     fn succeeded(&self, addr: Addr) {
@@ -106,7 +104,7 @@ impl FailureTable {
     }
 }
 
-/// The address that failures are counted for, see [`Source`].
+/// Returns the address for which failures are counted, see [`Source`].
 fn source(addr: Addr) -> Source {
     match addr {
         Addr::V4(v4) => Ipv4Addr::from(v4).to_ipv6_mapped().octets(),
@@ -114,10 +112,28 @@ fn source(addr: Addr) -> Source {
     }
 }
 
-/// Returns the policy for a path of a session of that kind, and whether there are keys.
+impl Server {
+    /// Returns whether an authenticated client has a connected path from `addr`.
+    fn has_client_at(&self, addr: Addr) -> bool {
+        let is_from = |path: &Arc<Path>| source(path.ends.src) == source(addr);
+        let sessions = self.sessions.lock();
+        let mut authenticated = sessions
+            .list
+            .iter()
+            .filter(|session| session.kind() == Kind::Authenticated);
+        authenticated.any(|session| {
+            let paths = session.paths.lock();
+            paths
+                .iter()
+                .any(|path| path.takes_requests() && is_from(path))
+        })
+    }
+}
+
+/// Returns the policy for a path of a session of kind `kind`, and whether there are keys.
 ///
-/// Once there was a key, the policy is that of a server with keys: one whose last key was removed,
-/// or has expired, does not let strangers in.
+/// A server that has ever had a key keeps the policy of a server with keys, so that strangers do
+/// not get in when its last key is removed or expires.
 pub(crate) fn policy(kind: Kind) -> (Policy, bool) {
     let had_keys = auth::had_keys();
     (crate::auth.get().policy(kind, had_keys), auth::has_keys())
@@ -127,7 +143,7 @@ impl From<AuthError> for Refusal {
     fn from(error: AuthError) -> Self {
         let why = match error {
             AuthError::Required => {
-                "its client does not authenticate, which is required: load a key there"
+                "the client does not authenticate, but must: load the session's key there"
             }
             error => error.as_str(),
         };
@@ -136,27 +152,29 @@ impl From<AuthError> for Refusal {
 }
 
 /// AUTH1, until it is handled.
-pub(crate) type Message = auth::Message<AUTH1_LEN>;
+pub(crate) type Proof = Message<AUTH1_LEN>;
 
 impl Path {
-    /// Checks AUTH1, which came at `came`. The path then belongs to its session, or is refused for another reason, and
-    /// the client is told. The path of a client that is not believed is closed, with a line in the
-    /// log.
+    /// Checks AUTH1, which arrived at `came`. If the proof is right, adds the path to its session,
+    /// or refuses it for another reason, and answers the client. If the proof is wrong, closes the
+    /// path, with a line in the log.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn authenticate(self: &Arc<Self>, message: &Message, came: Instant<Monotonic>) {
+    pub(crate) fn authenticate(self: &Arc<Self>, message: &Proof, came: Instant<Monotonic>) {
         if !self.check_auth1(message) {
             self.event(Event::Error);
             return;
         }
-        // Before the answer: the client's next connection may follow it at once.
+        // Before the answer, which the client's next connection may follow at once.
         let admitted = self.admit(came);
         if let Err(refusal) = &admitted {
-            pr_err_ratelimited!("{}: refused: {}\n", **self, refusal);
+            if self.may_log() {
+                pr_warn!("{}: refused: {}\n", **self, refusal);
+            }
         }
-        // The client ends a path that is refused; as one that is incomplete, it does not stay.
+        // The client closes a refused path; otherwise the limit for incomplete paths does.
         if let Err(error) = self.send_auth2(admitted.err()) {
             self.error(fmt!(
                 "cannot answer the authentication ({})",
@@ -165,8 +183,8 @@ impl Path {
         }
     }
 
-    /// Returns whether the client has proved itself.
-    fn check_auth1(&self, message: &Message) -> bool {
+    /// Checks the client's proof, and counts the outcome; returns whether the proof is right.
+    fn check_auth1(&self, message: &Proof) -> bool {
         let mut missing = None;
         let find = |id: &KeyId, name: SessionName<'_>| {
             let key = auth::find_key(id, name);
@@ -179,10 +197,16 @@ impl Path {
             Ok(()) => {
                 table.succeeded(addr);
                 self.charge.set_known();
+                self.set_authenticated();
                 true
             }
             Err(error) => {
-                if table.failed(addr) {
+                let failure = Failure {
+                    no_key: missing.is_some(),
+                    // Looked up whether or not the key is missing, so that the time does not tell.
+                    beside_client: self.session.server.has_client_at(addr),
+                };
+                if table.failed(addr, failure) && self.may_log() {
                     self.log_failure(message, error, missing);
                 }
                 false
@@ -190,25 +214,25 @@ impl Path {
         }
     }
 
-    /// Says why a client was not believed; `missing` is what was wrong with its key.
-    fn log_failure(&self, message: &Message, error: AuthError, missing: Option<Error>) {
+    /// Logs the reason for a failed proof; `missing` is the error of the key's look-up, if any.
+    fn log_failure(&self, message: &Proof, error: AuthError, missing: Option<Error>) {
         let ends = self.ends;
         let claim = Auth1::decode(message.bytes());
         let (Ok(claim), AuthError::Proof) = (claim, error) else {
-            pr_err_ratelimited!("{}: authentication failed: {}\n", ends, error.as_str());
+            pr_warn!("{}: authentication failed: {}\n", ends, error.as_str());
             return;
         };
         let (name, id) = (claim.name.as_str(), claim.key_id);
         match missing {
-            Some(missing) => pr_err_ratelimited!(
+            Some(missing) => pr_warn!(
                 "{}: {}: authentication failed: no usable key {} of this session is loaded ({}): load it, or correct the client's key_id\n",
                 name,
                 ends,
                 id.as_str(),
                 convert::errno(missing).as_str()
             ),
-            None => pr_err_ratelimited!(
-                "{}: {}: authentication failed: the client has another key {}: load the same one on both sides\n",
+            None => pr_warn!(
+                "{}: {}: authentication failed: the client's key {} differs from the one loaded here: load the same key on both sides\n",
                 name,
                 ends,
                 id.as_str()
@@ -216,11 +240,11 @@ impl Path {
         }
     }
 
-    /// Puts a path whose client has proved itself into its session, and that into the list.
+    /// Adds a path whose client has proved itself to its session, and the session to the list.
     fn admit(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let session = &self.session;
         let _joining = session.server.joining.lock();
-        // Before anything of the session changes: the key may be that of another one.
+        // Checked before anything in the session changes: the key may be another session's.
         let auth = self.auth.lock();
         session.belongs_to(auth.name().ok_or(EINVAL)?)?;
         drop(auth);
@@ -238,20 +262,21 @@ impl Path {
             attempt: self.attempt(),
             cid: 0,
         };
-        // The service connection of a path that is found would be a second one.
+        // An existing path already has a service connection.
         if accept::find(&self.session, &place, |path| path.uuid == self.uuid)?.is_some() {
             return Err(Refusal::new(ECONNRESET, "the path exists"));
         }
-        // A tag is that of a path for as long as it is in the session's list, so only now it counts.
+        // A path owns its tag while it is in the session's list, so the check belongs here.
         if self.session.path(self.tag).is_some() {
             return Err(Refusal::new(ECONNRESET, "another path has its tag"));
         }
+        self.session.admit(self)?;
         self.session.add_path(self.clone())?;
         self.client_has_answered(came);
         let auth = self.auth.lock();
-        if let (Some(name), Some(id)) = (auth.name(), auth.key_id()) {
+        if let (Some(name), Some(id), true) = (auth.name(), auth.key_id(), self.may_log()) {
             let (name, ends) = (name.as_str(), self.ends);
-            pr_info_ratelimited!(
+            pr_info!(
                 "{}: {}: authenticated with key {}\n",
                 name,
                 ends,
@@ -265,15 +290,14 @@ impl Path {
         let errno = refusal.map(|refusal| refusal.errno());
         let answer = self.auth.lock().auth2(&Mac, errno);
         let answer = answer.map_err(|error| convert::error(error.errno()))?;
-        let mut message = DmaBuf::new(&self.pd, answer.len(), Direction::ToDevice)?;
-        message.bytes_mut().copy_from_slice(&answer);
+        let message = DmaBuf::with(&self.pd, &answer)?;
         let sge = message.sge(0, answer.len())?;
         let mut cons = self.cons.lock();
         let service = match cons.qps.first() {
             Some(Some(service)) => service.get(),
             _ => return Err(ENOTCONN),
         };
-        // The device may read it until the connection is closed.
+        // The device may read the message until the connection is closed.
         cons.auth2 = Some(message);
         drop(cons);
         service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
@@ -288,6 +312,31 @@ impl Path {
     /// May sleep.
     pub(crate) fn key_id(&self) -> Option<KeyId> {
         self.auth.lock().key_id()
+    }
+
+    /// Returns whether the key that the client has proved to have is still loaded, and closes the
+    /// path if the key was removed or replaced or has expired. Returns `true` for a path without
+    /// authentication.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn keeps_its_key(self: &Arc<Self>) -> bool {
+        let auth = self.auth.lock();
+        let (Some(id), Some(name)) = (auth.key_id(), auth.name()) else {
+            return true;
+        };
+        let is_same = |key: &Key| auth.has_proved(&Mac, key);
+        let Some(error) = auth::key_has_gone(&id, name, is_same) else {
+            return true;
+        };
+        drop(auth);
+        self.error(fmt!(
+            "its key {} is no longer loaded ({}); the path is closed: load a key if the client may come back",
+            id.as_str(),
+            convert::errno(error).as_str()
+        ));
+        false
     }
 
     /// Returns whether a connection request belongs to the path, by its proof or by its UUID.

@@ -28,7 +28,7 @@ use kernel::{
 };
 use rdma::qp::QueuePair;
 
-/// The answer to the request of the chunk `index`, which is no longer in service.
+/// The answer to the request of chunk `index`, which is no longer in service.
 pub(crate) struct Answered {
     pub(crate) index: u32,
     pub(crate) chunk: KBox<Chunk>,
@@ -38,14 +38,15 @@ pub(crate) struct Answered {
 /// No CPU.
 const NONE: u32 = u32::MAX;
 
-/// The answers of a connection that wait for others.
+/// Answers of a connection that wait for the end of a batch.
 #[pin_data]
 pub(crate) struct Batch {
-    /// The CPU that handles a batch. [`NONE`] is written under the lock.
+    /// The CPU that is handling a batch, or [`NONE`], which is written under the lock.
     cpu: Atomic<u32>,
-    /// There is an answer; written under the lock.
+    /// Whether an answer waits; written under the lock.
     some: AtomicFlag,
-    /// The first answer, which has the others with it; only while a CPU handles a batch.
+    /// The first waiting answer, whose chunk carries the others; `None` unless a CPU is handling a
+    /// batch.
     #[pin]
     first: SpinLockIrq<Option<Answered>>,
 }
@@ -59,14 +60,15 @@ impl Batch {
         })
     }
 
-    /// This CPU begins with a batch. It stays the same until [`end`], unless it goes offline.
+    /// Records that this CPU begins a batch. The thread stays on the CPU until [`end`], unless the
+    /// CPU goes offline.
     pub(crate) fn begin(&self) {
-        // ORDERING: It is for this CPU, on others their own number does not match.
+        // ORDERING: Meant for this CPU only; on others, their own number does not match.
         self.cpu.store(CpuId::current().as_u32(), Relaxed);
     }
 
-    /// Keeps an answer for the message of the batch; gives one to be sent now, which is that answer
-    /// if it cannot wait.
+    /// Keeps an answer for the message of the batch. Returns an answer to send now, if any:
+    /// `answered` if it cannot wait, or the first one if the message is full.
     ///
     /// # Context
     ///
@@ -79,7 +81,7 @@ impl Batch {
             return Some(answered);
         };
         let mut waiting = self.first.lock();
-        // ORDERING: Whoever ends the batch does so under the lock, and looks for answers then.
+        // ORDERING: A batch ends under the lock, and its end sends the waiting answers.
         if self.cpu.load(Relaxed) != CpuId::current().as_u32() {
             return Some(answered);
         }
@@ -93,7 +95,7 @@ impl Batch {
             return Some(answered);
         }
         let is_full = first.chunk.more.is_full();
-        // Before the client has the answer, after which the next request may come.
+        // Before the client has the answer, which its next request may follow at once.
         slot.put(answered.chunk);
         if is_full {
             self.some.store(false, Relaxed);
@@ -103,16 +105,17 @@ impl Batch {
     }
 }
 
-/// Sends what waits; the batch goes on.
+/// Sends the waiting answers; the batch goes on.
 pub(crate) fn flush(qp: &QueuePair<Con>) {
     let batch = &qp.handler().batch;
-    // ORDERING: An answer that this misses goes with the end of the batch.
+    // ORDERING: An answer missed here is sent at the end of the batch.
     if batch.some.load(Relaxed) {
         send_waiting(qp, batch.first.lock());
     }
 }
 
-/// The batch is over, or its thread goes to sleep: from now on answers are sent at once.
+/// Ends the batch, when it is over or its thread goes to sleep: from here on answers are sent at
+/// once.
 ///
 /// # Context
 ///

@@ -3,10 +3,7 @@
 //! Chunks: the memory of one request number on one path, and everything else that a
 //! request in service needs.
 
-use crate::{
-    con::MAX_USER_HDR,
-    pool::Blocks, //
-};
+use crate::pool::Blocks;
 use ibtrs_proto::{
     imm::Answer,
     msg::{
@@ -42,11 +39,14 @@ use rdma::{
     sge::Sge, //
 };
 
-/// Data of up to that many bytes goes through memory that no client can write
-/// to, which costs less than an invalidation.
+/// Data of up to this many bytes is copied through memory that no client can write to, which costs
+/// less than an invalidation.
 pub(crate) const SMALL_BYTES: usize = 16384;
 
-/// A request without anything, which can be answered with an error.
+/// Maximum length of a user header, in bytes.
+pub(crate) const MAX_USER_HDR: usize = 512;
+
+/// An empty request, which stands for one not parsed yet and can be answered with an error.
 const NOTHING: ServerRequest = ServerRequest {
     direction: Dir::Write,
     data_len: 0,
@@ -55,17 +55,17 @@ const NOTHING: ServerRequest = ServerRequest {
     need_inval: false,
 };
 
-/// The place of a chunk.
+/// The slot of a chunk: where the chunk is tells its state.
 #[pin_data]
 pub(crate) struct ChunkSlot {
-    /// No request is in service.
+    /// The chunk, while no request is in service.
     #[pin]
     idle: SpinLockIrq<Option<KBox<Chunk>>>,
-    /// Another path has the number in service.
+    /// The chunk, while another path has the number in service.
     pub(crate) waiting: TakeCell<KBox<Chunk>>,
-    /// The key of the chunk is being invalidated.
+    /// The chunk, while its key is being invalidated.
     pub(crate) invalidating: TakeCell<KBox<Chunk>>,
-    /// The request was answered with this, but the send queue is full.
+    /// The chunk and the result of its request, while the response waits for SQ space.
     pub(crate) unsent: TakeCell<(KBox<Chunk>, Result)>,
 }
 
@@ -80,14 +80,14 @@ impl ChunkSlot {
         }? Error)
     }
 
-    /// Takes the chunk for a request; none if a request has it.
+    /// Takes the chunk for a request; `None` if a request has it.
     pub(crate) fn take(&self) -> Option<KBox<Chunk>> {
         self.idle.lock().take()
     }
 
-    /// Puts the chunk back after `answer` has used it: the next request may
-    /// come as soon as the client has the answer, so both happen under the
-    /// lock. If the answer could not be sent, the chunk comes back.
+    /// Sends an answer with `answer` and puts the chunk back. Both happen under the lock, as the
+    /// next request may arrive as soon as the client has the answer. If `answer` fails, the chunk
+    /// is handed back with the error.
     pub(crate) fn put_after(
         &self,
         mut chunk: KBox<Chunk>,
@@ -108,23 +108,23 @@ impl ChunkSlot {
         *self.idle.lock() = Some(chunk);
     }
 
-    /// Takes the chunk when no request will ever come again, and the connections are gone.
+    /// Takes the chunk when no further request can arrive and the connections are gone.
     pub(crate) fn take_last(&self) -> Option<KBox<Chunk>> {
         let unsent = || self.unsent.take().map(|(chunk, _)| chunk);
         self.take().or_else(unsent)
     }
 
-    /// Calls a function with the chunk, if it is idle.
+    /// Calls `func` with the chunk, if it is idle.
     pub(crate) fn with_idle<T>(&self, func: impl FnOnce(&mut Chunk) -> T) -> Option<T> {
         let mut idle = self.idle.lock();
         idle.as_deref_mut().map(func)
     }
 }
 
-/// A chunk of a path, and everything that belongs to it.
+/// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
     memory: DmaPages,
-    /// Memory that was never registered.
+    /// Memory for small data; never registered, so that no client can write to it.
     small: Option<DmaPages>,
     mr: Mr,
     /// The body of an answer's message.
@@ -132,15 +132,15 @@ pub(crate) struct Chunk {
     hdr: [u8; MAX_USER_HDR],
     /// The request in service.
     pub(crate) request: ServerRequest,
-    /// The answers to other requests that travel with its own.
+    /// The answers to other requests that travel with this one's.
     pub(crate) more: MoreAnswers,
-    /// The connection that it came on.
+    /// The connection on which the request arrived.
     pub(crate) cid: u16,
     /// The key was invalidated for the request in service.
     pub(crate) invalidated: bool,
-    /// The path has the number for it, see [`crate::chunk_owner`].
+    /// The path owns the number for this request, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
-    /// The chunk counts as in service.
+    /// The request is counted as in service.
     pub(crate) counted: bool,
 }
 
@@ -172,8 +172,8 @@ impl Chunk {
         })
     }
 
-    /// Gives the memory back. No device uses it any more: the connections are gone, and
-    /// mappings and region go here.
+    /// Gives the memory back. No device uses it any more: the connections are gone, and the
+    /// mappings and the region are dropped here.
     ///
     /// # Context
     ///
@@ -185,7 +185,7 @@ impl Chunk {
         }
     }
 
-    /// Begins a request that came on connection `cid` and has not been parsed yet.
+    /// Begins a request that arrived on connection `cid` and has not been parsed yet.
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
         self.more.clear();
@@ -193,19 +193,19 @@ impl Chunk {
         self.invalidated = false;
     }
 
-    /// Tells how long the request is, user header included.
+    /// Returns the length of the request in bytes, user header included.
     pub(crate) fn request_bytes(&self) -> u64 {
         u64::from(self.request.data_len) + u64::from(self.request.usr_len)
     }
 
-    /// Describes the chunk to its region under a new key.
+    /// Maps the chunk in its region, with a new key.
     pub(crate) fn register(&mut self) -> Result {
         self.mr.map_pages(&self.memory)?;
         self.mr.next_key();
         Ok(())
     }
 
-    /// Says where clients find the chunk; its length is left to the caller.
+    /// Returns the address and key of the chunk; the caller sets the length.
     pub(crate) fn descriptor(&self) -> SgDesc {
         SgDesc {
             addr: self.mr.iova(),
@@ -219,17 +219,17 @@ impl Chunk {
         &self.mr
     }
 
-    /// Creates the key that is valid next, after an invalidation.
+    /// Switches to the next key, after an invalidation.
     pub(crate) fn next_key(&mut self) {
         self.mr.next_key();
     }
 
-    /// Returns the chunk.
+    /// Returns the memory of the chunk.
     pub(crate) fn memory(&self) -> &DmaPages {
         &self.memory
     }
 
-    /// Takes the user header of the request out of the chunk.
+    /// Copies the user header of the request out of the chunk.
     pub(crate) fn copy_header(&mut self) -> Result {
         let at = self.request.data_len as usize;
         let len = usize::from(self.request.usr_len);
@@ -276,12 +276,12 @@ impl Chunk {
         }
     }
 
-    /// Returns the memory of the request's data.
+    /// Returns the memory for the request's data.
     pub(crate) fn buffer(&self) -> &PageBlock {
         self.data().block()
     }
 
-    /// Names the data of the answer to a read.
+    /// Returns the scatter element of the data that answers a read.
     pub(crate) fn answer_data(&self) -> Result<Sge> {
         self.data().sge(self.request.return_len() as usize)
     }
@@ -293,7 +293,7 @@ impl Chunk {
             .sync_for_device(self.request.return_len() as usize)
     }
 
-    /// Writes the message with the key to use next, and names it.
+    /// Writes the message with the next key of the chunk; returns its scatter element.
     pub(crate) fn answer_key(&mut self, buf_id: u16) -> Result<Sge> {
         let message = RkeyRsp {
             buf_id,
@@ -308,7 +308,8 @@ impl Chunk {
         self.body.sge(0, bytes.len())
     }
 
-    /// Writes the message that is an answer and invalidates a key, and names it.
+    /// Writes the message that both answers a request and invalidates a key; returns its scatter
+    /// element.
     pub(crate) fn inv_answer(&mut self, answer: Answer) -> Result<Sge> {
         let message = InvAnswer {
             answer,
@@ -318,13 +319,14 @@ impl Chunk {
         self.body.sge(0, len.ok_or(EINVAL)?)
     }
 
-    /// Tells whether the answer is nothing but a result: neither data nor keys belong to it.
+    /// Returns whether the answer is just a result, without data or key.
     pub(crate) fn is_bare(&self) -> bool {
         self.request.desc.is_none() && !self.invalidated
     }
 
-    /// Writes the message with the answers to other requests, and names it. It stays as it is until
-    /// the client has it: only then the chunk has its next request.
+    /// Writes the message with the answers to other requests; returns its scatter element. The
+    /// message does not change before the client has it: only then can the chunk's next request
+    /// arrive.
     pub(crate) fn more_answers(&mut self) -> Result<Sge> {
         let len = self.more.encode(self.body.bytes_mut());
         self.body.sge(0, len.ok_or(EINVAL)?)

@@ -45,13 +45,13 @@ use kx::{
     work::WorkItem, //
 };
 
-/// A word for each number, as [`ChunkOwner::to_bits`].
+/// One word for each chunk number, as [`ChunkOwner::to_bits`].
 struct Words(KVVec<Atomic<u32>>);
 
 impl serving::Words for Words {
     fn load(&self, buf_id: u16) -> Option<ChunkOwner> {
         let word = self.0.get(usize::from(buf_id))?;
-        // ORDERING: Pairs with the exchanges of others.
+        // ORDERING: Pairs with the exchanges in `replace`.
         Some(ChunkOwner::from_bits(word.load(Acquire)))
     }
 
@@ -59,8 +59,8 @@ impl serving::Words for Words {
         let Some(word) = self.0.get(usize::from(buf_id)) else {
             return false;
         };
-        // ORDERING: Full, so that it comes before the look at `Path::takes_requests` that follows;
-        // pairs with the full exchange in `Path::event`.
+        // ORDERING: Full, so that the exchange comes before the read in `Path::takes_requests` that
+        // follows; pairs with the full exchange in `Path::event`.
         word.cmpxchg(old.to_bits(), new.to_bits(), Full).is_ok()
     }
 }
@@ -89,15 +89,15 @@ impl Place for ChunkSlot {
     }
 }
 
-/// A number whose waiting request may be served.
+/// Path tag and chunk number of a waiting request that may be served.
 type Woken = (u16, u16);
 
 /// The owners of the chunk numbers of a session.
 #[pin_data]
 pub(crate) struct ChunkOwners {
     words: Words,
-    /// Path tags and chunk numbers. Each number is there once at most, as it gets no other owner
-    /// before it is taken out.
+    /// Waiting requests that may be served. A number is in the ring at most once, as it gets no
+    /// other owner before it is taken out.
     #[pin]
     woken: SpinLockIrq<Ring<Woken>>,
 }
@@ -122,8 +122,8 @@ impl ChunkOwners {
 pub(crate) enum Claim {
     /// The request may be served.
     Serve(KBox<Chunk>),
-    /// It waits until another path is done with the number; or its path is being
-    /// closed, and it was dropped.
+    /// The request waits until another path is done with the number, or was dropped because its own
+    /// path is being closed.
     Later,
 }
 
@@ -136,7 +136,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// The chunk comes back: this path has a request of that number already.
+    /// The chunk is handed back: this path already has a request with this number.
     pub(crate) fn claim(
         self: &Arc<Self>,
         slot: &ChunkSlot,
@@ -155,7 +155,7 @@ impl Path {
                 Ok(Claim::Later)
             }
             serving::Claim::Waits { close, displaced } => {
-                // A request that arrives late over a path that is being closed does not tell that
+                // A request that arrives late over a path that is being closed does not show that
                 // the client has moved on; it is dropped with its path.
                 let close = self.takes_requests().then_some(close);
                 session.supersede(buf_id, close, displaced);
@@ -164,9 +164,9 @@ impl Path {
         }
     }
 
-    /// Drops the requests of this path that wait for others, or for the
-    /// invalidation of a key. Its connections have ended. Tells whether that is all: if not,
-    /// another thread is about to take one of them, and it is to be called again.
+    /// Drops the requests of this path that wait for another path or for the invalidation of a key.
+    /// The connections of the path have ended. Returns false if another thread is about to take one
+    /// of the requests; the caller then calls it again.
     ///
     /// # Context
     ///
@@ -175,7 +175,7 @@ impl Path {
         let session = &self.session;
         let mut all = true;
         for slot in self.slots.iter() {
-            // A table has no more slots than numbers.
+            // CAST: A table has no more slots than numbers.
             let buf_id = slot.index() as u16;
             match serving::leave(&session.owners.words, self.tag, buf_id, &**slot) {
                 Left::Nothing => {}
@@ -189,7 +189,7 @@ impl Path {
 }
 
 impl Session {
-    /// The request of a path is over.
+    /// Releases the number of a request that is over, and wakes the request that waits for it.
     ///
     /// # Context
     ///
@@ -207,8 +207,8 @@ impl Session {
         }
     }
 
-    /// Drops a request that has its number, without an answer: its path is being
-    /// closed.
+    /// Drops a request without an answer, because its path is being closed; releases its number if
+    /// the request has claimed it.
     pub(crate) fn drop_request(
         self: &Arc<Self>,
         path: &Path,
@@ -223,9 +223,8 @@ impl Session {
         }
     }
 
-    /// A request waits for one of the path `close`, which the client has
-    /// superseded, in place of one of the path `displaced`, which is not served
-    /// any more.
+    /// Closes paths that the client has superseded. A request now waits for one of path `close`,
+    /// and has taken the place of a waiting request of path `displaced`, which is no longer served.
     fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
         if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
             if let Some(slot) = path.slots.get(buf_id.into()) {
@@ -240,13 +239,13 @@ impl Session {
         }
     }
 
-    /// Serves a request that waited, or drops it if its path is being closed.
+    /// Serves a request that has waited, or drops it if its path is being closed.
     fn serve_woken(self: &Arc<Self>, path: &Arc<Path>, buf_id: u16) {
         let Some(slot) = path.slots.get(buf_id.into()) else {
             return;
         };
         let Some(mut chunk) = slot.take_waiting() else {
-            // The request is stored before the word names it.
+            // `put_waiting` has stored the request before the word names its path.
             warn_on!(true);
             return self.release(path.tag, buf_id);
         };
@@ -265,7 +264,7 @@ impl Session {
     }
 }
 
-/// Requests that had to wait for another path's.
+/// Serves requests that have waited for another path.
 impl WorkItem for Session {
     type Pointer = Arc<Self>;
 

@@ -9,7 +9,8 @@ use crate::{
     },
     chunk::{
         Chunk,
-        ChunkSlot, //
+        ChunkSlot,
+        MAX_USER_HDR, //
     },
     chunk_owner::Claim,
     path::Path,
@@ -41,10 +42,7 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kx::{
-    pr_warn_ratelimited,
-    sync::PercpuArc, //
-};
+use kx::sync::PercpuArc;
 use rdma::{
     qp::{
         Handler,
@@ -67,10 +65,7 @@ use rdma::{
     wc::Wc,
 };
 
-/// Longest user header that is taken, in bytes.
-pub(crate) const MAX_USER_HDR: usize = 512;
-
-/// Receives that requests complete.
+/// Receives for immediates: requests, fences and heartbeats.
 pub(crate) const RECV_REQUESTS: usize = 0;
 /// The receive buffer for the session's name, on the service connection.
 pub(crate) const RECV_INFO: usize = 1;
@@ -84,7 +79,7 @@ pub(crate) struct Con {
     pub(crate) cid: u16,
     /// Responses that wait for SQ space.
     pub(crate) unsent: Pin<KBox<Unsent>>,
-    /// Answers that travel together.
+    /// Answers that wait to be sent in one message.
     pub(crate) batch: Pin<KBox<Batch>>,
 }
 
@@ -105,7 +100,7 @@ impl Con {
     ///
     /// # Errors
     ///
-    /// A violation of the protocol that leaves no request to answer, for the log.
+    /// A violation of the protocol that leaves no request to answer; for the log.
     fn request(&self, qp: &QpRef<'_, Self>, payload: u32) -> Result<(), &'static str> {
         let path = &self.path;
         let config = &path.session.server.config;
@@ -123,7 +118,9 @@ impl Con {
         };
         chunk.begin(self.cid);
         if let Err(error) = parse(&mut chunk, offset, config.chunk_bytes) {
-            pr_warn_ratelimited!("{}: bad request: {}\n", **path, error.as_str());
+            if path.may_log() {
+                pr_warn!("{}: bad request: {}\n", **path, error.as_str());
+            }
             let answer = Err(convert::error(error.errno()));
             Request::new(qp.get(), slot.index(), chunk).respond(answer);
             return Ok(());
@@ -142,7 +139,7 @@ impl Con {
 
 const IN_USE: &str = "request for a chunk that is in use";
 
-/// Serves a request that has its number, or lets its key be invalidated first.
+/// Serves a request that has claimed its number, or first invalidates the key of its chunk.
 ///
 /// # Context
 ///
@@ -202,7 +199,7 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Reads the headers of a request out of its chunk.
+/// Parses the headers of a request in its chunk, and copies the user header out of it.
 fn parse(chunk: &mut Chunk, offset: u32, chunk_bytes: u32) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
     let at = offset as usize;
@@ -267,7 +264,7 @@ impl Handler for Con {
             Imm::HeartbeatAck => {
                 self.path.heartbeat.answered();
             }
-            // Before the path was connected the client may not have proved itself.
+            // Until the path is connected, the client may not have proved itself.
             Imm::DurableSeen(number) if self.path.charge.is_connected() => {
                 if let Some(upper) = self.path.session.upper.as_ref() {
                     upper.durable_seen(number);
@@ -282,12 +279,14 @@ impl Handler for Con {
             | Imm::Notice(_)
             | Imm::Durable(_)
             | Imm::Unknown(_) => {
-                pr_warn_ratelimited!(
-                    "{}: connection {}: unknown immediate {:#x}\n",
-                    *self.path,
-                    self.cid,
-                    imm
-                )
+                if self.path.may_log() {
+                    pr_warn!(
+                        "{}: connection {}: unknown immediate {:#x}\n",
+                        *self.path,
+                        self.cid,
+                        imm
+                    );
+                }
             }
         }
         Repost::Yes
@@ -310,7 +309,7 @@ impl Handler for Con {
     fn completes(&self, qp: &QueuePair<Self>, position: u32) {
         self.path.stats.batches.completes(position);
         if position == 0 {
-            // A batch can be long.
+            // A batch can be long: do not keep answers until it ends.
             batch::flush(qp);
         }
     }

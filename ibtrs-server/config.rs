@@ -18,7 +18,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Sizes and mode, the same for all sessions.
+/// Sizes, limits and mode, the same for all sessions.
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
     pub(crate) queue_depth: u16,
@@ -28,22 +28,22 @@ pub(crate) struct Config {
     pub(crate) hb_interval_ms: u32,
     pub(crate) hb_missed_max: u32,
     pub(crate) max_sessions: usize,
-    /// Connections of a path.
+    /// Maximum number of connections of a path.
     pub(crate) max_connections: u32,
-    /// Paths of one address that are being connected.
+    /// Maximum number of paths of one address that are being connected.
     pub(crate) max_attempts: u32,
-    /// The time that a path has to be connected.
+    /// Time for a path to be connected.
     pub(crate) setup_timeout_ms: u32,
-    /// Bytes that all paths may take together.
+    /// Maximum bytes that all paths may take together.
     pub(crate) max_memory: u64,
 }
 
 impl Config {
-    /// Takes the module's parameters.
+    /// Reads the module parameters.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when they do not go together, which is said in the log.
+    /// `EINVAL`: the parameters contradict each other; the log has the reason.
     pub(crate) fn from_params() -> Result<Self> {
         let (chunk_bytes, depth) = (crate::max_chunk_size.get(), crate::sess_queue_depth.get());
         let layout = limits::server_layout(chunk_bytes, depth).map_err(|error| {
@@ -71,7 +71,7 @@ impl Config {
         })
     }
 
-    /// Returns the parameters that connections are accepted with.
+    /// Returns the parameters with which connections are accepted.
     pub(crate) fn rsp(&self, ext: Option<RspExt>) -> ConnRsp {
         ConnRsp {
             ext,
@@ -79,30 +79,32 @@ impl Config {
         }
     }
 
-    /// Entries of the send queue of a connection for I/O: the longest answer has four
-    /// requests, and an invalidation comes before.
+    /// Returns the number of send queue entries of an I/O connection: the longest answer takes four
+    /// work requests, and an invalidation precedes it.
     pub(crate) fn io_sends(&self) -> u32 {
         5 * u32::from(self.queue_depth)
     }
 
-    /// Its receives. A request is being handled while its chunk may be in use again already,
-    /// and iWARP does not wait for a receive that is late.
+    /// Returns the number of receives of an I/O connection: one for each chunk, and one for the
+    /// request being handled, whose chunk may be in use again. iWARP does not wait for a receive
+    /// that is posted late.
     pub(crate) fn io_recvs(&self) -> u32 {
         u32::from(self.queue_depth) + 1
     }
 
-    /// Entries of the send queue of the service connection: the registration of all chunks
-    /// and the information about them, later fences and heartbeats.
+    /// Returns the number of send queue entries of the service connection: the registration of all
+    /// chunks and the information about them, later fences and heartbeats.
     pub(crate) fn service_sends(&self) -> u32 {
         u32::from(self.queue_depth).max(2 * u32::from(SERVICE_QUEUE_DEPTH)) + 2
     }
 
-    /// Its receives, with those of AUTH1 and of the INFO request.
+    /// Returns the number of receives of the service connection, including those for AUTH1 and the
+    /// INFO request.
     pub(crate) fn service_recvs(&self) -> u32 {
         u32::from(SERVICE_QUEUE_DEPTH) + 2
     }
 
-    /// Bytes that no client can write to, for each chunk.
+    /// Returns the bytes of each chunk's private memory, which no client can write to.
     pub(crate) fn private_bytes(&self) -> usize {
         if self.invalidate {
             SMALL_BYTES
@@ -111,12 +113,12 @@ impl Config {
         }
     }
 
-    /// Bytes that the chunks of a path take.
+    /// Returns the bytes that the chunks of a path take.
     pub(crate) fn chunks_bytes(&self) -> u64 {
         limits::chunks_bytes(&self.layout, self.private_bytes() as u32, PAGE_SIZE as u32)
     }
 
-    /// Bytes that connection `cid` takes.
+    /// Returns the bytes that connection `cid` takes.
     pub(crate) fn connection_bytes(&self, cid: u16) -> u64 {
         if cid == 0 {
             limits::connection_bytes(self.service_sends(), self.service_recvs())
@@ -125,7 +127,7 @@ impl Config {
         }
     }
 
-    /// Bytes that a path takes beside its chunks and connections.
+    /// Returns the bytes that a path takes in addition to its chunks and connections.
     pub(crate) fn numbers_bytes(&self) -> u64 {
         limits::numbers_bytes(&self.layout)
     }

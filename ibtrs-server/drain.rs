@@ -31,10 +31,10 @@ use kernel::{
 
 /// Interval at which a drain checks whether the sessions are gone.
 const LOOK_MS: i64 = 10;
-/// What the paths may take to be closed once the time is over.
+/// Time for the paths to be closed after the limit has passed.
 const CLOSE_MS: u32 = 2000;
 
-/// A moment by which something is to be done.
+/// A time by which something must be done.
 #[derive(Clone, Copy)]
 pub struct Deadline {
     from: Instant<Monotonic>,
@@ -42,7 +42,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The moment `limit_ms` milliseconds from now.
+    /// Returns the deadline `limit_ms` milliseconds from now.
     pub fn in_ms(limit_ms: u32) -> Self {
         Self {
             from: Instant::now(),
@@ -50,19 +50,19 @@ impl Deadline {
         }
     }
 
-    /// Returns how many milliseconds are left; none if it has passed.
+    /// Returns the milliseconds left; 0 if the deadline has passed.
     pub fn left_ms(self) -> u32 {
         let passed = u32::try_from(self.from.elapsed().as_millis()).unwrap_or(u32::MAX);
         self.limit_ms.saturating_sub(passed)
     }
 
-    /// Says whether it has passed.
+    /// Returns whether the deadline has passed.
     pub fn has_passed(self) -> bool {
         self.left_ms() == 0
     }
 }
 
-/// Drains a server, or has it take sessions again.
+/// Drains a server, or makes it accept sessions again.
 #[derive(Clone)]
 pub struct Drain {
     server: Arc<Server>,
@@ -73,8 +73,8 @@ impl Drain {
         Self { server }
     }
 
-    /// Drains all sessions, and takes none until [`Drain::resume`]. Returns when all have gone, or
-    /// two seconds after `limit_ms` milliseconds.
+    /// Drains all sessions, and refuses new ones until [`Drain::resume`]. Returns when all sessions
+    /// are gone, or two seconds after `limit_ms` milliseconds.
     ///
     /// # Context
     ///
@@ -82,21 +82,24 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if a session has not gone in time, whose paths are being closed; or has gone
-    /// before the service had flushed all of its devices.
+    /// `ETIMEDOUT`: a session was not gone in time, and its paths are being closed; or a session
+    /// was gone before the service had flushed all of its devices.
     pub fn drain(&self, limit_ms: u32) -> Result {
         let _one = self.server.draining.lock();
         let limit = Deadline::in_ms(limit_ms);
-        self.server.left_over.store(false, Relaxed);
         let mut sessions = self.server.sessions.lock();
-        // Whoever looks for a session under the lock from now on is refused.
+        if !sessions.drained {
+            // Otherwise sessions of the drain before may still be in the list.
+            self.server.left_over.store(false, Relaxed);
+        }
+        // From here on, a look-up of a session under the lock is refused.
         sessions.drained = true;
         sessions.close_candidates();
         for session in &sessions.list {
             session.drained.store(true, Relaxed);
             let (this, last) = (session.clone(), session.clone());
-            // Without memory it is closed as if the link were lost: its client may find something
-            // unflushed.
+            // Without memory, the session is closed as if its paths were lost: its client may be
+            // left with unflushed writes.
             let spawned = self
                 .server
                 .slow
@@ -114,25 +117,25 @@ impl Drain {
             }
             fsleep(Delta::from_millis(LOOK_MS));
         }
-        // ORDERING: Written before the session left the list, whose lock was held since.
+        // ORDERING: Written before the session left the list, whose lock has been taken since.
         match self.server.left_over.load(Relaxed) {
             true => Err(ETIMEDOUT),
             false => Ok(()),
         }
     }
 
-    /// Takes sessions again, unless the server is being unloaded. Those that were drained stay
-    /// closed, also if requests of theirs are in service still: their clients get others.
+    /// Accepts sessions again, unless the server is being unloaded. Drained sessions stay closed,
+    /// even if some of their requests are still in service: their clients get new sessions.
     ///
     /// # Context
     ///
-    /// May sleep, as long as the server is being drained.
+    /// May sleep while the server is being drained.
     pub fn resume(&self) {
         let _one = self.server.draining.lock();
         self.server.sessions.lock().drained = false;
     }
 
-    /// Says whether the server is drained, or about to be.
+    /// Returns whether the server is drained or being drained.
     ///
     /// # Context
     ///
@@ -143,7 +146,7 @@ impl Drain {
 }
 
 impl Session {
-    /// Has the service finish with the session, and closes its paths.
+    /// Makes the service finish with the session, and closes the session's paths.
     fn drain(&self, limit: Deadline) {
         if let Some(upper) = self.upper.as_ref() {
             if upper.drain(limit).is_err() {

@@ -31,18 +31,15 @@ use kernel::{
         SpinLockIrq, //
     },
 };
-use kx::{
-    pr_info_ratelimited,
-    work::WorkItem, //
-};
+use kx::work::WorkItem;
 
-/// Fences of a path that were not handled or answered yet, at most; a client
-/// needs one for each of its paths.
+/// Maximum number of fences of a path that are not handled or not answered yet; a client needs one
+/// for each of its paths.
 const MAX_FENCES: usize = 256;
-/// How long to wait for SQ space.
+/// Delay before another try to answer a fence if there was no SQ space.
 const RETRY_MS: u32 = 20;
 
-/// Fences that a path carried.
+/// Fences that a path has received.
 #[pin_data]
 pub(crate) struct Inbox {
     #[pin]
@@ -50,10 +47,10 @@ pub(crate) struct Inbox {
 }
 
 struct State {
-    /// Neither list grows beyond the room it was made with.
+    /// Fences to handle. Neither list grows beyond its initial capacity.
     new: KVec<Fence>,
     done: KVec<Fence>,
-    /// Both, and those that wait for paths to be gone.
+    /// Number of fences in both lists, and of those that wait until paths are gone.
     open: usize,
 }
 
@@ -79,9 +76,9 @@ impl Inbox {
         }
     }
 
-    /// The fence is complete.
+    /// Adds a completed fence to those to answer.
     fn done(&self, fence: Fence) {
-        // There is room: it was counted when it came.
+        // There is room: the fence was counted in `open` when it arrived.
         let _ = self.state.lock().done.push_within_capacity(fence);
     }
 
@@ -97,7 +94,7 @@ impl Inbox {
     }
 }
 
-/// A fence that waits for the I/O of paths.
+/// A fence that waits until paths are gone.
 struct Pending {
     fence: Fence,
     carrier: Arc<Path>,
@@ -105,7 +102,7 @@ struct Pending {
     left: KVec<PathTag>,
 }
 
-/// The fences of a session that wait.
+/// The waiting fences of a session.
 #[pin_data]
 pub(crate) struct Fences {
     #[pin]
@@ -119,8 +116,8 @@ impl Fences {
         })
     }
 
-    /// A path is gone, which fences may have waited for; those that it carried
-    /// go with it.
+    /// Handles the end of a path: completes the fences that waited for nothing else, and drops
+    /// those that the path carried.
     ///
     /// # Context
     ///
@@ -142,7 +139,7 @@ impl Fences {
 }
 
 impl Path {
-    /// Takes a fence that came on connection `cid`.
+    /// Takes a fence that arrived on connection `cid`.
     ///
     /// # Context
     ///
@@ -170,8 +167,8 @@ impl Path {
         Ok(())
     }
 
-    /// Closes the paths that a fence is about; notes it as done when that is
-    /// enough.
+    /// Closes the paths that a fence covers; completes the fence if it need not wait until they are
+    /// gone.
     fn put_up(self: &Arc<Self>, fence: Fence) -> Result {
         let mut left = KVec::new();
         let mut list = self.session.fences.list.lock();
@@ -196,13 +193,13 @@ impl Path {
         Ok(())
     }
 
-    /// A fence holds that this path carried.
+    /// Completes a fence that this path has carried.
     fn fence_done(self: &Arc<Self>, fence: Fence) {
         self.inbox.done(fence);
         self.fences.enqueue(self.clone());
     }
 
-    /// Sends the answers to fences that hold.
+    /// Sends the answers to completed fences.
     fn answer_fences(self: &Arc<Self>) -> Result {
         while let Some(fence) = self.inbox.first_done() {
             let cons = self.cons.lock();
@@ -220,26 +217,26 @@ impl Path {
         Ok(())
     }
 
-    /// The client has given this path up.
+    /// Closes the path, which the client has superseded.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn superseded(self: &Arc<Self>) {
-        if self.event(Event::Superseded) {
-            pr_info_ratelimited!("{}: superseded by the client\n", **self);
+        if self.event(Event::Superseded) && self.may_log() {
+            pr_info!("{}: superseded by the client\n", **self);
         }
     }
 }
 
-/// Fences that came, or that hold.
+/// Handles new fences, and answers completed ones.
 impl WorkItem<{ crate::path::work::FENCES }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         while let Some(fence) = this.inbox.take() {
             if let Err(error) = this.put_up(fence) {
-                // The client asks again over another path.
+                // The client repeats the fence over another path.
                 return this.error(fmt!(
                     "cannot carry out a fence ({})",
                     convert::errno(error).as_str()

@@ -9,15 +9,18 @@ use crate::{
         Info,
         Path, //
     },
+    refusal::Refusal, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
+    auth::Session as Kind,
     consts::info_rsp_len,
     msg::{
         InfoReq,
         InfoRsp,
         SgDesc, //
     },
+    name::SessionName, //
 };
 use kernel::{
     prelude::*,
@@ -27,7 +30,6 @@ use kernel::{
         Delta, //
     },
 };
-use kx::pr_err_ratelimited;
 use rdma::{
     dma::{
         Direction,
@@ -44,63 +46,66 @@ use rdma::{
 const HIDE_TRIES: u32 = 500;
 const HIDE_PAUSE: Delta = Delta::from_millis(10);
 
-/// Checks the message, and lets the session come up if it is the first path's.
+/// Handles the INFO request: completes the path, and brings up the session with its first path.
+/// Returns whether the path is complete; logs a refusal.
 pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
-    let bytes = info.bytes.get(..info.len).unwrap_or(&[]);
-    let request = match InfoReq::decode(bytes) {
-        Ok(request) => request,
-        Err(error) => {
-            pr_err_ratelimited!("{}: session refused: {}\n", **path, error.as_str());
-            return false;
+    let request = InfoReq::decode(info.bytes());
+    let result = match &request {
+        Ok(request) => complete(path, request.name),
+        Err(error) => Err(Refusal::new(convert::error(error.errno()), error.as_str())),
+    };
+    let Err(refusal) = result else {
+        // The key may have gone since the client proved to have it. The path is already shown, so
+        // a user who removes the key and then disconnects the paths authenticated with it misses
+        // none.
+        let completed = path.keeps_its_key();
+        if completed {
+            path.charge.connected();
         }
+        return completed;
     };
-    if let Err(error) = path.auth.lock().introduced(request.name) {
-        pr_err_ratelimited!("{}: session refused: {}\n", **path, error.as_str());
-        return false;
+    if path.may_log() {
+        match (path.session.known_name(), request) {
+            (None, Ok(request)) => pr_warn!(
+                "{}: {}: session refused: {}\n",
+                request.name.as_str(),
+                path.ends,
+                refusal
+            ),
+            _ => pr_warn!("{}: session refused: {}\n", **path, refusal),
+        }
     }
-    if path.cons.lock().qps.iter().any(Option::is_none) {
-        pr_err_ratelimited!(
-            "{}: session refused: the client has not set up all connections\n",
-            **path
-        );
-        return false;
-    }
-    let refused = |error| {
-        let (name, ends) = (request.name.as_str(), path.ends);
-        pr_err_ratelimited!(
-            "{}: {}: session refused ({})\n",
-            name,
-            ends,
-            convert::errno(error).as_str()
-        );
-    };
-    // Before the chunks, which cost the most.
-    if let Err(error) = path.session.claim_name(request.name) {
-        refused(error);
-        return false;
-    }
-    if let Err(refusal) = path.make_chunks() {
-        pr_err_ratelimited!("{}: session refused: {}\n", **path, refusal);
-        return false;
-    }
-    if let Err(error) = path.session.path_up(path) {
-        refused(error);
-        return false;
-    }
-    if let Err(error) = wait_hidden(path).and_then(|()| path.show()) {
-        pr_err_ratelimited!(
-            "{}: session refused: cannot create the path's files in sysfs ({})\n",
-            **path,
-            convert::errno(error).as_str()
-        );
-        return false;
-    }
-    path.charge.connected();
-    true
+    false
 }
 
-/// Waits until paths of the same addresses are not shown any more: they are being
-/// closed, as else this one would not have been accepted.
+/// Completes a path whose client has given the session's name.
+///
+/// # Errors
+///
+/// The reason for the refusal.
+fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
+    path.auth.lock().introduced(name)?;
+    if path.cons.lock().qps.iter().any(Option::is_none) {
+        let why = "the client has not set up all connections";
+        return Err(Refusal::new(EPROTO, why));
+    }
+    // The name is checked before the chunks are created, which costs the most.
+    let session = &path.session;
+    session
+        .server
+        .service
+        .check_name(name, session.kind() == Kind::Authenticated)?;
+    session.claim_name(name)?;
+    path.make_chunks()?;
+    path.session.path_up(path)?;
+    wait_hidden(path)
+        .and_then(|()| path.show())
+        .map_err(|error| Refusal::new(error, "its files in sysfs cannot be created"))?;
+    Ok(())
+}
+
+/// Waits until no path with the same addresses is shown any more: such a path is being closed, as
+/// otherwise this one would not have been accepted.
 fn wait_hidden(path: &Arc<Path>) -> Result {
     for _ in 0..HIDE_TRIES {
         if !path.session.shows(path.ends) {
@@ -111,7 +116,7 @@ fn wait_hidden(path: &Arc<Path>) -> Result {
     Err(EEXIST)
 }
 
-/// Registers the chunks and tells the client where they are.
+/// Registers the chunks and sends the client their addresses and keys.
 ///
 /// # Errors
 ///
@@ -128,7 +133,8 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     let mut descs = KVVec::with_capacity(usize::from(config.queue_depth), GFP_KERNEL)?;
     for slot in path.slots.iter() {
         let mut desc = register(&slot)?;
-        // The queue has room for all; it is only a matter of time if not.
+        // The send queue has entries for all registrations; if it is full, that is only a matter of
+        // time.
         loop {
             let posted = slot.with_idle(|chunk| {
                 service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
@@ -154,7 +160,7 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     })
 }
 
-/// Describes the chunk of `slot` to its region; returns where clients find it.
+/// Maps the chunk of `slot` in its region; returns its address and key.
 fn register(slot: &ChunkSlot) -> Result<SgDesc> {
     slot.with_idle(|chunk| {
         chunk.register()?;

@@ -45,20 +45,25 @@
 //!
 //! # Lock order
 //!
-//! `Server::draining`, `Server::joining`, `Server::sessions`, `Session::fences`, `Session::paths`,
-//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`; `FailureTable::failures` is taken last;
-//! `Unsent::queue`, `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA
-//! crate. `Ledger::accounts` and `Pool::kept` are taken last, one at a time.
+//! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
+//! `Server::draining`, `Server::joining`, then the locks of the service that [`Service::admit`] and
+//! [`ServiceSession::join`] take, then `Server::sessions`, `Session::fences`, `Session::paths`,
+//! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
+//! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,
+//! `ChunkSlot::idle`, `ChunkOwners::woken`, then the locks of the RDMA crate. `Ledger::accounts`
+//! and `Pool::kept` are taken last, one at a time.
 
 #![deny(unsafe_code)]
 
 use kernel::prelude::*;
 
 mod accept;
+mod audit;
 mod authentication;
 mod batch;
 mod chunk;
 mod chunk_owner;
+mod clients;
 mod con;
 mod config;
 mod drain;
@@ -68,6 +73,8 @@ mod memory;
 mod notices;
 mod path;
 mod pool;
+mod ports;
+mod refusal;
 mod request;
 mod respond;
 mod server;
@@ -76,14 +83,26 @@ mod stats;
 mod sysfs;
 mod teardown;
 
+pub use audit::ClientLog;
+pub use clients::{
+    Clients,
+    Sources, //
+};
 pub use drain::{
     Deadline,
     Drain, //
 };
 pub use notices::Notices;
+pub use ports::{
+    PortId,
+    PortInfo,
+    Ports, //
+};
+pub use refusal::Refusal;
 pub use request::Request;
 pub use server::{
     listen,
+    Joining,
     Listener,
     Service,
     ServiceSession,
@@ -105,19 +124,19 @@ kx::module_param! {
     always_invalidate: kx::param::BoolParam = kx::param::BoolParam::new(true),
     "Keep clients from changing requests in service (default: Y)";
 
-    /// Sessions at one time.
+    /// Maximum number of sessions at one time.
     max_sessions: kx::param::IntParam = kx::param::IntParam::new(1024, 1..=65536),
     "Sessions at one time, 1 to 65536 (default: 1024)";
 
-    /// Who has to prove that it has a key.
+    /// Authentication policy; see [`ibtrs_core::auth::AuthParam`].
     auth: ibtrs_core::auth::AuthParam = ibtrs_core::auth::AuthParam::new(),
     "Authentication of clients by keys of the keyring .ibtrs: none, optional, required, or auto, which is required once a key is loaded (default: auto)";
 
-    /// Connections of a path.
+    /// Maximum number of connections of a path.
     max_connections: kx::param::IntParam = kx::param::IntParam::new(1024, 2..=4096),
     "Connections of a path, one more than the client has CPUs and poll queues, 2 to 4096 (default: 1024)";
 
-    /// Paths that are not connected yet.
+    /// Maximum number of paths of one address that are being connected.
     max_attempts_per_address: kx::param::IntParam = kx::param::IntParam::new(64, 1..=65536),
     "Paths of one address that are being connected, 1 to 65536 (default: 64)";
 
@@ -125,7 +144,7 @@ kx::module_param! {
     setup_timeout_ms: kx::param::IntParam = kx::param::IntParam::new(120000, 1000..=3600000),
     "Milliseconds from the first connection of a path until it is complete, 1000 to 3600000 (default: 120000)";
 
-    /// Memory of all paths.
+    /// Memory limit of all paths together.
     max_chunk_memory_mib: kx::param::IntParam = kx::param::IntParam::new(0, 0..=u32::MAX),
     "MiB of memory for the chunks and queues of all paths together; 0 is half of the machine's memory (default: 0)";
 
@@ -133,7 +152,7 @@ kx::module_param! {
     hb_interval_ms: kx::param::IntParam = kx::param::IntParam::new(5000, 100..=60000),
     "Milliseconds between heartbeats, 100 to 60000 (default: 5000)";
 
-    /// Heartbeats without an answer that are forgiven.
+    /// Silent heartbeat intervals that are tolerated.
     hb_missed_max: kx::param::IntParam = kx::param::IntParam::new(5, 1..=100),
     "Silent heartbeat intervals that the server tolerates, 1 to 100 (default: 5)";
 }

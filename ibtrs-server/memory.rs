@@ -32,21 +32,21 @@ use kernel::{
     },
 };
 
-/// Addresses without a path that are remembered, at most.
+/// Maximum number of remembered addresses without a path.
 const MAX_REMEMBERED: usize = 1024;
 
-/// The use that an address makes of the server.
+/// What an address uses of the server.
 struct Account {
     addr: Addr,
-    /// Its paths, in any state.
+    /// Number of paths, in any state.
     paths: u32,
-    /// Paths that are not complete.
+    /// Number of paths that are not complete.
     attempts: u32,
-    /// Their bytes.
+    /// Bytes of the paths that are not complete.
     begun: u64,
-    /// Paths that are connected, or were and are not gone yet.
+    /// Number of paths that are or were connected and are not gone yet.
     connected: u32,
-    /// When the last of these was gone.
+    /// The last time that such a path went away.
     left: Option<Instant<Monotonic>>,
 }
 
@@ -101,7 +101,7 @@ impl Accounts {
     }
 }
 
-/// The memory that all paths have taken.
+/// The memory that all paths have taken, with an account for each address.
 #[pin_data]
 pub(crate) struct Ledger {
     #[pin]
@@ -118,18 +118,18 @@ impl Ledger {
         })
     }
 
-    /// Returns whether clients of that address are known.
+    /// Returns whether clients at `addr` are known.
     pub(crate) fn knows(&self, addr: Addr) -> bool {
         self.accounts.lock().standing(addr, false).known
     }
 
-    /// Returns how many bytes paths have taken.
+    /// Returns the number of bytes that all paths have taken.
     pub(crate) fn taken(&self) -> u64 {
         self.accounts.lock().taken.all
     }
 }
 
-/// The memory that a path has taken, given back when this is dropped.
+/// The memory charge of a path, given back when this is dropped.
 pub(crate) struct Charge {
     server: Arc<Server>,
     addr: Addr,
@@ -143,16 +143,16 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Begins the charge of a path whose client comes from `addr`, and which will take what
-    /// `needs` says; `known` says that its session has a connected path.
+    /// Begins the charge of a path whose client is at `addr` and which will take what `needs` says;
+    /// `known` tells whether its session has a connected path.
     ///
     /// # Context
     ///
-    /// May sleep, as everything here.
+    /// May sleep, like all functions here that charge memory.
     ///
     /// # Errors
     ///
-    /// Those of [`Quota::begin`]; `None` without memory for it.
+    /// Those of [`Quota::begin`]; `None` if there is no memory for the account.
     pub(crate) fn begin(
         server: &Arc<Server>,
         addr: Addr,
@@ -199,22 +199,22 @@ impl Charge {
         }
     }
 
-    /// The client has proved who it is.
+    /// Records that the client has proved itself.
     pub(crate) fn set_known(&self) {
         self.known.store(true, Relaxed);
     }
 
-    /// Returns whether the path is connected, or was.
+    /// Returns whether the path is or was connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)
     }
 
-    /// Returns whether nothing was taken yet.
+    /// Returns whether no connection was charged yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.load(Relaxed) == 0
     }
 
-    /// Takes `bytes` for a connection of a path that has `total` when it is complete.
+    /// Charges `bytes` for a connection of a path that takes `total` bytes when it is complete.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Takes `bytes` for the chunks: the client completes the path.
+    /// Charges `bytes` for the chunks, when the client completes the path.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Charge {
         Ok(())
     }
 
-    /// The path is none that is not complete, any more.
+    /// Stops counting the path as incomplete.
     fn leave_attempts(&self, accounts: &mut Accounts) {
         if self.complete.xchg(true, Relaxed) {
             return;
@@ -268,7 +268,7 @@ impl Charge {
         }
     }
 
-    /// The path is connected, so that its address is known.
+    /// Records that the path is connected, which makes its address known.
     pub(crate) fn connected(&self) {
         let mut accounts = self.server.ledger.accounts.lock();
         if self.connected.xchg(true, Relaxed) {
@@ -279,7 +279,7 @@ impl Charge {
         }
     }
 
-    /// Gives the part of the chunks back; returns how many bytes are taken by all paths then.
+    /// Gives back the charge of the chunks; returns the number of bytes that all paths still take.
     pub(crate) fn chunks_back(&self) -> u64 {
         let mut accounts = self.server.ledger.accounts.lock();
         let bytes = self.chunks.xchg(0, Relaxed);

@@ -21,11 +21,11 @@ use kernel::{
 
 /// Sends notices to a client that takes them.
 ///
-/// It keeps a reference to the session, so the service has to drop it when the session has gone
+/// Holds a reference to the session, so the service must drop it when the session has gone
 /// ([`ServiceSession::down`](crate::ServiceSession::down)).
 pub struct Notices {
     session: Arc<Session>,
-    /// The path that carries the next one.
+    /// Selects the path for the next notice, modulo the number of paths.
     next_path: Atomic<u32>,
 }
 
@@ -37,8 +37,8 @@ impl Notices {
         }
     }
 
-    /// Tells the client of a number, of which the lower 28 bits arrive. It may be lost
-    /// with the path that carries it, which is another one each time.
+    /// Sends a notice about object `number`, of which the lower 28 bits arrive. The notice may be
+    /// lost with the path that carries it; each notice starts with another path.
     ///
     /// # Context
     ///
@@ -46,13 +46,13 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` when no path is connected, `EAGAIN` when all are busy.
+    /// `ENOTCONN`: no connected path takes notices; `EAGAIN`: all are busy.
     pub fn send(&self, number: u32) -> Result {
         self.send_by(Imm::Notice(number), Path::takes_notices)
     }
 
-    /// Tells the client that everything it was or will be answered about a number in this session
-    /// is durable. Arrives, or not, as [`Notices::send`]; the client answers
+    /// Tells the client that everything it was or will be answered about object `number` in this
+    /// session is durable. May be lost like [`Notices::send`]; the client confirms it
     /// ([`ServiceSession::durable_seen`](crate::ServiceSession::durable_seen)).
     ///
     /// # Context
@@ -61,7 +61,7 @@ impl Notices {
     ///
     /// # Errors
     ///
-    /// `ENOTCONN` when no path is connected whose client takes note, `EAGAIN` when all are busy.
+    /// `ENOTCONN`: no connected path has a client that takes this message; `EAGAIN`: all are busy.
     pub fn durable(&self, number: u32) -> Result {
         self.send_by(Imm::Durable(number), |path| {
             path.durable && path.takes_requests()
@@ -73,7 +73,7 @@ impl Notices {
         let Some(count) = u32::try_from(paths.len()).ok().filter(|count| *count > 0) else {
             return Err(ENOTCONN);
         };
-        // CAST: There are few of them.
+        // CAST: Less than the number of paths.
         let first = (self.next_path.fetch_add(1, Relaxed) % count) as usize;
         let in_turn = paths.iter().cycle().skip(first).take(paths.len());
         let mut result = Err(ENOTCONN);

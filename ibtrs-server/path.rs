@@ -5,10 +5,9 @@
 use crate::{
     accept::{
         Incomer,
-        Place,
-        Refusal, //
+        Place, //
     },
-    authentication::Message,
+    authentication::Proof,
     chunk::{
         Chunk,
         ChunkSlot, //
@@ -17,6 +16,7 @@ use crate::{
     fence::Inbox,
     info,
     memory::Charge,
+    refusal::Refusal,
     session::Session,
     stats::Stats,
     sysfs::PathDir, //
@@ -28,14 +28,12 @@ use ibtrs_core::{
     },
     heartbeat::PathHeartbeat,
     imm::send_imm,
-    steps::{
-        self,
-        Steps, //
-    },
+    message::Message,
     trace, //
 };
 use ibtrs_proto::{
     addr::Addr,
+    audit::Trust,
     auth::ServerAuth,
     chunk_owner::PathTag,
     consts::INFO_REQ_LEN,
@@ -54,6 +52,10 @@ use ibtrs_proto::{
     setup::{
         self,
         SetupClock, //
+    },
+    steps::{
+        self,
+        Steps, //
     },
 };
 use kernel::{
@@ -75,13 +77,10 @@ use kernel::{
         Monotonic, //
     },
 };
-use kx::{
-    pr_err_ratelimited, pr_info_ratelimited, pr_warn_ratelimited,
-    work::{
-        DelayedWork,
-        Work,
-        WorkItem, //
-    },
+use kx::work::{
+    DelayedWork,
+    Work,
+    WorkItem, //
 };
 use rdma::{
     cm::CmId,
@@ -102,35 +101,32 @@ use rdma::{
 struct Fsm {
     state: State,
     todo: Steps<Actions>,
-    /// The message by which the client proves itself, until it is handled.
-    auth1: Option<(Message, Instant<Monotonic>)>,
-    /// The client's message with the session's name, until it is handled.
+    /// AUTH1 and its time of arrival, until it is handled.
+    auth1: Option<(Proof, Instant<Monotonic>)>,
+    /// The INFO request, until it is handled.
     info: Option<Info>,
     /// The INFO request has arrived: the client has done its part.
     informed: bool,
 }
 
-/// The message on the service connection that completes the set-up.
-pub(crate) struct Info {
-    pub(crate) bytes: [u8; INFO_REQ_LEN],
-    pub(crate) len: usize,
-}
+/// The INFO request, which completes the setup.
+pub(crate) type Info = Message<INFO_REQ_LEN>;
 
-/// The parts of a path that exist as long as the path.
+/// The RDMA resources of a path, which its teardown releases.
 pub(crate) struct Resources {
-    /// By number; connections arrive in any order.
+    /// By connection number; connections arrive in any order.
     pub(crate) qps: KVVec<Option<Qp<Con>>>,
-    /// The answer to the client's proof.
+    /// AUTH2, the answer to the client's proof.
     pub(crate) auth2: Option<DmaBuf>,
     /// The answer to [`Info`].
     pub(crate) info_rsp: Option<DmaBuf>,
     pub(crate) removal: Option<RemovalGuard>,
-    /// The time that the client has taken.
+    /// The setup time that the client has used.
     clock: SetupClock,
-    /// Connections that were closed, and that requests in service refer to still. As long as
-    /// all, it has room for `qps`.
+    /// Closed connections to which requests in service may still refer. Has capacity for all of
+    /// `qps`.
     pub(crate) closed: KVVec<QpEnd<Con>>,
-    /// Number of checks whether these have ended; none before they were closed.
+    /// Number of checks whether the `closed` connections have ended; `None` until they are closed.
     pub(crate) looks: Option<u32>,
 }
 
@@ -144,11 +140,11 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Those of a connection.
+    /// Returns the addresses of a connection.
     ///
     /// # Errors
     ///
-    /// `EAFNOSUPPORT` if they are of a family that paths do not have.
+    /// `EAFNOSUPPORT`: an address is missing, or of a family that paths do not have.
     pub(crate) fn of(id: &CmId) -> Result<Self> {
         let addr = |addr: Option<_>| {
             let addr = addr.and_then(|addr| convert::addr(&addr));
@@ -173,32 +169,34 @@ impl fmt::Display for Ends {
 pub(crate) struct Path {
     pub(crate) session: Arc<Session>,
     pub(crate) uuid: [u8; 16],
-    /// Names it among the paths of the session.
+    /// Identifies the path among those of its session.
     pub(crate) tag: PathTag,
-    /// The number of the client's attempt, if it knows the extensions.
+    /// The path epoch, if the client knows the extensions.
     pub(crate) epoch: Option<u32>,
     /// The client takes notices.
     pub(crate) notices: bool,
-    /// The client takes answers of one message, which leave the key as it was.
+    /// The client takes answers that consist of one message and leave the key as it was.
     pub(crate) same_key: bool,
-    /// The client takes note of what is durable.
+    /// The client takes reports that writes are durable.
     pub(crate) durable: bool,
-    /// The client takes several answers in a message.
+    /// The client takes several answers in one message.
     pub(crate) more_answers: bool,
     /// The client takes the answer in the message that invalidates its key.
     pub(crate) inv_answers: bool,
     /// Whether and how the client has proved itself.
     #[pin]
     pub(crate) auth: Mutex<ServerAuth>,
+    /// The client has proved itself.
+    authenticated: AtomicFlag,
     pub(crate) ends: Ends,
-    /// The addresses in words, for traces.
+    /// The addresses as text, for traces.
     pub(crate) name: CString,
-    /// Of this path only: no other client can use its keys.
+    /// The protection domain of this path alone: no other client can use its keys.
     pub(crate) pd: Arc<Pd>,
     hca_port: u32,
     pub(crate) slots: Arc<Slots<Con>>,
-    cid_num: u16,
-    /// Requests are taken: the path is connected.
+    pub(crate) cid_num: u16,
+    /// The path is connected, so its requests are served.
     takes_requests: AtomicFlag,
     /// The path's directory in sysfs, while it is connected.
     #[pin]
@@ -223,11 +221,11 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) teardown: DelayedWork<Self, { work::TEARDOWN }>,
     made: Instant<Monotonic>,
-    // Given back after the chunks and the connections.
+    // Dropped last: given back after the chunks and the connections.
     pub(crate) charge: Charge,
 }
 
-/// Names of the works of a path.
+/// Ids of the work items of a path.
 pub(crate) mod work {
     pub(crate) const EVENTS: u64 = 0;
     pub(crate) const HEARTBEAT: u64 = 1;
@@ -244,9 +242,8 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
 }
 
-/// The interface for users.
+/// The interface for sysfs.
 impl Path {
-    /// Returns the addresses.
     pub(crate) fn ends(&self) -> Ends {
         self.ends
     }
@@ -261,7 +258,11 @@ impl Path {
         self.hca_port
     }
 
-    /// Returns the counters.
+    /// Returns whether the client knows the extensions of the protocol.
+    pub(crate) fn has_extensions(&self) -> bool {
+        self.epoch.is_some()
+    }
+
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -274,7 +275,7 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// `EALREADY` when it is being closed.
+    /// `EALREADY`: the path is being closed.
     pub(crate) fn disconnect(self: &Arc<Self>) -> Result {
         if !self.event(Event::UserDisconnect) {
             return Err(EALREADY);
@@ -285,15 +286,15 @@ impl Path {
 }
 
 impl Path {
-    /// Creates the path that a connection is the first of; `known` says that its client is.
+    /// Creates a path for its first connection; `known` tells whether its client is known.
     ///
     /// # Context
     ///
-    /// May sleep. One path of a session after the other.
+    /// May sleep. Called for one path of a session at a time.
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device goes away; `ENOMEM`; those of [`Charge::begin`] and of the driver.
+    /// `ENODEV`: the device goes away; `ENOMEM`; those of [`Charge::begin`] and of the driver.
     pub(crate) fn new(
         session: &Arc<Session>,
         incomer: &Incomer<'_>,
@@ -303,7 +304,7 @@ impl Path {
         let needs = session.server.config.path_needs(incomer.request.cid_num);
         let charge = Charge::begin(&session.server, incomer.ends.src, known, &needs)?;
         let path = Self::allocate(session, incomer, auth, charge);
-        path.map_err(|error| Refusal::new(error, "the path cannot be made"))
+        path.map_err(|error| Refusal::new(error, "the path cannot be created"))
     }
 
     fn allocate(
@@ -335,6 +336,7 @@ impl Path {
                 more_answers: request.ext.is_some_and(|ext| ext.wants_more_answers()),
                 inv_answers: request.ext.is_some_and(|ext| ext.wants_inv_answers()),
                 auth <- new_mutex!(auth, "Path::auth"),
+                authenticated: AtomicFlag::new(false),
                 name: CString::try_from_fmt(fmt!("{ends}"))?,
                 ends,
                 pd,
@@ -386,7 +388,7 @@ impl Path {
         Ok(path)
     }
 
-    /// Takes memory for connection `cid`.
+    /// Charges the memory of connection `cid`.
     ///
     /// # Errors
     ///
@@ -401,7 +403,7 @@ impl Path {
         Ok(self.charge.connect(bytes, total)?)
     }
 
-    /// Creates the chunks: the client completes the path.
+    /// Creates the chunks, when the client completes the path.
     ///
     /// # Context
     ///
@@ -429,8 +431,8 @@ impl Path {
         Ok(KBox::new(Chunk::new(&self.pd, blocks)?, GFP_KERNEL)?)
     }
 
-    /// Says how the path looks to a connection that asks to be accepted; whose own it is if
-    /// `same_uuid`.
+    /// Returns the properties of the path that decide about a connection request; `same_uuid` tells
+    /// whether the path is the connection's own.
     pub(crate) fn known(&self, place: &Place, same_uuid: bool) -> Known {
         let cons = self.cons.lock();
         let con = cons.qps.get(usize::from(place.cid));
@@ -443,7 +445,7 @@ impl Path {
         }
     }
 
-    /// Returns the client's attempt that the path belongs to.
+    /// Returns the client's connection attempt to which the path belongs.
     pub(crate) fn attempt(&self) -> Attempt {
         Attempt {
             cid_num: self.cid_num,
@@ -451,12 +453,12 @@ impl Path {
         }
     }
 
-    /// Keeps a connection whose request came at `came`, and gives the others some more time to
-    /// come, but the client no more than `setup_timeout_ms` in all.
+    /// Adds a connection whose request arrived at `came`, and grants time for further ones, but no
+    /// more than `setup_timeout_ms` in all to the client.
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the path is being torn down.
+    /// `ECONNRESET`: the path is being torn down.
     pub(crate) fn add_con(
         self: &Arc<Self>,
         cid: u16,
@@ -472,15 +474,17 @@ impl Path {
         Ok(())
     }
 
-    /// The client has proved itself by what came at `came`, and may take some time for its next
-    /// connection.
+    /// Grants the client time for its next connection, after it has proved itself with a message
+    /// that arrived at `came`.
     pub(crate) fn client_has_answered(self: &Arc<Self>, came: Instant<Monotonic>) {
         self.wait_for_client(&mut self.cons.lock(), came);
     }
 
-    /// The client did what came at `came`, and the server has done its own part since.
+    /// Grants the client time for its next step: it took the last one at `came`, and the server has
+    /// done its own part since.
     fn wait_for_client(self: &Arc<Self>, cons: &mut Resources, came: Instant<Monotonic>) {
-        // The first one came before the path was made, which counts as that moment.
+        // The first request arrived before the path was created, and counts as arrived at that
+        // moment.
         let age_ms = |at: Instant<_>| u64::try_from((at - self.made).as_millis()).unwrap_or(0);
         cons.clock.accepted(age_ms(came), age_ms(Instant::now()));
         let limit_ms = self.session.server.config.setup_timeout_ms;
@@ -488,7 +492,27 @@ impl Path {
             .modify(self.clone(), cons.clock.left_ms(limit_ms));
     }
 
-    /// Returns whether the path is torn down or about to be.
+    /// Records that the client has proved itself.
+    pub(crate) fn set_authenticated(&self) {
+        // ORDERING: The flag orders no other access.
+        self.authenticated.store(true, Relaxed);
+    }
+
+    /// Returns whether to log a line that the client has caused.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn may_log(&self) -> bool {
+        // ORDERING: The flag orders no other access.
+        let trust = match self.authenticated.load(Relaxed) {
+            true => Trust::Authenticated,
+            false => Trust::Connected,
+        };
+        self.session.server.audit.may_log(trust, &self.ends.src)
+    }
+
+    /// Returns whether the path is closing or closed.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.state(), State::Closing | State::Closed)
     }
@@ -506,12 +530,12 @@ impl Path {
         self.takes_requests.load(Relaxed)
     }
 
-    /// Returns whether the client can be sent a notice by this path.
+    /// Returns whether the client can be sent a notice over this path.
     pub(crate) fn takes_notices(&self) -> bool {
         self.notices && self.takes_requests()
     }
 
-    /// Shows the path to users: it is connected.
+    /// Creates the directory of the path, which is connected, in sysfs.
     ///
     /// # Context
     ///
@@ -523,7 +547,9 @@ impl Path {
     pub(crate) fn show(self: &Arc<Self>) -> Result {
         let session = self.session.dir().ok_or(ENODEV)?;
         *self.shown.lock() = Some(PathDir::new(&session, self)?);
-        pr_info_ratelimited!("{}: path connected\n", **self);
+        if self.may_log() {
+            pr_info!("{}: path connected\n", **self);
+        }
         Ok(())
     }
 
@@ -531,52 +557,47 @@ impl Path {
         self.shown.lock().is_some()
     }
 
-    /// Shows the path no more: it is being closed. Another path of the same
-    /// addresses is shown after this only.
+    /// Removes the directory of the path, which is being closed, from sysfs. Another path with the
+    /// same addresses is shown only after this.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn hide(&self) {
-        // Under the lock, so that the directory is gone when the path is not shown.
+        // Under the lock, so that the directory is gone when the path counts as not shown.
         let mut shown = self.shown.lock();
         if let Some(dir) = shown.take() {
             drop(dir);
-            pr_info_ratelimited!("{}: path closed\n", *self);
+            if self.may_log() {
+                pr_info!("{}: path closed\n", *self);
+            }
         }
     }
 
-    /// Takes the message by which the client proves itself, to be handled later.
+    /// Takes AUTH1, to be handled by the work item.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn auth1_received(self: &Arc<Self>, message: &[u8]) {
-        self.fsm.lock().auth1 = Some((Message::new(message), Instant::now()));
+        self.fsm.lock().auth1 = Some((Proof::new(message), Instant::now()));
         self.events.enqueue(self.clone());
     }
 
-    /// Takes the message with the session's name, to be handled later.
+    /// Takes the INFO request, to be handled by the work item.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn info_received(self: &Arc<Self>, message: &[u8]) {
-        let mut info = Info {
-            bytes: [0; INFO_REQ_LEN],
-            len: message.len().min(INFO_REQ_LEN),
-        };
-        for (to, from) in info.bytes.iter_mut().zip(message) {
-            *to = *from;
-        }
         let mut fsm = self.fsm.lock();
-        fsm.info = Some(info);
+        fsm.info = Some(Info::new(message));
         fsm.informed = true;
         drop(fsm);
         self.events.enqueue(self.clone());
     }
 
-    /// Lets the state machine make a step; returns whether it took the event.
+    /// Steps the state machine; returns whether it accepted the event.
     ///
     /// # Context
     ///
@@ -606,25 +627,25 @@ impl Path {
         step.reply.accepted()
     }
 
-    /// Something broke, which `what` says: the path is closed.
+    /// Closes the path because of an error; `what` is logged as the reason.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn error(self: &Arc<Self>, what: kernel::fmt::Arguments<'_>) {
-        if self.event(Event::Error) {
-            pr_err_ratelimited!("{}: {}\n", **self, what);
+        if self.event(Event::Error) && self.may_log() {
+            pr_err!("{}: {}\n", **self, what);
         }
     }
 
-    /// The client ended a connection, or it was lost.
+    /// Closes the path because the client ended connection `cid` or the connection was lost.
     pub(crate) fn ended(self: &Arc<Self>, cid: u16, why: &CStr) {
-        if self.event(Event::Error) {
-            pr_info_ratelimited!("{}: connection {}: {}\n", **self, cid, why);
+        if self.event(Event::Error) && self.may_log() {
+            pr_info!("{}: connection {}: {}\n", **self, cid, why);
         }
     }
 
-    /// Does what a step asked for.
+    /// Carries out the actions of a step.
     fn perform(self: &Arc<Self>, actions: Actions) {
         for action in actions.iter() {
             match action {
@@ -643,7 +664,7 @@ impl Path {
                         ));
                     }
                 }
-                // Both may take long.
+                // Both may take long, so they run on `Server::slow`.
                 Action::TearDown | Action::Release => {
                     self.teardown.enqueue(self.clone());
                 }
@@ -671,7 +692,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// State changes and the message that completes the set-up.
+/// Handles AUTH1, the INFO request and state changes.
 impl WorkItem<{ work::EVENTS }> for Path {
     type Pointer = Arc<Self>;
 
@@ -685,7 +706,7 @@ impl WorkItem<{ work::EVENTS }> for Path {
             }
         }
         if let Some(info) = info {
-            // A second one ends the path.
+            // A second INFO request ends the path.
             let complete = this.state() == State::Connecting && info::check(&this, &info);
             this.event(Event::Info { complete });
         }
@@ -696,11 +717,14 @@ impl WorkItem<{ work::EVENTS }> for Path {
     }
 }
 
-/// Heartbeats.
+/// Sends heartbeats, and checks with each that the key is still loaded.
 impl WorkItem<{ work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        if !this.keeps_its_key() {
+            return;
+        }
         match this.heartbeat.send_due(|imm| this.send_heartbeat(imm)) {
             Ok(()) if this.state() == State::Connected => {
                 this.heartbeat_work
@@ -715,7 +739,7 @@ impl WorkItem<{ work::HEARTBEAT }> for Path {
     }
 }
 
-/// The time in which all connections must have come.
+/// Closes the path if the client has not completed it in time.
 impl WorkItem<{ work::ZOMBIE }> for Path {
     type Pointer = Arc<Self>;
 
@@ -728,12 +752,12 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
         let limit_ms = this.session.server.config.setup_timeout_ms;
         let age_ms = u64::try_from(this.made.elapsed().as_millis()).unwrap_or(0);
         if setup::may_be_behind(age_ms, limit_ms) && this.session.server.backlog.lock().has(&this) {
-            // The client has done its part; it is the server that is behind.
+            // A connection of the client waits in the backlog: it is the server that is behind.
             this.zombie.enqueue_in(this.clone(), setup::BEHIND_MS);
             return;
         }
-        if this.event(Event::Stale) {
-            pr_warn_ratelimited!(
+        if this.event(Event::Stale) && this.may_log() {
+            pr_warn!(
                 "{}: the client did not complete the path in time; the path is closed\n",
                 *this
             );
@@ -741,7 +765,7 @@ impl WorkItem<{ work::ZOMBIE }> for Path {
     }
 }
 
-/// Tells a path that its device goes away.
+/// Closes a path when its device is removed.
 struct Removal(Arc<Path>);
 
 impl RemovalHandler for Removal {

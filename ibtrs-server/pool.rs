@@ -25,14 +25,15 @@ use kx::{
     work::WorkItem,
 };
 
-/// Time that unused blocks are kept, and interval between checks, in milliseconds.
+/// Interval between checks, in milliseconds. Blocks that were not needed between two checks are
+/// freed, so unused blocks are kept for one to two intervals.
 const KEEP_MS: u32 = 120_000;
 
 /// The memory of one chunk.
 pub(crate) struct Blocks {
-    /// Where clients write to.
+    /// Memory to which the client can write.
     pub(crate) chunk: Arc<PageBlock>,
-    /// Where they cannot.
+    /// Memory to which no client can write, if the server uses some.
     pub(crate) private: Option<Arc<PageBlock>>,
 }
 
@@ -57,7 +58,7 @@ impl Blocks {
         self.all().map(|block| block.len() as u64).sum()
     }
 
-    /// Wipes the content.
+    /// Zeroes the memory.
     fn wipe(&self) -> Result {
         self.all().try_for_each(|block| block.zero(0, block.len()))
     }
@@ -66,11 +67,11 @@ impl Blocks {
 struct Kept {
     blocks: KVVec<Blocks>,
     bytes: u64,
-    /// The fewest free bytes since the last check: these were not needed since then.
+    /// The fewest free bytes since the last check: that much was not needed.
     least: u64,
 }
 
-/// Blocks that are not in use.
+/// Blocks that no path uses.
 #[pin_data]
 pub(crate) struct Pool {
     #[pin]
@@ -87,7 +88,7 @@ impl Pool {
         })
     }
 
-    /// Takes the memory of a chunk, or allocates it. All is zeroes.
+    /// Takes the memory of a chunk from the pool, or allocates it. The memory is zeroed.
     ///
     /// # Context
     ///
@@ -126,7 +127,7 @@ impl Pool {
         }
     }
 
-    /// Frees what is more than `most` bytes.
+    /// Frees blocks until no more than `most` bytes are kept.
     fn shrink(&self, most: u64) {
         loop {
             let mut kept = self.kept.lock();
@@ -141,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Frees the blocks that were not needed since the last check; returns whether some are kept.
+    /// Frees the blocks that were not needed since the last check; returns whether any are left.
     fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
         let needed = kept.bytes.saturating_sub(kept.least);
@@ -159,17 +160,17 @@ impl Server {
             .shrink(self.config.max_memory.saturating_sub(taken));
     }
 
-    /// Keeps memory that a path has given back.
+    /// Keeps the memory that a path has given back.
     pub(crate) fn keep(self: &Arc<Self>, blocks: impl Iterator<Item = Blocks>, taken: u64) {
         let most = self.config.max_memory.saturating_sub(taken);
         blocks.for_each(|blocks| self.pool.give(blocks, most));
-        // Others may have taken some meanwhile.
+        // Other paths may have taken memory meanwhile.
         self.leave_to_pool(self.ledger.taken());
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
     }
 }
 
-/// Frees blocks that were unused for long.
+/// Frees blocks that were not needed for some time.
 impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
     type Pointer = Arc<Self>;
 

@@ -7,7 +7,10 @@ use crate::{
     con::Con,
     respond, //
 };
-use ibtrs_proto::msg::Direction as Dir;
+use ibtrs_proto::{
+    addr::Addr,
+    msg::Direction as Dir, //
+};
 use kernel::prelude::*;
 use kx::{
     mm::PageBlock,
@@ -35,12 +38,23 @@ impl Request {
         }
     }
 
-    /// Returns which way the data goes: into [`Request::buffer`] for a read.
+    /// Returns the direction of the data: into [`Request::buffer`] for a read.
     pub fn dir(&self) -> Dir {
         match &self.chunk {
             Some(chunk) => chunk.request.direction,
             None => Dir::Write,
         }
+    }
+
+    /// Returns the client's address on the path over which the request arrived.
+    pub fn source(&self) -> Addr {
+        self.qp.handler().path.ends.src
+    }
+
+    /// Returns whether the request's path has stopped serving, so that no answer can reach the
+    /// client.
+    pub fn is_moot(&self) -> bool {
+        !self.qp.handler().path.takes_requests()
     }
 
     /// Returns the user header, a private copy.
@@ -51,8 +65,8 @@ impl Request {
         }
     }
 
-    /// Returns the number of bytes of data: those that a write brought, or that
-    /// the client wants of a read.
+    /// Returns the number of bytes of data: of a write, those that arrived; of a read, those that
+    /// the client wants.
     pub fn data_len(&self) -> usize {
         match &self.chunk {
             Some(chunk) => match chunk.request.direction {
@@ -63,24 +77,24 @@ impl Request {
         }
     }
 
-    /// Returns the number of the chunk. No two requests of a session in service
-    /// have the same, whatever paths they came by.
+    /// Returns the number of the chunk. No two requests of a session in service have the same
+    /// number, whichever paths they arrived on.
     pub fn buf_id(&self) -> u16 {
-        // A table has no more slots than chunks.
+        // CAST: A table has no more slots than chunks.
         self.index as u16
     }
 
     /// Returns the memory of the data, which begins at its start and is at least
-    /// [`Request::data_len`] bytes long; none only if that is zero.
+    /// [`Request::data_len`] bytes long; `None` only if that is zero.
     pub fn buffer(&self) -> Option<&PageBlock> {
         Some(self.chunk.as_ref()?.buffer())
     }
 
-    /// Fills the answer to a read with `bytes` and zeroes.
+    /// Fills the answer to a read with `bytes`, followed by zeroes.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` when the client wants less.
+    /// `EMSGSIZE`: the client wants fewer bytes.
     pub fn reply_bytes(&mut self, bytes: &[u8]) -> Result {
         let len = self.data_len();
         let buffer = self.buffer().ok_or(EINVAL)?;
@@ -91,7 +105,7 @@ impl Request {
         buffer.zero(bytes.len(), len - bytes.len())
     }
 
-    /// Answers the request: with its data if it is a read that succeeded.
+    /// Answers the request; a read that succeeded, with its data.
     ///
     /// # Context
     ///
@@ -100,9 +114,9 @@ impl Request {
         self.answer(result);
     }
 
-    /// Ends the request without an answer: the service is being drained, see
-    /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client sends it again in
-    /// another session.
+    /// Ends the request without an answer while the service is being drained, see
+    /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client sends the request again
+    /// in another session.
     ///
     /// # Context
     ///

@@ -46,17 +46,17 @@ use rdma::{
     },
 };
 
-/// The most that an answer takes: data, registration, invalidation, message.
+/// SQ space of the longest answer: data, registration, invalidation, message.
 const SQ_SPACE: SqSpace = SqSpace { wrs: 4, sges: 2 };
 
 /// Responses of a connection that wait for SQ space.
 #[pin_data]
 pub(crate) struct Unsent {
-    /// The chunks of the answers, oldest first.
+    /// The chunk numbers of the responses, oldest first.
     #[pin]
     queue: SpinLockIrq<Ring<u32>>,
-    /// There is one; apart from the queue so that a connection with SQ space
-    /// only reads this.
+    /// Whether a response waits; apart from the queue, so that a connection with SQ space only
+    /// reads this.
     some: AtomicFlag,
 }
 
@@ -70,8 +70,7 @@ impl Unsent {
     }
 }
 
-/// Answers the request of the chunk `index`, which is no longer in service, and
-/// puts its chunk back.
+/// Takes the request of chunk `index` out of service, answers it, and puts its chunk back.
 ///
 /// # Context
 ///
@@ -88,7 +87,7 @@ pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, r
     }
 }
 
-/// Sends an answer, with those that travel in its message, or keeps it until there is room.
+/// Sends an answer, with those that travel in its message, or keeps it until there is SQ space.
 ///
 /// # Context
 ///
@@ -109,16 +108,16 @@ pub(crate) fn answer(qp: &QueuePair<Con>, answered: Answered) {
     let mut queue = unsent.queue.lock();
     if let Some(slot) = qp.slot(index) {
         if slot.unsent.put((chunk, result)).is_ok() {
-            // There are no more answers than chunks.
+            // There are no more answers than chunks, so the ring has room.
             queue.push(index);
             unsent.some.store(true, Relaxed);
         }
     }
-    // Completions may have made room before this answer could be seen.
+    // Completions may have freed SQ space before this answer was queued.
     drain(qp, &mut queue);
 }
 
-/// Counts the request as over, and lets others have its number.
+/// Counts the request as ended, and releases its number.
 fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) {
     let path = &qp.handler().path;
     if take(&mut chunk.counted) {
@@ -136,8 +135,8 @@ fn leave_service(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Res
     }
 }
 
-/// Puts the chunk of a request back that gets no answer: its session is about to be closed, and the
-/// client sends it again in the next one.
+/// Puts back the chunk of a request that gets no answer: its session is about to be closed, and the
+/// client sends the request again in the next one.
 ///
 /// # Context
 ///
@@ -149,15 +148,15 @@ pub(crate) fn abandon(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Sends answers that wait, as far as there is room now.
+/// Sends unsent responses as far as there is SQ space.
 ///
 /// # Context
 ///
 /// Any.
 pub(crate) fn retry(qp: &QueuePair<Con>) {
     let unsent = &qp.handler().unsent;
-    // ORDERING: A caller that queues a response tries again under the lock
-    // after he set the flag, so a stale value here is made up for there.
+    // ORDERING: A caller that queues a response tries again under the lock after it has set the
+    // flag, which makes up for a stale value here.
     if unsent.some.load(Relaxed) {
         drain(qp, &mut unsent.queue.lock());
     }
@@ -177,7 +176,7 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
                 queue.pop();
             }
             Err((error, chunk)) if error == EAGAIN => {
-                // Just taken out, so there is room.
+                // Just taken out, so its place is free.
                 let _ = slot.unsent.put((chunk, result));
                 return;
             }
@@ -190,7 +189,7 @@ fn drain(qp: &QueuePair<Con>, queue: &mut Ring<u32>) {
     qp.handler().unsent.some.store(false, Relaxed);
 }
 
-/// A response could not be sent: the client gets none, so the path fails.
+/// Fails the path, because a response could not be sent and the client gets none.
 fn lost(qp: &QueuePair<Con>, index: u32, chunk: KBox<Chunk>, error: Error) {
     if let Some(slot) = qp.slot(index) {
         slot.put(chunk);
@@ -282,7 +281,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
     })
 }
 
-/// Posts an answer in the message that invalidates the key `rkey` of the client's.
+/// Posts an answer in the message that invalidates the client's key `rkey`.
 fn post_inv(
     qp: &QueuePair<Con>,
     data: Option<(Remote, Sge)>,
@@ -306,7 +305,7 @@ fn post_inv(
     })
 }
 
-/// Posts an answer that is one message: with the data of a read, if there is any.
+/// Posts an answer that is one message, with the data of a read if there is any.
 fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Result {
     let space = SqSpace { wrs: 1, sges: 1 };
     qp.send(space, Doorbell::Now, |chain| {
@@ -318,7 +317,7 @@ fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Resul
     })
 }
 
-/// Posts a message with several answers, all but the first of them in `more`.
+/// Posts a message with several answers, all but the first in `more`.
 fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
     let space = SqSpace { wrs: 1, sges: 1 };
     qp.send(space, Doorbell::Now, |chain| {
@@ -326,7 +325,7 @@ fn post_more(qp: &QueuePair<Con>, more: Sge, imm: Imm) -> Result {
     })
 }
 
-/// Says what has become of the request of the chunk `index` as answers do.
+/// Returns the outcome of the request of chunk `index` as answers carry it.
 pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
     let errno = match result {
         Ok(()) => 0,
@@ -335,7 +334,7 @@ pub(crate) fn answer_on_wire(index: u32, result: Result) -> Answer {
     Answer { id: index, errno }
 }
 
-/// Says an error as the nine bits of an answer can.
+/// Returns an error as the nine bits of an answer.
 fn errno_on_wire(error: Error) -> u16 {
     let errno: Errno = convert::errno(error);
     errno.to_imm()

@@ -3,11 +3,16 @@
 //! The interface for the service above, and the listener.
 
 use crate::{
-    accept::{
-        Backlog,
-        Incoming, //
+    accept::Backlog,
+    audit::{
+        Audit,
+        ClientLog, //
     },
     authentication::FailureTable,
+    clients::{
+        Clients,
+        Sources, //
+    },
     config::Config,
     drain::{
         Deadline,
@@ -17,10 +22,15 @@ use crate::{
     notices::Notices,
     path::Path,
     pool::Pool,
+    ports::Ports,
+    refusal::Refusal,
     request::Request,
     session::Session, //
 };
-use ibtrs_core::convert;
+use ibtrs_proto::{
+    addr::Addr,
+    name::SessionName, //
+};
 use kernel::{
     new_condvar, new_mutex,
     prelude::*,
@@ -32,26 +42,30 @@ use kernel::{
         Mutex, //
     },
 };
-use kx::{
-    net::{
-        addr::SockAddr,
-        Net, //
-    },
-    work::{
-        DelayedWork,
-        Options,
-        Queue,
-        Work, //
-    },
+use kx::work::{
+    DelayedWork,
+    Options,
+    Queue,
+    Work, //
 };
-use rdma::cm::{
-    CmId,
-    PortSpace, //
-};
+
+/// A path that is about to join its session; its client has proved to have the session's key.
+pub struct Joining<'a> {
+    /// The session's name.
+    pub name: SessionName<'a>,
+    /// The client's address.
+    pub source: Addr,
+    /// Number of paths of all sessions with this name, including this path.
+    pub paths: u32,
+    /// Number of connections that these paths have when they are complete.
+    pub connections: u32,
+    /// Bytes of the server's memory that these paths may take.
+    pub memory: u64,
+}
 
 /// The service that serves the requests of sessions.
 pub trait Service: Send + Sync + 'static {
-    /// A client's session has come up.
+    /// A client's session has come up with its first path.
     ///
     /// # Context
     ///
@@ -59,43 +73,87 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any; the session is then refused.
-    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>>;
+    /// The reason for refusing the session.
+    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal>;
+
+    /// A client is about to get `name` for its session; `authenticated` tells whether it has proved
+    /// to have a key of that name.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The reason for refusing the session, which has neither the name nor memory yet.
+    fn check_name(&self, name: SessionName<'_>, authenticated: bool) -> Result<(), Refusal>;
+
+    /// A client that has proved to have a session's key is about to add a path to the session.
+    /// [`Clients::recheck`] asks again.
+    ///
+    /// # Context
+    ///
+    /// May sleep, but all other clients that connect wait meanwhile: must not wait for a disk or
+    /// for a client.
+    ///
+    /// # Errors
+    ///
+    /// The reason for refusing the path; the client is told the error.
+    fn admit(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
 }
 
 /// The service of one session.
 pub trait ServiceSession: Send + Sync + 'static {
-    /// A request has come in, on any path. It is answered by [`Request::respond`], later and
-    /// anywhere if need be.
+    /// A request has arrived, on any path. [`Request::respond`] answers it, later and in another
+    /// context if need be.
     ///
     /// # Context
     ///
-    /// A work queue, which handles the other requests of the connection, too:
-    /// must not wait long.
+    /// A work queue that also handles the other requests of the connection. May wait for a limit of
+    /// the client, until [`Request::is_moot`]; must not wait long for anything else.
     fn request(&self, request: Request);
 
-    /// The server is drained: from now on the session ends its requests by [`Request::abandon`],
-    /// makes durable what it has answered, and tells its client so ([`Notices::durable`]). Its
-    /// paths are closed when this returns, which is after `limit` at the latest.
+    /// A session without authentication is about to get a path from `source`: `add` puts the path
+    /// among its [`Sources`], unless `add` fails. The service must make no decision that depends on
+    /// the sources concurrently with `add`. If the path was there when the service learnt of the
+    /// session, `add` does nothing.
     ///
     /// # Context
     ///
-    /// May sleep. Once for each session.
+    /// As for [`Service::admit`].
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if something is not durable, or in service still.
-    fn drain(&self, limit: Deadline) -> Result;
+    /// Those of `add`; the reason for refusing the path; the client is told the error.
+    fn join(
+        &self,
+        source: Addr,
+        add: &mut dyn FnMut() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal>;
 
-    /// The client has heard what [`Notices::durable`] said of a number.
+    /// The server is being drained: from here on the session ends its requests with
+    /// [`Request::abandon`], makes durable what it has answered, and tells its client so
+    /// ([`Notices::durable`]). Returns by `limit` at the latest; the paths are then closed.
     ///
     /// # Context
     ///
-    /// Any; the client chooses the number, and when.
+    /// May sleep. Called once for each drain of the server: again for a session that an earlier
+    /// drain has left over.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: something is not durable, or is still in service.
+    fn drain(&self, limit: Deadline) -> Result;
+
+    /// The client has received the report of [`Notices::durable`] about object `number`.
+    ///
+    /// # Context
+    ///
+    /// Any. The client chooses the number and the time.
     fn durable_seen(&self, number: u32);
 
-    /// The session has gone with its last path: all its requests have been
-    /// answered, no other will come.
+    /// The session has gone with its last path: all of its requests have been answered, and no more
+    /// will arrive.
     ///
     /// # Context
     ///
@@ -107,47 +165,54 @@ pub trait ServiceSession: Send + Sync + 'static {
 pub struct SessionInfo<'a> {
     /// The name that the client gave.
     pub name: &'a CStr,
+    /// Whether all of its clients prove to have a key of that name.
+    pub authenticated: bool,
+    /// The source addresses of its paths.
+    pub sources: Sources,
     /// The number of chunks; [`Request::buf_id`] is below it.
     pub queue_depth: u16,
-    /// Whether the client knows the extensions of the messages.
+    /// Whether the client knows the extensions of the protocol.
     pub extensions: bool,
     /// Bytes of a chunk, headers included.
     pub chunk_bytes: u32,
-    /// For a client that takes notices.
+    /// Limits for the lines of the log that the client causes.
+    pub log: ClientLog,
+    /// Sends notices; `None` if the client takes none.
     pub notices: Option<Notices>,
 }
 
-/// All sessions of a service.
+/// The server of a service: all sessions, and what they share.
 #[pin_data]
 pub(crate) struct Server {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) config: Config,
     /// The boot id of the server.
     pub(crate) boot_id: [u8; 16],
-    /// For short work: accepts, state changes, heartbeats, fences.
+    /// Queue for short work: accepts, state changes, heartbeats, fences.
     pub(crate) queue: Arc<Queue>,
-    /// For the ends of paths and sessions, which wait for connections to end, and for devices to
-    /// be closed.
+    /// Queue for the ends of paths and sessions, which wait for connections to end and for devices
+    /// to be closed.
     pub(crate) slow: Arc<Queue>,
-    /// For requests that had to wait, which may wait for disks again.
+    /// Queue for requests that had to wait for another path; they may wait for disks in turn.
     pub(crate) wakes: Arc<Queue>,
     #[pin]
     pub(crate) ledger: Ledger,
     #[pin]
     pub(crate) pool: Pool,
-    /// Held while a path is looked for, made and added.
+    /// Held while a path is looked up, created and added.
     #[pin]
     pub(crate) joining: Mutex<()>,
     #[pin]
     pub(crate) failures: FailureTable,
+    pub(crate) audit: Arc<Audit>,
     #[pin]
     pub(crate) sessions: Mutex<Sessions>,
     #[pin]
     pub(crate) emptied: CondVar,
-    /// Held while the server is drained.
+    /// Held while the server is being drained.
     #[pin]
     pub(crate) draining: Mutex<()>,
-    /// A session was drained that the service has not finished with in time.
+    /// The service did not finish in time with a drained session.
     pub(crate) left_over: AtomicFlag,
     #[pin]
     pub(crate) backlog: Mutex<Backlog>,
@@ -157,7 +222,7 @@ pub(crate) struct Server {
     pub(crate) expiry: DelayedWork<Self, { work::EXPIRY }>,
 }
 
-/// Names of the works of a server.
+/// Ids of the work items of a server.
 pub(crate) mod work {
     pub(crate) const ACCEPT: u64 = 0;
     pub(crate) const EXPIRY: u64 = 1;
@@ -168,31 +233,23 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::EXPIRY }>> for Server { self.expiry }
 }
 
-/// The sessions, and whether new ones may come.
+/// The sessions, and whether new ones are accepted.
 pub(crate) struct Sessions {
     pub(crate) list: KVec<Arc<Session>>,
-    /// Paths whose clients have yet to prove themselves; neither they nor their sessions are in a
-    /// list but this.
+    /// The candidates; neither they nor their sessions are in any other list.
     pub(crate) candidates: KVec<Arc<Path>>,
-    /// How many there were; numbers each for clients.
+    /// Number of sessions created so far; the next session's generation follows from it.
     pub(crate) made: u32,
-    /// For good.
+    /// The server is being unloaded: set for good.
     pub(crate) closing: bool,
-    /// Until an operator has it otherwise.
+    /// The server is drained: set until the operator undoes it.
     pub(crate) drained: bool,
-}
-
-impl Sessions {
-    /// Tells whether no session may come, nor a path.
-    pub(crate) fn refuses(&self) -> bool {
-        self.closing || self.drained
-    }
 }
 
 impl Server {
     fn new(service: Arc<dyn Service>) -> Result<Arc<Self>> {
-        // Without a rescuer of its own: the end of a session closes devices, which
-        // waits for queues of the system that have none either.
+        // The queues have no rescuers: the end of a session closes devices, which waits for queues
+        // of the system that have none either.
         let queue = Queue::new(Options::unbound(), fmt!("ibtrs-server"))?;
         let slow = Queue::new(Options::unbound(), fmt!("ibtrs-server-end"))?;
         let wakes = Queue::new(Options::unbound(), fmt!("ibtrs-server-io"))?;
@@ -211,6 +268,7 @@ impl Server {
                 pool <- Pool::new(),
                 joining <- new_mutex!((), "Server::joining"),
                 failures <- failures,
+                audit: Audit::new()?,
                 sessions <- new_mutex!(
                     Sessions {
                         list: KVec::new(),
@@ -251,36 +309,42 @@ impl Server {
     }
 }
 
-/// Takes sessions in as long as it lives.
+/// Accepts sessions as long as it lives.
 ///
-/// Dropping it closes all sessions, and waits for their requests: may sleep.
+/// Dropping it closes all sessions and waits for their requests: may sleep.
 pub struct Listener {
-    // Dropped first, so that no request comes in any more.
-    ids: [Option<CmId>; 3],
+    ports: Arc<Ports>,
     server: Arc<Server>,
 }
 
 impl Listener {
-    /// Returns what drains the server.
+    /// Returns a handle that drains the server.
     pub fn drain(&self) -> Drain {
         Drain::new(self.server.clone())
+    }
+
+    /// Returns a handle that closes paths of authenticated clients.
+    pub fn clients(&self) -> Clients {
+        Clients::new(self.server.clone())
+    }
+
+    /// Returns where the server listens.
+    pub fn ports(&self) -> Arc<Ports> {
+        self.ports.clone()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.ids = [None, None, None];
-        // Requests that came before.
+        self.ports.close();
+        // Wait for the connection requests that arrived before.
         self.server.queue.flush();
         self.server.close();
     }
 }
 
-/// Listens on all local addresses of the caller's network namespace at `port`, which
-/// is not 0, for sessions of `service`. GIDs belong to the first namespace, as the
-/// connection manager has it, so that one listens on them there, if that is possible.
-///
-/// The namespace stays as long as the listener.
+/// Accepts sessions of `service` in the caller's network namespace, which the listener keeps. It
+/// listens on all local addresses at `port_nr` until there are [ports](Ports); with 0, on ports only.
 ///
 /// # Context
 ///
@@ -288,49 +352,14 @@ impl Drop for Listener {
 ///
 /// # Errors
 ///
-/// `EADDRINUSE` when the port is in use; `EINVAL` for module parameters that contradict each other;
-/// `ENOMEM`.
-pub fn listen(service: Arc<dyn Service>, port: u16) -> Result<Listener> {
+/// `EADDRINUSE`: the port is in use; `EINVAL`: module parameters contradict each other; `ENOMEM`.
+pub fn listen(service: Arc<dyn Service>, port_nr: u16) -> Result<Listener> {
     let server = Server::new(service)?;
-    let incoming = Arc::new(Incoming::new(server.clone()), GFP_KERNEL)?;
-    // iWARP finds no device for an IPv4 address that came through a wildcard of
-    // IPv6, so each family has its own.
-    let net = Net::current();
-    // If a later one fails, this ends what clients have begun by the first.
-    let mut listener = Listener {
-        ids: [const { None }; 3],
+    // If this fails, dropping the listener ends what clients have begun meanwhile.
+    let listener = Listener {
+        ports: Ports::new(server.clone(), port_nr)?,
         server,
     };
-    let [v4, v6, gids] = &mut listener.ids;
-    *v4 = Some(listen_at(&incoming, &net, &SockAddr::v4([0; 4], port))?);
-    *v6 = match listen_at(&incoming, &net, &SockAddr::v6([0; 16], port, 0)) {
-        Ok(id) => Some(id),
-        Err(error) if error == EAFNOSUPPORT => None,
-        Err(error) => return Err(error),
-    };
-    *gids = listen_at_gids(&incoming, &net, port);
-    pr_info!("listening on port {port}\n");
+    listener.ports.open()?;
     Ok(listener)
-}
-
-fn listen_at_gids(incoming: &Arc<Incoming>, net: &Net, port: u16) -> Option<CmId> {
-    if *net != *Net::init() {
-        return None;
-    }
-    match listen_at(incoming, net, &SockAddr::gid([0; 16], port)) {
-        Ok(id) => Some(id),
-        Err(error) => {
-            // Without InfiniBand devices this is not an error.
-            let error = convert::errno(error);
-            pr_info!("not listening on GIDs: {}\n", error.as_str());
-            None
-        }
-    }
-}
-
-fn listen_at(incoming: &Arc<Incoming>, net: &Net, addr: &SockAddr) -> Result<CmId> {
-    let id = CmId::new(net, PortSpace::of(addr), incoming.clone())?;
-    id.set_family_only()?;
-    id.listen(addr, 64)?;
-    Ok(id)
 }

@@ -3,15 +3,18 @@
 //! Sessions: the paths of one client, and what they share.
 
 use crate::{
-    accept::Refusal,
+    audit::ClientLog,
     chunk_owner::ChunkOwners,
+    clients::Sources,
     fence::Fences,
     notices::Notices,
     path::{
         Ends,
         Path, //
     },
+    refusal::Refusal,
     server::{
+        Joining,
         Server,
         ServiceSession,
         SessionInfo,
@@ -19,6 +22,7 @@ use crate::{
     },
     sysfs::SessionDir, //
 };
+use ibtrs_core::convert;
 use ibtrs_proto::{
     auth::Session as Kind,
     chunk_owner::PathTag,
@@ -47,25 +51,21 @@ use kernel::{
     },
     time::msecs_to_jiffies,
 };
-use kx::{
-    pr_err_ratelimited,
-    pr_info_ratelimited,
-    work::Work, //
-};
+use kx::work::Work;
 
 /// The session of a client.
 #[pin_data]
 pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
-    /// Its clients have proved who they are, all of them.
+    /// All of its clients have proved themselves.
     authenticated: bool,
-    /// Session generation: unlike that of every other session since the module was loaded.
+    /// Session generation; no other session of this server has the same.
     gen: u32,
     #[pin]
     pub(crate) paths: Mutex<KVec<Arc<Path>>>,
     pub(crate) name: SetOnce<CString>,
-    /// The name that the first of its clients has proved, under `Server::joining`.
+    /// The name that the session's first client has proved; set under `Server::joining`.
     owner: SetOnce<CString>,
     /// The service, once the first path is connected.
     pub(crate) upper: SetOnce<Arc<dyn ServiceSession>>,
@@ -74,17 +74,18 @@ pub(crate) struct Session {
     /// The session's directory in sysfs, from its first connected path on.
     #[pin]
     dir: Mutex<Option<Arc<SessionDir>>>,
-    /// The last path has gone; under the lock of the list of sessions.
+    /// The last path has gone; changes under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
-    /// It was drained, and serves nothing any more: no path joins it, also if some of it is left
-    /// when the server takes sessions again. Under the lock of the list of sessions.
+    /// The session was drained and serves nothing any more: no path joins it, even if it is still
+    /// there when the server accepts sessions again. Changes under the lock of the list of
+    /// sessions.
     pub(crate) drained: AtomicFlag,
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
     #[pin]
     pub(crate) fences: Fences,
-    /// Serves requests that had to wait for another path's.
+    /// Serves requests that had to wait for another path.
     #[pin]
     pub(crate) wake: Work<Self>,
 }
@@ -93,11 +94,11 @@ kx::impl_has_work! {
     impl HasWork<Work<Self>> for Session { self.wake }
 }
 
-/// How long a new session waits for one of the same name that is going.
+/// How long a new session waits for a closing one of the same name.
 const GOING_TIMEOUT_MS: u32 = 20_000;
 
 impl Session {
-    /// Creates a session without paths, which is not in the list.
+    /// Creates a session without paths; the session is not in the list yet.
     ///
     /// # Context
     ///
@@ -132,15 +133,66 @@ impl Session {
         )
     }
 
-    /// Returns the name; a stand-in until the first path is connected.
+    /// Returns the name. Until the first path is connected, that is the name that a client has
+    /// proved, or a placeholder.
     pub(crate) fn name(&self) -> &CStr {
-        match self.name.as_ref() {
-            Some(name) => name,
-            None => c"(unnamed)",
-        }
+        self.known_name().unwrap_or(c"(unnamed)")
     }
 
-    /// Returns what authentication has to know of the session.
+    /// Returns the name, if it is known already.
+    pub(crate) fn known_name(&self) -> Option<&CStr> {
+        self.name
+            .as_ref()
+            .or(self.owner.as_ref())
+            .map(|name| &**name)
+    }
+
+    /// Returns whether this is an authenticated session of that name.
+    pub(crate) fn is_of_client(&self, name: &CStr) -> bool {
+        self.owner.as_ref().is_some_and(|owner| **owner == *name)
+    }
+
+    /// Asks the service whether a path whose client has proved itself may join.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Call under `Server::joining`.
+    ///
+    /// # Errors
+    ///
+    /// The service's reason for refusing the path.
+    pub(crate) fn admit(&self, path: &Path) -> Result<(), Refusal> {
+        let owner = self.owner.as_ref().ok_or(EINVAL)?;
+        let name = SessionName::new(owner.to_bytes())
+            .map_err(|error| Refusal::new(convert::error(error.errno()), error.as_str()))?;
+        let config = &self.server.config;
+        let mut joining = Joining {
+            name,
+            source: path.ends.src,
+            paths: 0,
+            connections: 0,
+            memory: 0,
+        };
+        let mut add = |path: &Path| {
+            let needs = config.path_needs(path.cid_num).total();
+            joining.paths = joining.paths.saturating_add(1);
+            joining.connections = joining.connections.saturating_add(path.cid_num.into());
+            joining.memory = joining.memory.saturating_add(needs);
+        };
+        add(path);
+        // A client may have begun several sessions; only INFO gives one of them the name.
+        let sessions = self.server.sessions.lock();
+        let of_client = |session: &&Arc<Session>| session.is_of_client(owner);
+        for session in sessions.list.iter().filter(of_client) {
+            let paths = session.paths.lock();
+            let others = paths.iter().filter(|path| !path.is_closing());
+            others.for_each(|path| add(path));
+        }
+        drop(sessions);
+        self.server.service.admit(&joining)
+    }
+
+    /// Returns the session's kind, for authentication.
     pub(crate) const fn kind(&self) -> Kind {
         match self.authenticated {
             true => Kind::Authenticated,
@@ -148,29 +200,29 @@ impl Session {
         }
     }
 
-    /// Checks that the session is that of an authenticated client's name, which the first one
-    /// decides: who has read its UUID on the wire and has the key of another session is none of its
-    /// clients.
+    /// Checks that `name`, which a client has proved, is the name of the session; the first client
+    /// decides it. This keeps out a client that has read the session's UUID on the wire but has the
+    /// key of another session.
     ///
     /// # Errors
     ///
-    /// `EKEYREJECTED`; `ENOMEM`.
+    /// `EKEYREJECTED`: the session has another name; `ENOMEM`.
     pub(crate) fn belongs_to(&self, name: SessionName<'_>) -> Result<(), Refusal> {
-        let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
-        if self.owner.as_ref().is_none() {
-            self.owner.populate(name);
-            return Ok(());
-        }
         match self.owner.as_ref() {
-            Some(owner) if **owner == *name => Ok(()),
-            _ => Err(Refusal::new(
+            None => {
+                let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+                self.owner.populate(name);
+                Ok(())
+            }
+            Some(owner) if owner.to_bytes() == name.as_str().as_bytes() => Ok(()),
+            Some(_) => Err(Refusal::new(
                 EKEYREJECTED,
                 "its key is that of another session",
             )),
         }
     }
 
-    /// Puts the session into the list, unless it is there; `known` says that its client is.
+    /// Adds the session to the list, unless it is there; `known` tells whether its client is known.
     ///
     /// # Context
     ///
@@ -178,8 +230,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The server takes no sessions, or has no room, or the client began the session by another
-    /// path; `ENOMEM`.
+    /// The server accepts no sessions or has no room, the session is being closed, or the client
+    /// began it over another path; `ENOMEM`.
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
         let mut sessions = self.server.sessions.lock();
         sessions.check_open()?;
@@ -198,7 +250,7 @@ impl Session {
             .map_err(Error::from)?)
     }
 
-    /// Returns what a client that knows the extensions is told.
+    /// Returns the extensions' part of an acceptance.
     pub(crate) fn rsp_ext(&self) -> RspExt {
         RspExt {
             server_run: self.server.boot_id,
@@ -214,25 +266,21 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `EPERM` when another session has the name, `EINVAL` when this one has
-    /// another; `ENOMEM`.
-    pub(crate) fn claim_name(&self, name: SessionName<'_>) -> Result {
+    /// `EPERM`: another session has the name; `EINVAL`: this one has another name; `ENOMEM`.
+    pub(crate) fn claim_name(&self, name: SessionName<'_>) -> Result<(), Refusal> {
         let _up = self.up.lock();
         match self.name.as_ref() {
             None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?),
             Some(own) if own.to_bytes() == name.as_str().as_bytes() => Ok(()),
-            Some(own) => {
-                pr_err_ratelimited!(
-                    "{}: the client gave another path of the session a different name\n",
-                    **own
-                );
-                Err(EINVAL)
-            }
+            Some(_) => Err(Refusal::new(
+                EINVAL,
+                "the client gave another path of the session a different name",
+            )),
         }
     }
 
-    /// Gives the session, which has its name, its service when its first path comes
-    /// up; that says what the client knows of the extensions.
+    /// Brings up the service of the session, which has its name, with its first path. That path
+    /// tells whether the client knows the extensions.
     ///
     /// # Context
     ///
@@ -240,8 +288,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The error with which the service refused the session; `ENOMEM`.
-    pub(crate) fn path_up(self: &Arc<Self>, path: &Path) -> Result {
+    /// The service's reason to refuse the session; `ENOMEM`.
+    pub(crate) fn path_up(self: &Arc<Self>, path: &Path) -> Result<(), Refusal> {
         let _up = self.up.lock();
         if self.upper.as_ref().is_some() {
             return Ok(());
@@ -250,7 +298,10 @@ impl Session {
         let notices = path.notices.then(|| Notices::new(self.clone()));
         let upper = self.server.service.session_up(SessionInfo {
             name: self.name(),
+            authenticated: self.authenticated,
+            sources: Sources::new(self.clone()),
             extensions: path.epoch.is_some(),
+            log: ClientLog::new(self.server.audit.clone(), self.authenticated),
             notices,
             queue_depth: self.server.config.queue_depth,
             chunk_bytes: self.server.config.chunk_bytes,
@@ -260,14 +311,14 @@ impl Session {
         Ok(())
     }
 
-    /// Returns what users see of the session.
+    /// Returns the session's directory in sysfs.
     pub(crate) fn dir(&self) -> Option<Arc<SessionDir>> {
         self.dir.lock().clone()
     }
 
-    /// Gives the session its name, once a session that had it and is going is
-    /// gone, and its devices are closed.
-    fn take_name(&self, name: CString) -> Result {
+    /// Gives the session its name, once a closing session with this name is gone and its devices
+    /// are closed.
+    fn take_name(&self, name: CString) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.server.sessions.lock();
         loop {
@@ -280,11 +331,8 @@ impl Session {
                 return Ok(());
             };
             if !holder.is_going() || left == 0 {
-                pr_err_ratelimited!(
-                    "{}: another client already has a session with this name\n",
-                    *name
-                );
-                return Err(EPERM);
+                let why = "another client already has a session with this name";
+                return Err(Refusal::new(EPERM, why));
             }
             let emptied = &self.server.emptied;
             left = match emptied.wait_interruptible_timeout(&mut sessions, left) {
@@ -294,7 +342,7 @@ impl Session {
         }
     }
 
-    /// Returns whether no path is left that takes requests, or will.
+    /// Returns whether all paths are closing or closed.
     fn is_going(&self) -> bool {
         self.paths.lock().iter().all(|path| path.is_closing())
     }
@@ -303,16 +351,16 @@ impl Session {
         self.name.as_ref().is_some_and(|own| **own == *name)
     }
 
-    /// Takes a path in, which is a candidate no more.
+    /// Adds a path, which is then no longer a candidate.
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the session has gone, the server is closing, or drained, or the path is
-    /// being closed, as nobody would take it out again; `ENOMEM`.
+    /// `ECONNRESET`: the session has gone, the server is closing or drained, or the path is being
+    /// closed, so that nothing would remove it again; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         let mut sessions = self.server.sessions.lock();
         let leaves = self.gone.load(Relaxed) || self.drained.load(Relaxed) || path.is_closing();
-        if sessions.refuses() || leaves {
+        if sessions.check_open().is_err() || leaves {
             return Err(ECONNRESET);
         }
         self.paths.lock().push(path.clone(), GFP_KERNEL)?;
@@ -320,13 +368,13 @@ impl Session {
         Ok(())
     }
 
-    /// Returns a tag that no path of the session has, nor had lately. A path that is added much later
-    /// looks again.
+    /// Returns a tag that no path of the session has, or has had recently. A path that is added
+    /// much later must check its tag again.
     pub(crate) fn next_tag(&self) -> Option<PathTag> {
         let paths = self.paths.lock();
         for _ in 0..=paths.len() + 1 {
             let next = self.last_tag.fetch_add(1, Relaxed).wrapping_add(1);
-            // CAST: Numbers begin again after 65535.
+            // CAST: Tags start again after 65535.
             let tag = PathTag::new(next as u16);
             let free = tag.filter(|tag| paths.iter().all(|path| path.tag != *tag));
             if free.is_some() {
@@ -336,7 +384,7 @@ impl Session {
         None
     }
 
-    /// Returns whether a path is connected, so that its client is who it says.
+    /// Returns whether a path is connected, which makes its client known.
     pub(crate) fn has_connected_path(&self) -> bool {
         let paths = self.paths.lock();
         paths.iter().any(|path| path.takes_requests())
@@ -348,7 +396,7 @@ impl Session {
         paths.iter().find(|path| path.tag == tag).cloned()
     }
 
-    /// Returns whether a path of these addresses is shown to users.
+    /// Returns whether a path with these addresses is shown in sysfs.
     pub(crate) fn shows(&self, ends: Ends) -> bool {
         let paths = self.paths.lock();
         paths
@@ -356,11 +404,11 @@ impl Session {
             .any(|path| path.ends == ends && path.is_shown())
     }
 
-    /// Forgets a path that is closed, and the session with its last path.
+    /// Removes a closed path, and the session with its last path.
     ///
     /// # Context
     ///
-    /// May sleep, also for long.
+    /// May sleep, possibly for long.
     pub(crate) fn path_gone(self: &Arc<Self>, path: &Arc<Path>) {
         // Paths are added under the list's lock, so an empty session stays empty.
         let mut sessions = self.server.sessions.lock();
@@ -372,21 +420,23 @@ impl Session {
         let last = paths.is_empty() && !self.gone.xchg(true, Relaxed);
         drop(paths);
         drop(sessions);
-        // The tag of one that was not in the list may be another's.
+        // A path that was not in the list may have the same tag as one that is.
         if was_in {
             self.fences.path_gone(path);
         }
         if !last {
-            // It may have been the last candidate.
+            // The path may have been the last candidate.
             self.server.emptied.notify_all();
             return;
         }
-        // All paths have left the session, so no other task has the directory.
+        // All paths have left the session, so no other task uses the directory.
         let dir = self.dir.lock().take();
         drop(dir);
         if let Some(upper) = self.upper.as_ref() {
             upper.down();
-            pr_info_ratelimited!("{}: session closed\n", self.name());
+            if path.may_log() {
+                pr_info!("{}: session closed\n", self.name());
+            }
         }
         self.forget();
     }
@@ -398,7 +448,7 @@ impl Session {
         self.server.emptied.notify_all();
     }
 
-    /// Forgets a session whose first path could not be made.
+    /// Removes a session whose first path could not be created.
     pub(crate) fn forget_if_unused(self: &Arc<Self>) {
         let sessions = self.server.sessions.lock();
         let unused = self.paths.lock().is_empty() && !self.gone.xchg(true, Relaxed);
@@ -408,7 +458,7 @@ impl Session {
         }
     }
 
-    /// Starts to close all paths.
+    /// Begins to close all paths.
     pub(crate) fn close(&self) {
         for path in self.paths.lock().iter() {
             path.event(Event::UserDisconnect);
@@ -417,18 +467,18 @@ impl Session {
 }
 
 impl Sessions {
-    /// Finds the session of a UUID.
+    /// Finds the session with `uuid`.
     pub(crate) fn find(&self, uuid: &[u8; 16]) -> Option<&Arc<Session>> {
         self.list.iter().find(|session| session.uuid == *uuid)
     }
 
-    /// Returns the number of a new session.
+    /// Returns the generation of a new session.
     fn next_gen(&mut self) -> u32 {
         self.made = self.made.wrapping_add(1);
         self.made
     }
 
-    /// Checks that sessions and paths may come.
+    /// Checks that the server accepts sessions and paths.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
         let why = match (self.closing, self.drained) {
             (true, _) => "the server is being unloaded",
@@ -450,20 +500,20 @@ impl Sessions {
         Err(Refusal::new(ENOSPC, why))
     }
 
-    /// Makes room for a path that is in no session's list yet.
+    /// Reserves capacity for a candidate.
     pub(crate) fn reserve_candidate(&mut self) -> Result {
         Ok(self.candidates.reserve(1, GFP_KERNEL)?)
     }
 
-    /// Takes in a path that is in no session's list yet, for which there is room.
+    /// Adds a candidate, for which capacity was reserved.
     ///
     /// # Errors
     ///
-    /// Those of [`Sessions::check_open`]; `ECONNRESET` when the path is being closed. Until it has
-    /// gone it is waited for nevertheless.
+    /// Those of [`Sessions::check_open`]; `ECONNRESET`: the path is being closed. The server waits
+    /// for such a path nevertheless until it has gone.
     pub(crate) fn add_candidate(&mut self, path: Arc<Path>) -> Result<(), Refusal> {
         let closing = path.is_closing();
-        // One that is closed may have been taken out already.
+        // A path that is closed may have been removed already.
         if path.state() != State::Closed {
             let _ = self.candidates.push_within_capacity(path);
         }
@@ -478,7 +528,7 @@ impl Sessions {
         self.candidates.retain(|other| !Arc::ptr_eq(other, path));
     }
 
-    /// Begins to close the paths whose clients have yet to prove themselves.
+    /// Begins to close all candidates.
     pub(crate) fn close_candidates(&self) {
         for path in &self.candidates {
             path.event(Event::UserDisconnect);

@@ -11,7 +11,7 @@ use kernel::prelude::*;
 
 /// The counters of a path.
 pub(crate) struct Stats {
-    /// Requests, from when they go to the service until it is done with them.
+    /// Requests, from their hand-over to the service until it is done with them.
     pub(crate) flow: Flow,
     pub(crate) batches: Batches,
 }
@@ -29,7 +29,7 @@ impl Stats {
         })
     }
 
-    /// The file `rdma`.
+    /// Returns the contents of the file `rdma`.
     pub(crate) fn rdma(&self) -> ServerRdma {
         ServerRdma {
             reads: self.flow.reads(),
@@ -38,7 +38,7 @@ impl Stats {
         }
     }
 
-    /// Lets all counters begin at zero again.
+    /// Resets all counters except the number of requests in service.
     pub(crate) fn reset(&self) {
         self.flow.reset();
         self.batches.reset();

@@ -17,6 +17,7 @@ use ibtrs_core::convert::{
 };
 use ibtrs_proto::{
     auth::KeyId,
+    handshake::EXT_VERSION,
     text, //
 };
 use kernel::{
@@ -40,17 +41,17 @@ pub(crate) static CLASS: ModuleClass = ModuleClass::new(c"ibtrs-server");
 
 /// The directory of a session.
 pub(crate) struct SessionDir {
-    // Goes before the device that it is in.
+    // Dropped before the device that contains it.
     paths: PlainDir,
     device: Device<&'static ()>,
 }
 
 impl SessionDir {
-    /// Shows a session.
+    /// Creates the directory of a session.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is one of that name; `ENOMEM`.
+    /// `EEXIST`: a session of this name is shown; `ENOMEM`.
     pub(crate) fn new(name: &CStr) -> Result<Arc<Self>> {
         let class = CLASS.get()?;
         let device = Device::new(&class, fmt!("{name}"), &(), &[])?;
@@ -58,8 +59,8 @@ impl SessionDir {
         Ok(Arc::new(Self { paths, device }, GFP_KERNEL)?)
     }
 
-    /// Sends a uevent about a path. An error means that no program got it, which is no reason to
-    /// fail.
+    /// Sends a uevent about a path. A failure is only logged: user space can read the state
+    /// instead.
     fn send_uevent(&self, path: impl fmt::Display, state: &CStr) {
         let sent = CString::try_from_fmt(fmt!("IBTRS_PATH={path}"))
             .and_then(|path| self.device.uevent(Action::Change, &[&path, state]));
@@ -72,18 +73,18 @@ impl SessionDir {
 
 /// The directory of a path.
 pub(crate) struct PathDir {
-    // Goes before the directory that it is in, and that before the session's.
+    // Dropped before the directory that contains it, and that one before the session's.
     _stats: Dir<Arc<Path>>,
     dir: Dir<Arc<Path>>,
     session: Arc<SessionDir>,
 }
 
 impl PathDir {
-    /// Shows a path that is connected.
+    /// Creates the directory of a path that is connected.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if a path of these addresses is shown; `ENOMEM`.
+    /// `EEXIST`: a path with these addresses is shown; `ENOMEM`.
     pub(crate) fn new(session: &Arc<SessionDir>, path: &Arc<Path>) -> Result<Self> {
         let dir = Dir::new(
             &session.paths,
@@ -108,13 +109,13 @@ impl Drop for PathDir {
     }
 }
 
-/// Writes what the protocol prints.
+/// Writes the text of `what`.
 fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
     buf.write(fmt!("{}", Shown(what)))
 }
 
 /// The files of a path: `/sys/class/ibtrs-server/<session>/paths/<client@server>/`.
-static PATH_FILES: [Attr<Arc<Path>>; 6] = [
+static PATH_FILES: [Attr<Arc<Path>>; 7] = [
     Attr::rw(
         c"disconnect",
         |_path: &Path, buf| buf.line(fmt!("Usage: echo 1 > disconnect")),
@@ -123,10 +124,14 @@ static PATH_FILES: [Attr<Arc<Path>>; 6] = [
     Attr::ro(c"hca_name", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_name()))
     }),
-    // An empty line where the client was not asked to prove itself.
+    // An empty line if the client was not asked to prove itself.
     Attr::ro(c"key_id", |path: &Path, buf| {
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
+    }),
+    Attr::ro(c"extensions", |path: &Path, buf| {
+        let known = path.has_extensions();
+        buf.line(fmt!("{}", if known { EXT_VERSION } else { 0 }))
     }),
     Attr::ro(c"hca_port", |path: &Path, buf| {
         buf.line(fmt!("{}", path.hca_port()))
@@ -141,7 +146,7 @@ static PATH_FILES: [Attr<Arc<Path>>; 6] = [
     }),
 ];
 
-/// Begins to close the path, which takes the directory away.
+/// Begins to close the path, which removes the directory.
 fn store_disconnect(path: StoreCtx<'_, Arc<Path>>, input: &[u8]) -> Result {
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     match path.data().disconnect() {

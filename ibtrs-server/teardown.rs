@@ -16,7 +16,7 @@ use kernel::{
 };
 use kx::work::WorkItem;
 
-/// The time between two looks grows up to two to the power of this, in milliseconds.
+/// Binary logarithm of the longest time between two checks, in milliseconds.
 const LONGEST_PAUSE: u32 = 8;
 
 impl Path {
@@ -35,15 +35,15 @@ impl Path {
         drop(cons);
         drop(removal);
         for qp in qps.iter().flatten() {
-            // The client is to learn of all at once; closing waits for each.
+            // The client learns of all disconnects at once; closing waits for each.
             qp.disconnect();
         }
         for qp in qps.iter().flatten() {
             qp.close();
         }
-        // Nothing comes in any more.
+        // From here on nothing arrives.
         for qp in qps.into_iter().flatten() {
-            // There is room. If not, it would wait here.
+            // `closed` has capacity for all. If not, dropping the rest would wait here.
             let _ = closed.push_within_capacity(qp.end());
         }
         let mut cons = self.cons.lock();
@@ -51,8 +51,8 @@ impl Path {
         cons.looks = Some(0);
     }
 
-    /// Gives the memory of the connections back, unless requests are in service yet or about to
-    /// be dropped; in how many milliseconds to look again then.
+    /// Frees the connections and gives back the chunks, unless requests are still in service or
+    /// about to be dropped; then returns after how many milliseconds to check again.
     fn finish(self: &Arc<Self>) -> Result<(), u32> {
         let dropped = self.drop_waiting();
         let mut cons = self.cons.lock();
@@ -70,12 +70,12 @@ impl Path {
         Ok(())
     }
 
-    /// Keeps the memory of the chunks for the next that comes.
+    /// Keeps the memory of the chunks in the pool, for the next path.
     ///
     /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
     /// closed, and puts the chunk back a moment after this looks for it (`Session::serve_woken`,
     /// `Session::supersede`). That chunk is not kept but freed with the path, to which the thread
-    /// has a reference. Its bytes count as given back a moment too early.
+    /// has a reference. Its charge is given back a moment too early.
     fn give_chunks_back(&self) {
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
         let blocks = chunks.map(|chunk| KBox::into_inner(chunk).into_blocks());
@@ -84,7 +84,7 @@ impl Path {
     }
 }
 
-/// First the end of the path, then of the session if it was the last one.
+/// Tears down the path, and then ends the session if this was its last path.
 impl WorkItem<{ crate::path::work::TEARDOWN }> for Path {
     type Pointer = Arc<Self>;
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the service may learn of the clients of a session, and do to them.
+
+use crate::{
+    server::Server,
+    session::Session, //
+};
+use ibtrs_proto::{
+    addr::Addr,
+    fsm::server_path::Event, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The source addresses of the paths of a session.
+///
+/// Holds a reference to the session, so the service must drop it when the session has gone
+/// ([`ServiceSession::down`](crate::ServiceSession::down)).
+pub struct Sources {
+    session: Arc<Session>,
+}
+
+impl Sources {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self { session }
+    }
+
+    /// Returns whether `func` returns true for the addresses of all paths. Paths that are being
+    /// connected count, paths that are being closed do not: a session that has lost its paths for a
+    /// while keeps what it has, and [`ServiceSession::join`](crate::ServiceSession::join) checks
+    /// each path that connects.
+    ///
+    /// # Context
+    ///
+    /// May sleep. `func` may sleep as well, but must not wait for a path.
+    pub fn all(&self, mut func: impl FnMut(&Addr) -> bool) -> bool {
+        let paths = self.session.paths.lock();
+        let mut open = paths.iter().filter(|path| !path.is_closing());
+        open.all(|path| func(&path.ends.src))
+    }
+}
+
+/// The authenticated clients of a server.
+#[derive(Clone)]
+pub struct Clients {
+    server: Arc<Server>,
+}
+
+impl Clients {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        Self { server }
+    }
+
+    /// Closes the paths of the authenticated session `name` for which `may_stay` returns false,
+    /// including paths about which [`Service::admit`](crate::Service::admit) was asked before this
+    /// call. The clients may connect these paths again, if they are admitted.
+    ///
+    /// # Context
+    ///
+    /// May sleep, until the path that is being created is in its session. Call without locks that
+    /// `Service::admit` takes.
+    pub fn recheck(&self, name: &CStr, may_stay: impl Fn(&Addr) -> bool) {
+        let _joining = self.server.joining.lock();
+        let sessions = self.server.sessions.lock();
+        let of_name = |session: &&Arc<Session>| session.is_of_client(name);
+        for session in sessions.list.iter().filter(of_name) {
+            for path in session.paths.lock().iter() {
+                if may_stay(&path.ends.src) || !path.event(Event::UserDisconnect) {
+                    continue;
+                }
+                // An operator's act, so not limited: no client's lines may hide it.
+                pr_info!("{}: disconnected: the host may not keep it\n", **path);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Refusals of connections and paths: the error for the client, and the reason for the log.
+
+use ibtrs_core::convert;
+use ibtrs_proto::{
+    errno::Errno,
+    handshake::HandshakeError,
+    join,
+    quota, //
+};
+use kernel::{
+    fmt,
+    prelude::*, //
+};
+
+/// Why a connection or a path is refused.
+pub struct Refusal {
+    error: Error,
+    why: &'static str,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            why: "the connection cannot be created",
+        }
+    }
+}
+
+impl From<HandshakeError> for Refusal {
+    fn from(error: HandshakeError) -> Self {
+        Self {
+            error: convert::error(error.errno()),
+            why: error.as_str(),
+        }
+    }
+}
+
+impl From<join::Refusal> for Refusal {
+    fn from(refusal: join::Refusal) -> Self {
+        Self {
+            error: convert::error(refusal.errno()),
+            why: refusal.as_str(),
+        }
+    }
+}
+
+impl From<quota::Refusal> for Refusal {
+    fn from(refusal: quota::Refusal) -> Self {
+        Self {
+            error: convert::error(refusal.errno()),
+            why: refusal.as_str(),
+        }
+    }
+}
+
+/// `None` means that memory was short.
+impl From<Option<quota::Refusal>> for Refusal {
+    fn from(refusal: Option<quota::Refusal>) -> Self {
+        refusal.map_or(ENOMEM.into(), Self::from)
+    }
+}
+
+impl Refusal {
+    /// Creates a refusal: the client is told `error`, and `why` is logged.
+    pub const fn new(error: Error, why: &'static str) -> Self {
+        Self { error, why }
+    }
+
+    /// Returns the error for the client.
+    pub(crate) fn errno(&self) -> Errno {
+        convert::errno(self.error)
+    }
+}
+
+/// As in the log: reason and error.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_fmt(fmt!("{} ({})", self.why, self.errno().as_str()))
+    }
+}
