@@ -23,7 +23,7 @@ use kx::{
     }, //
 };
 
-/// The files.
+/// Attributes of a disk.
 pub(crate) static FILES: [Attr<Arc<Mapping>>; 13] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
@@ -49,7 +49,7 @@ fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
 }
 
 fn store_unmap_device(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
-    // The code stays while the files go under which it was called.
+    // Keeps the module loaded until this returns: `remove_self` removes the file that called it.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     let mode = UnmapMode::parse(input).map_err(|error| {
         kx::pr_err_ratelimited!("unmap_device: {}\n", error.as_str());
@@ -89,7 +89,7 @@ fn store_resize(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
         .inspect_err(|error| complain(this, c"resize", *error))
 }
 
-/// Says that something a user wanted was not done.
+/// Logs that an operator's request failed.
 fn complain(this: &Mapping, what: &CStr, error: Error) {
     kx::pr_err_ratelimited!(
         "ibnbd{}: {}: {} ({})\n",

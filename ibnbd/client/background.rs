@@ -19,10 +19,10 @@ use kx::{
     work::Queue, //
 };
 
-/// How long one wait lasts, before the next.
+/// Length of one wait in milliseconds; waits repeat until the function has returned.
 const ROUND_MS: u32 = 3_600_000;
 
-/// A function and who waits for it.
+/// What a worker that runs a function shares with the task that waits for the result.
 #[pin_data]
 struct Task<R> {
     #[pin]
@@ -30,11 +30,12 @@ struct Task<R> {
     result: TakeCell<R>,
 }
 
-/// Has `func` run by a worker, and waits for it.
+/// Runs `func` on a worker of `queue`, and waits for its result until a signal arrives.
 ///
 /// # Errors
 ///
-/// `EINTR` if a signal came: then `func` continues, and the worker drops its result; `ENOMEM`.
+/// `EINTR` if a signal arrived: `func` continues, and the worker drops its result. `ENOMEM`;
+/// `func` does not run then.
 pub(crate) fn attempt<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce() -> R + Send + 'static,
@@ -49,11 +50,11 @@ pub(crate) fn attempt<R: Send + 'static>(
     }
 }
 
-/// Has `func` run by a worker, and waits for it, whatever signals come.
+/// Runs `func` on a worker of `queue`, and waits for its result uninterruptibly.
 ///
 /// # Errors
 ///
-/// `ENOMEM`; then `func` was not run.
+/// `ENOMEM`; `func` does not run then.
 pub(crate) fn complete<R: Send + 'static>(
     queue: &Queue,
     func: impl FnOnce() -> R + Send + 'static,
@@ -76,7 +77,7 @@ fn start<R: Send + 'static>(
     )?;
     let worker = task.clone();
     queue.spawn(GFP_KERNEL, move || {
-        // This is the only reference.
+        // Cannot fail: only this worker stores a result, and only once.
         let _ = worker.result.put(func());
         worker.done.complete_all();
     })?;

@@ -4,15 +4,19 @@
 
 use kernel::prelude::*;
 
-/// A place for each tag.
+/// One value for each tag; tags count from 0.
 pub(crate) struct ByTag<T>(KVVec<T>);
 
 impl<T> ByTag<T> {
-    /// Makes `tags` places.
+    /// Creates the values of `tags` tags, each by a call of `make`.
     ///
     /// # Context
     ///
     /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn new(tags: usize, mut make: impl FnMut() -> T) -> Result<Self> {
         let mut places = KVVec::with_capacity(tags, GFP_KERNEL)?;
         for _ in 0..tags {
@@ -21,13 +25,13 @@ impl<T> ByTag<T> {
         Ok(Self(places))
     }
 
-    /// Returns the place of a tag.
+    /// Returns the value of `tag`; [`None`] if `tag` is out of range.
     #[inline]
     pub(crate) fn get(&self, tag: u32) -> Option<&T> {
         self.0.get(usize::try_from(tag).ok()?)
     }
 
-    /// Goes through all places.
+    /// Iterates over the values, in the order of the tags.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter()
     }

@@ -42,14 +42,14 @@ static FILES: [Attr<Arc<Registry>>; 1] = [Attr::rw(
     store_map_device, //
 )];
 
-/// The device `ctl` with its files, and the folder of links below it.
+/// The device `ctl` with its attributes, and the directory of links below it.
 pub(crate) struct Control {
     registry: Arc<Registry>,
     ctl: Option<Device<Arc<Registry>>>,
 }
 
 impl Control {
-    /// Shows the files.
+    /// Creates the class, the device and the directory of links.
     pub(crate) fn new(registry: &Arc<Registry>) -> Result<Self> {
         let class = Class::new(c"ibnbd-client")?;
         let ctl = Device::new(&class, fmt!("ctl"), registry.clone(), &FILES)?;
@@ -64,7 +64,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The folder goes before what it is in.
+        // The directory of links goes before its parent.
         self.registry.set_links(None);
         drop(self.ctl.take());
     }
@@ -89,7 +89,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
 }
 
 fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
-    // The module is not unloaded under a disk that is being made.
+    // Keeps the module loaded while the disk is created.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     map(ctx.data(), line)
 }
@@ -97,7 +97,7 @@ fn store_map_device(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
 /// The step that failed, and the reason.
 struct Failure(&'static str, Error);
 
-/// Turns an error into a failure to do `what`.
+/// Returns a function that turns an error into a [`Failure`] of step `what`.
 fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
     move |error| Failure(what, error)
 }
@@ -110,12 +110,12 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// # Errors
 ///
-/// - `EINVAL`, `ENAMETOOLONG`: the line makes no sense, or asks for poll queues where
-///   there can be none, or for another key than that of the session.
-/// - `EEXIST`: the device is mapped on this session; another network namespace has
-///   a session of that name.
+/// - `EINVAL`, `ENAMETOOLONG`: the line is malformed, asks for poll queues that the session
+///   cannot have, or names a key other than the session's.
+/// - `EEXIST`: the device is already mapped on this session, or another network namespace has
+///   a session with this name.
 /// - `ENXIO`: the session does not exist, and no path is given.
-/// - Those of connecting; the server's.
+/// - Errors of connecting, and errors that the server returns.
 fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
     let opts = MapOptions::parse(line).map_err(|error| {
         kx::pr_err_ratelimited!("map_device: {}\n", convert::Shown(error));

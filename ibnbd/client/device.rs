@@ -70,7 +70,7 @@ mod uevent;
 
 use uevent::PendingUevents;
 
-/// When the server is asked again.
+/// Delays between attempts to reopen a device.
 const RETRY: Backoff = Backoff {
     base_ms: 500,
     max_ms: 30_000,
@@ -80,17 +80,17 @@ fn device_path(name: &CStr) -> Result<DevicePath<'_>> {
     DevicePath::new(name.to_bytes()).map_err(|error| convert::error(error.errno()))
 }
 
-/// A device on the server.
+/// A device that the client has opened on the server.
 #[pin_data]
 pub(crate) struct Device {
-    /// Number of its disk.
+    /// Number of the disk, `N` of `ibnbd<N>`.
     number: u32,
-    /// Its name on the server.
+    /// Name of the device on the server.
     name: CString,
     access: Access,
     events: Arc<EventHandler>,
     io: Arc<DiskQueue>,
-    /// Held while the server is asked.
+    /// Serializes OPEN and CLOSE messages of the device; held until the server has answered.
     #[pin]
     asking: Mutex<()>,
     #[pin]
@@ -105,7 +105,7 @@ pub(crate) struct Device {
     forcing: DelayedWork<Self, { work::FORCING }>,
 }
 
-/// Names of the works of a device.
+/// Ids of the work items of a device.
 pub(crate) mod work {
     pub(crate) const REOPEN: u64 = 0;
     pub(crate) const LOOK: u64 = 1;
@@ -124,23 +124,23 @@ struct Inner {
     standing: Standing,
     /// The server's last answer to OPEN that described this device.
     rsp: OpenRsp,
-    /// The cache generation that the server has reported.
+    /// The cache generation that the server last reported, and whether all of it is durable.
     cache_history: CacheHistory,
-    /// The session generation that `standing` is about.
+    /// The session generation that `standing` refers to.
     generation: u32,
     /// Present from when user space can see the disk until it is unmapped.
     disk: Option<Arc<GenDisk<Queue>>>,
     /// The state that user space sees.
     shown: DevState,
     pending_uevents: PendingUevents,
-    /// When the server was asked what has changed.
+    /// When the server was last asked what has changed.
     looked: Option<Instant<Monotonic>>,
-    /// Attempts to open it again that came to nothing.
+    /// Failed attempts to reopen the device since the session was lost.
     attempts: u32,
-    /// When it was found to be closed.
+    /// When the server lost the session; starts the queue timeout of waiting requests.
     since: Instant<Monotonic>,
     last_error: Option<Error>,
-    /// The device was closed for good.
+    /// The device is closed for good, and not reopened.
     closed: bool,
 }
 
@@ -192,7 +192,7 @@ impl Device {
             }? Error),
             GFP_KERNEL,
         )?;
-        // To open the device again takes both.
+        // Reopening the device takes both locks, and reclaim may wait for that.
         in_reclaim(|| drop(this.asking.lock()));
         in_reclaim(|| drop(this.inner.lock()));
         Ok(this)
@@ -203,17 +203,17 @@ impl Device {
         &self.name
     }
 
-    /// Returns how the device is used.
+    /// Returns the access that the device is opened with.
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// Returns what requests need to know.
+    /// Returns the queue data of the disk.
     pub(crate) fn io(&self) -> &Arc<DiskQueue> {
         &self.io
     }
 
-    /// Returns what the server said of the device.
+    /// Returns the server's last description of the device.
     pub(crate) fn rsp(&self) -> OpenRsp {
         self.inner.lock().rsp
     }
@@ -223,12 +223,12 @@ impl Device {
         self.inner.lock().shown
     }
 
-    /// Sets the disk that user space sees from now on; its uevents have been sent when this
-    /// returns. `None` stands for an unmapped disk, which the device does not touch again.
+    /// Sets the disk that user space sees from now on; its pending uevents have been sent when this
+    /// returns. `None` means that the disk is unmapped: the device does not touch it again.
     ///
     /// # Context
     ///
-    /// Under no lock that a disk needs to come back: waits for user space.
+    /// May sleep until uevents are sent, so the caller holds no lock that reopening a device takes.
     pub(crate) fn set_disk(self: &Arc<Self>, disk: Option<Arc<GenDisk<Queue>>>) {
         let mut inner = self.inner.lock();
         if disk.is_none() {
@@ -243,7 +243,7 @@ impl Device {
         drop(old);
     }
 
-    /// Shows the state, should it be another one.
+    /// Updates the state that user space sees; a change queues a uevent.
     pub(crate) fn show(self: &Arc<Self>) {
         self.show_locked(&mut self.inner.lock());
     }
@@ -266,7 +266,8 @@ impl Device {
         self.tell_soon();
     }
 
-    /// The server has lost the session; the queue is quiesced from now on.
+    /// Notes that the server has lost the session, which is in `generation` now; quiesces the queue
+    /// until the device is open again.
     pub(crate) fn session_lost(self: &Arc<Self>, generation: u32) {
         let mut inner = self.inner.lock();
         inner.generation = generation;
@@ -278,21 +279,22 @@ impl Device {
         self.show_locked(&mut inner);
     }
 
-    /// Has a worker open the device again, if it is not.
+    /// Queues an immediate attempt to reopen the device, if its standing calls for one.
     pub(crate) fn open_soon(self: &Arc<Self>) {
         if self.inner.lock().standing.is_retried() {
             self.reopen.modify(self.clone(), 0);
         }
     }
 
-    /// Opens the device again at a user's request. If that is interrupted, a worker continues.
+    /// Reopens the device at an operator's request. If a signal ends the wait, a worker continues.
     ///
     /// # Errors
     ///
-    /// - `EALREADY` if it is open, `ENODEV` if it is being unmapped, `EBUSY` if its
+    /// - `EALREADY` if the device is open, `ENODEV` if it is being unmapped, `EBUSY` if its
     ///   mapping is not complete.
-    /// - `ESTALE` if the server has another disk under the name.
-    /// - The server's; those of [`session::open_device`].
+    /// - `ESTALE` if the server now has another disk under this name.
+    /// - `EAGAIN` if the server lost the session meanwhile; `EINTR` if a signal arrived.
+    /// - Errors of [`session::open_device`].
     pub(crate) fn remap(self: &Arc<Self>, queue: &kx::work::Queue) -> Result {
         let state = self.state();
         state.may_remap().map_err(convert::error)?;
@@ -300,7 +302,7 @@ impl Device {
         background::attempt(queue, move || this.try_open())?
     }
 
-    /// Asks the server for the device, once.
+    /// Sends one OPEN, unless the device is open, and acts on the answer.
     fn try_open(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
@@ -343,22 +345,22 @@ impl Device {
         self.io.set_queue_state(inner.standing.queue_state());
         self.show_locked(&mut inner);
         drop(inner);
-        // We do not keep it from others.
+        // Close the other disk, so that this client does not keep it from its users.
         session::close_device(self.io.transport(), rsp.device_id);
         Err(ESTALE)
     }
 
-    /// Takes over a size that a user has found out, for a server that sends no notices.
+    /// Sets the size of the disk at an operator's request, for servers that send no notices.
     ///
     /// # Errors
     ///
-    /// `ENOENT` unless the disk is open; `EINVAL` for a size that is no whole number
-    /// of blocks, or zero; `EFBIG` for one that no disk can have.
+    /// `ENOENT` unless the device is open; `EINVAL` if `sectors` is zero or not a multiple of the
+    /// logical block size; `EFBIG` above [`MAX_SECTORS`].
     pub(crate) fn resize(self: &Arc<Self>, sectors: u64) -> Result {
         let mut inner = self.inner.lock();
         inner.shown.may_resize().map_err(convert::error)?;
         let block = u64::from(inner.rsp.logical_block_size >> 9).max(1);
-        // A plain remainder leaves a panic that objtool of 7.3 does not know.
+        // `%` would leave a call of a panic function that objtool of 7.3 does not know.
         if sectors == 0 || sectors.checked_rem(block) != Some(0) {
             return Err(EINVAL);
         }
@@ -424,14 +426,14 @@ impl Device {
         }
     }
 
-    /// Returns how long requests may still wait, in milliseconds.
+    /// Returns how long requests may still wait for the device, in milliseconds.
     fn left_ms(&self, inner: &Inner) -> u32 {
         let limit_ms = i64::from(session::queue_timeout_s(self.io.transport())) * 1000;
         let left = limit_ms.saturating_sub(inner.since.elapsed().as_millis());
         u32::try_from(left.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Asks again later, if there is a point in that.
+    /// Schedules the next attempt to reopen the device, if its standing calls for one.
     fn try_later(self: &Arc<Self>) {
         let inner = self.inner.lock();
         if !inner.standing.is_retried() {
@@ -440,11 +442,11 @@ impl Device {
         let mut delay = if self.io.transport().is_connected() {
             RETRY.delay_ms(inner.attempts, kx::random::next_u32())
         } else {
-            // The server is asked when the session is connected again.
+            // The session event `up` queues the next attempt.
             u32::MAX
         };
         if inner.standing == Standing::Reopening {
-            // Requests do not wait longer than they should.
+            // An attempt after the queue timeout, even a hopeless one, fails the waiting requests.
             delay = delay.min(self.left_ms(&inner).saturating_add(1));
         }
         drop(inner);
@@ -461,7 +463,7 @@ impl Device {
         self.uevents.disable_sync();
         self.forcing.disable_sync();
         self.close_asking(queue);
-        // Not before: it has to know when the server has lost the session.
+        // Last: until it is closed, the device must learn when the server has lost the session.
         self.events.remove(self);
     }
 
@@ -482,14 +484,14 @@ impl Device {
             return;
         }
         let transport = transport.clone();
-        // Without memory, the session's end closes it.
+        // Without memory for this, the device stays open on the server until the session ends.
         let _ = background::complete(queue, move || {
             session::close_device(&transport, device_id);
         });
     }
 }
 
-/// Being opened again.
+/// An attempt to reopen the device.
 impl WorkItem<{ work::REOPEN }> for Device {
     type Pointer = Arc<Self>;
 
@@ -500,8 +502,8 @@ impl WorkItem<{ work::REOPEN }> for Device {
     }
 }
 
-/// A device that is open, with its part in a session and its place. On drop it is
-/// closed on the server, then the session is left, then the place is free.
+/// An open device with its references to the session and to its place. Drop closes the device on
+/// the server, then releases the session, then the place.
 pub(crate) struct Opened {
     device: Arc<Device>,
     session: SessionRef,
@@ -509,14 +511,13 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Has the server open a device.
+    /// Opens a device on the server.
     ///
-    /// If this is interrupted, a worker waits for the server's answer, and closes
-    /// the device.
+    /// If a signal ends the wait, a worker waits for the server's answer and closes the device.
     ///
     /// # Errors
     ///
-    /// `EINTR` if a signal came; those of [`session::open_device`].
+    /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`session::open_device`].
     pub(crate) fn open(
         session: SessionRef,
         place: PlaceRef,

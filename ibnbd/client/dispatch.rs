@@ -54,19 +54,19 @@ const FAILING: u32 = 2;
 pub(crate) struct Traits {
     /// The number of the disk.
     pub(crate) number: u32,
-    /// The other disks of the session.
+    /// The disk group of the session.
     pub(crate) group: Arc<DiskGroup>,
-    /// The server's number of the device.
+    /// The server's id of the device.
     pub(crate) device_id: u32,
     /// The disk is read-only.
     pub(crate) read_only: bool,
-    /// The server wants priorities.
+    /// The server honours I/O priorities.
     pub(crate) prio: bool,
-    /// The server's disk keeps everything that it answers.
+    /// The server's disk keeps all writes that it has answered.
     pub(crate) safe: bool,
 }
 
-/// The driver's part of a disk.
+/// The queue data of a disk: everything that its requests need.
 #[pin_data]
 pub(crate) struct DiskQueue {
     transport: Arc<Session>,
@@ -74,25 +74,29 @@ pub(crate) struct DiskQueue {
     prio: bool,
     device_id: Atomic<u32>,
     queue_state: Atomic<u32>,
-    /// The disk is being removed, by force if need be.
+    /// The disk is being unmapped by force: all requests fail.
     gone: AtomicFlag,
-    /// The server's disk caches writes, and the block layer does not know.
+    /// The server's disk has a volatile cache that the block layer does not know of.
     write_through: AtomicFlag,
     write_cache: WriteCache,
     timeouts: Timeouts,
     latencies: Latencies,
     #[pin]
     fair_share: FairShare,
-    /// Requests that wait, by tag.
+    /// Requests that wait for the queue state to change, by tag.
     queued: ByTag<TakeCell<Request<Queue>>>,
 }
 
 impl DiskQueue {
-    /// Creates the part of a disk.
+    /// Creates the queue data of a disk; its queue is live.
     ///
     /// # Context
     ///
     /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn new(transport: Arc<Session>, traits: &Traits) -> Result<Arc<Self>> {
         let tags = usize::from(transport.io_depth());
         let (number, group) = (traits.number, traits.group.clone());
@@ -113,31 +117,31 @@ impl DiskQueue {
         Arc::pin_init(init, GFP_KERNEL)
     }
 
-    /// Returns the session.
+    /// Returns the session of the transport.
     #[inline]
     pub(crate) fn transport(&self) -> &Arc<Session> {
         &self.transport
     }
 
-    /// Returns what is known of the server's cache.
+    /// Returns the state of the server's write cache.
     #[inline]
     pub(crate) fn write_cache(&self) -> &WriteCache {
         &self.write_cache
     }
 
-    /// Returns what is known of requests that take too long.
+    /// Returns the request timeouts.
     #[inline]
     pub(crate) fn timeouts(&self) -> &Timeouts {
         &self.timeouts
     }
 
-    /// Returns how long the requests took.
+    /// Returns the latency counters.
     #[inline]
     pub(crate) fn latencies(&self) -> &Latencies {
         &self.latencies
     }
 
-    /// Returns the disk's part of the session.
+    /// Returns the disk's fair share of the session.
     #[inline]
     pub(crate) fn fair_share(&self) -> &FairShare {
         &self.fair_share
@@ -148,19 +152,19 @@ impl DiskQueue {
         self.read_only
     }
 
-    /// Returns whether the server wants priorities.
+    /// Returns whether the server honours I/O priorities.
     #[inline]
     pub(crate) fn wants_prio(&self) -> bool {
         self.prio
     }
 
-    /// Returns whether what is written must not stay in the server's cache.
+    /// Returns whether each write has to be durable before it ends.
     #[inline]
     pub(crate) fn is_write_through(&self) -> bool {
         self.write_through.load(Relaxed)
     }
 
-    /// Returns what to do with a request.
+    /// Returns what becomes of a request that arrives now.
     #[inline]
     pub(crate) fn dispatch(&self) -> Dispatch {
         dispatch::dispatch(self)
@@ -170,13 +174,13 @@ impl DiskQueue {
     ///
     /// # Errors
     ///
-    /// The request comes back if there is no place for it.
+    /// Returns the request with `Status::RESOURCE` if its tag has no free slot.
     pub(crate) fn queue(&self, rq: Request<Queue>) -> Result<(), (Request<Queue>, Status)> {
         dispatch::queue(self, rq.tag(), rq).map_err(|rq| (rq, Status::RESOURCE))
     }
 
-    /// Sends requests to the device that the server calls `device_id`; with
-    /// `write_through` they do not stay in its cache.
+    /// Sets the queue live for the device that the server calls `device_id`; with `write_through`,
+    /// each write has to be durable before it ends.
     pub(crate) fn open(&self, device_id: u32, write_through: bool) {
         self.write_through.store(write_through, Relaxed);
         dispatch::open(self, device_id);
@@ -187,20 +191,21 @@ impl DiskQueue {
         dispatch::set_state(self, queue_state);
     }
 
-    /// Fails waiting requests, and all later ones. Requests in flight still end, as the
-    /// session is there.
+    /// Fails waiting requests and all later ones. Requests in flight end as ever, because the
+    /// session still exists.
     pub(crate) fn set_gone(&self) {
         dispatch::fail_all(self);
     }
 }
 
-/// The words and places that [`dispatch`] decides about.
+/// The state that [`dispatch`] reads and changes.
 impl dispatch::Disk for DiskQueue {
     type Request = Request<Queue>;
 
     #[inline]
     fn queue_state(&self) -> QueueState {
-        // ORDERING: Pairs with `set_queue_state`, so that the number is that of the device.
+        // ORDERING: Pairs with `set_queue_state`: the number read after `LIVE` is that of the
+        // device for which the state was set.
         match self.queue_state.load(Acquire) {
             LIVE => QueueState::Live,
             QUIESCED => QueueState::Quiesced,
@@ -214,7 +219,7 @@ impl dispatch::Disk for DiskQueue {
             QueueState::Quiesced => QUIESCED,
             QueueState::Failing => FAILING,
         };
-        // ORDERING: Also publishes the number.
+        // ORDERING: Publishes the number of the device; fully ordered, as the trait demands.
         self.queue_state.xchg(queue_state, Full);
     }
 
@@ -237,7 +242,7 @@ impl dispatch::Disk for DiskQueue {
     }
 
     fn barrier(&self) {
-        // ORDERING: A full barrier, as all exchanges that give a value back.
+        // ORDERING: A value-returning atomic operation with `Full` is a full barrier.
         self.queue_state.fetch_add(0, Full);
     }
 
@@ -261,14 +266,14 @@ impl dispatch::Disk for DiskQueue {
     }
 }
 
-/// After the server has lost writes that were not flushed.
+/// Recovery from a loss of unflushed writes.
 impl DiskQueue {
-    /// The last opener has closed the disk.
+    /// Notes that the last opener has closed the disk.
     pub(crate) fn closed(&self) {
         self.say_whole(self.write_cache.closed());
     }
 
-    /// The operator acknowledges the loss.
+    /// Acknowledges the loss at the operator's request.
     pub(crate) fn accept_loss(&self) {
         self.say_whole(self.write_cache.accept_loss());
     }

@@ -28,7 +28,7 @@ use kx::mm::{
     NoIo, //
 };
 
-/// The devices of a session.
+/// The devices of a session, and its receiver of session events.
 #[pin_data]
 pub(crate) struct EventHandler {
     name: CString,
@@ -37,7 +37,7 @@ pub(crate) struct EventHandler {
 }
 
 struct Inner {
-    /// Until the session is closed.
+    /// Present until the session is closed.
     transport: Option<Arc<Session>>,
     devices: KVec<Arc<Device>>,
     generation: u32,
@@ -58,12 +58,12 @@ impl EventHandler {
             }? Error),
             GFP_KERNEL,
         )?;
-        // The handler takes this lock when the session is connected again.
+        // `up` takes this lock, and reclaim may wait for requests until `up` has returned.
         in_reclaim(|| drop(this.inner.lock()));
         Ok(this)
     }
 
-    /// Says which session it is, or that it is closed.
+    /// Sets the transport of the session; `None` once the session is closed.
     pub(crate) fn set_transport(&self, transport: Option<Arc<Session>>) {
         let old = core::mem::replace(&mut self.inner.lock().transport, transport);
         drop(old);
@@ -76,7 +76,12 @@ impl EventHandler {
         self.inner.lock().generation
     }
 
-    /// Adds a device that was opened in the given session generation.
+    /// Adds a device that was opened in session generation `generation`. If the server has lost the
+    /// session since, a worker reopens the device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn add(&self, device: &Arc<Device>, generation: u32) -> Result {
         let mut inner = self.inner.lock();
         // No allocation under this lock may wait: reclaim may depend on writes of these very disks.
@@ -92,7 +97,7 @@ impl EventHandler {
         Ok(())
     }
 
-    /// Lets a device go.
+    /// Removes a device; it gets no session events from then on.
     pub(crate) fn remove(&self, device: &Arc<Device>) {
         let mut inner = self.inner.lock();
         let mut places = inner.devices.iter();
@@ -102,7 +107,7 @@ impl EventHandler {
         drop(gone);
     }
 
-    /// Calls a function for each device. It must not wait for the server.
+    /// Calls `func` for each device, under the lock: `func` must not wait for the server.
     fn for_each(&self, func: impl Fn(&Arc<Device>)) {
         self.inner.lock().devices.iter().for_each(func);
     }
@@ -152,7 +157,7 @@ impl SessionEvents for EventHandler {
         let Some(transport) = transport else {
             return;
         };
-        // A server that does not answer this may still open devices.
+        // A server that does not answer this message may still open devices.
         let _ = session::introduce(&transport);
         self.for_each(|device| device.open_soon());
     }

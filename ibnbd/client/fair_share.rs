@@ -39,23 +39,22 @@ use kx::{
     sync::TakeCell, //
 };
 
-/// How long a disk counts as in use after a request has come or ended, in
-/// milliseconds.
+/// How long a disk counts as in use after a request has arrived or ended, in milliseconds.
 const IN_USE_MS: u64 = 1000;
 
-/// The disks of a session, as far as they share it.
+/// The disks of a session, and whether several of them are in use.
 pub(crate) struct DiskGroup {
     start: Instant<Monotonic>,
-    /// Disks of the session.
+    /// Number of disks of the session.
     disks: Atomic<u32>,
-    /// The disk that had a request last.
+    /// Number of the disk that was in use last.
     last: Atomic<u32>,
-    /// Until when several are in use.
+    /// Until when several disks count as in use, in milliseconds since `start`.
     until_ms: Atomic<u64>,
 }
 
 impl DiskGroup {
-    /// No disk yet.
+    /// Creates a group without disks.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let this = Self {
             start: Instant::now(),
@@ -71,7 +70,7 @@ impl DiskGroup {
     }
 }
 
-/// One of the disks of a session.
+/// Counts one disk of a group until it is dropped.
 struct GroupRef(Arc<DiskGroup>);
 
 impl GroupRef {
@@ -87,7 +86,7 @@ impl Drop for GroupRef {
     }
 }
 
-/// A request that waits, and the hardware queue that it came by.
+/// A waiting request, and the index of the hardware queue that it arrived on.
 pub(crate) type Waiting = (Request<Queue>, u32);
 
 /// The fair share of one disk.
@@ -95,7 +94,7 @@ pub(crate) type Waiting = (Request<Queue>, u32);
 pub(crate) struct FairShare {
     group_ref: GroupRef,
     number: u32,
-    /// The last millisecond in which this disk was seen to be in use.
+    /// When this disk was last in use, in milliseconds since the start of the group.
     seen_ms: Atomic<u64>,
     #[pin]
     inner: SpinLockIrq<Inner>,
@@ -104,15 +103,15 @@ pub(crate) struct FairShare {
 
 struct Inner {
     window: Window,
-    /// Requests that are counted, see [`Admission`].
+    /// Number of requests that count against the window, see [`Admission`].
     under_way: u32,
-    /// Tags of those that wait.
+    /// Tags of waiting requests, in the order of their arrival.
     waiting: Ring<u32>,
 }
 
 /// The decision about a request.
 pub(crate) enum Entry {
-    /// The request is to be submitted now.
+    /// Submit the request now.
     Go(Request<Queue>),
     /// The request waits, see [`FairShare::next`].
     Waits,
@@ -165,7 +164,7 @@ impl FairShare {
         now_ms < group.until_ms.load(Relaxed)
     }
 
-    /// A request comes by the hardware queue `queue`.
+    /// Admits a request that arrived on hardware queue `queue`, or keeps it waiting.
     #[inline]
     pub(crate) fn enter(&self, mut rq: Request<Queue>, queue: u32) -> Entry {
         *rq.pdu_mut().project().admission = Admission(None);
@@ -198,8 +197,8 @@ impl FairShare {
         }
     }
 
-    /// An admitted request has ended, or is no longer under way, because it was not submitted, for
-    /// example. If it was counted, [`FairShare::next`] is to be called.
+    /// Takes back the admission of a request, which has `ended` or was not sent. If the request was
+    /// counted, the caller calls [`FairShare::next`] afterwards.
     #[inline]
     pub(crate) fn leave(&self, Admission(since_ns): Admission, ended: bool) {
         let Some(since_ns) = since_ns else { return };
@@ -212,9 +211,9 @@ impl FairShare {
         }
     }
 
-    /// Returns a request that has waited and is to be submitted now, if there is one;
-    /// with `all` set the window does not count. To be called after [`FairShare::leave`],
-    /// until there is none: as long as one waits, one that is counted is under way.
+    /// Returns the next waiting request that may be submitted now, if there is one; `all` ignores
+    /// the window. The caller repeats this after [`FairShare::leave`] until it returns [`None`], so
+    /// that requests wait only while a counted one is under way, whose end calls this again.
     pub(crate) fn next(&self, all: bool) -> Option<Waiting> {
         let now_ns = self.group_ref.0.now_ns();
         let all = all || now_ns / 1_000_000 >= self.group_ref.0.until_ms.load(Relaxed);

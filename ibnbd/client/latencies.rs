@@ -20,7 +20,7 @@ use kx::{
     }, //
 };
 
-/// Counts the requests of a disk; per CPU, as it is done at the end of each request.
+/// Counters of a disk's requests; per CPU, because the end of each request updates them.
 pub(crate) struct Latencies {
     counts: Counters<{ ROWS * KINDS }>,
     longest: Maxima<KINDS>,
@@ -39,7 +39,7 @@ impl Latencies {
         })
     }
 
-    /// Counts a request that is about to end, unless the disk's users do not want statistics.
+    /// Counts a request that is about to end, unless the disk's `queue/iostats` is 0.
     ///
     /// # Context
     ///
@@ -53,7 +53,7 @@ impl Latencies {
         }
     }
 
-    /// Returns what was counted; large, so not on the stack.
+    /// Returns the sums over all CPUs, on the heap because they are large.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Latencies {
         Ok(histogram)
     }
 
-    /// Lets all begin at zero again.
+    /// Sets all counters to zero.
     pub(crate) fn reset(&self) {
         self.counts.reset();
         self.longest.reset();

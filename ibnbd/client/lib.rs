@@ -89,12 +89,12 @@ impl kernel::Module for ClientModule {
 
 impl Drop for ClientModule {
     fn drop(&mut self) {
-        // No mapping can begin or end now, as that would keep the module loaded. Links go before
-        // the folder that they are in.
+        // No mapping is being created or removed, as that would keep the module loaded. Unmapping
+        // removes the links before their directory goes.
         self.registry.unmap_all();
         drop(self.control.take());
         // Disks that are still mapped hold references to the registry.
         self.registry.jobs().flush();
-        // The registry goes last, and waits for the last disk.
+        // The registry is dropped last, and waits for the last disk.
     }
 }

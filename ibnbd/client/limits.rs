@@ -16,11 +16,11 @@ use kernel::{
 };
 use kx::blk::Limits;
 
-/// Most sectors that a request without data can cover, as its length counts bytes.
+/// Most sectors that a request without data can cover: its length is a 32-bit number of bytes.
 const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 
-/// The largest of the sizes by which a disk says what is good for it, in bytes. The kernel reads
-/// ahead twice the best size, so what is larger may be meant to take the client's memory: it
+/// Largest physical block size, `io_min` and `io_opt` that the client believes, in bytes. The
+/// kernel reads ahead twice `io_opt`, so a larger value could exhaust the client's memory; it
 /// counts as unknown.
 const MAX_HINT_BYTES: u32 = 8 << 20;
 
@@ -40,12 +40,12 @@ impl Carrier {
     }
 }
 
-/// Returns the properties of the disk.
+/// Returns the limits of the disk that `rsp` describes.
 ///
 /// # Errors
 ///
-/// `EFBIG` if it is larger than a disk can be; `EINVAL` if the session cannot
-/// carry a block, or a page, of it.
+/// `EFBIG` if the disk has more than [`MAX_SECTORS`]; `EINVAL` if the session cannot carry a
+/// logical block or a page in one request.
 pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     let block = u32::from(rsp.logical_block_size);
     let physical = match rsp.physical_block_size_bytes() {
@@ -64,7 +64,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     };
     let whole_bytes = |bytes: u32| bytes - bytes % block;
     let max_discard_sectors = whole_blocks(rsp.max_discard_sectors);
-    // No power of two where the disk works in stripes of several.
+    // Not a power of two if the disk is striped over several others.
     let granularity = if rsp.discard_granularity % block == 0 {
         rsp.discard_granularity.max(physical)
     } else {
@@ -73,7 +73,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
     let max_secure_erase_sectors = match rsp.details {
         Some(details) => whole_blocks(details.max_secure_erase_sectors),
         None if rsp.secure_discard == 0 => 0,
-        // C servers cut the limit to 16 bits; that of discards is a safe one.
+        // C servers truncate this limit to 16 bits; the limit of discards replaces it.
         None => max_discard_sectors.max(whole_blocks(u32::from(rsp.secure_discard))),
     };
     let details = rsp.details.unwrap_or_default();
@@ -92,12 +92,12 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         alignment_offset_bytes: whole_bytes(details.alignment_offset % physical),
         io_min_bytes: io_min,
         io_opt_bytes: io_opt,
-        // The server's kernel splits what is too large for its disk, which costs less than
-        // more messages.
+        // The server's kernel splits requests that are too large for its disk, which costs less
+        // than more messages.
         max_hw_sectors: carrier.max_io_bytes >> 9,
         max_segments: carrier.max_segments.min(MAX_SEGMENTS),
         virt_boundary_mask: PAGE_SIZE - 1,
-        // Registrations begin and end anywhere.
+        // A memory registration can begin and end at any byte.
         dma_alignment_mask: 3,
         max_discard_sectors,
         discard_granularity_bytes: granularity,
@@ -108,8 +108,8 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         write_cache: rsp.cache.writeback,
         fua: rsp.cache.writeback && rsp.cache.fua,
         rotational: details.rotational,
-        // That the server's disk may want pages that do not change while they are written
-        // makes no difference: it gets the server's copy.
+        // No stable pages, even if the server's disk needs them: it writes from the server's
+        // copy.
         ..Limits::default()
     })
 }
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(most.physical_block_bytes, MAX_HINT_BYTES);
         assert_eq!(most.io_min_bytes, MAX_HINT_BYTES);
         assert_eq!(most.io_opt_bytes, MAX_HINT_BYTES);
-        // Read-ahead of 4 GiB would be the consequence.
+        // Believing this would mean a read-ahead of 4 GiB.
         let more = of(said(1 << 31))?;
         assert_eq!(more.physical_block_bytes, 512);
         assert_eq!((more.io_min_bytes, more.io_opt_bytes), (512, 0));

@@ -39,7 +39,7 @@ use kx::{
 /// A disk whose data is on a server.
 #[pin_data]
 pub(crate) struct Mapping {
-    /// Present until it is unmapped.
+    /// Present from the end of the disk's creation until it is unmapped.
     #[pin]
     parts: Mutex<Option<Parts>>,
     opened: Opened,
@@ -53,7 +53,7 @@ struct Parts {
 }
 
 impl Mapping {
-    /// Creates a disk of a device.
+    /// Creates the disk of an open device, and adds it to the system.
     ///
     /// # Context
     ///
@@ -69,7 +69,7 @@ impl Mapping {
         let disk = Arc::new(this.add_disk(registry)?, GFP_KERNEL)?;
         let dir = Dir::new(&*disk, fmt!("ibnbd"), this.clone(), &attrs::FILES)?;
         let link = this.link(registry, &disk);
-        // The first event of the disk came before its files.
+        // The first uevent of the disk was sent before its attributes existed.
         disk.announce();
         this.opened.place().set_mapping(Some(this.clone()));
         this.device().set_disk(Some(disk.clone()));
@@ -81,7 +81,7 @@ impl Mapping {
             disk.capacity_sectors(),
             this.device().access().as_str()
         );
-        // From here on it can be unmapped.
+        // From here on the disk can be unmapped.
         *this.parts.lock() = Some(Parts { link, dir, disk });
         Ok(())
     }
@@ -104,7 +104,8 @@ impl Mapping {
         )
     }
 
-    /// Creates the link `<device path>@<session>`, if such a name is short enough.
+    /// Creates the link `<device path>@<session>`. Without it, because the name is too long, for
+    /// example, the disk works all the same.
     fn link(&self, registry: &Registry, disk: &GenDisk<Queue>) -> Option<Link<Arc<PlainDir>>> {
         let path = self.device().name().to_str().ok()?;
         let session = self.session_name().to_str().ok()?;
@@ -136,12 +137,12 @@ impl Mapping {
         self.opened.session().name()
     }
 
-    /// Returns the number of queues for I/O that is polled.
+    /// Returns the number of poll queues.
     pub(crate) fn nr_poll_queues(&self) -> u32 {
         self.opened.session().nr_poll_queues()
     }
 
-    /// Opens the device again, as a user wants it.
+    /// Reopens the device at an operator's request.
     ///
     /// # Context
     ///
@@ -149,7 +150,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// Those of [`Device::remap`].
+    /// Errors of [`Device::remap`].
     pub(crate) fn remap(&self) -> Result {
         self.device().remap(self.opened.session().registry().jobs())
     }
@@ -157,13 +158,13 @@ impl Mapping {
     /// Unmaps the disk: removes it, and has the server close the device when the
     /// last reference to the mapping is dropped.
     ///
-    /// A caller inside one of the disk's own files leaves that file in `leave`, which is called
-    /// once it is certain that the disk goes.
+    /// `leave` is called once the removal is certain; a caller that runs in one of the disk's own
+    /// attributes removes that attribute there.
     ///
     /// # Context
     ///
-    /// May sleep, as long as requests take; if `force` is set, as long as it takes at most to close
-    /// the paths that carry them.
+    /// May sleep until the disk's requests have ended; with `force`, at most until the paths that
+    /// carry them are closed.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl Mapping {
         drop(link);
         if force {
             self.device().io().set_gone();
-            // Waits for submitters that saw the disk before this.
+            // Waits for submitters that have not seen `set_gone`.
             drop(disk.quiesce());
             self.opened.session().transport().recheck();
             // First, because later steps may wait for memory, and reclaim for these requests.
@@ -197,8 +198,8 @@ impl Mapping {
             disk.delete();
         } else {
             self.device().delete_by_force(&disk);
-            // Dropping it waits for the requests of the session's last other disk, which may have
-            // to wait for a path.
+            // If one other disk of the session is left, dropping this one makes blk-mq freeze the
+            // queue of the other, whose requests may wait for a path.
             let jobs = self.opened.session().registry().jobs();
             let _ = jobs.spawn(GFP_KERNEL, move || drop(disk));
         }
@@ -207,7 +208,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Does something with the disk, if it is complete and not taken apart.
+    /// Calls `func` with the disk, under the lock.
+    ///
+    /// # Errors
+    ///
+    /// `EALREADY` if the disk is not complete yet or already unmapped; the error of `func`.
     fn with_disk(&self, func: impl FnOnce(&GenDisk<Queue>) -> Result) -> Result {
         let parts = self.parts.lock();
         func(&parts.as_ref().ok_or(EALREADY)?.disk)

@@ -56,7 +56,7 @@ use kx::{
     sg::SgTable, //
 };
 
-/// Whether a write does not end before it is durable.
+/// Returns whether a write ends only once it is durable.
 fn is_durable(disk: &DiskQueue, rq: &Request<Queue>) -> bool {
     disk.is_write_through() || rq.is_fua()
 }
@@ -79,8 +79,8 @@ fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> 
     }
 }
 
-/// Returns whether the operation can be made durable on a disk whose cache the block layer does not
-/// know: an operation without a durable form is done by writing.
+/// Returns whether `op` may be sent: to a disk whose cache the block layer does not know of, only
+/// if it has a durable form. The block layer writes zeroes instead of a refused write-zeroes.
 fn can_do(disk: &DiskQueue, op: WireOp) -> bool {
     !(disk.is_write_through() && matches!(op, WireOp::WriteZeroes | WireOp::SecureErase))
 }
@@ -118,7 +118,7 @@ impl Operations for Queue {
             Entry::Waits => (),
         }
         if last {
-            // Those before it do not wait for it.
+            // Earlier requests of the batch do not wait for this one.
             disk.transport().commit(hctx.index());
         }
         Ok(())
@@ -142,13 +142,13 @@ impl Operations for Queue {
                 submit_waiting(disk);
             }
         }
-        // Whatever becomes of it, it ends as any other.
+        // A request always ends by its completion, cancelled or not.
         TimeoutAction::Restart
     }
 
     fn map_queues(maps: &mut QueueMaps<'_>) {
-        // There is a connection for each possible CPU, and those that are polled behind
-        // them. Without these there is one map only.
+        // The first connections are one for each possible CPU, the others are polled. Without
+        // poll queues there is only the default map, and the other calls fail.
         let all = maps.nr_hw_queues();
         let ordinary = kernel::cpu::nr_cpu_ids().min(all);
         let _ = maps.one_to_one(HctxType::Default, 0, ordinary);
@@ -187,7 +187,7 @@ impl IoOperations for Queue {
         let result = result.and_then(|()| answered(&rq));
         let admission = Admission::take(&mut rq);
         if admission.is_counted() {
-            // Before the request ends, as it may be the last that keeps the disk.
+            // Before the request ends: it may be the last one that keeps the disk.
             let disk = rq.queue_data();
             disk.fair_share().leave(admission, true);
             submit_waiting(disk);
@@ -210,7 +210,7 @@ fn answered(rq: &Request<Queue>) -> Result {
                 .flushed(generation, u16::try_from(rq.tag())?);
             Ok(())
         }
-        // Discarded data may be there or not, so a loss changes nothing.
+        // A discarded range may have any content, so a loss changes nothing.
         None | Some(Op::Read | Op::Discard) => Ok(()),
         Some(Op::Write | Op::WriteZeroes | Op::SecureErase) => {
             if is_durable(disk, rq) {
@@ -226,7 +226,7 @@ fn answered(rq: &Request<Queue>) -> Result {
 fn end(rq: Request<Queue>, result: Result) {
     let disk = rq.queue_data();
     let cancelled = disk.timeouts().ends(rq.tag());
-    // The server has lost the session, or the data that it had written.
+    // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();
     }
@@ -234,7 +234,7 @@ fn end(rq: Request<Queue>, result: Result) {
         disk.latencies().count(&rq, Kind::of(wire_op(op)));
     }
     match result {
-        // The user of a cancelled request has had its error.
+        // The user of a cancelled request has already got its error, `ETIMEDOUT`.
         Err(_) if cancelled => rq.end(Status::TIMEOUT),
         // Some disks reject an operation only when they execute it.
         Err(EOPNOTSUPP) => rq.end_unsupported(),
@@ -244,17 +244,18 @@ fn end(rq: Request<Queue>, result: Result) {
 
 /// The result of a submission.
 enum Outcome {
-    /// Sent, or with the transport until a path is there.
+    /// Sent, or kept by the transport until there is a path.
     Sent,
     /// Queued by the driver, or handed back to the block layer.
     Elsewhere,
-    /// The request ends, or is dispatched again, as the status says.
+    /// The request ends with the status, or is dispatched again if that is `RESOURCE`.
     Refused(Request<Queue>, Status),
 }
 
 /// Submits an admitted request.
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
-    // Before the device's number is read.
+    // Read before the number of the device: if the session is lost in between, `submit` refuses
+    // the request with `ESTALE`.
     let generation = disk.transport().generation();
     let device_id = match disk.dispatch() {
         Dispatch::Send(device_id) => device_id,
@@ -301,7 +302,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     };
     let mut rq = match io.downcast::<Request<Queue>>() {
         Ok(rq) => rq,
-        // The handle is that of the request, but ending it is right in any case.
+        // Does not happen: the handle is that of the request. Ending it is right in any case.
         Err(io) => {
             io.done(Err(error));
             return Outcome::Elsewhere;

@@ -35,28 +35,28 @@ use kx::{
 pub(crate) struct Registry {
     #[pin]
     inner: Mutex<Inner>,
-    /// The state of a session has changed.
+    /// Notified when the state of a session has changed.
     #[pin]
     changed: CondVar,
     disks: DiskOwner,
-    /// Where devices are opened again; nothing here waits for a disk.
+    /// Runs the work that reopens devices; no work on it waits for a disk.
     retries: Arc<Queue>,
-    /// For uevents of disks; nothing that a disk needs waits for it.
+    /// Sends uevents of disks; nothing that a disk needs waits for it.
     uevent_queue: Arc<Queue>,
-    /// Where users' orders are brought to an end.
+    /// Completes operators' requests, also when the operator's task has left.
     jobs: Arc<Queue>,
 }
 
 struct Inner {
     sessions: KVec<Entry>,
     places: KVec<Place>,
-    /// The folder of links to the disks.
+    /// The directory of links to the disks.
     links: Option<Arc<PlainDir>>,
 }
 
 struct Entry {
     name: CString,
-    /// Mappings, and attempts to make one.
+    /// Number of mappings, and of attempts to create one.
     users: usize,
     state: State,
 }
@@ -67,8 +67,8 @@ enum State {
     Closing,
 }
 
-/// The entry of a mapping. It keeps the device from being mapped twice and the number from being
-/// given out twice.
+/// The entry of a mapping. It keeps the device from being mapped twice, and the number from being
+/// used twice.
 struct Place {
     number: u32,
     session: CString,
@@ -77,23 +77,23 @@ struct Place {
     mapping: Option<Arc<Mapping>>,
 }
 
-/// A part in a session, which is closed with its last part.
+/// A counted reference to a session; dropping the last one closes the session.
 pub(crate) struct SessionRef {
     registry: Arc<Registry>,
     session: Arc<Session>,
 }
 
-/// Why there is no session.
+/// Why [`Registry::session`] returns no session.
 pub(crate) enum NoSession {
     /// The session does not exist, and no path was given to open one.
     NoPath,
     /// The session belongs to another network namespace.
     Foreign,
-    /// The session exists, and has poll queues, or is to have some.
+    /// The session exists, and has poll queues or was asked for with some.
     Polled,
     /// The session exists, and authenticates with another key.
     OtherKey,
-    /// A signal came (`EINTR`); those of [`Session::open`].
+    /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`Session::open`].
     Failed(Error),
 }
 
@@ -107,7 +107,7 @@ where
 }
 
 impl SessionRef {
-    /// Returns the registry that it is part of.
+    /// Returns the registry of the session.
     pub(crate) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
@@ -121,7 +121,7 @@ impl core::ops::Deref for SessionRef {
     }
 }
 
-/// The right to a disk's number, and to the device of that name on a session.
+/// A reserved disk number and device of a session; drop releases both.
 pub(crate) struct PlaceRef {
     registry: Arc<Registry>,
     number: u32,
@@ -133,7 +133,7 @@ impl PlaceRef {
         self.number
     }
 
-    /// Lets [`Registry::unmap_all`] find the mapping, or no longer.
+    /// Sets the mapping that [`Registry::unmap_all`] finds; `None` hides it.
     pub(crate) fn set_mapping(&self, mapping: Option<Arc<Mapping>>) {
         let mut inner = self.registry.inner.lock();
         let place = inner.places.iter_mut().find(|p| p.number == self.number);
@@ -164,43 +164,43 @@ impl Registry {
         )
     }
 
-    /// Returns what waits for the disks when the module goes.
+    /// Returns the owner of the disks, which waits for them when the module is unloaded.
     pub(crate) fn disks(&self) -> &DiskOwner {
         &self.disks
     }
 
-    /// Returns where devices are opened again.
+    /// Returns the workqueue that reopens devices.
     pub(crate) fn retries(&self) -> &Arc<Queue> {
         &self.retries
     }
 
-    /// Returns the queue for uevents of disks.
+    /// Returns the workqueue that sends uevents of disks.
     pub(crate) fn uevent_queue(&self) -> &Arc<Queue> {
         &self.uevent_queue
     }
 
-    /// Returns where users' orders are brought to an end when they have left. It is
-    /// to be flushed before the registry goes.
+    /// Returns the workqueue that completes operators' requests. It must be flushed before the
+    /// registry is dropped.
     pub(crate) fn jobs(&self) -> &Arc<Queue> {
         &self.jobs
     }
 
-    /// Says where links to the disks are put.
+    /// Sets the directory of links to the disks.
     pub(crate) fn set_links(&self, links: Option<Arc<PlainDir>>) {
         let old = core::mem::replace(&mut self.inner.lock().links, links);
         drop(old);
     }
 
-    /// Returns where links to the disks are put.
+    /// Returns the directory of links to the disks.
     pub(crate) fn links(&self) -> Option<Arc<PlainDir>> {
         self.inner.lock().links.clone()
     }
 
-    /// Takes a place for a device.
+    /// Reserves the device that the options name, and a disk number.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if the device is mapped, or about to be; `ENOMEM`.
+    /// `EEXIST` if the device is mapped or being mapped; `ENOSPC` if no number is free; `ENOMEM`.
     pub(crate) fn place(self: &Arc<Self>, opts: &MapOptions<'_>) -> Result<PlaceRef> {
         let (session, device) = (opts.session.as_bytes(), opts.device_path.as_bytes());
         let session_name = CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?;
@@ -226,12 +226,11 @@ impl Registry {
         })
     }
 
-    /// Takes part in the session that the options name, and opens it if there is
-    /// none, with `nr_poll_queues` queues for I/O that is polled.
+    /// Returns a reference to the session that the options name. A session that does not exist is
+    /// opened, with `nr_poll_queues` poll queues.
     ///
-    /// As in the C driver, a disk with such queues has its session for itself: their
-    /// number is that of the session's connections, and cannot be another one for the
-    /// next disk.
+    /// As in the C driver, a disk with poll queues has its session to itself: each poll queue is a
+    /// connection of the session, so their number cannot change for the next disk.
     ///
     /// # Context
     ///
@@ -321,8 +320,8 @@ impl Registry {
                 inner.places.iter().find_map(|p| p.mapping.clone())
             };
             let Some(mapping) = mapping else { break };
-            // It fails for one that is being unmapped, which does not happen when
-            // the module goes.
+            // Fails only if another task is unmapping the disk, which would keep the module
+            // loaded.
             if mapping.unmap(true, || Ok(())).is_err() {
                 break;
             }
@@ -353,7 +352,7 @@ impl Drop for SessionRef {
             if entry.users > 0 {
                 return;
             }
-            // This value has a reference of its own, so nothing is dropped here.
+            // `self.session` is another reference, so this drops no session under the lock.
             entry.state = State::Closing;
         }
         self.session.close();

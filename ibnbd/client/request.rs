@@ -21,14 +21,14 @@ pub(crate) struct Queue;
 pub(crate) struct Pdu {
     /// Counts the request against the fair share of its disk.
     pub(crate) admission: Admission,
-    /// The cache generation when it was sent.
+    /// The cache generation in which the request was sent.
     pub(crate) generation: u32,
     #[pin]
     pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
 
 impl Pdu {
-    /// Of a request that is not counted.
+    /// Creates the data of a request that is not counted.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             admission: Admission::default(),
@@ -44,7 +44,7 @@ impl Pdu {
 pub(crate) struct Admission(pub(crate) Option<u64>);
 
 impl Admission {
-    /// Takes it from its request.
+    /// Takes the admission of `rq`, which is not counted from then on.
     #[inline]
     pub(crate) fn take(rq: &mut Request<Queue>) -> Self {
         core::mem::take(rq.pdu_mut().project().admission)

@@ -41,10 +41,10 @@ use kx::blk::{
     TagSetSpec, //
 };
 
-/// From this version on, servers look at the priority of requests.
+/// From this version on, servers honour the priority of requests.
 const PRIO_VERSION: u8 = 2;
 
-/// A session with a server. It is closed on drop, if not before.
+/// A session with a server. Drop closes it.
 pub(crate) struct Session {
     transport: Arc<ibtrs_client::Session>,
     events: Arc<EventHandler>,
@@ -54,12 +54,11 @@ pub(crate) struct Session {
     group: Arc<DiskGroup>,
 }
 
-/// The maps of a tag set with poll queues: ordinary, reads, polled.
+/// Number of maps of a tag set with poll queues: default, read and poll.
 const MAPS_WITH_POLL: u32 = 3;
 
 impl Session {
-    /// Opens the session that the options name, with that many queues for I/O that is
-    /// polled.
+    /// Opens the session that the options name, with `nr_poll_queues` poll queues.
     ///
     /// # Context
     ///
@@ -67,8 +66,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of the transport; `EPROTO` if the server's answer makes no sense;
-    /// `ENOMEM`.
+    /// Errors of the transport; `EPROTO` if the server's answer is invalid; `ENOMEM`.
     pub(crate) fn open(opts: &MapOptions<'_>, nr_poll_queues: u16) -> Result<Self> {
         let mut paths = KVec::with_capacity(opts.path_count(), GFP_KERNEL)?;
         for addr in opts.paths() {
@@ -105,7 +103,7 @@ impl Session {
         }
     }
 
-    /// Returns the name.
+    /// Returns the name of the session.
     pub(crate) fn name(&self) -> &CStr {
         self.transport.name()
     }
@@ -115,7 +113,7 @@ impl Session {
         &self.transport
     }
 
-    /// Returns whether it belongs to the network namespace of the caller.
+    /// Returns whether the session belongs to the network namespace of the caller.
     ///
     /// # Context
     ///
@@ -124,12 +122,12 @@ impl Session {
         self.transport.is_local()
     }
 
-    /// Returns the tags of the disks.
+    /// Returns the tag set of the disks.
     pub(crate) fn tags(&self) -> &Arc<TagSet<Queue>> {
         &self.tags
     }
 
-    /// Returns what the disks know of each other.
+    /// Returns the disk group of the session.
     pub(crate) fn group(&self) -> &Arc<DiskGroup> {
         &self.group
     }
@@ -139,7 +137,7 @@ impl Session {
         &self.events
     }
 
-    /// Returns the number of queues for I/O that is polled.
+    /// Returns the number of poll queues.
     pub(crate) fn nr_poll_queues(&self) -> u32 {
         self.transport.nr_poll_queues()
     }
@@ -196,7 +194,7 @@ fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
     )
 }
 
-/// Tells the server our version, and learns which one to use.
+/// Sends the client's version to the server, and returns the version that both sides speak.
 ///
 /// # Context
 ///
@@ -204,7 +202,7 @@ fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
 ///
 /// # Errors
 ///
-/// Those of the transport; `EPROTO` if the answer makes no sense.
+/// Errors of the transport; `EPROTO` if the answer is invalid.
 pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
     let msg = SessInfo { ver: VERSION_MAJOR };
     let mut reply = [0; SESS_INFO_LEN];
@@ -213,7 +211,7 @@ pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
     Ok(rsp.ver)
 }
 
-/// Asks the server about a device that it has open for us.
+/// Asks the server to describe a device that this session has open.
 ///
 /// # Context
 ///
@@ -221,7 +219,7 @@ pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// `ENOENT` if it does not have it open any more; those of [`open_device`].
+/// `ENOENT` if the server has the device no longer open; errors of [`open_device`].
 pub(crate) fn ask_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
@@ -230,15 +228,16 @@ pub(crate) fn ask_device(
     ask(transport, name, access, true)
 }
 
-/// Has the server open a device.
+/// Opens a device on the server.
 ///
 /// # Context
 ///
-/// May sleep; interruptible. The server may open it nevertheless then.
+/// May sleep; interruptible. The server may open the device despite the interruption.
 ///
 /// # Errors
 ///
-/// The server's; those of the transport; `EPROTO` if the answer makes no sense.
+/// `EOPNOTSUPP` if the access is exclusive and the server is a C server; errors of the server and
+/// of the transport; `EPROTO` if the answer is invalid.
 pub(crate) fn open_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
@@ -276,13 +275,14 @@ fn ask(
     if extensions {
         rsp.details = Details::decode(&reply);
     } else {
-        // Whatever a C server left there.
+        // A C server leaves arbitrary bytes there.
         rsp.identity = Identity::UNKNOWN;
     }
     Ok(rsp)
 }
 
-/// Has the server close a device. If that fails, it closes it with the session.
+/// Closes a device on the server. A failure is only logged: the device then stays open until the
+/// session ends.
 ///
 /// # Context
 ///
@@ -300,7 +300,7 @@ pub(crate) fn close_device(transport: &ibtrs_client::Session, device_id: u32) {
     }
 }
 
-/// Returns how long requests wait when they cannot be served.
+/// Returns how long requests may wait for a path or for a device, in seconds.
 ///
 /// # Context
 ///

@@ -25,15 +25,15 @@ const ENDED: u32 = u32::MAX;
 /// The request was cancelled, and has not ended.
 const CANCELLED: u32 = u32::MAX - 1;
 
-/// The requests of a disk that take too long.
+/// The timeouts of a disk's requests.
 pub(crate) struct Timeouts {
-    /// How often a request may take too long; 0 for no limit.
+    /// The timeout limit; 0 for none.
     limit: Atomic<u32>,
-    /// There was a limit once.
+    /// A limit was set at some time, so requests are tracked.
     counting: AtomicFlag,
-    /// Cancelled requests that have not ended.
+    /// Number of cancelled requests that have not ended.
     stuck: Atomic<u32>,
-    /// How often the request has taken too long, or one of the above.
+    /// By tag: the timeouts of the request so far, or one of the values above.
     places: ByTag<Atomic<u32>>,
 }
 
@@ -41,7 +41,7 @@ impl Timeouts {
     /// The largest limit.
     pub(crate) const MAX: u32 = 1000;
 
-    /// Starts without a limit, for that many tags.
+    /// Creates the state of `tags` tags, without a limit.
     ///
     /// # Context
     ///
@@ -51,17 +51,17 @@ impl Timeouts {
             limit: Atomic::new(0),
             counting: AtomicFlag::new(false),
             stuck: Atomic::new(0),
-            // If there is a limit before such a request has ended, it counts.
+            // Not `ENDED`: a request may be in flight when the first limit is set.
             places: ByTag::new(tags, || Atomic::new(0))?,
         })
     }
 
-    /// Returns how often a request may take too long; 0 if there is no limit.
+    /// Returns the timeout limit; 0 if there is none.
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Relaxed)
     }
 
-    /// Sets the limit.
+    /// Sets the timeout limit; 0 for none.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Timeouts {
         Ok(())
     }
 
-    /// A request with that tag begins.
+    /// Notes that the request with `tag` begins.
     #[inline]
     pub(crate) fn begins(&self, tag: u32) {
         if !self.counting.load(Relaxed) {
@@ -91,8 +91,7 @@ impl Timeouts {
         }
     }
 
-    /// The request with that tag has timed out once more; returns whether it is
-    /// cancelled.
+    /// Notes that the request with `tag` has timed out once more; returns whether it is cancelled.
     pub(crate) fn exceeded(&self, tag: u32) -> bool {
         let limit = self.limit();
         let Some(place) = self.places.get(tag).filter(|_| limit > 0) else {
@@ -103,12 +102,12 @@ impl Timeouts {
             ENDED => false,
             CANCELLED => true,
             times if times + 1 < limit => {
-                // If that fails, it has ended.
+                // If this fails, the request has ended.
                 let _ = place.cmpxchg(times, times + 1, Relaxed);
                 false
             }
             times => {
-                // ORDERING: It counts as stuck before it can end.
+                // ORDERING: The request counts as stuck before `ends` can find it cancelled.
                 self.stuck.fetch_add(1, Full);
                 let cancelled = place.cmpxchg(times, CANCELLED, Full).is_ok();
                 if !cancelled {
@@ -119,19 +118,19 @@ impl Timeouts {
         }
     }
 
-    /// Returns whether the request with that tag was cancelled.
+    /// Returns whether the request with `tag` is cancelled and has not ended.
     pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
         let place = self.places.get(tag);
         place.is_some_and(|place| place.load(Relaxed) == CANCELLED)
     }
 
-    /// The request with that tag ends; returns whether it was cancelled.
+    /// Notes that the request with `tag` ends; returns whether it was cancelled.
     #[inline]
     pub(crate) fn ends(&self, tag: u32) -> bool {
         if !self.counting.load(Relaxed) {
             return false;
         }
-        // ORDERING: See `exceeded`.
+        // ORDERING: Pairs with the exchange in `exceeded`.
         let before = self.places.get(tag).map(|place| place.xchg(ENDED, Full));
         if before != Some(CANCELLED) {
             return false;
@@ -140,7 +139,7 @@ impl Timeouts {
         true
     }
 
-    /// Returns whether a cancelled request has not ended.
+    /// Returns whether there is a cancelled request that has not ended.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Relaxed) > 0

@@ -27,22 +27,22 @@ const LOST: u32 = 1;
 /// Something may be lost; a flush has failed.
 const REPORTED: u32 = 2;
 
-/// The writes of a disk that the server has answered, as far as it could lose them.
+/// The unflushed writes of a disk, and whether the server has lost some.
 ///
-/// It has a cache line of its own, because the fields around it are read by all requests and do not
+/// It has a cache line of its own, because all requests read the fields around it, which do not
 /// change.
 #[repr(align(64))]
 pub(crate) struct WriteCache {
     /// A [`Record`].
     record: Atomic<u64>,
-    /// One of the above.
+    /// One of `WHOLE`, `LOST` and `REPORTED`.
     loss: Atomic<u32>,
-    /// The server's disk keeps everything that it answers.
+    /// The server's disk keeps all writes that it has answered.
     safe: AtomicFlag,
 }
 
 impl WriteCache {
-    /// Knows of no writes; `safe` as in [`WriteCache::set_safe`].
+    /// Creates the state of a disk without unflushed writes; `safe` as in [`WriteCache::set_safe`].
     pub(crate) fn new(safe: bool) -> Self {
         Self {
             record: Atomic::new(Record::NEW.to_bits()),
@@ -51,16 +51,20 @@ impl WriteCache {
         }
     }
 
-    /// Returns whether the server's disk keeps everything that it answers, as one without a
+    /// Sets whether the server's disk keeps all writes that it has answered, as a disk without a
     /// volatile cache does.
     pub(crate) fn set_safe(&self, safe: bool) {
-        // ORDERING: The queue state is still to be set.
+        // ORDERING: The caller sets the queue state afterwards, which publishes this.
         self.safe.store(safe, Relaxed);
     }
 
-    /// Returns what it was before.
+    /// Replaces the record by what `next` makes of it; returns the record before the change.
+    ///
+    /// # Errors
+    ///
+    /// The error of `next`; the record is unchanged then.
     fn update<E>(&self, next: impl Fn(Record) -> Result<Record, E>) -> Result<Record, E> {
-        // ORDERING: The event has happened before the call: an answer has arrived, or the tasks
+        // ORDERING: The call follows the event that it records: an answer has arrived, or the tasks
         // that want a flush have seen their writes end.
         let mut bits = self.record.load(Relaxed);
         loop {
@@ -69,7 +73,7 @@ impl WriteCache {
             if next == bits {
                 return Ok(before);
             }
-            // ORDERING: It is there before a flush is sent, or a write ends.
+            // ORDERING: The new record is visible before a flush is sent or a write ends.
             match self.record.cmpxchg(bits, next, Full) {
                 Ok(_) => return Ok(before),
                 Err(now) => bits = now,
@@ -77,7 +81,7 @@ impl WriteCache {
         }
     }
 
-    /// As [`WriteCache::update`], with what cannot fail.
+    /// As [`WriteCache::update`], for a change that cannot fail.
     fn change(&self, next: impl Fn(Record) -> Record) -> Record {
         let Ok(before) = self.update(|record| Ok::<_, Infallible>(next(record)));
         before
@@ -90,14 +94,14 @@ impl WriteCache {
         Record::from_bits(self.record.load(Relaxed)).generation()
     }
 
-    /// A write that need not be durable was answered.
+    /// Notes that a write sent in `generation`, which need not be durable, was answered.
     ///
     /// # Errors
     ///
-    /// When it was lost since; it is to be sent again.
+    /// [`Late`] if the server's write cache was lost since: the write has to be sent again.
     #[inline]
     pub(crate) fn written(&self, generation: u32) -> Result<(), Late> {
-        // ORDERING: The cache generation tells answers from before the change.
+        // ORDERING: The cache generation tells apart the answers from before `safe` changed.
         let safe = self.safe.load(Relaxed);
         // For most writes the record stays as it is.
         self.update(|record| {
@@ -107,18 +111,18 @@ impl WriteCache {
         Ok(())
     }
 
-    /// A flush is about to be sent.
+    /// Notes that the flush with `tag` is about to be sent.
     pub(crate) fn flushing(&self, tag: u16) {
         self.change(|record| record.flushing(tag));
     }
 
-    /// A flush was answered.
+    /// Notes that the flush with `tag`, sent in `generation`, has succeeded.
     pub(crate) fn flushed(&self, generation: u32, tag: u16) {
         self.change(|record| record.flushed(generation, tag));
     }
 
-    /// The server's cache has lost what it had; the queue is quiesced. Returns whether that
-    /// matters: flushes fail from now on.
+    /// Notes that the server's write cache was lost; the queue is quiesced. Returns whether there
+    /// were unflushed writes: flushes fail from now on.
     pub(crate) fn lose(&self) -> bool {
         let before = self.change(Record::lost);
         let matters = before.unflushed() != Unflushed::Nothing;
@@ -128,7 +132,7 @@ impl WriteCache {
         matters
     }
 
-    /// Everything that was answered is durable, the server says; the queue is quiesced.
+    /// Notes that all answered writes are durable, as the server reports; the queue is quiesced.
     pub(crate) fn kept(&self) {
         self.change(Record::lost);
     }
@@ -139,7 +143,7 @@ impl WriteCache {
         if self.loss.load(Relaxed) == WHOLE {
             return false;
         }
-        // Otherwise a flush has failed before.
+        // If this fails, the loss was reported or acknowledged before.
         let _ = self.loss.cmpxchg(LOST, REPORTED, Full);
         true
     }
@@ -149,13 +153,14 @@ impl WriteCache {
         self.loss.load(Relaxed) != WHOLE
     }
 
-    /// The last opener has closed the disk. If a flush has failed, flushes succeed again;
-    /// returns whether they do because of this.
+    /// Notes that the last opener has closed the disk: flushes succeed again if one has failed.
+    /// Returns whether this call made the difference.
     pub(crate) fn closed(&self) -> bool {
         self.loss.cmpxchg(REPORTED, WHOLE, Full).is_ok()
     }
 
-    /// Lets flushes succeed again: all know. Tells whether they do because of this.
+    /// Lets flushes succeed again, because the operator has acknowledged the loss. Returns whether
+    /// this call made the difference.
     pub(crate) fn accept_loss(&self) -> bool {
         self.loss.xchg(WHOLE, Full) != WHOLE
     }

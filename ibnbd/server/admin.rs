@@ -7,10 +7,15 @@
 //! session has no more of these workers than devices.
 
 use crate::{
+    config::{
+        Asked,
+        Denied, //
+    },
     device::Opened,
     param,
     session::{
         self,
+        Called,
         Closing,
         OpenDevice,
         Session, //
@@ -18,6 +23,7 @@ use crate::{
     sysfs::View, //
 };
 use ibnbd_proto::{
+    grant,
     msg::{
         Close,
         MsgError,
@@ -35,10 +41,16 @@ use ibnbd_proto::{
         PATH_MAX, //
     },
 };
-use ibtrs_core::convert;
-use ibtrs_proto::name::{
-    DevicePath,
-    SessionName, //
+use ibtrs_core::convert::{
+    self,
+    Shown, //
+};
+use ibtrs_proto::{
+    addr::Addr,
+    name::{
+        DevicePath,
+        SessionName, //
+    },
 };
 use ibtrs_server::Request;
 use kernel::{
@@ -50,9 +62,6 @@ use kernel::{
 use kx::{
     blk::BlockDevice,
     mm::NoIo,
-    pr_err_ratelimited,
-    pr_info_ratelimited,
-    pr_warn_ratelimited,
     sync::PercpuOwner,
     work::Queue, //
 };
@@ -63,7 +72,7 @@ enum Reply {
     Open(OpenAnswer),
 }
 
-/// The answer to OPEN, the details behind it.
+/// The answer to OPEN, followed by the details.
 type OpenAnswer = [u8; OPEN_RSP_LONG_LEN];
 
 impl Reply {
@@ -78,7 +87,7 @@ impl Reply {
     }
 }
 
-/// Serves an administrative message. A device that it closes is waited for on `closers`.
+/// Serves an administrative message. CLOSE waits for the I/O of its device on `closers`.
 ///
 /// # Context
 ///
@@ -94,12 +103,12 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
             session.set_version(answer.ver);
             Ok(Reply::SessInfo(answer.encode()))
         }
-        Ok(UserMsg::Open(message)) => open(session, &message).map(Reply::Open),
+        Ok(UserMsg::Open(message)) => open(session, &message, request.source()).map(Reply::Open),
         Ok(UserMsg::Close(message)) => return close(session, closers, message, request),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
-        Err(error) => Err(refused(session, error)),
+        Err(error) => Err(refused(session, &request.source(), error)),
     };
-    // The client asks again in its next session.
+    // No answer: the client repeats the message in its next session.
     if reply.is_err() && session.is_stopped() {
         return request.abandon();
     }
@@ -110,9 +119,11 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
     request.respond(result);
 }
 
-/// Says why a message is refused, and returns the error to answer with.
-pub(crate) fn refused(session: &Session, error: MsgError) -> Error {
-    pr_warn_ratelimited!("{}: message refused: {}\n", session.name(), error.as_str());
+/// Logs why a message is refused, and returns the error to answer with.
+pub(crate) fn refused(session: &Session, source: &Addr, error: MsgError) -> Error {
+    if session.may_log(source) {
+        pr_warn!("{}: message refused: {}\n", session.name(), error.as_str());
+    }
     convert::error(error.errno())
 }
 
@@ -129,6 +140,17 @@ impl Refusal {
     }
 }
 
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Refused(refusal) => {
+                Self::new(convert::error(refusal.errno()), refusal.as_str())
+            }
+            Denied::Failed(error) => error.into(),
+        }
+    }
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let why = match error {
@@ -140,7 +162,7 @@ impl From<Error> for Refusal {
             EOPNOTSUPP => "it is zoned, which the protocol does not support",
             _ => "it cannot be opened",
         };
-        Self { error, why }
+        Self::new(error, why)
     }
 }
 
@@ -152,39 +174,44 @@ impl From<AllocError> for Refusal {
 
 impl From<PathError> for Refusal {
     fn from(error: PathError) -> Self {
-        Self {
-            error: convert::error(error.errno()),
-            why: error.as_str(),
-        }
+        Self::new(convert::error(error.errno()), error.as_str())
     }
 }
 
 impl From<MsgError> for Refusal {
     fn from(error: MsgError) -> Self {
-        Self {
-            error: convert::error(error.errno()),
-            why: error.as_str(),
-        }
+        Self::new(convert::error(error.errno()), error.as_str())
     }
 }
 
-/// Opens a device, or finds it open: a client that has lost the answer asks again.
-fn open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer> {
-    try_open(session, message).map_err(|Refusal { error, why }| {
-        pr_err_ratelimited!(
-            "{}: cannot open {}, {}: {}: {} ({})\n",
-            session.name(),
-            message.dev_name.as_str(),
-            message.access_mode.as_str(),
-            why,
-            convert::errno(error).as_str(),
-            error.to_errno()
-        );
+/// Opens a device. A device that the session has open is described once more, because a client
+/// that has lost the answer repeats its message.
+fn open(session: &Arc<Session>, message: &Open<'_>, source: Addr) -> Result<OpenAnswer> {
+    let called = Called {
+        name: message.dev_name.as_str(),
+        export: session.config.has_exports(),
+    };
+    try_open(session, message, source).map_err(|Refusal { error, why }| {
+        if session.may_log(&source) {
+            pr_warn!(
+                "{}: {}: {}: refused, {}: {} ({})\n",
+                session.name(),
+                Shown(source),
+                called,
+                message.access(session.has_extensions()).as_str(),
+                why,
+                convert::errno(error).as_str()
+            );
+        }
         error
     })
 }
 
-fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Refusal> {
+fn try_open(
+    session: &Arc<Session>,
+    message: &Open<'_>,
+    source: Addr,
+) -> Result<OpenAnswer, Refusal> {
     let name = message.dev_name;
     let access = message.access(session.has_extensions());
     let mut open = session.open.lock();
@@ -196,6 +223,11 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
             let why = "the session has it open in another mode";
             return Err(Refusal::new(EPERM, why));
         }
+        let is_granted = message.only_known || known.granted.is_some();
+        if !is_granted && session.config.has_exports() {
+            let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
+            return Err(Refusal::new(EEXIST, why));
+        }
         return answer(session, known.id, &known.device);
     }
     if message.only_known && session.has_extensions() {
@@ -205,15 +237,27 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         let why = "the session already has max_devices devices open or being closed";
         return Err(Refusal::new(ENOSPC, why));
     }
-    let dev = find_below(session, name)?;
-    // Names are without number: a device has one of them in a session. To give the same answer
-    // for another name would not do, as CLOSE of one would take the device from the other.
+    let id = open.new_id()?;
+    let granted = session.config.grant(&Asked {
+        session,
+        device: id,
+        devices: session.count(&open),
+        name: grant::export_name(name.as_str()),
+        access,
+    })?;
+    let dev = match &granted {
+        Some(granted) => BlockDevice::find(c"/", &granted.path)?,
+        None => find_below(session, name)?,
+    };
+    // A device may have any number of names, of which a session uses one. With the same id for
+    // two names, CLOSE of one would close the device of the other.
     if open.has_device(dev) {
         let why = "the session has it open by another name";
         return Err(Refusal::new(EEXIST, why));
     }
-    let device = Opened::open(&session.exports, dev, access)?;
-    let id = open.new_id()?;
+    let grant = granted.as_ref().map(|granted| granted.grant);
+    let terms = granted.as_ref().map(|granted| granted.terms.clone());
+    let device = Opened::open(&session.exports, dev, access, terms)?;
     let rsp = answer(session, id, &device)?;
     let view = Arc::new(
         View {
@@ -224,40 +268,52 @@ fn try_open(session: &Arc<Session>, message: &Open<'_>) -> Result<OpenAnswer, Re
         },
         GFP_KERNEL,
     )?;
-    let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
+    let called = Called {
+        name: name.as_str(),
+        export: granted.is_some(),
+    };
+    let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
     open.reserve()?;
     let device = PercpuOwner::new(device)?;
     let device = OpenDevice {
         id,
         dev,
-        name,
+        name: text,
+        source,
         _dir: device.user().show(&view),
         device,
+        granted,
     };
-    let result = match open.insert(device) {
-        Ok(()) => session
-            .publish(&open)
-            .map_err(|error| (error, open.take(id))),
-        Err(device) => Err((ENOMEM, Some(device))),
+    // Sysfs shows the device already, so an operator who creates the first export after this check
+    // finds it there.
+    let result = match grant.is_none() && session.config.has_exports() {
+        true => Err((Denied::from(grant::unknown(false)).into(), device)),
+        false => open
+            .insert(device)
+            .map_err(|device| (ENOMEM.into(), device)),
     };
-    drop(open);
-    if let Err((error, device)) = result {
-        // Not before, as its files take the lock.
-        drop(device);
-        return Err(error.into());
+    if result.is_ok() {
+        session.publish(&mut open);
     }
+    drop(open);
+    // A refused device is dropped without the lock, which the device's attributes take.
+    result.map_err(|(refusal, _device): (Refusal, _)| refusal)?;
     session.watch_sizes();
-    pr_info_ratelimited!(
-        "{}: opened {} as device {}, {}\n",
-        session.name(),
-        *view.name,
-        id,
-        access.as_str()
-    );
+    if session.may_log(&source) {
+        pr_info!(
+            "{}: {}: {}: granted, {}: {} (device {})\n",
+            session.name(),
+            Shown(source),
+            called,
+            access.as_str(),
+            grant.map_or("it is below dev_search_path", |grant| grant.as_str()),
+            id
+        );
+    }
     Ok(rsp)
 }
 
-/// Finds the number of a device below the search path.
+/// Returns the device number of a block device below `dev_search_path`.
 fn find_below(session: &Session, device: DevicePath<'_>) -> Result<u32, Refusal> {
     if param::dev_search_path.get().is_empty() {
         return Err(Refusal::new(EACCES, "dev_search_path is not set"));
@@ -286,17 +342,16 @@ fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Ref
     Ok(answer)
 }
 
-/// Closes a device, and answers when its I/O has ended; one that is not open counts as closed.
+/// Closes a device, and answers when its I/O has ended. A device that is not open counts as closed.
 fn close(session: &Arc<Session>, closers: &Queue, message: Close, request: Request) {
-    let device = match session.withdraw(message.device_id) {
-        Ok(Some(device)) => device,
-        Ok(None) => return request.respond(Ok(())),
-        Err(error) => return request.respond(Err(error)),
+    let Some(device) = session.withdraw(message.device_id) else {
+        return request.respond(Ok(()));
     };
-    pr_info_ratelimited!("{}: closed {}\n", session.name(), *device.name);
+    session.log_close(&device, "by its client");
     let closing = Closing::new(session, device);
     let _no_io = NoIo::enter();
-    // Without memory it is closed here, and the client told that something was wrong.
+    // Without memory, the closure is dropped here, which closes the device and answers with an
+    // error.
     let _ = closers.spawn(GFP_KERNEL, move || {
         drop(closing);
         request.respond(Ok(()));

@@ -2,9 +2,17 @@
 
 //! A device that a session has open.
 
-use crate::export::{
-    Exports,
-    User, //
+use crate::{
+    config::{
+        self,
+        Terms, //
+    },
+    export::{
+        Exports,
+        User, //
+    },
+    param,
+    throttle::HostThrottle, //
 };
 use ibnbd_proto::{
     access::Access,
@@ -40,23 +48,27 @@ static HOLDER: Holder = Holder::new();
 
 /// An open device of a session.
 pub(crate) struct Opened {
-    // Closed before the export may have another writer.
+    // Before `user`: the device is closed before the export can have another writer.
     bdev: BlockDevice,
     /// Does not change while the device is open.
     logical_block_size: u32,
     access: Access,
-    /// As it was when the device was opened: some of it may change, such as the name of
-    /// the file behind a loop device.
+    /// The identity when the device was opened. It could change later, with the file behind a loop
+    /// device, for example.
     identity: Identity,
-    /// The generation changes when this machine is booted, and when the disk was away.
+    /// The cache generation: changes with each boot of this machine, and when the disk was removed
+    /// and found again.
     cache_run: Identity,
-    /// The size that the client was told last, in sectors.
+    /// The size last reported to the client, in sectors.
     reported: Atomic<u64>,
+    /// The terms of the export, if the device was opened as one.
+    terms: Option<Terms>,
     user: User,
 }
 
 impl Opened {
-    /// Opens the device with the number `dev`, from [`BlockDevice::find`].
+    /// Opens the device with the number `dev`, from [`BlockDevice::find`]. `terms` are those of its
+    /// export, if it is opened as one.
     ///
     /// # Context
     ///
@@ -64,10 +76,14 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// Those of [`BlockDevice::open`], `EBUSY` among them if someone else on this
-    /// machine uses the device that is to be written to or had for oneself; `EOPNOTSUPP` for a zoned
-    /// disk; `EPERM` when other clients have it open for writing already.
-    pub(crate) fn open(exports: &Arc<Exports>, dev: u32, access: Access) -> Result<Self> {
+    /// Errors of [`BlockDevice::open`], such as `EBUSY` if `access` claims the device and it has
+    /// another user on this machine; `EOPNOTSUPP` for a zoned disk; errors of [`Exports::enter`].
+    pub(crate) fn open(
+        exports: &Arc<Exports>,
+        dev: u32,
+        access: Access,
+        terms: Option<Terms>,
+    ) -> Result<Self> {
         let spec = OpenSpec {
             write: access.writes(),
             // One holder for all devices that clients write to: a second claim by the server
@@ -86,6 +102,7 @@ impl Opened {
             cache_run: unflushed::cache_generation(exports.boot(), bdev.diskseq()),
             bdev,
             reported: Atomic::new(0),
+            terms,
             user,
         })
     }
@@ -98,17 +115,32 @@ impl Opened {
         self.access
     }
 
-    /// Returns its part in the export.
+    /// Returns whether the realtime I/O priority of requests is honoured.
+    #[inline]
+    pub(crate) fn allows_realtime(&self) -> bool {
+        match &self.terms {
+            Some(terms) => config::is_set(&terms.realtime),
+            None => param::allow_rt_prio.get(),
+        }
+    }
+
+    /// Returns the limits of the host, if there are any for this device.
+    #[inline]
+    pub(crate) fn throttle(&self) -> Option<&HostThrottle> {
+        self.terms.as_ref()?.throttle.as_deref()
+    }
+
+    /// Returns the use of the export.
     pub(crate) fn user(&self) -> &User {
         &self.user
     }
 
-    /// Returns what tells this disk from any other that may get its name.
+    /// Returns the identity, which distinguishes this disk from others that may get its name.
     pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Returns what I/O is checked against.
+    /// Returns the current properties of the device that I/O is checked against.
     pub(crate) fn bounds(&self) -> Device {
         Device {
             nsectors: self.bdev.capacity_sectors(),
@@ -117,13 +149,13 @@ impl Opened {
         }
     }
 
-    /// Returns whether the size is another one than the client was told.
+    /// Returns whether the size differs from the one last reported to the client.
     pub(crate) fn has_new_size(&self) -> bool {
-        // ORDERING: A reader of an old value sends the client one notice too many.
+        // ORDERING: A stale value costs one superfluous notice.
         self.reported.load(Relaxed) != self.bdev.capacity_sectors()
     }
 
-    /// Returns what the client is told about the device, now.
+    /// Returns the current limits for the client, and notes the size as reported.
     pub(crate) fn tell_limits(&self) -> DeviceLimits {
         let limits = self.bdev.limits();
         let nsectors = self.bdev.capacity_sectors();
@@ -154,10 +186,10 @@ impl Opened {
     }
 }
 
-/// Longest value of an attribute that counts; what follows is left out.
+/// Longest value of an attribute in bytes; longer values are truncated.
 const MAX_VALUE: usize = 512;
 
-/// Returns what tells a device from any other that may get its name.
+/// Returns the identity that distinguishes a device from others that may get its name.
 ///
 /// # Errors
 ///
@@ -169,7 +201,7 @@ fn identity(bdev: &BlockDevice) -> Result<Identity> {
     }
     let mut buf = KVec::from_elem(0u8, MAX_VALUE, GFP_KERNEL)?;
     for name in identity::ATTRIBUTES {
-        // One that cannot be read says nothing.
+        // An attribute that cannot be read counts as empty.
         let len = bdev.attribute(name, &mut buf).unwrap_or(0);
         if let Some(value) = identity::value(buf.get(..len).unwrap_or_default()) {
             return Ok(part_of(bdev, name.to_bytes(), value));
@@ -178,8 +210,8 @@ fn identity(bdev: &BlockDevice) -> Result<Identity> {
     Ok(part_of(bdev, &[], &[]))
 }
 
-/// Returns the identity of a device on a disk with this name, if the name is not empty; `kind` is
-/// the kind of the name.
+/// Returns the identity of a device, a whole disk or a partition. `id` identifies the disk, or is
+/// empty; `kind` is the attribute that `id` comes from, empty for the disk's unique id.
 fn part_of(bdev: &BlockDevice, kind: &[u8], id: &[u8]) -> Identity {
     let of = |part: &[u8]| match (kind, part) {
         ([], []) => Identity::of(&[id]),
@@ -189,7 +221,7 @@ fn part_of(bdev: &BlockDevice, kind: &[u8], id: &[u8]) -> Identity {
     match (bdev.partition(), bdev.partition_uuid()) {
         (0, _) => of(&[]),
         (_, Some(uuid)) => of(uuid),
-        // The partition's number tells it from the others of a known disk.
+        // On a known disk, the number identifies the partition.
         (number, None) if !id.is_empty() => of(&[number]),
         _ => Identity::UNKNOWN,
     }

@@ -32,7 +32,7 @@ use kx::{
 
 /// A block device that at least one client has open.
 struct Export {
-    /// Its number in this kernel.
+    /// Device number of the block device.
     dev: u32,
     users: Users,
     /// The export's directory in sysfs.
@@ -42,7 +42,7 @@ struct Export {
 /// All exports.
 #[pin_data]
 pub(crate) struct Exports {
-    /// Names this boot of the machine; empty if it cannot be known.
+    /// Id of this boot of the machine; empty if it cannot be read.
     boot: KVec<u8>,
     #[pin]
     inner: Mutex<Inner>,
@@ -50,7 +50,7 @@ pub(crate) struct Exports {
 
 struct Inner {
     list: KVec<Export>,
-    /// Where they are shown.
+    /// The sysfs directory of the exports, if there is one.
     folder: Option<Arc<PlainDir>>,
 }
 
@@ -74,18 +74,18 @@ impl Exports {
         )
     }
 
-    /// Returns what names this boot of the machine; nothing if it cannot be known.
+    /// Returns the id of this boot of the machine; empty if it cannot be read.
     pub(crate) fn boot(&self) -> &[u8] {
         &self.boot
     }
 
-    /// Says where exports are shown.
+    /// Sets the sysfs directory of exports that are opened from now on.
     pub(crate) fn set_folder(&self, folder: Option<Arc<PlainDir>>) {
         let old = core::mem::replace(&mut self.inner.lock().folder, folder);
         drop(old);
     }
 
-    /// Takes in one more user of a device.
+    /// Adds a user of a device, until the returned value is dropped.
     ///
     /// # Context
     ///
@@ -93,8 +93,8 @@ impl Exports {
     ///
     /// # Errors
     ///
-    /// `EBUSY` when a user needs the device exclusively, and is not the only one; `EPERM` when
-    /// there are as many writers as the mode allows; `ENOMEM`.
+    /// `EBUSY` if this or another user needs the device exclusively, and it has several; `EPERM` if
+    /// it has as many writers as the mode allows; `ENOMEM`.
     pub(crate) fn enter(self: &Arc<Self>, bdev: &BlockDevice, access: Access) -> Result<User> {
         let user = self.count(bdev, access)?;
         let unlinked = self
@@ -139,7 +139,7 @@ impl Exports {
             inner.list.push(export, GFP_KERNEL)?;
         }
         let export = inner.find(dev).ok_or(EINVAL)?;
-        // A new export tolerates anyone.
+        // Does not fail for a new export, so each export in the list has a user.
         export.users.enter(access).map_err(convert::error)?;
         Ok(User {
             exports: self.clone(),
@@ -149,7 +149,7 @@ impl Exports {
     }
 }
 
-/// Reads what names this boot of the machine.
+/// Reads the id of this boot of the machine; empty if it cannot be read.
 ///
 /// # Errors
 ///
@@ -177,11 +177,12 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Shows the user's session below the export, if that is shown.
+    /// Creates the sysfs directory of the user's session below that of the export, if the export
+    /// has one.
     ///
     /// # Context
     ///
-    /// May sleep. The task that drops the directory must not hold a lock that its files take.
+    /// May sleep. The task that drops the directory must not hold a lock that its attributes take.
     pub(crate) fn show(&self, view: &Arc<View>) -> Option<Dir<Arc<View>>> {
         let mut inner = self.exports.inner.lock();
         let dir = inner.find(self.dev)?.dir.as_ref()?;

@@ -4,7 +4,6 @@
 
 use crate::{
     device::Opened,
-    param,
     session::Session, //
 };
 use ibnbd_proto::{
@@ -31,11 +30,10 @@ use kx::{
         Op as BioOp,
         Status, //
     },
-    pr_warn_ratelimited,
     sync::PercpuArc,
 };
 
-/// An I/O in the block layer.
+/// A request that the block layer executes, and its device.
 pub(crate) struct IoRequest {
     request: Request,
     device: PercpuArc<Opened>,
@@ -59,45 +57,60 @@ impl BioOwner for IoRequest {
 ///
 /// # Context
 ///
-/// May sleep, when the device's queue is full.
+/// May sleep, when the device's queue is full or the host has reached a limit.
 pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
     let Some(device) = session.device(hdr.device_id) else {
         if session.is_stopped() {
             return request.abandon();
         }
-        pr_warn_ratelimited!(
-            "{}: I/O to device {}, which is not open\n",
-            session.name(),
-            hdr.device_id
-        );
+        if session.may_log(&request.source()) {
+            pr_warn!(
+                "{}: I/O to device {}, which is not open\n",
+                session.name(),
+                hdr.device_id
+            );
+        }
         return request.respond(Err(ENOTCONN));
     };
-    // Both numbers are at most a chunk.
+    // CAST: At most the size of a chunk, which fits in 32 bits.
     let data_len = request.data_len() as u32;
     let checked = io_check::check(hdr, request.dir(), data_len, &device.bounds());
     let io = match checked {
         Ok(io) => io,
         Err(error) => {
-            pr_warn_ratelimited!(
-                "{}: device {}: I/O refused: {}\n",
-                session.name(),
-                hdr.device_id,
-                error.as_str()
-            );
+            if session.may_log(&request.source()) {
+                pr_warn!(
+                    "{}: device {}: I/O refused: {}\n",
+                    session.name(),
+                    hdr.device_id,
+                    error.as_str()
+                );
+            }
             return request.respond(Err(convert::error(error.errno())));
         }
     };
+    if let Some(throttle) = device.throttle() {
+        let is_over = || request.is_moot() || session.device(hdr.device_id).is_none();
+        if !throttle.wait(data_len, is_over) {
+            return match request.is_moot() || session.is_stopped() {
+                // The client sends it again.
+                true => request.abandon(),
+                false => request.respond(Err(ENOTCONN)),
+            };
+        }
+    }
     let slot = usize::from(request.buf_id());
+    let prio = match session.has_prio() {
+        true => prio::granted(io.prio, device.allows_realtime()),
+        false => 0,
+    };
     let owner = IoRequest { request, device };
-    if let Err((error, owner)) = session
-        .bios
-        .submit(slot, &spec(&io, session.has_prio()), owner)
-    {
+    if let Err((error, owner)) = session.bios.submit(slot, &spec(&io, prio), owner) {
         owner.request.respond(Err(error));
     }
 }
 
-fn spec(io: &CheckedIo, has_prio: bool) -> BioSpec {
+fn spec(io: &CheckedIo, prio: u16) -> BioSpec {
     let op = match io.op {
         IoKind::Read => BioOp::Read,
         IoKind::Write => BioOp::Write,
@@ -114,11 +127,7 @@ fn spec(io: &CheckedIo, has_prio: bool) -> BioSpec {
         preflush: io.flags.contains(IoFlags::PREFLUSH),
         sync: io.flags.contains(IoFlags::SYNC),
         nounmap: io.flags.contains(IoFlags::NOUNMAP),
-        prio: if has_prio {
-            prio::granted(io.prio, param::allow_rt_prio.get())
-        } else {
-            0
-        },
+        prio,
     }
 }
 

@@ -3,14 +3,19 @@
 //! The server of IBNBD: exports block devices of this machine to IBTRS
 //! sessions.
 //!
-//! A client's session ([`session::Session`]) opens devices ([`device::Opened`])
-//! below `dev_search_path` and sends I/O for them. An I/O ([`io::IoRequest`]) is
+//! A client's session ([`session::Session`]) opens devices ([`device::Opened`]), which the operator
+//! exports by names in configfs ([`configfs`], [`config`]) or by directory below
+//! `dev_search_path`, and sends I/O for them. An I/O ([`io::IoRequest`]) is
 //! checked, becomes a bio of the chunk that it came in, and is answered when
 //! the bio ends.
 //!
 //! # Lock order
 //!
-//! `Session::open`, then `Exports::inner`, then a disk's open mutex.
+//! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of `ibtrs_server`;
+//! `Session::open`, then either `Exports::inner` and a disk's open mutex, or `Config::inner` and either
+//! `Session::sources` or `Server::sessions` of `ibtrs_server`, and `Session::paths` of that.
+//! `Session::open` is not taken under `Server::joining`, as it is held while a disk is opened; nor by
+//! the tasks that hold the locks of configfs, whose works take it.
 
 #![deny(unsafe_code)]
 
@@ -32,12 +37,16 @@ use stop::{
 };
 
 mod admin;
+mod config;
+mod configfs;
 mod device;
 mod export;
 mod io;
+mod revoke;
 mod session;
 mod stop;
 mod sysfs;
+mod throttle;
 mod watch;
 
 #[allow(unsafe_code)]
@@ -51,23 +60,23 @@ mod param {
     };
 
     kx::module_param! {
-        /// Where clients connect to.
-        pub(crate) port_nr: IntParam = IntParam::new(1234, 1..=65535),
-        "Port to listen on (default: 1234)";
+        /// The port that clients connect to.
+        pub(crate) port_nr: IntParam = IntParam::new(1234, 0..=65535),
+        "Port to listen on; 0 to listen on the ports in configfs only (default: 1234)";
 
-        /// The directory that devices are below.
+        /// The directory below which devices are found.
         pub(crate) dev_search_path: StringParam<4000> = StringParam::new(""),
         "Directory below which devices may be opened; %SESSNAME% stands for the client's session (no default)";
 
-        /// Devices of a session.
+        /// Most devices of a session.
         pub(crate) max_devices: IntParam = IntParam::new(256, 1..=65536),
         "Devices that a session may have open, 1 to 65536 (default: 256)";
 
-        /// Clients may use the realtime class.
+        /// Whether clients may use the realtime I/O priority.
         pub(crate) allow_rt_prio: BoolParam = BoolParam::new(false),
         "Take the realtime I/O priority of clients as it is; else it is best effort (default: N)";
 
-        /// What stopping may take.
+        /// Time limit of a planned stop, in seconds.
         pub(crate) stop_timeout_s: IntParam = IntParam::new(30, 1..=600),
         "Seconds that requests and disks have to finish before the server is unloaded or the machine rebooted, 1 to 600 (default: 30)";
     }
@@ -82,10 +91,12 @@ module! {
 }
 
 struct ServerModule {
+    // In the order of teardown. First, operators can no longer configure anything.
+    _configfs: kx::configfs::Registration,
     _reboot: RebootNotifier<BeforeReboot>,
-    // In good order first, then whatever is left.
+    // The planned stop, before the listener closes the sessions that are left.
     _stop: Stop,
-    // Sessions go before what they are shown in.
+    // Sessions go before the sysfs directories that show them.
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
     _works: Works,
@@ -97,7 +108,7 @@ struct Works(Arc<Queue>);
 
 impl Drop for Works {
     fn drop(&mut self) {
-        // The last reference must not be that of a session which a work drops.
+        // A work item may drop a session: its reference to the queue must not be the last one.
         self.0.flush();
     }
 }
@@ -106,7 +117,7 @@ impl kernel::Module for ServerModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let search = param::dev_search_path.get();
         if search.is_empty() {
-            pr_warn!("dev_search_path is not set: no device can be opened; load the module with the directory of the disks to export\n");
+            pr_info!("dev_search_path is not set: clients can open exports in configfs only\n");
         } else {
             check_search_path(search)?;
         }
@@ -115,14 +126,23 @@ impl kernel::Module for ServerModule {
         let control = sysfs::Control::new(&exports)?;
         let queue = Queue::new(Options::unbound(), fmt!("ibnbd-server"))?;
         let works = Works(queue.clone());
-        let service = Arc::new(session::Service::new(exports, queue), GFP_KERNEL)?;
+        let config = config::Config::new(queue.clone())?;
+        let service = session::Service::new(exports, config.clone(), queue.clone());
+        let service = Arc::new(service, GFP_KERNEL)?;
         let listener = ibtrs_server::listen(service, port).inspect_err(|error| {
             let error = ibtrs_core::convert::errno(*error);
             pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
         })?;
         let reboot = RebootNotifier::new(BeforeReboot(listener.drain()))?;
         control.listens(listener.drain());
+        // The last step: directories that operators create keep the module loaded.
+        let configfs = configfs::register(config, listener.clients(), listener.ports(), queue)
+            .inspect_err(|error| {
+                let error = ibtrs_core::convert::errno(*error);
+                pr_err!("cannot show exports in configfs ({})\n", error.as_str());
+            })?;
         Ok(Self {
+            _configfs: configfs,
             _reboot: reboot,
             _stop: Stop(listener.drain()),
             _control: control,

@@ -4,6 +4,10 @@
 
 use crate::{
     admin,
+    config::{
+        Config,
+        Granted, //
+    },
     device::Opened,
     export::Exports,
     io::{
@@ -15,23 +19,38 @@ use crate::{
     sysfs::View, //
 };
 use ibnbd_proto::{
+    grant,
     msg::UserMsg,
     path::{
         self,
         PathError, //
     },
 };
-use ibtrs_proto::name::DevicePath;
+use ibtrs_core::convert::{
+    self,
+    Shown, //
+};
+use ibtrs_proto::{
+    addr::Addr,
+    name::{
+        DevicePath,
+        SessionName, //
+    },
+};
 use ibtrs_server::{
+    ClientLog,
     Deadline,
+    Joining,
     Notices,
+    Refusal,
     Request,
     ServiceSession,
-    SessionInfo, //
+    SessionInfo,
+    Sources, //
 };
 use kernel::{
     alloc::kvec::InsertError,
-    new_mutex, new_spinlock_irq,
+    fmt, new_mutex, new_spinlock_irq,
     prelude::*,
     str::{
         CStr,
@@ -52,7 +71,6 @@ use kernel::{
 use kx::{
     blk::BioTable,
     mm::NoIo,
-    pr_info_ratelimited,
     sync::{
         PercpuArc,
         PercpuOwner,
@@ -72,29 +90,71 @@ pub(crate) fn search_path() -> Result<&'static str, PathError> {
     path::search_path(text.map_err(|_| PathError::NotPrintable)?)
 }
 
-/// The service that sessions come to.
+/// The service that accepts sessions for the transport.
 pub(crate) struct Service {
     exports: Arc<Exports>,
+    config: Arc<Config>,
     /// The queue that watches and closes devices. The owner of the service flushes it after
     /// dropping the service.
     queue: Arc<Queue>,
 }
 
 impl Service {
-    pub(crate) fn new(exports: Arc<Exports>, queue: Arc<Queue>) -> Self {
-        Self { exports, queue }
+    pub(crate) fn new(exports: Arc<Exports>, config: Arc<Config>, queue: Arc<Queue>) -> Self {
+        Self {
+            exports,
+            config,
+            queue,
+        }
     }
 }
 
 impl ibtrs_server::Service for Service {
-    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
+    fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal> {
+        // Once more: the host may have been created after `check_name`.
+        self.check_host_name(info.name.to_bytes(), info.authenticated)?;
+        let session = self.new_session(info);
+        session.map_err(|error| Refusal::new(error, "the session cannot be created"))
+    }
+
+    fn check_name(&self, name: SessionName<'_>, authenticated: bool) -> Result<(), Refusal> {
+        self.check_host_name(name.as_bytes(), authenticated)
+    }
+
+    fn admit(&self, joining: &Joining<'_>) -> Result<(), Refusal> {
+        let used = grant::PathUse {
+            paths: joining.paths,
+            connections: joining.connections,
+            memory: joining.memory,
+        };
+        let admitted = self.config.admit(joining.name, joining.source, &used);
+        admitted.map_err(|why| Refusal::new(convert::error(why.errno()), why.as_str()))
+    }
+}
+
+impl Service {
+    fn check_host_name(&self, name: &[u8], authenticated: bool) -> Result<(), Refusal> {
+        if !authenticated && self.config.has_host(name) {
+            return Err(Refusal::new(
+                EACCES,
+                "the name is that of a host, and the session is not authenticated",
+            ));
+        }
+        Ok(())
+    }
+
+    fn new_session(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>> {
         let queue = self.queue.clone();
         let session = Arc::pin_init(
             try_pin_init!(Session {
                 name: CString::try_from(info.name)?,
+                authenticated: info.authenticated,
+                log: info.log,
+                sources <- new_mutex!(Some(info.sources), "Session::sources"),
                 extensions: info.extensions,
                 version: Atomic::new(0),
                 exports: self.exports.clone(),
+                config: self.config.clone(),
                 devices: RcuPtr::new(None),
                 open <- new_mutex!(OpenDevices::new(), "Session::open"),
                 closing: Atomic::new(0),
@@ -118,25 +178,56 @@ impl ibtrs_server::Service for Service {
     }
 }
 
-/// A device as the session keeps it.
+/// A device that a session has open.
 pub(crate) struct OpenDevice {
     pub(crate) id: u32,
-    /// The number of the block device in this kernel, which no other has while it is open.
+    /// Device number of the block device, which no other device gets while it is open.
     pub(crate) dev: u32,
-    /// As the client named it.
+    /// The name by which the client opened the device.
     pub(crate) name: CString,
+    /// The address that the device was opened from.
+    pub(crate) source: Addr,
     /// The device's directory in sysfs; dropped before the directory that contains it.
     pub(crate) _dir: Option<Dir<Arc<View>>>,
     pub(crate) device: PercpuOwner<Opened>,
+    /// The grant, if the device was opened as an export; dropped after the device.
+    pub(crate) granted: Option<Granted>,
 }
 
-/// A device that its session no longer lists, and that counts as one of the session's until
-/// this is dropped, which closes it.
+impl OpenDevice {
+    /// Returns the device as the log names it.
+    fn called(&self) -> Called<'_> {
+        Called {
+            name: self.name.to_str().unwrap_or(""),
+            export: self.granted.is_some(),
+        }
+    }
+}
+
+/// A device as the log names it.
+pub(crate) struct Called<'a> {
+    /// The name by which the client opened the device.
+    pub(crate) name: &'a str,
+    /// Whether `name` is that of an export.
+    pub(crate) export: bool,
+}
+
+impl fmt::Display for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.export {
+            true => f.write_fmt(fmt!("export {}", grant::export_name(self.name))),
+            false => f.write_fmt(fmt!("device {}", self.name)),
+        }
+    }
+}
+
+/// A device that was withdrawn from its session. Drop closes it; until then it counts as one of
+/// the session's devices.
 ///
 /// # Context
 ///
-/// Dropping it may sleep, until the device's I/O has ended. Not under the lock of the session's
-/// devices, which the files of the device take.
+/// Drop may sleep until the device's I/O has ended. Its caller does not hold the lock of the
+/// session's devices, which the attributes of the device take.
 pub(crate) struct Closing {
     device: Option<OpenDevice>,
     session: Arc<Session>,
@@ -155,19 +246,21 @@ impl Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         drop(self.device.take());
-        // ORDERING: After the end of the device's I/O, see `is_closing`.
+        // ORDERING: Publishes the end of the device's I/O for `is_closing`.
         self.session.closing.fetch_sub(1, Full);
     }
 }
 
 /// The devices that a session has open.
 pub(crate) struct OpenDevices {
-    /// By their ids, the lowest first.
+    /// Sorted by id.
     list: KVec<OpenDevice>,
-    /// The next id to be used. Ids are not used again before four billion others
-    /// were, and another session begins elsewhere, so that a late request does not
-    /// hit another device.
+    /// The next id to try. An id is reused only after four billion others, and each session
+    /// starts at a random one, so that a late request does not hit another device.
     next_id: u32,
+    /// The next table to publish. It has room for at least all devices but one, so that a device
+    /// can be withdrawn without an allocation.
+    spare: Option<KBox<Table>>,
 }
 
 impl OpenDevices {
@@ -175,16 +268,17 @@ impl OpenDevices {
         Self {
             list: KVec::new(),
             next_id: kx::random::next_u32(),
+            spare: None,
         }
     }
 
-    /// Finds the device that the client calls so.
+    /// Finds the device that the client opened as `name`.
     pub(crate) fn by_name(&self, name: DevicePath<'_>) -> Option<&OpenDevice> {
         let mut list = self.list.iter();
         list.find(|device| device.name.to_bytes() == name.as_bytes())
     }
 
-    /// Returns whether the block device with the number `dev` is open, by whatever name.
+    /// Returns whether the block device with the number `dev` is open, under any name.
     pub(crate) fn has_device(&self, dev: u32) -> bool {
         self.list.iter().any(|device| device.dev == dev)
     }
@@ -210,17 +304,55 @@ impl OpenDevices {
         Err(ENOSPC)
     }
 
-    /// Returns where the device with that id is, or would be.
+    /// Returns the index of the device `id` in the list, or in `Err` the index to insert it at.
     fn place(&self, id: u32) -> Result<usize, usize> {
         self.list.binary_search_by_key(&id, |device| device.id)
     }
 
-    /// Reserves a place for one more device.
+    /// Reserves memory for one more device, in the list and in the table.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub(crate) fn reserve(&mut self) -> Result {
-        Ok(self.list.reserve(1, GFP_KERNEL)?)
+        self.list.reserve(1, GFP_KERNEL)?;
+        let count = self.list.len() + 1;
+        if self
+            .spare
+            .as_ref()
+            .is_none_or(|spare| spare.capacity() < count)
+        {
+            let table = KVec::with_capacity(count, GFP_KERNEL)?;
+            self.spare = Some(KBox::new(table, GFP_KERNEL)?);
+        }
+        Ok(())
     }
 
-    /// Puts a device in, for which there must be [room](Self::reserve); else it comes back.
+    /// Returns the spare table, filled with the devices; `None` if there are none.
+    fn table(&mut self) -> Option<KBox<Table>> {
+        if self.list.is_empty() {
+            return None;
+        }
+        let mut table = self.spare.take()?;
+        for device in &self.list {
+            // There is room: see `spare` and `reserve`.
+            let pushed = table.push_within_capacity((device.id, device.device.get()));
+            let _ = kernel::warn_on!(pushed.is_err());
+        }
+        Some(table)
+    }
+
+    /// Makes a replaced table the spare one.
+    fn take_back(&mut self, table: Option<KBox<Table>>) {
+        if let Some(mut table) = table {
+            // It has room for all former devices, which are all but one if one was added.
+            table.clear();
+            self.spare = Some(table);
+        }
+    }
+
+    /// Inserts a device, for which there must be [room](Self::reserve); otherwise returns it.
+    #[expect(clippy::result_large_err)]
     pub(crate) fn insert(&mut self, device: OpenDevice) -> Result<(), OpenDevice> {
         let at = match self.place(device.id) {
             Ok(_) => return Err(device),
@@ -235,41 +367,48 @@ impl OpenDevices {
             })
     }
 
-    /// Takes a device out.
+    /// Removes the device `id` from the list, and returns it.
     pub(crate) fn take(&mut self, id: u32) -> Option<OpenDevice> {
         let at = self.place(id).ok()?;
         self.list.remove(at).ok()
     }
 }
 
-/// The devices by their ids, the lowest first, for I/O.
+/// The devices that I/O finds, sorted by id.
 type Table = KVec<(u32, PercpuArc<Opened>)>;
 
 /// The session of a client.
 #[pin_data]
 pub(crate) struct Session {
     name: CString,
-    /// The client takes what C drivers do not know.
+    /// The client has proved that it has a key for this name.
+    authenticated: bool,
+    log: ClientLog,
+    /// Source addresses of the session's paths; `None` once the session has ended.
+    #[pin]
+    sources: Mutex<Option<Sources>>,
+    /// The client knows the extensions of the messages, which C drivers do not.
     extensions: bool,
-    /// The version that the client and we speak; zero before it said so.
+    /// The version that both sides speak; 0 until the client has sent SESS_INFO.
     version: Atomic<u32>,
     pub(crate) exports: Arc<Exports>,
+    pub(crate) config: Arc<Config>,
     devices: RcuPtr<Table>,
     #[pin]
     pub(crate) open: Mutex<OpenDevices>,
-    /// How many devices are withdrawn, and not closed yet.
+    /// Number of devices that are withdrawn and not closed yet.
     closing: Atomic<usize>,
     /// A bio for each chunk.
     pub(crate) bios: BioTable<IoRequest>,
-    /// Until the session has gone, if the client takes notices.
+    /// Sends notices; `None` once the session has ended, or if the client takes none.
     #[pin]
     pub(crate) notices: Mutex<Option<Notices>>,
-    /// Looks for devices that have changed.
+    /// Checks the sizes of the devices.
     #[pin]
     pub(crate) watch: DelayedWork<Self>,
-    /// Not zero: it serves nothing any more.
+    /// Nonzero once the session serves no more requests.
     stopped: Atomic<u32>,
-    /// Its devices that are being stopped.
+    /// Devices of the session in a planned stop.
     #[pin]
     pub(crate) stopping: SpinLockIrq<KVec<Arc<Stopping>>>,
 }
@@ -283,23 +422,67 @@ impl Session {
         &self.name
     }
 
+    /// Returns whether the session is authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.authenticated
+    }
+
+    /// Returns whether a log line that the client causes from the address `source` is within the
+    /// limit for such lines.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn may_log(&self, source: &Addr) -> bool {
+        self.log.may_log(source)
+    }
+
+    /// Logs that a device is closed, within the limit for lines that the client causes.
+    pub(crate) fn log_close(&self, device: &OpenDevice, why: &str) {
+        if self.may_log(&device.source) {
+            self.log_operator_close(device, why);
+        }
+    }
+
+    /// Logs that an operator closes a device, regardless of the limit for the client.
+    pub(crate) fn log_operator_close(&self, device: &OpenDevice, why: &str) {
+        pr_info!(
+            "{}: {}: {}: closed: {}\n",
+            self.name(),
+            Shown(device.source),
+            device.called(),
+            why
+        );
+    }
+
+    /// Returns whether `func` holds for the source addresses of all paths of the session; `false`
+    /// once the session has ended.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn all_sources(&self, func: impl FnMut(&Addr) -> bool) -> bool {
+        let sources = self.sources.lock();
+        sources.as_ref().is_some_and(|sources| sources.all(func))
+    }
+
     /// Returns whether the client knows the extensions of the messages.
     pub(crate) fn has_extensions(&self) -> bool {
         self.extensions
     }
 
-    /// Says which version the client and we speak.
+    /// Sets the version that both sides speak.
     pub(crate) fn set_version(&self, version: u8) {
         // ORDERING: Nothing else depends on it.
         self.version.store(version.into(), Relaxed);
     }
 
-    /// Returns whether the priorities of the client's requests count.
+    /// Returns whether the I/O priorities of the client's requests are honoured.
     pub(crate) fn has_prio(&self) -> bool {
         self.version.load(Relaxed) >= 2
     }
 
-    /// Finds an open device for an I/O.
+    /// Returns the open device `id`, for I/O.
     pub(crate) fn device(&self, id: u32) -> Option<PercpuArc<Opened>> {
         let table = self.devices.read();
         let table = table.get()?;
@@ -307,24 +490,27 @@ impl Session {
         Some(table.get(at)?.1.clone())
     }
 
-    /// Returns whether the session has the maximum number of devices, counting those that are being
-    /// closed.
-    pub(crate) fn is_full(&self, open: &OpenDevices) -> bool {
-        let closing = self.closing.load(Relaxed);
-        open.len().saturating_add(closing) >= param::max_devices.get() as usize
+    /// Returns how many devices the session has, counting those that are being closed.
+    pub(crate) fn count(&self, open: &OpenDevices) -> usize {
+        open.len().saturating_add(self.closing.load(Relaxed))
     }
 
-    /// Returns whether devices that were withdrawn have I/O in service, maybe.
+    /// Returns whether the session has the maximum number of devices.
+    pub(crate) fn is_full(&self, open: &OpenDevices) -> bool {
+        self.count(open) >= param::max_devices.get() as usize
+    }
+
+    /// Returns whether withdrawn devices may have I/O in service.
     pub(crate) fn is_closing(&self) -> bool {
-        // ORDERING: What follows comes after the end of that I/O.
+        // ORDERING: Pairs with the drop of `Closing`: what follows comes after the end of that I/O.
         self.closing.load(Acquire) != 0
     }
 
-    /// Calls a function for each device that I/O finds.
+    /// Calls `func` for each device that I/O finds.
     ///
     /// # Context
     ///
-    /// Any; the function must not sleep.
+    /// Any; `func` must not sleep, as it runs in an RCU read section.
     pub(crate) fn for_each_device(&self, mut func: impl FnMut(u32, &Opened)) {
         let table = self.devices.read();
         for (id, device) in table.get().into_iter().flatten() {
@@ -332,46 +518,34 @@ impl Session {
         }
     }
 
-    /// Lets I/O find the devices of `open`, and no others.
+    /// Lets I/O find the devices of `open`, and no others. From one call to the next, one device is
+    /// removed, or one is added for which there is [room](OpenDevices::reserve).
     ///
     /// # Context
     ///
-    /// May sleep.
-    pub(crate) fn publish(&self, open: &OpenDevices) -> Result {
-        let mut table = KVec::with_capacity(open.list.len(), GFP_KERNEL)?;
-        for device in &open.list {
-            table.push((device.id, device.device.get()), GFP_KERNEL)?;
-        }
-        drop(self.devices.replace(Some(KBox::new(table, GFP_KERNEL)?)));
-        Ok(())
+    /// May sleep. Allocates nothing.
+    pub(crate) fn publish(&self, open: &mut OpenDevices) {
+        let table = open.table();
+        let former = self.devices.replace(table);
+        open.take_back(former);
     }
 
-    /// Takes the device `id` out of the session, if it is in there. It is to be closed then, by
-    /// [`Closing`].
+    /// Removes the device `id` from the session, and returns it; the caller closes it by
+    /// [`Closing`]. `None` if the session does not have it open.
     ///
     /// # Context
     ///
-    /// May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`; the device stays.
-    pub(crate) fn withdraw(&self, id: u32) -> Result<Option<OpenDevice>> {
+    /// May sleep. Allocates nothing.
+    pub(crate) fn withdraw(&self, id: u32) -> Option<OpenDevice> {
         let mut open = self.open.lock();
-        let Some(device) = open.take(id) else {
-            return Ok(None);
-        };
-        if let Err(error) = self.publish(&open) {
-            // The table has room for the device, which I/O could find all the time.
-            let _ = open.insert(device);
-            return Err(error);
-        }
-        // ORDERING: Under the lock, so that the device is always in one of the two counts.
+        let device = open.take(id)?;
+        self.publish(&mut open);
+        // ORDERING: The lock of `open` orders this: the device is always in one of the two counts.
         self.closing.fetch_add(1, Relaxed);
-        Ok(Some(device))
+        Some(device)
     }
 
-    /// Stops serving, and hands over the devices that were open: I/O finds none of them any more.
+    /// Stops the session, and returns the devices that were open: I/O finds none of them any more.
     ///
     /// # Context
     ///
@@ -387,15 +561,15 @@ impl Session {
         list
     }
 
-    /// Returns whether the session serves nothing any more: a device that was not found may have
-    /// been open.
+    /// Returns whether the session is stopped: then a device that was not found may have been open.
     #[cold]
     pub(crate) fn is_stopped(&self) -> bool {
-        // ORDERING: A full barrier after the look into the table, which went after the flag was set.
+        // ORDERING: A full barrier after the look-up in the table, which is removed after the flag
+        // is set.
         self.stopped.fetch_add(0, Full) != 0
     }
 
-    /// Waits for the client's word about a device.
+    /// Registers a device in a planned stop, whose acknowledgement by the client is expected.
     ///
     /// # Errors
     ///
@@ -411,7 +585,7 @@ impl Session {
     /// May sleep, until their I/O has ended.
     fn close_all(&self) {
         for device in self.take_all() {
-            pr_info_ratelimited!("{}: closed {}\n", *self.name, *device.name);
+            self.log_close(&device, "the session has ended");
             drop(device);
         }
     }
@@ -422,16 +596,16 @@ struct Handle {
     session: Arc<Session>,
     /// The queue that serves the session's administrative messages, one at a time.
     messages: Arc<Queue>,
-    /// Where its devices are closed.
+    /// Runs the work that closes the session's devices.
     closers: Arc<Queue>,
 }
 
 impl ServiceSession for Handle {
     fn drain(&self, limit: Deadline) -> Result {
         self.session.watch.disable_sync();
-        // Until the paths are closed, nobody has an answer: also not one that memory waits for.
+        // The client's requests wait until the paths are closed, and reclaim may wait for them.
         let _no_io = NoIo::enter();
-        // What came before the session was stopped may open a device yet, and finds it stopped.
+        // An OPEN that arrived before this may still be in service; it finds the session stopped.
         self.session.stop(&self.closers, limit)
     }
 
@@ -439,13 +613,26 @@ impl ServiceSession for Handle {
         self.session.durable_seen(number);
     }
 
+    fn join(
+        &self,
+        source: Addr,
+        add: &mut dyn FnMut() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let joined = self.session.config.join(&self.session, source, add);
+        joined.map_err(|refusal| {
+            refusal.unwrap_or(Refusal::new(
+                EACCES,
+                "its session has an export open that allow_unauthenticated does not let from this address",
+            ))
+        })
+    }
+
     fn request(&self, request: Request) {
         match UserMsg::parse(request.user_hdr()) {
             Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, request),
             Ok(_) => {
-                // Opening and closing devices takes time, which the other
-                // requests of the connection must not wait for. If there is no
-                // memory the request is dropped, which answers it.
+                // Opening and closing devices takes time, and other requests of the connection must
+                // not wait for it. Without memory the request is dropped, which answers it.
                 let session = self.session.clone();
                 let closers = self.closers.clone();
                 let _no_io = NoIo::enter();
@@ -454,7 +641,7 @@ impl ServiceSession for Handle {
                 });
             }
             Err(error) => {
-                let error = admin::refused(&self.session, error);
+                let error = admin::refused(&self.session, &request.source(), error);
                 request.respond(Err(error));
             }
         }
@@ -464,9 +651,11 @@ impl ServiceSession for Handle {
         self.session.watch.disable_sync();
         let notices = self.session.notices.lock().take();
         drop(notices);
-        // Each message of the session was answered; only the last instructions of those works are
-        // left. `closers` also has works of other sessions, which may wait for their disks, so it
-        // is not flushed here.
+        let sources = self.session.sources.lock().take();
+        drop(sources);
+        // All messages of the session are answered, so their work is about to return. `closers`
+        // also runs work of other sessions, which may wait for their disks, so it is not flushed
+        // here.
         self.messages.flush();
         self.session.close_all();
     }

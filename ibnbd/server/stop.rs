@@ -51,18 +51,18 @@ use kx::{
     work::Queue, //
 };
 
-/// Interval at which a worker checks whether the requests of a device have ended.
+/// Interval in milliseconds at which a worker checks whether the requests of a device have ended.
 const LOOK_MS: i64 = 5;
-/// How often a client that has not answered is told again.
+/// Interval in milliseconds at which a client that has not answered is told again.
 const AGAIN_MS: u32 = 200;
-/// How long a client may take to answer; its machine may be dead.
+/// Time in milliseconds that a client has to answer; its machine may be dead.
 const ANSWER_MS: u32 = 10_000;
 
-/// Drains the server, as long as `stop_timeout_s` allows; `why` is for the log.
+/// Drains the server, within `stop_timeout_s`; `why` is for the log.
 ///
 /// # Errors
 ///
-/// Those of [`Drain::drain`].
+/// Errors of [`Drain::drain`].
 pub(crate) fn stop(drain: &Drain, why: &'static str) -> Result {
     let limit_ms = param::stop_timeout_s.get().saturating_mul(1000);
     drain.drain(limit_ms).inspect_err(|_| {
@@ -78,12 +78,12 @@ pub(crate) struct Stop(pub(crate) Drain);
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        // Whoever drops the listener waits for the rest.
+        // The drop of the listener waits for what is left.
         let _ = stop(&self.0, "unloading");
     }
 }
 
-/// Stops the server before the machine goes.
+/// Stops the server before the machine reboots.
 pub(crate) struct BeforeReboot(pub(crate) Drain);
 
 impl RebootHandler for BeforeReboot {
@@ -92,24 +92,24 @@ impl RebootHandler for BeforeReboot {
     }
 }
 
-/// A device that is being stopped.
+/// A device in a planned stop.
 #[pin_data]
 pub(crate) struct Stopping {
-    /// What the client knows it by.
+    /// Number of the device in notices.
     number: u32,
     name: CString,
-    /// The client has heard that it is durable.
+    /// The client has acknowledged that the device is durable.
     #[pin]
     seen: Completion,
-    /// It is not durable; written before `over`.
+    /// The device could not be made durable; written before `over` is completed.
     failed: AtomicFlag,
-    /// Its worker has said all that it will.
+    /// The worker has closed the device.
     #[pin]
     over: Completion,
 }
 
 impl Session {
-    /// Stops the session, until `limit` at the latest.
+    /// Stops the session in order, until `limit` at the latest.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Session {
         let mut stopping = KVec::new();
         for device in devices {
             match Stopping::begin(self, device, closers, limit) {
-                // Without room for it nobody waits for its worker, nor hears the client.
+                // Without memory, nothing waits for the worker of this device.
                 Ok(this) => {
                     if stopping.push(this, GFP_KERNEL).is_err() {
                         result = Err(ETIMEDOUT);
@@ -151,7 +151,7 @@ impl Session {
         result
     }
 
-    /// The client has heard that a device is durable.
+    /// Notes that the client has acknowledged that a device is durable.
     ///
     /// # Context
     ///
@@ -165,7 +165,11 @@ impl Session {
 }
 
 impl Stopping {
-    /// Has a worker stop the device.
+    /// Starts to stop a device, on a worker of `closers`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     fn begin(
         session: &Arc<Session>,
         device: OpenDevice,
@@ -177,6 +181,7 @@ impl Stopping {
             name,
             _dir: dir,
             device,
+            granted,
             ..
         } = device;
         drop(dir);
@@ -197,22 +202,25 @@ impl Stopping {
             if end.access().writes() && stopping.settle(&session, &end, limit).is_err() {
                 stopping.failed.store(true, Relaxed);
             }
-            // The device is free when the session is told to have gone, if that is not too late.
+            // Before `over`: the device is free once the session has ended, unless the limit
+            // passes.
             drop(end);
+            // The export counts as open until its device is closed.
+            drop(granted);
             stopping.over.complete_all();
             drop(session);
         })?;
         Ok(this)
     }
 
-    /// Makes the device durable, and says so.
+    /// Makes the device durable, and tells the client.
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if requests are in service still; those of the flush.
+    /// `ETIMEDOUT` if requests are still in service at `limit`; errors of the flush.
     fn settle(&self, session: &Session, device: &PercpuEnd<Opened>, limit: Deadline) -> Result {
-        // Also for what an earlier device of the session has in service, which may be the same disk:
-        // its answers come under the words below, too.
+        // Also waits for withdrawn devices of the session: they may be of the same disk, and the
+        // report below covers their answers, too.
         while !device.is_over() || session.is_closing() {
             if limit.has_passed() {
                 return Err(ETIMEDOUT);
@@ -249,8 +257,8 @@ impl Stopping {
 }
 
 impl Session {
-    /// Tells the client that the writes to a device are durable; returns `false` if no answer can
-    /// come.
+    /// Tells the client that the writes to a device are durable; returns `false` if the client
+    /// cannot acknowledge it.
     fn tell_durable(&self, number: u32) -> bool {
         match &*self.notices.lock() {
             Some(notices) => !matches!(notices.durable(number), Err(ENOTCONN)),

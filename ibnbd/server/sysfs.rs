@@ -39,21 +39,21 @@ use kx::{
     }, //
 };
 
-/// The device `ctl`, and the folder of exports below it, as long as this lives.
+/// The device `ctl`, and the directory of exports below it, as long as this lives.
 pub(crate) struct Control {
     exports: Arc<Exports>,
     server: Arc<ServerControl>,
     ctl: Option<Device<Arc<ServerControl>>>,
 }
 
-/// What an operator may have the server do, for the files of `ctl`.
+/// The operator's control of the server, for the attributes of `ctl`.
 pub(crate) struct ServerControl {
-    /// From when it listens.
+    /// Set once the server listens.
     stop: SetOnce<Drain>,
 }
 
 impl Control {
-    /// Shows the exports.
+    /// Creates the class, the device and the directory of exports.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Control {
         })
     }
 
-    /// The server listens, so that it can be drained.
+    /// Notes that the server listens, so that it can be drained.
     pub(crate) fn listens(&self, drain: Drain) {
         self.server.stop.populate(drain);
     }
@@ -84,7 +84,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The folder goes before what it is in.
+        // The directory of exports goes before its parent.
         self.exports.set_folder(None);
         drop(self.ctl.take());
     }
@@ -92,18 +92,18 @@ impl Drop for Control {
 
 /// The directory of an export.
 pub(crate) struct ExportDir {
-    // In the order in which they go.
+    // In the order of their removal.
     sessions: PlainDir,
     block_dev: Option<Link<Arc<PlainDir>>>,
     dir: Arc<PlainDir>,
 }
 
 impl ExportDir {
-    /// Creates the directory of a device in the folder.
+    /// Creates the directory of the device `name` in `folder`.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is one of that name; `ENOMEM`.
+    /// `EEXIST` if `folder` has a directory `name`; `ENOMEM`.
     pub(crate) fn new(folder: &PlainDir, name: &CStr) -> Result<Self> {
         let dir = Arc::new(PlainDir::plain(folder, fmt!("{name}"))?, GFP_KERNEL)?;
         Ok(Self {
@@ -118,14 +118,14 @@ impl ExportDir {
         self.block_dev.is_none().then(|| self.dir.clone())
     }
 
-    /// Keeps what [`link`] has made.
+    /// Keeps the link that [`link`] has created.
     pub(crate) fn set_link(&mut self, link: Link<Arc<PlainDir>>) {
         self.block_dev = Some(link);
     }
 
-    /// Creates the directory of a session that has the device open. If the session opens it again
-    /// while it is still being closed, the second has the device's number in its name: a
-    /// session's name has no dot.
+    /// Creates the directory of a session that has the device open. If the session reopens the
+    /// device while it is still being closed, the second directory is `<session>.<id>`, which is no
+    /// other's name because names of sessions have no dot.
     ///
     /// # Errors
     ///
@@ -152,22 +152,22 @@ impl ExportDir {
 ///
 /// # Errors
 ///
-/// `EEXIST` if it is there; `ENODEV` if the device is gone; `ENOMEM`.
+/// `EEXIST` if the link exists; `ENODEV` if the device is gone; `ENOMEM`.
 pub(crate) fn link(dir: Arc<PlainDir>, bdev: &BlockDevice) -> Result<Link<Arc<PlainDir>>> {
     Link::new(dir, bdev, fmt!("block_dev"))
 }
 
-/// A device of a session, for its files.
+/// A device of a session, for its attributes.
 pub(crate) struct View {
     pub(crate) session: Arc<Session>,
-    /// The device's number in the session.
+    /// The id of the device in the session.
     pub(crate) id: u32,
-    /// As the client named it.
+    /// The name by which the client opened the device.
     pub(crate) name: CString,
     pub(crate) access: Access,
 }
 
-/// The files: `ctl/`.
+/// Attributes in `ctl/`.
 static CTL_FILES: [Attr<Arc<ServerControl>>; 1] = [Attr::rw(
     c"drain",
     |server: &ServerControl, buf| {
@@ -177,7 +177,7 @@ static CTL_FILES: [Attr<Arc<ServerControl>>; 1] = [Attr::rw(
     store_drain,
 )];
 
-/// Drains the server, or ends that.
+/// Drains the server, or lets it accept sessions again.
 fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
     let on = text::decimal(input, 0, 1).map_err(|error| convert::error(error.errno()))?;
     let drain = ctx.data().stop.as_ref().ok_or(EAGAIN)?;
@@ -190,7 +190,7 @@ fn store_drain(ctx: StoreCtx<'_, Arc<ServerControl>>, input: &[u8]) -> Result {
     Ok(())
 }
 
-/// The files: `.../devices/<device>/sessions/<session>/`.
+/// Attributes in `.../devices/<device>/sessions/<session>/`.
 static FILES: [Attr<Arc<View>>; 4] = [
     Attr::ro(c"read_only", |view: &View, buf| {
         buf.line(fmt!("{}", u8::from(!view.access.writes())))
@@ -209,23 +209,20 @@ static FILES: [Attr<Arc<View>>; 4] = [
     ),
 ];
 
-/// Closes the device, which takes the directory away.
+/// Closes the device, which removes the directory of this attribute.
 fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
-    // The module stays while the file that called this function is removed.
+    // Keeps the module loaded until this returns: `remove_self` removes the file that called it.
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     let view = ctx.data().clone();
-    let Some(device) = view.session.withdraw(view.id)? else {
+    let Some(device) = view.session.withdraw(view.id) else {
         // Another task is closing the device.
         return Err(ENODEV);
     };
     // Only the task that has withdrawn the device drops its directory.
     let _ = ctx.remove_self();
-    pr_info!(
-        "{}: closed {} by force\n",
-        view.session.name(),
-        *device.name
-    );
+    let why = "an operator wrote to force_close";
+    view.session.log_operator_close(&device, why);
     drop(Closing::new(&view.session, device));
     view.session.notify(view.id);
     Ok(())

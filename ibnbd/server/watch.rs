@@ -17,7 +17,7 @@ const PERIOD_MS: u32 = 1000;
 const BATCH: usize = 32;
 
 impl Session {
-    /// Looks after the sizes of the devices from now on, as long as there are some.
+    /// Starts to check the sizes of the devices once a second, as long as the session has devices.
     ///
     /// # Context
     ///
@@ -26,20 +26,20 @@ impl Session {
         self.watch.enqueue_in(self.clone(), PERIOD_MS);
     }
 
-    /// Has the client look at a device, if it takes notices. It may not get this one.
+    /// Sends a notice about device `id`, if the client takes notices. The notice may be lost.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn notify(&self, id: u32) {
         if let Some(notices) = &*self.notices.lock() {
-            // Without a path no notice can be sent.
+            // Without a path, no notice can be sent.
             let _ = notices.send(id);
         }
     }
 }
 
-/// A look at the devices.
+/// A check of the devices' sizes.
 impl WorkItem for Session {
     type Pointer = Arc<Self>;
 

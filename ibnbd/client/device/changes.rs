@@ -20,11 +20,11 @@ use kx::{
     work::WorkItem, //
 };
 
-/// The least time from one look to the next, whatever the server says.
+/// Least time between two looks, in milliseconds, however many notices arrive.
 const LOOK_PAUSE_MS: u32 = 1000;
 
 impl Device {
-    /// Has a worker ask what it is, if the number is that of this device.
+    /// Queues a look at the device, if `number` of a notice is that of this device.
     pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
         let inner = self.inner.lock();
         if notice_number(inner.rsp.device_id) != number {
@@ -37,8 +37,8 @@ impl Device {
         self.look.enqueue_in(self.clone(), delay);
     }
 
-    /// Asks the server about the device. If there is no answer, the server tells us
-    /// again that there is something to ask.
+    /// Asks the server what has changed about the device. If the answer is lost, the server repeats
+    /// its notice.
     fn look(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
@@ -65,16 +65,16 @@ impl Device {
         Ok(())
     }
 
-    /// The server's disk has another size.
+    /// Takes over the size that the server reports, if that has changed.
     fn resized(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
-        // Otherwise the size that a user has set holds.
+        // An unchanged report does not override a size that the operator has set.
         if inner.rsp.nsectors != sectors {
             inner.rsp.nsectors = sectors;
             self.set_size(inner, sectors);
         }
     }
 
-    /// Lets the disk have that size, should it be another one.
+    /// Sets the capacity of the disk; a change queues a uevent.
     pub(super) fn set_size(self: &Arc<Self>, inner: &mut Inner, sectors: u64) {
         let Some(disk) = &inner.disk else { return };
         let before = disk.capacity_sectors();
@@ -93,7 +93,7 @@ impl Device {
         self.tell_soon();
     }
 
-    /// The server's operator has closed the device.
+    /// Notes that the server's operator has closed the device; its I/O fails until it is reopened.
     fn taken(self: &Arc<Self>, inner: &mut Inner) {
         pr_err!(
             "ibnbd{}: {} was closed on the server; write 1 to remap_device to have it opened again\n",
@@ -105,19 +105,19 @@ impl Device {
         self.show_locked(inner);
     }
 
-    /// The server is being stopped, and has flushed the device, if the number is that of this one:
-    /// its next cache generation means no loss.
+    /// Notes that a stopping server has flushed the device, if `number` is that of this device: a
+    /// new cache generation then means no loss.
     pub(crate) fn durable(&self, number: u32) {
         let mut inner = self.inner.lock();
-        // Else the number is none of this session generation.
+        // The number of a device that is not open is of an earlier session generation.
         let open = inner.standing == Standing::Open;
         if open && notice_number(inner.rsp.device_id) == number {
             inner.cache_history.durable();
         }
     }
 
-    /// The server's write cache was lost. Programs that wrote and did not flush must not take their
-    /// data for durable.
+    /// Handles the loss of the server's write cache: if there were unflushed writes, flushes fail,
+    /// so that no program takes lost data for durable.
     pub(super) fn cache_lost(self: &Arc<Self>, inner: &mut Inner) {
         if !self.io.write_cache().lose() {
             return;
@@ -132,12 +132,12 @@ impl Device {
     }
 }
 
-/// A notice.
+/// A look at the device after a notice.
 impl WorkItem<{ crate::device::work::LOOK }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Told again, if there was no answer.
+        // If the answer is lost, the server repeats its notice.
         let _ = this.look();
     }
 }

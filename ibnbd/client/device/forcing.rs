@@ -14,7 +14,8 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Time that the server has to answer the requests of a disk that is unmapped by force.
+/// Time in milliseconds that the server has to answer the requests of a disk that is unmapped by
+/// force.
 const ANSWER_TIMEOUT_MS: u32 = 10_000;
 
 impl Device {
@@ -23,8 +24,8 @@ impl Device {
         self.forcing.enqueue_in(self.clone(), ANSWER_TIMEOUT_MS);
     }
 
-    /// Removes `disk`, which is this device's, once its requests have ended. They do, after
-    /// [`Device::begin_forcing`].
+    /// Deletes this device's `disk` once its requests have ended; [`Device::begin_forcing`], called
+    /// before, makes them end.
     ///
     /// # Context
     ///
@@ -40,7 +41,7 @@ impl WorkItem<{ crate::device::work::FORCING }> for Device {
 
     fn run(this: Arc<Self>) {
         this.io.transport().fail_unwanted();
-        // A request may have been on its way to a path.
+        // Check again: a request may have been on its way to a path.
         this.forcing.enqueue_in(this.clone(), ANSWER_TIMEOUT_MS);
     }
 }

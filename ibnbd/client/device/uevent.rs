@@ -8,7 +8,7 @@
 
 use super::Device;
 use crate::request::Queue;
-use ibtrs_core::steps::Steps;
+use ibtrs_proto::steps::Steps;
 use kernel::sync::Arc;
 use kx::{
     blk::GenDisk,
@@ -16,12 +16,12 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Events without a uevent so far.
+/// Changes that user space has yet to be told.
 #[derive(Default)]
 pub(super) struct PendingUevents {
     cache_lost: bool,
     resized: bool,
-    /// Whether it was open, of each state by itself.
+    /// Changes of the state, oldest first: whether the device is open.
     states: Steps<bool>,
 }
 
@@ -43,7 +43,7 @@ impl PendingUevents {
         (!is_empty).then(|| core::mem::take(self))
     }
 
-    /// An error means that no program got the uevent, which changes nothing here.
+    /// Sends the uevents. An error is ignored: it means only that no program got the uevent.
     fn send(self, disk: &GenDisk<Queue>) {
         if self.cache_lost {
             let _ = disk.uevent(Action::Change, &[c"IBNBD_CACHE_LOST=1"]);
@@ -67,7 +67,7 @@ impl Device {
         self.uevents.enqueue(self.clone());
     }
 
-    /// Takes the pending uevents and their disk; none after it was unmapped.
+    /// Takes the pending uevents and the disk; [`None`] if there are none or the disk is unmapped.
     fn take_uevents(&self) -> Option<(PendingUevents, Arc<GenDisk<Queue>>)> {
         let mut inner = self.inner.lock();
         let disk = inner.disk.clone()?;

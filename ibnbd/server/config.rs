@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The exports and hosts that the operator has configured, and what clients may do by them.
+//!
+//! One lock has it all: what an export lets, and which sessions have it open by that. A session is
+//! listed as one that has an export open before the device is opened, and a change is made before
+//! those that are listed are looked at again ([`Config::next_refused`]). So no client keeps what it
+//! could not get.
+//!
+//! Contexts: *may sleep*. The lock is held for no longer than a look at the lists takes.
+
+use crate::{
+    revoke::Closer,
+    session::Session,
+    throttle::HostThrottle, //
+};
+use ibnbd_proto::{
+    access::{
+        Access,
+        AccessMode, //
+    },
+    grant::{
+        self,
+        Client,
+        Grant,
+        PathUse,
+        Refusal,
+        Rules, //
+    },
+    prefix::{
+        self,
+        Prefix, //
+    },
+    throttle::Rates,
+};
+use ibtrs_proto::{
+    addr::Addr,
+    name::SessionName, //
+};
+use kernel::{
+    alloc::AllocError,
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+};
+use kx::{
+    mm::NoIo,
+    work::Queue, //
+};
+
+/// The exports and hosts that the operator has configured.
+#[pin_data]
+pub(crate) struct Config {
+    /// Runs the work that closes devices.
+    closers: Arc<Queue>,
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    exports: KVec<Export>,
+    hosts: KVec<Host>,
+    /// The last id given to an export or host; ids are not reused.
+    last: u64,
+}
+
+/// The id of an export; unlike the name, it is never that of a later export.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExportId(u64);
+
+/// The id of a host; unlike the name, it is never that of a later host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HostId(u64);
+
+/// An export, as its directory in configfs shows it.
+pub(crate) struct Export {
+    id: ExportId,
+    name: CString,
+    pub(crate) path: Option<CString>,
+    pub(crate) mode: AccessMode,
+    pub(crate) any_host: bool,
+    pub(crate) unauthenticated: KVec<Prefix>,
+    pub(crate) enabled: bool,
+    /// Whether the realtime I/O priority of clients is honoured; shared with open devices.
+    pub(crate) realtime: Arc<AtomicFlag>,
+    hosts: KVec<HostId>,
+    opens: KVec<Open>,
+}
+
+/// A session that has an export open, or is about to.
+struct Open {
+    closer: Arc<Closer>,
+    access: Access,
+    /// The device is being closed, because the session may no longer open the export.
+    refused: bool,
+}
+
+/// A host, as its directory in configfs shows it.
+pub(crate) struct Host {
+    id: HostId,
+    name: CString,
+    pub(crate) addresses: Arc<KVec<Prefix>>,
+    /// Limits for all paths of the host together; 0 for none.
+    pub(crate) limits: PathUse,
+    pub(crate) max_devices: u32,
+    /// Limits the requests of the host; shared with open devices.
+    pub(crate) throttle: Arc<HostThrottle>,
+}
+
+impl Inner {
+    fn next(&mut self) -> u64 {
+        // Ids do not wrap: at one each nanosecond, they would after 584 years.
+        self.last = self.last.wrapping_add(1);
+        self.last
+    }
+
+    fn export(&mut self, id: ExportId) -> Result<&mut Export> {
+        let mut exports = self.exports.iter_mut();
+        exports.find(|export| export.id == id).ok_or(ENOENT)
+    }
+
+    fn host(&mut self, id: HostId) -> Result<&mut Host> {
+        let mut hosts = self.hosts.iter_mut();
+        hosts.find(|host| host.id == id).ok_or(ENOENT)
+    }
+
+    /// Returns the host that a session has authenticated as.
+    fn host_of(&self, session: &Session) -> Option<&Host> {
+        let mut hosts = self.hosts.iter();
+        hosts.find(|host| session.is_authenticated() && *host.name == *session.name())
+    }
+
+    fn decide(&self, export: &Export, session: &Session, access: Access) -> Result<Grant, Refusal> {
+        let host = self.host_of(session);
+        let client = match session.is_authenticated() {
+            true => Client::Authenticated {
+                known: host.is_some(),
+                allowed: host.is_some_and(|host| export.hosts.contains(&host.id)),
+            },
+            false => Client::Unauthenticated,
+        };
+        let rules = Rules {
+            mode: export.mode,
+            any_host: export.any_host,
+            unauthenticated: &export.unauthenticated,
+            enabled: export.enabled,
+        };
+        let all_come_from =
+            |list: &[Prefix]| session.all_sources(|addr| prefix::contains(list, addr));
+        grant::decide(&rules, client, all_come_from, access)
+    }
+}
+
+/// A session's request to open an export.
+pub(crate) struct Asked<'a> {
+    pub(crate) session: &'a Arc<Session>,
+    /// The id that the device gets in the session.
+    pub(crate) device: u32,
+    /// Number of devices of the session, see [`Session::count`].
+    pub(crate) devices: usize,
+    pub(crate) name: &'a str,
+    pub(crate) access: Access,
+}
+
+/// Why an export is not opened.
+pub(crate) enum Denied {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Error> for Denied {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<AllocError> for Denied {
+    fn from(error: AllocError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+impl Config {
+    /// Creates a configuration without exports and hosts; devices are closed on `closers`.
+    pub(crate) fn new(closers: Arc<Queue>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                closers,
+                inner <- new_mutex!(
+                    Inner {
+                        exports: KVec::new(),
+                        hosts: KVec::new(),
+                        last: 0,
+                    },
+                    "Config::inner"
+                ),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Grants an export to a session, until the returned value is dropped. `None` if no exports are
+    /// configured, so that devices are found below `dev_search_path`.
+    ///
+    /// # Errors
+    ///
+    /// The reason of a refusal; `ENOMEM`.
+    pub(crate) fn grant(self: &Arc<Self>, asked: &Asked<'_>) -> Result<Option<Granted>, Denied> {
+        // Operators need this lock to revoke an export, so no allocation under it waits for I/O.
+        let _no_io = NoIo::enter();
+        let mut inner = self.inner.lock();
+        if inner.exports.is_empty() {
+            return Ok(None);
+        }
+        let mut exports = inner.exports.iter();
+        let export = exports.find(|export| export.name.to_bytes() == asked.name.as_bytes());
+        let is_host = inner.host_of(asked.session).is_some();
+        let export = export.ok_or(grant::unknown(is_host))?;
+        let grant = inner.decide(export, asked.session, asked.access)?;
+        let host = inner.host_of(asked.session);
+        let most = host.map_or(0, |host| host.max_devices);
+        if most > 0 && asked.devices >= most as usize {
+            return Err(Refusal::Devices.into());
+        }
+        let path = export.path.as_ref().ok_or(ENODEV)?;
+        let closer = Closer::new(asked.session, asked.device, &self.closers)?;
+        let granted = Granted {
+            config: self.clone(),
+            export: export.id,
+            closer: closer.clone(),
+            path: CString::try_from(&**path)?,
+            terms: Terms {
+                realtime: export.realtime.clone(),
+                throttle: host.map(|host| host.throttle.clone()),
+            },
+            grant,
+        };
+        let id = export.id;
+        let open = Open {
+            closer,
+            access: asked.access,
+            refused: false,
+        };
+        let added = inner.export(id).and_then(|export| {
+            export.opens.push(open, GFP_KERNEL)?;
+            Ok(())
+        });
+        // After a failure, the drop of `granted` takes the lock.
+        drop(inner);
+        added?;
+        Ok(Some(granted))
+    }
+
+    /// Decides whether a path of the session `name` may be connected from `source`; `used` is what
+    /// all paths of the session use with this one. A session that is not that of a host may
+    /// connect.
+    ///
+    /// # Errors
+    ///
+    /// The reason of a refusal.
+    pub(crate) fn admit(
+        &self,
+        name: SessionName<'_>,
+        source: Addr,
+        used: &PathUse,
+    ) -> Result<(), grant::PathRefusal> {
+        let inner = self.inner.lock();
+        let mut hosts = inner.hosts.iter();
+        match hosts.find(|host| host.name.to_bytes() == name.as_bytes()) {
+            Some(host) => grant::admit(&host.addresses, &host.limits, &source, used),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether exports are configured, so that sessions can open nothing else.
+    pub(crate) fn has_exports(&self) -> bool {
+        !self.inner.lock().exports.is_empty()
+    }
+
+    /// Returns whether there is a host `name`. No unauthenticated session may have its name.
+    pub(crate) fn has_host(&self, name: &[u8]) -> bool {
+        let inner = self.inner.lock();
+        let mut hosts = inner.hosts.iter();
+        hosts.any(|host| host.name.to_bytes() == name)
+    }
+
+    /// Calls `add`, which adds a path from `source` to an unauthenticated session, if all exports
+    /// that the session has open allow that address. No export is granted until `add` has returned.
+    ///
+    /// # Context
+    ///
+    /// May sleep; so may `add`, for a short time, with locks that follow those of
+    /// [`Service::admit`].
+    ///
+    /// # Errors
+    ///
+    /// `None` if an export does not allow the address; the error of `add`.
+    ///
+    /// [`Service::admit`]: ibtrs_server::Service::admit
+    pub(crate) fn join<E>(
+        &self,
+        session: &Session,
+        source: Addr,
+        add: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), Option<E>> {
+        // Operators need this lock to revoke an export, so no allocation under it waits for I/O.
+        let _no_io = NoIo::enter();
+        let inner = self.inner.lock();
+        let lets = inner.exports.iter().all(|export| {
+            let mut opens = export.opens.iter();
+            let is_open = opens.any(|open| open.is_of(session));
+            !is_open || prefix::contains(&export.unauthenticated, &source)
+        });
+        match lets {
+            true => add().map_err(Some),
+            false => Err(None),
+        }
+    }
+
+    /// Calls `func` with an export, under the lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the export was removed; the error of `func`.
+    pub(crate) fn with_export<R>(
+        &self,
+        id: ExportId,
+        func: impl FnOnce(&mut Export) -> Result<R>,
+    ) -> Result<R> {
+        func(self.inner.lock().export(id)?)
+    }
+
+    /// Calls `func` with a host, under the lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the host was removed; the error of `func`.
+    pub(crate) fn with_host<R>(
+        &self,
+        id: HostId,
+        func: impl FnOnce(&mut Host) -> Result<R>,
+    ) -> Result<R> {
+        func(self.inner.lock().host(id)?)
+    }
+
+    /// Creates an export, which is not enabled.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn add_export(&self, name: &CStr) -> Result<ExportId> {
+        let name = CString::try_from(name)?;
+        let realtime = Arc::new(AtomicFlag::new(false), GFP_KERNEL)?;
+        let mut inner = self.inner.lock();
+        let id = ExportId(inner.next());
+        let export = Export {
+            id,
+            name,
+            path: None,
+            mode: AccessMode::Rw,
+            any_host: false,
+            unauthenticated: KVec::new(),
+            enabled: false,
+            realtime,
+            hosts: KVec::new(),
+            opens: KVec::new(),
+        };
+        inner.exports.push(export, GFP_KERNEL)?;
+        Ok(id)
+    }
+
+    /// Removes an export. The caller has disabled it: sessions that still have it open are closing
+    /// its device.
+    pub(crate) fn remove_export(&self, id: ExportId) {
+        let mut inner = self.inner.lock();
+        let exports = &mut inner.exports;
+        let at = exports.iter().position(|export| export.id == id);
+        let export = at.and_then(|at| exports.remove(at).ok());
+        drop(inner);
+        // Without the lock: the last references to sessions may go with the export.
+        drop(export);
+    }
+
+    /// Creates a host without limits.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn add_host(&self, name: &CStr) -> Result<HostId> {
+        let name = CString::try_from(name)?;
+        let addresses = Arc::new(KVec::new(), GFP_KERNEL)?;
+        let throttle = HostThrottle::new()?;
+        let mut inner = self.inner.lock();
+        let id = HostId(inner.next());
+        let host = Host {
+            id,
+            name,
+            addresses,
+            limits: PathUse::default(),
+            max_devices: 0,
+            throttle,
+        };
+        inner.hosts.push(host, GFP_KERNEL)?;
+        Ok(id)
+    }
+
+    /// Removes a host, and returns its name.
+    pub(crate) fn remove_host(&self, id: HostId) -> Option<CString> {
+        let mut inner = self.inner.lock();
+        let at = inner.hosts.iter().position(|host| host.id == id)?;
+        let host = inner.hosts.remove(at).ok()?;
+        // Open devices of its session share the throttle and may stay, without limits.
+        host.throttle.change(|rates| *rates = Rates::default());
+        Some(host.name)
+    }
+
+    /// Allows a host to open an export.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if the host is already allowed; `ENOENT` if the export or the host was removed;
+    /// `ENOMEM`.
+    pub(crate) fn allow(&self, export: ExportId, host: HostId) -> Result {
+        let mut inner = self.inner.lock();
+        inner.host(host)?;
+        let hosts = &mut inner.export(export)?.hosts;
+        if hosts.contains(&host) {
+            return Err(EEXIST);
+        }
+        Ok(hosts.push(host, GFP_KERNEL)?)
+    }
+
+    /// Takes back what [`Config::allow`] allowed.
+    pub(crate) fn disallow(&self, export: ExportId, host: HostId) {
+        let _ = self.with_export(export, |export| {
+            export.hosts.retain(|other| *other != host);
+            Ok(())
+        });
+    }
+
+    /// Returns the closer of a session that has the export open and may no longer open it, with the
+    /// reason. Each closer is returned once; `None` if there are no others.
+    pub(crate) fn next_refused(&self, id: ExportId) -> Option<(Arc<Closer>, Refusal)> {
+        let mut inner = self.inner.lock();
+        let mut exports = inner.exports.iter();
+        let export = exports.find(|export| export.id == id)?;
+        let found = export.opens.iter().enumerate().find_map(|(at, open)| {
+            let decision = inner.decide(export, &open.closer.session, open.access);
+            let refusal = decision.err().filter(|_| !open.refused)?;
+            Some((at, refusal))
+        });
+        let (at, refusal) = found?;
+        let open = inner.export(id).ok()?.opens.get_mut(at)?;
+        open.refused = true;
+        Some((open.closer.clone(), refusal))
+    }
+
+    /// Returns whether devices of the export are still being closed after [`Config::next_refused`].
+    pub(crate) fn is_closing(&self, id: ExportId) -> bool {
+        let mut inner = self.inner.lock();
+        let export = inner.export(id);
+        export.is_ok_and(|export| export.opens.iter().any(|open| open.refused))
+    }
+}
+
+impl Export {
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+}
+
+impl Host {
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+}
+
+impl Open {
+    fn is_of(&self, session: &Session) -> bool {
+        core::ptr::eq(&*self.closer.session, session)
+    }
+}
+
+/// The terms for requests to a device that is open as an export; changes of the configuration
+/// apply to them at once.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    /// Whether the realtime I/O priority is honoured.
+    pub(crate) realtime: Arc<AtomicFlag>,
+    /// The limits of the host, if the session was that of a host when it opened the device.
+    pub(crate) throttle: Option<Arc<HostThrottle>>,
+}
+
+/// The right of a session to have an export open, as long as this lives.
+pub(crate) struct Granted {
+    config: Arc<Config>,
+    export: ExportId,
+    closer: Arc<Closer>,
+    /// Path of the block device.
+    pub(crate) path: CString,
+    pub(crate) terms: Terms,
+    /// Why the export was granted.
+    pub(crate) grant: Grant,
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        let mut inner = self.config.inner.lock();
+        let open = inner.export(self.export).ok().and_then(|export| {
+            let opens = &mut export.opens;
+            let is_this = |open: &Open| Arc::ptr_eq(&open.closer, &self.closer);
+            let at = opens.iter().position(is_this)?;
+            opens.remove(at).ok()
+        });
+        drop(inner);
+        // Without the lock: the last reference to the session may go with this.
+        drop(open);
+    }
+}
+
+/// Returns the value of [`Terms::realtime`].
+#[inline]
+pub(crate) fn is_set(flag: &AtomicFlag) -> bool {
+    // ORDERING: Nothing else depends on it.
+    flag.load(Relaxed)
+}
