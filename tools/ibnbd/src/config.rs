@@ -23,15 +23,46 @@
 //! name = "disk1"
 //! device = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4"
 //! ```
+//!
+//! An export with one of the keys `hosts`, `any_host`, `from`, `access`, `realtime` and `enable` is made in
+//! configfs instead; then all exports are, and `dev_search_path` is not set:
+//!
+//! ```toml
+//! [[host]]
+//! name = "web1"
+//! addresses = ["10.0.1.0/24"]
+//!
+//! [[export]]
+//! name = "disk1"
+//! device = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4"
+//! access = "ro"
+//! hosts = ["web1"]
+//! ```
+//!
+//! Without any port the server listens on all addresses, and with some on these only:
+//!
+//! ```toml
+//! [[port]]
+//! name = "left"
+//! address = "10.0.1.1"
+//! port = 1235                        # else port_nr of ibnbd_server
+//! ```
 
 mod fields;
 pub mod keep;
+mod keep_exports;
+mod keep_ports;
 pub mod plan;
+mod plan_exports;
+mod plan_ports;
 mod read;
+mod read_exports;
+mod read_ports;
 
 use std::fmt;
 use std::io;
 
+use crate::configfs::change::{Limits, Rules};
 use crate::root::Root;
 
 pub use read::parse;
@@ -68,6 +99,10 @@ pub struct Config {
     pub sessions: Vec<Session>,
     /// Devices that clients may open.
     pub exports: Vec<Export>,
+    /// Hosts that exports may name.
+    pub hosts: Vec<Host>,
+    /// Ports of the server.
+    pub ports: Vec<Port>,
     /// Parameters of modules: module, parameter, value.
     pub parameters: Vec<(String, String, String)>,
 }
@@ -113,6 +148,30 @@ pub struct Export {
     pub device: String,
     /// The session, where each one has a directory of its own.
     pub session: Option<String>,
+    /// Who may open it, of one in configfs; none of one in a directory.
+    pub rules: Option<Rules>,
+}
+
+/// A host that exports may name.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Host {
+    /// The session's name.
+    pub name: String,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// An address on which the server is to listen.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// The address, as the file has it.
+    pub address: String,
+    /// The port number; none for that of the module.
+    pub port: Option<u16>,
+    /// Whether it is to listen there at present.
+    pub enable: bool,
 }
 
 /// What is wrong with a file, and where.

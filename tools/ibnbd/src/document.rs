@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::configfs::{Export, Host, Port};
 use crate::findings::Finding;
 use crate::folder::Exported;
 use crate::health::Health;
@@ -75,10 +76,22 @@ documents! {
     }
     /// `export list`.
     Exports {
-        /// The folder that is looked in.
-        directory: String,
-        /// Devices that clients may open.
+        /// Exports in configfs.
+        configfs: Vec<Export>,
+        /// The folder that is looked in; none while exports in configfs count.
+        directory: Option<String>,
+        /// Devices in that folder, which clients may open.
         exports: Vec<Exported>,
+    }
+    /// `host list`.
+    Hosts {
+        /// Hosts that exports in configfs may name.
+        hosts: Vec<Host>,
+    }
+    /// `port list`.
+    Ports {
+        /// Ports in configfs. Without any, the server listens on all addresses.
+        ports: Vec<Port>,
     }
     /// `key list`.
     Keys {
@@ -125,6 +138,10 @@ pub struct Documents {
     clients: Clients,
     #[schemars(rename = "export list")]
     exports: Exports,
+    #[schemars(rename = "host list")]
+    hosts: Hosts,
+    #[schemars(rename = "port list")]
+    ports: Ports,
     #[schemars(rename = "key list")]
     keys: Keys,
     check: Check,

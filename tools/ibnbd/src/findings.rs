@@ -3,15 +3,21 @@
 //! Faults of a machine, and their remedies.
 
 mod client;
+mod exports;
+mod interrupts;
+mod network;
+mod ports;
 mod server;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::family::Side;
 use crate::host::{self, Port};
-use crate::model::Machine;
+use crate::model::{Machine, Note};
+use crate::probe::Measured;
 use crate::root::Root;
+
+pub use network::links;
 
 /// How bad it is.
 #[derive(
@@ -63,22 +69,22 @@ impl Finding {
 /// Below this a RoCE packet cannot carry 4 KiB.
 const GOOD_MTU: u64 = 4200;
 
-/// All that is wrong, the worst first.
-pub fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
+/// All that is wrong, the worst first; `measured` is what was found of [`links`].
+pub fn all(root: &Root, machine: &Machine, measured: &[Measured]) -> Vec<Finding> {
     let mut found = modules(root);
     found.append(&mut rdma(&host::ports(root)));
+    found.append(&mut network::all(root, machine, measured));
+    found.append(&mut interrupts::all(root));
     found.append(&mut client::all(root, machine));
     found.append(&mut server::all(root, machine));
-    for note in &machine.notes {
-        let what = format!("{}: {}", note.file, note.why);
-        found.push(Finding::new(
-            Severity::Warning,
-            what,
-            "report it: ibnbd report",
-        ));
-    }
+    found.extend(machine.notes.iter().map(of_note));
     found.sort_by_key(|finding| finding.severity);
     found
+}
+
+fn of_note(note: &Note) -> Finding {
+    let what = format!("{}: {}", note.file, note.why);
+    Finding::new(Severity::Warning, what, "report it: ibnbd report")
 }
 
 fn modules(root: &Root) -> Vec<Finding> {

@@ -123,6 +123,11 @@ fn exported(root: &Root, machine: &Machine, name: String, number: u64) -> Export
     }
 }
 
+/// The last part of a path, by which an export is called if it has no name of its own.
+pub fn last_part(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
 /// Whether a name is a place below a folder.
 pub fn is_below(name: &str) -> bool {
     let parts = || name.trim_start_matches('/').split('/');
@@ -164,14 +169,19 @@ pub fn add(root: &Root, folder: &str, device: &str, name: &str) -> io::Result<()
 
 /// Whether a name in the folder stands for that device already.
 pub fn same(root: &Root, folder: &str, device: &str, name: &str) -> bool {
+    is_same(root, &format!("{folder}/{name}"), device)
+}
+
+/// Whether two files stand for one block device.
+pub fn is_same(root: &Root, one: &str, other: &str) -> bool {
     let number = |path: &Path| {
         fs::metadata(path)
             .ok()
             .filter(|m| m.file_type().is_block_device())
             .map(|m| m.rdev())
     };
-    let there = number(&root.real(&format!("{folder}/{name}")));
-    there.is_some() && there == number(&root.real(device))
+    let there = number(&root.real(one));
+    there.is_some() && there == number(&root.real(other))
 }
 
 /// Takes a device file, or a link to one, out of the folder. The device stays.

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::family::{Family, Side};
+use crate::family::Side;
 use crate::host;
 use crate::model::{Machine, SessionState};
 use crate::root::Root;
@@ -71,14 +71,8 @@ pub struct Health {
 impl Health {
     /// Of a machine that was read.
     pub fn of(root: &Root, machine: &Machine) -> Self {
-        let sessions = || {
-            machine
-                .sessions
-                .iter()
-                .filter(|s| s.family == Family::Ibnbd)
-        };
-        let ours = || sessions().filter(|s| s.side == Side::Client);
-        let disks = || machine.disks.iter().filter(|d| d.family == Family::Ibnbd);
+        let ours = || machine.ours(Side::Client);
+        let disks = || machine.our_disks();
         let mut health = Self {
             level: Level::Ok,
             problems: Vec::new(),
@@ -86,7 +80,7 @@ impl Health {
             disks_open: disks().filter(|d| d.is_open()).count(),
             paths: ours().map(|s| s.paths.len()).sum(),
             paths_connected: ours().map(|s| s.connected()).sum(),
-            clients: sessions().filter(|s| s.side == Side::Server).count(),
+            clients: machine.ours(Side::Server).count(),
         };
         if !Side::ALL.iter().any(|side| host::has(root, *side)) {
             health.add(

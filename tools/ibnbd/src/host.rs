@@ -2,6 +2,8 @@
 
 //! Modules, RDMA devices, block devices.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +50,18 @@ pub fn parameter(root: &Root, module: &str, name: &str) -> Option<String> {
     value::line(&text)
 }
 
+/// What carries the packets of an RDMA device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// UDP, over Ethernet.
+    Roce,
+    /// TCP.
+    Iwarp,
+    /// InfiniBand itself.
+    Infiniband,
+}
+
 /// A port of an RDMA device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Port {
@@ -61,6 +75,10 @@ pub struct Port {
     pub interface: Option<String>,
     /// The MTU of that.
     pub mtu: Option<u64>,
+    /// What carries its packets.
+    pub transport: Option<Transport>,
+    /// Whether the device is a program of the kernel, whose packets pass the firewall as others do.
+    pub is_software: bool,
 }
 
 /// All ports of RDMA devices.
@@ -83,17 +101,63 @@ fn port(root: &Root, device: &str, ports: &str, port: String) -> Port {
     let state = state.map(|s| s.rsplit(' ').next().unwrap_or_default().to_owned());
     let interface = word(format!("{ports}/{port}/gid_attrs/ndevs/0"))
         .or_else(|| word(format!("/sys/class/infiniband/{device}/parent")));
-    let mtu = interface.as_ref().and_then(|name| {
-        let text = root.read(&format!("/sys/class/net/{name}/mtu")).ok()?;
-        value::number(&text)
-    });
+    let mtu = interface.as_deref().and_then(|name| mtu(root, name));
+    let device_folder = format!("/sys/class/infiniband/{device}");
+    let kind = word(format!("{device_folder}/node_type"));
+    let layer = word(format!("{ports}/{port}/link_layer"));
+    // "1: CA", "4: RNIC"
+    let transport = match (kind.as_deref(), layer.as_deref()) {
+        (Some(kind), _) if kind.ends_with("RNIC") => Some(Transport::Iwarp),
+        (_, Some("Ethernet")) => Some(Transport::Roce),
+        (_, Some("InfiniBand")) => Some(Transport::Infiniband),
+        _ => None,
+    };
     Port {
+        transport,
+        // That of soft-RoCE has such a file, and that of software iWARP its name as a rule.
+        is_software: root.exists(&format!("{device_folder}/parent")) || device.starts_with("siw"),
         device: device.to_owned(),
         port,
         state,
         interface,
         mtu,
     }
+}
+
+/// The MTU of an interface.
+pub fn mtu(root: &Root, interface: &str) -> Option<u64> {
+    let text = root.read(&format!("/sys/class/net/{interface}/mtu")).ok()?;
+    value::number(&text)
+}
+
+/// The interface with that number.
+pub fn interface_of(root: &Root, number: u32) -> Option<String> {
+    let names = root.list_if_any("/sys/class/net").ok()?;
+    names.into_iter().find(|name| {
+        let text = root.read(&format!("/sys/class/net/{name}/ifindex")).ok();
+        text.and_then(|text| value::number(&text)) == Some(u64::from(number))
+    })
+}
+
+/// The interface on which a port of an RDMA device has an address: a device can have several, for
+/// VLANs as an example.
+pub fn interface_with(root: &Root, port: &Port, address: IpAddr) -> Option<String> {
+    let folder = format!("/sys/class/infiniband/{}/ports/{}", port.device, port.port);
+    let gid = match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let has = |index: &String| {
+        let text = root.read(&format!("{folder}/gids/{index}")).ok();
+        text.and_then(|text| text.trim().parse::<Ipv6Addr>().ok()) == Some(gid)
+    };
+    let indices = root.list_if_any(&format!("{folder}/gids")).ok()?;
+    let index = indices.iter().find(|index| has(index))?;
+    value::word(
+        &root
+            .read(&format!("{folder}/gid_attrs/ndevs/{index}"))
+            .ok()?,
+    )
 }
 
 /// The block device with that number: its name, as in `/sys/class/block`.

@@ -17,10 +17,14 @@
 //! | [`host`] | modules, RDMA devices, block devices |
 //! | [`folder`] | the folder of devices that a server exports |
 //! | [`mapping`] | names of servers and sessions, and lines of `map_device` |
+//! | [`configfs`] | exports and hosts of a server in configfs, and their changes |
+//! | [`prefix`] | prefixes of addresses |
 //! | [`config`] | the files in `/etc/ibtrs`, and the steps to the state that they describe |
 //! | [`findings`] | faults of a machine, and their remedies |
 //! | [`health`] | the health of a machine in one line |
 //! | [`metrics`] | metrics in the format of Prometheus |
+//! | [`probe`] | measures which sizes of packets pass between the ends of paths |
+//! | [`firewall`] | rules of nftables that drop RDMA's packets |
 //! | [`trace`] | latency of each part of a request |
 //! | [`uevent`] | uevents of the kernel |
 //! | [`keyring`] | shared keys that the kernel has |
@@ -33,10 +37,12 @@
 
 pub mod advice;
 pub mod config;
+pub mod configfs;
 pub mod document;
 pub mod family;
 pub mod find;
 pub mod findings;
+pub mod firewall;
 pub mod folder;
 pub mod health;
 pub mod host;
@@ -45,8 +51,13 @@ pub mod kmsg;
 pub mod mapping;
 pub mod metrics;
 pub mod model;
+pub mod prefix;
+pub mod probe;
 pub mod root;
 pub mod trace;
+#[cfg(test)]
+#[path = "../tests/tree/mod.rs"]
+mod tree;
 pub mod uevent;
 pub mod value;
 

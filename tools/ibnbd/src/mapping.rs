@@ -58,7 +58,8 @@ pub fn end(root: &Root, resolve: Resolve<'_>, text: &str) -> Result<String, Stri
     Ok(format!("ip:{first}"))
 }
 
-fn scope_number(root: &Root, scope: &str) -> Result<String, String> {
+/// The number of an interface, from its name or its number.
+pub(crate) fn scope_number(root: &Root, scope: &str) -> Result<String, String> {
     if !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_digit()) {
         return Ok(scope.to_owned());
     }

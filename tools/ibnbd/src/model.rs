@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 pub use disk::Disk;
 pub use opened::Opened;
 pub use reader::Note;
+pub(crate) use reader::Reader;
 pub use session::{Path, PathState, PathStats, Reconnects, Session, SessionState, Settings};
 
 use crate::family::{Family, Side};
 use crate::root::Root;
-use reader::Reader;
 
 /// All that there is, of both families and both sides.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -97,6 +97,29 @@ impl Machine {
             disk.read_stat(&mut reader);
         }
         self.notes.append(&mut reader.notes);
+    }
+
+    /// Sessions of our modules at one end.
+    pub fn ours(&self, side: Side) -> impl Iterator<Item = &Session> {
+        let is_ours = move |s: &&Session| s.side == side && s.family == Family::Ibnbd;
+        self.sessions.iter().filter(is_ours)
+    }
+
+    /// The one of that name.
+    pub fn our(&self, side: Side, name: &str) -> Option<&Session> {
+        self.ours(side).find(|session| session.name == name)
+    }
+
+    /// Disks of our modules.
+    pub fn our_disks(&self) -> impl DoubleEndedIterator<Item = &Disk> {
+        self.disks.iter().filter(|d| d.family == Family::Ibnbd)
+    }
+
+    /// The one that is that device of a session.
+    pub fn our_disk(&self, session: &str, device: &str) -> Option<&Disk> {
+        self.our_disks().find(|disk| {
+            disk.session.as_deref() == Some(session) && disk.mapping_path.as_deref() == Some(device)
+        })
     }
 
     /// Whether there is nothing at all.

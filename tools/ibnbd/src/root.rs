@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// What a file of sysfs can be at most. One has a page; the largest of ours, several.
@@ -90,6 +91,48 @@ impl Root {
     /// Whether there is such a file or folder.
     pub fn exists(&self, path: &str) -> bool {
         self.real(path).exists()
+    }
+
+    /// Whether there is a folder of that name, or a link to one.
+    pub fn is_folder(&self, path: &str) -> bool {
+        self.real(path).is_dir()
+    }
+
+    /// Makes a folder in a folder that is there.
+    ///
+    /// # Errors
+    ///
+    /// The system's, which in configfs is the driver's answer.
+    pub fn make_folder(&self, path: &str) -> io::Result<()> {
+        fs::create_dir(self.real(path))
+    }
+
+    /// Removes a folder that is empty, or one of configfs.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn remove_folder(&self, path: &str) -> io::Result<()> {
+        fs::remove_dir(self.real(path))
+    }
+
+    /// Makes a link to a folder. It has the whole path, as configfs begins a relative one at the
+    /// working directory.
+    ///
+    /// # Errors
+    ///
+    /// The system's, which in configfs is the driver's answer.
+    pub fn link(&self, path: &str, to: &str) -> io::Result<()> {
+        symlink(self.real(to), self.real(path))
+    }
+
+    /// Removes a link.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn unlink(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.real(path))
     }
 
     /// The last part of what a link points to.

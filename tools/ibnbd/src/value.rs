@@ -21,6 +21,14 @@ pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     line(text)?.trim().parse().ok()
 }
 
+/// A number, or none on an empty line.
+pub fn optional(text: &str) -> Option<Option<u64>> {
+    match line(text)?.trim() {
+        "" => Some(None),
+        text => text.parse().ok().map(Some),
+    }
+}
+
 /// `0` or `1`, `N` or `Y`.
 pub fn flag(text: &str) -> Option<bool> {
     match line(text)?.as_str() {

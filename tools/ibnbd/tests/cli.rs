@@ -4,50 +4,17 @@
 
 mod tree;
 
+use std::fs;
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-use assert_cmd::Command;
 use ibnbd_host::document;
-use serde::de::DeserializeOwned;
+use rustix::fs::{FileType, Mode};
+use tree::ran::{document, good, rows, run};
 use tree::Tree;
-
-fn ibnbd(tree: &Tree, words: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("ibnbd").unwrap();
-    command.arg("--root").arg(tree.base()).args(words);
-    command
-}
-
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(tree: &Tree, words: &[&str]) -> Ran {
-    let output = ibnbd(tree, words).output().unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-fn good(tree: &Tree, words: &[&str]) -> String {
-    let ran = run(tree, words);
-    assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
-    assert_eq!(ran.err, "", "{words:?}");
-    ran.out
-}
-
-/// Lines of a table as words.
-fn rows(text: &str) -> Vec<Vec<&str>> {
-    text.lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect()
-}
 
 #[test]
 fn list_shows_disks_and_what_clients_have_open() {
@@ -100,19 +67,6 @@ fn what_a_peer_has_named_is_harmless_in_a_table() {
     assert_eq!(csv, "as\na\u{1b}[31m\n");
 }
 
-fn documents<T: DeserializeOwned + PartialEq + std::fmt::Debug>(tree: &Tree, words: &[&str]) -> T {
-    let with = |format| {
-        let mut all = words.to_vec();
-        all.extend(["-o", format]);
-        ibnbd(tree, &all).output().unwrap().stdout
-    };
-    // Fields that are not in the schema are refused.
-    let json: T = serde_json::from_slice(&with("json")).unwrap();
-    let yaml: T = serde_yaml_ng::from_slice(&with("yaml")).unwrap();
-    assert_eq!(json, yaml);
-    json
-}
-
 #[test]
 fn documents_are_as_the_schema_says() {
     let tree = Tree::new();
@@ -122,54 +76,54 @@ fn documents_are_as_the_schema_says() {
         .folder("/exports");
     tree.served("u", "10.0.1.3", "10.0.1.1")
         .opened("sda", "u", "a");
-    assert_eq!(documents::<document::List>(&tree, &["list"]).disks.len(), 4);
+    assert_eq!(document::<document::List>(&tree, &["list"]).disks.len(), 4);
     assert_eq!(
-        documents::<document::Sessions>(&tree, &["sessions"])
+        document::<document::Sessions>(&tree, &["sessions"])
             .sessions
             .len(),
         5
     );
     assert_eq!(
-        documents::<document::Paths>(&tree, &["paths"]).paths.len(),
+        document::<document::Paths>(&tree, &["paths"]).paths.len(),
         7
     );
     assert_eq!(
-        documents::<document::Paths>(&tree, &["paths", "s"])
+        document::<document::Paths>(&tree, &["paths", "s"])
             .paths
             .len(),
         2
     );
     assert_eq!(
-        documents::<document::Stats>(&tree, &["stats"]).paths.len(),
+        document::<document::Stats>(&tree, &["stats"]).paths.len(),
         7
     );
-    assert!(documents::<document::Show>(&tree, &["show", "ibnbd0"])
+    assert!(document::<document::Show>(&tree, &["show", "ibnbd0"])
         .disk
         .is_some());
-    assert!(documents::<document::Show>(&tree, &["show", "s"])
+    assert!(document::<document::Show>(&tree, &["show", "s"])
         .session
         .is_some());
-    assert!(documents::<document::Show>(&tree, &["show", "s/10.0.1.1"])
+    assert!(document::<document::Show>(&tree, &["show", "s/10.0.1.1"])
         .path
         .is_some());
-    assert!(documents::<document::Show>(&tree, &["show", "sda"])
+    assert!(document::<document::Show>(&tree, &["show", "sda"])
         .opened
         .is_some());
     assert_eq!(
-        documents::<document::Clients>(&tree, &["clients"])
+        document::<document::Clients>(&tree, &["clients"])
             .clients
             .len(),
         2
     );
     assert_eq!(
-        documents::<document::Exports>(&tree, &["export", "list"]).directory,
-        "/exports"
+        document::<document::Exports>(&tree, &["export", "list"]).directory,
+        Some("/exports".to_owned())
     );
-    assert!(!documents::<document::Check>(&tree, &["check"])
+    assert!(!document::<document::Check>(&tree, &["check"])
         .findings
         .is_empty());
     assert_eq!(
-        documents::<document::Status>(&tree, &["status"])
+        document::<document::Status>(&tree, &["status"])
             .health
             .paths,
         4
@@ -204,7 +158,7 @@ fn names_lead_to_disks() {
         "ibnbd-sdisk1-0123456789abcdef",
     ] {
         assert_eq!(
-            documents::<document::Show>(&tree, &["show", name])
+            document::<document::Show>(&tree, &["show", name])
                 .disk
                 .unwrap()
                 .name,
@@ -495,6 +449,38 @@ fn a_path_is_drained_when_its_last_request_has_ended() {
     );
 }
 
+/// One path after the other is drained, connected and given its requests back; the kernel's part of
+/// it is in the scenarios.
+#[test]
+fn a_session_authenticates_again_by_one_path_after_the_other() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let path = |session: &str, n: usize, file: &str| {
+        format!("/sys/class/ibtrs-client/{session}/paths/ip:10.0.{n}.2@ip:10.0.{n}.1/{file}")
+    };
+    for n in 1..=2 {
+        tree.file(&path("s", n, "stats/rdma"), "10 40960 20 81920 0 0\n");
+        tree.file(&path("s", n, "drain"), "");
+        tree.file(&path("s", n, "reconnect"), "");
+    }
+    assert_eq!(good(&tree, &["path", "reauth", "s"]), "");
+    for n in 1..=2 {
+        assert_eq!(tree.text(&path("s", n, "reconnect")), "1");
+        assert_eq!(tree.text(&path("s", n, "drain")), "0");
+    }
+
+    // The first that cannot be connected takes requests again, and the other stays as it is.
+    tree.file(&path("s", 2, "reconnect"), "");
+    fs::remove_file(tree.real(&path("s", 1, "reconnect"))).unwrap();
+    let ran = run(&tree, &["path", "reauth", "s"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("cannot connect the path"), "{}", ran.err);
+    assert_eq!(tree.text(&path("s", 1, "drain")), "0");
+    assert_eq!(tree.text(&path("s", 2, "reconnect")), "");
+
+    assert_eq!(run(&tree, &["path", "reauth", "nobody"]).code, 3);
+}
+
 /// A kernel without authentication has no such file.
 #[test]
 fn the_key_of_a_session_is_shown() {
@@ -513,7 +499,7 @@ fn a_key_that_is_missing_is_named() {
     tree.usual_client();
     let path = "/sys/class/ibtrs-client/t/paths/ip:10.0.2.2@ip:10.0.3.2";
     let why =
-        "the peer does not authenticate, which is required: load a key there (EKEYREJECTED)\n";
+        "the peer does not authenticate, but must: load the session's key there (EKEYREJECTED)\n";
     tree.file(&format!("{path}/last_error"), why);
     let text = run(&tree, &["check"]).out;
     let remedy = "  remedy: load it on the other machine: `ibnbd key load SESSION`\n";
@@ -670,6 +656,129 @@ fn interrupts_that_are_not_spread_are_found() {
     assert!(run(&tree, &["check"]).out.contains("9001 of 18000 answers"));
     tree.files(path, &[("stats/cpu_migration_from", "8999 1 \n")]);
     assert!(!run(&tree, &["check"]).out.contains("answers"));
+}
+
+/// An RDMA device of hardware with interrupts 40 to 43, of which the first three have come often.
+fn interrupts(tree: &Tree) {
+    tree.usual_client();
+    tree.file("/sys/devices/system/cpu/online", "0-3\n");
+    tree.file(
+        "/proc/interrupts",
+        "           CPU0  CPU1\n  40:  9000  1  IR-PCI-MSI mlx5_async0\n  41:  5000  0  IR-PCI-MSI mlx5_comp0\n  42:  0  5000  IR-PCI-MSI mlx5_comp1\n  43:  1  1  IR-PCI-MSI mlx5_comp2\n NMI:  0  0  Non-maskable interrupts\n",
+    );
+    for number in 40..44 {
+        tree.file(
+            &format!("/sys/class/infiniband/mlx5_0/device/msi_irqs/{number}"),
+            "msix\n",
+        );
+        tree.file(&format!("/proc/irq/{number}/smp_affinity_list"), "0-3\n");
+        tree.file(
+            &format!("/proc/irq/{number}/effective_affinity_list"),
+            "2\n",
+        );
+    }
+}
+
+#[test]
+fn interrupts_that_come_to_one_cpu_are_found() {
+    let tree = Tree::new();
+    interrupts(&tree);
+    let out = run(&tree, &["check"]).out;
+    let text = "warning: all 3 active interrupts of mlx5_0 go to CPU 2\n  remedy: irqbalance is not running: systemctl enable --now irqbalance; or without it, for each of 40 41 42: echo CPU > /proc/irq/40/smp_affinity_list\n";
+    assert!(out.contains(text), "{out}");
+    tree.file("/proc/77/comm", "irqbalance\n");
+    let out = run(&tree, &["check"]).out;
+    let text = "remedy: irqbalance is running and leaves them there: check IRQBALANCE_BANNED_CPULIST and IRQBALANCE_ARGS in its settings; or have it ignore them, as it undoes what is set by hand: add --banirq=40 --banirq=41 --banirq=42 to IRQBALANCE_ARGS, systemctl restart irqbalance, then for each of 40 41 42: echo CPU > /proc/irq/40/smp_affinity_list\n";
+    assert!(out.contains(text), "{out}");
+    // One that is not in use does not count, any other does.
+    tree.file("/proc/irq/43/effective_affinity_list", "1\n");
+    assert!(run(&tree, &["check"])
+        .out
+        .contains("active interrupts of mlx5_0 go to CPU 2"));
+    tree.file("/proc/irq/42/effective_affinity_list", "1\n");
+    assert!(!run(&tree, &["check"]).out.contains("active interrupts of"));
+    let tree = Tree::new();
+    interrupts(&tree);
+    tree.file("/sys/devices/system/cpu/online", "0\n");
+    assert!(!run(&tree, &["check"]).out.contains("active interrupts of"));
+}
+
+#[test]
+fn a_firewall_that_drops_rdma_is_found() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .link(
+            "/usr/sbin/nft",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/nft"),
+        )
+        .file(
+            "/rules.json",
+            r#"{"nftables": [{"chain": {"family": "inet", "table": "filter", "name": "input", "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}}]}"#,
+        );
+    let rxe = "/sys/class/infiniband/rxe0";
+    tree.files(
+        rxe,
+        &[
+            ("node_type", "1: CA\n"),
+            ("parent", "eth0\n"),
+            ("ports/1/state", "4: ACTIVE\n"),
+            ("ports/1/link_layer", "Ethernet\n"),
+        ],
+    );
+    let out = run(&tree, &["check"]).out;
+    let text = "warning: the firewall drops udp port 4791, which RDMA uses: chain input of table inet filter (input)\n  remedy: nft insert rule inet filter input udp dport 4791 accept";
+    assert!(out.contains(text), "{out}");
+    // The packets of hardware do not pass the rules.
+    fs::remove_file(tree.real(&format!("{rxe}/parent"))).unwrap();
+    assert!(!run(&tree, &["check"]).out.contains("firewall"));
+    // iWARP's port is the server's.
+    tree.file(&format!("{rxe}/node_type"), "4: RNIC\n")
+        .file(&format!("{rxe}/parent"), "eth0\n");
+    assert!(!run(&tree, &["check"]).out.contains("firewall"));
+    tree.server("/x");
+    let out = run(&tree, &["check"]).out;
+    assert!(out.contains("the firewall drops tcp port 1234"), "{out}");
+    // Whoever may not read the rules, or has no nft, is told nothing.
+    fs::remove_file(tree.real("/rules.json")).unwrap();
+    assert!(!run(&tree, &["check"]).out.contains("firewall"));
+    fs::remove_file(tree.real("/usr/sbin/nft")).unwrap();
+    assert!(!run(&tree, &["check"]).out.contains("firewall"));
+    // One that hangs holds up nothing.
+    let mode = Mode::RUSR | Mode::WUSR;
+    let pipe = tree.real("/rules.json");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+    let nft = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/nft");
+    tree.link("/usr/sbin/nft", nft);
+    let out = run(&tree, &["check"]).out;
+    let text = "hint: it is not known whether the firewall drops tcp port 1234: nft did not answer within 5 s\n  remedy: try: nft -j list ruleset\n";
+    assert!(out.contains(text), "{out}");
+    // Whoever still reads it may end.
+    drop(fs::File::options().read(true).write(true).open(&pipe));
+}
+
+#[test]
+fn a_peer_without_extensions_is_found() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .server("/x")
+        .served("u", "10.0.1.3", "10.0.1.1");
+    assert!(!run(&tree, &["check"]).out.contains("extensions"));
+    tree.file(
+        "/sys/class/ibtrs-client/s/paths/ip:10.0.1.2@ip:10.0.1.1/extensions",
+        "0\n",
+    )
+    .file(
+        "/sys/class/ibtrs-server/u/paths/ip:10.0.1.3@ip:10.0.1.1/extensions",
+        "0\n",
+    );
+    let out = run(&tree, &["check"]).out;
+    for text in [
+        "warning: session s: its server does not have our extensions",
+        "hint: session u: its client does not have our extensions",
+    ] {
+        assert!(out.contains(text), "{text}: {out}");
+    }
+    assert_eq!(out.matches("extensions").count(), 2);
 }
 
 #[test]
@@ -888,7 +997,14 @@ impl Manager {
 
     fn hears(&self) -> String {
         let mut text = [0; 1000];
-        let length = self.socket.recv(&mut text).unwrap();
+        // A socket with a time limit is not asked again when a signal, or a stopped machine, ends
+        // the call.
+        let length = loop {
+            match self.socket.recv(&mut text) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result.unwrap(),
+            }
+        };
         String::from_utf8(text[..length].to_vec()).unwrap()
     }
 }

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use ibnbd_host::config::keep::{self, Choice};
 use ibnbd_host::config::plan::{self, Step, Wish};
 use ibnbd_host::config::{self, Config, Problem};
+use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
 use ibnbd_host::{Machine, Root};
 use proptest::prelude::*;
@@ -474,6 +475,7 @@ fn a_server_keeps_its_parameters_and_exports() {
     keep::server(
         &root,
         &[exported("a", "sda"), exported("b", "sdb")],
+        &Configured::default(),
         &mut document,
         false,
     );
@@ -494,7 +496,7 @@ fn a_server_keeps_its_parameters_and_exports() {
 
 proptest! {
     #[test]
-    fn no_text_does_harm(text in "\\PC*|([a-z]{1,9} ?= ?[0-9a-z\"'.\\[\\]]{0,9}\n|\\[\\[?(session|export|disk|session.disk)\\]?\\]\n){0,9}") {
+    fn no_text_does_harm(text in "\\PC*|([a-z]{1,9} ?= ?[0-9a-z\"'.\\[\\]]{0,9}\n|\\[\\[?(session|export|host|port|disk|session.disk)\\]?\\]\n){0,9}") {
         if let Err(problems) = config::parse("x", &text) {
             prop_assert!(!problems.is_empty());
             for problem in problems {

@@ -32,6 +32,9 @@ fn heading(task: Task) -> &'static str {
         Task::Set => "### ibnbd set, ibnbd policy",
         Task::Close => "### ibnbd close",
         Task::Drain => "### ibnbd drain",
+        Task::Export => "### ibnbd export",
+        Task::Host => "### ibnbd host",
+        Task::Port => "### ibnbd port",
         Task::Other => panic!("nothing has advice for it"),
     }
 }
@@ -139,6 +142,33 @@ fn other_errors_have_their_entries() {
         "key load s --credential key",
     ];
     all.extend(words.iter().map(|words| said(&tree, words)));
+    let configured = Tree::new();
+    configured
+        .server("")
+        .host("web1")
+        .export("disk1", "/dev/vda", &["web1"])
+        .opened("vda", "web1", "disk1");
+    let words = [
+        "export remove disk2",
+        "export allow disk1 web2",
+        "export deny disk1 web2",
+        "export remove disk1",
+        "export add /dev/vdb a/b",
+        "export set disk1 colour=1",
+        "export set disk1 allow_unauthenticated=10.0.0.1/24",
+        "host remove web1",
+    ];
+    all.extend(words.iter().map(|words| said(&configured, words)));
+    all.push(said(&tree, "host list"));
+    all.push(said(&bare, "host list"));
+    let words = [
+        "port remove left",
+        "port add left web1",
+        "port add left fe80::1",
+        "port set right port=0",
+    ];
+    configured.port("right", "ip:10.0.1.1");
+    all.extend(words.iter().map(|words| said(&configured, words)));
     all.push(said(&bare, "key list"));
     all.push(said(&empty, "key remove s"));
     let rows: Vec<Vec<&str>> = rows("### Any command")

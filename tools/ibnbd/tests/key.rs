@@ -11,6 +11,7 @@ use std::path::Path;
 use assert_cmd::Command;
 use ibnbd_host::document::Keys;
 use ibtrs_proto::auth::{Key, KeyId, KEY_TEXT_LEN};
+use tree::ran::{document, ibnbd, rows, Ran};
 use tree::Tree;
 
 const KEY: [u8; 32] = *b"\0\x01\xff\n secret, not text: 01234567\n";
@@ -33,40 +34,19 @@ fn machine() -> Tree {
     tree
 }
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn ran(command: &mut Command) -> Ran {
-    let output = command.output().unwrap();
-    Ran {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-fn ibnbd(tree: &Tree, words: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("ibnbd").unwrap();
-    command
-        .arg("--root")
-        .arg(tree.base())
-        .arg("key")
-        .args(words);
+fn key(tree: &Tree, words: &[&str]) -> Command {
+    let mut command = ibnbd(tree, &[&["key"], words].concat());
     command.env_remove("CREDENTIALS_DIRECTORY");
     command
 }
 
 fn run(tree: &Tree, words: &[&str]) -> Ran {
-    ran(&mut ibnbd(tree, words))
+    Ran::of(&mut key(tree, words))
 }
 
+#[track_caller]
 fn good(tree: &Tree, words: &[&str], input: &str) -> String {
-    let ran = ran(ibnbd(tree, words).write_stdin(input));
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{words:?}");
-    ran.out
+    Ran::of(key(tree, words).write_stdin(input)).good()
 }
 
 fn text(id: &str) -> String {
@@ -152,7 +132,7 @@ fn what_is_no_key_is_refused() {
         ),
         (&"x".repeat(100_000), "begins with ibtrs-key-1:"),
     ] {
-        let ran = ran(ibnbd(&tree, &["load", "s"]).write_stdin(text));
+        let ran = Ran::of(key(&tree, &["load", "s"]).write_stdin(text));
         assert_eq!(ran.code, 2, "{text}: {}", ran.err);
         assert!(ran.err.contains(why), "{text}: {}", ran.err);
         assert!(
@@ -161,7 +141,7 @@ fn what_is_no_key_is_refused() {
             ran.err
         );
     }
-    let ran = ran(ibnbd(&tree, &["load", "a.b"]).write_stdin(whole));
+    let ran = Ran::of(key(&tree, &["load", "a.b"]).write_stdin(whole));
     assert!(
         ran.code == 2 && ran.err.contains("'/' or '.'"),
         "{}",
@@ -200,9 +180,9 @@ fn a_key_comes_from_a_credential_of_a_service() {
     let file = tree.real("/credentials/web1");
     fs::set_permissions(&file, Permissions::from_mode(0o400)).unwrap();
     let load = |name: &str, folder: Option<&Path>| {
-        let mut command = ibnbd(&tree, &["load", "t", "--credential", name]);
+        let mut command = key(&tree, &["load", "t", "--credential", name]);
         folder.map(|folder| command.env("CREDENTIALS_DIRECTORY", folder));
-        ran(&mut command)
+        Ran::of(&mut command)
     };
     let folder = file.parent();
     assert_eq!(load("web1", folder).out, "loaded key a of session t\n");
@@ -227,12 +207,8 @@ fn a_key_comes_from_a_credential_of_a_service() {
 #[test]
 fn keys_are_listed_without_their_secret() {
     let tree = machine();
-    let rows: Vec<Vec<String>> = good(&tree, &["list"], "")
-        .lines()
-        .map(|line| line.split_whitespace().map(String::from).collect())
-        .collect();
     assert_eq!(
-        rows,
+        rows(&good(&tree, &["list"], "")),
         [
             ["ID", "SESSION", "EXPIRES"],
             ["default", "host1@storage1:a", "5m"],
@@ -241,13 +217,8 @@ fn keys_are_listed_without_their_secret() {
     );
     let csv = good(&tree, &["list", "-o", "csv", "--columns", "session,id"], "");
     assert_eq!(csv, "session,id\nhost1@storage1:a,default\ns,web1-2026\n");
-    let json: Keys = serde_json::from_str(&good(&tree, &["list", "-o", "json"], "")).unwrap();
-    let yaml: Keys = serde_yaml_ng::from_str(&good(&tree, &["list", "-o", "yaml"], "")).unwrap();
-    assert_eq!(json, yaml);
-    assert_eq!(
-        (json.keys[1].serial, json.keys[1].expires.as_str()),
-        (21, "never")
-    );
+    let Keys { keys, .. } = document(&tree, &["key", "list"]);
+    assert_eq!((keys[1].serial, keys[1].expires.as_str()), (21, "never"));
     tree.file("/ring", "\n");
     assert_eq!(good(&tree, &["list"], ""), "ID  SESSION  EXPIRES\n");
 }
@@ -281,11 +252,79 @@ fn a_key_is_removed_by_session_and_id() {
     }
 }
 
+/// Of a server's paths, those that the key has authenticated, and no others.
+#[test]
+fn paths_of_a_removed_key_are_disconnected() {
+    let tree = machine();
+    tree.server("/e")
+        .authenticated("s", "10.0.1.2", "10.0.1.1", "web1-2026")
+        .authenticated("s", "10.0.2.2", "10.0.2.1", "web1-2026")
+        .authenticated("s", "10.0.3.2", "10.0.3.1", "web1-2027")
+        .served("s", "10.0.4.2", "10.0.4.1")
+        .authenticated("t", "10.0.5.2", "10.0.5.1", "web1-2026");
+    tree.client()
+        .session("s", &[("10.0.6.2", "10.0.6.1", "connected")])
+        .file(
+            "/sys/class/ibtrs-client/s/paths/ip:10.0.6.2@ip:10.0.6.1/key_id",
+            "web1-2026\n",
+        );
+    let file = |session: &str, n: usize| {
+        format!("/sys/class/ibtrs-server/{session}/paths/ip:10.0.{n}.2@ip:10.0.{n}.1/disconnect")
+    };
+    for (session, n) in [("s", 1), ("s", 2), ("s", 3), ("s", 4), ("t", 5)] {
+        tree.file(&file(session, n), "");
+    }
+    let words = ["remove", "s", "--id", "web1-2026"];
+    // Without the option the server does it.
+    assert_eq!(
+        good(&tree, &words, ""),
+        "removed key web1-2026 of session s; the server disconnects the 2 paths that it has authenticated with a heartbeat\n"
+    );
+    assert_eq!(tree.text(&file("s", 1)), "");
+    let words = [&words[..], &["--disconnect"]].concat();
+    assert_eq!(
+        good(&tree, &words, ""),
+        "removed key web1-2026 of session s\n"
+    );
+    let written = |session, n| tree.text(&file(session, n));
+    assert_eq!(
+        (written("s", 1).as_str(), written("s", 2).as_str()),
+        ("1", "1")
+    );
+    for (session, n) in [("s", 3), ("s", 4), ("t", 5)] {
+        assert_eq!(written(session, n), "", "{session} {n}");
+    }
+    let own = "/sys/class/ibtrs-client/s/paths/ip:10.0.6.2@ip:10.0.6.1/disconnect";
+    assert!(tree.text(own).starts_with("Usage"));
+}
+
+/// One path that cannot be disconnected keeps no other from it.
+#[test]
+fn a_path_that_stays_is_told() {
+    let tree = machine();
+    tree.server("/e")
+        .authenticated("s", "10.0.1.2", "10.0.1.1", "web1-2026")
+        .authenticated("s", "10.0.2.2", "10.0.2.1", "web1-2026");
+    let file = |n: usize| {
+        format!("/sys/class/ibtrs-server/s/paths/ip:10.0.{n}.2@ip:10.0.{n}.1/disconnect")
+    };
+    fs::remove_file(tree.real(&file(1))).unwrap();
+    tree.file(&file(2), "");
+    let ran = run(&tree, &["remove", "s", "--id", "web1-2026", "--disconnect"]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.err.contains("cannot disconnect the path ip:10.0.1.2"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(tree.text(&file(2)), "1");
+}
+
 const ALL: [&[&str]; 3] = [&["load", "s"], &["list"], &["remove", "s"]];
 
 fn each(tree: &Tree, code: i32, parts: [&str; 2]) {
     for words in ALL {
-        let ran = ran(ibnbd(tree, words).write_stdin(text("a")));
+        let ran = Ran::of(key(tree, words).write_stdin(text("a")));
         assert_eq!(ran.code, code, "{words:?}: {}", ran.err);
         for part in parts {
             assert!(ran.err.contains(part), "{words:?}: {}", ran.err);

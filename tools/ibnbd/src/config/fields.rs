@@ -18,10 +18,16 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     /// Something is wrong at that place of the text.
     pub(super) fn problem(&mut self, at: Option<Range<usize>>, what: impl Into<String>) {
+        let problem = self.possible(at, what);
+        self.problems.push(problem);
+    }
+
+    /// A problem that counts only if something else is so, too.
+    pub(super) fn possible(&self, at: Option<Range<usize>>, what: impl Into<String>) -> Problem {
         let start = at.map_or(0, |range| range.start);
         let before = self.text.get(..start).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-        let problem = Problem {
+        Problem {
             file: self.file.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before
@@ -29,8 +35,7 @@ impl Source<'_> {
                 .map_or(0, |line| line.chars().count())
                 + 1,
             what: what.into(),
-        };
-        self.problems.push(problem);
+        }
     }
 }
 

@@ -4,9 +4,10 @@
 
 use toml_edit::{value, Array, ArrayOfTables, DocumentMut, Item, Table};
 
-use super::{plan, Session, PARAMETERS};
-use crate::family::{Family, Side};
-use crate::folder::Exported;
+use super::{keep_exports, keep_ports, plan, Session, PARAMETERS};
+use crate::configfs::Configured;
+use crate::family::Side;
+use crate::folder::{self, Exported};
 use crate::host;
 use crate::mapping;
 use crate::model::{self, Machine};
@@ -56,7 +57,7 @@ fn keep(table: &mut Table, key: &str, now: &str) {
 }
 
 /// Gives a key another value, with the comment behind it; a new one only if that says something.
-fn replace(table: &mut Table, key: &str, mut now: Item, usual: bool) {
+pub(super) fn replace(table: &mut Table, key: &str, mut now: Item, usual: bool) {
     match table.get_mut(key) {
         Some(there) => {
             let plain = |item: &Item| item.to_string().trim().to_owned();
@@ -74,24 +75,23 @@ fn replace(table: &mut Table, key: &str, mut now: Item, usual: bool) {
     }
 }
 
-fn tables<'a>(table: &'a mut Table, name: &str) -> Option<&'a mut ArrayOfTables> {
+pub(super) fn tables<'a>(table: &'a mut Table, name: &str) -> Option<&'a mut ArrayOfTables> {
     table
         .entry(name)
         .or_insert(Item::ArrayOfTables(ArrayOfTables::new()))
         .as_array_of_tables_mut()
 }
 
-fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table.get(key)?.as_str()
 }
 
 /// Writes the sessions of our client into a file that was read without problems.
 pub fn client(root: &Root, machine: &Machine, document: &mut DocumentMut, choice: Choice<'_>) {
-    let ours = |s: &&model::Session| s.side == Side::Client && s.family == Family::Ibnbd;
     let Some(list) = tables(document.as_table_mut(), "session") else {
         return;
     };
-    for session in machine.sessions.iter().filter(ours) {
+    for session in machine.ours(Side::Client) {
         if choice.only.is_some_and(|(name, _)| name != session.name) {
             continue;
         }
@@ -112,13 +112,7 @@ pub fn client(root: &Root, machine: &Machine, document: &mut DocumentMut, choice
         }
     }
     if choice.prune {
-        list.retain(|table| {
-            machine
-                .sessions
-                .iter()
-                .filter(ours)
-                .any(|s| s.name == name(root, table))
-        });
+        list.retain(|table| machine.our(Side::Client, &name(root, table)).is_some());
     }
     if list.is_empty() {
         document.remove("session");
@@ -215,11 +209,8 @@ fn keep_session(
     let Some(list) = tables(table, "disk") else {
         return;
     };
-    let own = machine
-        .disks
-        .iter()
-        .filter(|d| d.family == Family::Ibnbd && d.session.as_ref() == Some(&session.name));
-    for disk in own.clone() {
+    let own = |disk: &&model::Disk| disk.session.as_ref() == Some(&session.name);
+    for disk in machine.our_disks().filter(own) {
         let Some(device) = disk.mapping_path.as_deref() else {
             continue;
         };
@@ -241,8 +232,8 @@ fn keep_session(
     }
     if choice.prune {
         list.retain(|table| {
-            own.clone()
-                .any(|disk| disk.mapping_path.as_deref() == text(table, "device"))
+            let device = text(table, "device");
+            device.is_some_and(|device| machine.our_disk(&session.name, device).is_some())
         });
     }
     if list.is_empty() {
@@ -299,10 +290,20 @@ pub fn forget(root: &Root, document: &mut DocumentMut, session: &str, device: &s
 }
 
 /// Writes the parameters of the server's modules, and what it exports.
-pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, prune: bool) {
+pub fn server(
+    root: &Root,
+    exports: &[Exported],
+    configured: &Configured,
+    document: &mut DocumentMut,
+    prune: bool,
+) {
     let of_server = |(module, ..): &(&str, &str, &str)| module.ends_with("_server");
+    // A file has exports in configfs or in a directory, not both.
+    let keeps_others = keep_exports::has_some(document) && !prune;
+    let in_configfs = !configured.exports.is_empty() || keeps_others;
+    let is_off = |name: &str| name == "dev_search_path" && in_configfs;
     for (module, name, usual) in PARAMETERS.into_iter().filter(of_server) {
-        let Some(now) = host::parameter(root, module, name) else {
+        let Some(now) = host::parameter(root, module, name).filter(|_| !is_off(name)) else {
             continue;
         };
         let item = match now.as_str() {
@@ -321,14 +322,24 @@ pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, pru
             replace(table, name, item, false);
         }
     }
+    keep_ports::ports(root, configured, document, prune);
+    keep_exports::hosts(configured, document, prune);
+    if in_configfs {
+        keep_exports::exports(root, configured, document, prune);
+    } else {
+        of_directory(root, exports, document, prune);
+    }
+}
+
+/// What an export in a file is called.
+pub(super) fn called(table: &Table) -> &str {
+    let device = text(table, "device").unwrap_or_default();
+    text(table, "name").unwrap_or_else(|| folder::last_part(device))
+}
+
+fn of_directory(root: &Root, exports: &[Exported], document: &mut DocumentMut, prune: bool) {
     let Some(list) = tables(document.as_table_mut(), "export") else {
         return;
-    };
-    let called = |table: &Table| {
-        let device = text(table, "device").unwrap_or_default();
-        text(table, "name")
-            .unwrap_or_else(|| device.rsplit('/').next().unwrap_or_default())
-            .to_owned()
     };
     for export in exports {
         let Some(device) = &export.device else {
@@ -344,7 +355,9 @@ pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, pru
     }
     if prune {
         list.retain(|table| {
-            table.contains_key("session") || exports.iter().any(|e| e.name == called(table))
+            let of_directory = !keep_exports::is_of_configfs(table);
+            table.contains_key("session")
+                || of_directory && exports.iter().any(|e| e.name == called(table))
         });
     }
     if list.is_empty() {
@@ -353,7 +366,7 @@ pub fn server(root: &Root, exports: &[Exported], document: &mut DocumentMut, pru
 }
 
 /// A name of a block device that is the same after the next boot, if it has one.
-fn lasting_name(root: &Root, device: &str) -> String {
+pub(super) fn lasting_name(root: &Root, device: &str) -> String {
     let folder = "/dev/disk/by-id";
     let names = root.list_if_any(folder).unwrap_or_default();
     let same = names

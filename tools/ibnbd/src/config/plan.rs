@@ -4,13 +4,36 @@
 
 use std::fmt;
 
-use super::{Config, Disk, Session};
+use super::{plan_exports, plan_ports, Config, Disk, Session};
+use crate::configfs::change::Change;
 use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
 use crate::mapping::{self, Mapping, Resolve};
 use crate::model::{self, Machine};
 use crate::root::Root;
+
+/// What is in configfs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Of {
+    /// An export.
+    Export,
+    /// A host.
+    Host,
+    /// A port.
+    Port,
+}
+
+impl Of {
+    /// As it is called.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Export => "export",
+            Self::Host => "host",
+            Self::Port => "port",
+        }
+    }
+}
 
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +60,15 @@ pub enum Step {
         directory: String,
         /// The name in it.
         name: String,
+    },
+    /// Changes an export, a host or a port in configfs.
+    Configure {
+        /// Which of them.
+        of: Of,
+        /// How it is shown.
+        line: String,
+        /// The system calls.
+        changes: Vec<Change>,
     },
     /// Maps a disk.
     Map(Mapping),
@@ -79,7 +111,10 @@ pub enum Step {
 impl Step {
     /// Whether it is done before the other ones, which are found out once more then.
     pub fn is_first(&self) -> bool {
-        matches!(self, Self::Load { .. } | Self::Export { .. } | Self::Map(_))
+        matches!(
+            self,
+            Self::Load { .. } | Self::Export { .. } | Self::Configure { .. } | Self::Map(_)
+        )
     }
 }
 
@@ -98,6 +133,7 @@ impl fmt::Display for Step {
                 device,
             } => write!(f, "+ export {device} as {directory}/{name}"),
             Self::Unexport { directory, name } => write!(f, "- remove {directory}/{name}"),
+            Self::Configure { line, .. } => f.write_str(line),
             Self::Map(m) => {
                 let paths = m.paths.join(" ");
                 write!(
@@ -155,6 +191,14 @@ pub fn steps(root: &Root, machine: &Machine, config: &Config, wish: &Wish<'_>) -
         exports(root, machine, config, wish, &mut steps);
     }
     modules(root, config, wish, &mut steps);
+    // The server listens only where it should by the time that there is something to open.
+    if wish.is_for(Side::Server) {
+        plan_ports::steps(root, config, wish, &mut steps);
+    }
+    // Their directory comes with the module. Until then clients that come early open nothing, and ask again.
+    if wish.is_for(Side::Server) {
+        plan_exports::steps(root, machine, config, wish, &mut steps);
+    }
     if wish.is_for(Side::Client) {
         mappings(root, machine, config, wish, &mut steps);
     }
@@ -199,6 +243,8 @@ pub fn name(root: &Root, session: &Session) -> String {
 fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>) {
     let of = |module: &'static str| config.parameters.iter().filter(move |(m, ..)| m == module);
     let serves = !config.exports.is_empty()
+        || !config.hosts.is_empty()
+        || !config.ports.is_empty()
         || of("ibnbd_server")
             .chain(of("ibtrs_server"))
             .next()
@@ -254,7 +300,12 @@ fn exports(
     wish: &Wish<'_>,
     steps: &mut Vec<Step>,
 ) {
-    for export in &config.exports {
+    let of_directory: Vec<_> = config
+        .exports
+        .iter()
+        .filter(|e| e.rules.is_none())
+        .collect();
+    for export in &of_directory {
         let (name, device) = (&export.name, &export.device);
         let Some(directory) = directory(root, config, export.session.as_deref()) else {
             steps.push(Step::Cannot(format!(
@@ -279,10 +330,9 @@ fn exports(
     }
     let directory =
         directory(root, config, None).filter(|d| !ibnbd_proto::path::holds_every_device(d));
-    if let (true, false, Some(directory)) = (wish.prune, config.exports.is_empty(), directory) {
+    if let (true, false, Some(directory)) = (wish.prune, of_directory.is_empty(), directory) {
         for there in folder::list(root, machine, &directory).unwrap_or_default() {
-            if !config
-                .exports
+            if !of_directory
                 .iter()
                 .any(|e| e.session.is_none() && e.name == there.name)
             {
@@ -303,7 +353,7 @@ fn of_session(
     steps: &mut Vec<Step>,
 ) {
     let name = name(root, session);
-    let there = find(machine, &name);
+    let there = machine.our(Side::Client, &name);
     let mut paths: Vec<String> = Vec::new();
     for text in session.paths.iter().chain(&session.servers) {
         match mapping::path(root, wish.resolve, text) {
@@ -343,13 +393,6 @@ fn key_id(session: &Session) -> Option<String> {
     found.map(|(_, value)| value.clone())
 }
 
-fn find<'a>(machine: &'a Machine, name: &str) -> Option<&'a model::Session> {
-    machine
-        .sessions
-        .iter()
-        .find(|s| s.name == name && s.side == Side::Client && s.family == Family::Ibnbd)
-}
-
 fn set(
     name: &str,
     folder: &str,
@@ -383,12 +426,7 @@ fn of_disk(
     paths: &[String],
     steps: &mut Vec<Step>,
 ) {
-    let there = machine.disks.iter().find(|d| {
-        d.family == Family::Ibnbd
-            && d.session.as_deref() == Some(name)
-            && d.mapping_path.as_deref() == Some(&disk.device)
-    });
-    let Some(there) = there else {
+    let Some(there) = machine.our_disk(name, &disk.device) else {
         steps.push(Step::Map(Mapping {
             session: name.to_owned(),
             device: disk.device.clone(),
@@ -397,7 +435,7 @@ fn of_disk(
             access: disk.access.clone().filter(|access| access != "rw"),
             exclusive: disk.exclusive,
             poll_queues: disk.poll_queues,
-            key_id: key_id(session).filter(|_| find(machine, name).is_none()),
+            key_id: key_id(session).filter(|_| machine.our(Side::Client, name).is_none()),
         }));
         let of = format!("{} of session {name}", disk.device);
         disk.settings
@@ -469,7 +507,7 @@ fn of_paths(there: &model::Session, wanted: &[String], prune: bool, steps: &mut 
 
 /// Disks that no file names.
 fn prune(machine: &Machine, config: &Config, names: &[String], steps: &mut Vec<Step>) {
-    for disk in machine.disks.iter().filter(|d| d.family == Family::Ibnbd) {
+    for disk in machine.our_disks() {
         let wanted = names.iter().zip(&config.sessions).any(|(name, session)| {
             disk.session.as_ref() == Some(name)
                 && session

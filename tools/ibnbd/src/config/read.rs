@@ -12,7 +12,9 @@ use ibtrs_proto::name::{DevicePath, SessionName};
 use toml_edit::{Document, Table};
 
 use super::fields::{Fields, Source};
-use super::{Config, Disk, Export, Problem, Session, PARAMETERS};
+use super::read_exports::Exports;
+use super::read_ports::Ports;
+use super::{Config, Disk, Problem, Session, PARAMETERS};
 use crate::mapping;
 use crate::root::Root;
 
@@ -36,7 +38,8 @@ pub(super) struct All {
     config: Config,
     problems: Vec<Problem>,
     sessions: BTreeSet<String>,
-    exports: BTreeSet<(Option<String>, String)>,
+    pub(super) exports: Exports,
+    ports: Ports,
 }
 
 impl All {
@@ -57,6 +60,7 @@ impl All {
     }
 
     pub(super) fn end(mut self) -> Result<Config, Vec<Problem>> {
+        self.exports.end(&self.config, &mut self.problems);
         if self.problems.is_empty() {
             return Ok(self.config);
         }
@@ -70,7 +74,15 @@ impl All {
             self.session(source, table);
         }
         for table in fields.tables(source, "export") {
-            self.export(source, table);
+            self.config
+                .exports
+                .extend(self.exports.export(source, table));
+        }
+        for table in fields.tables(source, "host") {
+            self.config.hosts.extend(self.exports.host(source, table));
+        }
+        for table in fields.tables(source, "port") {
+            self.config.ports.extend(self.ports.port(source, table));
         }
         for module in ["ibnbd_server", "ibtrs_server", "ibtrs_client"] {
             if let Some(item) = fields.item(module) {
@@ -144,54 +156,6 @@ impl All {
         });
     }
 
-    fn export(&mut self, source: &mut Source<'_>, table: &Table) {
-        let mut fields = Fields::of(table);
-        let device = fields.text(source, "device");
-        let name = fields.text(source, "name");
-        let session = fields.text(source, "session");
-        fields.end(source, "an export");
-        let Some(device) = device else {
-            if !table.contains_key("device") {
-                source.problem(table.span(), "an export needs a device");
-            }
-            return;
-        };
-        if !device.value.starts_with('/') {
-            source.problem(
-                device.span,
-                format!("device: {:?} does not begin with /", device.value),
-            );
-        }
-        let span = name
-            .as_ref()
-            .and_then(|n| n.span.clone())
-            .or_else(|| table.span());
-        let last = || {
-            device
-                .value
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let name = name.map_or_else(last, |name| name.value);
-        if !crate::folder::is_below(&name) {
-            source.problem(span, format!("name: {name:?} is no place below a folder"));
-        } else if let Err(error) = DevicePath::new(name.as_bytes()) {
-            source.problem(span, format!("name: {}", error.as_str()));
-        } else if !self
-            .exports
-            .insert((session.as_ref().map(|s| s.value.clone()), name.clone()))
-        {
-            source.problem(span, format!("there is an export {name:?} already"));
-        }
-        self.config.exports.push(Export {
-            name,
-            device: device.value,
-            session: session.map(|s| s.value),
-        });
-    }
-
     /// Parameters are texts, numbers or true and false; the module looks at their values when it is loaded.
     fn parameters(&mut self, source: &mut Source<'_>, module: &str, table: &Table) {
         let known: Vec<_> = PARAMETERS
@@ -256,6 +220,9 @@ impl All {
         {
             source.problem(at, format!("{module} has {name} already"));
             return;
+        }
+        if (module, name) == ("ibnbd_server", "dev_search_path") {
+            self.exports.has_directory(source, at);
         }
         self.config
             .parameters

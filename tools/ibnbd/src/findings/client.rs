@@ -3,10 +3,9 @@
 //! Faults of disks and sessions of a client.
 
 use super::{Finding, Severity};
-use crate::advice;
-use crate::family::{Family, Side};
+use crate::family::Side;
 use crate::host;
-use crate::model::{Disk, Machine, Path, PathState, Session, SessionState};
+use crate::model::{Disk, Machine, Path, Session, SessionState};
 use crate::root::Root;
 use crate::value;
 
@@ -20,15 +19,11 @@ const RULES: [&str; 2] = [
 const ENOUGH_ANSWERS: u64 = 10_000;
 
 pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
-    let sessions = machine
-        .sessions
-        .iter()
-        .filter(|s| s.side == Side::Client && s.family == Family::Ibnbd);
-    let mut found: Vec<Finding> = sessions
+    let mut found: Vec<Finding> = machine
+        .ours(Side::Client)
         .flat_map(|session| of_session(root, session))
         .collect();
-    let disks = machine.disks.iter().filter(|d| d.family == Family::Ibnbd);
-    found.extend(disks.flat_map(of_disk));
+    found.extend(machine.our_disks().flat_map(of_disk));
     if host::has(root, Side::Client) && !RULES.iter().any(|file| root.exists(file)) {
         let what = "the rules for udev are not installed: disks have no names that stay";
         found.push(Finding::new(
@@ -51,26 +46,16 @@ fn of_session(root: &Root, session: &Session) -> Vec<Finding> {
             "check server and network; paths come back by themselves",
         ));
     }
-    for path in session
-        .paths
-        .iter()
-        .filter(|path| path.state == PathState::Disconnected)
-    {
-        let why = path
-            .last_error
-            .as_deref()
-            .map(|why| format!(": {why}"))
-            .unwrap_or_default();
-        let what = format!("session {name}: path {} is not connected{why}", path.name);
-        let reconnect = || format!("ibnbd path reconnect {name} {}", path.name);
-        let exact = path.last_error.as_deref().and_then(advice::of_line);
-        let remedy = exact.map_or_else(reconnect, String::from);
-        found.push(Finding::new(Severity::Warning, what, remedy));
-    }
     if session.paths.len() == 1 {
         let what = format!("session {name} has one path: nothing takes over when it is lost");
         let remedy = format!("ibnbd path add {name} SOURCE,DESTINATION");
         found.push(Finding::new(Severity::Hint, what, remedy));
+    }
+    if session.paths.iter().any(|path| path.extensions == Some(0)) {
+        let what = format!("session {name}: its server does not have our extensions: disks have no identity, the server does not report changes of size or planned stops, there is no authentication and no exclusive use, and a write over a path that was lost may still reach the disk after later ones");
+        let remedy =
+            "replace rnbd_server with ibnbd_server there, or load the version that runs here";
+        found.push(Finding::new(Severity::Warning, what, remedy));
     }
     found.extend(session.paths.iter().filter_map(|path| spread(root, path)));
     found
@@ -92,7 +77,7 @@ fn spread(root: &Root, path: &Path) -> Option<Finding> {
     let all = traffic.reads.saturating_add(traffic.writes);
     (all >= ENOUGH_ANSWERS && moved > all / 2).then(|| {
         let what = format!(
-            "session {}: path {}: {moved} of {all} answers were handled on another CPU than they should",
+            "session {}: path {}: {moved} of {all} answers were handled on the wrong CPU",
             path.session, path.name
         );
         let remedy = "spread the interrupts of the RDMA device over the CPUs: systemctl start irqbalance, or its driver's script";

@@ -4,21 +4,32 @@
 
 use ibnbd_proto::path::holds_every_device;
 
-use super::{Finding, Severity};
+use super::{exports, ports, Finding, Severity};
+use crate::configfs::{self, Configured};
 use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
-use crate::model::Machine;
+use crate::model::{Machine, Session};
 use crate::root::Root;
 
 pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
     if !host::has(root, Side::Server) {
         return Vec::new();
     }
-    let mut found = match host::parameter(root, "ibnbd_server", "dev_search_path") {
-        Some(path) => of_folder(root, machine, &path),
-        None => Vec::new(),
-    };
+    let configured = Configured::read(root, machine);
+    let path = host::parameter(root, "ibnbd_server", "dev_search_path");
+    let mut found = exports::all(root, machine, &configured);
+    found.extend(ports::all(root, &configured));
+    match path {
+        // With exports in configfs the directory does not count.
+        Some(path) if configured.exports.is_empty() => {
+            found.extend(of_folder(root, machine, &path));
+        }
+        Some(path) if !path.is_empty() => found.push(exports::off(&path)),
+        _ => {}
+    }
+    let sessions = machine.sessions.iter();
+    found.extend(sessions.filter_map(without_extensions));
     let drain = format!("{}/drain", Family::Ibnbd.control(Side::Server));
     if root.read(&drain).is_ok_and(|text| text.trim() == "1") {
         let what = "the server is drained: no client can come";
@@ -32,8 +43,28 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
     found
 }
 
+fn without_extensions(session: &Session) -> Option<Finding> {
+    let is_ours = session.side == Side::Server && session.family == Family::Ibnbd;
+    let mut paths = session.paths.iter();
+    (is_ours && paths.any(|path| path.extensions == Some(0))).then(|| {
+        let what = format!("session {}: its client does not have our extensions: it is not told of planned stops, and a write over a path that it has lost may still reach the disk after later ones", session.name);
+        let remedy = "replace rnbd_client with ibnbd_client there, or load the version that runs here";
+        Finding::new(Severity::Hint, what, remedy)
+    })
+}
+
 fn of_folder(root: &Root, machine: &Machine, path: &str) -> Vec<Finding> {
     let remedy = "load ibnbd_server with dev_search_path=DIRECTORY, one with nothing else in it";
+    if path.is_empty() && configfs::is_there(root) {
+        let what = "nothing is exported: there is no export, and dev_search_path is not set";
+        let remedy = "ibnbd export add DEVICE --host HOST";
+        return vec![Finding::new(Severity::Error, what, remedy)];
+    }
+    if path.is_empty() && !configfs::is_mounted(root) {
+        let what = "dev_search_path is not set, and configfs is not mounted: clients can open nothing, unless there are exports that cannot be seen";
+        let remedy = "mount -t configfs configfs /sys/kernel/config";
+        return vec![Finding::new(Severity::Error, what, remedy)];
+    }
     if path.is_empty() {
         let what = "dev_search_path is not set: clients can open nothing";
         return vec![Finding::new(Severity::Error, what, remedy)];

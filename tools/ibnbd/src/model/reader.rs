@@ -19,13 +19,13 @@ pub struct Note {
     pub why: String,
 }
 
-pub(super) struct Reader<'a> {
-    pub(super) root: &'a Root,
-    pub(super) notes: Vec<Note>,
+pub(crate) struct Reader<'a> {
+    pub(crate) root: &'a Root,
+    pub(crate) notes: Vec<Note>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(root: &'a Root) -> Self {
+    pub(crate) fn new(root: &'a Root) -> Self {
         Self {
             root,
             notes: Vec::new(),
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The names in a folder; none where there is no such folder.
-    pub(super) fn list(&mut self, folder: &str) -> Vec<String> {
+    pub(crate) fn list(&mut self, folder: &str) -> Vec<String> {
         match self.root.list_if_any(folder) {
             Ok(names) => names,
             Err(error) => {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A value, if the file is there and has one.
-    pub(super) fn get<T>(&mut self, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+    pub(crate) fn get<T>(&mut self, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
         match self.root.read(file) {
             Ok(text) => {
                 let value = parse(&text);
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same, without opening the file if it is not wanted.
-    pub(super) fn get_if<T>(
+    pub(crate) fn get_if<T>(
         &mut self,
         wanted: bool,
         file: &str,
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A word from a file, and none without a note if that is empty.
-    pub(super) fn get_if_any(&mut self, file: &str) -> Option<String> {
+    pub(crate) fn get_if_any(&mut self, file: &str) -> Option<String> {
         self.get(file, crate::value::line)
             .filter(|text| !text.is_empty())
     }

@@ -139,6 +139,12 @@ pub struct Path {
     pub latency_ns: Option<u64>,
     /// Why it was lost, or could not be connected, the last time.
     pub last_error: Option<String>,
+    /// The id of the key that both ends have proved to have; none without authentication.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key_id: Option<String>,
+    /// The number of the extensions of the protocol that both ends know, 0 for none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub extensions: Option<u64>,
     /// Whether requests take it only if no other path does; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drained: Option<bool>,
@@ -320,6 +326,13 @@ fn path(
         latency_ns: latency.flatten().flatten(),
         last_error: client
             .then(|| reader.get_if_any(&file("last_error")))
+            .flatten(),
+        key_id: (family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file("key_id")))
+            .flatten(),
+        extensions: (family == Family::Ibnbd)
+            .then(|| reader.get(&file("extensions"), value::optional))
+            .flatten()
             .flatten(),
         drained: (client && family == Family::Ibnbd)
             .then(|| reader.get_if_any(&file("drain")))

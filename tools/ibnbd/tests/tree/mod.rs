@@ -4,6 +4,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod ran;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -146,6 +148,11 @@ impl Tree {
                     ("dst_addr", &format!("ip:{dst}\n")),
                     ("hca_name", "rxe0\n"),
                     ("hca_port", "1\n"),
+                    ("key_id", "\n"),
+                    (
+                        "extensions",
+                        if *state == "connected" { "1\n" } else { "\n" },
+                    ),
                     ("cur_latency", "120500 ns\n"),
                     ("last_error", error),
                     ("disconnect", "Usage: echo 1 > disconnect\n"),
@@ -187,6 +194,77 @@ impl Tree {
             .folder("/sys/class/ibtrs-server")
     }
 
+    /// The server's directory in configfs.
+    pub fn configfs(&self) -> &Self {
+        self.file(
+            "/proc/mounts",
+            "sysfs /sys sysfs rw 0 0\nconfigfs /sys/kernel/config configfs rw,nosuid 0 0\n",
+        )
+        .folder("/sys/kernel/config/ibnbd/exports")
+        .folder("/sys/kernel/config/ibnbd/hosts")
+        .folder("/sys/kernel/config/ibnbd/ports")
+    }
+
+    /// A port in configfs that is enabled.
+    pub fn port(&self, name: &str, address: &str) -> &Self {
+        self.configfs().files(
+            &format!("/sys/kernel/config/ibnbd/ports/{name}"),
+            &[
+                ("address", &format!("{address}\n")),
+                ("port", "1234\n"),
+                ("enable", "1\n"),
+                ("listening", "1\n"),
+            ],
+        )
+    }
+
+    /// An export in configfs that is enabled, with hosts that are there.
+    pub fn export(&self, name: &str, device: &str, hosts: &[&str]) -> &Self {
+        let folder = format!("/sys/kernel/config/ibnbd/exports/{name}");
+        self.configfs().files(
+            &folder,
+            &[
+                ("device_path", &format!("{device}\n")),
+                ("access_mode", "rw\n"),
+                ("allow_realtime", "0\n"),
+                ("allow_any_host", "0\n"),
+                ("allow_unauthenticated", "\n"),
+                ("enable", "1\n"),
+            ],
+        );
+        self.folder(&format!("{folder}/allowed_hosts"));
+        for host in hosts {
+            self.link(
+                &format!("{folder}/allowed_hosts/{host}"),
+                &format!("../../../hosts/{host}"),
+            );
+        }
+        self
+    }
+
+    /// A host in configfs.
+    pub fn host(&self, name: &str) -> &Self {
+        self.configfs().files(
+            &format!("/sys/kernel/config/ibnbd/hosts/{name}"),
+            &[
+                ("addresses", "\n"),
+                ("max_paths", "0\n"),
+                ("max_connections", "0\n"),
+                ("max_memory_mib", "0\n"),
+                ("max_devices", "0\n"),
+                ("max_iops", "0\n"),
+                ("max_bandwidth_mib_s", "0\n"),
+            ],
+        )
+    }
+
+    /// Gives a path of a client of this server the key that it has proved to have.
+    pub fn authenticated(&self, name: &str, src: &str, dst: &str, id: &str) -> &Self {
+        let folder = format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}");
+        self.served(name, src, dst)
+            .file(&format!("{folder}/key_id"), format!("{id}\n"))
+    }
+
     pub fn served(&self, name: &str, src: &str, dst: &str) -> &Self {
         self.files(
             &format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}"),
@@ -195,6 +273,8 @@ impl Tree {
                 ("dst_addr", &format!("ip:{dst}\n")),
                 ("hca_name", "rxe0\n"),
                 ("hca_port", "1\n"),
+                ("key_id", "\n"),
+                ("extensions", "1\n"),
                 ("disconnect", "Usage: echo 1 > disconnect\n"),
                 ("stats/rdma", "10 40960 20 81920 0\n"),
                 ("stats/reset_all", "echo 1 to reset all statistics\n"),

@@ -9,10 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ibnbd_host::advice::{self, Task};
+use ibnbd_host::configfs::change::{self, Change};
 use ibnbd_host::kmsg::Mark;
 
 use crate::context::Context;
 use crate::fail::{Failure, NO_RIGHTS, REFUSED};
+use crate::interrupt::HeldBack;
 
 /// Writes `text` to `file`. `what` says what that does, as "cannot ..." would go on.
 pub(crate) fn write(
@@ -25,6 +27,52 @@ pub(crate) fn write(
     let mark = Mark::now(&context.root);
     let result = patiently(what, || context.root.write(file, text));
     result.map_err(|error| failure(task, what, &error, mark))
+}
+
+/// Changes exports or hosts: all of it, or nothing, also if a signal ends the command meanwhile. `what`
+/// says what that does, as "cannot ..." would go on.
+pub(crate) fn changes(
+    context: &Context,
+    task: Task,
+    what: &str,
+    changes: &[Change],
+) -> Result<(), Failure> {
+    let mark = Mark::now(&context.root);
+    let held_back = HeldBack::new();
+    let mut ended = false;
+    let result = patiently(what, || {
+        change::all(changes, |change| {
+            // What comes after the first failure takes back what was done.
+            let result = match !ended && held_back.came().is_some() {
+                true => Err(io::ErrorKind::Interrupted.into()),
+                false => change.carry_out(&context.root),
+            };
+            ended |= result.is_err();
+            result
+        })
+    });
+    let result = result.map_err(|failed| {
+        for (change, error) in &failed.left {
+            let _ = writeln!(
+                io::stderr(),
+                "ibnbd: warning: {change}, to take back what was done: {error}"
+            );
+        }
+        let what = format!("{what} ({})", failed.change);
+        failure(task, &what, &failed.error, mark)
+    });
+    if let Some(code) = held_back.came() {
+        // After SIGHUP the terminal is gone.
+        let _ = match result {
+            Ok(()) => writeln!(
+                io::stderr(),
+                "ibnbd: {what}: it was done already, and stays"
+            ),
+            Err(failure) => write!(io::stderr(), "{failure}"),
+        };
+        std::process::exit(code.into());
+    }
+    result
 }
 
 /// The failure of a write, with the kernel's lines since `mark`.

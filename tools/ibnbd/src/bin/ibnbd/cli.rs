@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use ibnbd_host::configfs;
 use ibnbd_host::family::Side;
+use ibnbd_host::prefix::Prefix;
 use ibtrs_proto::auth::{KeyError, KeyId};
 
 const EXAMPLES: &str = "\
@@ -119,6 +121,12 @@ pub(crate) enum Command {
     /// Manages the devices that clients may open
     #[command(subcommand)]
     Export(ExportCommand),
+    /// Manages the hosts that exports may name
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Manages the addresses on which this server listens
+    #[command(subcommand)]
+    Port(PortCommand),
     /// Makes, loads, lists and removes the keys by which clients and servers know each other
     #[command(subcommand)]
     Key(KeyCommand),
@@ -206,6 +214,48 @@ hb_missed_max, queue_timeout_s, key_id. Of a disk: io_timeout_ms, io_timeout_lim
 Example:
   ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
 
+const EXPORT_HELP: &str = "\
+An export is made in configfs if --ro, --migration, --realtime, --any-host, --host or --from is
+given, if there are exports in configfs, or if ibnbd_server has no dev_search_path; else it is a
+device file in that directory. While there are exports in configfs, clients cannot open the
+devices in the directory.
+
+Examples:
+  ibnbd export add /dev/vg/data disk1                    in the directory of ibnbd_server
+  ibnbd export add /dev/vg/data disk1 --host web1        in configfs, for the host web1
+  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24 in configfs, for clients without keys";
+
+const SET_EXPORT_HELP: &str = "\
+Settings: access_mode (ro, rw, migration), allow_realtime and allow_any_host (0, 1),
+allow_unauthenticated (prefixes, or nothing), device_path (of a disabled export).
+
+Example:
+  ibnbd export set disk1 access_mode=ro allow_unauthenticated=10.0.1.0/24,fe80::/10";
+
+const SET_HOST_HELP: &str = "\
+Settings: addresses (prefixes, or nothing for any), and these, of which 0 is no limit: max_paths,
+max_connections and max_devices (up to 65535), max_memory_mib and max_bandwidth_mib_s (up to
+1048576), max_iops (100 to 100000000).
+
+Example:
+  ibnbd host set web1 addresses=10.0.1.0/24 max_devices=4";
+
+const ADD_PORT_HELP: &str = "\
+Without any port the server listens on all addresses, at the port_nr of ibnbd_server. With the first
+one it listens on the ports that are enabled, and nowhere else. Paths that are connected stay.
+
+Examples:
+  ibnbd port add left 10.0.1.1
+  ibnbd port add right fe80::1%eth1 --port 1235
+  ibnbd port add ib gid:fe80::2:c903:0:1";
+
+const SET_PORT_HELP: &str = "\
+Settings: address, port (1 to 65535), enable (0, 1). The server does not listen on an enabled port
+while its address or number changes; paths that are connected stay.
+
+Example:
+  ibnbd port set left address=10.0.1.2 port=1235";
+
 const NEW_KEY_HELP: &str = "\
 Example, with a file that only root can read:
   (umask 077; ibnbd key new >/etc/ibtrs/web1.key)";
@@ -290,7 +340,7 @@ pub(crate) struct Apply {
     /// Only shows the difference
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Also takes away what the files do not name: disks that nobody uses, paths, exports
+    /// Also takes away what the files do not name: disks that nobody uses, paths, exports, ports
     #[arg(long)]
     pub(crate) prune: bool,
     /// Goes on until all of it is done, with pauses of up to 30 s; for services
@@ -307,7 +357,7 @@ pub(crate) struct Apply {
 pub(crate) enum OneSide {
     /// Sessions and their disks
     Client,
-    /// Exports
+    /// Exports, hosts and ports
     Server,
 }
 
@@ -422,6 +472,12 @@ pub(crate) enum PathCommand {
         #[arg(long)]
         undo: bool,
     },
+    /// Connects all paths of a session again, so that both sides prove their key, while requests
+    /// take the other paths
+    Reauth {
+        /// A session
+        session: String,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -437,24 +493,177 @@ pub(crate) enum ExportCommand {
     /// Lists the devices that clients may open
     List(Directory),
     /// Lets clients open a device
-    Add {
-        /// A block device, or a link to one
-        device: String,
-        /// The name that clients give; that of the device without it
-        name: Option<String>,
-        #[command(flatten)]
-        directory: Directory,
-    },
+    #[command(after_help = EXPORT_HELP)]
+    Add(AddExport),
     /// Takes a device from those that clients may open
     Remove {
         /// The name that clients give
-        name: String,
-        /// Also if clients have it open, and go on using it
+        #[arg(required_unless_present = "all")]
+        name: Option<String>,
+        /// Also if clients have it open; from then on their I/O to an export in configfs fails
         #[arg(short, long)]
         force: bool,
+        /// All exports, hosts and ports in configfs, without which ibnbd_server can be unloaded
+        #[arg(long, conflicts_with_all = ["name", "force", "directory", "session"])]
+        all: bool,
         #[command(flatten)]
         directory: Directory,
     },
+    /// Lets hosts open an export
+    Allow(HostsOf),
+    /// Lets hosts open an export no longer, and closes it for them
+    Deny(HostsOf),
+    /// Lets clients open an export that was disabled
+    Enable {
+        /// An export
+        name: String,
+    },
+    /// Closes an export for all clients, until it is enabled
+    Disable {
+        /// An export
+        name: String,
+    },
+    /// Changes settings of an export
+    #[command(after_help = SET_EXPORT_HELP)]
+    Set(SetOf),
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("mode"))]
+pub(crate) struct AddExport {
+    /// A block device, or a link to one; it may also come behind the name
+    pub(crate) device: String,
+    /// The name that clients give; that of the device without it
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) rules: ExportRules,
+    #[command(flatten)]
+    pub(crate) directory: Directory,
+}
+
+/// Each of them makes an export in configfs, and none in a directory.
+#[derive(Args, Debug)]
+pub(crate) struct ExportRules {
+    /// Clients may open it in the mode ro only
+    #[arg(long, group = "mode", conflicts_with_all = ["directory", "session"])]
+    pub(crate) ro: bool,
+    /// Clients may open it in the mode migration as well, to hand the disk over
+    #[arg(long, group = "mode", conflicts_with_all = ["directory", "session"])]
+    pub(crate) migration: bool,
+    /// Realtime I/O priorities of clients are kept
+    #[arg(long, conflicts_with_all = ["directory", "session"])]
+    pub(crate) realtime: bool,
+    /// Every session with a key may open it
+    #[arg(long, conflicts_with_all = ["directory", "session"])]
+    pub(crate) any_host: bool,
+    /// A host that may open it
+    #[arg(long = "host", value_name = "HOST", conflicts_with_all = ["directory", "session"])]
+    pub(crate) hosts: Vec<String>,
+    /// Addresses from which sessions without a key may open it
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, conflicts_with_all = ["directory", "session"])]
+    pub(crate) from: Vec<Prefix>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HostsOf {
+    /// An export
+    pub(crate) name: String,
+    /// Hosts
+    #[arg(required = true, value_name = "HOST")]
+    pub(crate) hosts: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SetOf {
+    /// Its name
+    pub(crate) name: String,
+    /// Settings
+    #[arg(required = true, value_name = "SETTING=VALUE")]
+    pub(crate) settings: Vec<String>,
+}
+
+/// What a host may use; 0 is no limit.
+#[derive(Args, Debug)]
+pub(crate) struct HostLimits {
+    /// Most paths that it may have; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_paths"))]
+    pub(crate) max_paths: u64,
+    /// Most connections that its paths may have, one for each CPU and one more; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_connections"))]
+    pub(crate) max_connections: u64,
+    /// Most memory of the server that its paths may take; 0 for any amount
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = limit("max_memory_mib"))]
+    pub(crate) max_memory_mib: u64,
+    /// Most devices that it may have open; 0 for the limit of ibnbd_server
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_devices"))]
+    pub(crate) max_devices: u64,
+    /// Most requests in a second, at least 100; 0 for any number
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_iops"))]
+    pub(crate) max_iops: u64,
+    /// Most MiB of reads and writes in a second; 0 for any amount
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = limit("max_bandwidth_mib_s"))]
+    pub(crate) max_bandwidth_mib_s: u64,
+}
+
+/// Takes the value of a limit of a host.
+fn limit(key: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |word| configfs::limit(key, word)
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum HostCommand {
+    /// Lists the hosts that exports may name
+    List,
+    /// Makes a session known by its name, so that exports may name it; its keys are loaded with `ibnbd key load`
+    Add {
+        /// The session's name
+        name: String,
+        /// Addresses that its paths may come from; any without it
+        #[arg(long = "address", value_name = "PREFIX", value_parser = prefix)]
+        addresses: Vec<Prefix>,
+        #[command(flatten)]
+        limits: HostLimits,
+    },
+    /// Removes a host, and disconnects its paths
+    Remove {
+        /// The session's name
+        name: String,
+        /// Also if exports name it, or if it is connected
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Changes settings of a host
+    #[command(after_help = SET_HOST_HELP)]
+    Set(SetOf),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PortCommand {
+    /// Lists the addresses on which the server listens; on all of them if the list is empty
+    List,
+    /// Makes the server listen on an address, and from the first one on no longer on all of them
+    #[command(after_help = ADD_PORT_HELP)]
+    Add {
+        /// A name for it
+        name: String,
+        /// An address of this machine, 0.0.0.0 or ::
+        address: String,
+        /// The port number, if not the port_nr of ibnbd_server
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
+    },
+    /// Changes settings of a port
+    #[command(after_help = SET_PORT_HELP)]
+    Set(SetOf),
+    /// Stops listening on a port, and removes it; with the last one the server listens on all addresses again
+    Remove {
+        /// A port
+        name: String,
+    },
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    Prefix::parse(text).map_err(|why| format!("it {why}"))
 }
 
 #[derive(Args, Debug)]
@@ -481,13 +690,16 @@ pub(crate) enum KeyCommand {
     Load(LoadKey),
     /// Lists the keys that the kernel has, without their secret part
     List,
-    /// Removes a session's key from the kernel; connected paths stay until their next connection
+    /// Removes a session's key from the kernel; a server then disconnects the paths that it has authenticated
     Remove {
         /// A session
         session: String,
         /// The key's name
         #[arg(long, default_value = "default", value_parser = key_id)]
         id: KeyId,
+        /// On a server, disconnects them at once and not with their next heartbeat
+        #[arg(long)]
+        disconnect: bool,
     },
 }
 

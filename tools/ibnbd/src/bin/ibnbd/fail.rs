@@ -20,6 +20,8 @@ pub(crate) const NO_RIGHTS: u8 = 5;
 
 /// A file of the configuration is wrong.
 pub(crate) const CONFIGURATION: u8 = 6;
+/// A signal ended the command, whose number is added, as shells say it.
+pub(crate) const SIGNALLED: u8 = 128;
 
 /// What failed, why, and what to do.
 #[derive(Debug)]

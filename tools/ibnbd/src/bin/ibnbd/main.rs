@@ -10,6 +10,7 @@ mod cli;
 mod cmd;
 mod context;
 mod fail;
+mod interrupt;
 mod notify;
 mod out;
 

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use ibnbd_host::config::plan::{self, Step, Wish};
+use ibnbd_host::advice::Task;
+use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
 use ibnbd_host::{find, folder, mapping};
 
-use super::{change, export, map, paths, Done};
+use super::{change, configured, export, map, paths, Done};
 use crate::act;
 use crate::cli::Apply;
 use crate::context::Context;
@@ -132,6 +133,15 @@ fn one(context: &Context, step: Step) -> Result<(), Failure> {
         } => export::export(context, &directory, &device, &name),
         Step::Unexport { directory, name } => folder::remove(&context.root, &directory, &name)
             .map_err(|error| Failure::system(format!("cannot remove {directory}/{name}"), &error)),
+        Step::Configure { of, line, changes } => {
+            let (task, need): (_, fn(&Context) -> _) = match of {
+                Of::Export => (Task::Export, configured::need),
+                Of::Host => (Task::Host, configured::need),
+                Of::Port => (Task::Port, configured::need_ports),
+            };
+            need(context)?;
+            act::changes(context, task, &format!("apply \"{line}\""), &changes)
+        }
         Step::Map(wanted) => {
             let line = wanted
                 .line()

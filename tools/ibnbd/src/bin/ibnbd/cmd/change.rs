@@ -44,19 +44,12 @@ pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
     context.need(Side::Client)?;
     let machine = context.machine();
     let (kind, folder, known) = target(context, &machine, name)?;
-    let mut pairs = Vec::new();
+    let unknown = format!("{kind} has no such setting");
+    let pairs = settings
+        .iter()
+        .map(|text| super::setting(text, known, &unknown));
     // All are looked at before the first one is set.
-    for setting in settings {
-        let (key, value) = setting
-            .split_once('=')
-            .ok_or_else(|| Failure::usage(setting, "it is no SETTING=VALUE"))?;
-        if !known.contains(&key) {
-            let why = format!("{kind} has no such setting");
-            return Err(Failure::usage(format!("set {key}"), why)
-                .todo(format!("take one of: {}", known.join(" "))));
-        }
-        pairs.push((key, value));
-    }
+    let pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
     for (key, value) in pairs {
         write(context, name, &folder, key, value)?;
     }

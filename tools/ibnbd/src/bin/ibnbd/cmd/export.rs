@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `export list`, `add` and `remove`.
+//! `export`: in configfs, or in a directory of device files.
 
+use ibnbd_host::advice::Task;
+use ibnbd_host::configfs::change::{self, Rules};
+use ibnbd_host::configfs::{self, Configured, Export};
 use ibnbd_host::document::{Exports, FORMAT};
 use ibnbd_host::folder::{self, Exported};
+use ibnbd_host::{host, prefix};
 use ibnbd_proto::path::holds_every_device;
 
-use super::Done;
-use crate::cli::{Directory, ExportCommand};
+use super::{configured, Done};
+use crate::cli::{AddExport, Directory, ExportCommand, ExportRules, HostsOf, SetOf};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, REFUSED};
 use crate::out::{self, cell, Table};
@@ -15,16 +19,24 @@ use crate::out::{self, cell, Table};
 pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
     match command {
         ExportCommand::List(directory) => list(context, directory),
-        ExportCommand::Add {
-            device,
-            name,
-            directory,
-        } => add(context, device, name.as_deref(), directory),
+        ExportCommand::Add(words) => add(context, words),
+        ExportCommand::Remove { all: true, .. } => configured::remove_all(context),
         ExportCommand::Remove {
             name,
             force,
             directory,
-        } => remove(context, name, *force, directory),
+            ..
+        } => remove(
+            context,
+            name.as_deref().unwrap_or_default(),
+            *force,
+            directory,
+        ),
+        ExportCommand::Allow(words) => allow(context, words),
+        ExportCommand::Deny(words) => deny(context, words),
+        ExportCommand::Enable { name } => enable(context, name, true),
+        ExportCommand::Disable { name } => enable(context, name, false),
+        ExportCommand::Set(words) => set(context, words),
     }
 }
 
@@ -36,38 +48,111 @@ fn directory(context: &Context, directory: &Directory) -> Result<String, Failure
     found.map_err(|why| Failure::new(NOT_FOUND, "export", why))
 }
 
+/// Whether a directory is meant, and not configfs.
+fn is_given(of: &Directory) -> bool {
+    of.directory.is_some() || of.session.is_some()
+}
+
+/// Whether clients open devices by exports in configfs. It is so without `dev_search_path`, too, if
+/// the server has configfs.
+fn is_configured(context: &Context, configured: &Configured) -> bool {
+    let has_directory = || {
+        let path = host::parameter(&context.root, "ibnbd_server", "dev_search_path");
+        path.is_none_or(|path| !path.is_empty())
+    };
+    !configured.exports.is_empty() || configfs::is_there(&context.root) && !has_directory()
+}
+
 fn list(context: &Context, of: &Directory) -> Done {
-    let directory = directory(context, of)?;
     let machine = context.machine();
     context.warn(&machine.notes);
-    let exports = folder::list(&context.root, &machine, &directory)
-        .map_err(|error| Failure::system(format!("export list {directory}"), &error))?;
-    let mut table = Table::new(["export", "device", "number", "size", "clients"]);
-    for export in &exports {
-        table.row(row(export));
-    }
+    let configured = match is_given(of) {
+        true => Configured::default(),
+        false => Configured::read(&context.root, &machine),
+    };
+    context.warn(&configured.notes);
+    // While there are exports in configfs, clients can open nothing in the directory.
+    let directory = match !is_given(of) && is_configured(context, &configured) {
+        true => None,
+        false => Some(directory(context, of)?),
+    };
+    let exports = match &directory {
+        None => Vec::new(),
+        Some(directory) => folder::list(&context.root, &machine, directory)
+            .map_err(|error| Failure::system(format!("export list {directory}"), &error))?,
+    };
+    let tables = vec![of_configfs(&configured.exports), of_directory(&exports)];
+    let tables = tables.into_iter().skip(usize::from(directory.is_some()));
+    let mut notes = machine.notes;
+    notes.extend(configured.notes);
     let document = Exports {
         format: FORMAT,
+        configfs: configured.exports,
         directory,
         exports,
-        notes: machine.notes,
+        notes,
     };
-    out::emit(context, &document, vec![table])?;
+    out::emit(context, &document, tables.collect())?;
     Ok(0)
 }
 
-fn row(export: &Exported) -> [String; 5] {
-    [
-        export.name.clone(),
-        cell(&export.device),
-        format!("{}:{}", export.major, export.minor),
-        out::size(export.size_bytes),
-        export.sessions.join(" "),
-    ]
+fn of_configfs(exports: &[Export]) -> Table {
+    let mut table = Table::new([
+        "export", "device", "mode", "enabled", "hosts", "from", "clients",
+    ]);
+    for export in exports {
+        table.row([
+            export.name.clone(),
+            cell(&export.device_path),
+            cell(&export.access_mode),
+            export.enable.map(yes).unwrap_or_default(),
+            hosts(export),
+            from(export),
+            export.sessions.join(" "),
+        ]);
+    }
+    table
 }
 
-fn add(context: &Context, device: &str, name: Option<&str>, of: &Directory) -> Done {
-    let directory = directory(context, of)?;
+fn yes(flag: bool) -> String {
+    if flag { "yes" } else { "no" }.to_owned()
+}
+
+fn hosts(export: &Export) -> String {
+    match export.allow_any_host {
+        Some(true) => "any".to_owned(),
+        _ => export.allowed_hosts.join(" "),
+    }
+}
+
+fn from(export: &Export) -> String {
+    let prefixes = export.allow_unauthenticated.as_deref();
+    prefixes.map(prefix::text).unwrap_or_default()
+}
+
+fn of_directory(exports: &[Exported]) -> Table {
+    let mut table = Table::new(["export", "device", "number", "size", "clients"]);
+    for export in exports {
+        table.row([
+            export.name.clone(),
+            cell(&export.device),
+            format!("{}:{}", export.major, export.minor),
+            out::size(export.size_bytes),
+            export.sessions.join(" "),
+        ]);
+    }
+    table
+}
+
+fn add(context: &Context, words: &AddExport) -> Done {
+    let (device, name) = device_and_name(words);
+    if !is_given(&words.directory) {
+        let configured = configured::read(context);
+        if words.rules.is_given() || is_configured(context, &configured) {
+            return add_configured(context, &configured, device, name, &words.rules);
+        }
+    }
+    let directory = directory(context, &words.directory)?;
     if holds_every_device(&directory) {
         let why = "that directory has all devices of the machine already";
         return Err(
@@ -76,9 +161,93 @@ fn add(context: &Context, device: &str, name: Option<&str>, of: &Directory) -> D
             ),
         );
     }
-    let name = name.unwrap_or_else(|| device.rsplit('/').next().unwrap_or(device));
     export(context, &directory, device, name)?;
     Ok(0)
+}
+
+/// The device is the one that begins with a slash, as the name of an export does not.
+fn device_and_name(words: &AddExport) -> (&str, &str) {
+    let device = words.device.as_str();
+    match words.name.as_deref() {
+        Some(name) if name.starts_with('/') && !device.starts_with('/') => (name, device),
+        Some(name) => (device, name),
+        None => (device, folder::last_part(device)),
+    }
+}
+
+impl ExportRules {
+    fn is_given(&self) -> bool {
+        self.ro
+            || self.migration
+            || self.realtime
+            || self.any_host
+            || !self.hosts.is_empty()
+            || !self.from.is_empty()
+    }
+
+    fn rules(&self) -> Rules {
+        let access = match (self.ro, self.migration) {
+            (true, _) => "ro",
+            (_, true) => "migration",
+            _ => "rw",
+        };
+        let mut hosts = self.hosts.clone();
+        hosts.sort();
+        hosts.dedup();
+        Rules {
+            access: access.to_owned(),
+            realtime: self.realtime,
+            any_host: self.any_host,
+            from: self.from.clone(),
+            hosts,
+            enable: true,
+        }
+    }
+}
+
+fn add_configured(
+    context: &Context,
+    configured: &Configured,
+    device: &str,
+    name: &str,
+    words: &ExportRules,
+) -> Done {
+    configured::need(context)?;
+    configured::check_export_name(name)?;
+    configured::check_prefixes(&words.from)?;
+    let rules = words.rules();
+    for host in &rules.hosts {
+        configured::host(configured, host)?;
+    }
+    make(context, name, device, &rules)?;
+    if rules.is_for_nobody() {
+        eprintln!("ibnbd: nobody may open {name} yet: ibnbd export allow {name} HOST");
+    }
+    if configured.exports.is_empty() {
+        warn_of_directory(context);
+    }
+    Ok(0)
+}
+
+/// The first export in configfs ends what the operator may have set up before.
+fn warn_of_directory(context: &Context) {
+    let path = host::parameter(&context.root, "ibnbd_server", "dev_search_path");
+    if let Some(path) = path.filter(|path| !path.is_empty()) {
+        eprintln!(
+            "ibnbd: warning: clients can no longer open devices in {path}, as there are exports in configfs now"
+        );
+    }
+}
+
+/// Makes an export in configfs.
+pub(super) fn make(
+    context: &Context,
+    name: &str,
+    device: &str,
+    rules: &Rules,
+) -> Result<(), Failure> {
+    let changes = change::add_export(name, device, rules);
+    configured::change_export(context, name, "add", &changes)
 }
 
 /// Makes a device's file, unless it is there.
@@ -100,6 +269,12 @@ pub(super) fn export(
 }
 
 fn remove(context: &Context, name: &str, force: bool, of: &Directory) -> Done {
+    if !is_given(of) {
+        let configured = configured::read(context);
+        if is_configured(context, &configured) {
+            return remove_configured(context, configured::export(&configured, name)?, force);
+        }
+    }
     let directory = directory(context, of)?;
     let what = format!("cannot remove {directory}/{name}");
     let machine = context.machine();
@@ -117,4 +292,94 @@ fn remove(context: &Context, name: &str, force: bool, of: &Directory) -> Done {
     folder::remove(&context.root, &directory, name)
         .map_err(|error| Failure::system(what, &error))?;
     Ok(0)
+}
+
+fn remove_configured(context: &Context, export: &Export, force: bool) -> Done {
+    if !export.sessions.is_empty() && !force {
+        let why = format!("clients have it open: {}", export.sessions.join(" "));
+        let failure = Failure::new(
+            REFUSED,
+            format!("cannot remove export {}", export.name),
+            why,
+        );
+        return Err(failure.todo("unmap it there, or take --force: their I/O fails"));
+    }
+    configured::remove_export(context, export)?;
+    Ok(0)
+}
+
+fn allow(context: &Context, words: &HostsOf) -> Done {
+    configured::need(context)?;
+    let configured = configured::read(context);
+    let export = configured::export(&configured, &words.name)?;
+    let mut changes = Vec::new();
+    for name in &words.hosts {
+        let host = configured::host(&configured, name)?;
+        let change = change::allow(&export.name, &host.name);
+        if !export.allowed_hosts.contains(name) && !changes.contains(&change) {
+            changes.push(change);
+        }
+    }
+    configured::change_export(context, &export.name, "let hosts open", &changes)?;
+    Ok(0)
+}
+
+fn deny(context: &Context, words: &HostsOf) -> Done {
+    configured::need(context)?;
+    let configured = configured::read(context);
+    let export = configured::export(&configured, &words.name)?;
+    let mut changes = Vec::new();
+    for host in &words.hosts {
+        let own = change::deny(export, host);
+        if own.is_empty() {
+            let what = format!("export {}", export.name);
+            let failure =
+                Failure::new(NOT_FOUND, what, format!("it does not name the host {host}"));
+            return Err(failure.todo("see `ibnbd export list`"));
+        }
+        if !own.iter().any(|change| changes.contains(change)) {
+            changes.extend(own);
+        }
+    }
+    configured::change_export(context, &export.name, "keep hosts from", &changes)?;
+    if export.allow_any_host == Some(true) {
+        let name = &export.name;
+        eprintln!(
+            "ibnbd: warning: every host may open {name}: ibnbd export set {name} allow_any_host=0"
+        );
+    }
+    Ok(0)
+}
+
+fn enable(context: &Context, name: &str, enable: bool) -> Done {
+    configured::need(context)?;
+    let configured = configured::read(context);
+    let export = configured::export(&configured, name)?;
+    let folder = configfs::export_folder(name);
+    let text = change::flag(enable);
+    let changes = [change::write(
+        &folder,
+        "enable",
+        text,
+        export.setting("enable"),
+    )];
+    let what = if enable { "enable" } else { "disable" };
+    configured::change_export(context, name, what, &changes)?;
+    Ok(0)
+}
+
+fn set(context: &Context, words: &SetOf) -> Done {
+    configured::need(context)?;
+    let configured = configured::read(context);
+    let export = configured::export(&configured, &words.name)?;
+    let folder = configfs::export_folder(&export.name);
+    let now = |key: &str| export.setting(key);
+    configured::set(
+        context,
+        Task::Export,
+        words,
+        &configfs::OF_EXPORT,
+        &folder,
+        now,
+    )
 }

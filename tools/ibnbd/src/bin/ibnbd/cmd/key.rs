@@ -10,13 +10,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ibnbd_host::document::{Keys, FORMAT};
+use ibnbd_host::family::Side;
 use ibnbd_host::host;
 use ibnbd_host::keyring::{self, KeyringError, LoadedKey};
+use ibnbd_host::model::{Machine, Path as ModelPath};
 use ibtrs_proto::auth::{Key, KeyId, KEY_LEN, KEY_TEXT_LEN};
 use ibtrs_proto::name::SessionName;
 use rustix::rand::{getrandom, GetRandomFlags};
 
-use super::Done;
+use super::{serve, Done};
 use crate::cli::{KeyCommand, LoadKey};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, NO_MODULE, NO_RIGHTS, REFUSED};
@@ -32,7 +34,11 @@ pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
         KeyCommand::New { id } => new(context, id),
         KeyCommand::Load(words) => load(context, words),
         KeyCommand::List => list(context),
-        KeyCommand::Remove { session, id } => remove(context, session, id),
+        KeyCommand::Remove {
+            session,
+            id,
+            disconnect,
+        } => remove(context, session, id, *disconnect),
     }
 }
 
@@ -87,7 +93,7 @@ fn list(context: &Context) -> Done {
     Ok(0)
 }
 
-fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
+fn remove(context: &Context, session: &str, id: &KeyId, disconnect: bool) -> Done {
     let name = name(id.as_str(), session);
     let what = format!("cannot remove {name}");
     let failed = |error| failure(context, what.clone(), &error);
@@ -97,10 +103,46 @@ fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
         return Err(failure.todo("see `ibnbd key list`"));
     };
     keyring::remove(&context.root, key).map_err(failed)?;
-    context.say(&format!(
-        "removed {name}; connected paths stay until their next connection"
-    ))?;
-    Ok(0)
+    // Only now: a path that went before could come back with the key.
+    let machine = context.machine();
+    let paths = authenticated(&machine, session, id);
+    if !disconnect {
+        let then = match paths.len() {
+            0 => "connected paths stay until their next connection".to_owned(),
+            n => format!(
+                "the server disconnects the {n} paths that it has authenticated with a heartbeat"
+            ),
+        };
+        context.say(&format!("removed {name}; {then}"))?;
+        return Ok(0);
+    }
+    context.say(&format!("removed {name}"))?;
+    let mut result = Ok(0);
+    for path in &paths {
+        let done = serve::disconnect_path(context, path);
+        // One that the server has disconnected meanwhile is gone, and the others have to go all the same.
+        if let Err(failure) = done.or_else(|failure| still_there(context, path, failure)) {
+            result = result.and(Err(failure));
+        }
+    }
+    result
+}
+
+fn still_there(context: &Context, path: &ModelPath, failure: Failure) -> Result<(), Failure> {
+    if context.root.exists(&path.folder()) {
+        Err(failure)
+    } else {
+        Ok(())
+    }
+}
+
+/// Paths of a client to this server that the key has authenticated.
+fn authenticated<'a>(machine: &'a Machine, session: &str, id: &KeyId) -> Vec<&'a ModelPath> {
+    let own = machine.our(Side::Server, session);
+    let paths = own.into_iter().flat_map(|session| &session.paths);
+    paths
+        .filter(|path| path.key_id.as_deref() == Some(id.as_str()))
+        .collect()
 }
 
 fn name(id: &str, session: &str) -> String {

@@ -10,7 +10,7 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::kmsg::Mark;
 use ibnbd_host::mapping::{self, Mapping};
-use ibnbd_host::model::{Disk, Machine, Path, PathState, Session};
+use ibnbd_host::model::{Disk, Machine, Path, PathState};
 use ibnbd_host::root::is_gone;
 use ibnbd_host::{find, host, value};
 
@@ -27,7 +27,10 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
     let wanted = wanted(context, map)?;
     let line = wanted.line().map_err(|why| Failure::usage("map", why))?;
     context.need(Side::Client)?;
-    let first = client_session(&context.machine(), &wanted.session).is_none();
+    let first = context
+        .machine()
+        .our(Side::Client, &wanted.session)
+        .is_none();
     let disk = map_line(context, &wanted, &line)?;
     context.say(&disk)?;
     if map.persist {
@@ -48,7 +51,9 @@ fn wait_for_paths(context: &Context, name: &str) {
     let deadline = Instant::now() + FURTHER_PATHS;
     let lost = act::patiently("connect all paths", || loop {
         let machine = context.machine();
-        let paths = client_session(&machine, name).map_or(&[][..], |session| &session.paths);
+        let paths = machine
+            .our(Side::Client, name)
+            .map_or(&[][..], |session| &session.paths);
         let lost: Vec<Path> = paths
             .iter()
             .filter(|path| path.state != PathState::Connected)
@@ -67,19 +72,12 @@ fn wait_for_paths(context: &Context, name: &str) {
     }
 }
 
-fn client_session<'a>(machine: &'a Machine, name: &str) -> Option<&'a Session> {
-    let ours = |session: &&Session| {
-        session.family == Family::Ibnbd && session.side == Side::Client && session.name == name
-    };
-    machine.sessions.iter().find(ours)
-}
-
 /// Maps, and finds out what the disk is called.
 pub(super) fn map_line(context: &Context, wanted: &Mapping, line: &str) -> Result<String, Failure> {
     let what = format!("map {} of session {}", wanted.device, wanted.session);
     act::write(context, Task::Map, &what, MAP_FILE, line)?;
     let machine = context.machine();
-    match mapped(&machine, &wanted.session, &wanted.device) {
+    match machine.our_disk(&wanted.session, &wanted.device) {
         Some(disk) => Ok(disk.device.clone()),
         None => Err(Failure::new(
             NOT_FOUND,
@@ -87,15 +85,6 @@ pub(super) fn map_line(context: &Context, wanted: &Mapping, line: &str) -> Resul
             "it was mapped, and is not there any more",
         )),
     }
-}
-
-/// The disk of ours that is that device of the session.
-pub(super) fn mapped<'a>(machine: &'a Machine, session: &str, device: &str) -> Option<&'a Disk> {
-    machine.disks.iter().find(|d| {
-        d.family == Family::Ibnbd
-            && d.session.as_deref() == Some(session)
-            && d.mapping_path.as_deref() == Some(device)
-    })
 }
 
 fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
@@ -182,8 +171,7 @@ const UDEV_IS_DONE: Duration = Duration::from_secs(3);
 /// The last one first, as it may be made of those before it. What is in use stays, and is named.
 fn unmap_unused(context: &Context) -> Done {
     let machine = context.machine();
-    let ours = |disk: &&Disk| disk.family == Family::Ibnbd;
-    let mut left: Vec<&Disk> = machine.disks.iter().rev().filter(ours).collect();
+    let mut left: Vec<&Disk> = machine.our_disks().rev().collect();
     let deadline = Instant::now() + UDEV_IS_DONE;
     let mut failed = false;
     loop {

@@ -4,12 +4,15 @@
 
 mod apply;
 mod change;
+mod configured;
 mod export;
+mod host;
 mod key;
 mod map;
 mod metrics;
 mod observe;
 mod paths;
+mod port;
 mod print;
 mod save;
 mod serve;
@@ -26,6 +29,22 @@ use crate::fail::Failure;
 /// An exit code, or a failure.
 pub(crate) type Done = Result<u8, Failure>;
 
+/// Name and value of a setting; `unknown` says that it is not among those that can be set.
+fn setting<'a>(
+    text: &'a str,
+    known: &[&str],
+    unknown: &str,
+) -> Result<(&'a str, &'a str), Failure> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| Failure::usage(text, "it is no SETTING=VALUE"))?;
+    if known.contains(&key) {
+        return Ok((key, value));
+    }
+    let failure = Failure::usage(format!("set {key}"), unknown);
+    Err(failure.todo(format!("take one of: {}", known.join(" "))))
+}
+
 pub(crate) fn run(context: &Context, command: Command) -> Done {
     match command {
         Command::List => show::list(context),
@@ -41,6 +60,8 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Policy { session, policy } => change::policy(context, &session, policy.as_deref()),
         Command::Set { name, settings } => change::set(context, &name, &settings),
         Command::Export(command) => export::run(context, &command),
+        Command::Host(command) => host::run(context, &command),
+        Command::Port(command) => port::run(context, &command),
         Command::Key(command) => key::run(context, &command),
         Command::Clients => serve::clients(context),
         Command::Disconnect { session, path } => {

@@ -3,11 +3,15 @@
 //! `status`, `check` and `report`.
 
 use std::fs;
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
+use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
 use ibnbd_host::findings::{self, Severity};
 use ibnbd_host::health::Health;
+use ibnbd_host::model::Machine;
+use ibnbd_host::probe::{self, Measured};
 use ibnbd_host::{host, kmsg};
 
 use super::Done;
@@ -51,9 +55,32 @@ pub(super) fn status(context: &Context) -> Done {
     Ok(code)
 }
 
+/// What passes between the ends of paths; of a machine only, not of a folder that looks like one.
+fn measured(context: &Context, machine: &Machine) -> Vec<Measured> {
+    if !context.root.is_machine() {
+        return Vec::new();
+    }
+    let links = findings::links(&context.root, machine);
+    let is_told = io::stderr().is_terminal() && !links.is_empty();
+    let tell = |text: &str| {
+        if is_told {
+            // Nobody has to see it.
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        }
+    };
+    let found = probe::all(&links, &mut |done| {
+        let all = links.len();
+        tell(&format!(
+            "measuring sizes of packets: {done} of {all} links"
+        ));
+    });
+    tell("");
+    found
+}
+
 pub(super) fn check(context: &Context) -> Done {
     let machine = context.machine();
-    let findings = findings::all(&context.root, &machine);
+    let findings = findings::all(&context.root, &machine, &measured(context, &machine));
     let bad = findings
         .iter()
         .any(|finding| finding.severity == Severity::Error);
@@ -147,10 +174,14 @@ fn report_text(context: &Context) -> Result<String, Failure> {
         );
     }
     text += "\nfindings:\n";
-    for finding in findings::all(root, &machine) {
+    for finding in findings::all(root, &machine, &measured(context, &machine)) {
         text += &format!("  {}: {}\n", finding.severity.as_str(), finding.what);
     }
     text += &format!("\nmachine:\n{}\n", out::json(&machine)?);
+    if configfs::is_there(root) {
+        let configured = Configured::read(root, &machine);
+        text += &format!("\nexports:\n{}\n", out::json(&configured)?);
+    }
     text += "\nkernel log:\n";
     match kmsg::all(root) {
         None => text += "  it may be read by root only\n",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `path add`, `remove`, `reconnect`, `disconnect` and `drain`.
+//! `path add`, `remove`, `reconnect`, `disconnect`, `drain` and `reauth`.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{map, Done};
 use crate::act;
 use crate::cli::{PathCommand, PathOf};
 use crate::context::Context;
-use crate::fail::Failure;
+use crate::fail::{Failure, REFUSED};
 
 pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
     context.need(Side::Client)?;
@@ -28,6 +28,7 @@ pub(super) fn run(context: &Context, command: &PathCommand) -> Done {
             write(context, of, "drain", "let requests take", "0")
         }
         PathCommand::Drain { of, undo: false } => drain(context, of),
+        PathCommand::Reauth { session } => reauth(context, session),
     }
 }
 
@@ -62,35 +63,34 @@ pub(super) fn add_line(context: &Context, session: &Session, line: &str) -> Resu
 }
 
 /// Removes a path.
-pub(super) fn remove(context: &Context, path: &ibnbd_host::Path) -> Result<(), Failure> {
-    let what = format!("remove the path {} of session {}", path.name, path.session);
-    act::write(
-        context,
-        Task::Path,
-        &what,
-        &format!("{}/remove_path", path.folder()),
-        "1",
-    )
+pub(super) fn remove(context: &Context, path: &Path) -> Result<(), Failure> {
+    set(context, path, "remove_path", "remove", "1")
 }
 
 /// Interval at which the command checks whether requests are in flight.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn drain(context: &Context, of: &PathOf) -> Done {
-    write(context, of, "drain", "drain", "1")?;
     let machine = context.machine();
-    let session = session(&machine, &of.session)?;
-    let path =
-        find::path_of(session, &of.path).map_err(|why| Failure::unclear("path", &of.path, &why))?;
-    let takes = |other: &&Path| {
-        other.name != path.name
-            && other.state == PathState::Connected
-            && other.drained != Some(true)
-    };
-    if session.paths.iter().find(takes).is_none() {
+    let (session, path) = path_of(&machine, of)?;
+    set(context, path, "drain", "drain", "1")?;
+    if !others_take_requests(session, path) {
         eprintln!("ibnbd: warning: no other path takes requests: they go on by this one");
         return Ok(0);
     }
+    wait_until_idle(context, path);
+    Ok(0)
+}
+
+fn others_take_requests(session: &Session, path: &Path) -> bool {
+    session.paths.iter().any(|other| {
+        other.name != path.name
+            && other.state == PathState::Connected
+            && other.drained != Some(true)
+    })
+}
+
+fn wait_until_idle(context: &Context, path: &Path) {
     let file = format!("{}/stats/rdma", path.folder());
     // A path that goes meanwhile has none.
     let in_flight = || {
@@ -102,21 +102,64 @@ fn drain(context: &Context, of: &PathOf) -> Done {
             thread::sleep(LOOK);
         }
     });
+}
+
+/// Paths that are not connected are left to themselves: they prove the key when they come back.
+fn reauth(context: &Context, name: &str) -> Done {
+    let machine = context.machine();
+    let connected = |path: &&Path| path.state == PathState::Connected;
+    let paths: Vec<_> = session(&machine, name)?
+        .paths
+        .iter()
+        .filter(connected)
+        .collect();
+    if paths.is_empty() {
+        let why = "none of its paths is connected";
+        let what = format!("authenticate the session {name} again");
+        return Err(Failure::new(REFUSED, format!("cannot {what}"), why));
+    }
+    for path in paths {
+        // One that was lost since is no other path.
+        let now = context.machine();
+        let session = session(&now, name)?;
+        match session.paths.iter().find(|other| other.name == path.name) {
+            Some(path) => reconnect(context, session, path)?,
+            None => continue,
+        }
+    }
     Ok(0)
+}
+
+/// Connects a path again while no request is in flight on it, as far as there are other paths.
+fn reconnect(context: &Context, session: &Session, path: &Path) -> Result<(), Failure> {
+    let connect = || set(context, path, "reconnect", "connect", "1");
+    if path.drained == Some(true) || !others_take_requests(session, path) {
+        return connect();
+    }
+    set(context, path, "drain", "drain", "1")?;
+    wait_until_idle(context, path);
+    let connected = connect();
+    set(context, path, "drain", "let requests take", "0")?;
+    connected
+}
+
+fn path_of<'a>(machine: &'a Machine, of: &PathOf) -> Result<(&'a Session, &'a Path), Failure> {
+    let session = session(machine, &of.session)?;
+    let path =
+        find::path_of(session, &of.path).map_err(|why| Failure::unclear("path", &of.path, &why))?;
+    Ok((session, path))
 }
 
 fn write(context: &Context, of: &PathOf, file: &str, verb: &str, text: &str) -> Done {
     let machine = context.machine();
-    let session = session(&machine, &of.session)?;
-    let path =
-        find::path_of(session, &of.path).map_err(|why| Failure::unclear("path", &of.path, &why))?;
-    let what = format!("{verb} the path {} of session {}", path.name, session.name);
-    act::write(
-        context,
-        Task::Path,
-        &what,
-        &format!("{}/{file}", path.folder()),
-        text,
-    )?;
+    let (_, path) = path_of(&machine, of)?;
+    set(context, path, file, verb, text)?;
     Ok(0)
+}
+
+/// Writes to a file of a path; `verb` says what that does to it.
+fn set(context: &Context, path: &Path, file: &str, verb: &str, text: &str) -> Result<(), Failure> {
+    let what = format!("{verb} the path {} of session {}", path.name, path.session);
+    let file = format!("{}/{file}", path.folder());
+    act::write(context, Task::Path, &what, &file, text)
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 
 use ibnbd_host::config::keep::{self, Choice};
+use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
 use ibnbd_host::model::Machine;
 use ibnbd_host::{folder, host};
@@ -38,12 +39,14 @@ pub(super) fn save(context: &Context, words: &Save) -> Done {
     }
     if host::has(&context.root, Side::Server) {
         let exports = exports(context, &machine);
+        let configured = Configured::read(&context.root, &machine);
+        context.warn(&configured.notes);
         files.push(edit(
             context,
             &words.files.config,
             "server.toml",
             |document| {
-                keep::server(&context.root, &exports, document, words.prune);
+                keep::server(&context.root, &exports, &configured, document, words.prune);
             },
         )?);
     }

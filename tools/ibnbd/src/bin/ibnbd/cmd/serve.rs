@@ -74,16 +74,16 @@ pub(super) fn disconnect(context: &Context, name: &str, path: Option<&str>) -> D
         }
     };
     for path in paths {
-        let what = format!("disconnect the path {} of {name}", path.name);
-        act::write(
-            context,
-            Task::Path,
-            &what,
-            &format!("{}/disconnect", path.folder()),
-            "1",
-        )?;
+        disconnect_path(context, path)?;
     }
     Ok(0)
+}
+
+/// Throws one path of a client out.
+pub(super) fn disconnect_path(context: &Context, path: &Path) -> Result<(), Failure> {
+    let what = format!("disconnect the path {} of {}", path.name, path.session);
+    let file = format!("{}/disconnect", path.folder());
+    act::write(context, Task::Path, &what, &file, "1")
 }
 
 pub(super) fn close(context: &Context, device: &str, session: Option<&str>) -> Done {

@@ -139,6 +139,7 @@ pub(super) fn paths(context: &Context, session: Option<&str>) -> Done {
         "side",
         "state",
         "rdma",
+        "key",
         "heartbeat",
         "error",
     ]);
@@ -154,7 +155,7 @@ pub(super) fn paths(context: &Context, session: Option<&str>) -> Done {
     Ok(0)
 }
 
-fn path_row(path: &Path) -> [String; 7] {
+fn path_row(path: &Path) -> [String; 8] {
     let rdma = match (&path.hca, path.port) {
         (Some(hca), Some(port)) => format!("{hca}/{port}"),
         (hca, _) => cell(hca),
@@ -165,6 +166,7 @@ fn path_row(path: &Path) -> [String; 7] {
         path.side.as_str().to_owned(),
         path.state.as_str().to_owned(),
         rdma,
+        cell(&path.key_id),
         out::time(path.latency_ns),
         cell(&path.last_error),
     ]

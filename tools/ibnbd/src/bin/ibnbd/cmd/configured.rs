@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What commands for exports, hosts and ports in configfs share.
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::configfs::change::{self, Change};
+use ibnbd_host::configfs::{self, Configured, Export, Host, Port};
+use ibnbd_host::family::Side;
+use ibnbd_host::host;
+use ibnbd_host::prefix::{self, Prefix};
+use ibtrs_proto::name::{DevicePath, SessionName};
+
+use super::Done;
+use crate::act;
+use crate::cli::SetOf;
+use crate::context::Context;
+use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
+
+/// Fails unless the server has its directory in configfs.
+pub(super) fn need(context: &Context) -> Result<(), Failure> {
+    let root = &context.root;
+    if configfs::is_there(root) {
+        return Ok(());
+    }
+    if !host::has(root, Side::Server) {
+        let failure = Failure::new(NO_MODULE, "ibnbd_server", "the module is not loaded");
+        return Err(failure.todo("modprobe ibnbd_server"));
+    }
+    let what = configfs::FOLDER;
+    if configfs::is_mounted(root) {
+        let why = "ibnbd_server has no exports in configfs: it is older than this command";
+        return Err(Failure::new(REFUSED, what, why).todo("load the module of this version"));
+    }
+    let failure = Failure::new(NOT_FOUND, what, "configfs is not mounted");
+    Err(failure.todo("mount -t configfs configfs /sys/kernel/config"))
+}
+
+/// Fails unless the server has ports there.
+pub(super) fn need_ports(context: &Context) -> Result<(), Failure> {
+    need(context)?;
+    if configfs::has_ports(&context.root) {
+        return Ok(());
+    }
+    let why = "ibnbd_server has no ports in configfs: it is older than this command";
+    let failure = Failure::new(REFUSED, configfs::FOLDER, why);
+    Err(failure.todo("load the module of this version"))
+}
+
+/// Exports, hosts and ports, with a warning for what could not be read.
+pub(super) fn read(context: &Context) -> Configured {
+    let machine = context.machine();
+    context.warn(&machine.notes);
+    let configured = Configured::read(&context.root, &machine);
+    context.warn(&configured.notes);
+    configured
+}
+
+/// An export that is there.
+pub(super) fn export<'a>(configured: &'a Configured, name: &str) -> Result<&'a Export, Failure> {
+    configured.export(name).ok_or_else(|| {
+        let failure = Failure::new(
+            NOT_FOUND,
+            format!("export {name}"),
+            "there is no such export",
+        );
+        failure.todo("see `ibnbd export list`")
+    })
+}
+
+/// A host that is there.
+pub(super) fn host<'a>(configured: &'a Configured, name: &str) -> Result<&'a Host, Failure> {
+    configured.host(name).ok_or_else(|| {
+        let failure = Failure::new(NOT_FOUND, format!("host {name}"), "there is no such host");
+        failure.todo(format!("ibnbd host add {name}"))
+    })
+}
+
+/// A port that is there.
+pub(super) fn port<'a>(configured: &'a Configured, name: &str) -> Result<&'a Port, Failure> {
+    configured.port(name).ok_or_else(|| {
+        let failure = Failure::new(NOT_FOUND, format!("port {name}"), "there is no such port");
+        failure.todo("see `ibnbd port list`")
+    })
+}
+
+/// Fails unless an export can have the name.
+pub(super) fn check_export_name(name: &str) -> Result<(), Failure> {
+    let what = || format!("export {name}");
+    if !configfs::is_name(name) {
+        let why = "the name of an export in configfs has no / and is neither . nor ..";
+        return Err(Failure::usage(what(), why).todo("give another name behind the device"));
+    }
+    match DevicePath::new(name.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::usage(what(), error.as_str())),
+    }
+}
+
+/// Fails unless a port can have the name.
+pub(super) fn check_port_name(name: &str) -> Result<(), Failure> {
+    let what = format!("port {name}");
+    match configfs::check_port_name(name) {
+        Ok(()) => Ok(()),
+        Err(why) => Err(Failure::usage(what, why)),
+    }
+}
+
+/// Fails unless a host can have the name.
+pub(super) fn check_host_name(name: &str) -> Result<(), Failure> {
+    match SessionName::new(name.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::usage(format!("host {name}"), error.as_str())),
+    }
+}
+
+/// Fails if there are more prefixes than a file takes.
+pub(super) fn check_prefixes(prefixes: &[Prefix]) -> Result<(), Failure> {
+    if prefixes.len() <= prefix::MOST {
+        return Ok(());
+    }
+    let why = format!("more than {} prefixes", prefix::MOST);
+    Err(Failure::usage("addresses", why))
+}
+
+/// Sets settings of an export or a host: all of them, or none.
+pub(super) fn set(
+    context: &Context,
+    task: Task,
+    words: &SetOf,
+    known: &[&str],
+    folder: &str,
+    now: impl Fn(&str) -> Option<String>,
+) -> Done {
+    let mut changes = Vec::new();
+    for setting in &words.settings {
+        let (key, value) = super::setting(setting, known, "there is no such setting")?;
+        check_value(key, value)?;
+        changes.push(change::write(folder, key, value, now(key)));
+    }
+    let what = format!("set {} of {}", words.settings.join(" "), words.name);
+    act::changes(context, task, &what, &changes)?;
+    Ok(0)
+}
+
+fn check_value(key: &str, value: &str) -> Result<(), Failure> {
+    let wrong = |why: String| Err(Failure::usage(format!("set {key}={value}"), why));
+    match key {
+        "allow_unauthenticated" | "addresses" => {
+            let bad = prefix::words(value).find_map(|w| Prefix::parse(w).err().map(|why| (w, why)));
+            match bad {
+                Some((word, why)) => wrong(format!("{word:?} {why}")),
+                None => check_prefixes(&prefix::list(value).unwrap_or_default()),
+            }
+        }
+        "access_mode" if !configfs::ACCESS.contains(&value) => {
+            wrong(format!("it is none of {}", configfs::ACCESS.join(", ")))
+        }
+        "allow_realtime" | "allow_any_host" if !["0", "1"].contains(&value) => {
+            wrong("it is neither 0 nor 1".to_owned())
+        }
+        key if configfs::LIMITS.iter().any(|(limit, _)| *limit == key) => {
+            configfs::limit(key, value).map_or_else(wrong, |_| Ok(()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes all exports, hosts and ports away. Ports come last: while there is something to open, the server
+/// listens only where it should.
+pub(super) fn remove_all(context: &Context) -> Done {
+    let configured = read(context);
+    let Configured {
+        exports,
+        hosts,
+        ports,
+        ..
+    } = &configured;
+    for export in exports {
+        remove_export(context, export)?;
+    }
+    for host in hosts {
+        remove_host(context, host, &[])?;
+    }
+    for port in ports {
+        remove_port(context, &port.name)?;
+    }
+    Ok(0)
+}
+
+/// Removes an export.
+pub(super) fn remove_export(context: &Context, export: &Export) -> Result<(), Failure> {
+    let what = format!("remove export {}", export.name);
+    act::changes(context, Task::Export, &what, &change::remove_export(export))
+}
+
+/// Removes a host, and the links of these exports to it.
+pub(super) fn remove_host(
+    context: &Context,
+    host: &Host,
+    exports: &[Export],
+) -> Result<(), Failure> {
+    let what = format!("remove host {}", host.name);
+    let changes = change::remove_host(host, exports);
+    act::changes(context, Task::Host, &what, &changes)
+}
+
+/// Removes a port.
+pub(super) fn remove_port(context: &Context, name: &str) -> Result<(), Failure> {
+    let what = format!("remove port {name}");
+    act::changes(context, Task::Port, &what, &change::remove_port(name))
+}
+
+/// Does changes of an export.
+pub(super) fn change_export(
+    context: &Context,
+    name: &str,
+    what: &str,
+    changes: &[Change],
+) -> Result<(), Failure> {
+    act::changes(
+        context,
+        Task::Export,
+        &format!("{what} export {name}"),
+        changes,
+    )
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Signals that end the command, while several system calls belong together.
+//!
+//! Elsewhere they end the command at once.
+
+use std::fs;
+use std::future;
+use std::io::{self, IsTerminal, Write};
+use std::process;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{signal, SignalKind};
+
+use crate::fail::SIGNALLED;
+
+/// The signals that are held back, and how they are called.
+const SIGNALS: [(SignalKind, &str); 3] = [
+    (SignalKind::hangup(), "SIGHUP"),
+    (SignalKind::interrupt(), "Ctrl-C"),
+    (SignalKind::terminate(), "SIGTERM"),
+];
+
+#[derive(Clone, Copy)]
+enum State {
+    /// The command may end.
+    Free,
+    /// System calls belong together.
+    Busy,
+    /// A signal came while they did: the exit code for it.
+    Interrupted(u8),
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Free);
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps signals from ending the command as long as it lives.
+pub(crate) struct HeldBack(());
+
+impl HeldBack {
+    pub(crate) fn new() -> Self {
+        static WATCH: Once = Once::new();
+        *state() = State::Busy;
+        WATCH.call_once(watch);
+        Self(())
+    }
+
+    /// The exit code for the signal, if one came.
+    pub(crate) fn came(&self) -> Option<u8> {
+        match *state() {
+            State::Interrupted(code) => Some(code),
+            State::Free | State::Busy => None,
+        }
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        *state() = State::Free;
+    }
+}
+
+/// Takes each signal from now on. If that fails, the system goes on to end the command.
+fn watch() {
+    let Ok(runtime) = Builder::new_current_thread().enable_io().build() else {
+        return;
+    };
+    let inside = runtime.enter();
+    let ignored = ignored();
+    for (kind, name) in SIGNALS {
+        // Whoever has started the command wants it to outlive the signal, as `nohup` does.
+        if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+            continue;
+        }
+        if let Ok(mut signal) = signal(kind) {
+            runtime.spawn(async move {
+                while signal.recv().await.is_some() {
+                    interrupt(kind, name);
+                }
+            });
+        }
+    }
+    drop(inside);
+    thread::spawn(move || runtime.block_on(future::pending::<()>()));
+}
+
+/// The signals that the process ignores, as bits.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        .unwrap_or_default()
+}
+
+fn interrupt(kind: SignalKind, name: &str) {
+    let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
+    let code = SIGNALLED + number;
+    let mut state = state();
+    if !matches!(*state, State::Busy) {
+        process::exit(code.into());
+    }
+    *state = State::Interrupted(code);
+    // After the terminal's ^C, or the line that says what is waited for.
+    let start = if io::stderr().is_terminal() { "\n" } else { "" };
+    // The terminal may be gone.
+    let _ = writeln!(io::stderr(), "{start}ibnbd: interrupted by {name}: waits for the step in progress, then takes back what was done; another {name} ends it at once");
+}

@@ -1,0 +1,1128 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Exports and hosts in configfs: read, changed and taken back, by the library and by the command.
+
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::PathBuf;
+use std::process;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use ibnbd_host::configfs::change::{self, Change, Limits, Rules};
+use ibnbd_host::configfs::Configured;
+use ibnbd_host::document::{Exports, Hosts};
+use ibnbd_host::prefix::Prefix;
+use ibnbd_host::{Machine, Root};
+use rustix::fs::{FileType, Mode};
+use rustix::process::{kill_process, Pid, Signal};
+use tree::ran::{document, good, rows, run};
+use tree::Tree;
+
+const EXPORTS: &str = "/sys/kernel/config/ibnbd/exports";
+const HOSTS: &str = "/sys/kernel/config/ibnbd/hosts";
+
+fn read(tree: &Tree) -> Configured {
+    let root = Root::new(tree.base());
+    Configured::read(&root, &Machine::read(&root))
+}
+
+fn prefix(text: &str) -> Prefix {
+    Prefix::parse(text).unwrap()
+}
+
+/// A server with two exports, two hosts, and a client of one of them.
+fn server() -> Tree {
+    let tree = Tree::new();
+    tree.server("")
+        .host("web1")
+        .host("web2")
+        .export("disk1", "/dev/vda", &["web1"])
+        .export("disk2", "/dev/vdb", &[])
+        .authenticated("web1", "10.0.1.2", "10.0.1.1", "default")
+        .served("web1", "10.0.2.2", "10.0.2.1")
+        .opened("vda", "web1", "/disk1");
+    tree
+}
+
+#[test]
+fn exports_and_hosts_are_read() {
+    let tree = server();
+    // Links may have any name; their target counts.
+    tree.link(
+        &format!("{EXPORTS}/disk2/allowed_hosts/other"),
+        &format!("{HOSTS}/web2"),
+    )
+    .file(
+        &format!("{EXPORTS}/disk2/allow_unauthenticated"),
+        "10.0.1.0/24 fe80::/10\n",
+    )
+    .file(&format!("{HOSTS}/web2/addresses"), "10.0.2.0/24\n")
+    .file(&format!("{HOSTS}/web2/max_paths"), "4\n");
+    let all = read(&tree);
+    assert_eq!(all.notes, []);
+    let [one, two] = all.exports.as_slice() else {
+        panic!("{all:?}");
+    };
+    assert_eq!(
+        (one.name.as_str(), one.device_path.as_deref()),
+        ("disk1", Some("/dev/vda"))
+    );
+    assert_eq!(
+        (&one.allowed_hosts[..], &one.sessions[..]),
+        (&["web1".to_owned()][..], &["web1".to_owned()][..])
+    );
+    assert_eq!(
+        two.allow_unauthenticated.as_deref(),
+        Some(&[prefix("10.0.1.0/24"), prefix("fe80::/10")][..])
+    );
+    assert_eq!(
+        (two.allowed_hosts.as_slice(), two.links.as_slice()),
+        (&["web2".to_owned()][..], &["other".to_owned()][..])
+    );
+    let [first, second] = all.hosts.as_slice() else {
+        panic!("{all:?}");
+    };
+    // One of its paths has not authenticated.
+    assert_eq!(
+        (first.paths, first.exports.as_slice()),
+        (1, &["disk1".to_owned()][..])
+    );
+    assert_eq!(
+        (second.max_paths, second.addresses.as_deref()),
+        (Some(4), Some(&[prefix("10.0.2.0/24")][..]))
+    );
+}
+
+fn files_of(tree: &Tree) -> Vec<String> {
+    let export = [
+        "device_path",
+        "access_mode",
+        "allow_realtime",
+        "allow_any_host",
+        "allow_unauthenticated",
+        "enable",
+    ];
+    let mut files: Vec<String> = export
+        .iter()
+        .map(|f| format!("{EXPORTS}/disk1/{f}"))
+        .collect();
+    files.extend(
+        ibnbd_host::configfs::OF_HOST
+            .iter()
+            .map(|f| format!("{HOSTS}/web1/{f}")),
+    );
+    files
+        .iter()
+        .for_each(|file| assert!(tree.real(file).exists(), "{file}"));
+    files
+}
+
+/// Each file in turn is what it should not be: all else is there as before.
+#[test]
+fn damage_stays_where_it_is() {
+    for bytes in [&b""[..], b"\x01\x02 0x?!\nx\n", b"\xff\xfe\n"] {
+        let tree = server();
+        for file in files_of(&tree) {
+            let before = tree.text(&file);
+            fs::write(tree.real(&file), bytes).unwrap();
+            let all = read(&tree);
+            assert_eq!((all.exports.len(), all.hosts.len()), (2, 2), "{file}");
+            assert!(
+                all.notes.iter().all(|note| note.file == file),
+                "{file}: {:?}",
+                all.notes
+            );
+            assert!(
+                all.notes.len() == 1 || bytes.is_empty(),
+                "{file}: {:?}",
+                all.notes
+            );
+            // The commands go on, too.
+            let ran = run(&tree, &["export", "list"]);
+            assert_eq!(
+                (ran.code, ran.out.lines().count()),
+                (0, 3),
+                "{file}: {}",
+                ran.err
+            );
+            fs::write(tree.real(&file), before).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_is_left_out_without_a_word() {
+    let tree = server();
+    for file in files_of(&tree) {
+        let before = tree.text(&file);
+        fs::remove_file(tree.real(&file)).unwrap();
+        let all = read(&tree);
+        assert_eq!(
+            (all.exports.len(), all.hosts.len(), all.notes.len()),
+            (2, 2, 0),
+            "{file}"
+        );
+        fs::write(tree.real(&file), before).unwrap();
+    }
+    fs::remove_dir_all(tree.real(EXPORTS)).unwrap();
+    assert_eq!(read(&tree).hosts[0].exports, [""; 0]);
+}
+
+#[test]
+fn files_in_place_of_folders_are_none() {
+    let tree = server();
+    tree.file(&format!("{EXPORTS}/x"), "")
+        .file(&format!("{HOSTS}/x"), "");
+    assert_eq!((read(&tree).exports.len(), read(&tree).hosts.len()), (2, 2));
+}
+
+/// What a server has in configfs: folders with their files, and links.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Kernel {
+    folders: BTreeMap<String, BTreeMap<String, String>>,
+    links: BTreeMap<String, String>,
+}
+
+impl Kernel {
+    fn change(&mut self, change: &Change) -> Result<(), &'static str> {
+        let refused = |is: bool| if is { Err("refused") } else { Ok(()) };
+        let below = |folder: &str, path: &str| path.starts_with(&format!("{folder}/"));
+        match change {
+            Change::MakeFolder(folder) => {
+                refused(self.folders.contains_key(folder))?;
+                self.folders.insert(folder.clone(), BTreeMap::new());
+            }
+            Change::RemoveFolder(folder) => {
+                refused(
+                    self.links
+                        .iter()
+                        .any(|(link, to)| below(folder, link) || to == folder),
+                )?;
+                self.folders.remove(folder).ok_or("gone")?;
+            }
+            Change::Write { file, text, .. } => {
+                let (folder, key) = file.rsplit_once('/').unwrap();
+                let files = self.folders.get_mut(folder).ok_or("gone")?;
+                let enabled = files.get("enable").is_some_and(|is| is == "1");
+                refused(key == "device_path" && enabled)?;
+                files.insert(key.to_owned(), text.clone());
+            }
+            Change::Link { file, to } => {
+                refused(self.links.contains_key(file) || !self.folders.contains_key(to))?;
+                self.links.insert(file.clone(), to.clone());
+            }
+            Change::Unlink { file, .. } => {
+                self.links.remove(file).ok_or("gone")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        access: "ro".to_owned(),
+        realtime: true,
+        any_host: true,
+        from: vec![prefix("10.0.1.0/24"), prefix("any")],
+        hosts: vec!["web1".to_owned(), "web2".to_owned()],
+        enable: true,
+    }
+}
+
+/// The changes of each command, with what the server has before.
+fn commands() -> Vec<(Kernel, Vec<Change>)> {
+    let mut kernel = Kernel::default();
+    for name in ["web1", "web2"] {
+        for change in change::add_host(
+            name,
+            &Limits {
+                max_paths: 2,
+                ..Limits::default()
+            },
+        ) {
+            kernel.change(&change).unwrap();
+        }
+    }
+    let hosts = kernel.clone();
+    for change in change::add_export("disk1", "/dev/vda", &rules()) {
+        kernel.change(&change).unwrap();
+    }
+    let export = ibnbd_host::configfs::Export {
+        name: "disk1".to_owned(),
+        enable: Some(true),
+        allowed_hosts: rules().hosts,
+        links: rules().hosts,
+        ..Default::default()
+    };
+    let host = ibnbd_host::configfs::Host {
+        name: "web1".to_owned(),
+        ..Default::default()
+    };
+    vec![
+        (
+            Kernel::default(),
+            change::add_host(
+                "web1",
+                &Limits {
+                    addresses: vec![prefix("any")],
+                    max_paths: 1,
+                    max_connections: 1,
+                    max_memory_mib: 1,
+                    max_devices: 1,
+                    max_iops: 100,
+                    max_bandwidth_mib_s: 1,
+                },
+            ),
+        ),
+        (hosts, change::add_export("disk1", "/dev/vda", &rules())),
+        (kernel.clone(), change::remove_export(&export)),
+        (
+            kernel.clone(),
+            change::remove_host(&host, std::slice::from_ref(&export)),
+        ),
+        (kernel, change::deny(&export, "web2")),
+    ]
+}
+
+/// Whichever system call fails, the server has afterwards what it had before.
+#[test]
+fn changes_are_all_or_nothing() {
+    for (before, changes) in commands() {
+        for fails in 0..changes.len() {
+            let mut kernel = before.clone();
+            let mut number = 0;
+            let failed = change::all(&changes, |change| {
+                number += 1;
+                if number == fails + 1 {
+                    return Err("fault");
+                }
+                kernel.change(change)
+            });
+            let failed = failed.unwrap_err();
+            assert_eq!(
+                (failed.error, failed.left),
+                ("fault", Vec::new()),
+                "{changes:?}"
+            );
+            assert_eq!(failed.change, changes[fails]);
+            assert_eq!(kernel, before, "{changes:?} at {fails}");
+        }
+        let mut kernel = before.clone();
+        assert_eq!(
+            change::all(&changes, |change| kernel.change(change)),
+            Ok(())
+        );
+        assert_ne!(kernel, before);
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_is_told() {
+    let changes = change::add_export("disk1", "/dev/vda", &Rules::default());
+    let failed = change::all(&changes, |change| match change {
+        Change::MakeFolder(_) => Ok(()),
+        _ => Err("stuck"),
+    });
+    let folder = format!("{EXPORTS}/disk1");
+    assert_eq!(
+        failed.unwrap_err().left,
+        [(Change::RemoveFolder(folder), "stuck")]
+    );
+}
+
+/// Nobody gets in before all rules are there, and only what is not usual is written.
+#[test]
+fn an_export_is_enabled_last() {
+    let words = |rules: &Rules| -> Vec<String> {
+        change::add_export("disk1", "/dev/vda", rules)
+            .iter()
+            .map(Change::to_string)
+            .collect()
+    };
+    let folder = format!("mkdir {EXPORTS}/disk1");
+    assert_eq!(
+        words(&Rules::default()),
+        [folder.as_str(), "device_path=/dev/vda", "enable=1"]
+    );
+    assert_eq!(
+        words(&rules())[1..],
+        [
+            "device_path=/dev/vda",
+            "access_mode=ro",
+            "allow_realtime=1",
+            "allow_any_host=1",
+            "allow_unauthenticated=10.0.1.0/24 any",
+            "allow host web1",
+            "allow host web2",
+            "enable=1",
+        ]
+    );
+    assert!(!words(&Rules {
+        enable: false,
+        ..rules()
+    })
+    .contains(&"enable=1".to_owned()));
+}
+
+#[test]
+fn exports_are_listed() {
+    let tree = server();
+    tree.file(&format!("{EXPORTS}/disk2/allow_any_host"), "1\n")
+        .file(
+            &format!("{EXPORTS}/disk2/allow_unauthenticated"),
+            "10.0.1.0/24\n",
+        )
+        .file(&format!("{EXPORTS}/disk2/enable"), "0\n");
+    let text = good(&tree, &["export", "list"]);
+    assert_eq!(
+        rows(&text),
+        [
+            vec!["EXPORT", "DEVICE", "MODE", "ENABLED", "HOSTS", "FROM", "CLIENTS"],
+            vec!["disk1", "/dev/vda", "rw", "yes", "web1", "-", "web1"],
+            vec!["disk2", "/dev/vdb", "rw", "no", "any", "10.0.1.0/24", "-"],
+        ]
+    );
+    let columns = ["export", "list", "--columns", "export,device", "-o", "csv"];
+    assert_eq!(
+        good(&tree, &columns),
+        "export,device\ndisk1,/dev/vda\ndisk2,/dev/vdb\n"
+    );
+    let exports: Exports = document(&tree, &["export", "list"]);
+    assert_eq!((exports.configfs.len(), exports.directory), (2, None));
+}
+
+/// As long as configfs has no export, the directory counts.
+#[test]
+fn a_directory_is_listed_while_it_counts() {
+    let tree = Tree::new();
+    tree.server("/e").folder("/e").configfs();
+    let list = |tree: &Tree, words: &[&str]| -> Exports {
+        document(tree, &[&["export", "list"], words].concat())
+    };
+    assert_eq!(list(&tree, &[]).directory.as_deref(), Some("/e"));
+    assert_eq!(rows(&good(&tree, &["export", "list"]))[0][2], "NUMBER");
+    tree.export("disk1", "/dev/vda", &[]);
+    assert_eq!(
+        (list(&tree, &[]).directory, list(&tree, &[]).configfs.len()),
+        (None, 1)
+    );
+    let both = list(&tree, &["--directory", "/e"]);
+    assert_eq!(
+        (both.directory.as_deref(), both.configfs.len()),
+        (Some("/e"), 0)
+    );
+    // Nor is one removed from the directory that clients do not see.
+    assert_eq!(run(&tree, &["export", "remove", "file"]).code, 3);
+}
+
+#[test]
+fn hosts_are_listed() {
+    let tree = server();
+    tree.file(&format!("{HOSTS}/web2/addresses"), "10.0.2.0/24 fd00::1\n");
+    let text = good(&tree, &["host", "list"]);
+    assert_eq!(
+        rows(&text)[1],
+        ["web1", "-", "0", "0", "0", "0", "1", "disk1"]
+    );
+    assert_eq!(
+        rows(&text)[2],
+        [
+            "web2",
+            "10.0.2.0/24",
+            "fd00::1",
+            "0",
+            "0",
+            "0",
+            "0",
+            "0",
+            "-"
+        ]
+    );
+    let hosts: Hosts = document(&tree, &["host", "list"]);
+    assert_eq!(hosts.hosts.len(), 2);
+}
+
+#[test]
+fn commands_write_to_their_files() {
+    let tree = server();
+    for (words, file, text) in [
+        (&["export", "disable", "disk1"][..], "disk1/enable", "0\n"),
+        (&["export", "enable", "disk1"], "disk1/enable", "1\n"),
+        (
+            &["export", "set", "disk1", "access_mode=migration"],
+            "disk1/access_mode",
+            "migration\n",
+        ),
+        (
+            &[
+                "export",
+                "set",
+                "disk1",
+                "allow_realtime=1",
+                "allow_any_host=1",
+            ],
+            "disk1/allow_any_host",
+            "1\n",
+        ),
+        (
+            &[
+                "export",
+                "set",
+                "disk2",
+                "allow_unauthenticated=10.0.1.0/24,fe80::/10",
+            ],
+            "disk2/allow_unauthenticated",
+            "10.0.1.0/24,fe80::/10\n",
+        ),
+        (
+            &["export", "set", "disk2", "allow_unauthenticated="],
+            "disk2/allow_unauthenticated",
+            "\n",
+        ),
+        (
+            &["export", "set", "disk2", "device_path=/dev/vdc"],
+            "disk2/device_path",
+            "/dev/vdc\n",
+        ),
+        (
+            &["host", "set", "web1", "addresses=10.0.1.0/24"],
+            "../hosts/web1/addresses",
+            "10.0.1.0/24\n",
+        ),
+        (
+            &["host", "set", "web1", "max_paths=2", "max_devices=3"],
+            "../hosts/web1/max_devices",
+            "3\n",
+        ),
+    ] {
+        let file = format!("{EXPORTS}/{file}");
+        if text == "\n" || text.contains('.') {
+            tree.file(&file, " ");
+        }
+        assert_eq!(good(&tree, words), "", "{words:?}");
+        assert_eq!(tree.text(&file), text, "{words:?}");
+    }
+}
+
+fn links(tree: &Tree, export: &str) -> Vec<String> {
+    let all = read(tree);
+    all.export(export).unwrap().allowed_hosts.clone()
+}
+
+#[test]
+fn hosts_are_allowed_and_denied() {
+    let tree = server();
+    good(&tree, &["export", "allow", "disk2", "web1", "web2", "web1"]);
+    assert_eq!(links(&tree, "disk2"), ["web1", "web2"]);
+    // The whole path is given, as the kernel would begin a short one elsewhere.
+    let link = fs::read_link(tree.real(&format!("{EXPORTS}/disk2/allowed_hosts/web2"))).unwrap();
+    assert_eq!(link, tree.real(&format!("{HOSTS}/web2")));
+    // What is so already is no fault.
+    good(&tree, &["export", "allow", "disk2", "web2"]);
+    good(&tree, &["export", "deny", "disk2", "web1"]);
+    assert_eq!(links(&tree, "disk2"), ["web2"]);
+    for (words, why) in [
+        (
+            ["export", "deny", "disk2", "web1"],
+            "it does not name the host web1",
+        ),
+        (
+            ["export", "allow", "disk2", "web3"],
+            "remedy: ibnbd host add web3",
+        ),
+        (
+            ["export", "allow", "disk3", "web1"],
+            "there is no such export",
+        ),
+    ] {
+        let ran = run(&tree, &words);
+        assert!(
+            ran.code == 3 && ran.err.contains(why),
+            "{words:?}: {}",
+            ran.err
+        );
+    }
+    assert_eq!(links(&tree, "disk2"), ["web2"]);
+    tree.file(&format!("{EXPORTS}/disk2/allow_any_host"), "1\n");
+    let ran = run(&tree, &["export", "deny", "disk2", "web2"]);
+    assert!(
+        ran.code == 0 && ran.err.contains("every host may open disk2"),
+        "{}",
+        ran.err
+    );
+}
+
+/// A made-up directory has none of the files that the kernel makes, so the first write fails.
+#[test]
+fn a_half_made_export_or_host_is_taken_back() {
+    let tree = server();
+    let ran = run(
+        &tree,
+        &["export", "add", "/dev/vdc", "disk3", "--host", "web1"],
+    );
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(
+        ran.err
+            .starts_with("ibnbd: cannot add export disk3 (device_path=/dev/vdc): "),
+        "{}",
+        ran.err
+    );
+    assert!(!tree.real(&format!("{EXPORTS}/disk3")).exists());
+    let ran = run(&tree, &["host", "add", "web3", "--max-paths", "2"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(!tree.real(&format!("{HOSTS}/web3")).exists());
+    // One that has nothing to write is made.
+    good(&tree, &["host", "add", "web3"]);
+    assert!(tree.real(&format!("{HOSTS}/web3")).exists());
+    let ran = run(&tree, &["host", "add", "web3"]);
+    assert!(
+        ran.code == 1 && ran.err.contains("there is a host of that name (EEXIST)"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn settings_are_all_or_nothing() {
+    let tree = server();
+    let file = tree.real(&format!("{EXPORTS}/disk1/allow_any_host"));
+    fs::remove_file(&file).unwrap();
+    let ran = run(
+        &tree,
+        &[
+            "export",
+            "set",
+            "disk1",
+            "access_mode=ro",
+            "allow_any_host=1",
+        ],
+    );
+    assert_eq!(ran.code, 1);
+    assert_eq!(tree.text(&format!("{EXPORTS}/disk1/access_mode")), "rw\n");
+}
+
+/// Whether a process has a handler for a signal.
+fn takes(process: u32, signal: Signal) -> bool {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let bits = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+    bits & 1 << (signal.as_raw() - 1) != 0
+}
+
+/// What `work` returns. It fails the test if that takes too long.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    let result = result.recv_timeout(Duration::from_secs(30));
+    result.expect("it failed, or took too long")
+}
+
+/// `export set` of two settings, whose first is a pipe: the command waits until somebody reads it.
+struct Waiting {
+    child: process::Child,
+    pipe: PathBuf,
+    said: Option<Lines<BufReader<process::ChildStderr>>>,
+    tree: Tree,
+}
+
+impl Waiting {
+    /// The command is started by a shell, after it has done something else.
+    fn new(shell: &str, until_it_takes: Signal) -> Self {
+        let tree = server();
+        let pipe = tree.real(&format!("{EXPORTS}/disk1/access_mode"));
+        fs::remove_file(&pipe).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+        let mut child = process::Command::new("sh")
+            .args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_ibnbd"))
+            .arg("--root")
+            .arg(tree.base())
+            .args(["export", "set", "disk1"])
+            .args(["access_mode=ro", "allow_any_host=1"])
+            .stderr(process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = child.stderr.take().map(|said| BufReader::new(said).lines());
+        let found = Self {
+            child,
+            pipe: pipe.clone(),
+            said,
+            tree,
+        };
+        let id = found.child.id();
+        in_time(move || {
+            // What it is before.
+            fs::write(&pipe, "rw\n").unwrap();
+            while !takes(id, until_it_takes) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        found
+    }
+
+    /// The command says of a signal that it takes back what was done.
+    fn interrupt(&mut self, signal: Signal, name: &str) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut said = self.said.take().unwrap();
+        let (said, first) = in_time(move || {
+            let mut lines = said.by_ref().map(Result::unwrap);
+            let first = lines.find(|line| !line.contains("waiting to"));
+            (said, first.unwrap())
+        });
+        self.said = Some(said);
+        let expected = format!("ibnbd: interrupted by {name}: waits for the step in progress, then takes back what was done; another {name} ends it at once");
+        assert_eq!(first, expected);
+    }
+
+    /// Reads that many lines which the command writes to the setting.
+    fn written(&self, count: usize) -> Vec<String> {
+        let pipe = self.pipe.clone();
+        in_time(move || {
+            // Opened for both, it has no end between two writers.
+            let pipe = fs::File::options().read(true).write(true).open(&pipe);
+            let lines = BufReader::new(pipe.unwrap()).lines().take(count);
+            lines.map(Result::unwrap).collect()
+        })
+    }
+
+    /// The rest of what the command says, and its exit code.
+    fn end(&mut self) -> (String, Option<i32>) {
+        let said = self.said.take().unwrap();
+        let rest: Vec<String> = in_time(|| said.map(Result::unwrap).collect());
+        (rest.join("\n"), self.child.wait().unwrap().code())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const ENDING: [(Signal, &str, i32); 3] = [
+    (Signal::INT, "Ctrl-C", 130),
+    (Signal::TERM, "SIGTERM", 143),
+    (Signal::HUP, "SIGHUP", 129),
+];
+
+#[test]
+fn a_signal_takes_back_what_was_done() {
+    for (signal, name, code) in ENDING {
+        let mut waiting = Waiting::new(":", signal);
+        waiting.interrupt(signal, name);
+        assert_eq!(waiting.written(2), ["ro", "rw"]);
+        let (rest, ended) = waiting.end();
+        let why = "(allow_any_host=1): operation interrupted";
+        assert!(rest.contains(why), "{name}: {rest}");
+        assert_eq!(ended, Some(code), "{name}");
+        let other = waiting
+            .tree
+            .text(&format!("{EXPORTS}/disk1/allow_any_host"));
+        assert_eq!(other, "0\n", "{name}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_command_at_once() {
+    for (signal, name, code) in ENDING {
+        let mut waiting = Waiting::new(":", signal);
+        waiting.interrupt(signal, name);
+        kill_process(Pid::from_child(&waiting.child), signal).unwrap();
+        assert_eq!(waiting.end().1, Some(code), "{name}");
+    }
+}
+
+#[test]
+fn a_signal_that_nohup_ignores_stays_ignored() {
+    let mut waiting = Waiting::new("trap '' HUP", Signal::TERM);
+    assert!(!takes(waiting.child.id(), Signal::HUP));
+    kill_process(Pid::from_child(&waiting.child), Signal::HUP).unwrap();
+    assert_eq!(waiting.written(1), ["ro"]);
+    assert_eq!(waiting.end().1, Some(0));
+}
+
+#[test]
+fn words_that_make_no_sense_change_nothing() {
+    let tree = server();
+    for (words, why) in [
+        (
+            &["export", "set", "disk1", "colour=1"][..],
+            "there is no such setting",
+        ),
+        (
+            &["export", "set", "disk1", "access_mode"],
+            "it is no SETTING=VALUE",
+        ),
+        (
+            &["export", "set", "disk1", "access_mode=RW"],
+            "none of ro, rw, migration",
+        ),
+        (
+            &[
+                "export",
+                "set",
+                "disk1",
+                "access_mode=ro",
+                "allow_any_host=yes",
+            ],
+            "neither 0 nor 1",
+        ),
+        (
+            &[
+                "export",
+                "set",
+                "disk1",
+                "allow_unauthenticated=10.0.1.0/33",
+            ],
+            "is no address, prefix",
+        ),
+        (&["host", "set", "web1", "max_paths=-1"], "it is no number"),
+        (
+            &["host", "set", "web1", "max_connections=65536"],
+            "65536 is not 0 to 65535",
+        ),
+        (
+            &["host", "set", "web1", "max_iops=99"],
+            "99 is neither 0 nor 100 or more",
+        ),
+        (
+            &["host", "add", "web3", "--max-iops", "99"],
+            "99 is neither 0 nor 100 or more",
+        ),
+        (
+            &["host", "add", "web3", "--max-bandwidth-mib-s", "1048577"],
+            "1048577 is not 0 to 1048576",
+        ),
+        (
+            &["host", "set", "web1", "addresses=web1"],
+            "is no address, prefix",
+        ),
+        (&["host", "add", "a.b"], "'/' or '.'"),
+        (
+            &["host", "set", "web1", "addresses=any,10.0.1.7/24"],
+            "\"10.0.1.7/24\" has host bits set: 10.0.1.0/24 is probably meant",
+        ),
+        (
+            &["host", "add", "web3", "--address", "10.0.1.0/33"],
+            "it is no address",
+        ),
+        (
+            &["host", "add", "web3", "--address", "10.0.0.1/24"],
+            "it has host bits set: 10.0.0.0/24 is probably meant",
+        ),
+        (
+            &["host", "add", "web3", "--max-paths", "65536"],
+            "65536 is not 0 to 65535",
+        ),
+        (
+            &["export", "add", "/dev/vdc", "a/b", "--any-host"],
+            "has no /",
+        ),
+        (
+            &["export", "add", "/dev/vdc", "..", "--any-host"],
+            "neither . nor ..",
+        ),
+        (
+            &["export", "add", "/dev/vdc", "a b", "--any-host"],
+            "a blank",
+        ),
+        (
+            &["export", "add", "/dev/vdc", "d", "--from", "host1"],
+            "it is no address",
+        ),
+        (
+            &["export", "add", "/dev/vdc", "d", "--ro", "--migration"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "export",
+                "add",
+                "/dev/vdc",
+                "d",
+                "--ro",
+                "--directory",
+                "/e",
+            ],
+            "cannot be used with",
+        ),
+        (
+            &["export", "remove", "disk1", "--all"],
+            "cannot be used with",
+        ),
+        (&["export", "remove"], "required"),
+    ] {
+        let before = read(&tree);
+        let ran = run(&tree, words);
+        assert!(
+            ran.code == 2 && ran.err.contains(why),
+            "{words:?}: {} {}",
+            ran.code,
+            ran.err
+        );
+        assert_eq!(read(&tree), before, "{words:?}");
+    }
+    let many: Vec<String> = (0..65).map(|n| format!("--address=10.0.0.{n}")).collect();
+    let mut words = vec!["host", "add", "web3"];
+    words.extend(many.iter().map(String::as_str));
+    assert_eq!(run(&tree, &words).code, 2);
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    let tree = server();
+    for (words, why) in [
+        (
+            &["export", "remove", "disk1"][..],
+            "clients have it open: web1",
+        ),
+        (&["host", "remove", "web1"], "exports allow it: disk1"),
+    ] {
+        let ran = run(&tree, words);
+        assert!(
+            ran.code == 1 && ran.err.contains(why) && ran.err.contains("--force"),
+            "{}",
+            ran.err
+        );
+    }
+    good(&tree, &["export", "deny", "disk1", "web1"]);
+    let ran = run(&tree, &["host", "remove", "web1"]);
+    assert!(
+        ran.code == 1 && ran.err.contains("it is connected"),
+        "{}",
+        ran.err
+    );
+    assert_eq!((read(&tree).exports.len(), read(&tree).hosts.len()), (2, 2));
+    assert_eq!(tree.text(&format!("{EXPORTS}/disk1/enable")), "1\n");
+}
+
+/// The made-up directory is not empty and cannot be removed, as one of configfs could be.
+#[test]
+fn a_removal_that_fails_is_taken_back() {
+    let tree = server();
+    let ran = run(&tree, &["export", "remove", "disk1", "--force"]);
+    assert!(ran.code == 1 && ran.err.contains("(rmdir "), "{}", ran.err);
+    assert_eq!(links(&tree, "disk1"), ["web1"]);
+    assert_eq!(tree.text(&format!("{EXPORTS}/disk1/enable")), "1\n");
+}
+
+#[test]
+fn without_configfs_the_remedy_is_said() {
+    let words = ["export", "add", "/dev/vdc", "d", "--any-host"];
+    let tree = Tree::new();
+    let ran = run(&tree, &words);
+    assert!(
+        ran.code == 4 && ran.err.contains("remedy: modprobe ibnbd_server\n"),
+        "{}",
+        ran.err
+    );
+    tree.server("/e");
+    for words in [
+        &words[..],
+        &["host", "list"],
+        &["export", "allow", "d", "h"],
+        &["export", "enable", "d"],
+    ] {
+        let ran = run(&tree, words);
+        assert!(
+            ran.code == 3 && ran.err.contains("remedy: mount -t configfs"),
+            "{words:?}: {}",
+            ran.err
+        );
+    }
+    tree.file(
+        "/proc/mounts",
+        "configfs /sys/kernel/config configfs rw 0 0\n",
+    );
+    let ran = run(&tree, &words);
+    assert!(
+        ran.code == 1 && ran.err.contains("older than this command"),
+        "{}",
+        ran.err
+    );
+    // There is nothing to remove.
+    good(&tree, &["export", "remove", "--all"]);
+}
+
+/// Which of them `export add` makes: what it says of a device that is none.
+#[test]
+fn an_export_is_made_where_exports_are() {
+    let in_configfs = |tree: &Tree, words: &[&str]| {
+        tree.file("/e/file", "x");
+        let ran = run(tree, &[&["export", "add"], words].concat());
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        let is = ran
+            .err
+            .contains("cannot add export d (device_path=/e/file)");
+        assert!(is || ran.err.contains("is no block device"), "{}", ran.err);
+        is
+    };
+    let tree = Tree::new();
+    tree.server("/x").configfs();
+    assert!(!in_configfs(&tree, &["/e/file", "d"]));
+    assert!(in_configfs(&tree, &["/e/file", "d", "--any-host"]));
+    assert!(in_configfs(&tree, &["d", "/e/file", "--ro"]));
+    tree.host("web1");
+    assert!(!in_configfs(&tree, &["/e/file", "d"]));
+    tree.export("disk1", "/dev/vda", &[]);
+    assert!(in_configfs(&tree, &["/e/file", "d"]));
+    assert!(!in_configfs(&tree, &["/e/file", "d", "--directory", "/x"]));
+    let tree = Tree::new();
+    tree.server("").configfs();
+    assert!(in_configfs(&tree, &["/e/file", "d"]));
+}
+
+const KEYS: &str = "\
+00000015 I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:web1: 32
+00000016 I--Q---     1 expd 3d010000     0     0 logon     ibtrs:default:web2: 32
+00000017 I--Q---     1   5m 3d010000     0     0 logon     ibtrs:default:web3: 32
+00000018 I--Q---     1 perm 3d010000     0     0 logon     ibtrs:default:s: 32
+";
+
+fn checked(tree: &Tree) -> String {
+    run(tree, &["check"]).out
+}
+
+#[test]
+fn exports_hosts_and_keys_are_checked() {
+    let tree = server();
+    let quiet = checked(&tree);
+    for word in [
+        "export disk1",
+        "dev_search_path",
+        "host web",
+        "key is loaded",
+    ] {
+        assert!(!quiet.contains(word), "{quiet}");
+    }
+    tree.client()
+        .session("s", &[("10.0.1.2", "10.0.1.1", "connected")]);
+    tree.file(
+        "/sys/module/ibnbd_server/parameters/dev_search_path",
+        "/dev\n",
+    )
+    .file(
+        &format!("{EXPORTS}/disk1/allow_unauthenticated"),
+        "10.0.0.0/8 ::/0 any\n",
+    )
+    .file(&format!("{EXPORTS}/disk1/enable"), "0\n")
+    .file(&format!("{HOSTS}/web2/max_paths"), "?\n");
+    tree.file("/ring", "21 22 23 24\n")
+        .file("/proc/keys", KEYS)
+        .keyctl();
+    let text = checked(&tree);
+    for expected in [
+        "warning: export disk1: any machine that reaches the port may open it without a key, as it is for ::/0 any\n  remedy: ibnbd export set disk1 allow_unauthenticated=",
+        "hint: export disk1 is disabled: clients cannot open it\n  remedy: ibnbd export enable disk1\n",
+        "warning: export disk2 names no host and no address: nobody may open it\n  remedy: ibnbd export allow disk2 HOST\n",
+        "warning: host web2 has no key that is loaded and valid: it cannot connect as that\n  remedy: ibnbd key load web2\n",
+        "hint: a key is loaded for session web3, which is no host: it may open no export\n  remedy: ibnbd host add web3, or: ibnbd key remove web3\n",
+        "hint: dev_search_path=/dev is off: with exports in /sys/kernel/config/ibnbd clients open nothing below it\n  remedy: load ibnbd_server without dev_search_path\n",
+        "max_paths: not understood: \"?\"",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    // Keys of the machine's own sessions are for no host, and the directory does not count.
+    for other in ["session s,", "host web1", "every disk of this one"] {
+        assert!(!text.contains(other), "{other}\n{text}");
+    }
+    // Where every session with a key may come, hosts need not be there.
+    tree.file(&format!("{EXPORTS}/disk2/allow_any_host"), "1\n");
+    let text = checked(&tree);
+    assert!(!text.contains("web3") && !text.contains("disk2"), "{text}");
+}
+
+/// They are refused before the server looks at an export.
+#[test]
+fn exports_for_clients_that_the_server_refuses_are_told() {
+    const REFUSED: &str =
+        "allow_unauthenticated lets nobody in, as the server refuses clients without a key: ";
+    let tree = server();
+    tree.file(&format!("{EXPORTS}/disk1/allow_unauthenticated"), "any\n");
+    let auth = |auth: &str| {
+        tree.file(
+            "/sys/module/ibtrs_server/parameters/auth",
+            format!("{auth}\n"),
+        );
+        checked(&tree)
+    };
+    for word in ["none", "optional", "auto"] {
+        let text = auth(word);
+        assert!(!text.contains(REFUSED), "{text}");
+        assert!(text.contains("disk1: any machine that reaches the port may"));
+    }
+    let text = auth("required");
+    let expected = format!(
+        "warning: export disk1: {REFUSED}ibtrs_server has auth=required\n  remedy: load ibtrs_server with auth=optional, or: ibnbd export set disk1 allow_unauthenticated=\n"
+    );
+    assert!(text.contains(&expected), "{text}");
+    // Then it is not for any machine, and there is no word of exports for authenticated clients only.
+    assert!(!text.contains("any machine") && !text.contains(&format!("disk2: {REFUSED}")));
+    // Keys count only if they are loaded.
+    tree.file("/ring", "\n").file("/proc/keys", KEYS).keyctl();
+    assert!(!auth("auto").contains(REFUSED));
+    tree.file("/ring", "21\n");
+    let text = auth("auto");
+    let expected = format!("disk1: {REFUSED}ibtrs_server has auth=auto, and a key is loaded\n");
+    assert!(text.contains(&expected), "{text}");
+    assert!(!auth("optional").contains(REFUSED));
+}
+
+#[test]
+fn a_server_without_exports_is_an_error() {
+    let tree = Tree::new();
+    tree.server("").configfs();
+    let text = checked(&tree);
+    assert!(
+        text.contains(
+            "error: nothing is exported: there is no export, and dev_search_path is not set"
+        ),
+        "{text}"
+    );
+    tree.server("/nowhere");
+    assert!(checked(&tree).contains("dev_search_path=/nowhere cannot be read"));
+    // What is there cannot be seen without configfs. A module without exports has none.
+    let tree = Tree::new();
+    let unseen = "unless there are exports that cannot be seen\n  remedy: mount -t configfs";
+    assert!(checked(tree.server("")).contains(unseen));
+    tree.file(
+        "/proc/mounts",
+        "configfs /sys/kernel/config configfs rw 0 0\n",
+    );
+    assert!(checked(&tree).contains("dev_search_path is not set: clients can open nothing\n"));
+}
+
+#[test]
+fn a_report_has_exports_and_hosts() {
+    let tree = server();
+    let text = good(&tree, &["report"]);
+    assert!(
+        text.contains("\nexports:\n{") && text.contains("\"max_devices\": 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn keys_of_paths_are_shown() {
+    let tree = server();
+    let text = good(&tree, &["paths", "web1"]);
+    let rows = rows(&text);
+    assert_eq!(rows[0][5], "KEY");
+    assert_eq!((rows[1][5], rows[2][5]), ("default", "-"));
+    let shown = good(&tree, &["show", "web1/10.0.1.2"]);
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.split_whitespace().eq(["key_id", "default"])),
+        "{shown}"
+    );
+    assert!(!good(&tree, &["show", "web1/10.0.2.2"]).contains("key_id"));
+}
