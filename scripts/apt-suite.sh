@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Sourced: an apt of our own beside the system's, with the same mirror and key
-# and one more suite.  Nothing of the machine's configuration changes.
+# and one more suite.  The machine's configuration does not change.
 
 # The mirror that the machine's own sources name.
 debian_mirror() {

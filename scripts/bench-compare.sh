@@ -3,8 +3,8 @@
 #
 # bench-compare.sh COMMIT [ARGUMENT...]: measures the modules of that commit and
 # those of this checkout, one after the other, on one kernel and with this
-# checkout's bench; fails where a figure is worse by more than 1 %.  Figures of a
-# commit are measured once.  The arguments are for tools/bench.
+# checkout's bench; fails if a figure is worse by more than 1 %.  Figures of a
+# commit are measured once.  The arguments go to tools/bench.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

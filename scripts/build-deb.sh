@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # build-deb.sh FOLDER: builds the Debian packages into FOLDER.  Compiles the command
-# ibnbd; needs debhelper, dh-dkms and cargo.  Its crates are those in vendor/, as
-# vendor.py makes it, or are fetched before the build begins.
+# ibnbd; needs debhelper, dh-dkms and cargo.  The crates come from vendor/, which
+# vendor.py makes, or are fetched before the build begins.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-faults.sh FLAVOUR: builds the module that makes functions fail in tests
-# for a cached test kernel; prints its file as the last line.
+# build-faults.sh FLAVOUR: builds the module that makes functions fail in tests,
+# for a cached test kernel; prints its path as the last line.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-floor.sh FLAVOUR: builds the block device of two messages that the bench
-# measures others against, for a test kernel; prints its file as the last line.
+# build-floor.sh FLAVOUR: builds the floor of the bench, a block device with two
+# messages for each I/O, for a test kernel; prints its path as the last line.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/stock-tools.sh

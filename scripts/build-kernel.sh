@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]: builds a test kernel, or only what
-# modules are compiled with, and prints its build folder as the last line.  The folder is keyed
-# by the kernel's version, the configuration and the toolchain, and is built once.  The stock
-# kernel is Debian's own, which is fetched; see stock-kernel.sh.
+# build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]: builds a test kernel, or (prepare) only
+# the files that modules are compiled against, and prints its build folder as the last line.  The
+# folder is keyed by the kernel's version, the configuration and the toolchain, and is built once.
+# The stock kernel is Debian's own, which is fetched; see stock-kernel.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -3,9 +3,9 @@
 #
 # build-modules.sh FLAVOUR [clippy|doc|rust-analyzer]: builds our modules for a
 # cached test kernel and puts them into FLAVOUR below $MODULES, or runs another
-# tool over them.  IBTRS_KUNIT=1 builds the suites inside them, too,
-# into FLAVOUR-kunit; W=1 asks the compilers for more warnings.  For the stock
-# kernel the tools are Debian's, see stock-tools.sh.
+# tool on them.  IBTRS_KUNIT=1 includes their test suites and puts the modules
+# into FLAVOUR-kunit; W=1 turns on more compiler warnings.  For the stock kernel
+# the tools are Debian's, see stock-tools.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/stock-tools.sh

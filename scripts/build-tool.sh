@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # build-tool.sh FOLDER: builds the command ibnbd and puts it there, with its manual
-# pages and what shells need to complete its words.
+# pages and the completions for shells.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

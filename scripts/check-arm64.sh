@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # check-arm64.sh: compiles all modules for 64-bit ARM with pages of 64 KiB, without a
-# warning.  They are not linked against a kernel: one is only prepared, which takes two
-# minutes the first time.
+# warning.  The modules are not linked against a kernel: the script only prepares one,
+# which takes two minutes the first time.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

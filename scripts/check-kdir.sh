@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# check-kdir.sh [--kernel-only] KDIR [BUILT]: says what is missing for building
-# the modules for the kernel in KDIR, a line for each thing, all at once.  BUILT
-# is the folder to build against where that is another one (kernel-metadata.sh
-# makes it).  With --kernel-only just the kernel is looked at, not the tools.
+# check-kdir.sh [--kernel-only] KDIR [BUILT]: lists everything that is missing to
+# build the modules for the kernel in KDIR, a line for each.  BUILT is the folder
+# to build against if it is another one (kernel-metadata.sh makes it).
+# --kernel-only checks the kernel, not the tools.
 set -u
 
 kernel_only=
@@ -65,6 +65,7 @@ check_config() {
 	[ -n "$(value CONFIG_INFINIBAND)" ] || missing "CONFIG_INFINIBAND: the kernel has no RDMA"
 	[ "$(value CONFIG_INFINIBAND_ADDR_TRANS)" = y ] ||
 		missing "CONFIG_INFINIBAND_ADDR_TRANS: the kernel has no RDMA connection manager"
+	[ -n "$(value CONFIG_CONFIGFS_FS)" ] || missing "CONFIG_CONFIGFS_FS: the kernel has no configfs"
 	[ "$(value CONFIG_KEYS)" = y ] || missing "CONFIG_KEYS: the kernel has no keyrings"
 	[ -n "$(value CONFIG_CRYPTO_LIB_SHA256)" ] ||
 		missing "CONFIG_CRYPTO_LIB_SHA256: the kernel cannot make authentication codes; CONFIG_CRYPTO_SHA256 selects it"

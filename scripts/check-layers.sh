@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# check-layers.sh: a crate names only crates of the layers below it, and drivers
-# have no unsafe code.  Prints each line that breaks a rule, and ends with 1 if
-# there was any.
+# check-layers.sh: checks that a crate names only crates of the layers below it,
+# and that drivers have no unsafe code.  Prints each line that breaks a rule, and
+# ends with 1 if there are any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# demo.sh [--kernel fast|stock] [--stack ibtrs|mainline] [--shell]: from a bare
+# demo.sh [--kernel fast|stock] [--stack ibtrs|mainline] [--shell]: takes a bare
 # machine to a disk that is mapped over soft-RoCE between two guests.  See
 # tools/testbed/demo.py.
 # shellcheck source=scripts/env.sh

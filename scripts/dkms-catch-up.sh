@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# dkms-catch-up.sh MODULE VERSION: has DKMS build and install the modules for
-# each kernel that has headers and no modules yet, and says in a line for each
-# other kernel why there are none.  The package runs it when kernels' headers or
-# sources were installed, and does not fail for a kernel that has no modules.
+# dkms-catch-up.sh MODULE VERSION: makes DKMS build and install the modules for
+# each kernel that has headers and no modules yet; for each other kernel without
+# modules a line gives the reason.  The package runs it when headers or sources
+# of a kernel were installed, and does not fail for a kernel without modules.
 set -u
 
 module=$1

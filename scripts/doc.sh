@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# doc.sh KERNEL OUT: documentation of our crates with rustdoc, into OUT/doc.
-# KERNEL is the kernel's build folder, OUT that of our modules, built.
+# doc.sh KERNEL OUT: makes the documentation of our crates with rustdoc, in
+# OUT/doc.  KERNEL is the kernel's build folder, OUT that of our built modules.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Sourced by the other scripts: where things are cached, which tools build the
-# kernel, and how progress is shown.  Everything built lives below
-# $IBTRS_CACHE, outside the repository.
+# Sourced by the other scripts: the cache, the tools that build the kernel, and
+# the display of progress.  Everything built lives below $IBTRS_CACHE, outside
+# the repository.
 
 set -euo pipefail
 # No script ends without a word.

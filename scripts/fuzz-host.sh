@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# fuzz-host.sh [SECONDS [ARGUMENT...]]: random bytes against decoders, parsers and state machines, guided by
-# the code that they reach (libFuzzer), for a minute or that long. More arguments are libFuzzer's, such as
-# -runs=N. Ends with 1 if something was found; what did it is a file crash-* in $IBTRS_CACHE/fuzz.
+# fuzz-host.sh [SECONDS [ARGUMENT...]]: feeds random bytes to decoders, parsers and state machines, guided by
+# code coverage (libFuzzer), for a minute or for SECONDS. Further arguments go to libFuzzer, such as -runs=N.
+# Ends with 1 if it found a fault; the input is then in a file crash-* in $IBTRS_CACHE/fuzz.
 #
-# fuzz-host.sh FILE: runs that again.
+# fuzz-host.sh FILE: runs the input in that file again.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

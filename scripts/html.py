@@ -1,10 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0
-"""html.py FOLDER: the pages of Documentation and the README as HTML, by Sphinx.
+"""html.py FOLDER: builds the pages of Documentation and the README as HTML, with Sphinx.
 
-The pages are written to be read as they are; here they get what a book needs besides: a table
-of contents in the order of index.md, and a page for each entry of the ABI.  A link that leads
-nowhere is an error."""
+The pages are written to be read as plain text.  This script adds a table of contents, in the order of
+index.md, and a page for each entry of the ABI.  A broken link is an error."""
 
 import re
 import shutil

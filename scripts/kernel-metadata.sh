@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# kernel-metadata.sh KDIR: makes what a distribution's kernel headers lack for
-# building Rust modules, the metadata of the kernel's Rust crates.  Prints the
-# folder to build against as the last line.
-# kernel-metadata.sh --find KDIR: prints that folder if it is there already,
-# KDIR itself if not.
+# kernel-metadata.sh KDIR: makes the metadata of the kernel's Rust crates, which
+# Rust modules need and a distribution's kernel headers lack.  Prints the folder
+# to build against as the last line.
+# kernel-metadata.sh --find KDIR: prints that folder if it exists already,
+# otherwise KDIR itself.
 #
-# The metadata is made from the distribution's source package of the very same
+# The metadata is made from the distribution's source package of exactly the same
 # version, with the headers' configuration and the kernel's compilers.  It fits
 # if the kernel has every Rust symbol that this source defines: their names
-# carry a hash of the compiler and the crate.  The result is kept in
+# contain a hash of the compiler and the crate.  The result is kept in
 # $IBTRS_METADATA, a folder for each kernel release.
 #
 # Status 77: the source of this kernel, or its compilers, are not installed.

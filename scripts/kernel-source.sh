@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Prints, as its last line, the folder of the kernel source to build: the
-# user's own (KERNEL_SRC=), or the newest linux-source package in reach,
-# fetched and unpacked once.
+# kernel-source.sh: prints, as its last line, the folder of the kernel source to
+# build: the user's own (KERNEL_SRC=), or the newest linux-source package that apt
+# offers, fetched and unpacked once.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/apt-suite.sh

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 #
-# llvm-link-kcsan.sh OPT EXTRA LLVM_LINK ARGS...: llvm-link-with.sh, and then
-# every access to memory in what was linked is told to KCSAN.  rustc has the
-# sanitizer for targets with an operating system only, and the kernel's build
-# passes nothing of KCSAN to it; the pass of LLVM is the one that clang uses.
+# llvm-link-kcsan.sh OPT EXTRA LLVM_LINK ARGS...: runs llvm-link-with.sh, and then
+# instruments every memory access of the result for KCSAN.  rustc has the
+# sanitizer only for targets with an operating system, and the kernel's build
+# passes nothing of KCSAN to it; this is the LLVM pass that clang uses.
 set -e
 opt=$1
 shift

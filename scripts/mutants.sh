@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# mutants.sh [ARGUMENT...]: changes rust/proto in one place after the other and looks whether a test fails
-# (cargo-mutants; the arguments are its, such as -f fsm/client_path.rs, or --shard 0/20). What need not be
-# found stands in .cargo/mutants.toml, with the reason. Takes hours for all of it.
+# mutants.sh [ARGUMENT...]: changes rust/proto in one place after the other and checks whether a test fails.
+# The arguments go to cargo-mutants, such as -f fsm/client_path.rs, or --shard 0/20. .cargo/mutants.toml lists
+# the mutants that may survive, with the reason. A full run takes hours.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

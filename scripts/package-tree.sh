@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# package-tree.sh: makes the Debian 13 with our packages installed, in which DKMS has built the
-# modules for Debian's own kernel; guests boot in it.  Prints its folder as the last line.  What
-# the packages depend on is installed once; they themselves again whenever their source changes.
+# package-tree.sh: makes a Debian 13 for guests, with our packages installed and the modules built by
+# DKMS for Debian's own kernel.  Prints its folder as the last line.  The dependencies of the
+# packages are installed once, the packages themselves again whenever their source changes.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/stock-tools.sh

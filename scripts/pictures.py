@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0
-"""Draws Documentation/pictures/*.svg from the .dot files beside them, with Graphviz.  Each ends
-with a sum of its source, so that a picture that is older than its source is found."""
+"""Draws Documentation/pictures/*.svg from the .dot files beside them, with Graphviz.
+
+Each picture ends with a checksum of its source, which shows whether the picture is out of date."""
 
 import hashlib
 import shutil

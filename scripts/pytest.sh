@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# pytest.sh ARGUMENTS...: pytest with the testbed at hand, for single scenarios.
+# pytest.sh ARGUMENTS...: runs pytest with the testbed set up, for single scenarios.
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/../tools" && pwd)
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$tools exec /usr/bin/python3 -m pytest -p no:cacheprovider -v "$@"

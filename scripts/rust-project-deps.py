@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""rust-project-deps.py KERNELS OURS: adds our crates to the rust-project.json
-that the kernel's build makes, with what each uses."""
+"""rust-project-deps.py KERNELS OURS: adds our crates, with their dependencies, to the
+rust-project.json that the kernel's build makes."""
 
 import json
 import sys

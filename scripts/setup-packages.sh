@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# setup-packages.sh [stock-tools|stock|bench]: installs what the build and the tests
-# need on Debian 12 or 13; or what stock-tools.sh needs, or only what a
-# demonstration on Debian's own kernel needs, or what reports of the bench need.  Does nothing, quickly, where it is
-# all there already.
+# setup-packages.sh [stock-tools|stock|bench]: installs the packages for the build and the
+# tests on Debian 12 or 13; or those for stock-tools.sh, or only those for a demonstration on
+# Debian's own kernel, or those for reports of the bench.  Ends quickly if all are installed.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/apt-suite.sh

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# setup.sh [FLAVOUR...]: everything up to guests that can boot: packages,
+# setup.sh [FLAVOUR...]: does everything that guests need to boot: packages,
 # toolchain, and for each flavour (fast, debug, stock) the kernel and our modules.
-# Each step is skipped where its result is in the cache.
+# Steps whose results are in the cache are skipped.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# test-deb.sh: the Debian packages in a fresh Debian 13 with backports, made with
-# mmdebstrap: built and looked at by lintian, installed, built by DKMS for Debian's
-# own kernel, rebuilt for a second one, skipped for one that is too old, refused for one whose
-# symbols are others, purged.
+# test-deb.sh: tests the Debian packages in a fresh Debian 13 with backports, made
+# by mmdebstrap: builds them, checks them with lintian, installs them; has DKMS
+# build the modules for Debian's own kernel and for a second one, skip a kernel that
+# is too old and refuse one whose symbols differ from the metadata; purges them.
 # No kernel is booted.  Needs root, mmdebstrap and a package mirror.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"

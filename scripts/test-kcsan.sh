@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# test-kcsan.sh [PYTEST-ARGUMENTS]: the scenarios in which most happens at once,
-# on the kernel that watches for data races (KCSAN), which is built first.
+# test-kcsan.sh [PYTEST-ARGUMENTS]: runs the most concurrent scenarios on the kernel
+# that detects data races (KCSAN), which is built first.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

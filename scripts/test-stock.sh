@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# test-stock.sh [PYTEST-ARGUMENTS]: scenarios on Debian's own kernel, all of them unless
-# some are named; those that must run alone, after the rest.
+# test-stock.sh [PYTEST-ARGUMENTS]: runs scenarios on Debian's own kernel, all of them
+# unless some are named; those that must run alone come last.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 

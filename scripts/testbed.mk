@@ -72,7 +72,7 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
-# What each change is compared with; bench-keep measures that anew.
+# What each change is compared with; bench-keep measures that again.
 .PHONY: bench-short bench-keep bench-compare
 bench-short:
 	@scripts/bench.sh --short

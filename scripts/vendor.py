@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""vendor.py FOLDER: the crates that the command `ibnbd` is made of, as Cargo.lock has
-them, for a build without a network, and their licences in one file.  Cargo wants a crate
-for each entry of Cargo.lock: those that are for tests or for other systems are left empty."""
+"""vendor.py FOLDER: copies the crates that the command `ibnbd` depends on, in the versions of
+Cargo.lock, for a build without a network, and collects their licences in one file.
+
+Cargo wants a crate for each entry of Cargo.lock, so crates that only tests or other systems
+need become empty ones."""
 
 import json
 import shutil

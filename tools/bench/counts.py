@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an I/O takes: work requests, packets, completions, interrupts, wake-ups and
-instructions, from rxe's counters and from what the guest executes.
+"""The cost of an I/O: work requests, packets, completions, interrupts, wake-ups and instructions,
+from rxe's counters and from a trace of the guest's execution.
 
-Each load is run twice, with few and with more I/Os: what the difference takes is the
-I/Os' alone, and not that of fio which starts and ends."""
+Each load runs twice, with few and with more I/Os.  The difference belongs to the I/Os alone,
+without the start and the end of fio."""
 
 import tempfile
 from pathlib import Path

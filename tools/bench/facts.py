@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a session takes apart from its I/O: memory of either side for the first path and
-for another one; time to set it up, and to fail over to its other path.
+"""The cost of a session apart from its I/O: memory on either side for the first path and for
+another one; the time to set a session up, and to fail over to its other path.
 
-Memory is what is free less, with client and server in guests of their own.  Times are
-counted, with both in one guest: they do not have the time in them that a network takes."""
+Memory is the loss of free memory, with client and server in separate guests.  Times are counted
+with both in one guest, so they do not include time on a network."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from . import measure, targets
 from .results import Results
 from .targets import Transport
 
-MEASURED = ("RNBD Y", "ibnbd Y")
+MEASURED = ("RNBD Y", "ibnbd Y", "ibnbd Y, keys")
 DEVICE = "/dev/nullb0"
 # The other path has to be there for all of it.
 LOAD = ("fio --output-format=json --name=load --filename={disk} --rw=randread --bs=4k --iodepth=32 --size=512m "
@@ -34,9 +34,7 @@ def add_path(target: Transport) -> str:
 
 def _load(target: Transport, server: Guest, client: Guest) -> None:
     server.run("modprobe null_blk nr_devices=1 gb=1 bs=512")
-    server.run(f"modprobe {target.server.transport('server')} always_invalidate={target.invalidate}")
-    server.run(target.server.load_server())
-    client.run(target.client.load_client())
+    target.load(server, client)
 
 
 def memory(flavour: str, folder: Path, target: Transport) -> dict[str, float]:
@@ -66,14 +64,19 @@ def longest_ms(output: str) -> float:
     return max(job[side]["lat_ns"]["max"] for job in jobs for side in ("read", "write")) / 1e6
 
 
+def set_up(guest: Guest, target: Transport) -> dict[str, float]:
+    """Maps the first disk of a guest that serves itself, and gives the session another path."""
+    name = DEVICE if target.server.search_path != "/" else DEVICE.removeprefix("/")
+    line = f"sessname=demo path=ip:{targets.ADDRESS} device_path={name}"
+    return {"to map the first disk, ms": timed(guest, f'echo "{line}" > {target.client.map_file}'),
+            "to add a path, ms": timed(guest, add_path(target))}
+
+
 def times(flavour: str, folder: Path, target: Transport) -> dict[str, float]:
     with Solo(flavour, links=2, how=accel.counting(), our_modules=folder) as lab:
         guest = lab.guest
         _load(target, guest, guest)
-        name = DEVICE if target.server.search_path != "/" else DEVICE.removeprefix("/")
-        found = {"to map the first disk, ms": timed(guest, (
-            f'echo "sessname=demo path=ip:{targets.ADDRESS} device_path={name}" > {target.client.map_file}'))}
-        found["to add a path, ms"] = timed(guest, add_path(target))
+        found = set_up(guest, target)
         load = guest.start(LOAD.format(disk=target.client.disk))
         guest.wait_until("pgrep -x fio")
         guest.run("sleep 0.5")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Counts the calls of helpers in C that one I/O makes on Debian's own kernel.
+"""Counts the calls of C helpers that one I/O makes on Debian's own kernel.
 
 Kernels that clang built with CONFIG_RUST_INLINE_HELPERS have none of these calls.  Where gcc
-built the kernel each is one: the kernel's own helpers (rust_helper_*) and those of
-ibtrs_core.  The function tracer writes every call down, on server and client apart."""
+built the kernel, each helper is a call: the kernel's own helpers (rust_helper_*) and those of
+ibtrs_core.  The function tracer records every call, on server and client separately."""
 
 import argparse
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs the steps of a plan in guests whose clocks count."""
+"""Runs the steps of a plan, in guests whose clocks count instructions."""
 
 import dataclasses
 import shutil

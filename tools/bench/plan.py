@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which target is measured with which loads, on how many processors and disks."""
+"""The plan: the loads, the number of processors and the number of disks for each target."""
 
 from dataclasses import dataclass
 
@@ -34,8 +34,8 @@ class Step:
 def full() -> list[Step]:
     steps = []
     for target in targets.TARGETS:
-        # Polled I/O and two paths are about single requests and many of them, not about sizes.
-        special = target.polled or target.links > 1
+        # Polled I/O, two paths and keys are about single requests and many of them, not about sizes.
+        special = target.polled or target.links > 1 or target.keys
         steps.append(Step(target, tuple(jobs.BASIC if special else jobs.JOBS)))
     for name in SCALED:
         target = targets.BY_NAME[name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The report: one file of HTML with plots in it, made by matplotlib."""
+"""The report: one HTML file with plots made by matplotlib."""
 
 import html
 import io

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Figures, how they are kept, and how two sets of them are compared."""
+"""Figures: their storage, and the comparison of two sets of them."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 SCHEMA = 1
@@ -67,6 +67,15 @@ def load(path: Path) -> Results:
         raise ValueError(f"{path} is not a file of figures that this bench can read")
     data["figures"] = [Figure(**figure) for figure in data["figures"]]
     return Results(**data)
+
+
+def best(runs: list[Results]) -> Results:
+    """The first run, with each figure the best of all runs."""
+    def of(figure: Figure) -> Figure:
+        values = [value for run in runs if (value := run.value(*figure.key)) is not None]
+        return replace(figure, value=(min if figure.unit == "us" else max)(values))
+
+    return replace(runs[0], figures=[of(figure) for figure in runs[0].figures])
 
 
 @dataclass(frozen=True)

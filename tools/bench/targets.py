@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is measured: disks that lead, by one transport or another, to a null block device."""
+"""The targets: disks that reach a null block device by one transport or another."""
 
 from dataclasses import dataclass
 
+from testbed import keyring
 from testbed.guest import Guest, wait_for
 from testbed.lab import SERVER_ADDRESS
 from testbed.stack import STACKS, Stack
@@ -20,6 +21,8 @@ class Target:
     # Whether it needs RTRS and RNBD of the kernel, or modules of ours.
     mainline: bool = False
     ours: bool = False
+    # Whether both sides have a key, and so authenticate.
+    keys: bool = False
     many_disks: bool = True
     # Whether others of its kind can be measured in the same guest later.
     leaves: bool = True
@@ -67,10 +70,14 @@ class Transport(Target):
     server: Stack = OURS
     invalidate: str = "Y"
 
-    def load(self, guest: Guest) -> None:
-        guest.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate}")
-        guest.run(self.server.load_server())
-        guest.run(self.client.load_client())
+    def load(self, server: Guest, client: Guest) -> None:
+        """Loads either side; both may be one guest, which then gets its key twice."""
+        if self.keys:
+            keyring.load(server)
+            keyring.load(client)
+        server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate}")
+        server.run(self.server.load_server())
+        client.run(self.client.load_client())
 
     def map(self, guest: Guest, device: str) -> None:
         # Mainline's server puts its folder and the name together as they are.
@@ -80,7 +87,7 @@ class Transport(Target):
         guest.run(f'echo "sessname=demo {paths} device_path={name}{polled}" > {self.client.map_file}')
 
     def connect(self, guest, exported, cpus):
-        self.load(guest)
+        self.load(guest, guest)
         for device in exported:
             self.map(guest, device)
         return [f"/dev/{self.client.family}{number}" for number in range(len(exported))]
@@ -123,6 +130,7 @@ TARGETS: list[Target] = [
     NvmeOf("NVMe-oF"),
     Transport("ibnbd Y", ours=True),
     Transport("ibnbd N", ours=True, invalidate="N"),
+    Transport("ibnbd Y, keys", ours=True, keys=True),
     Transport("ibnbd to RNBD Y", server=MAINLINE, ours=True, mainline=True),
     Transport("RNBD to ibnbd Y", client=MAINLINE, ours=True, mainline=True),
     Transport("ibnbd Y, two paths", ours=True, links=2),

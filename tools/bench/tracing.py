@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the guest's kernel executes: trace/trace.c built, and its counts read.
+"""Builds trace/trace.c, which counts the instructions that the guest's kernel executes, and reads
+its counts.
 
-A Trace is the file of counts of one guest.  Snapshots of it can be subtracted, so
-that only what was executed in between is left."""
+A Trace is the file of counts of one guest.  The difference of two snapshots has the counts of the
+time between them."""
 
 import bisect
 import hashlib

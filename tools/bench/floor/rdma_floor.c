@@ -9,9 +9,9 @@
  * the data of a read. No protocol that has a request and an answer does with
  * less, so what this device costs on an RDMA device is the floor of all of them.
  *
- * It measures, and that is all: one key opens all memory, nothing is checked,
- * nothing is stored, and a connection that is lost stays lost. Data in more than
- * one piece is registered, which costs work requests and no message.
+ * It is for measurements only: one key opens all memory, nothing is checked,
+ * nothing is stored, and a lost connection stays lost. Data in more than one
+ * piece is registered, which costs work requests and no message.
  */
 
 #include <linux/blk-mq.h>

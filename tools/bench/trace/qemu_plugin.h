@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What trace.c uses of QEMU's interface for plugins, version 4, which QEMU 9.2 and
- * later have; distributions ship no header of it.
+ * The part of QEMU's plugin interface, version 4, that trace.c uses. QEMU 9.2 and
+ * later have it; distributions ship no header of it.
  */
 
 #ifndef QEMU_PLUGIN_H

@@ -2,8 +2,8 @@
 /*
  * A plugin of QEMU that counts how often the guest's kernel executes each block
  * of instructions, and which processors execute locked instructions on which
- * lines of memory. The counts are in a file that the bench looks at while the
- * guest runs: see the layout below, and ../trace.py, which reads it.
+ * lines of memory. The counts are in a file that the bench reads while the guest
+ * runs: see the layout below, and ../tracing.py.
  *
  * For one host thread that runs all processors (thread=single).
  */
