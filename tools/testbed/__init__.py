@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
 """Guests, the links between them, and the scenarios that run on them.
 
-See Documentation/testing.md for how to use it.
+Documentation/testing.md explains how to use it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the documents in Documentation/ABI say about files in sysfs."""
+"""Reads the descriptions of sysfs files in Documentation/ABI."""
 
 import re
 from dataclasses import dataclass

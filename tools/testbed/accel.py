@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How the guests' processors are run: by the host's, if that works."""
+"""Chooses how the guests' processors run: on the host's processors (KVM) if that works."""
 
 import functools
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Starts guests for work by hand: runs a script of yours, commands from the
-command line, or leaves you in a shell.  See Documentation/testing.md."""
+"""Starts guests for work by hand: runs a script or commands from the command line, or opens a
+shell.  See Documentation/testing.md."""
 
 import argparse
 import sys

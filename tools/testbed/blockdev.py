@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What many scenarios begin with: a disk of the server, mapped on the client."""
+"""The setup that many scenarios share: a disk of the server, mapped on the client."""
 
 import errno
 import os

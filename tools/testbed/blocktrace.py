@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a guest's block layer is asked to do for one disk."""
+"""Records the requests that a guest's block layer receives for one disk."""
 
 import re
 from typing import NamedTuple

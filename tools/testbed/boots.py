@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How many guests were booted, and which of them again, because they did not come up, or because
-their emulator failed later on."""
+"""Counts the guests that were booted, and those that were booted again because they did not come
+up, or because their emulator failed later on."""
 
 import shutil
 import sys

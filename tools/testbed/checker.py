@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Writes blocks of a disk and compares what it reads with what it last wrote, from
-several processes, while the disk comes, goes and fails.
+"""Writes blocks of a disk and compares what it reads with what it last wrote, from several
+processes, while the disk comes, goes and fails.
 
-Runs in guests: it imports nothing of the testbed.  Each process has blocks of its own and
-remembers, also while there is no disk, what each must hold: the last content whose write
-was acknowledged, or, after a write that failed, either of the two.  Once a later write of
-the block was acknowledged, what failed before must not show up any more."""
+It runs in guests, so it imports nothing of the testbed.  Each process has blocks of its own and
+remembers, even while there is no disk, which content each block must hold: that of the last
+acknowledged write or, after a failed write, either of the two.  Once a later write of the block
+was acknowledged, the content of the failed one must not appear any more."""
 
 import errno
 import json
 import mmap
 import os
 import random
+import signal
 import struct
 import sys
 import time
@@ -188,6 +189,14 @@ class Checkers:
         self.shared.enter(Shared.STOP)
         for child in self.children:
             os.waitpid(child, 0)
+
+    def end(self, well: bool) -> None:
+        """Waits for the processes, or kills them, whose I/O may hang."""
+        if well:
+            self.stop()
+            return
+        for child in self.children:
+            os.kill(child, signal.SIGKILL)
 
     @property
     def faults(self) -> int:

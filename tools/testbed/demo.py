@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The demonstration: a storage server and a client as two guests, a disk of the
-server mapped on the client over soft-RoCE, written and read with verification.
+"""The demonstration: a storage server and a client as two guests, a disk of the server mapped on
+the client over soft-RoCE, written and read with verification.
 
-Prints what an operator would type on the two machines as it does it."""
+Prints the commands that an operator would type on the two machines."""
 
 import argparse
 import sys

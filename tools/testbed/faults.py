@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has the calls fail that our modules make, one at a time: what may fail, and when.
+"""Makes the calls of our modules fail, one at a time.
 
-The table is for scenarios. In a guest that is server and client at once it is a program:
-`faults.py BUDGET SEED [CASE...]` counts what is called in each phase, makes cases of that,
-and runs as many of them, in an order that the seed decides, as there is time for (in
-seconds), or those that are named. A case is `phase:function:n`: the nth call of a function
-fails in that phase; or `phase:injector@where:n`, for the kernel's own injectors. After each
-case everything must work again, and the disk hold what was written. It prints a line for
-each case and a last one in JSON, and ends with 0 if all was well."""
+Scenarios use the table of functions.  In a guest that is server and client at once this is a
+program: `faults.py BUDGET SEED [CASE...]` counts the calls in each phase, makes cases of them, and
+runs the named cases, or as many as fit into BUDGET seconds, in an order that SEED determines.  A
+case is `phase:function:n`: the nth call of a function fails in that phase; or
+`phase:injector@where:n`, for the kernel's own injectors.  After each case everything must work
+again, and the disk must hold what was written.  The program prints a line for each case and a
+summary in JSON, and ends with 0 if all was well."""
 
 import errno
 import glob
@@ -15,7 +15,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -93,6 +92,9 @@ FUNCTIONS = (
     Function("wait_for_random_bytes", error=errno.EINTR),
     Function("keyring_alloc"),
     Function("keyring_search"),
+    # configfs.
+    Function("config_item_set_name"),
+    Function("configfs_register_subsystem"),
     # sysfs.
     Function("class_create"),
     Function("dev_set_name"),
@@ -374,11 +376,7 @@ def main() -> int:
     except (TimeoutError, OSError) as error:
         failed = f"{case}: {error}"
         print(f"FAILED: {failed}\n{races.stacks()}", flush=True)
-    if failed is None:
-        checkers.stop()
-    else:
-        for child in checkers.children:
-            os.kill(child, signal.SIGKILL)
+    checkers.end(failed is None)
     print(json.dumps({"cases": len(cases), "run": done, "struck": struck, "failed": failed, "missing": missing,
                       **checkers.figures()}), flush=True)
     return 0 if failed is None else 1

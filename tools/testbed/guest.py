@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One guest: a virtual machine and the line over which it is told what to do."""
+"""One guest: a virtual machine, and the line that carries commands to it."""
 
 import ctypes
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands of pages that people type, with the machine and what they print.
+"""Reads the commands in the pages for people: the machine, the command, the expected output.
 
 They are in blocks of the language `console`: a line that begins with `server# ` or
 `client# ` is a command, and the lines below it are lines of its output."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guest's first root: a static busybox and guest/init, and the modules
-without which a kernel finds neither its disks nor the host."""
+"""The guest's first root: a static busybox, guest/init, and the modules that a kernel needs to find
+its disks and the host."""
 
 import gzip
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Decides whether the guests came through a scenario unharmed, and keeps what
-is needed to find out why not."""
+"""Decides whether the guests came through a scenario unharmed, and keeps the files that explain a
+failure."""
 
 import contextlib
 import re

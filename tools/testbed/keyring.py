@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keys of authentication in guests, loaded as `ibnbd key load` does."""
+"""Loads authentication keys in guests, in the same way as `ibnbd key load`."""
 
 import hashlib
 
@@ -7,29 +7,38 @@ from .guest import Guest
 
 DEFAULT_ID = "default"
 
+# Does something with the key of a description. Root sees it by the keyring that it is in, but may not search for it.
+_WITH_KEY = ("for key in $(keyctl rlist %%:.ibtrs); do case $(keyctl rdescribe $key) in *';ibtrs:%s') %s; exit;; esac; "
+             "done; false")
+
 
 def secret(seed: str) -> bytes:
     """A key of 32 bytes, always the same for the same seed."""
     return hashlib.sha256(seed.encode()).digest()
 
 
-def _unlink(session: str, key_id: str) -> str:
-    """The command that takes a key out, and fails if there is none. Root sees a key by the keyring that
-    it is in, but may neither search for it nor change it."""
-    return ("for key in $(keyctl rlist %:.ibtrs | grep -v empty); do case $(keyctl rdescribe $key) in "
-            f"*';ibtrs:{key_id}:{session}') exec keyctl unlink $key %:.ibtrs;; esac; done; false")
+def _octal(seed: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in secret(seed))
 
 
-def load(guest: Guest, seed: str = "right", session: str = "demo", key_id: str = DEFAULT_ID) -> None:
-    """Loads a key of a session; another one of that id is replaced."""
-    octal = "".join(f"\\{byte:03o}" for byte in secret(seed))
+def load(guest: Guest, seed: str = "right", session: str = "demo", key_id: str = DEFAULT_ID,
+         writable: bool = False) -> None:
+    """Loads a key of a session; another one of that id is replaced, which only a link can do. Root, who does not
+    possess the key, may write to it if told so."""
+    write = "keyctl setperm $key 0x3f3f0000;" if writable else ""
+    add = f"key=$(keyctl padd logon ibtrs:{key_id}:{session} @s); {write} keyctl link $key %:.ibtrs"
     # The keyring comes with this module.
-    guest.run(f"modprobe ibtrs_core; ({_unlink(session, key_id)}) > /dev/null; "
-              f"printf '{octal}' | keyctl padd logon ibtrs:{key_id}:{session} %:.ibtrs > /dev/null")
+    guest.run(f"modprobe ibtrs_core; printf '{_octal(seed)}' | keyctl session - sh -c '{add}' 2> /dev/null")
+
+
+def change_in_place(guest: Guest, seed: str, session: str = "demo", key_id: str = DEFAULT_ID) -> None:
+    """Gives another secret to a key that was loaded as writable."""
+    guest.run(_WITH_KEY % (f"{key_id}:{session}", f"printf '{_octal(seed)}' | keyctl pupdate $key"))
 
 
 def remove(guest: Guest, session: str = "demo", key_id: str = DEFAULT_ID) -> None:
-    guest.run(_unlink(session, key_id))
+    """Takes a key out, which has to be there."""
+    guest.run(_WITH_KEY % (f"{key_id}:{session}", "keyctl unlink $key %:.ibtrs"))
 
 
 def key_ids(guest: Guest, side: str, session: str = "demo") -> list[str]:

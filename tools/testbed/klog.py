@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Reads a guest's kernel log and finds in it what must not be there."""
+"""Reads a guest's kernel log and finds the reports that fail a scenario."""
 
 import re
 from dataclasses import dataclass

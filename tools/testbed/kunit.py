@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Loads modules built with their KUnit suites into a guest, which runs these,
-and reports the results."""
+"""Loads modules built with their KUnit suites into a guest, which runs them, and reports the
+results."""
 
 import argparse
 import sys

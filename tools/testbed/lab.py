@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The machines of a scenario: two guests joined by cables, or one alone, with
-soft-RoCE on every link."""
+"""The machines of a scenario: two guests joined by cables, or one alone, with soft-RoCE on every
+link."""
 
 import dataclasses
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Asks a guest's kmemleak for memory that nobody points to any more."""
+"""Asks a guest's kmemleak for unreferenced memory."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""I/O that goes on while things happen, and how long it stood still."""
+"""I/O that runs during a scenario, and its longest pause."""
 
 from . import fio
 from .guest import Guest
@@ -11,10 +11,11 @@ FIO = ("fio --name=load --filename={disk} --rw=randwrite --bsrange=4k-64k --size
        "--iodepth={depth} --direct=1 --ioengine=io_uring --time_based --runtime=3600 --verify=crc32c "
        "--verify_fatal=1 --verify_backlog=64 --verify_backlog_batch=64 "
        + fio.IN_BURSTS)
-# How many requests have ended, ten times a second.  Nothing comes from the pipe, and no
-# program is started to wait.
-WATCH = ("rm -f /tmp/never && mkfifo /tmp/never && exec 8<> /tmp/never && "
-         "while :; do read up rest < /proc/uptime; read r a b c w rest < /sys/block/{name}/stat; "
+# For a shell that waits without starting a program, by `read -t SECONDS -u 8`: nothing comes
+# from this pipe.
+OPEN_PAUSE = "rm -f /tmp/never && mkfifo /tmp/never && exec 8<> /tmp/never"
+# How many requests have ended, ten times a second.
+WATCH = (OPEN_PAUSE + " && while :; do read up rest < /proc/uptime; read r a b c w rest < /sys/block/{name}/stat; "
          "echo $up $((r + w)); read -t 0.1 -u 8; done > /tmp/progress")
 
 

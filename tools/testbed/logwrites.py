@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What dm-log-writes has recorded: everything that was written to a disk, in the
-order in which it would have survived a power cut.  A write without FUA stands
-before the first flush that began after its end; a mark stands where it was
-made, behind nothing but what would have lasted by then."""
+"""Reads a log of dm-log-writes: everything that was written to a disk, in the order in which it
+would have survived a power cut.
+
+A write without FUA stands before the first flush that began after its end.  A mark stands where
+it was made, after the writes that would have lasted by then and no others."""
 
 import struct
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What happens to the paths of a pair: each is a context in which a link is not
-as it should be; afterwards it is again."""
+"""Faults of the paths of a pair: each is a context that disturbs a link, and restores it at the end."""
 
 from contextlib import contextmanager
 

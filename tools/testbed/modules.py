@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests' /lib/modules: the kernel's own modules and ours, with the
-dependencies that modprobe follows."""
+"""The guests' /lib/modules: the kernel's own modules and ours, with their dependencies for modprobe."""
 
 import os
 import shutil

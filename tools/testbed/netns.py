@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Network namespaces of a guest, each with a cable to the first one and an RDMA
-device at both ends: 10.1.<number>.1 is the near one, 10.1.<number>.2 in the
-namespace n<number>."""
+"""Network namespaces of a guest, each with a cable to the first one and an RDMA device at both ends:
+10.1.<number>.1 is the near one, 10.1.<number>.2 the one in the namespace n<number>."""
 
 
 def add(guest, number: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Where things are: the repository, the cache, the kernels built there."""
+"""The places of the repository, the cache, and the kernels built there."""
 
 import hashlib
 import os

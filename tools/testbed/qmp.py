@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Just enough of QEMU's machine protocol to freeze guests and pull cables."""
+"""A small client of QEMU's machine protocol, to freeze guests and pull cables."""
 
 import json
 import socket

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What operators, servers and devices may do to a disk, each against each other.
+"""Operations of operators, servers and devices on a disk, each against each other.
 
-The names are for scenarios. In a guest that is server and client at once it is a program:
-`races.py BUDGET SECONDS SEED PAIR...` has each pair of them, `one+other`, done over and over
-by a process each for so many seconds, while a third one maps the disk and adds paths where
-they are missing, and others write and compare. After each pair everything is put right:
-the disk must be there and hold what was written. It begins no pair once BUDGET seconds are
-over, prints a line for each and a last one in JSON, and ends with 0 if all was well."""
+Scenarios use the names.  In a guest that is server and client at once this is a program:
+`races.py BUDGET SECONDS SEED PAIR...` repeats both operations of each pair, `one+other`, for
+SECONDS, in one process each, while a third process maps the disk and adds missing paths, and
+others write and compare.  After each pair everything is restored: the disk must be there and hold
+what was written.  No pair begins after BUDGET seconds.  The program prints a line for each pair
+and a summary in JSON, and ends with 0 if all was well."""
 
 import errno
 import glob
 import json
 import os
 import random
-import signal
 import sys
 import time
 
@@ -324,11 +323,7 @@ def main() -> int:
     except (TimeoutError, OSError) as error:
         failed = str(error)
         print(f"FAILED: {error}\n{stacks()}", flush=True)
-    if failed is None:
-        checkers.stop()
-    else:
-        for child in checkers.children:
-            os.kill(child, signal.SIGKILL)
+    checkers.end(failed is None)
     print(json.dumps({"pairs": done, "failed": failed, **checkers.figures()}), flush=True)
     return 0 if failed is None else 1
 

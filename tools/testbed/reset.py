@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Brings a guest back to what it was before a scenario, for the next one."""
+"""Restores a guest's state after a scenario, for the next one."""
 
+from . import exports
 from .channel import CommandFailed
 from .guest import Guest
 
@@ -37,6 +38,7 @@ for _ in {1..300}; do
 	[ -e "${sessions[0]}" ] || break
 	sleep 0.1
 done
+@clear_exports@
 loaded=()
 for module in ibnbd_client rnbd_client ibnbd_server rnbd_server \
 	ibtrs_client rtrs_client ibtrs_server rtrs_server ibtrs_core rtrs_core; do
@@ -55,7 +57,7 @@ for disk in /dev/ibnbd* /dev/rnbd*; do
 done
 # The next scenario does not take a line of this one for its own.
 busybox dmesg -c >/dev/null
-"""
+""".replace("@clear_exports@", exports.CLEAR)
 
 
 class CannotReset(AssertionError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests whose services map and export what the files in /etc/ibtrs say, also after a reboot."""
+"""Guests whose services map and export disks as the files in /etc/ibtrs say, also after a reboot."""
 
 from pathlib import Path
 
@@ -11,6 +11,14 @@ dev_search_path = "/dev/ibnbd-exports"
 [[export]]
 name = "data"
 device = "/dev/disk/by-id/virtio-data"
+"""
+IN_CONFIGFS = """[[host]]
+name = "demo"
+
+[[export]]
+name = "data"
+device = "/dev/disk/by-id/virtio-data"
+hosts = ["demo"]
 """
 CLIENT = """[[session]]
 name = "demo"

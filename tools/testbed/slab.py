@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Counts the objects of a guest's kmalloc caches, to see whether doing the same
-again and again keeps more and more of them."""
+"""Counts the objects of a guest's kmalloc caches, to see whether repeating an operation uses more and
+more of them."""
 
 from .guest import Guest
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Hours of everything at once: two disks under fio with verification whose I/O must never
-fail, a third one that comes and goes under programs that compare; links that fail in every
-way, paths that are disconnected, removed and added, and, on the debug kernel, calls that
-fail in the client and in the server.
+"""A soak test: for hours, two disks are under fio with verification, and their I/O must never fail;
+a third one comes and goes under programs that compare.  Meanwhile links fail in every way, paths
+are disconnected, removed and added, and, on the debug kernel, calls fail in the client and in the
+server.
 
-Prints a line a minute, and at the end a table; the same as JSON is left below the cache.
-The status is 0 if no byte was wrong, no I/O of the first two disks failed, no kernel
-complained and nothing is lost."""
+Prints a line each minute, and a table at the end, which it also leaves as JSON below the cache.
+The status is 0 if no byte was wrong, no I/O of the first two disks failed, no kernel complained
+and nothing leaked."""
 
 import argparse
 import json

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The names of a block transport's parts: ours, or those of the kernel's own
-RNBD, which ours is compared with."""
+"""The names of a block transport's parts: ours, or those of the kernel's own RNBD, for comparison."""
 
 from dataclasses import dataclass
 

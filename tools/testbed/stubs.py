@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Libraries that stand in for large ones of fio's.
+"""Libraries that stand in for large ones that fio needs.
 
-Debian's fio brings engines for Ceph, GlusterFS and the like, whose libraries
-are a hundred megabytes: where a guest checks itself, fio would spend most of
-its time on starting.  Nobody calls these engines here, so libraries of the same
-names with the same symbols will do, each of which ends the program."""
+Debian's fio has engines for Ceph, GlusterFS and the like, whose libraries are a hundred megabytes:
+on a kernel that checks itself, fio would spend most of its time on starting.  Nothing here calls
+these engines, so libraries with the same names and symbols will do; each symbol ends the program."""
 
 import hashlib
 import re

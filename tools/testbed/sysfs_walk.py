@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What our files in sysfs look like, and what they take.
+"""The expected contents of our files in sysfs, and the input that they accept.
 
-Also runs in a guest, as a program: `sysfs_walk.py SECONDS PROCESSES KIND=FOLDER...`
-reads and writes the files of folders, so long and from so many processes, each file
-once at least, and ends with 0 if each one looked as it has to.  With 0 processes it
-looks at each file once, and for files that are not known."""
+In a guest this is also a program: `sysfs_walk.py SECONDS PROCESSES KIND=FOLDER...` reads and writes
+the files of the folders, for SECONDS and from PROCESSES processes, each file at least once, and
+ends with 0 if each file had the expected contents.  With 0 processes it reads each file once, and
+reports unknown files."""
 
 import errno
 import os
@@ -100,6 +100,8 @@ CLIENT_PATH = {
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
     "cur_latency": File(0o444, r"\d+ ns\n"),
     "key_id": PROVED,
+    # Empty while it is not connected.
+    "extensions": File(0o444, r"[01]?\n"),
     "last_error": File(0o444, r"[^\n]*\n"),
     "stats/reset_all": RESET_ALL,
     "stats/sg_entries": _stats(rf"n\\cpu: ( +\d+)+\n{SG_ROWS}total: ( +\d+)+\n"),
@@ -117,6 +119,7 @@ SERVER_PATH = {
     "disconnect": _usage("disconnect"),
     "hca_name": File(0o444, r"\w+\n"),
     "key_id": PROVED,
+    "extensions": File(0o444, r"[01]\n"),
     "hca_port": File(0o444, r"\d+\n"),
     "src_addr": File(0o444, f"{ADDRESS}\n"),
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
@@ -172,6 +175,43 @@ EXPORT = {
 }
 
 
+PREFIX_LIST = File(
+    0o644, r"[^\n]*\n", ("10.0.0.0/8, fd00::/8 any\n",), tuple((text, errno.EINVAL) for text in (
+        "x", "10.0.1", "10.0.1.0/33", "fe80::/129", "ip:10.0.1.2", "any all", "\x01", "\xff")) + (
+        ("any " * 65, errno.E2BIG), ("any " * 1024, errno.EFBIG)))
+CONFIGURED_EXPORT = {
+    # The export is enabled.
+    "device_path": File(0o644, "/dev/nullb0\n", (), (("/dev/nullb0", errno.EBUSY),) + tuple(
+        (text, errno.EINVAL) for text in ("nullb0", "\n", "/dev/../x", "/\x01", "/\xff")) + (
+        ("/" + "x" * 4094, errno.EFBIG),)),
+    "access_mode": File(0o644, "(ro|rw|migration)\n", ("ro", "rw\n", " migration "), tuple(
+        (text, errno.EINVAL) for text in ("RW", "\n", "rw ro", "1", "\xff"))),
+    "allow_realtime": _number(0, 1, 0),
+    "allow_any_host": _number(0, 1, 0),
+    "allow_unauthenticated": PREFIX_LIST,
+    "enable": _number(0, 1, 1),
+}
+CONFIGURED_HOST = {
+    "addresses": PREFIX_LIST,
+    "max_paths": _number(0, 65535, 0),
+    "max_connections": _number(0, 65535, 0),
+    "max_memory_mib": _number(0, 1048576, 0),
+    "max_devices": _number(0, 65535, 0),
+    "max_iops": _number(0, 100000000, 0),
+    "max_bandwidth_mib_s": _number(0, 1048576, 0),
+}
+# It is not enabled.
+CONFIGURED_PORT = {
+    "address": File(0o644, r"(ip|gid):[^\n]*\n|\n", ("gid:fe80::1", " ip:10.0.1.1\n"), tuple(
+        (text, errno.EINVAL) for text in (
+            "\n", "10.0.1.1", "ip:", "ip:10.0.1", "tcp:10.0.1.1", "ip:10.0.1.1,ip:10.0.2.1", "ip:10.0.1.0/24",
+            "ip:fe80::1", "ip:fe80::1%eth0", "ip:10.0.1.1%1", "ip:127.0.0.1", "gid:::1", "x" * 4000, "\xff\xfe"))),
+    "port": _number(1, 65535, 1234),
+    "enable": _number(0, 1, 0),
+    "listening": File(0o444, "[01]\n"),
+}
+
+
 def _parameters(**patterns: str) -> dict[str, File]:
     return {name: File(0o444, pattern + r"\n") for name, pattern in patterns.items()}
 
@@ -184,6 +224,9 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "disk": (DISK, {}),
     "server_control": (SERVER_CONTROL, {}),
     "export": (EXPORT, {}),
+    "configured_export": (CONFIGURED_EXPORT, {}),
+    "configured_host": (CONFIGURED_HOST, {}),
+    "configured_port": (CONFIGURED_PORT, {}),
     "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, auth=AUTH), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
@@ -202,6 +245,9 @@ DOCUMENTED = {
     "disk": ("/sys/block/ibnbd<N>/ibnbd", ""),
     "server_control": ("/sys/class/ibnbd-server/ctl", ""),
     "export": ("/sys/class/ibnbd-server/ctl/devices/<device>/sessions/<session>", ""),
+    "configured_export": ("/sys/kernel/config/ibnbd/exports/<export>", ""),
+    "configured_host": ("/sys/kernel/config/ibnbd/hosts/<host>", ""),
+    "configured_port": ("/sys/kernel/config/ibnbd/ports/<port>", ""),
     "ibtrs_client": ("/sys/module/ibtrs_client/parameters", ""),
     "ibtrs_server": ("/sys/module/ibtrs_server/parameters", ""),
     "ibnbd_server": ("/sys/module/ibnbd_server/parameters", ""),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command `ibnbd` in guests: built once on the host, which has the guests'
-libraries, and given to each guest that is to run it."""
+"""The command `ibnbd` in guests: built once on the host, which has the guests' libraries, and copied
+to each guest that runs it."""
 
 import functools
 import json

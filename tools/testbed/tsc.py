@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Measures the frequency of the host's time stamp counter.
 
-An emulated guest sees the host's counter.  It cannot measure the frequency
-itself (its emulated timers are too slow for that, and the kernel has no ACPI
-to ask for better ones), and without it the guest's clock would tick at 250 Hz.
+An emulated guest sees the host's counter.  It cannot measure the frequency itself, because its
+emulated timers are too slow and its kernel has no ACPI to ask for better ones.  Without the
+frequency the guest's clock would tick at 250 Hz.
 """
 
 import ctypes

@@ -9,7 +9,7 @@
  * each module named ibtrs_* or ibnbd_* that is loaded after it.  A call counts
  * if one of the innermost return addresses, as many as the function's depth
  * says, is in there: 1 for calls that our code makes itself, more for those
- * made for it by a layer in between.
+ * made on its behalf by a layer in between.
  *
  * In debugfs, in the folder ibtrs_faults:
  *

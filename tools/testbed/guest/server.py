@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command server of a guest: carries out what the host asks.
+"""The command server of a guest: executes the commands of the host.
 
 Frames in both directions are `<job> <verb> <length>\\n` and a payload.
 From the host: run (a shell command), kill (a job), file (path, mode, data).
 To the host:   hello, out (output of a job), exit (its status).
 
-It imports as little as it can: every import costs boot time in a guest
-that is emulated.  For the same reason a shell waits for each command: where
-the kernel checks itself, a shell takes longer to start than most commands run.
-The shell, and the small programs that commands use most, are linked statically:
-they start twice as fast there.
+It imports as little as it can: every import costs boot time in an emulated guest.
+For the same reason a shell is started in advance for each command: on a kernel that checks
+itself, a shell takes longer to start than most commands run.  The shell, and the
+small programs that commands use most, are linked statically: they start twice as
+fast there.
 """
 
 import os

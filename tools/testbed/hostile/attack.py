@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The program of the hostile client: goes through the table, a line for each attack."""
+"""The program of the hostile client: runs the table of attacks, and prints a line for each."""
 
 from . import report
 from .attacks import ATTACKS, Shared

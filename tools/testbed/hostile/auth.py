@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A client that authenticates, written from Documentation/protocol.md, and can leave out or
-change any part of it."""
+"""A client that authenticates, written from Documentation/protocol.md; it can omit or change any
+part of the exchange."""
 
 import errno
 import hashlib
@@ -12,7 +12,7 @@ from . import wire
 from .client import ADDRESS, Party, refusal
 from .verbs import Connection, Rejected
 
-OFFERED_AT, CHOSEN_AT, PROOF_AT, NONCE_AT = 47, 21, 12, 44
+OFFERED_AT, CHOSEN_AT, NONCE_AT = 47, 21, 44
 HMAC_SHA256 = 1
 AUTH1, AUTH2 = 5, 6
 
@@ -69,7 +69,7 @@ class KeyHolder(Party):
     def proved(self, cid: int) -> bytes:
         """The request of a further connection."""
         bare = self.request(cid, path=bytes(16))
-        return replace(bare, PROOF_AT, mac(self.path_key, "join", bare[2:])[:16])
+        return self.request(cid, path=mac(self.path_key, "join", bare[2:])[:16])
 
     def join(self, cid: int) -> Connection:
         """Connects a further connection, and checks the acceptance."""

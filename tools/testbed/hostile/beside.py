@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How fast an honest client is beside a hostile peer, compared with how fast it is alone."""
+"""Compares the speed of an honest client beside a hostile peer with its speed alone."""
 
 import os
 import random

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A client that sends what it likes: by itself it speaks the protocol, without any
-driver, and each part of that can be changed or left out.
+"""A client that can send anything: by default it follows the protocol, without any driver, and
+each step can be changed or omitted.
 
-`Party` is a session with a path, step by step; `RawClient` one that is set up, with a
+`Party` is a session with a path, step by step; `RawClient` is one that is set up, with a
 connection for I/O."""
 
 import errno

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Valid exchanges, changed by chance.
+"""Valid exchanges with random changes.
 
-`Tampered` is a server whose answers are changed.  As a program this is a client that
-does so with its requests for as long as it is told to.  Whatever the other side makes
-of that is right, but for what its kernel says, and for an honest one beside."""
+`Tampered` is a server whose answers are changed.  As a program this is a client that changes its
+requests, for a given time.  The other side may react in any way, but its kernel must not
+complain, and an honest peer beside must go on."""
 
 import argparse
 import random

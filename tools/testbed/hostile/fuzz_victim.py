@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The program of the victim of a server whose answers are changed by chance.
+"""The client's program in the fuzzing of a hostile server: maps a disk, reads and writes.
 
-Any outcome of mapping, reading and writing is right.  A user who is killed while he maps
-comes back, and a disk that was mapped can be unmapped by force."""
+Any outcome of these is right.  But a task that is killed while it maps must end, and a mapped
+disk must be removable by force."""
 
 import argparse
 import time

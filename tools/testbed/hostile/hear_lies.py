@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The program of the hostile server's victim: goes through the table, a line for each case."""
+"""The client's program against the hostile server: runs the table, and prints a line for each case."""
 
 import socket
 

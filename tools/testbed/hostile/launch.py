@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Starts the testers in a guest, which sees the checkout where the host has it."""
+"""Starts the hostile programs in a guest, which sees the checkout where the host has it."""
 
 from .. import paths
 from ..channel import Job

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Changes valid messages and their order by chance: the same seed makes the same changes."""
+"""Changes valid messages and their order at random: the same seed makes the same changes."""
 
 import random
 

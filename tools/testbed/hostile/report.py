@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How the testers in the guests tell what came of each case: a line each, which the
-scenario reads."""
+"""The format in which the programs in the guests report to the scenario: a line for each case."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The program of the hostile server: has a case, or an honest server in its place, for as
-long as the victim's program says."""
+"""The program of the hostile server: plays the case, or the honest server, that the client's
+program asks for."""
 
 import socket
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A server of one disk in memory, which speaks the protocol as it should be spoken.
+"""A server of one disk in memory, which follows the protocol.
 
-`Honest` says what it does at each step; those who lie say something else."""
+The methods of `Honest` are the steps of the protocol; lies replace some of them."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is tried in the fields of messages."""
+"""Values that the tests put into the fields of messages."""
 
 import argparse
 import re

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Connections of user space: an id of the connection manager, and a queue pair made
-apart from it, which can write with immediates and invalidate keys.
+"""Connections in user space: an id of the connection manager, and a separate queue pair, which can
+write with immediates and invalidate keys.
 
-What pyverbs of rdma-core 44 lacks is made up for here: the descriptor of an event
-channel, requests without memory, and an address that is freed only by close()."""
+This module adds what pyverbs of rdma-core 44 lacks: the descriptor of an event channel, requests
+without memory, and an address that only close() frees."""
 
 import errno
 import os

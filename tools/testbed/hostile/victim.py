@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's client in the hands of a server that lies: maps its disk, uses it, and
-sees that it can be rid of it again.
+"""Drives the kernel's client against a lying server: maps its disk, uses it, and checks that the
+disk can be removed again.
 
-Plain system calls only, as nothing of it may depend on what the disk does."""
+Only plain system calls, because nothing here may depend on the behaviour of the disk."""
 
 import errno
 import glob

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`--boots N`: the guests of the selected scenarios are booted as these would have it, N times
-over, and nothing is run on them.  The summary says how many of them did not come up at first."""
+"""`--boots N`: boots the guests that the selected scenarios would use, N times, and runs nothing on
+them.  The summary has the number of guests that did not come up at first."""
 
 import pytest
 
@@ -25,13 +25,13 @@ class Boot(pytest.Item):
         return str(excinfo.value)
 
 
-def in_place_of(items: list, session, rounds: int, kind, anew) -> list[Boot]:
-    """kind(item) tells what guests a scenario asks for, anew(item) whether none that were there
-    before will do, or none after it."""
+def in_place_of(items: list, session, rounds: int, kind, fresh) -> list[Boot]:
+    """kind(item) is the kind of guests that a scenario asks for; fresh(item) is whether it shares
+    its guests with no scenario before it, or with none after it."""
     wanted = {}
     for item in items:
         if key := kind(item):
             batch = item.get_closest_marker("xdist_group").args[0]
-            wanted[f"{batch}-{item.name}" if anew(item) else batch] = key
+            wanted[f"{batch}-{item.name}" if fresh(item) else batch] = key
     return [Boot.from_parent(session, name=f"{number}-{name}", key=key)
             for number in range(1, rounds + 1) for name, key in wanted.items()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Two disks of a server that are files, written by way of its page cache: what a power cut, and
-a reboot that writes nothing back, really lose.  What writes numbered blocks to one of them, on a
-client."""
+"""Two disks of a server that are files, written through its page cache, which lose data in a power
+cut and in a reboot that writes nothing back; and a client's program that writes numbered blocks
+to one of them."""
 
 import os
 import subprocess

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The fixtures of the scenarios: `pair` (server and client), `trio` (two servers
-and a client), `solo`, and, on Debian's kernel only, `debian` (a pair with systemd)
-and `installed` (a pair with our packages).
+"""The fixtures of the scenarios: `pair` (server and client), `trio` (two servers and a client),
+`solo`, and, on Debian's kernel only, `debian` (a pair with systemd) and `installed` (a pair with
+our packages).
 
-Guests are shared by scenarios that ask for the same kind, in whatever file, one
-kind at a time.  After each scenario their kernel logs are judged; after the
-last one on the same guests kmemleak is asked as well.  A scenario that failed
-leaves no guests behind.
+Scenarios that ask for the same kind of guests share them, even across files, one kind at a time.
+After each scenario the testbed checks the guests' kernel logs; after the last scenario on the same
+guests kmemleak runs as well.  A scenario that failed leaves no guests behind.
 
-With `-n N`, N workers (pytest-xdist) have guests each.  They take the next batch
-of scenarios as they get done with one: a batch is what some files have for one
-kind of guests, or the scenarios of a file that take long."""
+With `-n N`, each of N workers (pytest-xdist) has guests of its own.  A worker that has finished a
+batch of scenarios takes the next one: a batch has the scenarios of some files for one kind of
+guests, or the long scenarios of one file."""
 
 import functools
 import resource

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Writes numbered blocks to a disk or a file, by several threads at once, some with FUA, at
-times with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.  Says what is to
-survive a power cut from then on; notes in each block what was known to when it was written.
-With FIFO it waits after each while without flushes until somebody has written to that.  It
-ends with the first error, as whoever cannot trust a disk has to.
+"""Writes numbered blocks to a disk or a file, from several threads at once, some with FUA, sometimes
+with flushes as well: `durable.py PATH BLOCKS [FIFO]`, in a guest.
 
-Also what scenarios need to know of such blocks, on the host."""
+Prints which blocks will survive a power cut from then on, and records in each block what was
+known when it was written.  With FIFO it waits, after each period without flushes, until somebody
+has written to that file.  It ends at the first error, because a program must not go on with a
+disk that it cannot trust.
+
+On the host, scenarios use the functions that read such blocks."""
 
 import mmap
 import os

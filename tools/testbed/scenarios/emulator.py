@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Scenarios that an emulator spoiled, or the soft-RoCE of the kernel.
+"""Runs scenarios again that failed because of the emulator or of the kernel's soft-RoCE.
 
-QEMU 10.0 dies of an assertion of its own now and then (see guest.DidNotBoot), also long after
-the boot; or without a word, before anything of ours is loaded.  And soft-RoCE may wait for minutes
-for what only it has (see klog.RXE_WAITS), while the scenario runs out of time.  That says nothing
-of what is tested: the scenario is run once more, on new guests.  One in which a kernel has reported
-something else is not, as that would be lost."""
+QEMU 10.0 sometimes fails an assertion of its own (see guest.DidNotBoot), even long after the
+boot, or ends silently before any of our modules is loaded.  Soft-RoCE may wait for minutes for
+references of its own (see klog.RXE_WAITS) until the scenario runs out of time.  Such failures say
+nothing about the modules under test, so the scenario runs once more, on new guests.  A scenario in
+which a kernel has reported something else does not, because that report would be lost."""
 
 import contextlib
 import re

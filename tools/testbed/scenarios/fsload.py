@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Does with a folder what many programs do with a file system, until it is told
-to stop, and knows what should be in it then: `fsload.py FOLDER SEED`.
+"""Uses a folder as many programs use a file system, until it is told to stop, and records the
+expected contents: `fsload.py FOLDER SEED`.
 
-It is run by scenarios, in a guest.  It ends when FOLDER/../stop appears, and leaves
-in FOLDER.sums what sha256sum should find.  Now and then it prints how many steps
-it has made since it did so last; a file that is not as it was left is a line
-of words."""
+Scenarios run it in a guest.  It ends when FOLDER/../stop appears, and leaves in FOLDER.sums the
+checksums that sha256sum should find.  From time to time it prints how many steps it has made
+since the last line; if a file is not as it was left, it prints a line of words instead."""
 
 import hashlib
 import os

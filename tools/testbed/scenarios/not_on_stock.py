@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The scenarios that cannot pass on Debian's own kernel (--kernel stock), each with
-its reason.  All others must."""
+"""The scenarios that cannot pass on Debian's own kernel (--kernel stock), each with its reason.  All
+others must pass."""
 
 from fnmatch import fnmatchcase
 
@@ -14,6 +14,7 @@ SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
 REASONS = {
     "test_access.py::test_a_flood_of_messages_has_one_worker": SLOW_DISK,
     "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
+    "test_exports.py::test_mainlines_client": NO_RNBD,
     "test_faults.py::*": "Debian's kernel has no fault injection",
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,
@@ -25,6 +26,7 @@ REASONS = {
     "test_polled.py::test_mainlines_server_is_polled": NO_RNBD,
     "test_server_limits.py::test_a_client_vanishes_while_it_connects": NO_RNBD,
     "test_server_paths.py::*": NO_RNBD,
+    "test_tool.py::test_the_kernels_own_disks_are_shown": NO_RNBD,
 }
 
 

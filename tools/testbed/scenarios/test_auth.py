@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Authentication by keys: who gets in, who does not, and what each is told."""
+"""Authentication by keys: clients that are accepted or refused, and the messages on each side."""
 
 import errno
+import os
 import time
 
 import pytest
@@ -15,6 +16,10 @@ pytestmark = [pytest.mark.links(2)]
 fast = pytest.mark.fast
 # Raw messages need immediates, which soft-iWARP does not have.
 needs_immediates = pytest.mark.rdma("rxe")
+
+# Of a stranger with many addresses; IBTRS_LONG=1 runs the larger number.
+SOURCES = 200
+FAILURES = 10_000 if os.environ.get("IBTRS_LONG") else 300
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 SESSION = "/sys/class/ibtrs-client/demo"
@@ -80,12 +85,12 @@ def test_without_the_right_key_nobody_gets_in(pair, stack):
     keyring.load(server)
     # No key.
     assert refused(pair, stack) == errno.EKEYREJECTED
-    assert "does not authenticate, which is required" in server.run("dmesg")
+    assert "does not authenticate, but must" in server.run("dmesg")
     assert "the server authenticates its clients" in client.run("dmesg")
     # Another key of that id.
     keyring.load(client, "wrong")
     assert refused(pair, stack) == errno.EKEYREJECTED
-    assert "the client has another key default" in server.run("dmesg")
+    assert "the client's key default differs from the one loaded here" in server.run("dmesg")
     assert "the keys differ" in client.run("dmesg")
     # A second failure so soon would not be said.
     time.sleep(3)
@@ -115,7 +120,7 @@ def test_a_server_without_a_key_is_refused(pair, stack):
     server.null_blk(size_mb=32)
     keyring.load(client)
     assert refused(pair, stack) == errno.EKEYREJECTED
-    assert "the peer does not authenticate, which is required" in client.run("dmesg")
+    assert "the peer does not authenticate, but must" in client.run("dmesg")
 
 
 @fast
@@ -161,8 +166,61 @@ def test_keys_change_under_load(pair, stack):
     fio.end(client, load)
 
 
+@fast
+def test_a_path_ends_with_its_key(pair, stack):
+    """The server closes the paths that a key has authenticated once it is removed, and no other."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+        keyring.load(guest, "next", key_id="next")
+    map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = client.start(LOAD.format(disk=stack.disk))
+    client.run(f"echo next > {SESSION}/key_id; echo 1 > {SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1/reconnect")
+    assert sorted(keyring.key_ids(server, "server")) == ["default", "next"]
+    keyring.remove(server)
+    server.wait_for_log("ip:10.0.1.2@ip:10.0.1.1: its key default is no longer loaded", 60)
+    assert blockdev.connected(client) >= 1
+    # The client's id names the key that is left.
+    wait_for(lambda: keyring.key_ids(server, "server") == ["next", "next"], 60, "the path is back")
+    blockdev.wait_for_reads(client, stack)
+    fio.end(client, load)
+
+
+@fast
+def test_a_path_ends_with_the_key_that_was_replaced(pair, stack):
+    """Another key of the same id, as another key or in place, ends the paths that the former one has
+    authenticated; the same key loaded again ends none."""
+    server, client = pair
+    server.run("modprobe ibtrs_server hb_interval_ms=200")
+    for guest in pair:
+        keyring.load(guest)
+    map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = client.start(LOAD.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    since = client.run(f"cat {SESSION}/paths/*/stats/reconnects")
+    keyring.load(server)
+    time.sleep(2)
+    assert client.run(f"cat {SESSION}/paths/*/stats/reconnects") == since and blockdev.connected(client) == 2
+    # The new one is there when the next heartbeat looks for it.
+    keyring.load(server, "next", writable=True)
+    for link in (1, 2):
+        ends = f"ip:10.0.{link}.2@ip:10.0.{link}.1"
+        server.wait_for_log(f"{ends}: its key default is no longer loaded (EKEYREJECTED)", 60)
+    wait_for(lambda: blockdev.connected(client) == 0, 60, "the paths have ended")
+    keyring.load(client, "next")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "the paths are back")
+    keyring.change_in_place(server, "third")
+    wait_for(lambda: blockdev.connected(client) == 0, 60, "the paths have ended once more")
+    keyring.load(client, "third")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "the paths are back once more")
+    blockdev.wait_for_reads(client, stack)
+    fio.end(client, load)
+
+
 def test_a_key_that_is_taken_away(pair, stack):
-    """Connected paths stay; none is connected without the key, and all are once it is back."""
+    """Nothing is connected without the key, and everything is once it is back."""
     server, client = pair
     for guest in pair:
         keyring.load(guest)
@@ -171,21 +229,24 @@ def test_a_key_that_is_taken_away(pair, stack):
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     keyring.remove(server)
+    wait_for(lambda: blockdev.connected(client) == 0, 60, "the paths have ended")
     second = f"{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1"
     assert not client.ok(f"echo 1 > {second}/reconnect")
     assert "authentication" in client.run(f"cat {second}/last_error")
-    assert blockdev.connected(client) == 1
     # Without its last key the server does not let strangers in.
     assert map_errno(client, map_line(stack).replace("sessname=demo", "sessname=other")) == errno.EKEYREJECTED
-    before = reads(client, stack)
-    wait_for(lambda: reads(client, stack) > before + 20, 30, "I/O goes on")
     keyring.load(server)
-    wait_for(lambda: blockdev.connected(client) == 2, 60, "the path is back")
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "the paths are back")
+    blockdev.wait_for_reads(client, stack)
     fio.end(client, load)
 
 
-def reads(client, stack) -> int:
-    return int(client.run(f"read -r count _ < /sys/block/{stack.disk.removeprefix('/dev/')}/stat; echo $count"))
+def use_disk(client, stack) -> None:
+    """Maps a disk from another address than strangers come from, verifies it and unmaps it."""
+    client.run(map_line(stack).replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1"))
+    client.run(f"fio --name=verify --filename={stack.disk} --rw=randwrite --bs=4k --iodepth=16 --direct=1 "
+               "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=2m", timeout=300)
+    client.run(stack.unmap())
 
 
 def hostile(client, text: str, seconds: int = 120) -> list[str]:
@@ -211,6 +272,47 @@ with KeyHolder(KEY, "demo", cid_num=3) as me:
     print(me.submit(disk, wire.WRITE), me.submit(disk, wire.READ))
 """) == ["OK OK"]
     assert "authenticated with key default" in server.run("dmesg")
+
+
+@fast
+@needs_immediates
+def test_a_path_is_not_completed_without_its_key(pair, stack):
+    """A client that has proved a key and connected everything waits with the INFO request until the key is
+    gone, or another one has its id."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+    client.run("rm -f /tmp/removed /tmp/replaced /tmp/returned")
+    patient = launch.program(client, f"""
+from testbed.hostile.auth import *
+
+def wait_for(file):
+    while not os.path.exists(file):
+        time.sleep(0.05)
+
+KEY = {keyring.secret("right")!r}
+with KeyHolder(KEY, "demo") as first, KeyHolder(KEY, "demo") as second, KeyHolder(KEY, "demo") as third:
+    for me in (first, second, third):
+        me.connect_all()
+    print("ready", flush=True)
+    wait_for("/tmp/removed")
+    print(first.is_disbelieved(first.info_req()), flush=True)
+    wait_for("/tmp/replaced")
+    print(second.is_disbelieved(second.info_req()), flush=True)
+    wait_for("/tmp/returned")
+    third.introduce()
+    third.heartbeat()
+    print("in")
+""")
+    launch.ready(patient)
+    for file, change in (("removed", keyring.remove), ("replaced", lambda guest: keyring.load(guest, "next")),
+                         ("returned", keyring.load)):
+        change(server)
+        before = len(patient.text.splitlines())
+        client.run(f"touch /tmp/{file}")
+        wait_for(lambda: len(patient.text.splitlines()) > before or not patient.running, 60, file)
+    assert patient.wait(60).splitlines() == ["ready", "True", "True", "in"]
+    assert "its key default is no longer loaded (ENOKEY)" in server.run("dmesg")
 
 
 @needs_immediates
@@ -356,14 +458,89 @@ while time.monotonic() < end and not os.path.exists("/tmp/enough"):
 print(failures > 4, waits > 0)
 """)
     launch.ready(stranger)
-    line = map_line(stack).replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1")
     for _ in range(3):
-        client.run(line)
-        client.run(f"fio --name=verify --filename={stack.disk} --rw=randwrite --bs=4k --iodepth=16 --direct=1 "
-                   "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=2m", timeout=300)
-        client.run(stack.unmap())
+        use_disk(client, stack)
     client.run("touch /tmp/enough")
     assert stranger.wait(120).splitlines()[-1] == "True True"
+
+
+@fast
+@needs_immediates
+def test_a_removed_key_keeps_no_other_session_out(pair, stack):
+    """From the address of an authenticated client, one whose key was removed fails as often as it
+    likes. Other failures count there, and everything counts elsewhere."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    map_disk(pair, stack)
+    assert hostile(client, """
+def after_failures(**key):
+    clients = [KeyHolder(bytes(32), "demo", **key) for _ in range(9)]
+    *failing, last = clients
+    for me in failing:
+        me.offer()
+    for me in failing:
+        me.service.pair.send(me.auth1())
+    for me in failing:
+        me.service.wait_closed()
+    try:
+        last.offer()
+    except Rejected as rejected:
+        return errno.errorcode[refusal(rejected.private)]
+    finally:
+        for me in clients:
+            me.leave()
+    return "accepted"
+
+print(after_failures(key_id="removed"))
+print(after_failures())
+print(after_failures(key_id="removed", address="10.0.2.1"))
+""") == ["accepted", "EBUSY", "EBUSY"]
+    assert "no usable key removed of this session is loaded (ENOKEY)" in server.run("dmesg")
+
+
+@fast
+@needs_immediates
+def test_failures_from_many_sources(pair, stack):
+    """A stranger whose addresses nobody can count fails from each of them while a client maps, verifies and
+    unmaps."""
+    server, client = pair
+    server.null_blk(size_mb=32)
+    for guest in pair:
+        keyring.load(guest)
+    blockdev.load(pair, stack)
+    own = range(50, 50 + SOURCES)
+    change = "for n in {%d..%d}; do echo addr %%s 10.0.1.$n/24 dev eth0; done | ip -batch -" % (own[0], own[-1])
+    neighbours = ("for n in {%d..%d}; do echo neigh %%s 10.0.1.$n lladdr 52:54:00:00:01:02 dev eth0 nud permanent; "
+                  "done | ip -batch -") % (own[0], own[-1])
+    client.run(change % "add")
+    # A server that asks for each address would be asked for nothing else.
+    server.run(neighbours % "replace")
+    stranger = launch.program(client, f"""
+from testbed.hostile.auth import *
+sources = [f"10.0.1.{{n}}" for n in {list(own)}]
+failures = 0
+print("ready", flush=True)
+end = time.monotonic() + 3600
+while failures < {FAILURES} and time.monotonic() < end:
+    me = KeyHolder(bytes(32), "demo", source=sources[failures % len(sources)])
+    try:
+        me.offer()
+        assert me.is_disbelieved(me.auth1())
+    except Rejected as rejected:
+        assert refusal(rejected.private) == errno.EBUSY
+    # One that has to wait has failed, too.
+    failures += 1
+    me.leave()
+print(failures)
+""")
+    launch.ready(stranger)
+    use_disk(client, stack)
+    while stranger.running:
+        use_disk(client, stack)
+    assert stranger.wait(120).splitlines()[-1] == str(FAILURES)
+    client.run(change % "del")
+    server.run(neighbours % "del")
 
 
 @needs_immediates
@@ -439,7 +616,7 @@ def test_mainlines_client(pair, server_auth, gets_in):
         assert blockdev.same_on_both(pair, device, MAINLINE.disk, 1)
     else:
         assert not client.ok(line)
-        assert "its client does not authenticate, which is required" in server.run("dmesg")
+        assert "the client does not authenticate, but must" in server.run("dmesg")
     client.run(MAINLINE.unload("client"), check=False)
 
 
@@ -454,7 +631,7 @@ def test_mainlines_server(pair):
     client.run(OURS.load_client())
     line = f'echo "sessname=demo path=ip:10.0.1.1 device_path={device.removeprefix("/")}" > {OURS.map_file}'
     assert map_errno(client, line) == errno.EKEYREJECTED
-    assert "the peer does not authenticate, which is required" in client.run("dmesg")
+    assert "the peer does not authenticate, but must" in client.run("dmesg")
     keyring.remove(client)
     wait_for(lambda: client.ok(line), 60, "the client is taken")
     client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=4 iflag=direct status=none")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Two links go down and come back in an order that chance decides, under fio with
-verification, while the policy is switched: no error, every byte right, no
-request stuck.  Prints how long nothing was done, for each cause.
+"""Two links go down and come back in random order, under fio with verification, while the policy
+changes: no error, every byte right, no request stuck.  Prints the pauses in I/O for each cause.
 
-IBTRS_SEED=<number> makes the same run again, IBTRS_LONG=1 a run of 200."""
+IBTRS_SEED=<number> repeats a run, IBTRS_LONG=1 makes one of 200 failures."""
 
 import os
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is written is what is read, on the mapped disk and on the server's own."""
+"""Data that the client writes is what both the mapped disk and the server's own disk return."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What was flushed, or written with FUA, is there when a server has lost its power:
-as its disk saw it, and after a power cut."""
+"""Flushed data, and data written with FUA, survives when a server loses its power: checked in the log
+of the server's disk, and after a power cut."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Who may use a disk of the server, when a client does."""
+"""Access of other users to a disk of the server while a client has it open."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ def test_what_the_server_uses_is_kept_from_clients(pair, stack):
     blockdev.load(pair, stack)
     assert os.strerror(errno.EBUSY) in refused(client, "demo", device, "rw")
     client.run(MAP.format("demo", device, "ro"))
-    assert "opened /dev/nullb0 as device" in server.run("dmesg | tail -n 5")
+    assert "device /dev/nullb0: granted, ro: " in server.run("dmesg | tail -n 5")
     client.run(stack.unmap())
     server.run("umount /mnt/disk")
     client.run(stack.map_device(device))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the server's operator sees of exports, and how he closes them."""
+"""The server's sysfs files of exports, and the closing of a device by the operator."""
 
 import errno
 import os
@@ -119,10 +119,10 @@ def test_no_name_leads_out_of_the_search_path(pair, stack):
     for name, number in refusals.items():
         refused = client.run(stack.map_device(name), check=False)
         assert os.strerror(number) in refused, (name, refused)
-    # One line for each, as long as there are no more than ten in five seconds.
-    lines = server.run("dmesg | grep 'demo: cannot open '").splitlines()
-    assert len(lines) > 8 and len({line.split("open ")[1] for line in lines}) == len(lines), lines
-    assert any("a symbolic link leads out of dev_search_path: EXDEV (-18)" in line for line in lines)
+    # One line for each: a client may cause a hundred at once.
+    lines = server.run("dmesg | grep ': refused, rw: '").splitlines()
+    assert len(lines) > 12 and len({line.split("device ")[1] for line in lines}) == len(lines), lines
+    assert any("a symbolic link leads out of dev_search_path (EXDEV)" in line for line in lines)
     refused = client.run(stack.map_device("n" * 255), check=False)
     assert os.strerror(errno.ENAMETOOLONG) in refused
     # A session has nothing of another's.

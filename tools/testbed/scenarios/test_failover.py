@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Paths fail and come back under load: no I/O fails, every byte is right.
-test_changes.py has one link after the other; here are paths that go on purpose,
-and times without any."""
+
+test_changes.py disturbs one link after the other.  Here operators disconnect and remove paths, and
+sessions have times without any path."""
 
 import time
 

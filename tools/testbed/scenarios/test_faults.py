@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Every call that our modules make for memory, to verbs, to the connection manager, to the
-block layer and to sysfs fails, one at a time, when modules are loaded, a disk is mapped,
-I/O is done, a path fails over, is connected again or added, a device is closed, and all is
-taken away: there is an error or it goes on, and afterwards everything works, every byte is
-there, and nothing is lost (kmemleak).
+"""Every call of our modules for memory, to verbs, to the connection manager, to the block layer and
+to sysfs fails, one at a time: while modules are loaded, a disk is mapped, I/O runs, a path fails
+over, is connected again or added, a device is closed, and everything is removed.  Each phase ends
+with an error or goes on; afterwards everything works, every byte is there, and kmemleak finds
+nothing lost.
 
-Run by hand only: IBTRS_FAULTS=<seconds> takes as many cases as fit in that time, in an order
-that chance decides, after what is called was counted; IBTRS_SEED=<number> the same order again, IBTRS_CASES="connect:ib_alloc_mr:3
-..." those, IBTRS_LONG=1 all of them."""
+Run by hand only: IBTRS_FAULTS=<seconds> counts the calls and runs as many cases as fit into that
+time, in random order; IBTRS_SEED=<number> repeats an order, IBTRS_CASES="connect:ib_alloc_mr:3 ..."
+runs those cases, IBTRS_LONG=1 all of them."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Addresses of InfiniBand ports. Soft RDMA has none, so that what can be seen here
-is how they are refused, and that nothing else minds."""
+"""Addresses of InfiniBand ports.  Soft RDMA has none, so these scenarios only check that such
+addresses are refused, and that nothing else is affected."""
 
 import errno
 import os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands of the quick start and of the administrator's guide, run as they stand there."""
+"""Runs the commands of the quick start and of the administrator's guide exactly as the pages show
+them."""
 
 from contextlib import ExitStack, contextmanager
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How soon either side notices that the other one is not there any more, and how many
-paths there can be.  IBTRS_LONG=1 for the latter."""
+"""The time in which either side detects the loss of the other, and the limit on the number of paths
+(IBTRS_LONG=1)."""
 
 import errno
 import os

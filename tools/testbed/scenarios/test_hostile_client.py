@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A client that breaks the protocol, and the kernel's server: what it sends is answered,
-or ends its own path, and nobody else notices."""
+"""A client that breaks the protocol, against the kernel's server: its messages are answered or end
+its own path, and no other client notices."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A server that lies, and the kernel's client: what it says harms no memory, and no user
-who wants to be rid of it."""
+"""A server that lies, against the kernel's client: it corrupts no memory, and cannot keep users from
+removing its disk."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a disk is called for good, and the names that udev makes of that."""
+"""The permanent name of a disk, and the names that udev derives from it."""
 
 import re
 

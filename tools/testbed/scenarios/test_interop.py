@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Our client with the kernel's own server, and the other way round: with one path and
-with two, with and without invalidation of the server's keys.
+"""Our client with the kernel's own server, and the reverse: with one path and with two, with and
+without invalidation of the server's keys.
 
-All of them with IBTRS_LONG=1, else each pair of choices once.  Both ends of
-mainline are tried by test_mainline_selfcheck.py."""
+IBTRS_LONG=1 runs all combinations, otherwise each pair of choices runs once.
+test_mainline_selfcheck.py has mainline on both ends."""
 
 import errno
 import os

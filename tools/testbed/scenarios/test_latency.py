@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long the requests of a disk took, by what they did."""
+"""The histogram of request times of a disk, by operation."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Disks, modules and whole servers come and go, also in the middle of I/O."""
+"""Disks, modules and whole servers come and go, even in the middle of I/O."""
 
 import errno
 import os

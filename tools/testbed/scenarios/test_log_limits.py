@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Lines in the server's log that a client can cause as often as it likes: each place prints ten in five
-seconds, and how many it has left out."""
+"""Log lines of the server that a client can cause repeatedly: each source address has a limit, and the
+number of lines that were left out is logged."""
 
+import errno
+import os
 import re
 
 import pytest
 
+from testbed import exports
 from testbed.hostile import launch
+from testbed.lab import wait_for
 from testbed.stack import STACKS
 
 # The client writes with immediates, which soft-iWARP does not have.
@@ -14,17 +18,16 @@ pytestmark = [pytest.mark.rdma("rxe"), pytest.mark.fast]
 OURS = STACKS["ibtrs"]
 DISK = "nullb0"
 TIMES = 100
-BURST, INTERVAL = 10, 5.0
+INTERVAL = 5.0
+# Lines of one address in an interval: those at once, and those that time brings.
+OF_STRANGER, OF_CONNECTED = 10 + 10, 100 + 25
 
-# By the module that prints them; each is caused once in a round.
-LINES = {
-    "ibtrs_server::path": (r"come\d+: .*: path connected", r"come\d+: .*: path closed"),
-    "ibtrs_server::session": (r"come\d+: session closed",),
-    "ibtrs_server::accept": (r"refused: private data has an unknown magic number",),
-    "ibtrs_server::info": (r"session refused: name contains",),
-    "ibtrs_server::con": (r"stays: .*: unknown immediate", r"stays: .*: bad request"),
-    "ibnbd_server::admin": (r"stays: opened nullb0", r"stays: closed nullb0", r"stays: cannot open nothing"),
-}
+# Each is caused once in a round.
+REFUSED = (r"refused: private data has an unknown magic number",)
+CONNECTED = (r"come\d+: .*: path connected", r"come\d+: .*: path closed", r"come\d+: session closed",
+             r"session refused: name contains", r"stays: .*: unknown immediate", r"stays: .*: bad request",
+             r"stays: .*: device nullb0: granted, rw: it is below dev_search_path",
+             r"stays: .*: device nullb0: closed: by its client", r"stays: .*: device nothing: refused, rw: no such device")
 
 CLIENT = f"""
 stays = Party(name="stays").set_up()
@@ -71,9 +74,18 @@ stays.leave()
 """
 
 
+def times_of(log: str, lines: tuple[str, ...]) -> list[float]:
+    found = re.findall(r"^\[ *([0-9.]+)\] (.*)$", log, re.MULTILINE)
+    return [float(time) for time, text in found if any(re.search(line, text) for line in lines)]
+
+
 def most_at_a_time(times: list[float]) -> int:
     """The most of them in any interval."""
     return max(sum(start <= time < start + INTERVAL for time in times) for start in times)
+
+
+def left_out(log: str, address: str) -> list[int]:
+    return [int(lines) for lines in re.findall(rf"ibtrs_server: ip:{address}: lines left out: (\d+)$", log, re.MULTILINE)]
 
 
 def test_a_client_does_not_fill_the_log(pair):
@@ -84,15 +96,65 @@ def test_a_client_does_not_fill_the_log(pair):
     program = launch.program(client, "import errno\n" + CLIENT)
     print(program.wait(600))
     server.wait_for_log("stays: session closed", 60)
-    log = re.findall(r"^\[ *([0-9.]+)\] (.*)$", server.run("dmesg"), re.MULTILINE)
-    for module, lines in LINES.items():
-        printed = 0
-        for line in lines:
-            times = [float(time) for time, text in log if re.search(line, text)]
-            # The end of one interval and the beginning of the next may be next to each other.
-            assert times and most_at_a_time(times) <= 2 * BURST, (line, times)
-            printed += len(times)
-        left_out = [int(match[1]) for _, text in log if (match := re.match(rf"{module}: (\d+) callbacks suppressed", text))]
-        print(module, f"{printed} lines, {sum(left_out)} left out in {len(left_out)} turns")
-        assert left_out, f"{module} does not say that it has left lines out"
-        assert printed + sum(left_out) >= len(lines) * (TIMES + 1), f"{module} does not count all that it leaves out"
+    log = server.run("dmesg")
+    printed = 0
+    for lines, most in ((REFUSED, OF_STRANGER), (CONNECTED, OF_CONNECTED)):
+        times = times_of(log, lines)
+        assert times and most_at_a_time(times) <= most + 1, (lines, times)
+        printed += len(times)
+    reported = left_out(log, "10.0.1.2")
+    print(f"{printed} lines, {sum(reported)} left out in {len(reported)} turns")
+    assert reported and printed + sum(reported) >= len(REFUSED + CONNECTED) * (TIMES + 1)
+
+
+FLOOD = """
+stranger = Party("10.0.2.1", "stranger", source="10.0.2.2").set_up()
+
+def floods():
+    # By the address of the honest client as well.
+    for address, source in (("10.0.2.1", "10.0.2.2"), ("10.0.1.1", "10.0.1.2")):
+        with Party(address, source=source) as party:
+            assert party.refused(0, magic=1)
+    for name in ("disk2", "nothing"):
+        for _ in range(10):
+            assert stranger.try_open(name)[0] == errno.EACCES
+
+for _ in range(20):
+    floods()
+print("begun", flush=True)
+end = time.monotonic() + 15
+while time.monotonic() < end:
+    floods()
+time.sleep(21)
+# So that the log tells what was left out.
+assert stranger.try_open("nothing")[0] == errno.EACCES
+stranger.leave()
+"""
+
+
+@pytest.mark.links(2)
+def test_a_stranger_does_not_hide_an_honest_client(pair):
+    server, client = pair
+    server.null_blk(DISK, size_mb=16)
+    server.run("modprobe ibnbd_server sess_queue_depth=16")
+    exports.make(server, "disk1", f"/dev/{DISK}", allow_unauthenticated="10.0.1.0/24")
+    exports.make(server, "disk2", f"/dev/{DISK}")
+    client.run(f"{OURS.load_client()} && modprobe -a ib_uverbs rdma_ucm")
+    program = launch.program(client, "import errno\n" + FLOOD)
+    wait_for(lambda: "begun" in program.text or not program.running, 120, "the flood has begun")
+    assert program.running, program.text
+    line = 'echo "sessname=honest path=ip:10.0.1.1 device_path={}" > /sys/class/ibnbd-client/ctl/map_device'
+    client.run(line.format("disk1"))
+    answer = client.run(line.format("disk2"), check=False)
+    assert not answer.ok and os.strerror(errno.EACCES) in answer
+    program.wait(300)
+    log = server.run("dmesg")
+    for said in ("ip:10.0.1.2@ip:10.0.1.1: path connected",
+                 "ip:10.0.1.2: export disk1: granted, rw: its paths come from allow_unauthenticated",
+                 "ip:10.0.1.2: export disk2: refused, rw: it is not authenticated: load a key on both sides, or set "
+                 "allow_unauthenticated (EACCES)"):
+        assert f"honest: {said}" in log, (said, log)
+    for line, most in ((r"ip:10.0.2.2@.*refused: private data", OF_STRANGER), (r"stranger: ip:10.0.2.2: ", OF_CONNECTED)):
+        times = times_of(log, (line,))
+        assert times and most_at_a_time(times) <= most + 1, (line, times)
+    assert sum(left_out(log, "10.0.2.2")) > 100, log

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tests of the testbed, with the kernel's own RNBD: if these fail, look at the
-testbed first."""
+"""Tests of the testbed, with the kernel's own RNBD: if these fail, look for the fault in the testbed
+first."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wrong input to map_device: each kind has its error and one line in the log,
-and leaves nothing behind."""
+"""Wrong input to map_device: each kind has its error and one line in the log, and leaves nothing
+behind."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A client's RDMA device that has no space left to map the pages of requests, for a while."""
+"""A client's RDMA device that temporarily has no space to map the pages of requests."""
 
 import pytest
 

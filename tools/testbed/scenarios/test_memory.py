@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a client learns of the server's memory."""
+"""The server's messages reveal nothing about its memory."""
 
 import pytest
 

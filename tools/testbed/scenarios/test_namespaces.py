@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whose network it is: a session is of the namespace of the process that made it,
-and a server of that of the process that loaded it."""
+"""Network namespaces: a session belongs to the namespace of the process that created it, a server to
+that of the process that loaded it."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Every operation of a block device, from the client's program to the server's
-disk, over disks of several kinds and with the kernel's own peers."""
+"""Every operation of a block device, from the client's program to the server's disk, on disks of
+several kinds and with the kernel's own peers."""
 
 import errno
 import os

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The overtaking write: the server's disk keeps one write while its path is lost.
-The client sends it again by the other path.  If that one is answered first, the next
-write to the place can be followed by the old one, which nobody waits for any more."""
+
+The client sends the write again over the other path.  If that attempt were answered first, the old
+one could still reach the disk after the next write to the same place."""
 
 import os
 import re

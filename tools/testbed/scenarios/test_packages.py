@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Our packages on Debian's own kernel, from their installation to their end: both guests
-do what the files in /etc/ibtrs say, as their services do at each boot; see
-scripts/package-tree.sh, which installs them.  Only with --kernel stock."""
+"""Our packages on Debian's own kernel, from installation to removal: the services of both guests
+apply the files in /etc/ibtrs at each boot.  scripts/package-tree.sh installs the packages.  Only
+with --kernel stock."""
 
 import re
 

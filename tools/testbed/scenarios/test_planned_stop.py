@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A server is stopped on purpose: its machine is rebooted, its modules are exchanged, or an
-operator drains it.  Clients wait, and nothing fails or is lost."""
+"""Planned stops of a server: its machine is rebooted, its modules are replaced, or an operator drains
+it.  Clients wait, and nothing fails or is lost."""
 
 from pathlib import Path
 

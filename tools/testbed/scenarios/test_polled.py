@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""I/O that is polled: queues whose completions interrupt nobody."""
+"""Polled I/O: queues whose completions raise no interrupts."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What people run on a disk, in Debian as it is installed: its kernel, systemd and
-udev.  Only with --kernel stock."""
+"""Programs that people run on a disk, in Debian as it is installed: its kernel, systemd and udev.
+Only with --kernel stock."""
 
 import itertools
 import re

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory that is had back only by way of the mapped disk: the client's is full of what is to be
-written there, also while there is no path; the server's is full of its page cache."""
+"""Memory that only the mapped disk can free: the client's memory is full of data to be written
+there, with and without a path; the server's is full of its page cache."""
 
 import time
 
@@ -8,6 +8,7 @@ import pytest
 
 from testbed import blockdev, fio, mishaps
 from testbed.lab import wait_for
+from testbed.load import OPEN_PAUSE
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
@@ -30,7 +31,7 @@ FIO = ("fio --name=writer --directory=/mnt/disk --rw=randwrite --bsrange=4k-64k 
 
 
 # Free, to be written and being written, in MiB, twice a second; no program is started for it.
-WATCH = ("mkfifo /tmp/never && exec 8<> /tmp/never && while :; do declare -A is=() && "
+WATCH = (OPEN_PAUSE + " && while :; do declare -A is=() && "
          "while read -r what kib _; do is[$what]=$((kib / 1024)); done < /proc/meminfo && "
          "echo ${is[MemFree:]} ${is[Dirty:]} ${is[Writeback:]}; read -t 0.5 -u 8; done")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The server is killed and comes back: the client opens its devices again, if
-they are the disks that they were."""
+"""The server is killed and comes back: the client opens its devices again if they are the same
+disks."""
 
 import errno
 import os

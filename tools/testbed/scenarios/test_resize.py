@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The server's disk changes its size, and nobody tells the client but the server."""
+"""The server's disk changes its size, and the client learns that from the server alone."""
 
 import pytest
 

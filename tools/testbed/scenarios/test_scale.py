@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Many sessions from many network namespaces to one server, and paths that come
-and go by the hundred, under I/O."""
+"""Many sessions from many network namespaces to one server, and hundreds of paths that come and go,
+under I/O."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a server lets itself in for: sessions, memory, clients that vanish."""
+"""The limits of a server: sessions, memory, clients that vanish."""
 
 import errno
 import os

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A disk of our server is stuck while a path is lost, with the kernel's own client:
-it knows nothing of our extensions, so that the server has to see for itself which
-path that the client has superseded."""
+"""A disk of our server is stuck while a path of the kernel's own client is lost.  That client does
+not know our extensions, so the server itself has to find out which path was superseded."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The services of our packages, stopped and started, and while one side is rebooted.  Only with
---kernel stock; test_packages.py has the reboot of both."""
+"""The services of our packages: stopped and started, and during a reboot of one side.
+test_packages.py reboots both.  Only with --kernel stock."""
 
 from pathlib import Path
 
@@ -63,6 +63,13 @@ def test_stop_and_start(served):
     server.push("/etc/ibtrs/server.toml", services.SERVER + "[[export]]\nname = 'missing'\ndevice = '/dev/missing'\n")
     server.run("systemctl restart ibnbd-server")
     assert sorted(state(server, "ibnbd-server")) == ["0", "active", "running"]
+    server.run("systemctl stop ibnbd-server")
+    assert not server.ok("test -e /sys/module/ibnbd_server") and "inactive" in state(server, "ibnbd-server")
+
+    # Exports in configfs would keep the module in use.
+    server.push("/etc/ibtrs/server.toml", services.IN_CONFIGFS)
+    server.run("systemctl start ibnbd-server && test -d /sys/kernel/config/ibnbd/exports/data")
+    assert sorted(state(server, "ibnbd-server")) == ["0", "active", "exited"]
     server.run("systemctl stop ibnbd-server")
     assert not server.ok("test -e /sys/module/ibnbd_server") and "inactive" in state(server, "ibnbd-server")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The files of sessions and paths on both sides: what they show and take, alone
-and from several processes at once while I/O runs; events and traces."""
+"""The files of sessions and paths on both sides: their contents and accepted input, alone and from
+several processes at once while I/O runs; events and traces."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import abi, blockdev, fio, sysfs_walk
+from testbed import abi, blockdev, exports, fio, sysfs_walk
 from testbed.paths import TOP
 
 pytestmark = pytest.mark.links(2)
@@ -67,13 +67,16 @@ def test_every_file_of_the_server(mapped):
 
 
 # All files of ours, wherever they are, less those of the device core.
-FIND = ("for folder in /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/; do "
+FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/class/ib[nt]*-*/*/ /sys/block/ibnbd*/ibnbd/ /sys/module/ib[nt]*_*/parameters/; do "
         "[ ! -d $folder ] || find $folder -name power -prune -o -type f ! -name uevent -printf '%m %p\\n'; done")
 
 
 @pytest.mark.fast
 def test_files_are_those_that_are_documented(mapped):
     entries, met = abi.entries(), set()
+    exports.make_host(mapped.server, "other")
+    exports.make(mapped.server, "other", "/dev/nullb0")
+    exports.make_port(mapped.server, "other", "ip:10.0.1.1")
     for guest in mapped:
         for mode, path in (line.split() for line in guest.run(FIND).splitlines()):
             path = path.replace("//", "/")

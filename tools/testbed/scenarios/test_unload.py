@@ -15,6 +15,8 @@ pytestmark = pytest.mark.fast
 TAILS = {"the end of a bio": r"2kx3blk3bio5ended$",
          "a file of a device": r"2kx5sysfs4attr12device_store$",
          "a file of a directory": r"2kx5sysfs4attr13kobject_store$",
+         "the last reference to a directory of configfs": r"2kx8configfs6folder7release$",
+         "the last reference to the top of these": r"2kx8configfs9subsystem7release$",
          "the end of a queue": r"WorkItemPointer.*5queue5Queue.*3run|5queue5Queue.*WorkItemPointer.*3run"}
 
 

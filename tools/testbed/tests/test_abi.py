@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The files that the scenarios try are the ones that the documents describe."""
+"""The scenarios try exactly the files that the documents describe."""
 
 from testbed import abi, sysfs_walk
 
@@ -37,7 +37,8 @@ def test_folders_and_links_have_no_mode():
     entries = abi.entries()
     folders = [entry.what for entry in entries if entry.mode is None]
     bare = [what for what in folders if not any(entry.what.startswith(f"{what}/") for entry in entries)]
-    # Links to disks, and the other names of sessions' folders.
-    assert bare == ["/sys/class/ibnbd-client/ctl/devices/<device_path>@<session>",
+    # Links to hosts, links to disks, and the other names of sessions' folders.
+    assert bare == ["/sys/kernel/config/ibnbd/exports/<export>/allowed_hosts",
+                    "/sys/class/ibnbd-client/ctl/devices/<device_path>@<session>",
                     "/sys/class/ibnbd-server/ctl/devices/<device>/block_dev",
                     "/sys/devices/virtual/ibtrs-client/<session>", "/sys/devices/virtual/ibtrs-server/<session>"]

@@ -102,6 +102,12 @@ def test_with_a_reference_other_kernels_can_be_compared():
     assert not [key for key in worse if key[0] == "floor"]
 
 
+def test_the_best_of_two_runs_is_taken_for_each_figure():
+    both = results.best([run(a=(100, 1000), b=(90, 990)), run(a=(99, 980), b=(95, 1010))])
+    assert [figure.value for figure in both.figures] == [99, 1000, 90, 1010]
+    assert results.verdict(results.compare(run(a=(100, 1000), b=(90, 1010)), both), 0)[0]
+
+
 # Traces.
 
 LISTING = """ffffffff81000000 T first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests that do not come up are booted again; an emulator that is none stands in."""
+"""Guests that do not come up are booted again.  A program stands in for the emulator."""
 
 import itertools
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the pages of Documentation name is there: files, code, tests, headings and other pages."""
+"""The files, code, tests, headings and pages that Documentation names exist."""
 
 import re
 import runpy

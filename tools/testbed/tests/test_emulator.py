@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Scenarios whose emulator fails are run once more; guests that are none stand in."""
+"""Scenarios whose emulator fails run once more.  Stand-ins replace the guests."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether the table of what is made to fail has everything that can."""
+"""The table of injected failures has every call that can fail."""
 
 import random
 import re
@@ -9,13 +9,14 @@ from testbed.paths import TOP
 
 # Nothing comes of these that a caller would have to look at.
 CANNOT_FAIL = """
-___ratelimit __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
+___ratelimit __mutex_init __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
 bdev_discard_alignment bio_add_virt_nofail bio_init bio_uninit blk_finish_plug blk_mark_disk_dead
 blk_mq_complete_request blk_mq_end_request blk_mq_free_tag_set blk_mq_map_queues
 blk_mq_freeze_queue blk_mq_quiesce_queue blk_mq_requeue_request blk_mq_rq_to_pdu
 blk_mq_start_request blk_mq_unfreeze_queue blk_mq_unquiesce_queue blk_start_plug blk_status_to_errno blk_update_request
 cancel_delayed_work cancel_delayed_work_sync cancel_work cancel_work_sync class_destroy complete_all
-completion_done cpu_possible del_gendisk destroy_workqueue dev_set_uevent_suppress device_del
+completion_done config_group_init config_item_put configfs_add_default_group
+configfs_remove_default_groups configfs_unregister_subsystem cpu_possible del_gendisk destroy_workqueue dev_set_uevent_suppress device_del
 device_initialize disable_delayed_work_sync disable_work_sync disk_uevent dma_max_mapping_size errno_to_blk_status
 file_bdev flush_delayed_work flush_work free_pages_exact free_percpu get_net get_random_bytes get_random_u32
 get_random_u64 hmac_sha256_final hmac_sha256_init_usingrawkey ib_dealloc_pd_user ib_dereg_mr_user ib_dma_mapping_error ib_dma_sync_single_for_cpu
@@ -26,7 +27,7 @@ kx_hmac_sha256_update kx_keyring_is_empty
 kx_copy_shared kx_in_rcu_section kx_memcpy_shared kx_memzero_shared kx_per_cpu_read kx_per_cpu_write kx_plug_callback kx_plug_may_sleep kx_reclaim_acquire
 kx_reclaim_release kx_release_disk kx_synchronize_tasks kx_sg_copy
 kx_this_cpu_add kx_this_cpu_next kx_this_cpu_raise kx_totalram_pages memalloc_noio_restore
-memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delayed_work_on module_put mutex_lock mutex_unlock node_online page_address
+memalloc_noio_save memalloc_noreclaim_restore memalloc_noreclaim_save mod_delayed_work_on module_put mutex_destroy mutex_lock mutex_unlock node_online page_address
 path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_device put_disk put_net
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity

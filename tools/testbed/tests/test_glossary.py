@@ -8,7 +8,8 @@ import pytest
 from testbed.paths import TOP
 
 GLOSSARY = TOP / "Documentation/glossary.md"
-FOLDERS = ("ibnbd", "ibtrs-client", "ibtrs-server", "rust", "tools")
+FOLDERS = ("ibnbd", "ibtrs-client", "ibtrs-server", "rust", "scripts", "tools")
+SOURCES = ("*.rs", "*.c", "*.h", "*.S", "*.sh", "*.awk", "*.mk", "*.config", "Kbuild*")
 
 
 def as_type(name: str) -> str:
@@ -24,7 +25,7 @@ OLD = {
     "Members": (r"\bMembers\b", "struct Members"),
     "Turns": (as_type("Turns"), "turns: Arc<Turns>,"),
     "Start": (as_type("Start"), "Start::new()"),
-    "Made": (r"\bMade\b", "Result<Made>"),
+    "Made": (as_type("Made"), "Result<Made>"),
     "hurry": (r"\bhurr(y|ies|ied)\b", "path.hurry()"),
     "Turn": (as_type("Turn"), "fn turn(&self) -> Turn"),
     "heart": (r"\bheart(s|_\w+)?\b", "mod heart;"),
@@ -95,7 +96,7 @@ def old_words() -> list[str]:
 
 def texts() -> dict[str, str]:
     """Each source file, page and picture, by its name."""
-    files = [file for folder in FOLDERS for file in (TOP / folder).rglob("*.rs")]
+    files = [file for folder in FOLDERS for kind in SOURCES for file in (TOP / folder).rglob(kind)]
     files += [TOP / "README.md", *(TOP / "Documentation").rglob("*.md"), *(TOP / "Documentation").rglob("*.dot"),
               *(TOP / "Documentation/ABI").rglob("sysfs-*")]
     return {str(file.relative_to(TOP)): file.read_text() for file in files

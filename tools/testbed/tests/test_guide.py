@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands that are taken out of the pages for people."""
+"""Extracts the commands from the pages for people."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The pages as HTML: they can be made, and each link in them leads somewhere."""
+"""The pages as HTML: they build, and each link in them leads somewhere."""
 
 import subprocess
 from html.parser import HTMLParser

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Metadata that does not fit a distribution's kernel is refused before anything is built.
 
-The kernel's source here is a few lines that make the files which a real one makes.
+The kernel's source here is a few lines that make the same files as a real one.
 """
 
 import os
@@ -22,6 +22,7 @@ CONFIG_BLOCK=y
 CONFIG_CC_VERSION_TEXT="sh 1"
 CONFIG_INFINIBAND=m
 CONFIG_INFINIBAND_ADDR_TRANS=y
+CONFIG_CONFIGFS_FS=m
 CONFIG_KEYS=y
 CONFIG_CRYPTO_LIB_SHA256=y
 CONFIG_MODULES=y

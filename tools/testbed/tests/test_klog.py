@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What counts as a report in a kernel log, and where it begins and ends."""
+"""The reports in a kernel log: which lines count, and where a report begins and ends."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long nothing was done."""
+"""The longest pause in I/O."""
 
 from testbed.load import longest_gap
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lines of the kernel log, as far as the source shows them."""
+"""The texts of kernel log lines in the source: errors have the names that operators know."""
 
 import re
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Misuses of the crates with unsafe code that must not compile: small crates, for which the
-compiler is called as it was for a driver."""
+"""Misuses of the crates with unsafe code that must not compile: the tests compile small crates with
+the command by which a driver was compiled."""
 
 import os
 import re

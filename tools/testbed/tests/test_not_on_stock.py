@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The list of scenarios that are not for Debian's own kernel."""
+"""The list of scenarios that cannot pass on Debian's own kernel."""
 
 import re
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The small parts that guests are made with."""
+"""The small parts from which the testbed makes guests."""
 
 import gzip
 import os

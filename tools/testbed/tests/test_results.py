@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Reading the results of other programs: kmemleak, KUnit, cargo, pytest."""
+"""Parsers of other programs' results: kmemleak, KUnit, cargo, pytest."""
 
 from testbed import ktap, leaks
 from testbed.tally import Tally, cargo, junit, main, total

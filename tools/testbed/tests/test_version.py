@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""All parts of the tree say the same version, which Kbuild has."""
+"""All parts of the tree have the version that Kbuild names."""
 
 import re
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a hostile client does, and what the server is to make of it.
+"""The attacks of a hostile client, and the reactions that the server must show.
 
-An attack is a function; it ends, or says what was wrong.  Those who are beside the
-point, the server's kernel and honest clients, are looked at by the scenario.
+An attack is a function; it returns, or raises with a description of the fault.  The scenario
+watches the server's kernel and the honest clients.
 
 Each module adds the attacks of its subject to the table, in this order."""
 

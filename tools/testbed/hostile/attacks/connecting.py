@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Connection requests: each is refused with that error, or taken."""
+"""Connection requests: each is refused with a given error, or accepted."""
 
 import os
 

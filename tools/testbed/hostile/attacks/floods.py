@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""More than a server expects, or less than it waits for."""
+"""More messages than a server expects, or fewer than it waits for."""
 
 import errno
 

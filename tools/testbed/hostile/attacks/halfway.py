@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Set-ups that stop halfway: those who sit there keep nobody else out."""
+"""Paths whose setup stops halfway: they must not keep other clients out."""
 
 from .. import wire
 from ..client import Party

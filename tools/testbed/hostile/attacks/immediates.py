@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Immediates without what belongs to them."""
+"""Immediates without the message or the state that they need."""
 
 from .. import wire
 from ..client import Party

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Answers in the message that invalidates the key of a read: whom the server sends them, and what they are.
+"""Answers in the message that invalidates the key of a read: which clients get them, and their bytes.
 
-No key of user space can be invalidated: the message breaks the client's connection.  Its body stands in the receive all
-the same."""
+User space has no key that can be invalidated, so such a message breaks the client's connection.  The
+message is in the receive buffer all the same."""
 
 from .. import wire
 from ..client import Party

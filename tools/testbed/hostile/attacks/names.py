@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The name of the session, and what comes in its place."""
+"""Session names, and other bytes in their place."""
 
 from collections.abc import Callable
 

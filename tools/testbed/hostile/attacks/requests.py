@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Headers of requests: each is answered with an error, and the path goes on."""
+"""Request headers: each bad one is answered with an error, and the path goes on."""
 
 from .. import wire
 from ..client import Party

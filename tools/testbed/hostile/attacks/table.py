@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of the attacks, and what many of them do."""
+"""The table of attacks, and the steps that many of them share."""
 
 import errno
 import time

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a hostile server says, and what is to become of its client.
+"""The lies of a hostile server, and the reactions that its client must show.
 
-A lie is what the server does in the place of an honest one, what the client's user
-does, and what the server looks at afterwards.  `expect` takes the names of the errors
-that a user may see.
+A lie has the server's deviation from an honest one, the actions of the client's user, and the
+server's checks afterwards.  `expect` takes the names of the errors that a user may see.
 
 Each module adds the lies of its subject to the table, in this order."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Answers that nobody asked for, or not like that, and the keys of chunks that come with them."""
+"""Answers without a request, or with wrong contents, and the keys of chunks that come with them."""
 
 from .. import wire
 from ..server import Honest, Server

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Connections: what they are accepted and rejected with, and where they end."""
+"""Connections: bad acceptances and rejections, and disconnects at each step."""
 
 from .. import wire
 from ..server import Honest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a server says of itself and of its disks."""
+"""False answers about the server and its disks."""
 
 from .. import wire
 from ..server import Honest

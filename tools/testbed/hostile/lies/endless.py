@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a server could go on with for ever."""
+"""Misbehaviour that a server could repeat without end."""
 
 import os
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Immediates of every kind, and messages that nobody waits for."""
+"""Immediates of every kind, and messages that no client expects."""
 
 from pyverbs.pyverbs_error import PyverbsError
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keys of the client's memory: those that are believed to be gone, and those that are used again."""
+"""Keys of the client's memory: falsely reported as invalidated, or used again."""
 
 import time
 

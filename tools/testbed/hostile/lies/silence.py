@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Never an answer."""
+"""Answers that never come."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of the lies, and what users of a server that lies do."""
+"""The table of lies, and the users of a lying server's disk."""
 
 import time
 from collections.abc import Callable

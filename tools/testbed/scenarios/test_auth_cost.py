@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The cost of keys, in instructions: the setup of a path takes little longer than without keys, and
+an I/O takes as long."""
+
+import pytest
+
+from bench import facts, jobs, measure, plan, targets
+from testbed import accel
+from testbed.lab import Solo
+
+SET_UP = ("to map the first disk, ms", "to add a path, ms")
+IO = jobs.BY_NAME["read 4k QD1"]
+# Of figures of one build.
+NOISE = 0.02
+
+
+def measured(flavour: str, name: str) -> dict[str, float]:
+    target = targets.BY_NAME[name]
+    with Solo(flavour, links=2, how=accel.counting()) as lab:
+        guest = lab.guest
+        guest.run("modprobe null_blk nr_devices=1 gb=1 bs=512")
+        target.load(guest, guest)
+        found = facts.set_up(guest, target)
+        for figure in measure.figures(guest, [target.client.disk], plan.Step(target, (IO,)), scale=1):
+            found[figure.job] = figure.value
+    return found
+
+
+def test_keys_cost_little(request):
+    # The debug kernel's checks would be counted, too.
+    asked = request.config.getoption("kernel")
+    flavour = "fast" if asked == "debug" else asked
+    without, keys = (measured(flavour, name) for name in ("ibnbd Y", "ibnbd Y, keys"))
+    print(f"without: {without}\nwith keys: {keys}")
+    for what in SET_UP:
+        assert keys[what] <= 1.3 * without[what]
+    assert keys[IO.name] == pytest.approx(without[IO.name], rel=NOISE)
