@@ -344,7 +344,8 @@ impl Drop for Listener {
 }
 
 /// Accepts sessions of `service` in the caller's network namespace, which the listener keeps. It
-/// listens on all local addresses at `port_nr` until there are [ports](Ports); with 0, on ports only.
+/// listens on all local addresses at `port_nr` until there are [ports](Ports); with 0, on ports
+/// only.
 ///
 /// # Context
 ///

@@ -3,7 +3,8 @@
 //! Exports, hosts and ports in configfs: `/sys/kernel/config/ibnbd/`.
 //!
 //! A directory has the number of an export or a host, and each file changes that one under the lock
-//! of [`Config`]; that of a port has its number in [`Ports`]. What clients may not have any more is closed after that, without the lock.
+//! of [`Config`]; that of a port has its number in [`Ports`]. What clients may not have any more is
+//! closed after that, without the lock.
 //!
 //! Contexts: *may sleep*, with the locks of configfs ([`kx::configfs`]).
 

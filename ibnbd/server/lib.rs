@@ -11,11 +11,11 @@
 //!
 //! # Lock order
 //!
-//! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of `ibtrs_server`;
-//! `Session::open`, then either `Exports::inner` and a disk's open mutex, or `Config::inner` and either
-//! `Session::sources` or `Server::sessions` of `ibtrs_server`, and `Session::paths` of that.
-//! `Session::open` is not taken under `Server::joining`, as it is held while a disk is opened; nor by
-//! the tasks that hold the locks of configfs, whose works take it.
+//! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of
+//! `ibtrs_server`; `Session::open`, then either `Exports::inner` and a disk's open mutex, or
+//! `Config::inner` and either `Session::sources` or `Server::sessions` of `ibtrs_server`, and
+//! `Session::paths` of that. `Session::open` is not taken under `Server::joining`, as it is held
+//! while a disk is opened; nor by the tasks that hold the locks of configfs, whose works take it.
 
 #![deny(unsafe_code)]
 

@@ -2,8 +2,8 @@
 
 //! Closing the devices of clients that may not have an export open any more.
 //!
-//! What closes a device is made before the device is opened, so that the operator can take an export
-//! away from clients also when there is no memory.
+//! What closes a device is made before the device is opened, so that the operator can take an
+//! export away from clients also when there is no memory.
 
 use crate::{
     config::{

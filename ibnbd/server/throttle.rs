@@ -3,9 +3,9 @@
 //! The limits of requests and bytes in a second of a host; [`ibnbd_proto::throttle`] has the rules.
 //!
 //! A request above the limit waits where requests are served, and those that the client has sent by
-//! the same connection after it wait behind it. Other hosts' requests have other connections, and so
-//! have heartbeats. The work queue of the RDMA core handles up to 1024 connections at a time on each
-//! CPU, so a host of which so many wait delays the others: `max_connections` limits that.
+//! the same connection after it wait behind it. Other hosts' requests have other connections, and
+//! so have heartbeats. The work queue of the RDMA core handles up to 1024 connections at a time on
+//! each CPU, so a host of which so many wait delays the others: `max_connections` limits that.
 
 use ibnbd_proto::throttle::{
     Rates,

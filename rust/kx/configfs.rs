@@ -16,28 +16,32 @@
 //!
 //! One task uses a directory without such a reference: in `configfs_symlink()`, root's `symlink(2)`
 //! takes a reference to the directory of the link, gives up the lock of its inode while it looks up
-//! the target, which may take as long as a disk or a server of files likes, takes a reference to the
-//! target, and only then calls [`Directory::link`]. Meanwhile the directory can be removed and the
-//! module unloaded. So a [`Subsystem`] counts its directories and itself ([`Tree`]) until the last
-//! reference to each is put, and dropping it waits for that. Then nobody has anything of the module:
+//! the target, which may take as long as a disk or a server of files likes, takes a reference to
+//! the target, and only then calls [`Directory::link`]. Meanwhile the directory can be removed and
+//! the module unloaded. So a [`Subsystem`] counts its directories and itself ([`Tree`]) until the
+//! last reference to each is put, and dropping it waits for that. Then nobody has anything of the
+//! module:
 //!
-//! - configfs gets a reference from a directory that is in its tree, or from one that it has. All are
-//!   out of it when the subsystem is unregistered, and `symlink(2)` looks whether the directory still is
-//!   in it when it takes the reference to the target.
+//! - configfs gets a reference from a directory that is in its tree, or from one that it has. All
+//!   are out of it when the subsystem is unregistered, and `symlink(2)` looks whether the directory
+//!   still is in it when it takes the reference to the target.
 //! - configfs reads the type of an item, and calls its functions, while it has a reference to it.
-//! - `mkdir`, and a file that is open, keep the module; `rmdir` does, too, as the directory was made
-//!   by a user. They are the only ones that use the subsystem's mutex and the functions of files.
-//! - A link keeps no reference to its target, but then `rmdir` does not remove the target, nor what it
-//!   came with. Targets are of the same tree as the link: while users can still remove it, either the
-//!   directory that it is in keeps the module, or the subsystem has not been unregistered. Links that
-//!   lead here from elsewhere are up to the drivers there, which take targets of their own types.
+//! - `mkdir`, and a file that is open, keep the module; `rmdir` does, too, as the directory was
+//!   made by a user. They are the only ones that use the subsystem's mutex and the functions of
+//!   files.
+//! - A link keeps no reference to its target, but then `rmdir` does not remove the target, nor what
+//!   it came with. Targets are of the same tree as the link: while users can still remove it,
+//!   either the directory that it is in keeps the module, or the subsystem has not been
+//!   unregistered. Links that lead here from elsewhere are up to the drivers there, which take
+//!   targets of their own types.
 //! - The last reference is put by [`folder`] or [`subsystem`], which belong to the module with this
 //!   crate: that waits for the last instructions of both ([`LastTails`](crate::module::LastTails)).
 //!
 //! # Context
 //!
-//! Everything here *may sleep*, and none of it waits for a disk to get memory ([`NoIo`](crate::mm::NoIo)):
-//! what users configure may be what a client of this machine waits for. These locks are held, the outer one first:
+//! Everything here *may sleep*, and none of it waits for a disk to get memory
+//! ([`NoIo`](crate::mm::NoIo)): what users configure may be what a client of this machine waits
+//! for. These locks are held, the outer one first:
 //!
 //! | call | locks |
 //! |---|---|

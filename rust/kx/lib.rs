@@ -37,12 +37,12 @@
 //!
 //! Everything that is registered with the kernel ends when its owner is dropped: disks and
 //! [`blk::DiskOwner`], tag sets, tables of bios, works and queues, classes, devices, directories,
-//! links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the calls that may still come. A driver's
-//! code may be called as long as one of them exists, so a module that passes an owner to
-//! [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded; there is no
-//! memory error while it stays loaded. No type can enforce that, as forgetting is safe in Rust. The
-//! rule is that every owner is dropped by the module's own value, or by an object that this value
-//! waits for.
+//! links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the calls that may
+//! still come. A driver's code may be called as long as one of them exists, so a module that passes
+//! an owner to [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded;
+//! there is no memory error while it stays loaded. No type can enforce that, as forgetting is safe
+//! in Rust. The rule is that every owner is dropped by the module's own value, or by an object that
+//! this value waits for.
 
 pub mod blk;
 pub mod configfs;

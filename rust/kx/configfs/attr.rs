@@ -78,8 +78,8 @@ impl<D: Directory> Attr<D> {
         const {
             assert!(size_of::<S>() == 0);
         }
-        // INVARIANT: The function is an instance for `D`, and was given as a value, so that its type
-        // has values. There is no other.
+        // INVARIANT: The function is an instance for `D`, and was given as a value, so that its
+        // type has values. There is no other.
         Self {
             attr: bindings::configfs_attribute {
                 ca_name: as_char_ptr_in_const_context(name),

@@ -2,8 +2,8 @@
 
 //! Limits how many requests and bytes a host is served in a second.
 //!
-//! Each limit is a generic cell rate algorithm: a request takes the time that the limit gives one of
-//! its size, and what was served so far is paid for at some moment. A request is served if that
+//! Each limit is a generic cell rate algorithm: a request takes the time that the limit gives one
+//! of its size, and what was served so far is paid for at some moment. A request is served if that
 //! moment is not more than [`BURST_NS`] ahead, so a host that was idle may be ahead of its limit by
 //! that time and one request, and in the long run gets exactly what the limit says.
 

@@ -2,16 +2,16 @@
 
 //! Limits the lines that each source address may add to the server's log.
 //!
-//! The server logs each refusal and each grant. Without a limit, a stranger could fill the log; with
-//! one limit for all, a stranger could use it up, and hide the lines of honest clients. So each
-//! source has a debt, in milliseconds, as for failures of authentication ([`crate::auth::Failures`]):
-//! each line adds to it, and time pays it off. All sources together have one, too, because a stranger
-//! may have many addresses.
+//! The server logs each refusal and each grant. Without a limit, a stranger could fill the log;
+//! with one limit for all, a stranger could use it up, and hide the lines of honest clients. So
+//! each source has a debt, in milliseconds, as for failures of authentication
+//! ([`crate::auth::Failures`]): each line adds to it, and time pays it off. All sources together
+//! have one, too, because a stranger may have many addresses.
 //!
-//! The address of a connection request can be forged, that of an established connection less easily,
-//! and an authenticated client is known. Sources are therefore counted by their [`Trust`] as well, and
-//! each kind has a table and a limit of its own: whatever strangers do, and in whosever name, the
-//! lines of authenticated clients stay.
+//! The address of a connection request can be forged, that of an established connection less
+//! easily, and an authenticated client is known. Sources are therefore counted by their [`Trust`]
+//! as well, and each kind has a table and a limit of its own: whatever strangers do, and in
+//! whosever name, the lines of authenticated clients stay.
 //!
 //! The lines that are left out are counted. The next line of the same source is preceded by their
 //! number, and so is a line of another source if the first one is silent by then.

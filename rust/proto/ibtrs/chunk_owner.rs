@@ -21,8 +21,8 @@
 //! **A request arrives** by path `me`, which is not closing:
 //!
 //! 1. Load the word (acquire) and ask [`ChunkOwner::arrive`].
-//! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If it
-//!    is closing, drop the request instead, see below.
+//! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If
+//!    it is closing, drop the request instead, see below.
 //! 3. [`Arrive::Wait`]: *first* put the request into its place, *then* compare-exchange:
 //!    whoever serves finds the request once the word names it. After success take the request of
 //!    `displaced`, if there is one, out of its place, drop it, and close that path. Look once more
@@ -37,11 +37,11 @@
 //! that, and neither gets into service nor closes the path that the client uses.
 //!
 //! **The I/O of a request has ended**, or a request that was to be served is dropped: ask
-//! [`ChunkOwner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts after
-//! this one's has ended). Only *after* that post the answer, if the path still lives: the client may use
-//! the number again as soon as it has the answer. With [`Done::Wake`] take the waiter's request
-//! out of its place and serve it, or drop it if its path is closing, which is another
-//! [`ChunkOwner::done`], for that path.
+//! [`ChunkOwner::done`] and compare-exchange (acquire-release at least: the next one's I/O starts
+//! after this one's has ended). Only *after* that post the answer, if the path still lives: the
+//! client may use the number again as soon as it has the answer. With [`Done::Wake`] take the
+//! waiter's request out of its place and serve it, or drop it if its path is closing, which is
+//! another [`ChunkOwner::done`], for that path.
 //!
 //! **A path is closing**: after its QPs are drained, so that nothing arrives any more, and before
 //! its requests are waited for, ask [`ChunkOwner::leave`] for each number with a waiting request.

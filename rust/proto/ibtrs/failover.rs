@@ -6,12 +6,12 @@
 //! must not take effect after what the session does next. So the client gives every attempt to
 //! connect a path a number, the *epoch*, and
 //!
-//! - sends a request again only after the server has confirmed that it takes none of the old
-//!   epoch any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before
-//!   the new one's starts is the server's concern ([`crate::chunk_owner`]), as both have one chunk number;
-//! - after a request ended with an error though it had been sent, lets no path take requests
-//!   before the server has confirmed that its epoch and all before are closed and their I/O has
-//!   ended ([`OfferResult::Fence`]): the number may belong to another request by then. As no attempt of
+//! - sends a request again only after the server has confirmed that it takes none of the old epoch
+//!   any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before the new
+//!   one's starts is the server's concern ([`crate::chunk_owner`]), as both have one chunk number;
+//! - after a request ended with an error though it had been sent, lets no path take requests before
+//!   the server has confirmed that its epoch and all before are closed and their I/O has ended
+//!   ([`OfferResult::Fence`]): the number may belong to another request by then. As no attempt of
 //!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
 //!   nothing that is of use, such as the path of another attempt that asked at the same time.
 //!

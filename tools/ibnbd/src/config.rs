@@ -24,8 +24,8 @@
 //! device = "/dev/disk/by-id/wwn-0x5000c500a1b2c3d4"
 //! ```
 //!
-//! An export with one of the keys `hosts`, `any_host`, `from`, `access`, `realtime` and `enable` is made in
-//! configfs instead; then all exports are, and `dev_search_path` is not set:
+//! An export with one of the keys `hosts`, `any_host`, `from`, `access`, `realtime` and `enable` is
+//! made in configfs instead; then all exports are, and `dev_search_path` is not set:
 //!
 //! ```toml
 //! [[host]]

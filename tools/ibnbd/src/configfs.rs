@@ -266,8 +266,8 @@ impl Configured {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// What is to be said after a port was added to these: the first one ends that the server listens on all
-    /// addresses.
+    /// What is to be said after a port was added to these: the first one ends that the server
+    /// listens on all addresses.
     pub fn said_of_added(&self, port: &Port) -> Option<String> {
         self.ports.is_empty().then(|| {
             format!(

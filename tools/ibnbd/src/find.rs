@@ -38,8 +38,8 @@ fn only<T>(mut found: Vec<&T>, call: fn(&T) -> String) -> Result<&T, Unclear> {
     }
 }
 
-/// A disk: `ibnbd0`, `/dev/ibnbd0`, a link to it as udev makes them, its `wwid`, its name on the server, or
-/// that with `@` and the session.
+/// A disk: `ibnbd0`, `/dev/ibnbd0`, a link to it as udev makes them, its `wwid`, its name on the
+/// server, or that with `@` and the session.
 ///
 /// # Errors
 ///
@@ -97,7 +97,8 @@ pub fn session<'a>(
     found.first().copied().ok_or(Unclear::Nothing)
 }
 
-/// A path of a session: by its name, by both addresses, or by an address that no other path of it has.
+/// A path of a session: by its name, by both addresses, or by an address that no other path of it
+/// has.
 ///
 /// # Errors
 ///

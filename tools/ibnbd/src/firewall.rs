@@ -2,10 +2,10 @@
 
 //! Rules of nftables that drop RDMA's packets.
 //!
-//! Only what is certain counts. The rules are followed with all that may become of a packet: whether
-//! a condition holds that depends on more than the protocol and the port (an interface, an address)
-//! is not known, so that the packet may meet the rule's verdict, and may go on to the next rule. A
-//! chain drops it if nothing but that may become of it.
+//! Only what is certain counts. The rules are followed with all that may become of a packet:
+//! whether a condition holds that depends on more than the protocol and the port (an interface, an
+//! address) is not known, so that the packet may meet the rule's verdict, and may go on to the next
+//! rule. A chain drops it if nothing but that may become of it.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -264,8 +264,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// How a chain may end. `all_come`: every packet of the hook comes to it, so far as conditions of
-    /// rules before it have a say.
+    /// How a chain may end. `all_come`: every packet of the hook comes to it, so far as conditions
+    /// of rules before it have a say.
     fn chain(&mut self, place: Place<'a>, all_come: bool, depth: usize) -> Ends {
         if depth > DEEPEST {
             return Ends::UNKNOWN;

@@ -70,7 +70,8 @@ fn read(file: &mut File) -> Vec<String> {
     lines
 }
 
-/// The text of a record, `<priority>,<number>,<time>,<flags>;<text>`, if one of our modules printed it.
+/// The text of a record, `<priority>,<number>,<time>,<flags>;<text>`, if one of our modules printed
+/// it.
 fn message(record: &str) -> Option<&str> {
     let (_, text) = record.split_once(';')?;
     let (module, _) = text.split_once(':')?;

@@ -26,8 +26,9 @@ pub fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
         .collect())
 }
 
-/// One end of a path as a path's line has it, from what a user has written: a name, an address, `ip:` or
-/// `gid:` and an address. The scope of a link-local address may be the name of an interface.
+/// One end of a path as a path's line has it, from what a user has written: a name, an address,
+/// `ip:` or `gid:` and an address. The scope of a link-local address may be the name of an
+/// interface.
 ///
 /// # Errors
 ///

@@ -61,8 +61,8 @@ impl Machine {
         }
     }
 
-    /// Reads disks and opened devices, with those fields of [`Disk`] and [`Opened`] that `wants` names,
-    /// and nothing of sessions but the states of the disks' paths.
+    /// Reads disks and opened devices, with those fields of [`Disk`] and [`Opened`] that `wants`
+    /// names, and nothing of sessions but the states of the disks' paths.
     pub fn read_list(root: &Root, wants: &dyn Fn(&str) -> bool) -> Self {
         let mut reader = Reader::new(root);
         let mut disks = disk::some(&mut reader, wants);

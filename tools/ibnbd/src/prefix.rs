@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Prefixes of addresses, as the files of exports and hosts take them: `10.0.1.0/24`, `fe80::1`, `any`.
+//! Prefixes of addresses, as the files of exports and hosts take them: `10.0.1.0/24`, `fe80::1`,
+//! `any`.
 
 use std::collections::BTreeSet;
 use std::fmt;

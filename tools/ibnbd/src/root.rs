@@ -160,8 +160,8 @@ impl Root {
     }
 }
 
-/// What a file has, up to a byte more than it may. A file of sysfs gives all that it has at once, so that one
-/// that gave less than was asked for is not asked again.
+/// What a file has, up to a byte more than it may. A file of sysfs gives all that it has at once,
+/// so that one that gave less than was asked for is not asked again.
 fn read_whole(mut file: File, sysfs: bool) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4096];
     let read = loop {

@@ -16,7 +16,8 @@ pub const EVENTS: [(&str, &[&str]); 2] = [
     ("ibtrs", &["ibtrs_client_submit", "ibtrs_client_complete"]),
 ];
 
-/// Requests that are followed at a time; of more, the oldest is forgotten. Few disks have a tenth in flight.
+/// Requests that are followed at a time; of more, the oldest is forgotten. Few disks have a tenth
+/// in flight.
 const MOST: usize = 4096;
 
 /// A request that has ended. Times are in microseconds.
@@ -25,7 +26,8 @@ const MOST: usize = 4096;
 pub struct Traced {
     /// When it ended, by the kernel's monotonic clock.
     pub time_us: u64,
-    /// As `blktrace` has it: `R` read, `W` write, `D` discard, `F` flush, with letters that say more.
+    /// As `blktrace` has it: `R` read, `W` write, `D` discard, `F` flush, with letters that say
+    /// more.
     pub operation: String,
     /// Where it begins, in sectors of 512 bytes.
     pub sector: u64,
@@ -191,7 +193,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// For a disk of that session. Its events of the block layer are the only ones that it is given.
+    /// For a disk of that session. Its events of the block layer are the only ones that it is
+    /// given.
     pub fn new(session: &str) -> Self {
         Self {
             session: session.to_owned(),
@@ -345,7 +348,8 @@ mod tests {
         assert_eq!(ended.first().and_then(|t| t.path.as_deref()), Some("b"));
     }
 
-    /// An interrupt issues another request between the two events of the first one, on the same CPU.
+    /// An interrupt issues another request between the two events of the first one, on the same
+    /// CPU.
     #[test]
     fn nested_requests_keep_their_tags() {
         let lines = "\

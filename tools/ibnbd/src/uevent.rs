@@ -113,8 +113,8 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Waits for the next event that is ours. `None` stands for events that were lost, as they came faster
-    /// than they were read.
+    /// Waits for the next event that is ours. `None` stands for events that were lost, as they came
+    /// faster than they were read.
     ///
     /// # Errors
     ///

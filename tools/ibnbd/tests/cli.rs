@@ -900,7 +900,8 @@ fn completions_and_manual_pages_know_all_commands() {
     );
 }
 
-/// Half a configuration: the session is there and its disk is not, a disk is there and its session is not.
+/// Half a configuration: the session is there and its disk is not, a disk is there and its session
+/// is not.
 #[test]
 fn halves_are_shown_as_they_are() {
     let tree = Tree::new();

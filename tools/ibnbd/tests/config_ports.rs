@@ -187,8 +187,8 @@ fn an_empty_machine_gets_the_server_then_ports_then_exports() {
     );
 }
 
-/// All steps are done before what is found out once more, in their order. A port that fails does not
-/// let the server listen on all addresses again: nothing takes its directory back.
+/// All steps are done before what is found out once more, in their order. A port that fails does
+/// not let the server listen on all addresses again: nothing takes its directory back.
 #[test]
 fn directories_of_ports_are_made_in_steps_of_their_own() {
     use ibnbd_host::configfs::change::Change;
@@ -242,7 +242,8 @@ fn differences_are_found() {
         .starts_with("~ set address of port left from nothing to ip:10.0.1.1, port"));
 }
 
-/// A port may have the address of one that goes: that one goes first, and the directory is there by then.
+/// A port may have the address of one that goes: that one goes first, and the directory is there by
+/// then.
 #[test]
 fn what_no_file_names_goes() {
     let tree = server();

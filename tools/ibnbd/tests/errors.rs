@@ -103,8 +103,8 @@ fn said(tree: &Tree, words: &str) -> (String, i32, String) {
     (why, output.status.code().unwrap(), remedy)
 }
 
-/// They have no number from the kernel. Each entry has the reason, the exit status, and at least the
-/// remedy that the command knows.
+/// They have no number from the kernel. Each entry has the reason, the exit status, and at least
+/// the remedy that the command knows.
 #[test]
 fn other_errors_have_their_entries() {
     let tree = machine();

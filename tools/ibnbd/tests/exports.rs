@@ -1064,7 +1064,8 @@ fn exports_for_clients_that_the_server_refuses_are_told() {
         "warning: export disk1: {REFUSED}ibtrs_server has auth=required\n  remedy: load ibtrs_server with auth=optional, or: ibnbd export set disk1 allow_unauthenticated=\n"
     );
     assert!(text.contains(&expected), "{text}");
-    // Then it is not for any machine, and there is no word of exports for authenticated clients only.
+    // Then it is not for any machine, and there is no word of exports for authenticated clients
+    // only.
     assert!(!text.contains("any machine") && !text.contains(&format!("disk2: {REFUSED}")));
     // Keys count only if they are loaded.
     tree.file("/ring", "\n").file("/proc/keys", KEYS).keyctl();

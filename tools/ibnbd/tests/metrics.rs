@@ -299,7 +299,8 @@ fn buckets_count_up(samples: &[Sample]) {
     assert!(counts >= 2 && counts == last.len());
 }
 
-/// Names in an expression of PromQL that are metrics of ours, each with the labels that it is asked for.
+/// Names in an expression of PromQL that are metrics of ours, each with the labels that it is asked
+/// for.
 fn asked(expression: &str) -> Vec<(String, Vec<String>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();

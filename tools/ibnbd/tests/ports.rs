@@ -398,8 +398,8 @@ fn pipe_end(pipe: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> 
     options.custom_flags(flags).open(pipe)
 }
 
-/// `port set` of an address that is a pipe: the command waits until somebody reads it, and gets Ctrl-C
-/// meanwhile.
+/// `port set` of an address that is a pipe: the command waits until somebody reads it, and gets
+/// Ctrl-C meanwhile.
 #[test]
 fn ctrl_c_takes_back_what_was_done() {
     let tree = server();

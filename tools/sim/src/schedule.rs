@@ -28,9 +28,9 @@ pub const REQUESTS: usize = 10;
 pub enum Mode {
     /// Both: everything is checked.
     Ext,
-    /// A client without extensions and our server. Of two attempts by one chunk that are in the server's
-    /// hands one is not overtaken by the other, and they are not served at once. What the network
-    /// delivers late may still land late.
+    /// A client without extensions and our server. Of two attempts by one chunk that are in the
+    /// server's hands one is not overtaken by the other, and they are not served at once. What the
+    /// network delivers late may still land late.
     OldClient,
     /// Our client and a server that has neither extensions nor [`ibtrs_proto::chunk_owner`]. Each
     /// request completes once, and nothing is stuck.
@@ -360,8 +360,8 @@ impl Schedule {
         }
     }
 
-    /// All paths fail one soon after the other, perhaps once more as soon as they are back, while the
-    /// disk is slow and send queues are full. Requests fail at once, or soon.
+    /// All paths fail one soon after the other, perhaps once more as soon as they are back, while
+    /// the disk is slow and send queues are full. Requests fail at once, or soon.
     fn outage(&mut self, r: &mut Rng, sectors: u64) {
         let at = r.between(500 * MS, BUSY);
         let mut fault = |at, kind| self.faults.push(Fault { at, kind });

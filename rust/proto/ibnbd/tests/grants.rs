@@ -396,7 +396,8 @@ proptest! {
         prop_assert_eq!(beginning(&text).contains(&Addr::V4(other.to_be_bytes())), same);
     }
 
-    /// Without authentication nobody gets in from an address that no prefix has, whatever else is set.
+    /// Without authentication nobody gets in from an address that no prefix has, whatever else is
+    /// set.
     #[test]
     fn strangers_come_from_prefixes(
         list in prop::collection::vec(any_prefix(), 0..4),

@@ -12,10 +12,10 @@
 //! out by failing in its name.
 //!
 //! A failure does not count if the client names a key that is not loaded, and another client of its
-//! address is connected that has authenticated. A client whose key was removed goes on trying, and the
-//! other sessions of that machine must not wait for it when a path of theirs is lost. No proof fits a
-//! key that is not loaded, so a stranger at this address gains nothing but the knowledge of ids, which
-//! are not secret.
+//! address is connected that has authenticated. A client whose key was removed goes on trying, and
+//! the other sessions of that machine must not wait for it when a path of theirs is lost. No proof
+//! fits a key that is not loaded, so a stranger at this address gains nothing but the knowledge of
+//! ids, which are not secret.
 //!
 //! The table has a fixed size. If it is full, the source with the smallest debt is forgotten. A
 //! stranger with more addresses than that can escape the limit, but never keeps others out.

@@ -10,7 +10,8 @@ use crate::folder;
 use crate::prefix::{self, Prefix};
 use crate::root::Root;
 
-/// Whether an export of a file is one in configfs: it has a key that one in a directory cannot have.
+/// Whether an export of a file is one in configfs: it has a key that one in a directory cannot
+/// have.
 pub(super) fn is_of_configfs(table: &Table) -> bool {
     super::read_exports::OF_CONFIGFS
         .iter()

@@ -195,7 +195,8 @@ pub fn steps(root: &Root, machine: &Machine, config: &Config, wish: &Wish<'_>) -
     if wish.is_for(Side::Server) {
         plan_ports::steps(root, config, wish, &mut steps);
     }
-    // Their directory comes with the module. Until then clients that come early open nothing, and ask again.
+    // Their directory comes with the module. Until then clients that come early open nothing, and
+    // ask again.
     if wish.is_for(Side::Server) {
         plan_exports::steps(root, machine, config, wish, &mut steps);
     }

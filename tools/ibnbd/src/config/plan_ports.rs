@@ -10,14 +10,14 @@ use crate::root::Root;
 
 /// All of them.
 ///
-/// Directories come first. With the first one the server listens on all addresses no longer, so none of
-/// them is in the way of a port. That a port cannot be enabled, as its RDMA device comes up later for
-/// example, takes its settings back, and not its directory: without any, the server would listen on all
-/// addresses until then.
+/// Directories come first. With the first one the server listens on all addresses no longer, so
+/// none of them is in the way of a port. That a port cannot be enabled, as its RDMA device comes up
+/// later for example, takes its settings back, and not its directory: without any, the server would
+/// listen on all addresses until then.
 ///
-/// Ports that no file names go next, as one of them may have the address under another name. Then each
-/// port gets its settings and is enabled, in one step. So the server does not listen during a few system
-/// calls only, and clients that come meanwhile try again.
+/// Ports that no file names go next, as one of them may have the address under another name. Then
+/// each port gets its settings and is enabled, in one step. So the server does not listen during a
+/// few system calls only, and clients that come meanwhile try again.
 pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>) {
     let now = configfs::ports(root);
     let find = |name: &str| now.iter().find(|port| port.name == name);
@@ -55,7 +55,8 @@ fn step(line: String, changes: Vec<change::Change>) -> Step {
     Step::Configure { of, line, changes }
 }
 
-/// The port number where a port has none of its own: that of the server, or that which it will have.
+/// The port number where a port has none of its own: that of the server, or that which it will
+/// have.
 fn usual_number(root: &Root, config: &Config) -> Option<u16> {
     let is = host::parameter(root, "ibnbd_server", "port_nr");
     let mut parameters = config.parameters.iter();

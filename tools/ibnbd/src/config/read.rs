@@ -156,7 +156,8 @@ impl All {
         });
     }
 
-    /// Parameters are texts, numbers or true and false; the module looks at their values when it is loaded.
+    /// Parameters are texts, numbers or true and false; the module looks at their values when it is
+    /// loaded.
     fn parameters(&mut self, source: &mut Source<'_>, module: &str, table: &Table) {
         let known: Vec<_> = PARAMETERS
             .into_iter()

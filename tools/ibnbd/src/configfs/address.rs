@@ -11,8 +11,8 @@ use crate::host;
 use crate::mapping;
 use crate::root::Root;
 
-/// Reads an address: `10.0.1.1` or `ip:10.0.1.1`, `fe80::1%eth0`, `gid:fe80::1`, also the unspecified
-/// `0.0.0.0` and `::`. Interfaces are not looked up.
+/// Reads an address: `10.0.1.1` or `ip:10.0.1.1`, `fe80::1%eth0`, `gid:fe80::1`, also the
+/// unspecified `0.0.0.0` and `::`. Interfaces are not looked up.
 ///
 /// # Errors
 ///
@@ -70,7 +70,8 @@ pub fn is_same(root: &Root, one: &str, other: &str) -> bool {
     one == other || address(one).is_some_and(|one| address(other) == Some(one))
 }
 
-/// An address as files have it: interfaces have other numbers after the next boot, and keep their names.
+/// An address as files have it: interfaces have other numbers after the next boot, and keep their
+/// names.
 pub fn lasting(root: &Root, text: &str) -> String {
     let name = |scope: &str| host::interface_of(root, scope.parse().ok()?);
     let text = match text.split_once('%') {

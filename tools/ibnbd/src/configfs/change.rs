@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Changes of exports, hosts and ports as lists of system calls, and how a list that fails is taken back.
+//! Changes of exports, hosts and ports as lists of system calls, and how a list that fails is taken
+//! back.
 
 use std::fmt;
 use std::io;
@@ -99,7 +100,8 @@ pub struct Failed<E> {
     pub left: Vec<(Change, E)>,
 }
 
-/// Does one change after the other. If one fails, those before it are taken back, the last one first.
+/// Does one change after the other. If one fails, those before it are taken back, the last one
+/// first.
 ///
 /// # Errors
 ///
@@ -318,8 +320,8 @@ pub fn remove_host(host: &Host, exports: &[Export]) -> Vec<Change> {
     changes
 }
 
-/// Makes a port, and listens on it. The folder comes first, so that the server stops to listen on all
-/// addresses before one of them may be in its way.
+/// Makes a port, and listens on it. The folder comes first, so that the server stops to listen on
+/// all addresses before one of them may be in its way.
 pub fn add_port(name: &str, address: &str, number: Option<u16>) -> Vec<Change> {
     let folder = port_folder(name);
     let mut changes = vec![Change::MakeFolder(folder.clone())];
@@ -331,8 +333,8 @@ pub fn add_port(name: &str, address: &str, number: Option<u16>) -> Vec<Change> {
     changes
 }
 
-/// Sets settings of a port. Address and port number can only be changed while it is disabled, so the
-/// server does not listen there in between.
+/// Sets settings of a port. Address and port number can only be changed while it is disabled, so
+/// the server does not listen there in between.
 pub fn set_port(port: &Port, settings: &[(&str, String)]) -> Vec<Change> {
     let folder = port_folder(&port.name);
     let asked = settings.iter().rfind(|(key, _)| *key == "enable");

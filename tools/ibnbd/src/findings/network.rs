@@ -287,7 +287,8 @@ fn of_firewall(root: &Root, machine: &Machine, ports: &[Port]) -> Vec<Finding> {
             "ip" => v4 || !v6,
             _ => true,
         };
-        // The server's port is the destination of what comes in only, while RoCE has one port for both.
+        // The server's port is the destination of what comes in only, while RoCE has one port for
+        // both.
         let counts =
             |drops: &&Drops| counts(drops) && (packet.protocol == "udp" || drops.hook == "input");
         found.extend(
@@ -317,8 +318,8 @@ impl Kinds {
 enum Listening {
     /// On all addresses, at the port number of the module; none without a server.
     Everywhere(Option<u16>),
-    /// On the ports in configfs that are enabled: their IP addresses and numbers. InfiniBand's packets
-    /// do not pass a firewall.
+    /// On the ports in configfs that are enabled: their IP addresses and numbers. InfiniBand's
+    /// packets do not pass a firewall.
     On(Vec<(Addr, u16)>),
 }
 

@@ -65,7 +65,8 @@ impl Disk {
         self.state.as_deref() == Some("open")
     }
 
-    /// Whether its `wwid` tells it from another disk of the same name: there are 16 digits at the end.
+    /// Whether its `wwid` tells it from another disk of the same name: there are 16 digits at the
+    /// end.
     pub fn has_identity(&self) -> bool {
         let last = self.wwid.as_deref().and_then(|id| id.rsplit('-').next());
         last.is_some_and(|id| id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit()))

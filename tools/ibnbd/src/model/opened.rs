@@ -19,7 +19,8 @@ pub struct Opened {
     pub family: Family,
     /// The client's session.
     pub session: String,
-    /// The name of the folder for both; other than the session while an opening before this is still being closed.
+    /// The name of the folder for both; other than the session while an opening before this is
+    /// still being closed.
     pub entry: String,
     /// The name by which the client has opened it.
     pub mapping_path: Option<String>,

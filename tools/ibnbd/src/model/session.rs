@@ -256,7 +256,8 @@ fn session(reader: &mut Reader<'_>, family: Family, side: Side, name: String) ->
     Some(session)
 }
 
-/// How many paths a session of a client has, and how many of them are connected; one file is read of each.
+/// How many paths a session of a client has, and how many of them are connected; one file is read
+/// of each.
 pub(super) fn count_paths(
     reader: &mut Reader<'_>,
     family: Family,

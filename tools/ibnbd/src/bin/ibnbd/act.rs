@@ -29,8 +29,8 @@ pub(crate) fn write(
     result.map_err(|error| failure(task, what, &error, mark))
 }
 
-/// Changes exports or hosts: all of it, or nothing, also if a signal ends the command meanwhile. `what`
-/// says what that does, as "cannot ..." would go on.
+/// Changes exports or hosts: all of it, or nothing, also if a signal ends the command meanwhile.
+/// `what` says what that does, as "cannot ..." would go on.
 pub(crate) fn changes(
     context: &Context,
     task: Task,

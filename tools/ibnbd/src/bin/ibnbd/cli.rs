@@ -178,7 +178,8 @@ pub(crate) enum Command {
     /// Shows what disks and paths do, all the time
     #[command(after_help = TOP_HELP)]
     Top(Top),
-    /// Shows each request of a disk as it ends, and where its time went; with --output json a document a line
+    /// Shows each request of a disk as it ends, and where its time went; with --output json a
+    /// document a line
     #[command(after_help = TRACE_HELP)]
     Trace(Trace),
     /// Makes the machine what the files in /etc/ibtrs say, and shows the difference first
@@ -614,7 +615,8 @@ fn limit(key: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone + Se
 pub(crate) enum HostCommand {
     /// Lists the hosts that exports may name
     List,
-    /// Makes a session known by its name, so that exports may name it; its keys are loaded with `ibnbd key load`
+    /// Makes a session known by its name, so that exports may name it; its keys are loaded with
+    /// `ibnbd key load`
     Add {
         /// The session's name
         name: String,
@@ -655,7 +657,8 @@ pub(crate) enum PortCommand {
     /// Changes settings of a port
     #[command(after_help = SET_PORT_HELP)]
     Set(SetOf),
-    /// Stops listening on a port, and removes it; with the last one the server listens on all addresses again
+    /// Stops listening on a port, and removes it; with the last one the server listens on all
+    /// addresses again
     Remove {
         /// A port
         name: String,
@@ -690,7 +693,8 @@ pub(crate) enum KeyCommand {
     Load(LoadKey),
     /// Lists the keys that the kernel has, without their secret part
     List,
-    /// Removes a session's key from the kernel; a server then disconnects the paths that it has authenticated
+    /// Removes a session's key from the kernel; a server then disconnects the paths that it has
+    /// authenticated
     Remove {
         /// A session
         session: String,

@@ -99,7 +99,8 @@ impl Table {
     }
 }
 
-/// A name from the other end of the network may hold anything: nothing of it reaches the terminal as control.
+/// A name from the other end of the network may hold anything: nothing of it reaches the terminal
+/// as control.
 pub(crate) fn visible(cell: &str) -> String {
     let one = |c: char| {
         if c.is_control() {

@@ -165,8 +165,8 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
     }
 }
 
-/// Takes all exports, hosts and ports away. Ports come last: while there is something to open, the server
-/// listens only where it should.
+/// Takes all exports, hosts and ports away. Ports come last: while there is something to open, the
+/// server listens only where it should.
 pub(super) fn remove_all(context: &Context) -> Done {
     let configured = read(context);
     let Configured {

@@ -120,7 +120,8 @@ fn remove(context: &Context, session: &str, id: &KeyId, disconnect: bool) -> Don
     let mut result = Ok(0);
     for path in &paths {
         let done = serve::disconnect_path(context, path);
-        // One that the server has disconnected meanwhile is gone, and the others have to go all the same.
+        // One that the server has disconnected meanwhile is gone, and the others have to go all the
+        // same.
         if let Err(failure) = done.or_else(|failure| still_there(context, path, failure)) {
             result = result.and(Err(failure));
         }
