@@ -5,6 +5,8 @@
 mod tree;
 
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use ibnbd_host::advice::{self, Task, LINES, TABLE};
@@ -101,6 +103,22 @@ fn said(tree: &Tree, words: &str) -> (String, i32, String) {
     let remedy = lines.find_map(|line| line.strip_prefix("  remedy: "));
     let remedy = remedy.unwrap_or_default().to_owned();
     (why, output.status.code().unwrap(), remedy)
+}
+
+/// As after `2>&1 | head`, or when the service manager's end is gone.
+#[test]
+fn the_exit_status_is_the_same_when_nobody_reads() {
+    let tree = machine();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    let status = Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+        .arg("--root")
+        .arg(tree.base())
+        .args(["show", "nothing"])
+        .stderr(OwnedFd::from(ours))
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(3));
 }
 
 /// They have no number from the kernel. Each entry has the reason, the exit status, and at least

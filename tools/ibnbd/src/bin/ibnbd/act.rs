@@ -53,23 +53,16 @@ pub(crate) fn changes(
     });
     let result = result.map_err(|failed| {
         for (change, error) in &failed.left {
-            let _ = writeln!(
-                io::stderr(),
-                "ibnbd: warning: {change}, to take back what was done: {error}"
-            );
+            note!("warning: {change}, to take back what was done: {error}");
         }
         let what = format!("{what} ({})", failed.change);
         failure(task, &what, &failed.error, mark)
     });
     if let Some(code) = held_back.came() {
-        // After SIGHUP the terminal is gone.
-        let _ = match result {
-            Ok(()) => writeln!(
-                io::stderr(),
-                "ibnbd: {what}: it was done already, and stays"
-            ),
-            Err(failure) => write!(io::stderr(), "{failure}"),
-        };
+        match result {
+            Ok(()) => note!("{what}: it was done already, and stays"),
+            Err(failure) => failure.print(),
+        }
         std::process::exit(code.into());
     }
     result

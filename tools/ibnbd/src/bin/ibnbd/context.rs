@@ -48,7 +48,7 @@ impl Context {
     /// What could not be read, for people; documents have it in them.
     pub(crate) fn warn(&self, notes: &[Note]) {
         for note in notes {
-            eprintln!("ibnbd: warning: {}: {}", note.file, note.why);
+            note!("warning: {}: {}", note.file, note.why);
         }
     }
 
@@ -70,7 +70,7 @@ impl Context {
     pub(crate) fn explain_nothing(&self, machine: &Machine) {
         let loaded = Side::ALL.iter().any(|side| host::has(&self.root, *side));
         if machine.is_empty() && !loaded && self.format == Format::Table {
-            eprintln!("ibnbd: neither ibnbd_client nor ibnbd_server is loaded; see `ibnbd check`");
+            note!("neither ibnbd_client nor ibnbd_server is loaded; see `ibnbd check`");
         }
     }
 }

@@ -67,6 +67,11 @@ impl Failure {
         }
     }
 
+    /// Prints it on standard error.
+    pub(crate) fn print(&self) {
+        crate::note::print(format_args!("{self}"));
+    }
+
     /// A name that stands for nothing, or for several things.
     pub(crate) fn unclear(kind: &str, name: &str, why: &Unclear) -> Self {
         let what = format!("{kind} {name}");

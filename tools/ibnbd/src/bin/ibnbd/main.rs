@@ -4,6 +4,11 @@
 
 #![forbid(unsafe_code)]
 #![warn(rust_2018_idioms, unreachable_pub)]
+// They panic when nobody reads: see `note!`, and `Context::say`.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
+#[macro_use]
+mod note;
 
 mod act;
 mod cli;
@@ -24,7 +29,7 @@ fn main() -> ExitCode {
     match cmd::run(&context, cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprint!("{failure}");
+            failure.print();
             ExitCode::from(failure.code)
         }
     }

@@ -17,7 +17,7 @@ pub(crate) fn ready(status: &str) {
     };
     let text = format!("READY=1\nSTATUS={status}\n");
     if let Err(error) = send(&socket, text.as_bytes()) {
-        eprintln!("ibnbd: cannot tell the manager of services: {error}");
+        note!("cannot tell the manager of services: {error}");
     }
 }
 

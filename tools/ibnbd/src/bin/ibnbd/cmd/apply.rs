@@ -74,7 +74,7 @@ fn until_done(context: &Context, words: &Apply, config: &Config) -> Done {
             Ok(failed) => undone(failed),
             Err(failure) => failure,
         };
-        eprint!("{failure}");
+        failure.print();
         pause = LONGEST.min(pause + STEP);
         let why = failure.why.lines().next().unwrap_or_default();
         notify::ready(&format!("{why}; tried again after {} s", pause.as_secs()));
@@ -116,7 +116,7 @@ fn carry_out(context: &Context, steps: impl Iterator<Item = Step>) -> usize {
     let mut failed = 0;
     for step in steps {
         if let Err(failure) = one(context, step) {
-            eprint!("{failure}");
+            failure.print();
             failed += 1;
         }
     }

@@ -221,7 +221,7 @@ fn add_configured(
     }
     make(context, name, device, &rules)?;
     if rules.is_for_nobody() {
-        eprintln!("ibnbd: nobody may open {name} yet: ibnbd export allow {name} HOST");
+        note!("nobody may open {name} yet: ibnbd export allow {name} HOST");
     }
     if configured.exports.is_empty() {
         warn_of_directory(context);
@@ -233,8 +233,8 @@ fn add_configured(
 fn warn_of_directory(context: &Context) {
     let path = host::parameter(&context.root, "ibnbd_server", "dev_search_path");
     if let Some(path) = path.filter(|path| !path.is_empty()) {
-        eprintln!(
-            "ibnbd: warning: clients can no longer open devices in {path}, as there are exports in configfs now"
+        note!(
+            "warning: clients can no longer open devices in {path}, as there are exports in configfs now"
         );
     }
 }
@@ -344,9 +344,7 @@ fn deny(context: &Context, words: &HostsOf) -> Done {
     configured::change_export(context, &export.name, "keep hosts from", &changes)?;
     if export.allow_any_host == Some(true) {
         let name = &export.name;
-        eprintln!(
-            "ibnbd: warning: every host may open {name}: ibnbd export set {name} allow_any_host=0"
-        );
+        note!("warning: every host may open {name}: ibnbd export set {name} allow_any_host=0");
     }
     Ok(0)
 }

@@ -49,7 +49,7 @@ fn new(context: &Context, id: &KeyId) -> Done {
     let text = text.get(..length).unwrap_or_default();
     context.say(&String::from_utf8_lossy(text))?;
     if io::stdout().is_terminal() {
-        eprintln!("ibnbd: keep it secret, and load it on both ends: ibnbd key load SESSION");
+        note!("keep it secret, and load it on both ends: ibnbd key load SESSION");
     }
     Ok(0)
 }
@@ -171,7 +171,7 @@ fn read(words: &LoadKey) -> Result<(KeyId, Key), Failure> {
     let name = file.display().to_string();
     let open = File::open(&file).map_err(|error| Failure::system(&*name, &error))?;
     if is_open_to_others(&open) {
-        eprintln!("ibnbd: warning: others can read {name}: chmod 600 {name}");
+        note!("warning: others can read {name}: chmod 600 {name}");
     }
     from(open, &name, false)
 }
@@ -209,7 +209,7 @@ fn is_open_to_others(file: &File) -> bool {
 /// A key and its id from their text, of which no copy is left.
 fn from(mut from: impl Read, name: &str, is_terminal: bool) -> Result<(KeyId, Key), Failure> {
     if is_terminal {
-        eprintln!("ibnbd: paste the key, then press Enter");
+        note!("paste the key, then press Enter");
     }
     let mut text = [0; MOST];
     let length = read_text(&mut from, &mut text, is_terminal);

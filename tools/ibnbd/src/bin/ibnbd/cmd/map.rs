@@ -65,8 +65,8 @@ fn wait_for_paths(context: &Context, name: &str) {
         thread::sleep(Duration::from_millis(50));
     });
     for path in lost {
-        eprintln!(
-            "ibnbd: warning: the path {} is not connected yet; the session goes on trying",
+        note!(
+            "warning: the path {} is not connected yet; the session goes on trying",
             path.name
         );
     }
@@ -177,7 +177,7 @@ fn unmap_unused(context: &Context) -> Done {
     loop {
         left.retain(|disk| {
             unmap_if_unused(context, disk).unwrap_or_else(|failure| {
-                eprint!("{failure}");
+                failure.print();
                 failed = true;
                 false
             })

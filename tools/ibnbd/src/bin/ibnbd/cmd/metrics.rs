@@ -82,7 +82,7 @@ async fn accept(listener: &TcpListener, root: &Rc<Root>) -> Done {
                 });
             }
             Err(error) => {
-                eprintln!("ibnbd: warning: a connection is not accepted: {error}");
+                note!("warning: a connection is not accepted: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }

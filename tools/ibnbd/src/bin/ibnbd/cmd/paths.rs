@@ -75,7 +75,7 @@ fn drain(context: &Context, of: &PathOf) -> Done {
     let (session, path) = path_of(&machine, of)?;
     set(context, path, "drain", "drain", "1")?;
     if !others_take_requests(session, path) {
-        eprintln!("ibnbd: warning: no other path takes requests: they go on by this one");
+        note!("warning: no other path takes requests: they go on by this one");
         return Ok(0);
     }
     wait_until_idle(context, path);

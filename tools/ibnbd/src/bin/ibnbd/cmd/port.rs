@@ -68,7 +68,7 @@ fn add(context: &Context, name: &str, address: &str, number: Option<u16>) -> Don
     };
     match before.said_of_added(&added) {
         Some(warning) if !configfs::listens_on_ports_only(&context.root) => {
-            eprintln!("ibnbd: warning: {warning}");
+            note!("warning: {warning}");
         }
         _ => {}
     }
@@ -90,12 +90,12 @@ fn remove(context: &Context, name: &str) -> Done {
     configured::port(&configured, name)?;
     configured::remove_port(context, name)?;
     if configured.ports.len() == 1 && configfs::listens_on_ports_only(&context.root) {
-        eprintln!("ibnbd: warning: the server listens nowhere, as there is no port any more and its port_nr is 0: ibnbd port add NAME ADDRESS");
+        note!("warning: the server listens nowhere, as there is no port any more and its port_nr is 0: ibnbd port add NAME ADDRESS");
     } else if configured.ports.len() == 1 {
         let number = port_nr(&context.root);
         let number = number.map(|number| format!(" at port {number}"));
-        eprintln!(
-            "ibnbd: warning: from now on the server listens on all addresses{}, as there is no port any more",
+        note!(
+            "warning: from now on the server listens on all addresses{}, as there is no port any more",
             number.unwrap_or_default()
         );
     }
@@ -110,7 +110,7 @@ fn warn_if_nowhere(context: &Context) {
         ..Configured::default()
     };
     if now.listens_nowhere() {
-        eprintln!("ibnbd: warning: the server listens nowhere, as no port is enabled: ibnbd port set NAME enable=1");
+        note!("warning: the server listens nowhere, as no port is enabled: ibnbd port set NAME enable=1");
     }
 }
 

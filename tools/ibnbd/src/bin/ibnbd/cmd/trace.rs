@@ -96,7 +96,7 @@ impl Show<'_> {
                 text,
             }) => self.tracer.take(cpu, time_us, name, text),
             Some(Line::Lost) => {
-                eprintln!("ibnbd: warning: events were lost: they came faster than they were read");
+                note!("warning: events were lost: they came faster than they were read");
                 None
             }
             None => None,

@@ -22,7 +22,7 @@ pub(super) fn watch(context: &Context, count: Option<u64>) -> Done {
         {
             Some(event) => print(context, &event)?,
             None => {
-                eprintln!("ibnbd: warning: events were lost: they came faster than they were read");
+                note!("warning: events were lost: they came faster than they were read");
                 continue;
             }
         }
