@@ -44,6 +44,8 @@ pub enum Refusal {
     ConnectionCount,
     /// The path already has a connection with this id.
     ConnectionId,
+    /// The connection has other addresses than the path.
+    OtherAddresses,
     /// The session has the maximum number of paths.
     Paths,
     /// Another path of the session has these addresses.
@@ -58,6 +60,7 @@ impl Refusal {
             Self::OtherAttempt => "the path exists, from another attempt",
             Self::ConnectionCount => "other number of connections than the path's",
             Self::ConnectionId => "the path has that connection",
+            Self::OtherAddresses => "the path has other addresses",
             Self::Paths => "the session has 128 paths",
             Self::Addresses => "another path of the session has the same addresses",
         }
@@ -123,6 +126,9 @@ fn own_path<P>(attempt: Attempt, path: P, known: &Known) -> Decision<P> {
         Refusal::ConnectionCount
     } else if known.has_cid {
         Refusal::ConnectionId
+    } else if !known.same_addrs {
+        // What may be served is decided by the addresses of a path's first connection.
+        Refusal::OtherAddresses
     } else {
         return Decision::Join(path);
     };

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.rdma("rxe")
 OURS = STACKS["ibtrs"]
 # As in testbed.hostile.attacks, which only guests can import.
 DISK, SLOW, OTHER, COMMON, SLOW_NS = "hostile", "slow", "other", "common", 500_000_000
+ELSEWHERE = "10.0.1.99"
 
 
 def export(server, *others: str) -> None:
@@ -42,9 +43,11 @@ def test_attacks(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
+    client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
     said = launch.start(client, "attack", table()).wait(3600, check=False)
     assert not report.failures(said)
     assert len(report.parse(said)) > 150, said
+    client.run(f"ip addr del {ELSEWHERE}/24 dev eth0")
     nothing_is_left(server)
 
 

@@ -63,6 +63,13 @@ fn connections_that_do_not_fit() {
     };
     let refused = Decision::Refuse(Refusal::ConnectionId, None);
     assert_eq!(ask(None, &[has]), refused);
+    // As of somebody who has read the path's UUID on the wire.
+    let elsewhere = Known {
+        same_addrs: false,
+        ..path
+    };
+    let refused = Decision::Refuse(Refusal::OtherAddresses, None);
+    assert_eq!(ask(None, &[elsewhere]), refused);
     let wide = Attempt {
         cid_num: 4,
         epoch: None,
@@ -135,6 +142,7 @@ fn order_of_checks() {
         Refusal::OtherAttempt,
         Refusal::ConnectionCount,
         Refusal::ConnectionId,
+        Refusal::OtherAddresses,
         Refusal::Paths,
     ] {
         assert_eq!(refusal.errno(), Errno::ECONNRESET);

@@ -6,7 +6,7 @@ import os
 from .. import wire
 from ..client import Party
 from ..verbs import Rejected
-from .table import attack, code, named
+from .table import ELSEWHERE, attack, code, named
 
 
 def asks(wanted: str, private: bytes | None = None, cid: int = 0, **fields):
@@ -52,6 +52,18 @@ for epoch, known in ((0, False), (1, True), (wire.MAX_EPOCH, True), (wire.MAX_EP
     attack(f"connect with epoch {epoch:#x}", extends(epoch, known))
 attack("connect with unknown flags of extensions", extends(1, True, ext_flags=0xFE))
 attack("connect with another version of extensions", extends(1, False, ext=2))
+
+
+@named("a connection from another address than its path")
+def _():
+    with Party(epoch=5) as party:
+        party.connect(0)
+        party.source = ELSEWHERE
+        assert code(party.refused(1)) == "ECONNRESET"
+        party.source = None
+        party.connect(1)
+        party.introduce()
+        party.heartbeat()
 
 
 @named("connections in any order")

@@ -12,6 +12,8 @@ from ..verbs import Closed, Rejected
 
 # What the scenario exports: memory; memory whose requests take a while; others.
 DISK, SLOW, OTHER, COMMON = "hostile", "slow", "other", "common"
+# Another address of the hostile client.
+ELSEWHERE = "10.0.1.99"
 SLOW_SECONDS = 0.5
 
 
