@@ -41,6 +41,17 @@ impl Sources {
         let mut open = paths.iter().filter(|path| !path.is_closing());
         open.all(|path| func(&path.ends.src))
     }
+
+    /// Returns whether the session has a path that is not being closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn any(&self) -> bool {
+        let paths = self.session.paths.lock();
+        let mut paths = paths.iter();
+        paths.any(|path| !path.is_closing())
+    }
 }
 
 /// The authenticated clients of a server.

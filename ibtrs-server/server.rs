@@ -61,6 +61,8 @@ pub struct Joining<'a> {
     pub connections: u32,
     /// Bytes of the server's memory that these paths may take.
     pub memory: u64,
+    /// Bytes that other paths of these sessions keep while they are being closed.
+    pub closing: u64,
 }
 
 /// The service that serves the requests of sessions.

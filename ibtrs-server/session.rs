@@ -172,21 +172,25 @@ impl Session {
             paths: 0,
             connections: 0,
             memory: 0,
+            closing: 0,
         };
-        let mut add = |path: &Path| {
+        let mut add = |path: &Path, is_closing| {
             let needs = config.path_needs(path.cid_num).total();
+            if is_closing {
+                joining.closing = joining.closing.saturating_add(needs);
+                return;
+            }
             joining.paths = joining.paths.saturating_add(1);
             joining.connections = joining.connections.saturating_add(path.cid_num.into());
             joining.memory = joining.memory.saturating_add(needs);
         };
-        add(path);
+        add(path, false);
         // A client may have begun several sessions; only INFO gives one of them the name.
         let sessions = self.server.sessions.lock();
         let of_client = |session: &&Arc<Session>| session.is_of_client(owner);
         for session in sessions.list.iter().filter(of_client) {
             let paths = session.paths.lock();
-            let others = paths.iter().filter(|path| !path.is_closing());
-            others.for_each(|path| add(path));
+            paths.iter().for_each(|path| add(path, path.is_closing()));
         }
         drop(sessions);
         self.server.service.admit(&joining)

@@ -103,6 +103,8 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
             session.set_version(answer.ver);
             Ok(Reply::SessInfo(answer.encode()))
         }
+        // No answer can reach the client, which repeats the message.
+        Ok(UserMsg::Open(_)) if request.is_moot() => return request.abandon(),
         Ok(UserMsg::Open(message)) => open(session, &message, request.source()).map(Reply::Open),
         Ok(UserMsg::Close(message)) => return close(session, closers, message, request),
         Ok(UserMsg::Io(_)) => Err(EINVAL),

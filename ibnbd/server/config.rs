@@ -218,7 +218,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The reason of a refusal; `ENOMEM`.
+    /// The reason of a refusal; `ENODEV` if the export has no device; `ENOTCONN` if all paths of
+    /// the session are being closed; `ENOMEM`.
     pub(crate) fn grant(self: &Arc<Self>, asked: &Asked<'_>) -> Result<Option<Granted>, Denied> {
         // Operators need this lock to revoke an export, so no allocation under it waits for I/O.
         let _no_io = NoIo::enter();
@@ -230,6 +231,10 @@ impl Config {
         let export = exports.find(|export| export.name.to_bytes() == asked.name.as_bytes());
         let is_host = inner.host_of(asked.session).is_some();
         let export = export.ok_or(grant::unknown(is_host))?;
+        // Its OPEN came by a path that is being closed: nothing is known of where it comes from.
+        if !asked.session.has_source() {
+            return Err(ENOTCONN.into());
+        }
         let grant = inner.decide(export, asked.session, asked.access)?;
         let host = inner.host_of(asked.session);
         let most = host.map_or(0, |host| host.max_devices);
@@ -245,6 +250,7 @@ impl Config {
             path: CString::try_from(&**path)?,
             terms: Terms {
                 realtime: export.realtime.clone(),
+                revoked: closer.revoked(),
                 throttle: host.map(|host| host.throttle.clone()),
             },
             grant,
@@ -266,8 +272,8 @@ impl Config {
     }
 
     /// Decides whether a path of the session `name` may be connected from `source`; `used` is what
-    /// all paths of the session use with this one. A session that is not that of a host may
-    /// connect.
+    /// all paths of the session use with this one, and `closing` the bytes that those keep which
+    /// are being closed. A session that is not that of a host may connect.
     ///
     /// # Errors
     ///
@@ -277,11 +283,14 @@ impl Config {
         name: SessionName<'_>,
         source: Addr,
         used: &PathUse,
+        closing: u64,
     ) -> Result<(), grant::PathRefusal> {
         let inner = self.inner.lock();
         let mut hosts = inner.hosts.iter();
         match hosts.find(|host| host.name.to_bytes() == name.as_bytes()) {
-            Some(host) => grant::admit(&host.addresses, &host.limits, &source, used),
+            Some(host) => {
+                grant::admit(&host.addresses, &host.limits, &source, used, closing)
+            }
             None => Ok(()),
         }
     }
@@ -501,6 +510,8 @@ impl Open {
 pub(crate) struct Terms {
     /// Whether the realtime I/O priority is honoured.
     pub(crate) realtime: Arc<AtomicFlag>,
+    /// Whether the session may not have the export open any more, and the device is being closed.
+    pub(crate) revoked: Arc<AtomicFlag>,
     /// The limits of the host, if the session was that of a host when it opened the device.
     pub(crate) throttle: Option<Arc<HostThrottle>>,
 }
@@ -532,7 +543,7 @@ impl Drop for Granted {
     }
 }
 
-/// Returns the value of [`Terms::realtime`].
+/// Returns the value of a flag of [`Terms`].
 #[inline]
 pub(crate) fn is_set(flag: &AtomicFlag) -> bool {
     // ORDERING: Nothing else depends on it.

@@ -93,6 +93,9 @@ use kx::{
 const MIB_SHIFT: u32 = 20;
 /// Highest limit of a host's memory: 1 TiB.
 const MAX_MEMORY_MIB: u32 = 1 << 20;
+/// How long `rmdir` of an export waits for devices that are being closed: it holds the locks of
+/// all directories.
+const REMOVAL_MS: u32 = 2_000;
 
 /// State that all directories share.
 #[pin_data]
@@ -180,7 +183,7 @@ impl ExportDir {
     /// Changes the export, then closes the devices of clients that may no longer open it.
     fn change<R>(&self, change: impl FnOnce(&mut Export) -> R) -> Result<R> {
         let result = self.with(|export| Ok(change(export)))?;
-        self.context.recheck(self.id);
+        self.context.recheck(self.id, stop_timeout_ms());
         Ok(result)
     }
 
@@ -400,21 +403,26 @@ impl Directory for ExportDir {
     ];
 
     fn removed(&self) {
-        let _ = self.change(|export| export.enabled = false);
+        let _ = self.with(|export| {
+            export.enabled = false;
+            Ok(())
+        });
+        self.context
+            .recheck(self.id, stop_timeout_ms().min(REMOVAL_MS));
         self.context.config.remove_export(self.id);
     }
 }
 
 impl Context {
     /// Closes the devices of clients that may no longer open an export; waits for that no longer
-    /// than `stop_timeout_s`.
-    fn recheck(&self, id: ExportId) {
-        if revoke::close_refused(&self.config, id, stop_timeout_ms()).is_ok() {
+    /// than `limit_ms`.
+    fn recheck(&self, id: ExportId, limit_ms: u32) {
+        if revoke::close_refused(&self.config, id, limit_ms).is_ok() {
             return;
         }
         let _ = self.config.with_export(id, |export| {
             pr_warn_ratelimited!(
-                "{}: the device still has requests in service after stop_timeout_s; it is closed when they end\n",
+                "{}: not closed for all clients yet: requests are in service, or an OPEN has not ended; no new request reaches the device\n",
                 export.name()
             );
             Ok(())
@@ -444,7 +452,7 @@ impl Directory for AllowedHosts {
     fn unlink(&self, target: &dyn Any) {
         if let Some(host) = target.downcast_ref::<HostDir>() {
             self.context.config.disallow(self.id, host.id);
-            self.context.recheck(self.id);
+            self.context.recheck(self.id, stop_timeout_ms());
         }
     }
 }

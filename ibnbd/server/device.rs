@@ -124,6 +124,13 @@ impl Opened {
         }
     }
 
+    /// Returns whether the session may not use the device any more, as its export was taken away.
+    #[inline]
+    pub(crate) fn is_revoked(&self) -> bool {
+        let terms = self.terms.as_ref();
+        terms.is_some_and(|terms| config::is_set(&terms.revoked))
+    }
+
     /// Returns the limits of the host, if there are any for this device.
     #[inline]
     pub(crate) fn throttle(&self) -> Option<&HostThrottle> {

@@ -59,18 +59,9 @@ impl BioOwner for IoRequest {
 ///
 /// May sleep, when the device's queue is full or the host has reached a limit.
 pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
-    let Some(device) = session.device(hdr.device_id) else {
-        if session.is_stopped() {
-            return request.abandon();
-        }
-        if session.may_log(&request.source()) {
-            pr_warn!(
-                "{}: I/O to device {}, which is not open\n",
-                session.name(),
-                hdr.device_id
-            );
-        }
-        return request.respond(Err(ENOTCONN));
+    let device = session.device(hdr.device_id);
+    let Some(device) = device.filter(|device| !device.is_revoked()) else {
+        return refuse(session, hdr.device_id, request);
     };
     // CAST: At most the size of a chunk, which fits in 32 bits.
     let data_len = request.data_len() as u32;
@@ -90,7 +81,11 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
         }
     };
     if let Some(throttle) = device.throttle() {
-        let is_over = || request.is_moot() || session.device(hdr.device_id).is_none();
+        let is_over = || {
+            request.is_moot()
+                || device.is_revoked()
+                || session.device(hdr.device_id).is_none()
+        };
         if !throttle.wait(data_len, is_over) {
             return match request.is_moot() || session.is_stopped() {
                 // The client sends it again.
@@ -108,6 +103,18 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
     if let Err((error, owner)) = session.bios.submit(slot, &spec(&io, prio), owner) {
         owner.request.respond(Err(error));
     }
+}
+
+/// Ends a request to a device that the session has not, or not any more.
+#[cold]
+fn refuse(session: &Session, id: u32, request: Request) {
+    if session.is_stopped() {
+        return request.abandon();
+    }
+    if session.may_log(&request.source()) {
+        pr_warn!("{}: I/O to device {}, which is not open\n", session.name(), id);
+    }
+    request.respond(Err(ENOTCONN));
 }
 
 fn spec(io: &CheckedIo, prio: u16) -> BioSpec {

@@ -3,7 +3,9 @@
 //! Closing the devices of clients that may not have an export open any more.
 //!
 //! What closes a device is made before the device is opened, so that the operator can take an
-//! export away from clients also when there is no memory.
+//! export away from clients also when there is no memory. The device is revoked first, which
+//! waits for nothing: the session's lock may be held by an OPEN of another device, whose disk
+//! hangs.
 
 use crate::{
     config::{
@@ -20,6 +22,10 @@ use ibtrs_server::Deadline;
 use kernel::{
     prelude::*,
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc,
         SetOnce, //
     },
@@ -47,6 +53,8 @@ pub(crate) struct Closer {
     /// The id of the device in the session.
     pub(crate) device: u32,
     why: SetOnce<Refusal>,
+    /// Shared with the open device, whose requests are refused once this is set.
+    revoked: Arc<AtomicFlag>,
     #[pin]
     work: Work<Self>,
 }
@@ -67,19 +75,28 @@ impl Closer {
         queue: &Arc<Queue>,
     ) -> Result<Arc<Self>> {
         let (session, queue) = (session.clone(), queue.clone());
+        let revoked = Arc::new(AtomicFlag::new(false), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 session,
                 device,
                 why: SetOnce::new(),
+                revoked,
                 work <- kx::new_work!(queue, "Closer::work"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Queues the closing of the device; `why` is for the log.
+    /// Returns the flag that is set when the device is revoked.
+    pub(crate) fn revoked(&self) -> Arc<AtomicFlag> {
+        self.revoked.clone()
+    }
+
+    /// Refuses new requests to the device, and queues its closing; `why` is for the log.
     fn start(self: &Arc<Self>, why: Refusal) {
+        // ORDERING: The flag guards nothing. The close waits for a request that does not see it.
+        self.revoked.store(true, Relaxed);
         self.why.populate(why);
         self.work.enqueue(self.clone());
     }

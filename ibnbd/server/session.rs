@@ -127,7 +127,9 @@ impl ibtrs_server::Service for Service {
             connections: joining.connections,
             memory: joining.memory,
         };
-        let admitted = self.config.admit(joining.name, joining.source, &used);
+        let admitted = self
+            .config
+            .admit(joining.name, joining.source, &used, joining.closing);
         admitted.map_err(|why| Refusal::new(convert::error(why.errno()), why.as_str()))
     }
 }
@@ -464,6 +466,16 @@ impl Session {
     pub(crate) fn all_sources(&self, func: impl FnMut(&Addr) -> bool) -> bool {
         let sources = self.sources.lock();
         sources.as_ref().is_some_and(|sources| sources.all(func))
+    }
+
+    /// Returns whether the session has a path that is not being closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn has_source(&self) -> bool {
+        let sources = self.sources.lock();
+        sources.as_ref().is_some_and(Sources::any)
     }
 
     /// Returns whether the client knows the extensions of the messages.

@@ -180,8 +180,10 @@ impl Stopping {
             id,
             name,
             _dir: dir,
-            device,
+            // Before `device`, which goes first when this fails: it waits for I/O, and the export
+            // is granted until that has ended.
             granted,
+            device,
             ..
         } = device;
         drop(dir);

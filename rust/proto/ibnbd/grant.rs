@@ -214,6 +214,10 @@ pub struct PathUse {
 /// Decides whether a path from `source` may join the paths of its host, which use `used` together
 /// with it. Without `addresses` it may come from anywhere; a limit of 0 is none.
 ///
+/// Paths that are being closed do not count, so that all of a host's paths may be lost and
+/// connected again at once. They keep their memory, `closing` bytes, until their requests have
+/// ended, which a client can make last; so with them the host may take twice the limit, no more.
+///
 /// # Errors
 ///
 /// The reason of the refusal.
@@ -222,6 +226,7 @@ pub fn admit(
     limits: &PathUse,
     source: &Addr,
     used: &PathUse,
+    closing: u64,
 ) -> Result<(), PathRefusal> {
     if !may_come_from(addresses, source) {
         return Err(PathRefusal::Address);
@@ -232,7 +237,9 @@ pub fn admit(
     if limits.connections > 0 && used.connections > limits.connections {
         return Err(PathRefusal::Connections);
     }
-    if limits.memory > 0 && used.memory > limits.memory {
+    let twice = limits.memory.saturating_mul(2);
+    let is_above = used.memory > limits.memory || used.memory.saturating_add(closing) > twice;
+    if limits.memory > 0 && is_above {
         return Err(PathRefusal::Memory);
     }
     Ok(())

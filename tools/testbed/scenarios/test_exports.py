@@ -65,16 +65,17 @@ RESUME = "dmsetup resume --noudevsync stuck"
 
 
 @contextlib.contextmanager
-def slow_path(server):
-    """A folder of the server with a link to hosts, which is followed as soon as its disk goes on."""
+def slow_path(server, target: str):
+    """A link of the server to `target`, and what makes it slow: from then on nobody follows it
+    until its disk goes on."""
     device = server.null_blk("nullb1", size_mb=16)
     server.run(f"modprobe dm-mod && dmsetup --noudevrules --noudevsync create stuck --table '0 32768 linear {device} 0' "
                "&& mkfs.ext4 -q /dev/dm-0 && mkdir -p /mnt/slow && mount /dev/dm-0 /mnt/slow && mkdir /mnt/slow/far "
-               f"&& ln -s {exports.HOSTS} /mnt/slow/far/hosts "
-               "&& busybox umount /mnt/slow && mount /dev/dm-0 /mnt/slow "
-               "&& dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+               f"&& ln -s {target} /mnt/slow/far/link")
     try:
-        yield "/mnt/slow/far"
+        yield "/mnt/slow/far/link", lambda: server.run(
+            "busybox umount /mnt/slow && mount /dev/dm-0 /mnt/slow "
+            "&& dmsetup suspend --noflush --nolockfs --noudevsync stuck")
     finally:
         server.run(RESUME)
 
@@ -85,8 +86,9 @@ def test_a_link_whose_target_takes_long_to_find(pair, stack):
     server = pair.server
     server.run("modprobe ibnbd_server")
     server.run(f"mkdir {exports.EXPORTS}/disk1 {exports.HOSTS}/demo")
-    with slow_path(server) as folder:
-        link = server.start(f"ln -s {folder}/hosts/demo {exports.EXPORTS}/disk1/allowed_hosts/demo")
+    with slow_path(server, exports.HOSTS) as (hosts, suspend):
+        suspend()
+        link = server.start(f"ln -s {hosts}/demo {exports.EXPORTS}/disk1/allowed_hosts/demo")
         server.wait_until("grep -l '^State:.D' /proc/$(busybox pidof ln)/status")
         server.run(f"busybox rmdir {exports.EXPORTS}/disk1 {exports.HOSTS}/demo")
         unload = server.start("modprobe -r ibnbd_server")
@@ -214,7 +216,7 @@ def test_a_disk_that_hangs_does_not_hold_the_operator_up(pair, stack):
         began = server.uptime()
         server.run(f"echo 0 > {folder}/enable")
         assert 1 < server.uptime() - began < 15
-        said(server, "disk1: the device still has requests in service after stop_timeout_s; it is closed when they end")
+        said(server, "disk1: not closed for all clients yet: requests are in service, or an OPEN has not ended")
         # Everything else goes on, and the export goes without its device.
         server.run(f"ls {exports.EXPORTS} && busybox rmdir {folder}")
         assert reader.running
@@ -225,6 +227,39 @@ def test_a_disk_that_hangs_does_not_hold_the_operator_up(pair, stack):
     said(server, "demo: ip:10.0.1.2: export disk1: closed: it is not enabled")
     client.run(stack.unmap(0, "force"))
     server.run("modprobe -r ibnbd_server && dmsetup --noudevrules --noudevsync remove stuck")
+
+
+@fast
+def test_an_export_is_taken_away_while_another_is_being_opened(pair, stack):
+    """An OPEN that hangs holds the lock of the session's devices, so that none can be closed. The
+    client reaches the disk no more all the same."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    other = server.null_blk("nullb2", size_mb=16)
+    server.run("modprobe ibnbd_server stop_timeout_s=2")
+    client.run(stack.load_client())
+    reads = "awk '{ print $1 }' /sys/block/nullb0/stat"
+    with slow_path(server, other) as (link, suspend):
+        folder = exports.make(server, "disk1", "/dev/nullb0", allow_unauthenticated="any")
+        exports.make(server, "disk2", link, allow_unauthenticated="any")
+        client.run(map_line())
+        client.run(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
+        suspend()
+        opening = client.start(map_line("disk2"))
+        server.wait_until("cat /proc/*/stack 2>/dev/null | grep -q ext4 || busybox ps -o stat,comm | grep -q '^D'")
+        server.run(f"echo 0 > {folder}/enable")
+        said(server, "disk1: not closed for all clients yet: requests are in service, or an OPEN has not ended")
+        served = server.run(reads)
+        reader = client.start(f"dd if={stack.disk} of=/dev/null bs=4k skip=1 count=1 iflag=direct status=none")
+        client.run("sleep 2")
+        assert opening.running and server.run(reads) == served
+        # Nor does an export that hangs keep the operator from removing it.
+        server.run(f"busybox rmdir {folder}")
+    reader.wait(60, check=False)
+    opening.wait(60)
+    assert server.run(reads) == served
+    server.wait_until("[ ! -e /sys/class/ibnbd-server/ctl/devices/nullb0 ]")
+    said(server, "demo: ip:10.0.1.2: export disk1: closed: it is not enabled")
 
 
 def test_taking_an_export_away_needs_no_memory(pair, stack):

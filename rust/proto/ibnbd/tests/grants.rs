@@ -296,10 +296,10 @@ fn paths_of_hosts() {
         memory,
     };
     let (any, most) = (of(0, 0, 0), of(u32::MAX, u32::MAX, u64::MAX));
-    assert_eq!(admit(&[], &any, &outside, &most), Ok(()));
-    assert_eq!(admit(&near, &any, &inside, &most), Ok(()));
+    assert_eq!(admit(&[], &any, &outside, &most, u64::MAX), Ok(()));
+    assert_eq!(admit(&near, &any, &inside, &most, u64::MAX), Ok(()));
     assert_eq!(
-        admit(&near, &any, &outside, &of(1, 1, 1)),
+        admit(&near, &any, &outside, &of(1, 1, 1), 0),
         Err(PathRefusal::Address)
     );
     for (limits, refusal) in [
@@ -307,10 +307,20 @@ fn paths_of_hosts() {
         (of(0, 2, 0), PathRefusal::Connections),
         (of(0, 0, 2), PathRefusal::Memory),
     ] {
-        assert_eq!(admit(&near, &limits, &inside, &of(2, 2, 2)), Ok(()));
-        assert_eq!(admit(&near, &limits, &inside, &of(3, 3, 3)), Err(refusal));
-        assert_eq!(admit(&[], &limits, &inside, &most), Err(refusal));
+        assert_eq!(admit(&near, &limits, &inside, &of(2, 2, 2), 2), Ok(()));
+        assert_eq!(
+            admit(&near, &limits, &inside, &of(3, 3, 3), 0),
+            Err(refusal)
+        );
+        assert_eq!(admit(&[], &limits, &inside, &most, 0), Err(refusal));
     }
+    // Paths that are being closed keep their memory: twice the limit with them.
+    let (limits, one) = (of(0, 0, 2), of(1, 1, 1));
+    assert_eq!(admit(&[], &limits, &inside, &one, 3), Ok(()));
+    assert_eq!(
+        admit(&[], &limits, &inside, &one, 4),
+        Err(PathRefusal::Memory)
+    );
     assert!(
         may_come_from(&[], &outside)
             && may_come_from(&near, &inside)
