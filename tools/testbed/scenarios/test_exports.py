@@ -241,7 +241,8 @@ def test_an_export_is_taken_away_while_another_is_being_opened(pair, stack):
     reads = "awk '{ print $1 }' /sys/block/nullb0/stat"
     with slow_path(server, other) as (link, suspend):
         folder = exports.make(server, "disk1", "/dev/nullb0", allow_unauthenticated="any")
-        exports.make(server, "disk2", link, allow_unauthenticated="any")
+        # The kernel's root is what the guest began with.
+        exports.make(server, "disk2", f"/host{link}", allow_unauthenticated="any")
         client.run(map_line())
         client.run(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
         suspend()
