@@ -2,9 +2,10 @@
 
 //! `status`, `check` and `report`.
 
-use std::fs;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
@@ -118,17 +119,65 @@ pub(super) fn check(context: &Context) -> Done {
     Ok(u8::from(bad))
 }
 
-/// Whoever reads the file meanwhile has the old one or the new one.
+/// Whoever reads the file meanwhile has the old one or the new one, also after a loss of power.
+/// It keeps its mode and, as far as we may give it away, its owner. A link stays one.
 pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
-    let mut name = file.file_name().unwrap_or_default().to_owned();
+    let failed = |error| Failure::system(format!("cannot write {}", file.display()), &error);
+    let target = target(file).map_err(failed)?;
+    let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    let partial = file.with_file_name(name);
-    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, file));
-    written.map_err(|error| {
+    let partial = target.with_file_name(name);
+    // Of a command that was killed.
+    let _ = fs::remove_file(&partial);
+    let written = write_new(&partial, text, fs::metadata(&target).ok().as_ref())
+        .and_then(|()| fs::rename(&partial, &target));
+    if written.is_err() {
         // If it was made at all.
         let _ = fs::remove_file(&partial);
-        Failure::system(format!("cannot write {}", file.display()), &error)
-    })
+    }
+    let folder = match target.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    written
+        .and_then(|()| File::open(folder)?.sync_all())
+        .map_err(failed)
+}
+
+/// The most links to links, as many as Linux follows.
+const LINKS: usize = 40;
+
+/// The file that a link leads to, which need not be there.
+fn target(file: &Path) -> io::Result<PathBuf> {
+    let mut file = file.to_owned();
+    for _ in 0..LINKS {
+        let Ok(to) = fs::read_link(&file) else {
+            return Ok(file);
+        };
+        file = file.with_file_name("").join(to);
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+/// Writes a file that is not there, with the owner and the mode of the old one, if there is one.
+fn write_new(file: &Path, text: &str, old: Option<&Metadata>) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    // Nobody reads meanwhile what is not for them.
+    if old.is_some() {
+        options.mode(0o600);
+    }
+    let mut new = options.open(file)?;
+    new.write_all(text.as_bytes())?;
+    if let Some(old) = old {
+        // Only root may give it to another user; the group may be ours all the same.
+        let group = fchown(&new, None, Some(old.gid()));
+        let _ = fchown(&new, Some(old.uid()), None);
+        // What the old group could read is not for another one.
+        let allowed = if group.is_ok() { 0o777 } else { 0o707 };
+        new.set_permissions(Permissions::from_mode(old.mode() & allowed))?;
+    }
+    new.sync_all()
 }
 
 pub(super) fn report(context: &Context, file: Option<&Path>) -> Done {
