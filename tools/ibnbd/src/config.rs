@@ -50,7 +50,9 @@
 
 mod fields;
 pub mod keep;
+mod keep_array;
 mod keep_exports;
+mod keep_others;
 mod keep_ports;
 pub mod plan;
 mod plan_exports;

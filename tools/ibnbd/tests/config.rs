@@ -7,7 +7,7 @@ mod tree;
 use std::io;
 use std::net::IpAddr;
 
-use ibnbd_host::config::keep::{self, Choice};
+use ibnbd_host::config::keep::{self, Choice, Others};
 use ibnbd_host::config::plan::{self, Step, Wish};
 use ibnbd_host::config::{self, Config, Problem};
 use ibnbd_host::configfs::Configured;
@@ -340,7 +340,14 @@ fn files_are_found_where_they_belong() {
 fn kept(tree: &Tree, text: &str, choice: Choice<'_>) -> String {
     let root = Root::new(tree.base());
     let mut document: DocumentMut = text.parse().unwrap();
-    keep::client(&root, &Machine::read(&root), &mut document, choice);
+    let mut others = Others::default();
+    keep::client(
+        &root,
+        &Machine::read(&root),
+        &mut document,
+        &mut others,
+        choice,
+    );
     document.to_string()
 }
 
@@ -477,6 +484,7 @@ fn a_server_keeps_its_parameters_and_exports() {
         &[exported("a", "sda"), exported("b", "sdb")],
         &Configured::default(),
         &mut document,
+        &mut Others::default(),
         false,
     );
     let text = document.to_string();

@@ -110,7 +110,8 @@ fn kept(tree: &Tree, text: &str, prune: bool) -> String {
     let root = Root::new(tree.base());
     let configured = Configured::read(&root, &Machine::read(&root));
     let mut document: DocumentMut = text.parse().unwrap();
-    keep::server(&root, &[], &configured, &mut document, prune);
+    let mut others = keep::Others::default();
+    keep::server(&root, &[], &configured, &mut document, &mut others, prune);
     document.to_string()
 }
 

@@ -2,9 +2,9 @@
 
 //! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
-use toml_edit::{value, Array, ArrayOfTables, DocumentMut, Item, Table};
+use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
 
-use super::{keep_exports, keep_ports, plan, Session, PARAMETERS};
+use super::{keep_array, keep_exports, keep_ports, plan, Session, PARAMETERS};
 use crate::configfs::Configured;
 use crate::family::Side;
 use crate::folder::{self, Exported};
@@ -12,6 +12,8 @@ use crate::host;
 use crate::mapping;
 use crate::model::{self, Machine};
 use crate::root::Root;
+
+pub use super::keep_others::Others;
 
 /// What the drivers take where nothing is set.
 const DEFAULTS: [(&str, &str); 9] = [
@@ -86,8 +88,21 @@ pub(super) fn text<'a>(table: &'a Table, key: &str) -> Option<&'a str> {
     table.get(key)?.as_str()
 }
 
+/// A new entry.
+pub(super) fn named(name: &str) -> Table {
+    let mut table = Table::new();
+    table.insert("name", value(name));
+    table
+}
+
 /// Writes the sessions of our client into a file that was read without problems.
-pub fn client(root: &Root, machine: &Machine, document: &mut DocumentMut, choice: Choice<'_>) {
+pub fn client(
+    root: &Root,
+    machine: &Machine,
+    document: &mut DocumentMut,
+    others: &mut Others,
+    choice: Choice<'_>,
+) {
     let Some(list) = tables(document.as_table_mut(), "session") else {
         return;
     };
@@ -95,21 +110,18 @@ pub fn client(root: &Root, machine: &Machine, document: &mut DocumentMut, choice
         if choice.only.is_some_and(|(name, _)| name != session.name) {
             continue;
         }
-        let at = list
-            .iter()
-            .position(|table| name(root, table) == session.name);
-        let at = at.unwrap_or_else(|| {
-            let mut table = Table::new();
-            table.insert("name", value(session.name.as_str()));
-            if let Some(port) = choice.port {
-                table.insert("port", value(i64::from(port)));
-            }
-            list.push(table);
-            list.len().saturating_sub(1)
-        });
-        if let Some(table) = list.get_mut(at) {
-            keep_session(machine, session, table, choice);
+        let mut new = named(&session.name);
+        if let Some(port) = choice.port {
+            new.insert("port", value(i64::from(port)));
         }
+        let is = |table: &Table| name(root, table) == session.name;
+        // Without a path it is half made.
+        if session.paths.is_empty() && !list.iter().any(is) {
+            continue;
+        }
+        others.keep(list, ("session", &session.name), &is, new, &|table| {
+            keep_session(machine, session, table, choice);
+        });
     }
     if choice.prune {
         list.retain(|table| machine.our(Side::Client, &name(root, table)).is_some());
@@ -155,27 +167,31 @@ fn name(root: &Root, table: &Table) -> String {
     )
 }
 
-/// Whether the paths in a file are those of the session, in any order and however they are written.
-fn has_paths(table: &Table, session: &model::Session) -> bool {
+/// Whether a path in a file is that one of the session, however it is written.
+fn is_path(text: &Value, path: &model::Path) -> bool {
     let nobody = |_: &str| -> std::io::Result<Vec<std::net::IpAddr>> {
         Err(std::io::ErrorKind::NotFound.into())
     };
-    let Some(array) = table.get("paths").and_then(Item::as_array) else {
-        return session.paths.is_empty();
+    let line = |text| mapping::path(&Root::default(), &nobody, text).ok();
+    let line = text.as_str().and_then(line);
+    line.is_some_and(|line| plan::has(path, &line))
+}
+
+/// Writes the paths of a session, unless the file has the same ones in any order.
+fn keep_paths(session: &model::Session, table: &mut Table) {
+    let there = table.get("paths").and_then(Item::as_array);
+    let there: Vec<&Value> = there.into_iter().flatten().collect();
+    let stays = |text: &Value| session.paths.iter().any(|path| is_path(text, path));
+    let is_new = |path: &&model::Path| !there.iter().any(|text| is_path(text, path));
+    let line = |path: &model::Path| {
+        let ends = [path.src.as_deref(), path.dst.as_deref()].into_iter();
+        let ends = ends.flatten().map(|end| end.trim_start_matches("ip:"));
+        ends.collect::<Vec<_>>().join(",")
     };
-    let line =
-        |text: &toml_edit::Value| mapping::path(&Root::default(), &nobody, text.as_str()?).ok();
-    let lines: Vec<Option<String>> = array.iter().map(line).collect();
-    let fits = |line: &Option<String>, path: &model::Path| {
-        line.as_ref().is_some_and(|line| plan::has(path, line))
-    };
-    lines
-        .iter()
-        .all(|line| session.paths.iter().any(|path| fits(line, path)))
-        && session
-            .paths
-            .iter()
-            .all(|path| lines.iter().any(|line| fits(line, path)))
+    let new: Vec<String> = session.paths.iter().filter(is_new).map(line).collect();
+    if !new.is_empty() || !there.iter().all(|text| stays(text)) {
+        keep_array::replace(table, "paths", stays, new);
+    }
 }
 
 fn keep_session(
@@ -184,21 +200,15 @@ fn keep_session(
     table: &mut Table,
     choice: Choice<'_>,
 ) {
-    // Names of servers stay as they are, and paths that the machine has.
-    if !table.contains_key("servers") {
-        let path = |path: &model::Path| {
-            let ends = [path.src.as_deref(), path.dst.as_deref()];
-            let ends: Vec<String> = ends
-                .into_iter()
-                .flatten()
-                .map(|end| end.trim_start_matches("ip:").to_owned())
-                .collect();
-            ends.join(",")
-        };
-        if !has_paths(table, session) {
-            let now: Array = session.paths.iter().map(path).collect();
-            replace(table, "paths", value(now), session.paths.is_empty());
-        }
+    // Names of servers stay as they are. A session without paths, or one whose paths could not be
+    // read, has nothing better than the file.
+    let folder = format!("{}/paths", session.folder());
+    let is_read = !machine
+        .notes
+        .iter()
+        .any(|note| note.file.starts_with(&folder));
+    if !table.contains_key("servers") && !session.paths.is_empty() && is_read {
+        keep_paths(session, table);
     }
     for (key, now) in session.settings.entries() {
         // Without its key the session would not connect again.
@@ -295,17 +305,22 @@ pub fn server(
     exports: &[Exported],
     configured: &Configured,
     document: &mut DocumentMut,
+    others: &mut Others,
     prune: bool,
 ) {
     let of_server = |(module, ..): &(&str, &str, &str)| module.ends_with("_server");
-    // A file has exports in configfs or in a directory, not both.
-    let keeps_others = keep_exports::has_some(document) && !prune;
-    let in_configfs = !configured.exports.is_empty() || keeps_others;
+    // Files have exports in configfs or in a directory, not both.
+    let keeps_some =
+        keep_exports::has_some(document) && !prune || others.any(keep_exports::has_some);
+    let in_configfs = !configured.exports.is_empty() || keeps_some;
     let is_off = |name: &str| name == "dev_search_path" && in_configfs;
     for (module, name, usual) in PARAMETERS.into_iter().filter(of_server) {
         let Some(now) = host::parameter(root, module, name).filter(|_| !is_off(name)) else {
             continue;
         };
+        if others.have_parameter(module, name, &now) {
+            continue;
+        }
         let item = match now.as_str() {
             "Y" => value(true),
             "N" => value(false),
@@ -322,12 +337,12 @@ pub fn server(
             replace(table, name, item, false);
         }
     }
-    keep_ports::ports(root, configured, document, prune);
-    keep_exports::hosts(configured, document, prune);
+    keep_ports::ports(root, configured, document, others, prune);
+    keep_exports::hosts(configured, document, others, prune);
     if in_configfs {
-        keep_exports::exports(root, configured, document, prune);
+        keep_exports::exports(root, configured, document, others, prune);
     } else {
-        of_directory(root, exports, document, prune);
+        of_directory(root, exports, document, others, prune);
     }
 }
 
@@ -337,7 +352,13 @@ pub(super) fn called(table: &Table) -> &str {
     text(table, "name").unwrap_or_else(|| folder::last_part(device))
 }
 
-fn of_directory(root: &Root, exports: &[Exported], document: &mut DocumentMut, prune: bool) {
+fn of_directory(
+    root: &Root,
+    exports: &[Exported],
+    document: &mut DocumentMut,
+    others: &mut Others,
+    prune: bool,
+) {
     let Some(list) = tables(document.as_table_mut(), "export") else {
         return;
     };
@@ -345,13 +366,11 @@ fn of_directory(root: &Root, exports: &[Exported], document: &mut DocumentMut, p
         let Some(device) = &export.device else {
             continue;
         };
-        if list.iter().any(|table| called(table) == export.name) {
-            continue;
-        }
-        let mut table = Table::new();
-        table.insert("name", value(export.name.as_str()));
-        table.insert("device", value(lasting_name(root, device)));
-        list.push(table);
+        let is = |table: &Table| called(table) == export.name;
+        let mut new = named(&export.name);
+        new.insert("device", value(lasting_name(root, device)));
+        // The device stays as the file has it.
+        others.keep(list, ("export", &export.name), &is, new, &|_| {});
     }
     if prune {
         list.retain(|table| {

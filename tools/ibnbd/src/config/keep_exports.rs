@@ -2,10 +2,12 @@
 
 //! Writes exports and hosts in configfs into files.
 
-use toml_edit::{value, Array, DocumentMut, Item, Table};
+use toml_edit::{value, DocumentMut, Item, Table, Value};
 
-use super::keep::{called, replace, tables, text};
-use crate::configfs::{Configured, Export, Host, LIMITS};
+use super::keep::{called, named, replace, tables, text};
+use super::keep_array;
+use super::keep_others::Others;
+use crate::configfs::{export_folder, Configured, Export, Host, LIMITS};
 use crate::folder;
 use crate::prefix::{self, Prefix};
 use crate::root::Root;
@@ -25,22 +27,27 @@ pub(super) fn has_some(document: &DocumentMut) -> bool {
 }
 
 /// Writes all hosts.
-pub(super) fn hosts(configured: &Configured, document: &mut DocumentMut, prune: bool) {
+pub(super) fn hosts(
+    configured: &Configured,
+    document: &mut DocumentMut,
+    others: &mut Others,
+    prune: bool,
+) {
     let Some(list) = tables(document.as_table_mut(), "host") else {
         return;
     };
     let is = |table: &Table, host: &Host| text(table, "name") == Some(&host.name);
     for host in &configured.hosts {
-        let at = list.iter().position(|table| is(table, host));
-        let at = at.unwrap_or_else(|| {
-            let mut table = Table::new();
-            table.insert("name", value(host.name.as_str()));
-            list.push(table);
-            list.len().saturating_sub(1)
-        });
-        if let Some(table) = list.get_mut(at) {
-            keep_host(host, table);
-        }
+        let name = &host.name;
+        others.keep(
+            list,
+            ("host", name),
+            &|table| is(table, host),
+            named(name),
+            &|table| {
+                keep_host(host, table);
+            },
+        );
     }
     if prune {
         list.retain(|table| configured.hosts.iter().any(|host| is(table, host)));
@@ -67,6 +74,7 @@ pub(super) fn exports(
     root: &Root,
     configured: &Configured,
     document: &mut DocumentMut,
+    others: &mut Others,
     prune: bool,
 ) {
     if let Some(server) = document
@@ -85,17 +93,16 @@ pub(super) fn exports(
         let Some(device) = &export.device_path else {
             continue;
         };
-        let at = list.iter().position(|table| called(table) == export.name);
-        let at = at.unwrap_or_else(|| {
-            let mut table = Table::new();
-            table.insert("name", value(export.name.as_str()));
-            table.insert("device", value(device.as_str()));
-            list.push(table);
-            list.len().saturating_sub(1)
-        });
-        if let Some(table) = list.get_mut(at) {
-            keep_export(root, export, device, table);
+        // It would be written without the hosts that could not be read.
+        let links = format!("{}/allowed_hosts", export_folder(&export.name));
+        if configured.notes.iter().any(|note| note.file == links) {
+            continue;
         }
+        let name = &export.name;
+        let is = |table: &Table| called(table) == name;
+        others.keep(list, ("export", name), &is, named(name), &|table| {
+            keep_export(root, export, device, table);
+        });
     }
     if list.is_empty() {
         document.remove("export");
@@ -130,8 +137,9 @@ fn keep_export(root: &Root, export: &Export, device: &str, table: &mut Table) {
     now.sort();
     // An export that nobody may open is told by this key from one in a directory.
     if there != now || !is_of_configfs(table) {
-        let array: Array = now.iter().collect();
-        replace(table, "hosts", value(array), false);
+        let stays = |value: &Value| value.as_str().is_some_and(|v| now.iter().any(|n| n == v));
+        let new = now.iter().filter(|now| !there.contains(now));
+        keep_array::replace(table, "hosts", stays, new.cloned().collect());
     }
 }
 
@@ -145,8 +153,11 @@ fn strings(table: &Table, key: &str) -> Vec<String> {
 fn prefixes(table: &mut Table, key: &str, now: &[Prefix]) {
     let there = strings(table, key);
     let there = there.iter().filter_map(|text| Prefix::parse(text).ok());
-    if !prefix::same(&there.collect::<Vec<_>>(), now) {
-        let array: Array = now.iter().map(Prefix::to_string).collect();
-        replace(table, key, value(array), false);
+    let there: Vec<Prefix> = there.collect();
+    if !prefix::same(&there, now) {
+        let parsed = |value: &Value| Prefix::parse(value.as_str()?).ok();
+        let stays = |value: &Value| parsed(value).is_some_and(|prefix| now.contains(&prefix));
+        let new = now.iter().filter(|now| !there.contains(now));
+        keep_array::replace(table, key, stays, new.map(Prefix::to_string).collect());
     }
 }

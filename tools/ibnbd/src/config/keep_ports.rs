@@ -4,13 +4,20 @@
 
 use toml_edit::{value, DocumentMut, Table};
 
-use super::keep::{replace, tables, text};
+use super::keep::{named, replace, tables, text};
+use super::keep_others::Others;
 use crate::configfs::{self, address, Configured, Port};
 use crate::host;
 use crate::root::Root;
 
 /// Writes all ports.
-pub(super) fn ports(root: &Root, configured: &Configured, document: &mut DocumentMut, prune: bool) {
+pub(super) fn ports(
+    root: &Root,
+    configured: &Configured,
+    document: &mut DocumentMut,
+    others: &mut Others,
+    prune: bool,
+) {
     let Some(list) = tables(document.as_table_mut(), "port") else {
         return;
     };
@@ -20,16 +27,16 @@ pub(super) fn ports(root: &Root, configured: &Configured, document: &mut Documen
         let Some(address) = &port.address else {
             continue;
         };
-        let at = list.iter().position(|table| is(table, port));
-        let at = at.unwrap_or_else(|| {
-            let mut table = Table::new();
-            table.insert("name", value(port.name.as_str()));
-            list.push(table);
-            list.len().saturating_sub(1)
-        });
-        if let Some(table) = list.get_mut(at) {
-            keep(root, port, address, table);
-        }
+        let name = &port.name;
+        others.keep(
+            list,
+            ("port", name),
+            &|table| is(table, port),
+            named(name),
+            &|table| {
+                keep(root, port, address, table);
+            },
+        );
     }
     if prune {
         list.retain(|table| configured.ports.iter().any(|port| is(table, port)));

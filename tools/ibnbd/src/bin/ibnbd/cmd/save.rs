@@ -2,100 +2,260 @@
 
 //! `save`, and the implementation of `--persist`.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 
-use ibnbd_host::config::keep::{self, Choice};
+use ibnbd_host::config::keep::{self, Choice, Others};
+use ibnbd_host::config::{self, Problem};
 use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
-use ibnbd_host::model::Machine;
-use ibnbd_host::{folder, host};
+use ibnbd_host::folder::{self, Exported};
+use ibnbd_host::host;
+use ibnbd_host::model::{Machine, Note};
+use rustix::fs::{flock, FlockOperation};
 use toml_edit::DocumentMut;
 
-use super::{apply, observe, Done};
+use super::{apply, configured, observe, Done};
+use crate::act;
 use crate::cli::Save;
 use crate::context::Context;
-use crate::fail::{Failure, CONFIGURATION};
+use crate::fail::{Failure, CONFIGURATION, REFUSED};
 
 pub(super) fn save(context: &Context, words: &Save) -> Done {
-    // Nothing is written over what is wrong.
-    apply::read(context, &words.files.config)?;
+    let folder = &words.files.config;
+    let _lock = (!words.dry_run)
+        .then(|| lock(context, folder))
+        .transpose()?;
     let machine = context.machine();
     context.warn(&machine.notes);
-    let choice = Choice {
-        prune: words.prune,
-        ..Choice::default()
-    };
-    let mut files = Vec::new();
-    if host::has(&context.root, Side::Client) {
-        files.push(edit(
-            context,
-            &words.files.config,
-            "client.toml",
-            |document| {
-                keep::client(&context.root, &machine, document, choice);
-            },
-        )?);
+    let server = Server::read(context, &machine);
+    if let Some(server) = &server {
+        context.warn(&server.configured.notes);
+        context.warn(&server.notes);
     }
-    if host::has(&context.root, Side::Server) {
-        let exports = exports(context, &machine);
-        let configured = Configured::read(&context.root, &machine);
-        context.warn(&configured.notes);
-        files.push(edit(
-            context,
-            &words.files.config,
-            "server.toml",
-            |document| {
-                keep::server(&context.root, &exports, &configured, document, words.prune);
-            },
-        )?);
+    if words.prune {
+        need_all(context, &machine, server.as_ref())?;
     }
-    for (file, text) in files {
-        if words.dry_run {
+    let files = Files::read(context, folder)?;
+    let edit = |prune| edited(context, &files, &machine, server.as_ref(), prune);
+    let edited = edit(words.prune)?;
+    if words.dry_run {
+        for (file, text) in &edited.written {
             context.print(&format!("# {file}\n{text}"))?;
-        } else {
-            write(context, &file, &text)?;
         }
     }
-    Ok(0)
+    let wrong = files.check(&edited);
+    if wrong.is_empty() {
+        return match words.dry_run {
+            true => Ok(0),
+            false => files.write(context, &edited).map(|()| 0),
+        };
+    }
+    let prune_helps = !words.prune
+        && need_all(context, &machine, server.as_ref()).is_ok()
+        && files.check(&edit(true)?).is_empty();
+    Err(files.wrong(&edited, &wrong, prune_helps))
 }
 
-fn exports(context: &Context, machine: &Machine) -> Vec<folder::Exported> {
+/// What a server has.
+struct Server {
+    configured: Configured,
+    exports: Vec<Exported>,
+    /// Its directory, if that could not be read.
+    notes: Vec<Note>,
+}
+
+impl Server {
+    fn read(context: &Context, machine: &Machine) -> Option<Self> {
+        let root = &context.root;
+        host::has(root, Side::Server).then(|| {
+            let (exports, notes) = match exports(context, machine) {
+                Ok(exports) => (exports, Vec::new()),
+                Err(note) => (Vec::new(), vec![note]),
+            };
+            let configured = Configured::read(root, machine);
+            Self {
+                configured,
+                exports,
+                notes,
+            }
+        })
+    }
+}
+
+fn exports(context: &Context, machine: &Machine) -> Result<Vec<Exported>, Note> {
     let Ok(directory) = folder::of_server(&context.root, None) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     // All devices of the machine are no list of exports.
     if ibnbd_proto::path::holds_every_device(&directory) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    folder::list(&context.root, machine, &directory).unwrap_or_default()
+    folder::list(&context.root, machine, &directory).map_err(|error| Note {
+        file: directory,
+        why: error.to_string(),
+    })
 }
 
-/// A file as it is to be.
-fn edit(
-    context: &Context,
-    folder: &str,
-    name: &str,
-    change: impl FnOnce(&mut DocumentMut),
-) -> Result<(String, String), Failure> {
-    let file = format!("{folder}/{name}");
-    let text = match context.root.read(&file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        other => other.map_err(|error| Failure::system(&*file, &error))?,
+/// Fails unless all that the machine has could be read: what could not be would go from the files.
+fn need_all(context: &Context, machine: &Machine, server: Option<&Server>) -> Result<(), Failure> {
+    let mut notes: Vec<&Note> = machine.notes.iter().collect();
+    if let Some(server) = server {
+        configured::need_ports(context)?;
+        notes.extend(server.configured.notes.iter().chain(&server.notes));
+    }
+    let Some(note) = notes.first() else {
+        return Ok(());
     };
-    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
-        Failure::new(CONFIGURATION, &*file, error.to_string())
-    })?;
-    change(&mut document);
-    Ok((file, document.to_string()))
+    let why = "it could not be read, and what is there would go from the files";
+    let todo = "see the warnings; without --prune nothing goes";
+    Err(Failure::new(REFUSED, &*note.file, why).todo(todo))
 }
 
-fn write(context: &Context, file: &str, text: &str) -> Result<(), Failure> {
-    let real = context.root.real(file);
-    if let Some(parent) = real.parent() {
-        fs::create_dir_all(parent).map_err(|error| Failure::system(file, &error))?;
+fn edited(
+    context: &Context,
+    files: &Files<'_>,
+    machine: &Machine,
+    server: Option<&Server>,
+    prune: bool,
+) -> Result<Edited, Failure> {
+    let root = &context.root;
+    let mut edited = Edited::default();
+    if host::has(root, Side::Client) {
+        let choice = Choice {
+            prune,
+            ..Choice::default()
+        };
+        files.edit(&mut edited, "client.toml", |document, others| {
+            keep::client(root, machine, document, others, choice);
+        })?;
     }
-    observe::replace(&real, text)
+    if let Some(Server {
+        configured,
+        exports,
+        ..
+    }) = server
+    {
+        files.edit(&mut edited, "server.toml", |document, others| {
+            keep::server(root, exports, configured, document, others, prune);
+        })?;
+    }
+    Ok(edited)
+}
+
+/// Keeps others from changing the files until it is dropped. The file of the lock stays, as the
+/// files that it is for are replaced; nobody else can open it, and so keep us waiting.
+fn lock(context: &Context, folder: &str) -> Result<File, Failure> {
+    let real = context.root.real(folder);
+    let failed = |error: io::Error| Failure::system(format!("cannot lock {folder}"), &error);
+    fs::create_dir_all(&real).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(real.join(".lock")).map_err(failed)?;
+    let what = format!("wait for another command that changes {folder}");
+    act::patiently(&what, || loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => break other,
+        }
+    })
+    .map_err(|error| failed(error.into()))?;
+    Ok(file)
+}
+
+/// The files of a configuration, as they are.
+struct Files<'a> {
+    folder: &'a str,
+    texts: Vec<(String, String)>,
+}
+
+/// Files as they are to be.
+#[derive(Default)]
+struct Edited {
+    written: Vec<(String, String)>,
+    /// What keeps them from being written.
+    problems: Vec<Problem>,
+}
+
+impl<'a> Files<'a> {
+    /// Nothing is written over what is wrong.
+    fn read(context: &Context, folder: &'a str) -> Result<Self, Failure> {
+        apply::read(context, folder)?;
+        let texts = config::files(&context.root, folder)
+            .map_err(|(file, error)| Failure::system(file, &error))?;
+        Ok(Self { folder, texts })
+    }
+
+    fn text(&self, file: &str) -> &str {
+        let found = self.texts.iter().find(|(name, _)| name == file);
+        found.map_or("", |(_, text)| text)
+    }
+
+    fn edit(
+        &self,
+        edited: &mut Edited,
+        name: &str,
+        change: impl FnOnce(&mut DocumentMut, &mut Others),
+    ) -> Result<(), Failure> {
+        let file = format!("{}/{name}", self.folder);
+        let document = self.text(&file).parse();
+        let mut document: DocumentMut = document.map_err(|error: toml_edit::TomlError| {
+            Failure::new(CONFIGURATION, &*file, error.to_string())
+        })?;
+        let mut others = Others::of(&self.texts, &file);
+        change(&mut document, &mut others);
+        edited.written.push((file, document.to_string()));
+        edited.problems.append(&mut others.problems);
+        Ok(())
+    }
+
+    /// What would be wrong with the files.
+    fn check(&self, edited: &Edited) -> Vec<Problem> {
+        let mut texts = edited.written.clone();
+        let is_written = |name: &String| edited.written.iter().any(|(file, _)| file == name);
+        let others = self.texts.iter().filter(|(name, _)| !is_written(name));
+        texts.extend(others.cloned());
+        let mut problems = edited.problems.clone();
+        problems.extend(config::read(&texts).err().unwrap_or_default());
+        problems.sort();
+        problems
+    }
+
+    fn wrong(&self, edited: &Edited, wrong: &[Problem], prune_helps: bool) -> Failure {
+        let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        let why = format!(
+            "{} lines do not go with what the machine has, and nothing was written\n{}",
+            lines.len(),
+            lines.join("\n")
+        );
+        let files: BTreeSet<&str> = wrong.iter().map(|problem| problem.file.as_str()).collect();
+        let is_other = |file: &&str| !edited.written.iter().any(|(name, _)| name == file);
+        let others: Vec<&str> = files.into_iter().filter(is_other).collect();
+        let todo = if prune_helps {
+            "give --prune, which takes out of the files what the machine does not have".to_owned()
+        } else if others.is_empty() {
+            "change these lines; `ibnbd save --dry-run` shows the files as they would be".to_owned()
+        } else {
+            format!(
+                "change these lines of {}, or take them out",
+                others.join(" and ")
+            )
+        };
+        let what = format!("configuration in {}", self.folder);
+        Failure::new(CONFIGURATION, what, why).todo(todo)
+    }
+
+    /// Writes what differs.
+    fn write(&self, context: &Context, edited: &Edited) -> Result<(), Failure> {
+        for (file, text) in &edited.written {
+            if text != self.text(file) {
+                observe::replace(&context.root.real(file), text)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes one disk into `client.toml`.
@@ -105,30 +265,42 @@ pub(super) fn persist(
     device: &str,
     port: Option<u16>,
 ) -> Result<(), Failure> {
-    let folder = ibnbd_host::config::FOLDER;
-    apply::read(context, folder)?;
+    let folder = config::FOLDER;
+    let _lock = lock(context, folder)?;
+    let files = Files::read(context, folder)?;
     let machine = context.machine();
     let choice = Choice {
         only: Some((session, device)),
         prune: false,
         port,
     };
-    let (file, text) = edit(context, folder, "client.toml", |document| {
-        keep::client(&context.root, &machine, document, choice);
+    let mut edited = Edited::default();
+    files.edit(&mut edited, "client.toml", |document, others| {
+        keep::client(&context.root, &machine, document, others, choice);
     })?;
-    write(context, &file, &text)
+    match files.check(&edited) {
+        wrong if wrong.is_empty() => files.write(context, &edited),
+        wrong => Err(files.wrong(&edited, &wrong, false)),
+    }
 }
 
 /// Takes one disk out of it.
 pub(super) fn forget(context: &Context, session: &str, device: &str) -> Result<(), Failure> {
-    let folder = ibnbd_host::config::FOLDER;
-    apply::read(context, folder)?;
-    let mut found = false;
-    let (file, text) = edit(context, folder, "client.toml", |document| {
-        found = keep::forget(&context.root, document, session, device);
-    })?;
-    if found {
-        write(context, &file, &text)?;
+    let folder = config::FOLDER;
+    // Without files there is nothing to forget.
+    if !context.root.exists(folder) {
+        return Ok(());
     }
-    Ok(())
+    let _lock = lock(context, folder)?;
+    let files = Files::read(context, folder)?;
+    let mut edited = Edited::default();
+    let root = &context.root;
+    files.edit(&mut edited, "client.toml", |document, others| {
+        if !keep::forget(root, document, session, device) {
+            others.still_have(root, session, device).into_iter().for_each(|file| {
+                note!("warning: {file} still has {device} of session {session}, so that `ibnbd apply` maps it again");
+            });
+        }
+    })?;
+    files.write(context, &edited)
 }
