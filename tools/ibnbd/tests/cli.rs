@@ -7,12 +7,14 @@ mod tree;
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
 use ibnbd_host::document;
 use rustix::fs::{FileType, Mode};
+use rustix::process::{kill_process, Pid, Signal};
 use tree::ran::{document, good, rows, run};
 use tree::Tree;
 
@@ -1034,6 +1036,35 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
     tree.file("/etc/ibtrs/client.toml", text);
     assert_eq!(manager.hears(), "READY=1\nSTATUS=all of it is done\n");
     assert!(service.wait().unwrap().success());
+}
+
+/// The service manager calls an end by the signal clean, and not an exit code that only looks so:
+/// what follows a stop depends on it.
+#[test]
+fn a_service_that_waits_for_what_is_missing_ends_by_the_signal() {
+    let tree = Tree::new();
+    tree.server("").configfs().host("web1").file(
+        "/etc/ibtrs/server.toml",
+        "[[host]]\nname = 'web1'\nmax_paths = 2\n[[export]]\ndevice = '/dev/x'\nhosts = []\n",
+    );
+    let manager = Manager::new();
+    let mut service = manager.start(&tree, &["apply", "--side", "server", "--until-done"]);
+    let said = manager.hears();
+    assert!(said.contains("tried again after 5 s"), "{said}");
+    kill_process(Pid::from_child(&service), Signal::TERM).unwrap();
+    assert_eq!(
+        service.wait().unwrap().signal(),
+        Some(Signal::TERM.as_raw())
+    );
+    for side in ["server", "client"] {
+        let unit = format!(
+            "{}/../systemd/ibnbd-{side}.service",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let unit = std::fs::read_to_string(unit).unwrap();
+        // Those that end by themselves, when they have taken a change back.
+        assert!(unit.contains("\nSuccessExitStatus=129 130 143\n"), "{side}");
+    }
 }
 
 #[test]

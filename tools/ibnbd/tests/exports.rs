@@ -6,7 +6,10 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process;
 use std::sync::mpsc;
@@ -634,6 +637,10 @@ struct Waiting {
 impl Waiting {
     /// The command is started by a shell, after it has done something else.
     fn new(shell: &str, until_it_takes: Signal) -> Self {
+        Self::with(shell, until_it_takes, process::Stdio::piped())
+    }
+
+    fn with(shell: &str, until_it_takes: Signal, said: process::Stdio) -> Self {
         let tree = server();
         let pipe = tree.real(&format!("{EXPORTS}/disk1/access_mode"));
         fs::remove_file(&pipe).unwrap();
@@ -646,7 +653,7 @@ impl Waiting {
             .arg(tree.base())
             .args(["export", "set", "disk1"])
             .args(["access_mode=ro", "allow_any_host=1"])
-            .stderr(process::Stdio::piped())
+            .stderr(said)
             .spawn()
             .unwrap();
         let said = child.stderr.take().map(|said| BufReader::new(said).lines());
@@ -694,9 +701,14 @@ impl Waiting {
 
     /// The rest of what the command says, and its exit code.
     fn end(&mut self) -> (String, Option<i32>) {
+        let (rest, status) = self.status();
+        (rest, status.code())
+    }
+
+    fn status(&mut self) -> (String, process::ExitStatus) {
         let said = self.said.take().unwrap();
         let rest: Vec<String> = in_time(|| said.map(Result::unwrap).collect());
-        (rest.join("\n"), self.child.wait().unwrap().code())
+        (rest.join("\n"), self.child.wait().unwrap())
     }
 }
 
@@ -736,8 +748,33 @@ fn a_second_signal_ends_the_command_at_once() {
         let mut waiting = Waiting::new(":", signal);
         waiting.interrupt(signal, name);
         kill_process(Pid::from_child(&waiting.child), signal).unwrap();
-        assert_eq!(waiting.end().1, Some(code), "{name}");
+        // By the signal, which a shell shows as that code.
+        let signal = waiting.status().1.signal();
+        assert_eq!(signal.map(|signal| 128 + signal), Some(code), "{name}");
     }
+}
+
+/// A socket for standard error, into which nothing more fits.
+fn full() -> (UnixStream, UnixStream) {
+    let (mut said, reader) = UnixStream::pair().unwrap();
+    said.set_nonblocking(true).unwrap();
+    while said.write(&[b'x']).is_ok() {}
+    said.set_nonblocking(false).unwrap();
+    (said, reader)
+}
+
+/// What the signal makes the command say does not keep it from taking back what was done.
+#[test]
+fn a_signal_counts_while_nobody_reads_what_is_said() {
+    let (said, mut reader) = full();
+    let mut waiting = Waiting::with(":", Signal::TERM, process::Stdio::from(OwnedFd::from(said)));
+    kill_process(Pid::from_child(&waiting.child), Signal::TERM).unwrap();
+    // By then it says so.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(waiting.written(2), ["ro", "rw"]);
+    let mut rest = Vec::new();
+    in_time(move || reader.read_to_end(&mut rest).unwrap());
+    assert_eq!(waiting.child.wait().unwrap().code(), Some(143));
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(crate) fn changes(
         let what = format!("{what} ({})", failed.change);
         failure(task, &what, &failed.error, mark)
     });
-    if let Some(code) = held_back.came() {
+    if let Some(code) = held_back.end() {
         match result {
             Ok(()) => note!("{what}: it was done already, and stays"),
             Err(failure) => failure.print(),

@@ -7,10 +7,12 @@
 use std::fs;
 use std::future;
 use std::io::{self, IsTerminal, Write};
+use std::mem;
 use std::process;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 
+use signal_hook::low_level::emulate_default_handler;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -53,6 +55,14 @@ impl HeldBack {
     /// The exit code for the signal, if one came.
     pub(crate) fn came(&self) -> Option<u8> {
         match *state() {
+            State::Interrupted(code) => Some(code),
+            State::Free | State::Busy => None,
+        }
+    }
+
+    /// The same at the end, so that no signal comes between the question and the end.
+    pub(crate) fn end(self) -> Option<u8> {
+        match mem::replace(&mut *state(), State::Free) {
             State::Interrupted(code) => Some(code),
             State::Free | State::Busy => None,
         }
@@ -102,11 +112,21 @@ fn interrupt(kind: SignalKind, name: &str) {
     let code = SIGNALLED + number;
     let mut state = state();
     if !matches!(*state, State::Busy) {
-        process::exit(code.into());
+        // With the lock, so that no change begins any more.
+        die(kind, code);
     }
     *state = State::Interrupted(code);
+    // Nobody may read what is said for a while, and the command must see the signal meanwhile.
+    drop(state);
     // After the terminal's ^C, or the line that says what is waited for.
     let start = if io::stderr().is_terminal() { "\n" } else { "" };
     // The terminal may be gone.
     let _ = writeln!(io::stderr(), "{start}ibnbd: interrupted by {name}: waits for the step in progress, then takes back what was done; another {name} ends it at once");
+}
+
+/// Ends the command by the signal, as if nobody had taken it: the service manager calls that a clean
+/// end, and a shell ends its loop.
+fn die(kind: SignalKind, code: u8) -> ! {
+    let _ = emulate_default_handler(kind.as_raw_value());
+    process::exit(code.into())
 }
