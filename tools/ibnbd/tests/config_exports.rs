@@ -312,18 +312,90 @@ fn differences_are_found() {
             "~ set max_paths of host web1 from 0 to 2",
             "! export disk1 is /dev/other until it is disabled, and not /dev/vda",
             "~ set access_mode of export disk1 from migration to ro",
-            "~ set allow_realtime of export disk1 from 0 to 1",
+            "~ set hosts of export disk1 from web2 x to web2 x web1",
             "~ set allow_any_host of export disk1 from 1 to 0",
             "~ set allow_unauthenticated of export disk1 from any to 10.0.9.0/24 10.0.8.1",
-            "~ set hosts of export disk1 from web2 x to web2 web1",
-            "! export vdb is  until it is disabled, and not /dev/vdb",
+            "~ set hosts of export disk1 from web2 x web1 to web2 web1",
+            "~ set allow_realtime of export disk1 from 0 to 1",
             "~ set enable of export vdb from unknown to 0",
+            "~ set device_path of export vdb from nothing to /dev/vdb",
         ]
     );
     tree.file(&format!("{EXPORTS}/vdb/enable"), "0\n");
     assert_eq!(
         steps(&tree, SERVER, false).last().unwrap(),
         "~ set device_path of export vdb from nothing to /dev/vdb"
+    );
+}
+
+/// The kernel closes what a client may no longer open, at once: one that the files let in as before
+/// must not notice.
+#[test]
+fn those_who_stay_come_in_before_others_go() {
+    let export = |rules: &str| {
+        let hosts = "[[host]]\nname = 'web1'\n[[host]]\nname = 'web2'\n";
+        format!("{hosts}[[export]]\nname = 'd'\ndevice = '/dev/vda'\n{rules}\n")
+    };
+    let tree = Tree::new();
+    tree.server("")
+        .host("web1")
+        .host("web2")
+        .export("d", "/dev/vda", &[]);
+    let folder = format!("{EXPORTS}/d");
+    tree.files(
+        &folder,
+        &[("allow_any_host", "1\n"), ("access_mode", "ro\n")],
+    );
+    // Those who go could not open it in the wider mode, either.
+    assert_eq!(
+        steps(&tree, &export("hosts = ['web1']"), false),
+        [
+            "~ set hosts of export d from nothing to web1",
+            "~ set allow_any_host of export d from 1 to 0",
+            "~ set access_mode of export d from ro to rw",
+        ]
+    );
+    tree.files(
+        &folder,
+        &[("allow_any_host", "0\n"), ("access_mode", "rw\n")],
+    );
+    tree.link(
+        &format!("{folder}/allowed_hosts/web1"),
+        "../../../hosts/web1",
+    );
+    // Those who come may not open it in the wider mode.
+    assert_eq!(
+        steps(&tree, &export("any_host = true\naccess = 'ro'"), false),
+        [
+            "~ set access_mode of export d from rw to ro",
+            "~ set allow_any_host of export d from 0 to 1",
+            "~ set hosts of export d from web1 to nothing",
+        ]
+    );
+    assert_eq!(
+        steps(&tree, &export("hosts = ['web2']"), false),
+        [
+            "~ set hosts of export d from web1 to web1 web2",
+            "~ set hosts of export d from web1 web2 to web2",
+        ]
+    );
+}
+
+/// Of an export that is to be disabled, the device can be another one after that.
+#[test]
+fn an_export_is_disabled_before_it_gets_another_device() {
+    let tree = Tree::new();
+    tree.server("").export("d", "/dev/vda", &[]);
+    let text = "[[export]]\nname = 'd'\ndevice = '/dev/vdb'\nenable = false\n";
+    let expected = [
+        "~ set enable of export d from 1 to 0",
+        "~ set device_path of export d from /dev/vda to /dev/vdb",
+    ];
+    assert_eq!(steps(&tree, text, false), expected);
+    let expected = "! export d is /dev/vda until it is disabled, and not /dev/vdb";
+    assert_eq!(
+        steps(&tree, &text.replace("false", "true"), false),
+        [expected]
     );
 }
 
@@ -456,7 +528,7 @@ fn apply_changes_what_differs() {
     std::fs::remove_file(tree.real(&format!("{EXPORTS}/disk1/allowed_hosts/web2"))).unwrap();
     assert_eq!(
         ran::good(&tree, &["apply"]),
-        "~ set allow_realtime of export disk1 from 0 to 1\n~ set hosts of export disk1 from web1 to web2 web1\n"
+        "~ set hosts of export disk1 from web1 to web2 web1\n~ set allow_realtime of export disk1 from 0 to 1\n"
     );
     assert_eq!(ran::good(&tree, &["apply"]), "");
     // One that fails is told, and is not there.

@@ -127,12 +127,16 @@ fn of_export(root: &Root, now: &Configured, wanted: &Export, rules: &Rules, step
         return;
     };
     let folder = configfs::export_folder(name);
-    let is = export.device_path.as_deref().unwrap_or_default();
     let set = |key, was, value: &str, steps: &mut Vec<Step>| {
         set(Of::Export, name, &folder, key, was, value, steps);
     };
+    // The device can be changed only afterwards.
+    if !rules.enable {
+        set("enable", export.setting("enable"), "0", steps);
+    }
+    let is = export.device_path.as_deref().unwrap_or_default();
     if is != device && !folder::is_same(root, is, device) {
-        if export.enable == Some(false) {
+        if export.enable == Some(false) || !rules.enable {
             set("device_path", export.setting("device_path"), device, steps);
         } else {
             steps.push(Step::Cannot(format!(
@@ -140,12 +144,41 @@ fn of_export(root: &Root, now: &Configured, wanted: &Export, rules: &Rules, step
             )));
         }
     }
-    for (key, value) in rules.settings() {
-        set(key, export.setting(key), &value, steps);
+    // At once the kernel closes what a client may no longer open. So those who may open it in future
+    // come in before others are kept out, and all that while it is open as narrowly as before or
+    // afterwards: nobody who goes can open it in a mode that comes.
+    let settings = rules.settings();
+    let of = |widens: bool, keys: &[&str], steps: &mut Vec<Step>| {
+        for (key, value) in settings.iter().filter(|(key, _)| keys.contains(key)) {
+            let was = export.setting(key);
+            if is_wider(key, was.as_deref(), value) == widens {
+                set(key, was, value, steps);
+            }
+        }
+    };
+    let (how, who) = (
+        ["access_mode", "allow_realtime"],
+        ["allow_any_host", "allow_unauthenticated"],
+    );
+    of(false, &how, steps);
+    let (all, wanted) = (allow_more(export, rules, steps), &rules.hosts);
+    of(true, &who, steps);
+    of(false, &who, steps);
+    allow_fewer(export, &all, wanted, steps);
+    of(true, &how, steps);
+    if rules.enable {
+        set("enable", export.setting("enable"), "1", steps);
     }
-    hosts(export, rules, steps);
-    let enable = change::flag(rules.enable);
-    set("enable", export.setting("enable"), enable, steps);
+}
+
+/// Whether a setting lets clients do more than before, as far as that matters to the order.
+/// `allow_unauthenticated` is about clients that nothing else lets in, and is replaced at once.
+fn is_wider(key: &str, was: Option<&str>, value: &str) -> bool {
+    let rank = |mode| configfs::ACCESS.iter().position(|known| *known == mode);
+    match key {
+        "access_mode" => was.is_some_and(|was| rank(value) > rank(was)),
+        _ => value == "1",
+    }
 }
 
 /// Rules in words, other than the usual ones.
@@ -170,29 +203,40 @@ fn said(rules: &Rules) -> String {
     text
 }
 
-/// One step for all hosts of an export.
-fn hosts(export: &configfs::Export, rules: &Rules, steps: &mut Vec<Step>) {
-    let name = &export.name;
-    let mut changes: Vec<Change> = Vec::new();
-    for host in &rules.hosts {
-        if !export.allowed_hosts.contains(host) {
-            changes.push(change::allow(name, host));
-        }
-    }
-    for host in &export.allowed_hosts {
-        if !rules.hosts.contains(host) {
-            changes.extend(change::deny(export, host));
-        }
-    }
+/// One step for all hosts that an export names in addition; returns those that it names then.
+fn allow_more(export: &configfs::Export, rules: &Rules, steps: &mut Vec<Step>) -> Vec<String> {
+    let is = &export.allowed_hosts;
+    let more = rules.hosts.iter().filter(|host| !is.contains(host));
+    let changes: Vec<Change> = more
+        .clone()
+        .map(|host| change::allow(&export.name, host))
+        .collect();
+    let all = match is.iter().all(|host| rules.hosts.contains(host)) {
+        true => rules.hosts.clone(),
+        false => is.iter().chain(more).cloned().collect(),
+    };
     if !changes.is_empty() {
-        let (is, wanted) = (export.allowed_hosts.join(" "), rules.hosts.join(" "));
-        let line = format!(
-            "~ set hosts of export {name} from {} to {}",
-            shown(&is),
-            shown(&wanted)
-        );
-        steps.push(step(Of::Export, line, changes));
+        steps.push(step(Of::Export, line_of_hosts(export, is, &all), changes));
     }
+    all
+}
+
+/// One step for all hosts that an export names no longer.
+fn allow_fewer(export: &configfs::Export, is: &[String], wanted: &[String], steps: &mut Vec<Step>) {
+    let fewer = is.iter().filter(|host| !wanted.contains(host));
+    let changes: Vec<Change> = fewer.flat_map(|host| change::deny(export, host)).collect();
+    if !changes.is_empty() {
+        steps.push(step(Of::Export, line_of_hosts(export, is, wanted), changes));
+    }
+}
+
+fn line_of_hosts(export: &configfs::Export, is: &[String], wanted: &[String]) -> String {
+    let (is, wanted) = (is.join(" "), wanted.join(" "));
+    let (is, wanted) = (shown(&is), shown(&wanted));
+    format!(
+        "~ set hosts of export {} from {is} to {wanted}",
+        export.name
+    )
 }
 
 fn is_wanted(config: &Config, name: &str) -> bool {
