@@ -1038,6 +1038,38 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
     assert!(service.wait().unwrap().success());
 }
 
+/// The operator has changed a setting while something else is still missing.
+#[test]
+fn a_service_that_goes_on_leaves_alone_what_was_done() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let setting = |key: &str| format!("/sys/class/ibtrs-client/s/{key}");
+    fs::remove_file(tree.real(&setting("queue_timeout_s"))).unwrap();
+    let text = "[[session]]\nname = 's'\npaths = ['10.0.1.1', '10.0.2.1']\nhb_interval_ms = 1000\nqueue_timeout_s = 300\n[[session.disk]]\ndevice = 'disk1'\nio_timeout_ms = 50000\n";
+    tree.file("/etc/ibtrs/client.toml", text);
+    let manager = Manager::new();
+    let mut service = manager.start(&tree, &["apply", "--until-done"]);
+    assert_eq!(
+        manager.hears(),
+        "READY=1\nSTATUS=1 steps could not be done; tried again after 5 s\n"
+    );
+    let disk = "/sys/block/ibnbd1/queue/io_timeout";
+    assert_eq!(tree.text(&setting("hb_interval_ms")).trim(), "1000");
+    assert_eq!(tree.text(disk).trim(), "50000");
+    tree.file(&setting("hb_interval_ms"), "2000\n")
+        .file(disk, "70000\n")
+        .file(&setting("queue_timeout_s"), "60\n");
+    assert_eq!(manager.hears(), "READY=1\nSTATUS=all of it is done\n");
+    assert!(service.wait().unwrap().success());
+    assert_eq!(tree.text(&setting("queue_timeout_s")).trim(), "300");
+    assert_eq!(tree.text(&setting("hb_interval_ms")).trim(), "2000");
+    assert_eq!(tree.text(disk).trim(), "70000");
+    // A new one does all of it.
+    good(&tree, &["apply"]);
+    assert_eq!(tree.text(&setting("hb_interval_ms")).trim(), "1000");
+    assert_eq!(tree.text(disk).trim(), "50000");
+}
+
 /// The service manager calls an end by the signal clean, and not an exit code that only looks so:
 /// what follows a stop depends on it.
 #[test]

@@ -47,6 +47,8 @@ pub enum Step {
     },
     /// Lets clients open a device.
     Export {
+        /// What it changes, see [`Step::what`].
+        what: String,
         /// The directory.
         directory: String,
         /// The name in it.
@@ -65,6 +67,8 @@ pub enum Step {
     Configure {
         /// Which of them.
         of: Of,
+        /// What it changes, see [`Step::what`].
+        what: String,
         /// How it is shown.
         line: String,
         /// The system calls.
@@ -83,6 +87,8 @@ pub enum Step {
         session: String,
         /// The path.
         path: String,
+        /// As the files say it.
+        words: String,
     },
     /// Removes a path of a session.
     RemovePath {
@@ -93,6 +99,8 @@ pub enum Step {
     },
     /// Changes a setting.
     Set {
+        /// What it changes, see [`Step::what`].
+        what: String,
         /// How the thing is called.
         name: String,
         /// Its folder.
@@ -105,7 +113,12 @@ pub enum Step {
         value: String,
     },
     /// What cannot be done as long as something is in use, or at all.
-    Cannot(String),
+    Cannot {
+        /// What it would change, see [`Step::what`].
+        what: String,
+        /// Why it cannot.
+        why: String,
+    },
 }
 
 impl Step {
@@ -116,6 +129,38 @@ impl Step {
             Self::Load { .. } | Self::Export { .. } | Self::Configure { .. } | Self::Map(_)
         )
     }
+}
+
+impl Step {
+    /// What it changes: always the same words for the same thing, whatever the machine has, so that
+    /// a later attempt finds what an earlier one has not done.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Load { module, .. } => (*module).to_owned(),
+            Self::Export { what, .. }
+            | Self::Configure { what, .. }
+            | Self::Set { what, .. }
+            | Self::Cannot { what, .. } => what.clone(),
+            Self::Unexport { directory, name } => format!("{directory}/{name}"),
+            Self::Map(m) => disk_words(&m.session, &m.device),
+            Self::Unmap { disk } => disk.clone(),
+            Self::AddPath { session, words, .. } => path_words(session, words),
+            Self::RemovePath { session, path } => path_words(session, path),
+        }
+    }
+}
+
+fn disk_words(session: &str, device: &str) -> String {
+    format!("disk {device} of session {session}")
+}
+
+fn path_words(session: &str, path: &str) -> String {
+    format!("path {path} of session {session}")
+}
+
+/// A step that cannot be done.
+pub(super) fn cannot(what: String, why: String) -> Step {
+    Step::Cannot { what, why }
 }
 
 impl fmt::Display for Step {
@@ -131,6 +176,7 @@ impl fmt::Display for Step {
                 directory,
                 name,
                 device,
+                ..
             } => write!(f, "+ export {device} as {directory}/{name}"),
             Self::Unexport { directory, name } => write!(f, "- remove {directory}/{name}"),
             Self::Configure { line, .. } => f.write_str(line),
@@ -147,7 +193,7 @@ impl fmt::Display for Step {
                 }
             }
             Self::Unmap { disk } => write!(f, "- unmap {disk}"),
-            Self::AddPath { session, path } => write!(f, "+ path {path} of session {session}"),
+            Self::AddPath { session, path, .. } => write!(f, "+ path {path} of session {session}"),
             Self::RemovePath { session, path } => write!(f, "- path {path} of session {session}"),
             Self::Set {
                 name,
@@ -162,7 +208,7 @@ impl fmt::Display for Step {
                     was.as_deref().unwrap_or("default")
                 )
             }
-            Self::Cannot(what) => write!(f, "! {what}"),
+            Self::Cannot { why, .. } => write!(f, "! {why}"),
         }
     }
 }
@@ -272,9 +318,10 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
             let is = host::parameter(root, module, name);
             if is.as_ref().is_some_and(|is| is != value) {
                 let is = is.unwrap_or_default();
-                steps.push(Step::Cannot(format!(
+                let why = format!(
                     "{module}: {name} is {is:?} until the module is loaded again with {value}"
-                )));
+                );
+                steps.push(cannot(format!("{name} of {module}"), why));
             }
         }
     }
@@ -308,22 +355,25 @@ fn exports(
         .collect();
     for export in &of_directory {
         let (name, device) = (&export.name, &export.device);
+        let what = match &export.session {
+            Some(session) => format!("device file {name} of session {session}"),
+            None => format!("device file {name}"),
+        };
         let Some(directory) = directory(root, config, export.session.as_deref()) else {
-            steps.push(Step::Cannot(format!(
-                "export {name}: there is no dev_search_path, or one for each session"
-            )));
+            let why = "there is no dev_search_path, or one for each session";
+            steps.push(cannot(what, format!("export {name}: {why}")));
             continue;
         };
         if folder::same(root, &directory, device, name) {
             continue;
         }
         if root.exists(&format!("{directory}/{name}")) {
-            steps.push(Step::Cannot(format!(
-                "export {name}: {directory}/{name} is another device: remove it first"
-            )));
+            let why = format!("{directory}/{name} is another device: remove it first");
+            steps.push(cannot(what, format!("export {name}: {why}")));
             continue;
         }
         steps.push(Step::Export {
+            what,
             directory,
             name: name.clone(),
             device: device.clone(),
@@ -355,24 +405,29 @@ fn of_session(
 ) {
     let name = name(root, session);
     let there = machine.our(Side::Client, &name);
-    let mut paths: Vec<String> = Vec::new();
+    // Each with the words of the files for it.
+    let mut found: Vec<(&str, String)> = Vec::new();
     for text in session.paths.iter().chain(&session.servers) {
         match mapping::path(root, wish.resolve, text) {
-            Ok(path) if session.paths.contains(text) => paths.push(path),
             // A server whose address a path has needs no path of its own.
             Ok(path)
-                if paths
-                    .iter()
-                    .any(|p| p.split(',').next_back() == Some(&path)) => {}
-            Ok(path) => paths.push(path),
-            Err(why) => steps.push(Step::Cannot(format!("session {name}: {why}"))),
+                if !session.paths.contains(text)
+                    && found
+                        .iter()
+                        .any(|(_, p)| p.split(',').next_back() == Some(&path)) => {}
+            Ok(path) => found.push((text, path)),
+            Err(why) => steps.push(cannot(
+                path_words(&name, text),
+                format!("session {name}: {why}"),
+            )),
         }
     }
+    let paths: Vec<String> = found.iter().map(|(_, path)| path.clone()).collect();
     for disk in &session.disks {
         of_disk(machine, &name, session, disk, &paths, steps);
     }
     if let Some(there) = there {
-        of_paths(there, &paths, wish.prune, steps);
+        of_paths(there, &found, wish.prune, steps);
     }
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
     let entries = there.map(|s| s.settings.entries()).unwrap_or_default();
@@ -383,7 +438,8 @@ fn of_session(
             .iter()
             .find(|(name, _)| name == key)
             .map(|(_, value)| value.clone());
-        set(&format!("session {name}"), &folder, key, was, value, steps);
+        let name = format!("session {name}");
+        set(&name, &name, &folder, key, was, value, steps);
     }
 }
 
@@ -394,7 +450,9 @@ fn key_id(session: &Session) -> Option<String> {
     found.map(|(_, value)| value.clone())
 }
 
+/// A step that sets one setting, unless it is so. `of` is what has it in the words of the files.
 fn set(
+    of: &str,
     name: &str,
     folder: &str,
     key: &str,
@@ -403,6 +461,7 @@ fn set(
     steps: &mut Vec<Step>,
 ) {
     if was.as_deref() != Some(value) {
+        let what = format!("{key} of {of}");
         let (name, folder, key, value) = (
             name.to_owned(),
             folder.to_owned(),
@@ -410,6 +469,7 @@ fn set(
             value.to_owned(),
         );
         steps.push(Step::Set {
+            what,
             name,
             folder,
             key,
@@ -427,6 +487,7 @@ fn of_disk(
     paths: &[String],
     steps: &mut Vec<Step>,
 ) {
+    let of = disk_words(name, &disk.device);
     let Some(there) = machine.our_disk(name, &disk.device) else {
         steps.push(Step::Map(Mapping {
             session: name.to_owned(),
@@ -438,10 +499,10 @@ fn of_disk(
             poll_queues: disk.poll_queues,
             key_id: key_id(session).filter(|_| machine.our(Side::Client, name).is_none()),
         }));
-        let of = format!("{} of session {name}", disk.device);
+        let called = format!("{} of session {name}", disk.device);
         disk.settings
             .iter()
-            .for_each(|(key, value)| set(&of, "", key, None, value, steps));
+            .for_each(|(key, value)| set(&of, &called, "", key, None, value, steps));
         return;
     };
     let access = disk.access.as_deref().unwrap_or("rw");
@@ -451,10 +512,12 @@ fn of_disk(
         let is = there.access_mode.as_deref().unwrap_or_default();
         let more = |exclusive| if exclusive { " exclusive" } else { "" };
         let (is_more, more) = (more(there.exclusive == Some(true)), more(disk.exclusive));
-        steps.push(Step::Cannot(format!(
+        let why = format!(
             "{} is mapped as {is}{is_more} until it is unmapped, and not as {access}{more}",
             there.name
-        )));
+        );
+        // It can be mapped again once it was unmapped.
+        steps.push(cannot(of.clone(), why));
     }
     for (key, value) in &disk.settings {
         let was = match key.as_str() {
@@ -462,6 +525,7 @@ fn of_disk(
             _ => there.io_timeout_limit,
         };
         set(
+            &of,
             &there.name,
             &there.folder(),
             key,
@@ -481,27 +545,25 @@ pub(super) fn has(path: &model::Path, wanted: &str) -> bool {
     path.dst.as_deref() == Some(dst) && (src.is_none() || path.src.as_deref() == src)
 }
 
-fn of_paths(there: &model::Session, wanted: &[String], prune: bool, steps: &mut Vec<Step>) {
+fn of_paths(there: &model::Session, wanted: &[(&str, String)], prune: bool, steps: &mut Vec<Step>) {
     let session = &there.name;
-    for path in wanted
-        .iter()
-        .filter(|wanted| !there.paths.iter().any(|path| has(path, wanted)))
-    {
-        steps.push(Step::AddPath {
-            session: session.clone(),
-            path: path.clone(),
-        });
+    for (words, path) in wanted {
+        if !there.paths.iter().any(|is| has(is, path)) {
+            steps.push(Step::AddPath {
+                session: session.clone(),
+                path: path.clone(),
+                words: (*words).to_owned(),
+            });
+        }
     }
     if prune && !wanted.is_empty() {
-        for path in there
-            .paths
-            .iter()
-            .filter(|path| !wanted.iter().any(|wanted| has(path, wanted)))
-        {
-            steps.push(Step::RemovePath {
-                session: session.clone(),
-                path: path.name.clone(),
-            });
+        for path in &there.paths {
+            if !wanted.iter().any(|(_, wanted)| has(path, wanted)) {
+                steps.push(Step::RemovePath {
+                    session: session.clone(),
+                    path: path.name.clone(),
+                });
+            }
         }
     }
 }

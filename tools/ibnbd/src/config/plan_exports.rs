@@ -2,7 +2,7 @@
 
 //! The steps to the exports and hosts in configfs that the files describe.
 
-use super::plan::{Of, Step, Wish};
+use super::plan::{cannot, Of, Step, Wish};
 use super::{Config, Export, Host};
 use crate::configfs::change::{self, Change, Rules};
 use crate::configfs::{self, Configured};
@@ -38,15 +38,26 @@ pub(super) fn steps(
     let names_directory = config.exports.iter().any(|export| export.rules.is_none());
     if names_directory && !pruned && !now.exports.is_empty() {
         let names: Vec<&str> = now.exports.iter().map(|e| e.name.as_str()).collect();
-        steps.push(Step::Cannot(format!(
+        let why = format!(
             "exports of the files are in dev_search_path, which is off until these in configfs are removed: {}",
             names.join(" ")
-        )));
+        );
+        steps.push(cannot("dev_search_path".to_owned(), why));
     }
 }
 
-fn step(of: Of, line: String, changes: Vec<Change>) -> Step {
-    Step::Configure { of, line, changes }
+/// `key` is what it changes of that thing; empty if that is the whole of it.
+fn step(of: Of, name: &str, key: &str, line: String, changes: Vec<Change>) -> Step {
+    Step::Configure {
+        of,
+        what: what(of, name, key),
+        line,
+        changes,
+    }
+}
+
+fn what(of: Of, name: &str, key: &str) -> String {
+    format!("{} {name} {key}", of.as_str())
 }
 
 fn of_host(now: &Configured, wanted: &Host, steps: &mut Vec<Step>) {
@@ -57,7 +68,8 @@ fn of_host(now: &Configured, wanted: &Host, steps: &mut Vec<Step>) {
             .map(|(key, value)| format!(" {key}={value}"))
             .collect();
         let line = format!("+ host {name}{said}");
-        steps.push(step(Of::Host, line, change::add_host(name, &wanted.limits)));
+        let changes = change::add_host(name, &wanted.limits);
+        steps.push(step(Of::Host, name, "", line, changes));
         return;
     };
     let folder = configfs::host_folder(name);
@@ -93,7 +105,8 @@ fn set(
         of.as_str(),
         shown(value)
     );
-    steps.push(step(of, line, vec![change::write(folder, key, value, was)]));
+    let changes = vec![change::write(folder, key, value, was)];
+    steps.push(step(of, name, key, line, changes));
 }
 
 fn shown(value: &str) -> &str {
@@ -119,11 +132,8 @@ fn of_export(root: &Root, now: &Configured, wanted: &Export, rules: &Rules, step
     let (name, device) = (&wanted.name, &wanted.device);
     let Some(export) = now.export(name) else {
         let line = format!("+ export {device} as {name}{}", said(rules));
-        steps.push(step(
-            Of::Export,
-            line,
-            change::add_export(name, device, rules),
-        ));
+        let changes = change::add_export(name, device, rules);
+        steps.push(step(Of::Export, name, "", line, changes));
         return;
     };
     let folder = configfs::export_folder(name);
@@ -139,9 +149,8 @@ fn of_export(root: &Root, now: &Configured, wanted: &Export, rules: &Rules, step
         if export.enable == Some(false) || !rules.enable {
             set("device_path", export.setting("device_path"), device, steps);
         } else {
-            steps.push(Step::Cannot(format!(
-                "export {name} is {is} until it is disabled, and not {device}"
-            )));
+            let why = format!("export {name} is {is} until it is disabled, and not {device}");
+            steps.push(cannot(what(Of::Export, name, "device_path"), why));
         }
     }
     // At once the kernel closes what a client may no longer open. So those who may open it in future
@@ -216,7 +225,8 @@ fn allow_more(export: &configfs::Export, rules: &Rules, steps: &mut Vec<Step>) -
         false => is.iter().chain(more).cloned().collect(),
     };
     if !changes.is_empty() {
-        steps.push(step(Of::Export, line_of_hosts(export, is, &all), changes));
+        let line = line_of_hosts(export, is, &all);
+        steps.push(step(Of::Export, &export.name, "hosts", line, changes));
     }
     all
 }
@@ -226,7 +236,8 @@ fn allow_fewer(export: &configfs::Export, is: &[String], wanted: &[String], step
     let fewer = is.iter().filter(|host| !wanted.contains(host));
     let changes: Vec<Change> = fewer.flat_map(|host| change::deny(export, host)).collect();
     if !changes.is_empty() {
-        steps.push(step(Of::Export, line_of_hosts(export, is, wanted), changes));
+        let line = line_of_hosts(export, is, wanted);
+        steps.push(step(Of::Export, &export.name, "hosts", line, changes));
     }
 }
 
@@ -252,12 +263,12 @@ fn prune_exports(now: &Configured, config: &Config, steps: &mut Vec<Step>) {
         let name = &export.name;
         if export.sessions.is_empty() {
             let line = format!("- export {name}");
-            steps.push(step(Of::Export, line, change::remove_export(export)));
+            let changes = change::remove_export(export);
+            steps.push(step(Of::Export, name, "", line, changes));
         } else {
             let users = export.sessions.join(" ");
-            steps.push(Step::Cannot(format!(
-                "export {name} stays until it is closed by {users}"
-            )));
+            let why = format!("export {name} stays until it is closed by {users}");
+            steps.push(cannot(what(Of::Export, name, ""), why));
         }
     }
 }
@@ -274,13 +285,14 @@ fn prune_hosts(now: &Configured, config: &Config, pruned: bool, steps: &mut Vec<
             continue;
         }
         if host.paths > 0 || !host.exports.iter().all(goes) {
-            steps.push(Step::Cannot(format!(
-                "host {name} stays while it is connected, or while an export names it"
-            )));
+            let why =
+                format!("host {name} stays while it is connected, or while an export names it");
+            steps.push(cannot(what(Of::Host, name, ""), why));
         } else {
             // The exports do not name it any more by then.
             let line = format!("- host {name}");
-            steps.push(step(Of::Host, line, change::remove_host(host, &[])));
+            let changes = change::remove_host(host, &[]);
+            steps.push(step(Of::Host, name, "", line, changes));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 //! The steps to the ports in configfs that the files describe.
 
-use super::plan::{Of, Step, Wish};
+use super::plan::{cannot, Of, Step, Wish};
 use super::{Config, Port};
 use crate::configfs::{self, address, change};
 use crate::host;
@@ -26,14 +26,15 @@ pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut V
         if find(name).is_none() {
             let folder = configfs::port_folder(name);
             let changes = vec![change::Change::MakeFolder(folder)];
-            steps.push(step(format!("+ port {name}"), changes));
+            steps.push(step(what(name, ""), format!("+ port {name}"), changes));
         }
     }
     if wish.prune && !config.ports.is_empty() {
         for port in &now {
             let name = &port.name;
             if !config.ports.iter().any(|wanted| wanted.name == *name) {
-                steps.push(step(format!("- port {name}"), change::remove_port(name)));
+                let changes = change::remove_port(name);
+                steps.push(step(what(name, ""), format!("- port {name}"), changes));
             }
         }
     }
@@ -50,10 +51,21 @@ pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut V
     }
 }
 
-fn step(line: String, changes: Vec<change::Change>) -> Step {
-    let of = Of::Port;
-    Step::Configure { of, line, changes }
+fn step(what: String, line: String, changes: Vec<change::Change>) -> Step {
+    Step::Configure {
+        of: Of::Port,
+        what,
+        line,
+        changes,
+    }
 }
+
+/// `part` is empty for the whole port.
+fn what(name: &str, part: &str) -> String {
+    format!("port {name} {part}")
+}
+
+const SETTINGS: &str = "settings";
 
 /// The port number where a port has none of its own: that of the server, or that which it will
 /// have.
@@ -77,8 +89,8 @@ fn settings(
     let address = match address::canonical(root, &wanted.address) {
         Ok(address) => address,
         Err(why) => {
-            let what = format!("port {name}: {:?} {why}", wanted.address);
-            steps.push(Step::Cannot(what));
+            let why = format!("port {name}: {:?} {why}", wanted.address);
+            steps.push(cannot(what(name, SETTINGS), why));
             return;
         }
     };
@@ -108,5 +120,6 @@ fn settings(
             _ => format!(", {key} from {was} to {value}"),
         };
     }
-    steps.push(step(line, change::set_port(is, &settings)));
+    let changes = change::set_port(is, &settings);
+    steps.push(step(what(name, SETTINGS), line, changes));
 }

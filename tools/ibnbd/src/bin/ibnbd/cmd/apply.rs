@@ -2,6 +2,7 @@
 
 //! `apply`.
 
+use std::collections::HashSet;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -40,9 +41,9 @@ pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
 pub(super) fn apply(context: &Context, words: &Apply) -> Done {
     let config = read(context, &words.files.config)?;
     if words.until_done {
-        return until_done(context, words, &config);
+        return until_done(context, words, config);
     }
-    match attempt(context, words, &config)? {
+    match Attempts::new(config).next(context, words)? {
         0 => Ok(0),
         failed => Err(undone(failed)),
     }
@@ -62,8 +63,9 @@ const STEP: Duration = Duration::from_secs(5);
 
 /// Goes on until the machine is as the files say. The service has started after the first
 /// attempt. The files are read each time; only at first is it the end if they are wrong.
-fn until_done(context: &Context, words: &Apply, config: &Config) -> Done {
-    let mut result = attempt(context, words, config);
+fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
+    let mut attempts = Attempts::new(config);
+    let mut result = attempts.next(context, words);
     let mut pause = Duration::ZERO;
     loop {
         let failure = match result {
@@ -79,61 +81,111 @@ fn until_done(context: &Context, words: &Apply, config: &Config) -> Done {
         let why = failure.why.lines().next().unwrap_or_default();
         notify::ready(&format!("{why}; tried again after {} s", pause.as_secs()));
         thread::sleep(pause);
-        result =
-            read(context, &words.files.config).and_then(|config| attempt(context, words, &config));
+        result = read(context, &words.files.config).and_then(|config| {
+            if config != attempts.config {
+                attempts = Attempts::new(config);
+            }
+            attempts.next(context, words)
+        });
     }
 }
 
-/// Shows the steps and does them, unless that is all that was asked for; returns how many failed.
-fn attempt(context: &Context, words: &Apply, config: &Config) -> Result<usize, Failure> {
-    let wish = Wish {
-        resolve: &mapping::resolve,
-        prune: words.prune,
-        side: words.side.map(Into::into),
-    };
-    let steps = plan::steps(&context.root, &context.machine(), config, &wish);
-    let mut text = String::new();
-    for step in &steps {
-        text += &format!("{step}\n");
-    }
-    context.print(&text)?;
-    if words.dry_run {
-        return Ok(0);
-    }
-    let mut failed = steps
-        .iter()
-        .filter(|step| matches!(step, Step::Cannot(_)))
-        .count();
-    failed += carry_out(context, steps.into_iter().filter(Step::is_first));
-    // Now that disks and sessions are there: their paths and settings.
-    let rest = plan::steps(&context.root, &context.machine(), config, &wish);
-    failed += carry_out(context, rest.into_iter().filter(|step| !step.is_first()));
-    Ok(failed)
+/// Attempts to do what the same files say.
+struct Attempts {
+    config: Config,
+    /// What the last attempt could not change; none before the first one.
+    ///
+    /// Later ones change nothing else: what was as the files say, and is not any more, was changed
+    /// by the operator, who must not have to stop the service for that.
+    left: Option<HashSet<String>>,
 }
 
-/// Does one step after the other, whatever becomes of them; returns how many failed.
-fn carry_out(context: &Context, steps: impl Iterator<Item = Step>) -> usize {
+impl Attempts {
+    fn new(config: Config) -> Self {
+        Self { config, left: None }
+    }
+
+    /// Shows the steps and does them, unless that is all that was asked for; returns how many
+    /// failed.
+    fn next(&mut self, context: &Context, words: &Apply) -> Result<usize, Failure> {
+        let wish = Wish {
+            resolve: &mapping::resolve,
+            prune: words.prune,
+            side: words.side.map(Into::into),
+        };
+        let plan = || {
+            let mut steps = plan::steps(&context.root, &context.machine(), &self.config, &wish);
+            steps.retain(|step| match &self.left {
+                Some(left) => left.contains(&step.what()),
+                None => true,
+            });
+            steps
+        };
+        let steps = plan();
+        let mut text = String::new();
+        for step in &steps {
+            text += &format!("{step}\n");
+        }
+        context.print(&text)?;
+        if words.dry_run {
+            return Ok(0);
+        }
+        let cannot = steps.iter().filter(|s| matches!(s, Step::Cannot { .. }));
+        let mut left: HashSet<String> = cannot.clone().map(Step::what).collect();
+        let mut failed = cannot.count();
+        let first = steps.into_iter().filter(Step::is_first);
+        failed += carry_out(context, first, &mut left);
+        // Now that disks and sessions are there: their paths and settings.
+        let rest = plan().into_iter().filter(|step| !step.is_first());
+        failed += carry_out(context, rest, &mut left);
+        self.left = Some(left);
+        Ok(failed)
+    }
+}
+
+/// Does one step after the other, whatever becomes of them; returns how many failed. `left` gets
+/// what was not changed.
+fn carry_out(
+    context: &Context,
+    steps: impl Iterator<Item = Step>,
+    left: &mut HashSet<String>,
+) -> usize {
     let mut failed = 0;
     for step in steps {
-        if let Err(failure) = one(context, step) {
+        let what = step.what();
+        let done = one(context, step).unwrap_or_else(|failure| {
             failure.print();
             failed += 1;
+            false
+        });
+        if !done {
+            left.insert(what);
         }
     }
     failed
 }
 
-fn one(context: &Context, step: Step) -> Result<(), Failure> {
+/// Does a step, and returns whether there was something to do it to.
+fn one(context: &Context, step: Step) -> Result<bool, Failure> {
     match step {
+        // Of a disk or a session that could not be made; that was said.
+        Step::Set { folder, .. } if !context.root.exists(&folder) || folder.is_empty() => {
+            return Ok(false);
+        }
+        // It was shown, and counted.
+        Step::Cannot { .. } => return Ok(false),
         Step::Load { module, parameters } => load(context, module, &parameters),
         Step::Export {
             directory,
             name,
             device,
+            ..
         } => export::export(context, &directory, &device, &name),
         Step::Unexport { directory, name } => folder::remove(&context.root, &directory, &name)
             .map_err(|error| Failure::system(format!("cannot remove {directory}/{name}"), &error)),
-        Step::Configure { of, line, changes } => {
+        Step::Configure {
+            of, line, changes, ..
+        } => {
             let (task, need): (_, fn(&Context) -> _) = match of {
                 Of::Export => (Task::Export, configured::need),
                 Of::Host => (Task::Host, configured::need),
@@ -152,7 +204,7 @@ fn one(context: &Context, step: Step) -> Result<(), Failure> {
             let machine = context.machine();
             map::unmap_disk(context, map::disk(context, &machine, &disk)?, false)
         }
-        Step::AddPath { session, path } => {
+        Step::AddPath { session, path, .. } => {
             let machine = context.machine();
             paths::add_line(context, paths::session(&machine, &session)?, &path)
         }
@@ -163,8 +215,6 @@ fn one(context: &Context, step: Step) -> Result<(), Failure> {
                 .map_err(|why| Failure::unclear("path", &path, &why))?;
             paths::remove(context, path)
         }
-        // Of a disk or a session that could not be made; that was said.
-        Step::Set { folder, .. } if !context.root.exists(&folder) || folder.is_empty() => Ok(()),
         Step::Set {
             name,
             folder,
@@ -172,9 +222,8 @@ fn one(context: &Context, step: Step) -> Result<(), Failure> {
             value,
             ..
         } => change::write(context, &name, &folder, &key, &value),
-        // It was shown, and counted.
-        Step::Cannot(_) => Ok(()),
-    }
+    }?;
+    Ok(true)
 }
 
 fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Failure> {
