@@ -6,7 +6,8 @@ mod tree;
 
 use std::fs;
 use std::io;
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::thread;
@@ -970,6 +971,29 @@ fn what_cannot_be_applied_is_counted() {
         "! ibnbd1 is mapped as rw until it is unmapped, and not as ro\n"
     );
     assert!(ran.err.contains("1 steps could not be done"), "{}", ran.err);
+    // What is only shown ends with the same code.
+    let shown = run(&tree, &["apply", "--dry-run"]);
+    assert_eq!((shown.code, shown.out), (1, ran.out));
+}
+
+/// `ibnbd apply | true` does what it is there for.
+#[test]
+fn apply_goes_on_where_nobody_reads_the_steps() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let text = "[[session]]\nname = 's'\npaths = ['10.0.1.1', '10.0.2.1']\nqueue_timeout_s = 90\n[[session.disk]]\ndevice = 'disk1'\n";
+    tree.file("/etc/ibtrs/client.toml", text);
+    let (nobody, stdout) = UnixStream::pair().unwrap();
+    drop(nobody);
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+        .arg("--root")
+        .arg(tree.base())
+        .arg("apply")
+        .stdout(OwnedFd::from(stdout))
+        .status();
+    assert_eq!(status.unwrap().code(), Some(0));
+    let set = tree.text("/sys/class/ibtrs-client/s/queue_timeout_s");
+    assert_eq!(set.trim(), "90");
 }
 
 /// What a manager of services hears of a command.

@@ -17,6 +17,11 @@ pub(crate) struct Context {
     pub(crate) columns: Vec<String>,
 }
 
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
 impl Context {
     pub(crate) fn new(global: &Global) -> Self {
         Self {
@@ -30,13 +35,18 @@ impl Context {
         Machine::read(&self.root)
     }
 
-    /// Prints to standard output. Nobody who listens any more is no failure.
+    /// Prints to standard output. If nobody listens any more, the command ends, which is no failure.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        match print(text) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-            Err(error) => Err(Failure::system("standard output", &error)),
-            Ok(()) => Ok(()),
+            result => result.map_err(|error| Failure::system("standard output", &error)),
+        }
+    }
+
+    /// Prints what is going to be done, which happens whether somebody listens or not.
+    pub(crate) fn announce(&self, text: &str) {
+        if let Err(error) = print(text) {
+            note!("warning: standard output: {error}");
         }
     }
 

@@ -126,13 +126,13 @@ impl Attempts {
         for step in &steps {
             text += &format!("{step}\n");
         }
-        context.print(&text)?;
-        if words.dry_run {
-            return Ok(0);
-        }
         let cannot = steps.iter().filter(|s| matches!(s, Step::Cannot { .. }));
         let mut left: HashSet<String> = cannot.clone().map(Step::what).collect();
         let mut failed = cannot.count();
+        if words.dry_run {
+            return context.print(&text).map(|()| failed);
+        }
+        context.announce(&text);
         let first = steps.into_iter().filter(Step::is_first);
         failed += carry_out(context, first, &mut left);
         // Now that disks and sessions are there: their paths and settings.
