@@ -227,19 +227,21 @@ fn differences_are_found() {
     assert_eq!(
         steps(&tree, SERVER, false),
         [
-            "~ set address of port left from ip:10.0.1.2 to ip:10.0.1.1, port from 1299 to 1234",
-            "~ set port of port right from unknown to 1235, enable from 1 to 0",
+            "~ set enable of port left from 1 to 0",
+            "~ set enable of port right from 1 to 0",
+            "~ set address of port left from ip:10.0.1.2 to ip:10.0.1.1, port from 1299 to 1234, enable from 0 to 1",
+            "~ set port of port right from unknown to 1235",
         ]
     );
     // An interface that comes later: the rest is done.
     fs::remove_file(tree.real("/sys/class/net/eth1/ifindex")).unwrap();
     assert_eq!(
-        steps(&tree, SERVER, false)[1],
+        steps(&tree, SERVER, false)[0],
         "! port right: \"fe80::1%eth1\" has the interface eth1, which is not there"
     );
     // An address is not taken back where the kernel could not: it takes no empty one.
     tree.file(&format!("{PORTS}/left/address"), "\n");
-    assert!(steps(&tree, SERVER, false)[0]
+    assert!(steps(&tree, SERVER, false)[1]
         .starts_with("~ set address of port left from nothing to ip:10.0.1.1, port"));
 }
 
@@ -257,9 +259,80 @@ fn what_no_file_names_goes() {
             "~ set address of port eth0 from nothing to ip:10.0.1.1, enable from 0 to 1",
         ]
     );
-    assert_eq!(steps(&tree, &text, false).len(), 2);
+    // Without that, nothing can be done for it.
+    assert_eq!(
+        steps(&tree, &text, false),
+        [
+            "+ port eth0",
+            "! port eth0: port left, which no file names, has that address and number: `ibnbd port remove left`, or take --prune",
+        ]
+    );
+    tree.file(&format!("{PORTS}/left/enable"), "0\n");
+    assert!(steps(&tree, &text, false)[1].starts_with("~ set address of port eth0"));
+    tree.file(&format!("{PORTS}/left/enable"), "1\n");
     // Files without ports take none away: the server would listen on all addresses.
     assert_eq!(steps(&tree, "", true), [""; 0]);
+}
+
+const SWAPPED: &str = r#"[[port]]
+name = "left"
+address = "10.0.2.1"
+[[port]]
+name = "right"
+address = "10.0.1.1"
+"#;
+
+fn both() -> Tree {
+    let tree = Tree::new();
+    tree.server("")
+        .port("left", "ip:10.0.1.1")
+        .port("right", "ip:10.0.2.1");
+    tree
+}
+
+/// None of them could be enabled while the other one has its new address.
+#[test]
+fn ports_can_swap_their_addresses() {
+    let tree = both();
+    let expected = [
+        "~ set enable of port left from 1 to 0",
+        "~ set enable of port right from 1 to 0",
+        "~ set address of port left from ip:10.0.1.1 to ip:10.0.2.1, enable from 0 to 1",
+        "~ set address of port right from ip:10.0.2.1 to ip:10.0.1.1, enable from 0 to 1",
+    ];
+    assert_eq!(steps(&tree, SWAPPED, false), expected);
+    tree.file("/etc/ibtrs/server.toml", SWAPPED);
+    ran::good(&tree, &["apply"]);
+    assert_eq!(steps(&tree, SWAPPED, false), [""; 0]);
+    // A single one does not stay disabled while others have their turn.
+    tree.file(&format!("{PORTS}/left/address"), "ip:10.0.1.9\n");
+    assert_eq!(
+        steps(&tree, SWAPPED, false),
+        ["~ set address of port left from ip:10.0.1.9 to ip:10.0.2.1"]
+    );
+}
+
+#[test]
+fn a_port_that_cannot_be_enabled_listens_as_before() {
+    let tree = both();
+    let text = SWAPPED
+        .replace("10.0.1.1", "10.0.3.1")
+        .replace("10.0.2.1", "10.0.4.1");
+    tree.file("/etc/ibtrs/server.toml", text + "port = 1235\n");
+    let port = tree.real(&format!("{PORTS}/right/port"));
+    fs::remove_file(&port).unwrap();
+    fs::create_dir(&port).unwrap();
+    let ran = run(&tree, &["apply"]);
+    assert_eq!(ran.code, 1);
+    let expected = "ibnbd: ~ port right settings again as before: enable=1\n";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+    let setting = |name: &str| tree.text(&format!("{PORTS}/{name}"));
+    assert_eq!(setting("left/address"), "ip:10.0.4.1\n");
+    assert_eq!(setting("right/address"), "ip:10.0.2.1\n");
+    assert_eq!(
+        (setting("left/enable"), setting("right/enable")),
+        ("1\n".into(), "1\n".into())
+    );
 }
 
 #[test]

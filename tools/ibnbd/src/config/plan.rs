@@ -73,6 +73,9 @@ pub enum Step {
         line: String,
         /// The system calls.
         changes: Vec<Change>,
+        /// Those that take an earlier step back if they fail; they come after the other steps of
+        /// the kind.
+        back: Vec<Change>,
     },
     /// Maps a disk.
     Map(Mapping),
@@ -146,6 +149,25 @@ impl Step {
             Self::Unmap { disk } => disk.clone(),
             Self::AddPath { session, words, .. } => path_words(session, words),
             Self::RemovePath { session, path } => path_words(session, path),
+        }
+    }
+}
+
+impl Step {
+    /// The step that takes an earlier one back if this one has failed.
+    pub fn back(&self) -> Option<Self> {
+        match self {
+            Self::Configure { of, what, back, .. } if !back.is_empty() => {
+                let words: Vec<String> = back.iter().map(Change::to_string).collect();
+                Some(Self::Configure {
+                    of: *of,
+                    what: what.clone(),
+                    line: format!("~ {what} again as before: {}", words.join(" ")),
+                    changes: back.clone(),
+                    back: Vec::new(),
+                })
+            }
+            _ => None,
         }
     }
 }

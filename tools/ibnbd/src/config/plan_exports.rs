@@ -53,6 +53,7 @@ fn step(of: Of, name: &str, key: &str, line: String, changes: Vec<Change>) -> St
         what: what(of, name, key),
         line,
         changes,
+        back: Vec::new(),
     }
 }
 

@@ -18,6 +18,10 @@ use crate::root::Root;
 /// Ports that no file names go next, as one of them may have the address under another name. Then
 /// each port gets its settings and is enabled, in one step. So the server does not listen during a
 /// few system calls only, and clients that come meanwhile try again.
+///
+/// If several ports change, those that leave an address or a number are all disabled before that:
+/// one of them may get what another one has. One that cannot be enabled then listens as before,
+/// unless another one has its former address by then.
 pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>) {
     let now = configfs::ports(root);
     let find = |name: &str| now.iter().find(|port| port.name == name);
@@ -39,6 +43,7 @@ pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut V
         }
     }
     let number = usual_number(root, config);
+    let mut differing = Vec::new();
     for wanted in &config.ports {
         let made = || configfs::Port {
             name: wanted.name.clone(),
@@ -47,8 +52,65 @@ pub(super) fn steps(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut V
             ..configfs::Port::default()
         };
         let is = find(&wanted.name).cloned().unwrap_or_else(made);
-        settings(root, &is, wanted, number, steps);
+        match differences(root, &is, wanted, number) {
+            Ok(settings) if settings.is_empty() => {}
+            Ok(settings) => differing.push((is, wanted, settings)),
+            Err(why) => steps.push(cannot(
+                what(&wanted.name, SETTINGS),
+                format!("port {}: {:?} {why}", wanted.name, wanted.address),
+            )),
+        }
     }
+    let several = differing.len() > 1;
+    let mut later = Vec::new();
+    for (mut is, wanted, mut settings) in differing {
+        // One that the files name leaves the address by then, and with --prune others are gone.
+        let is_other = |port: &&configfs::Port| !config.ports.iter().any(|w| w.name == port.name);
+        let stays = |port: &&configfs::Port| is_other(port) && !wish.prune;
+        if let Some(other) = now
+            .iter()
+            .filter(stays)
+            .find(|o| is_there(root, o, wanted, number))
+        {
+            let (name, other) = (&wanted.name, &other.name);
+            let why = format!(
+                "port {name}: port {other}, which no file names, has that address and number: \
+                 `ibnbd port remove {other}`, or take --prune"
+            );
+            later.push(cannot(what(name, SETTINGS), why));
+            continue;
+        }
+        let is_place = |(key, _): &(&str, String)| *key != ENABLE;
+        let leaves = is.enable == Some(true) && (!wanted.enable || settings.iter().any(is_place));
+        let mut back = Vec::new();
+        if several && leaves {
+            let off = (ENABLE, change::flag(false).to_owned());
+            steps.push(set(&is, &[off], Vec::new()));
+            is.enable = Some(false);
+            settings.retain(is_place);
+            if wanted.enable {
+                let on = (ENABLE, change::flag(true).to_owned());
+                back = change::set_port(&is, std::slice::from_ref(&on));
+                settings.push(on);
+            }
+        }
+        if !settings.is_empty() {
+            later.push(set(&is, &settings, back));
+        }
+    }
+    steps.append(&mut later);
+}
+
+/// Whether an enabled port has the address and the number that another one is to be enabled with.
+fn is_there(root: &Root, port: &configfs::Port, wanted: &Port, number: Option<u16>) -> bool {
+    let has_address = || {
+        let address = address::canonical(root, &wanted.address).ok();
+        let both = port.address.as_ref().zip(address);
+        both.is_some_and(|(is, address)| address::is_same(root, is, &address))
+    };
+    let numbers = port.port.zip(wanted.port.or(number));
+    let has_number = numbers.is_some_and(|(is, wanted)| is == wanted);
+    wanted.enable && port.enable == Some(true) && has_number && has_address()
 }
 
 fn step(what: String, line: String, changes: Vec<change::Change>) -> Step {
@@ -57,6 +119,7 @@ fn step(what: String, line: String, changes: Vec<change::Change>) -> Step {
         what,
         line,
         changes,
+        back: Vec::new(),
     }
 }
 
@@ -66,6 +129,7 @@ fn what(name: &str, part: &str) -> String {
 }
 
 const SETTINGS: &str = "settings";
+const ENABLE: &str = "enable";
 
 /// The port number where a port has none of its own: that of the server, or that which it will
 /// have.
@@ -77,23 +141,16 @@ fn usual_number(root: &Root, config: &Config) -> Option<u16> {
     configfs::usual_number(text.as_deref().unwrap_or("0"))
 }
 
-/// One step for all settings of a port that differ.
-fn settings(
+type Settings = Vec<(&'static str, String)>;
+
+/// The settings of a port that differ, or what is wrong with its address.
+fn differences(
     root: &Root,
     is: &configfs::Port,
     wanted: &Port,
     number: Option<u16>,
-    steps: &mut Vec<Step>,
-) {
-    let name = &wanted.name;
-    let address = match address::canonical(root, &wanted.address) {
-        Ok(address) => address,
-        Err(why) => {
-            let why = format!("port {name}: {:?} {why}", wanted.address);
-            steps.push(cannot(what(name, SETTINGS), why));
-            return;
-        }
-    };
+) -> Result<Settings, String> {
+    let address = address::canonical(root, &wanted.address)?;
     let mut settings = Vec::new();
     let has_address = |is: &String| address::is_same(root, is, &address);
     if !is.address.as_ref().is_some_and(has_address) {
@@ -103,11 +160,18 @@ fn settings(
         settings.push(("port", number.to_string()));
     }
     if is.enable != Some(wanted.enable) {
-        settings.push(("enable", change::flag(wanted.enable).to_owned()));
+        settings.push((ENABLE, change::flag(wanted.enable).to_owned()));
     }
-    if settings.is_empty() {
-        return;
-    }
+    Ok(settings)
+}
+
+/// One step for all settings of a port that differ.
+fn set(
+    is: &configfs::Port,
+    settings: &[(&'static str, String)],
+    back: Vec<change::Change>,
+) -> Step {
+    let name = &is.name;
     let mut line = "~ set".to_owned();
     for (at, (key, value)) in settings.iter().enumerate() {
         let was = is.setting(key);
@@ -120,6 +184,11 @@ fn settings(
             _ => format!(", {key} from {was} to {value}"),
         };
     }
-    let changes = change::set_port(is, &settings);
-    steps.push(step(what(name, SETTINGS), line, changes));
+    Step::Configure {
+        of: Of::Port,
+        what: what(name, SETTINGS),
+        line,
+        changes: change::set_port(is, settings),
+        back,
+    }
 }

@@ -151,18 +151,37 @@ fn carry_out(
     left: &mut HashSet<String>,
 ) -> usize {
     let mut failed = 0;
+    let mut back = Vec::new();
     for step in steps {
+        // All ports have had their turn.
+        if !matches!(step, Step::Configure { of: Of::Port, .. }) {
+            go_back(context, &mut back);
+        }
         let what = step.what();
+        let before = step.back();
         let done = one(context, step).unwrap_or_else(|failure| {
             failure.print();
             failed += 1;
+            back.extend(before);
             false
         });
         if !done {
             left.insert(what);
         }
     }
+    go_back(context, &mut back);
     failed
+}
+
+/// Takes back what was done for the sake of steps that failed.
+fn go_back(context: &Context, steps: &mut Vec<Step>) {
+    for step in steps.drain(..) {
+        let line = step.to_string();
+        match one(context, step) {
+            Ok(_) => note!("{line}"),
+            Err(failure) => failure.print(),
+        }
+    }
 }
 
 /// Does a step, and returns whether there was something to do it to.
