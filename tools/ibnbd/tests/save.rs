@@ -112,7 +112,7 @@ fn what_other_files_have_in_another_form_is_told_with_its_place() {
         .file(&format!("{CONFIGFS}/exports/disk1/access_mode"), "ro\n")
         .file("/sys/class/ibtrs-client/t/queue_timeout_s", "90\n");
     let parts = [
-        "configuration in /etc/ibtrs: 5 lines do not go with what the machine has, and nothing was written\n",
+        "5 of them do not go with what the machine has, and nothing was written\n",
         "conf.d/x.toml:2:15: max_devices: the machine has \"200\"\n",
         "conf.d/x.toml:5:1: the machine has the host \"web1\" in another form\n",
         "conf.d/x.toml:7:1: the machine has the port \"left\" in another form\n",
@@ -142,7 +142,7 @@ fn a_disk_of_another_file_is_not_forgotten_in_silence() {
     let tree = Tree::new();
     tree.usual_client().file(OTHER, SESSIONS);
     let ran = run(&tree, &["unmap", "ibnbd1", "--persist"]);
-    let warning = "ibnbd: warning: /etc/ibtrs/conf.d/x.toml still has disk1 of session s, ";
+    let warning = "ibnbd: warning: /etc/ibtrs/conf.d/x.toml still has disk1 of session s: ";
     assert!(ran.code == 0 && ran.err.contains(warning), "{}", ran.err);
 }
 
@@ -336,6 +336,7 @@ fn commands_that_write_files_wait_for_each_other() {
 fn comments_in_arrays_stay() {
     let tree = server();
     tree.usual_client()
+        .host("web0")
         .host("web2")
         .export("disk1", "/dev/vda", &["web2"]);
     let server = EXPORTS.replace(

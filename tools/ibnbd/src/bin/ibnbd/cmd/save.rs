@@ -226,7 +226,7 @@ impl<'a> Files<'a> {
     fn wrong(&self, edited: &Edited, wrong: &[Problem], prune_helps: bool) -> Failure {
         let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
         let why = format!(
-            "{} lines do not go with what the machine has, and nothing was written\n{}",
+            "{} of them do not go with what the machine has, and nothing was written\n{}",
             lines.len(),
             lines.join("\n")
         );
@@ -243,7 +243,7 @@ impl<'a> Files<'a> {
                 others.join(" and ")
             )
         };
-        let what = format!("configuration in {}", self.folder);
+        let what = format!("configuration in {}: lines", self.folder);
         Failure::new(CONFIGURATION, what, why).todo(todo)
     }
 
@@ -296,10 +296,14 @@ pub(super) fn forget(context: &Context, session: &str, device: &str) -> Result<(
     let mut edited = Edited::default();
     let root = &context.root;
     files.edit(&mut edited, "client.toml", |document, others| {
-        if !keep::forget(root, document, session, device) {
-            others.still_have(root, session, device).into_iter().for_each(|file| {
-                note!("warning: {file} still has {device} of session {session}, so that `ibnbd apply` maps it again");
-            });
+        if keep::forget(root, document, session, device) {
+            return;
+        }
+        for file in others.still_have(root, session, device) {
+            note!(
+                "warning: {file} still has {device} of session {session}: \
+                 `ibnbd apply` maps it again"
+            );
         }
     })?;
     files.write(context, &edited)
