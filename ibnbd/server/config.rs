@@ -288,9 +288,7 @@ impl Config {
         let inner = self.inner.lock();
         let mut hosts = inner.hosts.iter();
         match hosts.find(|host| host.name.to_bytes() == name.as_bytes()) {
-            Some(host) => {
-                grant::admit(&host.addresses, &host.limits, &source, used, closing)
-            }
+            Some(host) => grant::admit(&host.addresses, &host.limits, &source, used, closing),
             None => Ok(()),
         }
     }

@@ -81,11 +81,8 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
         }
     };
     if let Some(throttle) = device.throttle() {
-        let is_over = || {
-            request.is_moot()
-                || device.is_revoked()
-                || session.device(hdr.device_id).is_none()
-        };
+        let is_over =
+            || request.is_moot() || device.is_revoked() || session.device(hdr.device_id).is_none();
         if !throttle.wait(data_len, is_over) {
             return match request.is_moot() || session.is_stopped() {
                 // The client sends it again.
@@ -112,7 +109,11 @@ fn refuse(session: &Session, id: u32, request: Request) {
         return request.abandon();
     }
     if session.may_log(&request.source()) {
-        pr_warn!("{}: I/O to device {}, which is not open\n", session.name(), id);
+        pr_warn!(
+            "{}: I/O to device {}, which is not open\n",
+            session.name(),
+            id
+        );
     }
     request.respond(Err(ENOTCONN));
 }
