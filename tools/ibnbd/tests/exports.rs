@@ -758,7 +758,7 @@ fn a_second_signal_ends_the_command_at_once() {
 fn full() -> (UnixStream, UnixStream) {
     let (mut said, reader) = UnixStream::pair().unwrap();
     said.set_nonblocking(true).unwrap();
-    while said.write(&[b'x']).is_ok() {}
+    while said.write(b"x").is_ok() {}
     said.set_nonblocking(false).unwrap();
     (said, reader)
 }
