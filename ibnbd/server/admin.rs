@@ -225,6 +225,13 @@ fn try_open(
             let why = "the session has it open in another mode";
             return Err(Refusal::new(EPERM, why));
         }
+        if known.device.is_revoked() {
+            let errno = match message.only_known && session.has_extensions() {
+                true => ENOENT,
+                false => EBUSY,
+            };
+            return Err(Refusal::new(errno, "an operator closes it"));
+        }
         let is_granted = message.only_known || known.granted.is_some();
         if !is_granted && session.config.has_exports() {
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
@@ -276,6 +283,11 @@ fn try_open(
     };
     let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
     open.reserve()?;
+    // The client is not told that it has a device which is closed as soon as this lock is free.
+    if device.is_revoked() {
+        let why = "its export was taken away while it was being opened";
+        return Err(Refusal::new(EACCES, why));
+    }
     let device = PercpuOwner::new(device)?;
     let device = OpenDevice {
         id,

@@ -32,6 +32,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Relaxed, //
         },
         Arc, //
@@ -63,6 +64,8 @@ pub(crate) struct Opened {
     reported: Atomic<u64>,
     /// The terms of the export, if the device was opened as one.
     terms: Option<Terms>,
+    /// Whether the session may not use the device any more; shared with its [`Terms`].
+    revoked: Arc<AtomicFlag>,
     user: User,
 }
 
@@ -95,6 +98,10 @@ impl Opened {
             return Err(EOPNOTSUPP);
         }
         let user = exports.enter(&bdev, access)?;
+        let revoked = match &terms {
+            Some(terms) => terms.revoked.clone(),
+            None => Arc::new(AtomicFlag::new(false), GFP_KERNEL)?,
+        };
         Ok(Self {
             logical_block_size: bdev.limits().logical_block_bytes,
             access,
@@ -103,6 +110,7 @@ impl Opened {
             bdev,
             reported: Atomic::new(0),
             terms,
+            revoked,
             user,
         })
     }
@@ -124,11 +132,16 @@ impl Opened {
         }
     }
 
-    /// Returns whether the session may not use the device any more, as its export was taken away.
+    /// Returns whether the session may not use the device any more: an operator closes it.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
-        let terms = self.terms.as_ref();
-        terms.is_some_and(|terms| config::is_set(&terms.revoked))
+        config::is_set(&self.revoked)
+    }
+
+    /// Refuses new requests to the device, which is closed next.
+    pub(crate) fn revoke(&self) {
+        // ORDERING: As in `Closer::start`.
+        self.revoked.store(true, Relaxed);
     }
 
     /// Returns the limits of the host, if there are any for this device.

@@ -215,6 +215,10 @@ fn store_force_close(ctx: StoreCtx<'_, Arc<View>>, input: &[u8]) -> Result {
     let ctx = ctx.keep_module::<crate::LocalModule>()?;
     text::one(input).map_err(|error| convert::error(error.errno()))?;
     let view = ctx.data().clone();
+    // At once: an OPEN of another device may hold the lock below for as long as its disk hangs.
+    if let Some(device) = view.session.device(view.id) {
+        device.revoke();
+    }
     let Some(device) = view.session.withdraw(view.id) else {
         // Another task is closing the device.
         return Err(ENODEV);
