@@ -176,6 +176,12 @@ pub fn has_ports(root: &Root) -> bool {
     root.is_folder(&format!("{FOLDER}/ports"))
 }
 
+/// Whether there is an export.
+pub fn has_exports(root: &Root) -> bool {
+    let exports = root.list_if_any(&format!("{FOLDER}/exports"));
+    exports.is_ok_and(|exports| !exports.is_empty())
+}
+
 /// Whether configfs is mounted where it belongs.
 pub fn is_mounted(root: &Root) -> bool {
     let mounts = root.read("/proc/mounts").unwrap_or_default();
@@ -274,6 +280,15 @@ impl Configured {
                 "from now on the server listens on {} only, as there was no other port; paths that are connected stay",
                 port.place()
             )
+        })
+    }
+
+    /// What is to be said when there is no export any more: clients can open what is in the
+    /// server's directory, if it has one.
+    pub fn said_of_no_export(root: &Root) -> Option<String> {
+        let path = host::parameter(root, "ibnbd_server", "dev_search_path");
+        path.filter(|path| !path.is_empty()).map(|path| {
+            format!("clients can open devices in {path} from now on, as there is no export in configfs any more")
         })
     }
 

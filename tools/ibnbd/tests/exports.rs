@@ -951,6 +951,75 @@ fn a_removal_that_fails_is_taken_back() {
     assert_eq!(tree.text(&format!("{EXPORTS}/disk1/enable")), "1\n");
 }
 
+/// While all goes, nobody may do more than before.
+#[test]
+fn all_of_it_goes_from_the_inside_out() {
+    let tree = server();
+    tree.port("left", "ip:10.0.1.1");
+    let steps = change::remove_all(&read(&tree));
+    let steps: Vec<(&str, Vec<String>)> = steps
+        .iter()
+        .map(|(_, what, changes)| {
+            (
+                what.as_str(),
+                changes.iter().map(Change::to_string).collect(),
+            )
+        })
+        .collect();
+    let names: Vec<&str> = steps.iter().map(|(what, _)| *what).collect();
+    assert_eq!(
+        names,
+        [
+            "close export disk1",
+            "close export disk2",
+            "remove host web1",
+            "remove host web2",
+            "remove export disk1",
+            "remove export disk2",
+            "remove port left",
+        ]
+    );
+    assert_eq!(steps[0].1, ["enable=0", "deny host web1"]);
+    assert_eq!(steps[4].1, [format!("rmdir {EXPORTS}/disk1")]);
+}
+
+/// A made-up directory can be removed only if it is empty, and no export then. So it is emptied after
+/// the command has read it, while that waits for a file of the host.
+#[test]
+fn the_last_export_that_goes_brings_the_directory_back() {
+    for name in ["d", "--all"] {
+        let tree = Tree::new();
+        tree.server("/e").host("h").export("d", "/dev/vda", &[]);
+        tree.file(&format!("{EXPORTS}/d/enable"), "0\n");
+        let pipe = tree.real(&format!("{HOSTS}/h/addresses"));
+        fs::remove_file(&pipe).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
+        let child = process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+            .arg("--root")
+            .arg(tree.base())
+            .args(["export", "remove", name])
+            .stderr(process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let folders = [EXPORTS, HOSTS].map(|folder| tree.real(folder));
+        let output = in_time(move || {
+            let mut addresses = fs::File::options().write(true).open(&pipe).unwrap();
+            for (folder, name) in folders.iter().zip(["d", "h"]) {
+                fs::remove_dir_all(folder.join(name)).unwrap();
+                fs::create_dir(folder.join(name)).unwrap();
+            }
+            addresses.write_all(b"\n").unwrap();
+            drop(addresses);
+            child.wait_with_output().unwrap()
+        });
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let expected = "ibnbd: warning: clients can open devices in /e from now on, as there is no export in configfs any more\n";
+        assert!(said.ends_with(expected), "{said}");
+    }
+}
+
 #[test]
 fn without_configfs_the_remedy_is_said() {
     let words = ["export", "add", "/dev/vdc", "d", "--any-host"];
@@ -961,6 +1030,15 @@ fn without_configfs_the_remedy_is_said() {
         "{}",
         ran.err
     );
+    for words in [&["export", "list"][..], &["export", "add", "/dev/vdc"]] {
+        assert_eq!(run(&tree, words).code, 4, "{words:?}");
+    }
+    // There may be exports, which cannot be seen.
+    tree.server("");
+    for words in [&["export", "list"][..], &["export", "remove", "d"]] {
+        let ran = run(&tree, words);
+        assert!(ran.err.contains("remedy: mount -t configfs"), "{}", ran.err);
+    }
     tree.server("/e");
     for words in [
         &words[..],

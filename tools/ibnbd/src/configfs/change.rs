@@ -6,7 +6,8 @@
 use std::fmt;
 use std::io;
 
-use super::{export_folder, host_folder, port_folder, Export, Host, Port};
+use super::{export_folder, host_folder, port_folder, Configured, Export, Host, Port};
+use crate::advice::Task;
 use crate::folder::last_part;
 use crate::prefix::{self, Prefix};
 use crate::root::Root;
@@ -301,6 +302,39 @@ pub fn remove_export(export: &Export) -> Vec<Change> {
     }));
     changes.push(Change::RemoveFolder(folder));
     changes
+}
+
+/// Takes all away: lists of changes, each with its task and its name.
+///
+/// Nobody may do more in between than before. So all exports are closed first, and go only after
+/// the hosts: without any export, clients open what is in the directory, and without its host a
+/// session has no limits. Ports come last: until then, the server listens only where it should.
+pub fn remove_all(all: &Configured) -> Vec<(Task, String, Vec<Change>)> {
+    let part = |close: bool| {
+        all.exports.iter().filter_map(move |export| {
+            let mut changes = remove_export(export);
+            let last = changes.pop().into_iter().collect();
+            let (word, changes) = match close {
+                true => ("close", changes),
+                false => ("remove", last),
+            };
+            let what = format!("{word} export {}", export.name);
+            (!changes.is_empty()).then_some((Task::Export, what, changes))
+        })
+    };
+    let hosts = all.hosts.iter().map(|host| {
+        let what = format!("remove host {}", host.name);
+        (Task::Host, what, remove_host(host, &[]))
+    });
+    let ports = all.ports.iter().map(|port| {
+        let what = format!("remove port {}", port.name);
+        (Task::Port, what, remove_port(&port.name))
+    });
+    part(true)
+        .chain(hosts)
+        .chain(part(false))
+        .chain(ports)
+        .collect()
 }
 
 /// Makes a host.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
-use ibnbd_host::{find, folder, mapping};
+use ibnbd_host::{configfs, find, folder, mapping};
 
 use super::{change, configured, export, map, paths, Done};
 use crate::act;
@@ -133,11 +133,13 @@ impl Attempts {
             return context.print(&text).map(|()| failed);
         }
         context.announce(&text);
+        let had_exports = configfs::has_exports(&context.root);
         let first = steps.into_iter().filter(Step::is_first);
         failed += carry_out(context, first, &mut left);
         // Now that disks and sessions are there: their paths and settings.
         let rest = plan().into_iter().filter(|step| !step.is_first());
         failed += carry_out(context, rest, &mut left);
+        configured::warn_of_no_export(context, had_exports);
         self.left = Some(left);
         Ok(failed)
     }

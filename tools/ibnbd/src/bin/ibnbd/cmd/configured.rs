@@ -165,32 +165,31 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
     }
 }
 
-/// Takes all exports, hosts and ports away. Ports come last: while there is something to open, the
-/// server listens only where it should.
+/// Takes all exports, hosts and ports away.
 pub(super) fn remove_all(context: &Context) -> Done {
-    let configured = read(context);
-    let Configured {
-        exports,
-        hosts,
-        ports,
-        ..
-    } = &configured;
-    for export in exports {
-        remove_export(context, export)?;
+    let had_exports = configfs::has_exports(&context.root);
+    for (task, what, changes) in change::remove_all(&read(context)) {
+        act::changes(context, task, &what, &changes)?;
     }
-    for host in hosts {
-        remove_host(context, host, &[])?;
-    }
-    for port in ports {
-        remove_port(context, &port.name)?;
-    }
+    warn_of_no_export(context, had_exports);
     Ok(0)
+}
+
+/// Tells that the server's directory counts again, if the last export in configfs has gone.
+pub(super) fn warn_of_no_export(context: &Context, had_exports: bool) {
+    if had_exports && !configfs::has_exports(&context.root) {
+        if let Some(warning) = Configured::said_of_no_export(&context.root) {
+            note!("warning: {warning}");
+        }
+    }
 }
 
 /// Removes an export.
 pub(super) fn remove_export(context: &Context, export: &Export) -> Result<(), Failure> {
     let what = format!("remove export {}", export.name);
-    act::changes(context, Task::Export, &what, &change::remove_export(export))
+    act::changes(context, Task::Export, &what, &change::remove_export(export))?;
+    warn_of_no_export(context, true);
+    Ok(())
 }
 
 /// Removes a host, and the links of these exports to it.

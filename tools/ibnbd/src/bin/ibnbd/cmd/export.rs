@@ -13,7 +13,7 @@ use ibnbd_proto::path::holds_every_device;
 use super::{configured, Done};
 use crate::cli::{AddExport, Directory, ExportCommand, ExportRules, HostsOf, SetOf};
 use crate::context::Context;
-use crate::fail::{Failure, NOT_FOUND, REFUSED};
+use crate::fail::{Failure, NOT_FOUND, NO_MODULE, REFUSED};
 use crate::out::{self, cell, Table};
 
 pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
@@ -41,11 +41,20 @@ pub(super) fn run(context: &Context, command: &ExportCommand) -> Done {
 }
 
 fn directory(context: &Context, directory: &Directory) -> Result<String, Failure> {
-    let found = match &directory.directory {
-        Some(given) => Ok(given.clone()),
-        None => folder::of_server(&context.root, directory.session.as_deref()),
-    };
-    found.map_err(|why| Failure::new(NOT_FOUND, "export", why))
+    if let Some(given) = &directory.directory {
+        return Ok(given.clone());
+    }
+    let root = &context.root;
+    let path = host::parameter(root, "ibnbd_server", "dev_search_path");
+    // There may be exports in configfs, which cannot be seen.
+    if !is_given(directory) && path.as_ref().is_some_and(String::is_empty) {
+        if !configfs::is_there(root) && !configfs::is_mounted(root) {
+            configured::need(context)?;
+        }
+    }
+    let code = if path.is_some() { NOT_FOUND } else { NO_MODULE };
+    folder::of_server(root, directory.session.as_deref())
+        .map_err(|why| Failure::new(code, "export", why))
 }
 
 /// Whether a directory is meant, and not configfs.
