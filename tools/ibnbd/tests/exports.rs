@@ -23,7 +23,7 @@ use ibnbd_host::prefix::Prefix;
 use ibnbd_host::{Machine, Root};
 use rustix::fs::{FileType, Mode};
 use rustix::process::{kill_process, Pid, Signal};
-use tree::ran::{document, good, rows, run};
+use tree::ran::{document, good, rows, run, waits};
 use tree::Tree;
 
 const EXPORTS: &str = "/sys/kernel/config/ibnbd/exports";
@@ -667,7 +667,7 @@ impl Waiting {
         in_time(move || {
             // What it is before.
             fs::write(&pipe, "rw\n").unwrap();
-            while !takes(id, until_it_takes) {
+            while !(takes(id, until_it_takes) && waits(id)) {
                 thread::sleep(Duration::from_millis(5));
             }
         });
@@ -983,8 +983,8 @@ fn all_of_it_goes_from_the_inside_out() {
     assert_eq!(steps[4].1, [format!("rmdir {EXPORTS}/disk1")]);
 }
 
-/// A made-up directory can be removed only if it is empty, and no export then. So it is emptied after
-/// the command has read it, while that waits for a file of the host.
+/// A made-up directory can be removed only if it is empty, and no export then. So it is emptied
+/// after the command has read it, while that waits for a file of the host.
 #[test]
 fn the_last_export_that_goes_brings_the_directory_back() {
     for name in ["d", "--all"] {

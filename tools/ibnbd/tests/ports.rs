@@ -20,7 +20,7 @@ use ibnbd_host::document::Ports;
 use ibnbd_host::{Machine, Root};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{kill_process, Pid, Signal};
-use tree::ran::{document, good, rows, run};
+use tree::ran::{document, good, rows, run, waits};
 use tree::Tree;
 
 const PORTS: &str = "/sys/kernel/config/ibnbd/ports";
@@ -430,7 +430,7 @@ fn ctrl_c_takes_back_what_was_done() {
     (&before).write_all(b"ip:10.0.1.1\n").unwrap();
     drop(before);
     patiently("the command takes no Ctrl-C", || {
-        takes_ctrl_c(child.id()).then_some(())
+        (takes_ctrl_c(child.id()) && waits(child.id())).then_some(())
     });
     kill_process(pid, Signal::INT).unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap());

@@ -49,6 +49,14 @@ pub fn good(tree: &Tree, words: &[&str]) -> String {
     run(tree, words).good()
 }
 
+/// Whether a command waits for a pipe in the middle of a change: it has threads for signals and for
+/// its progress by then, and sleeps.
+pub fn waits(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.count() > 2 && stat.contains(") S ")
+}
+
 /// Lines of a table as words.
 pub fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines()
