@@ -11,7 +11,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::thread;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{
@@ -123,14 +123,17 @@ pub fn all(links: &[Link], progress: &mut dyn FnMut(usize)) -> Vec<Measured> {
         thread::scope(|scope| {
             let started: Vec<_> = some
                 .iter()
-                .map(|link| (link, scope.spawn(|| one(link))))
+                .map(|link| (link, Builder::new().spawn_scoped(scope, || one(link))))
                 .collect();
-            found.extend(started.into_iter().map(|(link, thread)| {
-                thread.join().unwrap_or_else(|_| Measured {
-                    link: *link,
-                    reach: Reach::Unsent("the measurement failed".to_owned()),
-                    roce_is_closed: false,
-                })
+            let failed = |link: &Link| Measured {
+                link: *link,
+                reach: Reach::Unsent("the measurement failed".to_owned()),
+                roce_is_closed: false,
+            };
+            found.extend(started.into_iter().map(|(link, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| failed(link)),
+                // No more threads are allowed: it is measured after those that are.
+                Err(_) => one(link),
             }));
         });
     }

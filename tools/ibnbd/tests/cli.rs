@@ -805,7 +805,7 @@ fn exports_need_a_folder_of_their_own() {
     let ran = run(&tree, &["export", "list"]);
     assert_eq!(
         (ran.code, ran.err.contains("give --directory")),
-        (3, true),
+        (4, true),
         "{}",
         ran.err
     );

@@ -420,6 +420,25 @@ fn what_no_file_names_goes_unless_it_is_in_use() {
             "! host named stays while it is connected, or while an export names it",
         ]
     );
+    // What is open by an unknown name may be any export.
+    let name = "/sys/class/ibnbd-server/ctl/devices/vdd/sessions/s/mapping_path";
+    std::fs::remove_file(tree.real(name)).unwrap();
+    tree.folder(name);
+    let busy = "stays while it is connected, or while an export names it";
+    assert_eq!(
+        steps(&tree, SERVER, true),
+        [
+            "! export open stays, as s has vdd open by a name that cannot be read",
+            "! export other stays, as s has vdd open by a name that cannot be read",
+            &format!("! host busy {busy}"),
+            &format!("! host gone {busy}"),
+            &format!("! host named {busy}"),
+        ]
+    );
+    tree.file("/etc/ibtrs/server.toml", SERVER);
+    let ran = run(&tree, &["apply", "--prune"]);
+    let expected = format!("ibnbd: warning: {name}: ");
+    assert!(ran.err.starts_with(&expected), "{}", ran.err);
     // Files without exports take none away, as before.
     assert_eq!(steps(&tree, "", true), [""; 0]);
 }

@@ -6,8 +6,9 @@ use super::plan::{cannot, Of, Step, Wish};
 use super::{Config, Export, Host};
 use crate::configfs::change::{self, Change, Rules};
 use crate::configfs::{self, Configured};
+use crate::family::Family;
 use crate::folder;
-use crate::model::Machine;
+use crate::model::{Machine, Opened};
 use crate::prefix;
 use crate::root::Root;
 
@@ -29,11 +30,13 @@ pub(super) fn steps(
         }
     }
     let pruned = wish.prune && !config.exports.is_empty();
+    let mut opened = machine.opened.iter();
+    let unknown = opened.find(|o| o.family == Family::Ibnbd && o.mapping_path.is_none());
     if pruned {
-        prune_exports(&now, config, steps);
+        prune_exports(&now, unknown, config, steps);
     }
     if wish.prune && !config.hosts.is_empty() {
-        prune_hosts(&now, config, pruned, steps);
+        prune_hosts(&now, config, pruned && unknown.is_none(), steps);
     }
     let names_directory = config.exports.iter().any(|export| export.rules.is_none());
     if names_directory && !pruned && !now.exports.is_empty() {
@@ -154,9 +157,9 @@ fn of_export(root: &Root, now: &Configured, wanted: &Export, rules: &Rules, step
             steps.push(cannot(what(Of::Export, name, "device_path"), why));
         }
     }
-    // At once the kernel closes what a client may no longer open. So those who may open it in future
-    // come in before others are kept out, and all that while it is open as narrowly as before or
-    // afterwards: nobody who goes can open it in a mode that comes.
+    // The kernel closes at once what a client may no longer open. So those who may open it in
+    // future come in before others are kept out, and all that while it is open as narrowly as
+    // before or afterwards: nobody who goes can open it in a mode that comes.
     let settings = rules.settings();
     let of = |widens: bool, keys: &[&str], steps: &mut Vec<Step>| {
         for (key, value) in settings.iter().filter(|(key, _)| keys.contains(key)) {
@@ -258,11 +261,23 @@ fn is_wanted(config: &Config, name: &str) -> bool {
         .any(|e| e.rules.is_some() && e.name == name)
 }
 
-/// Exports that no file names. One that a client has open stays.
-fn prune_exports(now: &Configured, config: &Config, steps: &mut Vec<Step>) {
+/// Exports that no file names. One that a client has open stays, and all of them do if a client has
+/// something open by an `unknown` name.
+fn prune_exports(
+    now: &Configured,
+    unknown: Option<&Opened>,
+    config: &Config,
+    steps: &mut Vec<Step>,
+) {
     for export in now.exports.iter().filter(|e| !is_wanted(config, &e.name)) {
         let name = &export.name;
-        if export.sessions.is_empty() {
+        if let (true, Some(unknown)) = (export.sessions.is_empty(), unknown) {
+            let (session, device) = (&unknown.session, &unknown.device);
+            let why = format!(
+                "export {name} stays, as {session} has {device} open by a name that cannot be read"
+            );
+            steps.push(cannot(what(Of::Export, name, ""), why));
+        } else if export.sessions.is_empty() {
             let line = format!("- export {name}");
             let changes = change::remove_export(export);
             steps.push(step(Of::Export, name, "", line, changes));

@@ -35,7 +35,7 @@ impl Context {
         Machine::read(&self.root)
     }
 
-    /// Prints to standard output. If nobody listens any more, the command ends, which is no failure.
+    /// Prints to standard output. If nobody listens any more, the command ends without a failure.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         match print(text) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

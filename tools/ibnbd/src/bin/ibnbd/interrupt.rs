@@ -124,8 +124,8 @@ fn interrupt(kind: SignalKind, name: &str) {
     let _ = writeln!(io::stderr(), "{start}ibnbd: interrupted by {name}: waits for the step in progress, then takes back what was done; another {name} ends it at once");
 }
 
-/// Ends the command by the signal, as if nobody had taken it: the service manager calls that a clean
-/// end, and a shell ends its loop.
+/// Ends the command by the signal, as if nobody had taken it: the service manager calls that a
+/// clean end, and a shell ends its loop.
 fn die(kind: SignalKind, code: u8) -> ! {
     let _ = emulate_default_handler(kind.as_raw_value());
     process::exit(code.into())

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
-use ibnbd_host::{configfs, find, folder, mapping};
+use ibnbd_host::{configfs, find, folder, mapping, Machine};
 
 use super::{change, configured, export, map, paths, Done};
 use crate::act;
@@ -113,15 +113,17 @@ impl Attempts {
             prune: words.prune,
             side: words.side.map(Into::into),
         };
-        let plan = || {
-            let mut steps = plan::steps(&context.root, &context.machine(), &self.config, &wish);
+        let plan = |machine: &Machine| {
+            let mut steps = plan::steps(&context.root, machine, &self.config, &wish);
             steps.retain(|step| match &self.left {
                 Some(left) => left.contains(&step.what()),
                 None => true,
             });
             steps
         };
-        let steps = plan();
+        let machine = context.machine();
+        context.warn(&machine.notes);
+        let steps = plan(&machine);
         let mut text = String::new();
         for step in &steps {
             text += &format!("{step}\n");
@@ -137,7 +139,9 @@ impl Attempts {
         let first = steps.into_iter().filter(Step::is_first);
         failed += carry_out(context, first, &mut left);
         // Now that disks and sessions are there: their paths and settings.
-        let rest = plan().into_iter().filter(|step| !step.is_first());
+        let rest = plan(&context.machine())
+            .into_iter()
+            .filter(|step| !step.is_first());
         failed += carry_out(context, rest, &mut left);
         configured::warn_of_no_export(context, had_exports);
         self.left = Some(left);

@@ -47,10 +47,9 @@ fn directory(context: &Context, directory: &Directory) -> Result<String, Failure
     let root = &context.root;
     let path = host::parameter(root, "ibnbd_server", "dev_search_path");
     // There may be exports in configfs, which cannot be seen.
-    if !is_given(directory) && path.as_ref().is_some_and(String::is_empty) {
-        if !configfs::is_there(root) && !configfs::is_mounted(root) {
-            configured::need(context)?;
-        }
+    let has_none = path.as_ref().is_some_and(String::is_empty);
+    if has_none && !is_given(directory) && !configfs::is_mounted(root) {
+        configured::need(context)?;
     }
     let code = if path.is_some() { NOT_FOUND } else { NO_MODULE };
     folder::of_server(root, directory.session.as_deref())
