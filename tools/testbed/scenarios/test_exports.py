@@ -256,8 +256,12 @@ def test_an_export_is_taken_away_while_another_is_being_opened(pair, stack):
         assert opening.running and server.run(reads) == served
         # Nor does an export that hangs keep the operator from removing it.
         server.run(f"busybox rmdir {folder}")
+        # What is taken away while it is being opened is not opened.
+        server.run(f"echo 0 > {exports.EXPORTS}/disk2/enable")
     reader.wait(60, check=False)
-    opening.wait(60)
+    answer = opening.wait(60, check=False)
+    assert not answer.ok and os.strerror(errno.EACCES) in answer
+    said(server, "export disk2: refused, rw: its export was taken away while it was being opened (EACCES)")
     assert server.run(reads) == served
     server.wait_until("[ ! -e /sys/class/ibnbd-server/ctl/devices/nullb0 ]")
     said(server, "demo: ip:10.0.1.2: export disk1: closed: it is not enabled")
