@@ -81,10 +81,8 @@ fn watch() {
         return;
     };
     let inside = runtime.enter();
-    let ignored = ignored();
     for (kind, name) in SIGNALS {
-        // Whoever has started the command wants it to outlive the signal, as `nohup` does.
-        if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+        if is_ignored(kind) {
             continue;
         }
         if let Ok(mut signal) = signal(kind) {
@@ -99,12 +97,13 @@ fn watch() {
     thread::spawn(move || runtime.block_on(future::pending::<()>()));
 }
 
-/// The signals that the process ignores, as bits.
-fn ignored() -> u64 {
+/// Whether the process was started with that signal ignored, as `nohup` does: it must outlive the
+/// signal, so it takes no notice of it.
+pub(crate) fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
-        .unwrap_or_default()
+    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.unwrap_or_default() & (1 << (kind.as_raw_value() - 1)) != 0
 }
 
 fn interrupt(kind: SignalKind, name: &str) {

@@ -3,21 +3,24 @@
 //! `trace`.
 
 use std::fs::{self, File, OpenOptions};
+use std::future;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
 
 use ibnbd_host::model::Disk;
 use ibnbd_host::trace::{self, Line, Traced, Tracer};
 use ibnbd_host::Root;
 use rustix::fs::OFlags;
-use tokio::signal::unix::{signal, SignalKind};
+use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::{map, Done};
 use crate::cli::{Format, Trace};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, REFUSED};
+use crate::interrupt;
 
 /// Where tracefs may be.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -34,29 +37,27 @@ pub(super) fn trace(context: &Context, words: &Trace) -> Done {
     let disk = map::disk(context, &machine, &words.disk)?;
     let session = disk.session.as_deref().unwrap_or_default();
     let failed = |error| Failure::system(format!("cannot trace {}", disk.name), &error);
-    let instance = Instance::new(&context.root, disk, session)?;
-    let pipe = instance.pipe().map_err(failed)?;
-    let mut reader = Lines {
-        pipe,
-        rest: Vec::new(),
-    };
-    let mut show = Show {
-        context,
-        slower_than_us: words.slower_than.map_or(0.0, |ms| ms * 1000.0),
-        left: words.count,
-        tracer: Tracer::new(session),
-    };
-    if context.format == Format::Table {
-        context.print(HEAD)?;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed)?;
-    // The instance goes with all of its events switched off, however this ends.
     runtime.block_on(async {
-        let mut end = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        // Before there is an instance, which would outlive a command that dies of a signal.
+        let mut signals = Signals::new().map_err(failed)?;
+        let instance = Instance::new(&context.root, disk, session)?;
+        let mut reader = Lines {
+            pipe: instance.pipe().map_err(failed)?,
+            rest: Vec::new(),
+        };
+        let mut show = Show {
+            context,
+            slower_than_us: words.slower_than.map_or(0.0, |ms| ms * 1000.0),
+            left: words.count,
+            tracer: Tracer::new(session),
+        };
+        if context.format == Format::Table {
+            context.print(HEAD)?;
+        }
         loop {
             while let Some(lines) = reader.next().map_err(failed)? {
                 for line in lines.lines() {
@@ -66,17 +67,41 @@ pub(super) fn trace(context: &Context, words: &Trace) -> Done {
                     }
                 }
             }
-            let ended = async {
-                tokio::select! {
-                    _ = end.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            };
-            if tokio::time::timeout(PAUSE, ended).await.is_ok() {
+            if tokio::time::timeout(PAUSE, signals.any()).await.is_ok() {
                 return Ok(0);
             }
         }
     })
+}
+
+/// The signals that end the command: from now on they only end its loop.
+struct Signals(Vec<Signal>);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let kinds = [
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+        ];
+        let taken = kinds
+            .into_iter()
+            .filter(|kind| !interrupt::is_ignored(*kind));
+        Ok(Self(taken.map(signal).collect::<io::Result<_>>()?))
+    }
+
+    /// Waits for one of them.
+    async fn any(&mut self) {
+        future::poll_fn(|context| {
+            let came = |signal: &mut Signal| signal.poll_recv(context).is_ready();
+            if self.0.iter_mut().any(came) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
 }
 
 struct Show<'a> {
