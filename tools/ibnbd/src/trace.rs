@@ -127,6 +127,8 @@ struct Open {
 struct Sent {
     tag: u64,
     first_us: u64,
+    /// Whether it was sent again, over another path.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -161,9 +163,9 @@ impl Open {
         if let Some((sent, over)) = self.sent.as_ref().zip(self.over.as_ref()) {
             let since_first = over.time_us.saturating_sub(sent.first_us);
             wire_and_server_us = over.on_path_us.min(since_first.max(1)).min(total_us);
-            // A request that was sent once has no more than the rounding of the clock there.
-            let before = since_first.saturating_sub(wire_and_server_us);
-            failover_us = if before > ROUNDING_US { before } else { 0 };
+            if sent.again {
+                failover_us = since_first.saturating_sub(wire_and_server_us);
+            }
         }
         Traced {
             time_us,
@@ -181,9 +183,6 @@ impl Open {
         }
     }
 }
-
-/// Below this, what is missing is how roughly the events tell the time.
-const ROUNDING_US: u64 = 2;
 
 /// Follows the requests of one disk.
 #[derive(Debug)]
@@ -242,8 +241,9 @@ impl Tracer {
 
     fn submitted(&mut self, cpu: u32, time_us: u64, text: &str) -> Option<()> {
         let tag = self.tag(text)?;
-        if self.open.iter().any(|open| open.has_tag(tag)) {
-            // It is sent once more.
+        let mut sent = self.open.iter_mut().filter(|open| open.has_tag(tag));
+        if let Some(sent) = sent.next().and_then(|open| open.sent.as_mut()) {
+            sent.again = true;
             return None;
         }
         let bytes: u64 = field(text, "bytes")?.parse().ok()?;
@@ -253,6 +253,7 @@ impl Tracer {
         open.sent = Some(Sent {
             tag,
             first_us: time_us,
+            again: false,
         });
         None
     }
@@ -346,6 +347,24 @@ mod tests {
             .collect();
         assert_eq!(shares, [(165, 15, 100, 50)]);
         assert_eq!(ended.first().and_then(|t| t.path.as_deref()), Some("b"));
+    }
+
+    /// An interrupt comes between an event and the moment from which the transport measures: that
+    /// is no failover.
+    #[test]
+    fn a_request_that_is_sent_once_has_no_share_for_failover() {
+        let lines = "\
+ fio-1 [000] ..... 1.000000: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [fio]
+ fio-1 [000] ..... 1.000010: ibtrs_client_submit: session=s path=a tag=7 read bytes=4096
+ kw-2  [001] ..... 1.006060: ibtrs_client_complete: session=s path=a tag=7 error=0 ns=50000
+ kw-2  [001] ..... 1.006065: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
+";
+        let ended = run(&mut Tracer::new("s"), lines);
+        let shares: Vec<_> = ended
+            .iter()
+            .map(|t| (t.total_us, t.client_us, t.failover_us, t.wire_and_server_us))
+            .collect();
+        assert_eq!(shares, [(6065, 6015, 0, 50)]);
     }
 
     /// An interrupt issues another request between the two events of the first one, on the same

@@ -646,8 +646,10 @@ impl Waiting {
         fs::remove_file(&pipe).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-        let mut child = process::Command::new("sh")
-            .args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")])
+        // Whoever runs the tests may ignore signals, as a shell does for jobs in the background.
+        let mut child = process::Command::new("env")
+            .args(["--default-signal=HUP,INT,TERM", "sh", "-c"])
+            .arg(format!("{shell}; exec \"$0\" \"$@\""))
             .arg(env!("CARGO_BIN_EXE_ibnbd"))
             .arg("--root")
             .arg(tree.base())

@@ -407,7 +407,9 @@ fn ctrl_c_takes_back_what_was_done() {
     fs::remove_file(&pipe).unwrap();
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-    let mut child = process::Command::new(env!("CARGO_BIN_EXE_ibnbd"))
+    // Whoever runs the tests may ignore Ctrl-C, as a shell does for jobs in the background.
+    let mut child = process::Command::new("env")
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_ibnbd")])
         .arg("--root")
         .arg(tree.base())
         .args(["port", "set", "left", "address=10.0.9.9"])
