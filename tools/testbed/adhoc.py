@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Starts guests for work by hand: runs a script or commands from the command line, or opens a
+"""Starts guests for interactive work: runs a script or commands from the command line, or opens a
 shell.  See Documentation/testing.md."""
 
 import argparse
