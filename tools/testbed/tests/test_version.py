@@ -57,4 +57,4 @@ def test_the_extension_number_is_the_protocols():
     changelog = " ".join((TOP / "Documentation/CHANGELOG.md").read_text().split())
     assert f"0 stands for none; this version has {number}." in changelog
     protocol = (TOP / "Documentation/protocol.md").read_text()
-    assert f"number of the extensions that the client knows: {number} for those on this page" in protocol
+    assert f"extension number of the client: {number} for the extensions on this page" in protocol
