@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Permits for administrative messages. The last chunks of the queue are
-//! reserved for them; no I/O uses these.
+//! Permits for administrative messages. The last chunks of the session are reserved for them; no
+//! I/O uses these.
 
 use crate::session::Session;
 use ibtrs_proto::permit::{

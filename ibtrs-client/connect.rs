@@ -2,9 +2,9 @@
 
 //! Connects a path (Documentation/protocol.md, "Connecting").
 //!
-//! The service connection comes first: on it, the server announces its queue depth.
-//! The other connections are then set up together, each step for all of them
-//! before the next, so that the time does not grow with their number.
+//! The service connection comes first, because the server announces its queue depth on it. The
+//! other connections are then set up together, each step for all of them before the next, so that
+//! the time hardly grows with their number.
 
 use crate::{
     attempt::{

@@ -3,12 +3,12 @@
 //! Buffers for the data of small requests.
 //!
 //! Copying a page takes less time than registering the memory of a read and having its key
-//! invalidated, or than waiting until the device no longer needs the memory of a write. So each of
-//! the first tags of a path has a buffer, which stays registered for the life of the connection
-//! attempt. The server writes the data of a read there, and the client copies it when the answer
-//! has arrived. The data of a write is copied before it is sent, and the write ends with its
-//! answer. A server can write to a buffer at any time, but reaches nothing else, and no other peer
-//! reaches the buffer: the protection domain belongs to the attempt.
+//! invalidated, and less than waiting until the device no longer needs the memory of a write. So
+//! each of the first tags of a path has a buffer, which stays registered for the life of the
+//! connection attempt. The server writes the data of a read there, and the client copies it when
+//! the answer has arrived. The data of a write is copied before it is sent, and the write ends with
+//! its answer. A server can write to a buffer at any time, but reaches nothing else, and no other
+//! peer reaches the buffer: the protection domain belongs to the attempt.
 
 use crate::{
     request::Info,

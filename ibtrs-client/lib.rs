@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The client of IBTRS: sessions with a server, for block devices and others
-//! above.
+//! The client of IBTRS: sessions with a server, for block devices and other users above.
 //!
 //! [`Session`] is the interface. A session has [`Path`]s, which live as long as
 //! the operator wants them. The RDMA resources of a path belong to one connection
@@ -25,19 +24,17 @@
 //!
 //! # Work queues
 //!
-//! Each session has four, all safe for memory reclaim, each running many work items
-//! at a time (one item never runs twice at once): for requeueing, which never sleeps
-//! for long; for state changes, which sleep until connections are torn down; for
-//! connecting and the calls of [`SessionEvents`], which may take long; and for
-//! uevents, for which nothing else waits. Work on one of the first three may wait for
-//! work on the next, never the other way round.
+//! Each session has four, all safe for memory reclaim, each running many work items at a time (one
+//! item never runs twice at once): for requeueing, which never sleeps for long; for state changes,
+//! which sleep until connections are torn down; for connecting and the calls of [`SessionEvents`],
+//! which may take long; and for uevents, for which no other work waits. Work on one of the first
+//! three may wait for work on the next, never the other way round.
 //!
-//! The queues belong to the session and not to the module, as forward progress
-//! depends on it: when memory is short, a queue runs on its rescuer alone, one work
-//! item at a time. On a shared queue, an attempt to connect to a dead server would
-//! keep the rescuer until its time-out from a session whose server is there, and
-//! whose disks reclaim may be waiting for. Requeueing never sleeps, so it alone
-//! could share a rescuer.
+//! The queues belong to the session and not to the module, because forward progress depends on
+//! that: when memory is short, a queue runs on its rescuer alone, one work item at a time. On a
+//! shared queue, an attempt to connect to a dead server would occupy the rescuer until the attempt
+//! times out. Another session, whose server is alive and whose disks reclaim may be waiting for,
+//! would have to wait that long. Only requeueing could share a rescuer, because it never sleeps.
 //!
 //! # Lock order
 //!

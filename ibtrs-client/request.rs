@@ -4,12 +4,12 @@
 //!
 //! A request ends when its memory is no longer in use:
 //!
-//! - a read, when the server has answered and the key is invalid: invalidated by the
-//!   server, as far as our own device confirms that, otherwise by us;
-//! - a write from its own memory, when the server has answered and the message was
-//!   acknowledged, as the device may retransmit it until then;
+//! - a read, when the server has answered and the key is invalid: invalidated by the server, if our
+//!   own device confirms that, otherwise by us;
+//! - a write from its own memory, when the server has answered and the message was acknowledged,
+//!   because the device may retransmit it until then;
 //! - a write with more pieces than one message can have, through a registration,
-//!   when the server has answered and the registration was invalidated;
+//!   when the server has answered and the registration is invalidated;
 //! - a request whose data is copied through an [`IoBuffer`], when the server has
 //!   answered: neither the server nor the device ever knew its memory.
 //!

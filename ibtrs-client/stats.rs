@@ -2,7 +2,7 @@
 
 //! Statistics of a path.
 //!
-//! Counters are per CPU: counting is one instruction on memory of the CPU's own.
+//! Counters are per CPU: counting is one instruction on memory that belongs to the CPU.
 
 use crate::session::Dir;
 use ibtrs_core::stats::{

@@ -2,12 +2,12 @@
 
 //! Sessions and paths in sysfs (`/sys/class/ibtrs-client/`), and their uevents.
 //!
-//! Each object is created right after the thing that it shows, and dropped before that
-//! goes, both in sleepable context. The drop waits for readers and writers of its
-//! files, and none of them waits for anything after the drop. So none of them may drop
-//! the directory that its file is in: a session's is dropped by [`Session::close`], which
-//! waits for its paths' directories, and a path's by the writer of one of its files only
-//! after that file was removed.
+//! Each directory is created right after the object that it shows, and dropped before that object,
+//! both in sleepable context. The drop waits for readers and writers of its files, so none of them
+//! may drop the directory that its file is in, or wait for anything that follows the drop.
+//! [`Session::close`] drops the directory of a session, after it has waited for the directories of
+//! the paths. The writer of a path's file may drop the path's directory, but only after that file
+//! was removed.
 
 use crate::{
     path::Path,

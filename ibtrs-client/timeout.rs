@@ -3,11 +3,11 @@
 //! Request timeouts.
 //!
 //! A request times out because the path is dead or because the backing device is slow.
-//! On a dead path the request fails over as soon as the path is failed. With a slow
-//! device a failover gains nothing: the server would keep the second copy until the
-//! first has ended, and all other disks would lose the path. So the client probes the
-//! server with a heartbeat, and fails the path if no answer comes. Periodic heartbeats
-//! would find a dead path too, but they may be far apart.
+//! If the path is dead, the request fails over as soon as the path is failed. If the device is
+//! slow, a failover gains nothing: the server would keep the second attempt waiting until the first
+//! has ended, and all other disks would lose the path. So the client probes the server with a
+//! heartbeat, and fails the path if no answer comes. Periodic heartbeats would find a dead path
+//! too, but they may be far apart.
 
 use crate::{
     attempt::PathConn,

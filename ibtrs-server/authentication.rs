@@ -2,8 +2,8 @@
 
 //! Authentication of clients (Documentation/protocol.md, "Authentication").
 //!
-//! The path of a client that authenticates is a candidate until the server has checked AUTH1: the
-//! path has its service connection, and nothing else on the server changes because of it. Its
+//! The path of a client that authenticates is a candidate until the server has checked AUTH1: it
+//! has only its service connection, and nothing else on the server changes because of it. Its
 //! session may not be in any list yet.
 
 use core::net::Ipv4Addr;

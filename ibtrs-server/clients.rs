@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the service may learn of the clients of a session, and do to them.
+//! The service's access to its clients: their addresses, and closing their paths.
 
 use crate::{
     server::Server,

@@ -6,7 +6,7 @@
 //! the service makes the answered writes durable and tells the client so
 //! ([`ServiceSession::drain`]); then the server closes the paths of the session. The client treats
 //! that as the loss of all paths: it tries to connect again and quiesces its disks meanwhile. Its
-//! next session is a new one, even if it connects to this server.
+//! next session is a new one, even on this server.
 //!
 //! [`ServiceSession::drain`]: crate::ServiceSession::drain
 

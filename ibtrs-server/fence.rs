@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fences: over one path, a client asks the server to accept nothing more from others.
+//! Fences: over one path, a client asks the server to accept nothing more from other paths.
 //!
-//! A path takes no request from the moment that its closing begins (see
-//! [`Path::takes_requests`]). So a fence closes the paths that it names and is answered at
-//! once. Requests that these paths have in service keep their number
-//! ([`crate::chunk_owner`]). If the client also asks for their end, the answer waits until
-//! the paths are gone.
+//! A path takes no more requests as soon as it begins to close (see [`Path::takes_requests`]). So
+//! the server closes the paths that the fence names, and answers at once. Requests that these paths
+//! have in service keep their chunk numbers ([`crate::chunk_owner`]). If the client also asks for
+//! the end of these requests (`drain`), the answer waits until the paths are gone.
 
 use crate::path::Path;
 use ibtrs_core::{

@@ -14,16 +14,15 @@
 //! memory that a client can write to: headers and small writes are copied out
 //! of the chunk, the chunk of a large request has its key invalidated first and
 //! gets a new one with the answer, and small reads go to memory that was never
-//! registered. Without, only headers are copied. Chunks are the path's own, so
-//! that no other path of the session has a key for them, either.
+//! registered. Without it, only headers are copied. Each path has chunks of its own, so even
+//! another path of the session has no key for them.
 //!
 //! # Order between paths
 //!
-//! The number of a chunk is one for all paths of a session: when a path fails,
-//! the client sends the request again, with the same number, by another one. The
-//! server serves it when the first copy has ended ([`chunk_owner`]), and closes
-//! the path of that copy. A client that knows the extensions sends a fence before
-//! ([`fence`]).
+//! Chunk numbers are common to all paths of a session: when a path fails, the client sends the
+//! request again over another path, with the same number. The server serves it when the first
+//! attempt has ended ([`chunk_owner`]), and closes the path of that attempt. A client with
+//! extensions sends a fence first ([`fence`]).
 //!
 //! # Authentication
 //!
@@ -32,10 +31,10 @@
 //!
 //! # Work queues
 //!
-//! Work that waits for the full queue of a disk, or for the closing of a session's
-//! devices, never runs on `Server::queue`, but on `Server::slow` and
-//! `Server::wakes`, where each path and each session has a work item of its own.
-//! No work waits for I/O to end: [`teardown`] polls for that.
+//! Work that may wait because the queue of a disk is full, or because the devices of a session are
+//! being closed, runs on `Server::slow` and `Server::wakes`, where each path and each session has a
+//! work item of its own, and never on `Server::queue`. No work item waits for I/O to end:
+//! [`teardown`] polls for that.
 //!
 //! # Memory of paths
 //!

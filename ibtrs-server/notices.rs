@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notices: the service reports a change to a client.
+//! Notices, by which the service reports changes to a client.
 
 use crate::{
     path::Path,

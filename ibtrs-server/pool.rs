@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of lost paths, kept for their reconnect.
+//! Memory of lost paths, kept for when they reconnect.
 //!
 //! A chunk is contiguous. When a client reconnects, a machine whose memory is full of page
 //! cache may have no free block of that size. So the blocks of a path are kept for some

@@ -4,14 +4,14 @@
 //!
 //! Without ports, the server listens on all addresses at the port number of its module, if that is
 //! not 0. As soon as the operator has added a port, it listens on the ports that are enabled, and
-//! nowhere else. Connections that exist stay in any case.
+//! nowhere else. Existing connections are not affected.
 //!
-//! A port that is bound to an address belongs to the RDMA device that has the address at that time,
-//! also if the address moves. When the device is removed, a worker destroys the listening id, which
-//! the removal waits for, and listens again when the device is back.
+//! A port that is bound to an address belongs to the RDMA device that had the address at that time,
+//! even if the address moves. When the device is removed, a worker destroys the listening id, for
+//! which the removal waits, and listens again when the device is back.
 //!
-//! Contexts: *may sleep*. [`Ports`]' lock is held while ids begin to listen and are destroyed; the
-//! handlers that this waits for take `Server::backlog`.
+//! Contexts: *may sleep*. The lock of [`Ports`] is held while ids begin to listen or are destroyed,
+//! and destroying an id waits for handlers that take `Server::backlog`.
 
 use crate::{
     accept::Incoming,

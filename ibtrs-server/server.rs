@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The interface for the service above, and the listener.
+//! The interface for the service above, the server's state, and the listener.
 
 use crate::{
     accept::Backlog,

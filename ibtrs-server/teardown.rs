@@ -2,8 +2,8 @@
 
 //! Teardown of a path.
 //!
-//! A backing device may keep requests in service without limit. No thread waits for them: a
-//! work item polls, so that any number of paths can be in teardown.
+//! A backing device may keep requests in service without limit. No thread waits for them: a work
+//! item polls, so any number of paths can be in teardown.
 
 use crate::path::Path;
 use ibtrs_proto::fsm::server_path::{

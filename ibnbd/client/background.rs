@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work that continues after its user has left.
+//! Work that continues after its user has stopped waiting.
 //!
-//! A signal cannot take back a message to the server, whose answer may still mean that a device is
-//! open there. So a worker, which receives no signals, completes such work.
+//! A signal cannot take back a message that was sent to the server, and the answer may mean that a
+//! device is open there. So a worker, which receives no signals, completes such work.
 //!
 //! Contexts: *may sleep*.
 

@@ -2,7 +2,7 @@
 
 //! Devices that the client has opened on the server, and opens again after a restart of the server.
 //!
-//! Contexts: *may sleep*, where nothing else is said.
+//! Contexts: *may sleep*, unless stated otherwise.
 
 use crate::{
     background,

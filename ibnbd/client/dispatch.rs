@@ -6,7 +6,7 @@
 //! open again the queue is quiesced: each request waits here in the slot of its tag, and
 //! is then given back to the block layer, which dispatches it again.
 //!
-//! Contexts: *any*, where nothing else is said.
+//! Contexts: *any*, unless stated otherwise.
 
 use crate::{
     by_tag::ByTag,

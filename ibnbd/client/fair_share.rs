@@ -3,11 +3,12 @@
 //! Fair shares of a session that several disks use.
 //!
 //! A disk that is alone in its session submits all its requests. While another disk is in use, it
-//! keeps no more requests in flight than [`Window`] allows. The others wait here in the order of
-//! their arrival, instead of delaying all other requests in the queues of connections, links and
-//! the server. Waiting requests keep their tags, of which the block layer gives each disk its part.
+//! keeps no more requests in flight than [`Window`] allows. The other requests wait here in the
+//! order of their arrival, instead of delaying the requests of all disks in the queues of
+//! connections, links and the server. Waiting requests keep their tags; the block layer divides the
+//! tags among the disks.
 //!
-//! Contexts: *any* but hardirq, where nothing else is said.
+//! Contexts: *any* but hardirq, unless stated otherwise.
 
 use crate::{
     by_tag::ByTag,

@@ -9,12 +9,12 @@
 //!
 //! | Module | Purpose |
 //! |---|---|
-//! | [`control`] | attributes of the class, mapping of disks |
+//! | [`control`] | files of the class, mapping of disks |
 //! | [`registry`] | all sessions and mappings |
 //! | [`session`] | what the disks of a session share |
 //! | [`events`] | session events |
-//! | [`device`] | a device that the server has open |
-//! | [`background`] | work that continues after the user has left |
+//! | [`device`] | a device that is open on the server |
+//! | [`background`] | work that continues after its user has stopped waiting |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`request`], [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
 //! | [`by_tag`] | one value for each tag |
@@ -24,18 +24,18 @@
 //! | [`latencies`] | latency histograms of a disk |
 //! | [`limits`] | the disk's properties |
 //!
-//! When the module is unloaded, the disks that are left are unmapped by force;
-//! one that is open keeps the module loaded.
+//! When the module is unloaded, the remaining disks are unmapped by force; a disk that is open
+//! keeps the module loaded.
 //!
 //! # Lock order
 //!
 //! `Mapping::parts`, then a disk's open mutex. `Device::asking`, then
-//! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner`
-//! is held for moments only, and nothing is locked under it.
+//! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner` is held only
+//! briefly, and nothing is locked under it.
 //!
 //! No task waits for a disk while it holds a lock that is needed to bring the session back: these
 //! are `Device::asking`, `Device::inner` and `EventHandler::inner`. Allocations under them happen
-//! inside of [`NoIo`](kx::mm::NoIo), and no uevent is sent: see [`device`].
+//! inside a [`NoIo`](kx::mm::NoIo) scope, and no uevent is sent under them: see [`device`].
 //! [`in_reclaim`](kx::mm::in_reclaim) tells lockdep about them.
 
 #![deny(unsafe_code)]

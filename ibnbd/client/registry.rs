@@ -2,8 +2,8 @@
 
 //! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last. A caller that finds
-//! it while it is being opened or closed waits, so that a name has one session.
+//! A session is opened for its first mapping and closed after its last. A caller that finds a
+//! session while it is being opened or closed waits, so that a name never has two sessions.
 
 use crate::{
     mapping::Mapping,

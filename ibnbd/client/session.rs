@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of a session that its disks share: the transport and the tags.
+//! The parts of a session that its disks share: the transport and the tags.
 
 use crate::{
     events::EventHandler,

@@ -2,12 +2,12 @@
 
 //! Request timeouts of a disk.
 //!
-//! After `io_timeout_limit` timeouts a request is cancelled: it ends for its users as
-//! soon as the transport allows that. The server may still execute it. So the disk counts
-//! as stuck until the last cancelled request has ended, and all other requests fail: no
-//! cancelled write can overtake a later one.
+//! After `io_timeout_limit` timeouts a request is cancelled: its users get an error as soon as the
+//! transport allows that. The server may still execute the request. So the disk counts as stuck
+//! until the server has answered the last cancelled request, and all other requests fail: no
+//! cancelled write can take effect after a later one.
 //!
-//! Contexts: *any*, where nothing else is said.
+//! Contexts: *any*, unless stated otherwise.
 
 use crate::by_tag::ByTag;
 use kernel::{

@@ -2,8 +2,8 @@
 
 //! The writes that the server's write cache may lose.
 //!
-//! A power failure of the server loses writes that were not flushed, while the clients that
-//! wrote them live on. A later flush has to fail then; see [`ibnbd_proto::unflushed`].
+//! A power failure of the server loses writes that were not flushed, while the clients that wrote
+//! them keep running. So a later flush must fail; see [`ibnbd_proto::unflushed`].
 //!
 //! Contexts: *any*.
 

@@ -2,9 +2,9 @@
 
 //! Administrative messages: session information, opening and closing of devices.
 //!
-//! The messages of a session are served one at a time, so that a client occupies one worker
-//! at most, whatever it sends. Closing a device waits for its I/O and runs elsewhere: a
-//! session has no more of these workers than devices.
+//! The messages of a session are served one at a time, so a client occupies at most one worker,
+//! whatever it sends. Closing a device waits for its I/O and runs in a worker of its own; a session
+//! has no more of these workers than devices.
 
 use crate::{
     config::{

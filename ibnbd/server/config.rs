@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The exports and hosts that the operator has configured, and what clients may do by them.
+//! The exports and hosts that the operator has configured, and what they allow clients to do.
 //!
-//! One lock has it all: what an export lets, and which sessions have it open by that. A session is
-//! listed as one that has an export open before the device is opened, and a change is made before
-//! those that are listed are looked at again ([`Config::next_refused`]). So no client keeps what it
-//! could not get.
+//! One lock protects the rules of each export and the list of sessions that have it open. A session
+//! is added to the list before the device is opened, and a change of the rules takes effect before
+//! the sessions on the list are checked again ([`Config::next_refused`]). So no client keeps a
+//! device that it could no longer open.
 //!
-//! Contexts: *may sleep*. The lock is held for no longer than a look at the lists takes.
+//! Contexts: *may sleep*. The lock is held only while the lists are read or changed.
 
 use crate::{
     revoke::Closer,

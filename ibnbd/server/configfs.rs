@@ -2,9 +2,9 @@
 
 //! Exports, hosts and ports in configfs: `/sys/kernel/config/ibnbd/`.
 //!
-//! A directory has the number of an export or a host, and each file changes that one under the lock
-//! of [`Config`]; that of a port has its number in [`Ports`]. What clients may not have any more is
-//! closed after that, without the lock.
+//! A directory keeps the id of its export or host, and each file changes that object under the lock
+//! of [`Config`]; the directory of a port keeps its id in [`Ports`]. Devices that clients may no
+//! longer have open are closed afterwards, without the lock.
 //!
 //! Contexts: *may sleep*, with the locks of configfs ([`kx::configfs`]).
 

@@ -3,19 +3,19 @@
 //! The server of IBNBD: exports block devices of this machine to IBTRS
 //! sessions.
 //!
-//! A client's session ([`session::Session`]) opens devices ([`device::Opened`]), which the operator
-//! exports by names in configfs ([`configfs`], [`config`]) or by directory below
-//! `dev_search_path`, and sends I/O for them. An I/O ([`io::IoRequest`]) is
-//! checked, becomes a bio of the chunk that it came in, and is answered when
-//! the bio ends.
+//! A client's session ([`session::Session`]) opens devices ([`device::Opened`]) and sends I/O for
+//! them. The operator exports devices by name in configfs ([`configfs`], [`config`]), or all those
+//! below `dev_search_path`. An I/O request ([`io::IoRequest`]) is checked, becomes a bio over the
+//! chunk that it arrived in, and is answered when the bio ends.
 //!
 //! # Lock order
 //!
 //! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of
 //! `ibtrs_server`; `Session::open`, then either `Exports::inner` and a disk's open mutex, or
 //! `Config::inner` and either `Session::sources` or `Server::sessions` of `ibtrs_server`, and
-//! `Session::paths` of that. `Session::open` is not taken under `Server::joining`, as it is held
-//! while a disk is opened; nor by the tasks that hold the locks of configfs, whose works take it.
+//! `Session::paths` of that. `Session::open` is held while a disk is opened. So it is not taken
+//! under `Server::joining`, nor by tasks that hold the locks of configfs; these leave that to work
+//! items.
 
 #![deny(unsafe_code)]
 

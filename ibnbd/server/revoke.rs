@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Closing the devices of clients that may not have an export open any more.
+//! Closes devices of clients that may no longer have the export open.
 //!
-//! What closes a device is made before the device is opened, so that the operator can take an
-//! export away from clients also when there is no memory. The device is revoked first, which
-//! waits for nothing: the session's lock may be held by an OPEN of another device, whose disk
-//! hangs.
+//! The [`Closer`] of a device is allocated before the device is opened, so the operator can take an
+//! export away from clients even when memory is short. It first revokes the device, which waits for
+//! nothing, because the session's lock may be held by an OPEN of another device whose disk hangs.
 
 use crate::{
     config::{

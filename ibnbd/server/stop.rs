@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Planned stops: when the module is unloaded, before a reboot, and when an operator drains the
-//! server. No client loses data.
+//! server. They make sure that no client loses data.
 //!
 //! A stopped session serves no more requests. For each of its devices, a worker waits until the
 //! requests in service have ended, flushes the disk and tells the client that everything is
@@ -9,7 +9,7 @@
 //! generation ([`ibnbd_proto::unflushed`]). The stop ends after `stop_timeout_s`; writes that were
 //! not reported durable by then count as lost, as after a power failure.
 //!
-//! Contexts: *may sleep*, where nothing else is said.
+//! Contexts: *may sleep*, unless stated otherwise.
 
 use crate::{
     device::Opened,

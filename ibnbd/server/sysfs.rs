@@ -2,9 +2,10 @@
 
 //! Exports in sysfs: `/sys/class/ibnbd-server/ctl/devices/`.
 //!
-//! Serving clients does not depend on this: a failure only causes a line in the log.
+//! Serving clients does not depend on these files: if they cannot be created, a line in the log
+//! says so.
 //!
-//! Contexts: *may sleep*; of the files, *sysfs*.
+//! Contexts: *may sleep*; functions of files: *sysfs*.
 
 use crate::{
     export::Exports,

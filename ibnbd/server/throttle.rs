@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits of requests and bytes in a second of a host; [`ibnbd_proto::throttle`] has the rules.
+//! A host's limits of requests and bytes per second; [`ibnbd_proto::throttle`] has the rules.
 //!
-//! A request above the limit waits where requests are served, and those that the client has sent by
-//! the same connection after it wait behind it. Other hosts' requests have other connections, and
-//! so have heartbeats. The work queue of the RDMA core handles up to 1024 connections at a time on
-//! each CPU, so a host of which so many wait delays the others: `max_connections` limits that.
+//! A request above the limit waits in the completion handler of its connection, and later requests
+//! on that connection wait behind it. Requests of other hosts and heartbeats have other
+//! connections. The work queue of the RDMA core handles up to 1024 connections at a time on each
+//! CPU, so a host with that many waiting connections delays the others: `max_connections` prevents
+//! that.
 
 use ibnbd_proto::throttle::{
     Rates,

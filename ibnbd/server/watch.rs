@@ -3,9 +3,9 @@
 //! Notifies clients of changed devices.
 //!
 //! The kernel does not notify the opener of a block device that its size has changed. So a
-//! worker reads the sizes once a second. A client that takes notices gets one, and then asks
-//! for the device's properties as if it opened the device again. It gets another notice
-//! every second until it has asked, so no notice has to arrive.
+//! worker reads the sizes once a second. A client that takes notices gets one, and then asks for
+//! the device's properties as if it opened the device again. Until it has asked, it gets another
+//! notice every second, so a lost notice does no harm.
 
 use crate::session::Session;
 use kernel::sync::Arc;

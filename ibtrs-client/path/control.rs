@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connects, disconnects and removes a path for its users, and waits for that.
+//! Connects, disconnects and removes a path on behalf of users, and waits for the result.
 
 use super::{
     Fsm,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The means of authentication on both sides: the keyring, the parameter `auth`, and the message
+//! Authentication code that both sides use: the keyring, the parameter `auth`, and the message
 //! authentication code (Documentation/authentication.md).
 //!
 //! The keyring `.ibtrs` has a key of the type `logon` for each key id of a session: 32 bytes, named

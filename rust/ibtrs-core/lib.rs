@@ -3,13 +3,13 @@
 //! Code that the client and the server of IBTRS share at run time.
 //!
 //! - [`Client`], which registers with the RDMA core and receives every RDMA device.
-//! - [`auth`], the keyring and the other means of authentication.
+//! - [`auth`], the keyring and other code for authentication.
 //! - [`heartbeat::PathHeartbeat`], the heartbeat of a path.
 //! - [`trace`], the trace events.
 //! - [`imm::send_imm`], which sends a message that consists of an immediate only.
 //! - [`message::Message`], a message that waits to be handled.
 //! - [`convert`], conversions between types of the protocol and of the kernel.
-//! - [`stats`], statistics that paths of both sides keep.
+//! - [`stats`], statistics of paths on both sides.
 //!
 //! The module also contains the crates below it: `kx`, `rdma`, `ibtrs_proto` and `ibnbd_proto`.
 

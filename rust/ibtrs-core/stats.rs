@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Statistics that paths of both sides keep. Counters are per CPU.
+//! Statistics of paths on both sides. Counters are per CPU.
 
 use ibtrs_proto::{
     msg::Direction as Dir,

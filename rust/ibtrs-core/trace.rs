@@ -2,9 +2,9 @@
 
 //! Trace events, in tracefs under `events/ibtrs/`.
 //!
-//! Sessions and paths go by their names, requests by their chunk, attempts to connect by their
-//! epoch. States are the numbers that [`client_path::State::to_u8`] and
-//! [`server_path::State::to_u8`] give.
+//! Sessions and paths are identified by their names, requests by their chunk, connection attempts
+//! by their epoch. States are the numbers that [`client_path::State::to_u8`] and
+//! [`server_path::State::to_u8`] return.
 //!
 //! [`client_path::State::to_u8`]: ibtrs_proto::fsm::client_path::State::to_u8
 //! [`server_path::State::to_u8`]: ibtrs_proto::fsm::server_path::State::to_u8

@@ -2,9 +2,9 @@
 
 //! Ends the requests of a disk that is unmapped by force.
 //!
-//! The block layer releases a disk when its requests have ended. Waiting requests end at
-//! once, requests at the server end when it answers. A server that responds but never
-//! answers would keep them: then the paths that carry them fail, which ends them.
+//! The block layer releases a disk when its requests have ended. Waiting requests end at once;
+//! requests at the server end when it answers. If the server still responds to heartbeats but never
+//! answers a request, the paths that carry such requests are failed, which ends them.
 
 use super::Device;
 use crate::request::Queue;
