@@ -146,7 +146,7 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u32,
     /// The parameters with which the server accepted the service connection.
     pub(crate) wire: SetOnce<Wire>,
-    /// Id of the key that both sides have proved to have; unset without authentication.
+    /// Id of the key with which both sides have proved themselves; unset without authentication.
     pub(crate) key_id: SetOnce<KeyId>,
     /// Set when submitters can find the path.
     pub(crate) published: SetOnce<Published>,

@@ -332,8 +332,8 @@ impl Path {
         self.attempt.lock().as_ref()?.latency_ns()
     }
 
-    /// Returns the id of the key that both sides have proved to have, if the path is connected and
-    /// authenticated.
+    /// Returns the id of the key with which both sides have proved themselves, if the path is
+    /// connected and authenticated.
     ///
     /// # Context
     ///

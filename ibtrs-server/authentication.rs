@@ -305,7 +305,7 @@ impl Path {
         })
     }
 
-    /// Returns the id of the key that the client has proved to have.
+    /// Returns the id of the key with which the client has proved itself.
     ///
     /// # Context
     ///
@@ -314,9 +314,9 @@ impl Path {
         self.auth.lock().key_id()
     }
 
-    /// Returns whether the key that the client has proved to have is still loaded, and closes the
-    /// path if the key was removed or replaced or has expired. Returns `true` for a path without
-    /// authentication.
+    /// Returns whether the key with which the client has proved itself is still loaded, and closes
+    /// the path if the key was removed or replaced or has expired. Returns `true` for a path
+    /// without authentication.
     ///
     /// # Context
     ///

@@ -55,9 +55,9 @@ pub(crate) fn check(path: &Arc<Path>, info: &Info) -> bool {
         Err(error) => Err(Refusal::new(convert::error(error.errno()), error.as_str())),
     };
     let Err(refusal) = result else {
-        // The key may have gone since the client proved to have it. The path is already shown, so
-        // a user who removes the key and then disconnects the paths authenticated with it misses
-        // none.
+        // The key may have been removed since the client proved that it has the key. The path is
+        // already shown, so a user who removes the key and then disconnects the paths authenticated
+        // with it misses none.
         let completed = path.keeps_its_key();
         if completed {
             path.charge.connected();

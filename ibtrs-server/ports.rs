@@ -64,10 +64,10 @@ use rdma::cm::{
 
 /// Connection requests that the connection manager keeps for a listening id.
 const BACKLOG: i32 = 64;
-/// Interval at which the server tries again to listen where it should.
+/// Interval at which the server tries again to listen on ports where this has failed.
 const RETRY_MS: u32 = 1000;
 
-/// Names a port, each once.
+/// Identifies a port; ids are not reused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PortId(u64);
 
@@ -117,7 +117,7 @@ pub struct Ports {
     /// Gets the requests of all ids.
     incoming: Arc<Incoming>,
     net: ARef<Net>,
-    /// The port number where none is set; 0 to listen on ports only.
+    /// The module's port number, also the default for new ports; 0 to listen on ports only.
     port_nr: u16,
     #[pin]
     inner: Mutex<Inner>,
@@ -176,7 +176,7 @@ impl Ports {
         }
     }
 
-    /// Ends all listening, for good: requests come no more.
+    /// Stops listening for good: no more requests arrive.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         inner.closed = true;
@@ -188,8 +188,8 @@ impl Ports {
         self.relisten.disable_sync();
     }
 
-    /// Listens on all addresses. GIDs belong to the first namespace, as the connection manager has
-    /// it, so that the server listens on them there, if that is possible.
+    /// Listens on all addresses. The connection manager assigns GIDs to the initial network
+    /// namespace, so the server listens on GIDs only there, if that is possible.
     fn listen_everywhere(&self, inner: &mut Inner) -> Result {
         // iWARP finds no device for an IPv4 address that came through a wildcard of
         // IPv6, so each family has its own.
@@ -278,7 +278,7 @@ impl Ports {
         }
     }
 
-    /// Returns whether the server should listen on all addresses, and does not.
+    /// Returns whether the server should listen on all addresses but does not.
     fn lacks_wildcards(&self, inner: &Inner) -> bool {
         let should = !inner.closed && inner.ports.is_empty() && self.port_nr > 0;
         should && !inner.listens_everywhere()
@@ -385,7 +385,7 @@ impl Ports {
         Ok(Listening { _cm: cm?, handler })
     }
 
-    /// Gives up ids whose RDMA device is being removed, and listens wherever the server should and
+    /// Destroys ids whose RDMA device is being removed, and listens wherever the server should but
     /// does not; returns whether that failed somewhere.
     fn listen_again(self: &Arc<Self>) -> bool {
         let mut inner = self.inner.lock();
@@ -462,7 +462,7 @@ impl Port {
             }
             Err(error) => {
                 let errno = convert::errno(error);
-                // Once for each reason; that the device is missing has been said.
+                // Once for each reason; the missing device was already logged.
                 if error != ENODEV && self.failed.replace(errno) != Some(errno) {
                     pr_warn!(
                         "cannot listen on {} ({}): trying again\n",
@@ -485,7 +485,7 @@ impl fmt::Display for Port {
 }
 
 impl Listening {
-    /// Returns whether the id gets no requests any more.
+    /// Returns whether the id no longer gets requests.
     fn has_ended(&self) -> bool {
         self.handler.ended.load(Relaxed)
     }
@@ -503,7 +503,7 @@ impl CmHandler for PortHandler {
         if event.is_end() {
             // ORDERING: Queueing the work is a barrier, and the work reads it.
             self.ended.store(true, Relaxed);
-            // Now, also if it waits to try another port again: the removal waits for it.
+            // Run the work now, even if it waits to retry another port: the removal waits for it.
             self.ports.relisten.modify(self.ports.clone(), 0);
         }
     }

@@ -64,7 +64,7 @@ impl From<Option<quota::Refusal>> for Refusal {
 }
 
 impl Refusal {
-    /// Creates a refusal: the client is told `error`, and `why` is logged.
+    /// Creates a refusal: the client gets `error`, and `why` is logged.
     pub const fn new(error: Error, why: &'static str) -> Self {
         Self { error, why }
     }

@@ -49,7 +49,7 @@ use kx::work::{
     Work, //
 };
 
-/// A path that is about to join its session; its client has proved to have the session's key.
+/// A path that is about to join its session; its client has proved that it has the session's key.
 pub struct Joining<'a> {
     /// The session's name.
     pub name: SessionName<'a>,
@@ -79,7 +79,7 @@ pub trait Service: Send + Sync + 'static {
     fn session_up(&self, info: SessionInfo<'_>) -> Result<Arc<dyn ServiceSession>, Refusal>;
 
     /// A client is about to get `name` for its session; `authenticated` tells whether it has proved
-    /// to have a key of that name.
+    /// that it has a key of that name.
     ///
     /// # Context
     ///
@@ -90,17 +90,17 @@ pub trait Service: Send + Sync + 'static {
     /// The reason for refusing the session, which has neither the name nor memory yet.
     fn check_name(&self, name: SessionName<'_>, authenticated: bool) -> Result<(), Refusal>;
 
-    /// A client that has proved to have a session's key is about to add a path to the session.
+    /// A client that has proved that it has a session's key is about to add a path to the session.
     /// [`Clients::recheck`] asks again.
     ///
     /// # Context
     ///
-    /// May sleep, but all other clients that connect wait meanwhile: must not wait for a disk or
-    /// for a client.
+    /// May sleep, but all other clients that connect wait meanwhile. So it must not wait for a disk
+    /// or a client.
     ///
     /// # Errors
     ///
-    /// The reason for refusing the path; the client is told the error.
+    /// The reason for refusing the path, whose error the client gets.
     fn admit(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
 }
 
@@ -126,7 +126,7 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of `add`; the reason for refusing the path; the client is told the error.
+    /// Those of `add`; the reason for refusing the path, whose error the client gets.
     fn join(
         &self,
         source: Addr,
@@ -139,8 +139,8 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// May sleep. Called once for each drain of the server: again for a session that an earlier
-    /// drain has left over.
+    /// May sleep. Called once for each drain of the server; called again for a session that is left
+    /// over from an earlier drain.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ pub trait ServiceSession: Send + Sync + 'static {
 pub struct SessionInfo<'a> {
     /// The name that the client gave.
     pub name: &'a CStr,
-    /// Whether all of its clients prove to have a key of that name.
+    /// Whether all of its clients prove that they have a key of that name.
     pub authenticated: bool,
     /// The source addresses of its paths.
     pub sources: Sources,

@@ -235,7 +235,7 @@ impl Session {
     /// # Errors
     ///
     /// The server accepts no sessions or has no room, the session is being closed, or the client
-    /// began it over another path; `ENOMEM`.
+    /// has begun it over another path; `ENOMEM`.
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
         let mut sessions = self.server.sessions.lock();
         sessions.check_open()?;

@@ -231,7 +231,8 @@ impl Config {
         let export = exports.find(|export| export.name.to_bytes() == asked.name.as_bytes());
         let is_host = inner.host_of(asked.session).is_some();
         let export = export.ok_or(grant::unknown(is_host))?;
-        // Its OPEN came by a path that is being closed: nothing is known of where it comes from.
+        // Its OPEN came over a path that is being closed, so the address of the client is not
+        // known.
         if !asked.session.has_source() {
             return Err(ENOTCONN.into());
         }
@@ -265,15 +266,15 @@ impl Config {
             export.opens.push(open, GFP_KERNEL)?;
             Ok(())
         });
-        // After a failure, the drop of `granted` takes the lock.
+        // After a failure, dropping `granted` takes the lock.
         drop(inner);
         added?;
         Ok(Some(granted))
     }
 
-    /// Decides whether a path of the session `name` may be connected from `source`; `used` is what
-    /// all paths of the session use with this one, and `closing` the bytes that those keep which
-    /// are being closed. A session that is not that of a host may connect.
+    /// Decides whether a path of the session `name` may connect from `source`. `used` is what all
+    /// paths of the session use, including this one; `closing` is the number of bytes that closing
+    /// paths still keep. A session that belongs to no host may connect.
     ///
     /// # Errors
     ///
@@ -451,7 +452,7 @@ impl Config {
         Ok(hosts.push(host, GFP_KERNEL)?)
     }
 
-    /// Takes back what [`Config::allow`] allowed.
+    /// Withdraws what [`Config::allow`] allowed.
     pub(crate) fn disallow(&self, export: ExportId, host: HostId) {
         let _ = self.with_export(export, |export| {
             export.hosts.retain(|other| *other != host);
@@ -508,9 +509,9 @@ impl Open {
 pub(crate) struct Terms {
     /// Whether the realtime I/O priority is honoured.
     pub(crate) realtime: Arc<AtomicFlag>,
-    /// Whether the session may not have the export open any more, and the device is being closed.
+    /// Whether the session may no longer have the export open, so that the device is being closed.
     pub(crate) revoked: Arc<AtomicFlag>,
-    /// The limits of the host, if the session was that of a host when it opened the device.
+    /// The limits of the host, if the session belonged to a host when it opened the device.
     pub(crate) throttle: Option<Arc<HostThrottle>>,
 }
 

@@ -414,8 +414,8 @@ impl Directory for ExportDir {
 }
 
 impl Context {
-    /// Closes the devices of clients that may no longer open an export; waits for that no longer
-    /// than `limit_ms`.
+    /// Closes the devices of clients that may no longer open an export; waits at most `limit_ms`
+    /// for that.
     fn recheck(&self, id: ExportId, limit_ms: u32) {
         if revoke::close_refused(&self.config, id, limit_ms).is_ok() {
             return;
@@ -618,7 +618,7 @@ impl PortDir {
         show(buf, &self.ports.info(self.id)?)
     }
 
-    /// Says why a file does not take what was written.
+    /// Logs why a write to `file` is refused, and returns the error.
     fn refuse(&self, file: &str, why: &str, errno: Errno) -> Error {
         refuse(&self.name, file, why, errno)
     }

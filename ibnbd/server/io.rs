@@ -102,7 +102,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
     }
 }
 
-/// Ends a request to a device that the session has not, or not any more.
+/// Ends a request to a device that the session does not, or no longer, have open.
 #[cold]
 fn refuse(session: &Session, id: u32, request: Request) {
     if session.is_stopped() {

@@ -197,7 +197,7 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// Returns the device as the log names it.
+    /// Returns the device's name in the log.
     fn called(&self) -> Called<'_> {
         Called {
             name: self.name.to_str().unwrap_or(""),
@@ -206,7 +206,7 @@ impl OpenDevice {
     }
 }
 
-/// A device as the log names it.
+/// A device's name in the log.
 pub(crate) struct Called<'a> {
     /// The name by which the client opened the device.
     pub(crate) name: &'a str,

@@ -53,7 +53,7 @@ use kx::{
 
 /// Interval in milliseconds at which a worker checks whether the requests of a device have ended.
 const LOOK_MS: i64 = 5;
-/// Interval in milliseconds at which a client that has not answered is told again.
+/// Interval in milliseconds at which the server repeats an unanswered message.
 const AGAIN_MS: u32 = 200;
 /// Time in milliseconds that a client has to answer; its machine may be dead.
 const ANSWER_MS: u32 = 10_000;
@@ -78,7 +78,7 @@ pub(crate) struct Stop(pub(crate) Drain);
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        // The drop of the listener waits for what is left.
+        // Dropping the listener waits for the rest.
         let _ = stop(&self.0, "unloading");
     }
 }
@@ -109,7 +109,7 @@ pub(crate) struct Stopping {
 }
 
 impl Session {
-    /// Stops the session in order, until `limit` at the latest.
+    /// Stops the session in an orderly way, until `limit` at the latest.
     ///
     /// # Errors
     ///

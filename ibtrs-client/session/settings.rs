@@ -191,7 +191,7 @@ impl Session {
     /// `EINVAL`: out of range.
     pub fn set_queue_timeout_s(self: &Arc<Self>, s: u32) -> Result {
         self.settings.queue_timeout_s.set(s)?;
-        // The work item computes the remaining time anew.
+        // The work item computes the remaining time again.
         self.expiry.modify(self.clone(), 0);
         Ok(())
     }

@@ -16,7 +16,7 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Changes that user space has yet to be told.
+/// Changes not yet reported to user space.
 #[derive(Default)]
 pub(super) struct PendingUevents {
     cache_lost: bool,
