@@ -83,7 +83,10 @@ impl Clients {
                     continue;
                 }
                 // An operator's act, so not limited: no client's lines may hide it.
-                pr_info!("{}: disconnected: the host may not keep it\n", **path);
+                pr_info!(
+                    "{}: disconnected: the host no longer allows this path\n",
+                    **path
+                );
             }
         }
     }

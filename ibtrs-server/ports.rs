@@ -250,7 +250,7 @@ impl Ports {
         inner.ports.push(port, GFP_KERNEL)?;
         if inner.listens_everywhere() {
             inner.wildcards = [const { None }; 3];
-            pr_info!("not listening on all addresses any more: the ports in configfs count\n");
+            pr_info!("no longer listening on all addresses, only on the ports in configfs\n");
         }
         Ok(id)
     }

@@ -247,7 +247,7 @@ impl Stopping {
             }
             if limit.has_passed() {
                 pr_warn_ratelimited!(
-                    "{}: the client does not answer that {} is flushed\n",
+                    "{}: the client has not acknowledged that {} is flushed\n",
                     session.name(),
                     *self.name
                 );

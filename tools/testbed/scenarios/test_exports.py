@@ -150,7 +150,7 @@ def test_hosts(pair, stack, server):
     assert states(client) == ["open"]
     # A host that is removed loses its paths, and may come back as long as it has a key.
     server.run(f"busybox rmdir {exports.HOSTS}/demo")
-    said(server, "disconnected: the host may not keep it")
+    said(server, "disconnected: the host no longer allows this path")
     client.wait_until(f"grep -qx connected {SESSION}/paths/*/state && [ $(cat {STATE.format(0)}) = open ]")
     server.run(f"echo 0 > {exports.EXPORTS}/disk1/allow_any_host")
     client.wait_until(f"[ $(cat {STATE.format(0)}) = closed ]")
