@@ -20,7 +20,7 @@
 //! | [`prefix`] | sets of addresses that operators name |
 //! | [`prio`] | I/O priority of a client's request |
 //! | [`state`] | states of a client's device |
-//! | [`throttle`] | how many requests and bytes a host is served in a second |
+//! | [`throttle`] | a host's limits of requests and bytes per second |
 //! | [`unflushed`] | unflushed writes, and losses of the server's write cache |
 //! | [`window`] | limit of a disk's in-flight requests while other disks are in use |
 //!

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits how many requests and bytes a host is served in a second.
+//! Limits the requests and bytes of a host per second.
 //!
-//! Each limit is a generic cell rate algorithm: a request takes the time that the limit gives one
-//! of its size, and what was served so far is paid for at some moment. A request is served if that
-//! moment is not more than [`BURST_NS`] ahead, so a host that was idle may be ahead of its limit by
-//! that time and one request, and in the long run gets exactly what the limit says.
+//! Each limit is a generic cell rate algorithm: a request costs the time that the limit allows for
+//! a request of its size, and these times add up to a moment at which everything served so far is
+//! paid for. A request is served if that moment is not more than [`BURST_NS`] ahead. So a host that
+//! was idle may exceed its limit by that time and one request; in the long run it gets exactly its
+//! limit.
 
 use core::num::NonZeroU64;
 

@@ -9,12 +9,12 @@
 //! have one, too, because a stranger may have many addresses.
 //!
 //! The address of a connection request can be forged, that of an established connection less
-//! easily, and an authenticated client is known. Sources are therefore counted by their [`Trust`]
-//! as well, and each kind has a table and a limit of its own: whatever strangers do, and in
-//! whosever name, the lines of authenticated clients stay.
+//! easily, and an authenticated client is known. So each level of [`Trust`] has a table and a limit
+//! of its own: whatever strangers do, and whatever addresses they forge, they cannot suppress the
+//! lines of authenticated clients.
 //!
-//! The lines that are left out are counted. The next line of the same source is preceded by their
-//! number, and so is a line of another source if the first one is silent by then.
+//! The lines that are left out are counted. Their number precedes the next line of the same source,
+//! or a line of another source if the first source stays silent.
 //!
 //! A table has a fixed size. If it is full, the source that was silent for the longest time is
 //! evicted; its lines that were left out still count.

@@ -3,10 +3,10 @@
 //! Chunk ownership: which path of a session has a chunk number in service (server).
 //!
 //! Chunk `buf_id` names at most one request of a client at a time, over whichever path it arrives.
-//! A client that fails a path over sends the request again over another one, while the server's
-//! disk may still execute the first attempt. If both were in service at once, the older write could
-//! land last. So each number has one word for the whole session: the path whose request is in
-//! service, and the path whose request waits for that to end.
+//! After a failover the client sends the request again over another path, while the server's disk
+//! may still execute the first attempt. If both were in service at once, the older write could land
+//! last. So each number has one word for the whole session: the path whose request is in service,
+//! and the path whose request waits for that to end.
 //!
 //! # What the driver keeps
 //!
@@ -29,8 +29,8 @@
 //!    whether `me` is closing: if so `close` is *not* closed, and `me` leaves, see below. If not,
 //!    close the path `close`.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
-//! 5. If the word was another one by then, start over; the request may leave its place again, as
-//!    nobody else knew of it.
+//! 5. If the word has changed by then, start over; the request may leave its place again, because
+//!    no other thread knew of it.
 //!
 //! The compare-exchange is fully ordered, and so is the change that begins the closing of a path.
 //! So a fence may be answered as soon as its path is closing: a request that arrives later sees

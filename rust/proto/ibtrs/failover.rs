@@ -2,22 +2,22 @@
 
 //! Failover decisions of a session when paths come and go (client).
 //!
-//! A request whose path dies may still be on its way: in the network, or on the server's disk. It
-//! must not take effect after what the session does next. So the client gives every attempt to
+//! A request whose path is lost may still be in the network, or in progress on the server's disk.
+//! It must not take effect after what the session does next. So the client gives every attempt to
 //! connect a path a number, the *epoch*, and
 //!
-//! - sends a request again only after the server has confirmed that it takes none of the old epoch
-//!   any more: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before the new
+//! - sends a request again only after the server has confirmed that it accepts nothing more of the
+//!   old epoch: a *fence* (`need` of an [`Entry`]). That the old attempt's I/O ends before the new
 //!   one's starts is the server's concern ([`crate::chunk_owner`]), as both have one chunk number;
-//! - after a request ended with an error though it had been sent, lets no path take requests before
-//!   the server has confirmed that its epoch and all before are closed and their I/O has ended
-//!   ([`OfferResult::Fence`]): the number may belong to another request by then. As no attempt of
-//!   such an epoch takes requests from then on, the fence may arrive as late as it likes: it closes
-//!   nothing that is of use, such as the path of another attempt that asked at the same time.
+//! - when a request was sent and ended with an error, lets no path take requests before the server
+//!   has confirmed that the request's epoch and all earlier ones are closed and their I/O has ended
+//!   ([`OfferResult::Fence`]), because the number may belong to another request by then. No attempt
+//!   of such an epoch takes requests from then on. So even a fence that arrives late closes no path
+//!   in use, such as that of another attempt that sent a fence at the same time.
 //!
-//! A request is sent again as often as it takes, because networks fail often. A server that breaks
-//! the protocol in each answer would have it sent without end, though, so it ends with EIO when it
-//! has ended its path [`MAX_BREAKS`] times.
+//! Networks fail often, so a request is sent again as often as necessary. But a server that breaks
+//! the protocol in each answer would make that go on without end, so the request ends with EIO when
+//! it has failed its path [`MAX_BREAKS`] times.
 //!
 //! A server that has lost the session begins another *generation* of it: it may have given the
 //! numbers of the earlier generation to other devices. A request of an earlier generation ends

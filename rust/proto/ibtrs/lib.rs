@@ -13,12 +13,12 @@
 //! | [`imm`] | the 32-bit immediate |
 //! | [`bytes`] | little-endian fields in byte slices |
 //! | [`handshake`] | private data of the connection manager |
-//! | `auth` | proof of a shared key; on the host only, until the drivers use it |
+//! | [`auth`] | mutual authentication by a shared key |
 //! | [`audit`] | limits for the lines in the server's log |
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | layout of a request in its chunk |
 //! | [`limits`] | limits of the server's configuration |
-//! | [`join`] | the path of an incoming connection |
+//! | [`join`], [`listen`] | the path of an incoming connection; addresses to listen on |
 //! | [`quota`] | the server's limits on memory and connections |
 //! | [`setup`] | time limit for setting up a path |
 //! | [`name`], [`addr`], [`opts`], [`text`] | parsers of names, addresses, options and values |

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The addresses that a server can be told to listen on.
+//! The addresses that a server can listen on.
 //!
-//! The connection manager binds an id to the RDMA device that has the address. It takes a loopback
-//! address for the unspecified one: a server that listens on `127.0.0.1` would accept connections
+//! The connection manager binds an id to the RDMA device that has the address. It treats a loopback
+//! address like the unspecified one: a server that listens on `127.0.0.1` would accept connections
 //! on all addresses (`cma_any_addr()`). It binds IPv4 addresses in IPv6 only when they are written
 //! as IPv4.
 

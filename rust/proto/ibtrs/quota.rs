@@ -11,9 +11,9 @@
 //! a session that has a connected path, whose UUID a stranger does not know, and an address that
 //! has a connected path or had one lately. A stranger that completes a path is known from then on.
 //!
-//! A path that exceeds the limits even without any other path is refused when it begins, with a
-//! reason of its own, because its client would wait for memory in vain. Every other path can be
-//! completed when no other paths exist.
+//! A path that would exceed the limits even if it were the only one is refused when it begins, with
+//! a reason of its own, because waiting for memory would not help its client. Every other path can
+//! be completed when no other paths exist.
 
 use crate::errno::Errno;
 
