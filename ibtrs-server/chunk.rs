@@ -140,6 +140,9 @@ pub(crate) struct Chunk {
     pub(crate) invalidated: bool,
     /// The path owns the number for this request, see [`crate::chunk_owner`].
     pub(crate) claimed: bool,
+    /// The request has waited for another path, and is handed to the service by the work item that
+    /// all such requests of the session share.
+    pub(crate) woken: bool,
     /// The request is counted as in service.
     pub(crate) counted: bool,
 }
@@ -168,6 +171,7 @@ impl Chunk {
             cid: 0,
             invalidated: false,
             claimed: false,
+            woken: false,
             counted: false,
         })
     }
@@ -191,6 +195,7 @@ impl Chunk {
         self.more.clear();
         self.cid = cid;
         self.invalidated = false;
+        self.woken = false;
     }
 
     /// Returns the length of the request in bytes, user header included.

@@ -111,8 +111,9 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// A work queue that also handles the other requests of the connection. May wait for a limit of
-    /// the client, until [`Request::is_moot`]; must not wait long for anything else.
+    /// A work queue that also handles the other requests of the connection. If
+    /// [`Request::may_wait`], it may wait for a limit of the client, until [`Request::is_moot`]; it
+    /// must not wait long for anything else.
     fn request(&self, request: Request);
 
     /// A session without authentication is about to get a path from `source`: `add` puts the path

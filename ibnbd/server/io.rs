@@ -80,16 +80,21 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, request: Request) {
             return request.respond(Err(convert::error(error.errno())));
         }
     };
-    if let Some(throttle) = device.throttle() {
-        let is_over =
-            || request.is_moot() || device.is_revoked() || session.device(hdr.device_id).is_none();
-        if !throttle.wait(data_len, is_over) {
-            return match request.is_moot() || session.is_stopped() {
-                // The client sends it again.
-                true => request.abandon(),
-                false => request.respond(Err(ENOTCONN)),
+    match device.throttle() {
+        Some(throttle) if !request.may_wait() => throttle.charge(data_len),
+        Some(throttle) => {
+            let is_over = || {
+                request.is_moot() || device.is_revoked() || session.device(hdr.device_id).is_none()
             };
+            if !throttle.wait(data_len, is_over) {
+                return match request.is_moot() || session.is_stopped() {
+                    // The client sends it again.
+                    true => request.abandon(),
+                    false => request.respond(Err(ENOTCONN)),
+                };
+            }
         }
+        None => {}
     }
     let slot = usize::from(request.buf_id());
     let prio = match session.has_prio() {

@@ -96,8 +96,27 @@ impl HostThrottle {
         true
     }
 
+    /// Counts a request of `bytes` bytes that must not wait; those that follow wait longer.
+    ///
+    /// # Context
+    ///
+    /// Any but interrupts.
+    #[inline]
+    pub(crate) fn charge(&self, bytes: u32) {
+        // ORDERING: As in `change`.
+        if self.is_limited.load(Relaxed) {
+            let now_ns = self.now_ns();
+            let (rates, throttle) = &mut *self.inner.lock();
+            throttle.charge(rates, bytes, now_ns);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(0)
+    }
+
     fn serve(&self, bytes: u32) -> Result<(), u64> {
-        let now_ns = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(0);
+        let now_ns = self.now_ns();
         let (rates, throttle) = &mut *self.inner.lock();
         let served = throttle.serve(rates, bytes, now_ns);
         served.map_err(|wait_ns| wait_ns.get())

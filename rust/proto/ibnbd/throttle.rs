@@ -71,10 +71,20 @@ impl Throttle {
         if let Some(wait) = wait.and_then(NonZeroU64::new) {
             return Err(wait);
         }
+        self.pay(costs, now_ns);
+        Ok(())
+    }
+
+    /// Serves a request of `bytes` bytes at the time `now_ns`, whatever the limits say; requests
+    /// that come later wait for its time, too.
+    pub fn charge(&mut self, rates: &Rates, bytes: u32, now_ns: u64) {
+        self.pay(rates.costs(bytes), now_ns);
+    }
+
+    fn pay(&mut self, costs: [u64; 2], now_ns: u64) {
         for (paid, cost) in self.paid_ns.iter_mut().zip(costs) {
             *paid = (*paid).max(now_ns).saturating_add(cost);
         }
-        Ok(())
     }
 
     /// Forgets what was served, because the limits have changed.

@@ -73,6 +73,22 @@ fn idle_time_is_not_saved() {
     assert!(throttle.serve(&rates, 0, late).is_ok());
 }
 
+#[test]
+fn what_does_not_wait_is_paid_by_those_that_follow() {
+    let rates = Rates {
+        iops: 100,
+        mib_s: 1,
+    };
+    let mut throttle = Throttle::default();
+    for _ in 0..10 {
+        throttle.charge(&rates, 1 << 20, 0);
+    }
+    // Ten seconds of data, less the burst.
+    let wait = throttle.serve(&rates, 1 << 20, 0).unwrap_err();
+    assert_eq!(wait.get(), 10 * S - BURST_NS);
+    assert!(throttle.serve(&rates, 1 << 20, 10 * S - BURST_NS).is_ok());
+}
+
 proptest! {
     /// In the long run a host gets what the lower limit says, and never more than that and a burst.
     #[test]
