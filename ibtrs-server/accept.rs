@@ -214,6 +214,10 @@ impl PendingConn {
         }
         let ends = Ends::of(&id);
         let result = match (self.asked, ends) {
+            (_, Ok(ends)) if !ends.is_credible(&id) => Err(Refusal::new(
+                EACCES,
+                "the client claims an address that its GID does not have",
+            )),
             (Ok(Asked { request, bytes }), Ok(ends)) => Incomer {
                 id: &id,
                 ends,

@@ -169,6 +169,8 @@ pub struct CmId {
     context: Pin<KBox<Context>>,
     /// Whether the id has a queue pair, or one is being created.
     has_qp: AtomicFlag,
+    /// See [`CmId::peer_roce_gid`].
+    peer_roce_gid: Option<[u8; 16]>,
 }
 
 // SAFETY: An id has no thread affinity, and the handler is `Send`.
@@ -208,6 +210,7 @@ impl CmId {
             id,
             context,
             has_qp: AtomicFlag::new(false),
+            peer_roce_gid: None,
         })
     }
 
@@ -230,11 +233,15 @@ impl CmId {
         unsafe {
             (*id.as_ptr()).context = ptr::from_ref::<Context>(&context).cast_mut().cast();
         }
+        // SAFETY: By this function's contract the connection manager has filled in the id, and
+        // writes to its route only in calls for it, of which there is none yet.
+        let peer_roce_gid = unsafe { roce_gid(&(*id.as_ptr()).route) };
         // INVARIANT: The id is live, and its context was just set.
         Ok(Self {
             id,
             context,
             has_qp: AtomicFlag::new(false),
+            peer_roce_gid,
         })
     }
 
@@ -469,12 +476,38 @@ impl CmId {
             .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) })
     }
 
+    /// Returns the GID from which a connection request came over RoCE; `None` for another
+    /// transport, and for an id that was not made for a request.
+    ///
+    /// [`CmId::peer_addr`] of such an id is what the peer's message says. The GID is where the
+    /// answers are sent, and a peer that cannot receive there cannot complete the connection.
+    pub fn peer_roce_gid(&self) -> Option<[u8; 16]> {
+        self.peer_roce_gid
+    }
+
     /// Returns the peer's address, under the condition of [`CmId::local_addr`].
     pub fn peer_addr(&self) -> Option<SockAddr> {
         // SAFETY: As in `local_addr`.
         self.has_addrs()
             .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.dst_addr) })
     }
+}
+
+/// Returns the GID of the peer in a route over RoCE.
+///
+/// # Safety
+///
+/// The path record of `route` must be valid or null, and not be written to meanwhile.
+unsafe fn roce_gid(route: &bindings::rdma_route) -> Option<[u8; 16]> {
+    // SAFETY: By this function's contract.
+    let record = unsafe { route.path_rec.as_ref() }?;
+    let is_roce = matches!(
+        record.rec_type,
+        bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V1
+            | bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V2
+    );
+    // SAFETY: All variants of the union are 16 bytes, and any bytes are a `raw`.
+    is_roce.then(|| unsafe { *record.dgid.raw })
 }
 
 impl Drop for CmId {
@@ -538,6 +571,33 @@ mod tests {
         ));
         assert!(context.handler().is_none());
         Ok(())
+    }
+
+    #[test]
+    fn only_roce_has_a_gid_of_the_peer() {
+        // SAFETY: C structs of numbers and pointers: zeroes are valid.
+        let (mut route, mut record): (bindings::rdma_route, bindings::sa_path_rec) =
+            unsafe { core::mem::zeroed() };
+        // SAFETY: There is no path record, as with iWARP.
+        assert_eq!(unsafe { roce_gid(&route) }, None);
+        record.dgid.raw = ManuallyDrop::new([7; 16]);
+        for (rec_type, gid) in [
+            (bindings::sa_path_rec_type_SA_PATH_REC_TYPE_IB, None),
+            (bindings::sa_path_rec_type_SA_PATH_REC_TYPE_OPA, None),
+            (
+                bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V1,
+                Some([7; 16]),
+            ),
+            (
+                bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V2,
+                Some([7; 16]),
+            ),
+        ] {
+            record.rec_type = rec_type;
+            route.path_rec = &raw mut record;
+            // SAFETY: The record lives, and nobody else has it.
+            assert_eq!(unsafe { roce_gid(&route) }, gid);
+        }
     }
 
     /// Hands back the id that it holds, and holds the one that it gets.

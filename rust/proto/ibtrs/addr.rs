@@ -174,6 +174,16 @@ impl Addr {
         }
     }
 
+    /// The GID of the address on a RoCE device, which every device there makes in the same way
+    /// (`rdma_ip2gid` of the kernel).
+    pub fn roce_gid(&self) -> [u8; 16] {
+        match self {
+            Self::V4(v4) => Ipv4Addr::from(*v4).to_ipv6_mapped().octets(),
+            Self::V6(v6, _) => *v6,
+            Self::Gid(gid) => *gid,
+        }
+    }
+
     fn same_kind(&self, other: &Self) -> bool {
         core::mem::discriminant(self) == core::mem::discriminant(other)
     }

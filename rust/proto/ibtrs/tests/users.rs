@@ -135,6 +135,11 @@ fn address_details() {
         Addr::parse("ip:::1").unwrap().unmapped(),
         Addr::parse("ip:::1").unwrap()
     );
+    let gid = |text: &str| Addr::parse(text).unwrap().roce_gid();
+    assert_eq!(gid("ip:1.2.3.4"), gid("gid:::ffff:1.2.3.4"));
+    assert_eq!(gid("ip:fe80::1%eth0"), gid("gid:fe80::1"));
+    assert_ne!(gid("ip:1.2.3.4"), gid("ip:1.2.3.5"));
+    assert_eq!(mapped.roce_gid(), mapped.unmapped().roce_gid());
     let scope = |t: &str| match Addr::parse(t) {
         Ok(Addr::V6(_, Some(s))) => s,
         other => panic!("{other:?}"),
