@@ -30,7 +30,10 @@ use kernel::{
         SpinLockIrq, //
     },
 };
-use kx::work::WorkItem;
+use kx::{
+    mm::NoIo,
+    work::WorkItem, //
+};
 
 /// Maximum number of fences of a path that are not handled or not answered yet; a client needs one
 /// for each of its paths.
@@ -169,6 +172,8 @@ impl Path {
     /// Closes the paths that a fence covers; completes the fence if it need not wait until they are
     /// gone.
     fn put_up(self: &Arc<Self>, fence: Fence) -> Result {
+        // Operators wait for the lock of the paths, so no allocation under it waits for I/O.
+        let _no_io = NoIo::enter();
         let mut left = KVec::new();
         let mut list = self.session.fences.list.lock();
         for path in self.session.paths.lock().iter() {

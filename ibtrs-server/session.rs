@@ -51,7 +51,10 @@ use kernel::{
     },
     time::msecs_to_jiffies,
 };
-use kx::work::Work;
+use kx::{
+    mm::NoIo,
+    work::Work, //
+};
 
 /// The session of a client.
 #[pin_data]
@@ -59,7 +62,7 @@ pub(crate) struct Session {
     pub(crate) server: Arc<Server>,
     pub(crate) uuid: [u8; 16],
     /// All of its clients have proved themselves.
-    authenticated: bool,
+    pub(crate) authenticated: bool,
     /// Session generation; no other session of this server has the same.
     gen: u32,
     #[pin]
@@ -237,6 +240,8 @@ impl Session {
     /// The server accepts no sessions or has no room, the session is being closed, or the client
     /// has begun it over another path; `ENOMEM`.
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
+        // Operators wait for this lock, so no allocation under it waits for I/O.
+        let _no_io = NoIo::enter();
         let mut sessions = self.server.sessions.lock();
         sessions.check_open()?;
         match sessions.find(&self.uuid) {
@@ -351,7 +356,7 @@ impl Session {
         self.paths.lock().iter().all(|path| path.is_closing())
     }
 
-    fn is_named(&self, name: &CStr) -> bool {
+    pub(crate) fn is_named(&self, name: &CStr) -> bool {
         self.name.as_ref().is_some_and(|own| **own == *name)
     }
 
@@ -362,6 +367,8 @@ impl Session {
     /// `ECONNRESET`: the session has gone, the server is closing or drained, or the path is being
     /// closed, so that nothing would remove it again; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
+        // As in `enlist`.
+        let _no_io = NoIo::enter();
         let mut sessions = self.server.sessions.lock();
         let leaves = self.gone.load(Relaxed) || self.drained.load(Relaxed) || path.is_closing();
         if sessions.check_open().is_err() || leaves {
@@ -506,6 +513,8 @@ impl Sessions {
 
     /// Reserves capacity for a candidate.
     pub(crate) fn reserve_candidate(&mut self) -> Result {
+        // As in `enlist`; the caller holds the lock.
+        let _no_io = NoIo::enter();
         Ok(self.candidates.reserve(1, GFP_KERNEL)?)
     }
 

@@ -93,6 +93,9 @@ impl Reply {
 ///
 /// May sleep.
 pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Request) {
+    // What closes a device for an operator waits for the lock of the session's devices, so no
+    // allocation under it waits for I/O.
+    let _no_io = NoIo::enter();
     let message = UserMsg::parse(request.user_hdr()).and_then(|message| {
         message.check_direction(request.dir())?;
         Ok(message)

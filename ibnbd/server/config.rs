@@ -349,6 +349,8 @@ impl Config {
         id: ExportId,
         func: impl FnOnce(&mut Export) -> Result<R>,
     ) -> Result<R> {
+        // As in `grant`.
+        let _no_io = NoIo::enter();
         func(self.inner.lock().export(id)?)
     }
 
@@ -362,6 +364,8 @@ impl Config {
         id: HostId,
         func: impl FnOnce(&mut Host) -> Result<R>,
     ) -> Result<R> {
+        // As in `grant`.
+        let _no_io = NoIo::enter();
         func(self.inner.lock().host(id)?)
     }
 
@@ -373,6 +377,8 @@ impl Config {
     pub(crate) fn add_export(&self, name: &CStr) -> Result<ExportId> {
         let name = CString::try_from(name)?;
         let realtime = Arc::new(AtomicFlag::new(false), GFP_KERNEL)?;
+        // As in `grant`.
+        let _no_io = NoIo::enter();
         let mut inner = self.inner.lock();
         let id = ExportId(inner.next());
         let export = Export {
@@ -412,6 +418,8 @@ impl Config {
         let name = CString::try_from(name)?;
         let addresses = Arc::new(KVec::new(), GFP_KERNEL)?;
         let throttle = HostThrottle::new()?;
+        // As in `grant`.
+        let _no_io = NoIo::enter();
         let mut inner = self.inner.lock();
         let id = HostId(inner.next());
         let host = Host {
@@ -443,6 +451,8 @@ impl Config {
     /// `EEXIST` if the host is already allowed; `ENOENT` if the export or the host was removed;
     /// `ENOMEM`.
     pub(crate) fn allow(&self, export: ExportId, host: HostId) -> Result {
+        // As in `grant`.
+        let _no_io = NoIo::enter();
         let mut inner = self.inner.lock();
         inner.host(host)?;
         let hosts = &mut inner.export(export)?.hosts;
