@@ -54,7 +54,7 @@ impl Sources {
     }
 }
 
-/// The authenticated clients of a server.
+/// The clients of a server.
 #[derive(Clone)]
 pub struct Clients {
     server: Arc<Server>,
@@ -74,19 +74,43 @@ impl Clients {
     /// May sleep, until the path that is being created is in its session. Call without locks that
     /// `Service::admit` takes.
     pub fn recheck(&self, name: &CStr, may_stay: impl Fn(&Addr) -> bool) {
+        self.disconnect(
+            |session| session.is_of_client(name),
+            may_stay,
+            "the host no longer allows this path",
+        );
+    }
+
+    /// Closes all paths of the session `name` if it is not authenticated, because the name now
+    /// belongs to a client with a key. The service already refuses the name to such sessions
+    /// ([`Service::check_name`](crate::Service::check_name)).
+    ///
+    /// # Context
+    ///
+    /// As for [`Clients::recheck`].
+    pub fn reclaim_name(&self, name: &CStr) {
+        self.disconnect(
+            |session| !session.authenticated && session.is_named(name),
+            |_| false,
+            "its session is not authenticated, and its name is now that of a host",
+        );
+    }
+
+    fn disconnect(
+        &self,
+        is_meant: impl Fn(&Session) -> bool,
+        may_stay: impl Fn(&Addr) -> bool,
+        why: &str,
+    ) {
         let _joining = self.server.joining.lock();
         let sessions = self.server.sessions.lock();
-        let of_name = |session: &&Arc<Session>| session.is_of_client(name);
-        for session in sessions.list.iter().filter(of_name) {
+        for session in sessions.list.iter().filter(|session| is_meant(session)) {
             for path in session.paths.lock().iter() {
                 if may_stay(&path.ends.src) || !path.event(Event::UserDisconnect) {
                     continue;
                 }
                 // An operator's act, so not limited: no client's lines may hide it.
-                pr_info!(
-                    "{}: disconnected: the host no longer allows this path\n",
-                    **path
-                );
+                pr_info!("{}: disconnected: {}\n", **path, why);
             }
         }
     }

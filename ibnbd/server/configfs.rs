@@ -93,8 +93,8 @@ use kx::{
 const MIB_SHIFT: u32 = 20;
 /// Highest limit of a host's memory: 1 TiB.
 const MAX_MEMORY_MIB: u32 = 1 << 20;
-/// How long `rmdir` of an export waits for devices that are being closed: it holds the locks of
-/// all directories.
+/// How long the removal of an export, or of a link to a host, waits for devices that are being
+/// closed: it holds the locks of directories.
 const REMOVAL_MS: u32 = 2_000;
 
 /// State that all directories share.
@@ -108,6 +108,10 @@ struct Context {
     /// concurrent writes, the remaining paths match the remaining list.
     #[pin]
     addresses: Mutex<()>,
+    /// Held while an export is changed and the devices of clients that may not have it any more are
+    /// revoked: no concurrent write makes the export look as if they might.
+    #[pin]
+    exports: Mutex<()>,
 }
 
 /// Registers exports, hosts and ports with configfs. This must be the last step of loading the
@@ -128,6 +132,7 @@ pub(crate) fn register(
             clients,
             queue,
             addresses <- new_mutex!((), "Context::addresses"),
+            exports <- new_mutex!((), "Context::exports"),
         }),
         GFP_KERNEL,
     )?;
@@ -182,8 +187,8 @@ impl ExportDir {
 
     /// Changes the export, then closes the devices of clients that may no longer open it.
     fn change<R>(&self, change: impl FnOnce(&mut Export) -> R) -> Result<R> {
-        let result = self.with(|export| Ok(change(export)))?;
-        self.context.recheck(self.id, stop_timeout_ms());
+        let result = self.context.change(self.id, |export| Ok(change(export)))?;
+        self.context.wait_closed(self.id, stop_timeout_ms());
         Ok(result)
     }
 
@@ -218,11 +223,18 @@ impl ExportDir {
         });
         let path = path.map_err(|(why, errno)| self.refuse("device_path", why, errno))?;
         let path = CString::try_from_fmt(fmt!("{path}"))?;
-        let former = self.with(|export| match export.enabled {
+        let former = self.context.change(self.id, |export| match export.enabled {
             true => Err(EBUSY),
             false => Ok(export.path.replace(path)),
         });
-        former.map(drop)
+        former.map(drop).map_err(|error| match error {
+            EBUSY => self.refuse(
+                "device_path",
+                "the export is enabled: write 0 to enable before",
+                Errno::EBUSY,
+            ),
+            error => error,
+        })
     }
 
     fn store_mode(&self, input: &[u8]) -> Result {
@@ -282,18 +294,24 @@ impl ExportDir {
         check.run(&self.context.queue).map_err(|error| {
             let why = match error {
                 ETIMEDOUT => "device_path is not open after stop_timeout_s",
+                EOPNOTSUPP => "device_path is a zoned device, which cannot be exported",
                 _ => "device_path cannot be opened",
             };
             self.refuse("enable", why, convert::errno(error))
         })?;
-        self.with(|export| {
-            if export.path.as_deref() != Some(&*check.path) {
-                // Another path was written meanwhile.
-                return Err(EBUSY);
-            }
-            export.enabled = true;
-            Ok(())
-        })
+        let enabled = self.context.change(self.id, |export| {
+            let same = export.path.as_deref() == Some(&*check.path);
+            export.enabled |= same;
+            Ok(same)
+        });
+        match enabled? {
+            true => Ok(()),
+            false => Err(self.refuse(
+                "enable",
+                "another device_path was written meanwhile",
+                Errno::EBUSY,
+            )),
+        }
     }
 }
 
@@ -350,6 +368,11 @@ impl Check {
     }
 }
 
+/// Returns how long a removal may wait for a disk, in milliseconds.
+fn removal_ms() -> u32 {
+    stop_timeout_ms().min(REMOVAL_MS)
+}
+
 /// Returns how long a write to an attribute may wait for a disk, in milliseconds.
 fn stop_timeout_ms() -> u32 {
     param::stop_timeout_s.get().saturating_mul(1000)
@@ -403,21 +426,27 @@ impl Directory for ExportDir {
     ];
 
     fn removed(&self) {
-        let _ = self.with(|export| {
+        let _ = self.context.change(self.id, |export| {
             export.enabled = false;
             Ok(())
         });
-        self.context
-            .recheck(self.id, stop_timeout_ms().min(REMOVAL_MS));
+        self.context.wait_closed(self.id, removal_ms());
         self.context.config.remove_export(self.id);
     }
 }
 
 impl Context {
-    /// Closes the devices of clients that may no longer open an export; waits at most `limit_ms`
-    /// for that.
-    fn recheck(&self, id: ExportId, limit_ms: u32) {
-        if revoke::close_refused(&self.config, id, limit_ms).is_ok() {
+    /// Changes an export, and revokes the devices of clients that may no longer open it.
+    fn change<R>(&self, id: ExportId, change: impl FnOnce(&mut Export) -> Result<R>) -> Result<R> {
+        let _one = self.exports.lock();
+        let result = self.config.with_export(id, change)?;
+        revoke::refuse(&self.config, id);
+        Ok(result)
+    }
+
+    /// Waits at most `limit_ms` until all devices of an export that were revoked are closed.
+    fn wait_closed(&self, id: ExportId, limit_ms: u32) {
+        if revoke::wait_closed(&self.config, id, limit_ms).is_ok() {
             return;
         }
         let _ = self.config.with_export(id, |export| {
@@ -446,13 +475,24 @@ impl Directory for AllowedHosts {
             );
             return Err(EINVAL);
         };
-        self.context.config.allow(self.id, host.id)
+        let allowed = self.context.config.allow(self.id, host.id);
+        allowed.inspect_err(|error| {
+            if *error == EEXIST {
+                pr_err_ratelimited!(
+                    "allowed_hosts: another link already leads to this host (EEXIST)\n"
+                );
+            }
+        })
     }
 
     fn unlink(&self, target: &dyn Any) {
         if let Some(host) = target.downcast_ref::<HostDir>() {
+            let one = self.context.exports.lock();
             self.context.config.disallow(self.id, host.id);
-            self.context.recheck(self.id, stop_timeout_ms());
+            revoke::refuse(&self.context.config, self.id);
+            drop(one);
+            // `rmdir` of the export waits for this, with the lock of all exports.
+            self.context.wait_closed(self.id, removal_ms());
         }
     }
 }
@@ -469,9 +509,11 @@ impl Directory for Hosts {
         let id = self.0.config.add_host(name)?;
         let context = self.0.clone();
         let folder = Folder::new(tree, HostDir { context, id });
-        folder.inspect_err(|_| {
+        let folder = folder.inspect_err(|_| {
             let _ = self.0.config.remove_host(id);
-        })
+        })?;
+        self.0.clients.reclaim_name(name);
+        Ok(folder)
     }
 }
 

@@ -118,8 +118,20 @@ impl WorkItem for Closer {
     }
 }
 
-/// Closes the devices of sessions that have the export open and may no longer open it. Returns
-/// when these and all earlier ones are closed, or after `limit_ms`.
+/// Revokes the devices of sessions that have the export open and may no longer open it, and begins
+/// to close them.
+///
+/// # Context
+///
+/// May sleep. Allocates nothing.
+pub(crate) fn refuse(config: &Config, export: ExportId) {
+    while let Some((closer, why)) = config.next_refused(export) {
+        closer.start(why);
+    }
+}
+
+/// Waits until the devices of an export that were revoked are closed, or until `limit_ms` have
+/// passed.
 ///
 /// # Context
 ///
@@ -128,10 +140,7 @@ impl WorkItem for Closer {
 /// # Errors
 ///
 /// `ETIMEDOUT` if devices are still being closed.
-pub(crate) fn close_refused(config: &Config, export: ExportId, limit_ms: u32) -> Result {
-    while let Some((closer, why)) = config.next_refused(export) {
-        closer.start(why);
-    }
+pub(crate) fn wait_closed(config: &Config, export: ExportId, limit_ms: u32) -> Result {
     let limit = Deadline::in_ms(limit_ms);
     while config.is_closing(export) {
         if limit.has_passed() {

@@ -125,7 +125,10 @@ impl Node {
     unsafe fn of_item<'a>(item: *mut bindings::config_item) -> Option<&'a Self> {
         // SAFETY: By this function's contract. The type does not change.
         let item_type = unsafe { (*item).ci_type };
-        // SAFETY: The type of an item is valid as long as the item. The root of configfs has none.
+        // SAFETY: The root of configfs has no type. Any other item has one, in its module. The
+        // kernel reads the type of a link's target before and after it calls this, and keeps that
+        // module only by the target's directory: whoever removes that directory and the module
+        // while the link is made breaks the kernel, with or without us.
         let ops = unsafe { item_type.as_ref() }?.ct_item_ops;
         if !ptr::eq(ops, &ITEM_OPS.0) {
             return None;

@@ -360,6 +360,12 @@ def test_sessions_without_authentication(pair, stack, server):
     # One address less, and the session has it open no more.
     server.run(f"echo 10.0.2.0/24 > {folder}/allow_unauthenticated")
     client.wait_until(f"[ $(cat {STATE.format(0)}) = closed ]")
+    # Nor does it keep a name that becomes that of a host.
+    exports.make_host(server, "demo")
+    said(server, "demo: ip:10.0.1.2@ip:10.0.1.1: disconnected: its session is not authenticated, and its name is now "
+         "that of a host")
+    server.wait_until("dmesg | awk '/session refused: the name is that of a host/ && / demo: / { found = 1 } END { exit !found }'")
+    assert not client.ok(f"grep -qx connected {SESSION}/paths/*/state")
 
 
 @fast
