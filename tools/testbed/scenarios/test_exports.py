@@ -151,6 +151,8 @@ def test_hosts(pair, stack, server):
     # A host that is removed loses its paths, and may come back as long as it has a key.
     server.run(f"busybox rmdir {exports.HOSTS}/demo")
     said(server, "disconnected: the host no longer allows this path")
+    # Its client may not have noticed yet, so the server says when both are back.
+    server.wait_until("dmesg | awk '/no longer allows this path/ { back = 0 } /: path connected/ { back++ } END { exit back < 2 }'")
     client.wait_until(f"grep -qx connected {SESSION}/paths/*/state && [ $(cat {STATE.format(0)}) = open ]")
     server.run(f"echo 0 > {exports.EXPORTS}/disk1/allow_any_host")
     client.wait_until(f"[ $(cat {STATE.format(0)}) = closed ]")
