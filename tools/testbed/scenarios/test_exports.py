@@ -137,7 +137,7 @@ def test_hosts(pair, stack, server):
     server.run(exports.unlink("disk1"))
     server.run("exec 3<>/dev/nullb0")
     assert not blockdev.is_taken(server, "/dev/nullb0")
-    said(server, "demo: ip:10.0.1.2: export disk1: closed: its host is not in allowed_hosts")
+    said(server, "export disk1: closed: its host is not in allowed_hosts")
     assert not load.wait(60, check=False).ok
     client.wait_until(f"[ $(cat {STATE.format(0)}) = closed ]")
     refused(client, f"echo 1 > {os.path.dirname(STATE.format(0))}/remap_device", errno.EACCES)
