@@ -60,6 +60,8 @@ check_tool() {
 }
 
 check_config() {
+	[ -n "$(value CONFIG_CRYPTO_LIB_CURVE25519)" ] ||
+		echo "note: without CONFIG_CRYPTO_LIB_CURVE25519, which CONFIG_WIREGUARD selects, sessions authenticate by the suite hmac only" >&2
 	[ "$(value CONFIG_MODULES)" = y ] || missing "CONFIG_MODULES: the kernel takes no modules"
 	[ "$(value CONFIG_BLOCK)" = y ] || missing "CONFIG_BLOCK: the kernel has no block devices"
 	[ -n "$(value CONFIG_INFINIBAND)" ] || missing "CONFIG_INFINIBAND: the kernel has no RDMA"

@@ -7,6 +7,7 @@
 /* First, for an enum that later headers only declare forward. */
 #include <linux/hrtimer_types.h>
 
+#include <crypto/curve25519.h>
 #include <crypto/sha2.h>
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>

@@ -54,9 +54,18 @@ pub fn wait_seeded() -> Result {
 /// *any*.
 pub fn secret<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // SAFETY: The memory is valid for writes of `N` bytes.
-    unsafe { bindings::get_random_bytes(bytes.as_mut_ptr().cast(), N) };
+    fill(&mut bytes);
     bytes
+}
+
+/// As [`secret`], in place, so that no other copy is left in memory.
+///
+/// # Context
+///
+/// *any*.
+pub fn fill(bytes: &mut [u8]) {
+    // SAFETY: The memory is valid for writes of its length.
+    unsafe { bindings::get_random_bytes(bytes.as_mut_ptr().cast(), bytes.len()) };
 }
 
 /// Returns a random number below `limit`, or zero if that is zero.

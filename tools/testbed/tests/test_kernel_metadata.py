@@ -24,6 +24,7 @@ CONFIG_INFINIBAND=m
 CONFIG_INFINIBAND_ADDR_TRANS=y
 CONFIG_CONFIGFS_FS=m
 CONFIG_KEYS=y
+CONFIG_CRYPTO_LIB_CURVE25519=m
 CONFIG_CRYPTO_LIB_SHA256=y
 CONFIG_MODULES=y
 CONFIG_MODULE_SIG_KEY="the/distributions.pem"
@@ -299,6 +300,15 @@ def test_check_kdir_names_the_command_and_then_is_content(machine):
     assert machine.run(machine.headers).returncode == 0
     second = machine.run(machine.headers, machine.folder(), script="check-kdir.sh")
     assert (second.returncode, second.stderr) == (0, "")
+
+
+def test_check_kdir_notes_what_authentication_lacks(machine):
+    """The modules do without, so this keeps nobody from building them."""
+    machine.configure(CONFIG.replace("CONFIG_CRYPTO_LIB_CURVE25519=m\n", ""))
+    result = machine.run("--kernel-only", machine.headers, script="check-kdir.sh")
+    [line] = result.stderr.splitlines()
+    assert result.returncode == 0
+    assert line.startswith("note: ") and "CONFIG_CRYPTO_LIB_CURVE25519" in line
 
 
 @pytest.mark.parametrize("release,option,why", [
