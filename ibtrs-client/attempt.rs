@@ -7,6 +7,7 @@
 //! attempt is therefore never taken for an event of the next.
 
 use crate::{
+    auth::Proved,
     con::Con,
     connect::Setup,
     io_buffer::IoBuffers,
@@ -23,7 +24,6 @@ use ibtrs_core::{
     trace, //
 };
 use ibtrs_proto::{
-    auth::KeyId,
     failover::{
         Loss,
         Published, //
@@ -146,8 +146,8 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u32,
     /// The parameters with which the server accepted the service connection.
     pub(crate) wire: SetOnce<Wire>,
-    /// Id of the key with which both sides have proved themselves; unset without authentication.
-    pub(crate) key_id: SetOnce<KeyId>,
+    /// Set when both sides have proved themselves; unset without authentication.
+    pub(crate) proved: SetOnce<Proved>,
     /// Set when submitters can find the path.
     pub(crate) published: SetOnce<Published>,
     #[pin]
@@ -184,7 +184,7 @@ impl Attempt {
                 path,
                 epoch,
                 wire: SetOnce::new(),
-                key_id: SetOnce::new(),
+                proved: SetOnce::new(),
                 published: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),

@@ -16,7 +16,7 @@ use crate::{
 use ibtrs_core::{
     auth::{
         find_key,
-        Mac, //
+        Crypto, //
     },
     convert, //
 };
@@ -26,10 +26,12 @@ use ibtrs_proto::{
         AuthError,
         ClientAuth,
         Identity,
+        KeyId,
         Next,
         Policy,
         Session as Kind,
         Setting,
+        Suite,
         AUTH2_LEN, //
     },
     consts::{
@@ -50,6 +52,13 @@ use rdma::{
         SqSpace, //
     },
 };
+
+/// The means by which both sides of a path have proved themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct Proved {
+    pub(crate) key_id: KeyId,
+    pub(crate) suite: Suite,
+}
 
 /// Fails the attempt because of `error`; returns the corresponding error code.
 pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
@@ -102,7 +111,8 @@ pub(crate) fn begin(
     let (setting, kind) = (crate::param::auth.get(), session.kind());
     let has_key = session.has_key(setting, kind)?;
     let policy = setting.policy(kind, has_key);
-    let auth = ClientAuth::request(policy, kind, has_key, request);
+    let allowed = crate::param::auth_suites.get();
+    let auth = ClientAuth::request(policy, kind, allowed, has_key, request);
     Ok(KBox::new(
         auth.map_err(|error| refused(attempt, error))?,
         GFP_KERNEL,
@@ -138,7 +148,7 @@ pub(crate) fn exchange(
         Err(error) if error == ENOMEM => return Err(error),
         Err(_) => None,
     };
-    let next = auth.accepted(&Mac, acceptance, identity, kx::random::secret());
+    let next = auth.accepted(&Crypto, acceptance, identity, kx::random::secret());
     let auth1 = match next.map_err(|error| refused(attempt, error))? {
         Next::Plain => return Ok(()),
         Next::Send(auth1) => auth1,
@@ -148,9 +158,11 @@ pub(crate) fn exchange(
     drop(cons);
     send_auth1(attempt, &service, &auth1)?;
     let answer = attempt.wait_auth2()?;
-    auth.auth2(&Mac, answer.bytes())
+    auth.auth2(&Crypto, answer.bytes())
         .map_err(|error| refused(attempt, error))?;
-    attempt.key_id.populate(key_id);
+    if let Some(suite) = auth.suite() {
+        attempt.proved.populate(Proved { key_id, suite });
+    }
     session
         .set_authenticated()
         .map_err(|error| refused(attempt, error))

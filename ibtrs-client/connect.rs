@@ -26,7 +26,7 @@ use crate::{
     session::Token, //
 };
 use ibtrs_core::{
-    auth::Mac,
+    auth::Crypto,
     convert, //
 };
 use ibtrs_proto::{
@@ -538,7 +538,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     for start in &mut setups {
         attempt.wait_stage(usize::from(start.cid), Stage::RouteResolved)?;
         start.connect(attempt, dev, true, |request| {
-            auth.further_request(&Mac, request)
+            auth.further_request(&Crypto, request)
                 .map_err(|error| auth::refused(attempt, error))
         })?;
     }
@@ -548,7 +548,7 @@ fn connect_rest(attempt: &Arc<Attempt>, pd: &Arc<Pd>, wire: &Wire, auth: &Client
     let acceptances = core::mem::take(&mut attempt.setup.lock().acceptances);
     for start in &setups {
         if let Some(acceptance) = acceptances.get(usize::from(start.cid)) {
-            auth.further_accepted(&Mac, &start.request, acceptance)
+            auth.further_accepted(&Crypto, &start.request, acceptance)
                 .map_err(|error| auth::refused(attempt, error))?;
         }
     }

@@ -85,13 +85,20 @@ pub use text::Text;
 mod param {
     //! The parameters of the module.
 
-    use ibtrs_core::auth::AuthParam;
+    use ibtrs_core::auth::{
+        AuthParam,
+        SuitesParam, //
+    };
     use kx::param::IntParam;
 
     kx::module_param! {
         /// Authentication policy; see [`AuthParam`].
         pub(crate) auth: AuthParam = AuthParam::new(),
         "Authentication with servers by keys of the keyring .ibtrs: none, optional, required, or auto, which is required for a session with a key (default: auto)";
+
+        /// Suites with which the client authenticates; see [`SuitesParam`].
+        pub(crate) auth_suites: SuitesParam = SuitesParam::new(),
+        "Suites of authentication that the client offers: x25519, whose paths stay safe when the key becomes known later, hmac, or any of them (default: any)";
 
         /// See [`rdma::cm::CmId::set_ack_timeout`].
         pub(crate) ack_timeout: IntParam = IntParam::new(0, 0..=31),

@@ -11,6 +11,7 @@ use crate::{
         Attempt,
         Resources, //
     },
+    auth::Proved,
     poll::Closing,
     session::{
         PathSpec,
@@ -23,7 +24,10 @@ use crate::{
 };
 use ibtrs_core::convert::Shown;
 use ibtrs_proto::{
-    auth::KeyId,
+    auth::{
+        KeyId,
+        Suite, //
+    },
     fsm::client_path::{
         self as fsm,
         Actions,
@@ -339,9 +343,22 @@ impl Path {
     ///
     /// May sleep.
     pub fn key_id(&self) -> Option<KeyId> {
+        Some(self.proved()?.key_id)
+    }
+
+    /// Returns the suite by which both sides have proved that, under the same condition.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn suite(&self) -> Option<Suite> {
+        Some(self.proved()?.suite)
+    }
+
+    fn proved(&self) -> Option<Proved> {
         let attempt = self.attempt.lock();
         let connected = attempt.as_ref().filter(|a| a.published.as_ref().is_some());
-        connected?.key_id.copy()
+        connected?.proved.copy()
     }
 
     /// Returns the number of requests in flight that the path selection policy counts.

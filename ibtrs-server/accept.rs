@@ -18,7 +18,7 @@ use crate::{
     server::Server,
     session::Session, //
 };
-use ibtrs_core::auth::Mac;
+use ibtrs_core::auth::Crypto;
 use ibtrs_proto::{
     audit::Trust,
     auth::{
@@ -358,7 +358,8 @@ impl Incomer<'_> {
             return self.join_by_proof(session);
         }
         let (policy, has_keys) = authentication::policy(kind);
-        let chosen = policy.choose(kind, offered(self.bytes), has_keys)?;
+        let allowed = crate::auth_suites.get();
+        let chosen = policy.choose(kind, offered(self.bytes), allowed, has_keys)?;
         if chosen.is_some() && server.failures.must_wait(self.ends.src) {
             return Err(Refusal::new(
                 EBUSY,
@@ -418,7 +419,7 @@ impl Incomer<'_> {
         let path = path.ok_or(Refusal::new(ECONNRESET, "its path has gone"))?;
         let mut acceptance = self.acceptance(session);
         let auth = path.auth.lock();
-        auth.further_accept(&Mac, self.bytes, &mut acceptance);
+        auth.further_accept(&Crypto, self.bytes, &mut acceptance);
         drop(auth);
         Ok((path, acceptance))
     }

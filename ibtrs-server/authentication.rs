@@ -20,7 +20,7 @@ use crate::{
 use ibtrs_core::{
     auth::{
         self,
-        Mac, //
+        Crypto, //
     },
     convert,
     message::Message, //
@@ -37,6 +37,7 @@ use ibtrs_proto::{
         Policy,
         Session as Kind,
         Source,
+        Suite,
         AUTH1_LEN, //
     },
     consts::CONN_REQ_LEN,
@@ -191,7 +192,10 @@ impl Path {
             key.inspect_err(|error| missing = Some(*error)).ok()
         };
         let nonce = kx::random::secret();
-        let result = self.auth.lock().auth1(&Mac, message.bytes(), find, nonce);
+        let result = self
+            .auth
+            .lock()
+            .auth1(&Crypto, message.bytes(), find, nonce);
         let (table, addr) = (&self.session.server.failures, self.ends.src);
         match result {
             Ok(()) => {
@@ -277,10 +281,11 @@ impl Path {
         if let (Some(name), Some(id), true) = (auth.name(), auth.key_id(), self.may_log()) {
             let (name, ends) = (name.as_str(), self.ends);
             pr_info!(
-                "{}: {}: authenticated with key {}\n",
+                "{}: {}: authenticated with key {}, suite {}\n",
                 name,
                 ends,
-                id.as_str()
+                id.as_str(),
+                auth.suite().map_or("", Suite::as_str)
             );
         }
         Ok(())
@@ -288,7 +293,7 @@ impl Path {
 
     fn send_auth2(&self, refusal: Option<Refusal>) -> Result {
         let errno = refusal.map(|refusal| refusal.errno());
-        let answer = self.auth.lock().auth2(&Mac, errno);
+        let answer = self.auth.lock().auth2(&Crypto, errno);
         let answer = answer.map_err(|error| convert::error(error.errno()))?;
         let message = DmaBuf::with(&self.pd, &answer)?;
         let sge = message.sge(0, answer.len())?;
@@ -314,6 +319,15 @@ impl Path {
         self.auth.lock().key_id()
     }
 
+    /// Returns the suite by which the client has proved itself.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn suite(&self) -> Option<Suite> {
+        self.auth.lock().suite()
+    }
+
     /// Returns whether the key with which the client has proved itself is still loaded, and closes
     /// the path if the key was removed or replaced or has expired. Returns `true` for a path
     /// without authentication.
@@ -326,7 +340,7 @@ impl Path {
         let (Some(id), Some(name)) = (auth.key_id(), auth.name()) else {
             return true;
         };
-        let is_same = |key: &Key| auth.has_proved(&Mac, key);
+        let is_same = |key: &Key| auth.has_proved(&Crypto, key);
         let Some(error) = auth::key_has_gone(&id, name, is_same) else {
             return true;
         };
@@ -345,6 +359,6 @@ impl Path {
     ///
     /// May sleep.
     pub(crate) fn owns(&self, request: &[u8; CONN_REQ_LEN]) -> bool {
-        self.auth.lock().owns(&Mac, request)
+        self.auth.lock().owns(&Crypto, request)
     }
 }

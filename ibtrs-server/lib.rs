@@ -131,6 +131,10 @@ kx::module_param! {
     auth: ibtrs_core::auth::AuthParam = ibtrs_core::auth::AuthParam::new(),
     "Authentication of clients by keys of the keyring .ibtrs: none, optional, required, or auto, which is required once a key is loaded (default: auto)";
 
+    /// Suites with which clients may authenticate; see [`ibtrs_core::auth::SuitesParam`].
+    auth_suites: ibtrs_core::auth::SuitesParam = ibtrs_core::auth::SuitesParam::new(),
+    "Suites of authentication that the server takes: x25519, whose paths stay safe when the key becomes known later, hmac, or any of them (default: any)";
+
     /// Maximum number of connections of a path.
     max_connections: kx::param::IntParam = kx::param::IntParam::new(1024, 2..=4096),
     "Connections of a path, one more than the client has CPUs and poll queues, 2 to 4096 (default: 1024)";

@@ -16,7 +16,10 @@ use ibtrs_core::convert::{
     Shown, //
 };
 use ibtrs_proto::{
-    auth::KeyId,
+    auth::{
+        KeyId,
+        Suite, //
+    },
     handshake::EXT_VERSION,
     text, //
 };
@@ -115,7 +118,7 @@ fn show(buf: &mut Buf<'_>, what: impl core::fmt::Display) -> Result {
 }
 
 /// The files of a path: `/sys/class/ibtrs-server/<session>/paths/<client@server>/`.
-static PATH_FILES: [Attr<Arc<Path>>; 7] = [
+static PATH_FILES: [Attr<Arc<Path>>; 8] = [
     Attr::rw(
         c"disconnect",
         |_path: &Path, buf| buf.line(fmt!("Usage: echo 1 > disconnect")),
@@ -128,6 +131,10 @@ static PATH_FILES: [Attr<Arc<Path>>; 7] = [
     Attr::ro(c"key_id", |path: &Path, buf| {
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
+    }),
+    // The same.
+    Attr::ro(c"suite", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.suite().map_or("", Suite::as_str)))
     }),
     Attr::ro(c"extensions", |path: &Path, buf| {
         let known = path.has_extensions();

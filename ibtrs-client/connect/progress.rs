@@ -218,6 +218,9 @@ impl Events {
         let hint = match errno {
             Errno::EKEYREJECTED => "; the server authenticates its clients: load the session's key",
             Errno::ENOKEY => "; the server requires authentication: load the session's key there",
+            Errno::EPROTONOSUPPORT => {
+                "; the server takes none of the offered suites: compare auth_suites of both sides"
+            }
             _ => "",
         };
         self.fail(

@@ -198,7 +198,7 @@ impl Session {
         };
         let mut paths = self.paths.lock();
         // This attempt may have begun before another path authenticated the session.
-        if self.is_authenticated() && conn.attempt.key_id.as_ref().is_none() {
+        if self.is_authenticated() && conn.attempt.proved.as_ref().is_none() {
             return Err(auth::refused(&conn.attempt, AuthError::Mixed));
         }
         let mut failover = self.failover.lock();
@@ -266,7 +266,7 @@ impl Session {
         let _paths = self.paths.lock();
         let multipath = self.multipath.read();
         let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
-        if paths.any(|path| path.attempt.key_id.as_ref().is_none()) {
+        if paths.any(|path| path.attempt.proved.as_ref().is_none()) {
             return Err(AuthError::Mixed);
         }
         self.authenticated.store(true, Relaxed);

@@ -9,7 +9,10 @@ use crate::path::Path;
 use ibtrs_core::convert;
 use ibtrs_proto::{
     addr::Addr,
-    auth::KeyId,
+    auth::{
+        KeyId,
+        Suite, //
+    },
     fsm::client_path::State,
     handshake::EXT_VERSION,
     text, //
@@ -29,7 +32,7 @@ use kx::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Path>>;
 
-pub(super) static FILES: [Attr<Arc<Path>>; 13] = [
+pub(super) static FILES: [Attr<Arc<Path>>; 14] = [
     Attr::ro(c"state", show_state),
     Attr::rw(
         c"reconnect",
@@ -67,6 +70,10 @@ pub(super) static FILES: [Attr<Arc<Path>>; 13] = [
     Attr::ro(c"key_id", |path: &Path, buf| {
         let id = path.key_id();
         buf.line(fmt!("{}", id.as_ref().map_or("", KeyId::as_str)))
+    }),
+    // The same.
+    Attr::ro(c"suite", |path: &Path, buf| {
+        buf.line(fmt!("{}", path.suite().map_or("", Suite::as_str)))
     }),
     // An empty line if the path is not connected.
     Attr::ro(c"extensions", |path: &Path, buf| match path.state() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Authentication code that both sides use: the keyring, the parameter `auth`, and the message
-//! authentication code (Documentation/authentication.md).
+//! Authentication code that both sides use: the keyring, the parameters `auth` and `auth_suites`,
+//! and the cryptography (Documentation/authentication.md).
 //!
 //! The keyring `.ibtrs` has a key of the type `logon` for each key id of a session: 32 bytes, named
 //! `ibtrs:ID:SESSION`. The keyring exists as long as this module is loaded.
@@ -11,8 +11,12 @@ use ibtrs_proto::{
         HmacSha256,
         Key,
         KeyId,
+        KeyShare,
         Setting,
-        KEY_LEN, //
+        Suite,
+        Suites,
+        KEY_LEN,
+        X25519, //
     },
     name::SessionName, //
 };
@@ -129,42 +133,114 @@ pub fn key_has_gone(
     gone.contains(&error).then_some(error)
 }
 
-/// The kernel's HMAC-SHA256.
-pub struct Mac;
+/// The kernel's HMAC-SHA256, and its X25519, which is for contexts that may sleep.
+pub struct Crypto;
 
-impl HmacSha256 for Mac {
+/// The suites that the kernel can compute.
+const COMPUTABLE: Suites = match kx::crypto::HAS_X25519 {
+    true => Suites::ALL,
+    false => Suites::only(Suite::HmacSha256),
+};
+
+impl HmacSha256 for Crypto {
     fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32] {
         kx::crypto::hmac_sha256(key, parts)
     }
 }
 
-/// The parameter `auth`: auto, none, optional or required.
-pub struct AuthParam(SetOnce<Setting>);
+impl X25519 for Crypto {
+    fn generate(&self, secret: &mut [u8; KEY_LEN]) -> KeyShare {
+        kx::random::fill(secret);
+        // Only a secret of zeros has no share (suite 2 is in use only if the kernel has X25519); the
+        // peer would refuse the zeros that are sent instead.
+        kx::crypto::x25519_public(secret).unwrap_or_default()
+    }
 
-impl AuthParam {
-    /// Declares the parameter; it defaults to `auto`.
+    fn agree(&self, secret: &[u8; KEY_LEN], share: &KeyShare, agreed: &mut [u8; KEY_LEN]) -> bool {
+        kx::crypto::x25519(secret, share, agreed)
+    }
+}
+
+/// A value of a [`WordParam`].
+pub trait Word: Copy + Send + Sync + 'static {
+    /// The value unless the operator chooses another one.
+    const DEFAULT: Self;
+
+    /// The value that a word stands for.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: none; `EOPNOTSUPP`: one that this kernel cannot have.
+    fn parse(word: &[u8]) -> Result<Self>;
+
+    /// The word.
+    fn as_str(self) -> &'static str;
+}
+
+impl Word for Setting {
+    const DEFAULT: Self = Self::Auto;
+
+    fn parse(word: &[u8]) -> Result<Self> {
+        Self::parse(word).ok_or(EINVAL)
+    }
+
+    fn as_str(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+impl Word for Suites {
+    const DEFAULT: Self = COMPUTABLE;
+
+    fn parse(word: &[u8]) -> Result<Self> {
+        let suites = Self::parse(word).ok_or(EINVAL)?.and(COMPUTABLE);
+        if suites == Self::NONE {
+            pr_err!(
+                "auth_suites: this kernel was built without X25519: use hmac, or a kernel with CONFIG_CRYPTO_LIB_CURVE25519, which CONFIG_WIREGUARD selects\n"
+            );
+            return Err(EOPNOTSUPP);
+        }
+        Ok(suites)
+    }
+
+    fn as_str(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+/// A parameter that takes one of several words.
+pub struct WordParam<T: Word>(SetOnce<T>);
+
+/// The parameter `auth`: auto, none, optional or required.
+pub type AuthParam = WordParam<Setting>;
+
+/// The parameter `auth_suites`: any, x25519 or hmac.
+pub type SuitesParam = WordParam<Suites>;
+
+impl<T: Word> WordParam<T> {
+    /// Declares the parameter with its default.
     pub const fn new() -> Self {
         Self(SetOnce::new())
     }
 
-    /// Returns the setting.
-    pub fn get(&self) -> Setting {
-        self.0.copy().unwrap_or_default()
+    /// Returns the value.
+    pub fn get(&self) -> T {
+        self.0.copy().unwrap_or(T::DEFAULT)
     }
 }
 
-impl Default for AuthParam {
+impl<T: Word> Default for WordParam<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Param for AuthParam {
+impl<T: Word> Param for WordParam<T> {
     const TYPE: &'static str = "string";
 
     fn set(&self, arg: &BStr) -> Result {
-        let setting = Setting::parse(arg).ok_or(EINVAL)?;
-        match self.0.populate(setting) {
+        let value = T::parse(arg)?;
+        match self.0.populate(value) {
             true => Ok(()),
             false => Err(EEXIST),
         }

@@ -67,8 +67,11 @@ SG_ROWS = "".join(rf"{sign} +{limit}:( +\d+)+\n" for sign, limit in
 RESET_ALL = _stats("echo 1 to reset all statistics\n")
 
 AUTH = "(auto|none|optional|required)"
+SUITES = "(any|x25519|hmac)"
 # The key that both sides have proved to have; none without authentication.
 PROVED = File(0o444, r"[\w.@-]{0,32}\n")
+# By which suite; none likewise.
+SUITE = File(0o444, r"(x25519|hmac|)\n")
 
 CLIENT = {
     "add_path": File(0o644, r"Usage: echo \[<source>,\]<destination> > add_path\n\n.*\n", (), tuple(
@@ -100,6 +103,7 @@ CLIENT_PATH = {
     "dst_addr": File(0o444, f"{ADDRESS}\n"),
     "cur_latency": File(0o444, r"\d+ ns\n"),
     "key_id": PROVED,
+    "suite": SUITE,
     # Empty while it is not connected.
     "extensions": File(0o444, r"[01]?\n"),
     "last_error": File(0o444, r"[^\n]*\n"),
@@ -119,6 +123,7 @@ SERVER_PATH = {
     "disconnect": _usage("disconnect"),
     "hca_name": File(0o444, r"\w+\n"),
     "key_id": PROVED,
+    "suite": SUITE,
     "extensions": File(0o444, r"[01]\n"),
     "hca_port": File(0o444, r"\d+\n"),
     "src_addr": File(0o444, f"{ADDRESS}\n"),
@@ -227,11 +232,11 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "configured_export": (CONFIGURED_EXPORT, {}),
     "configured_host": (CONFIGURED_HOST, {}),
     "configured_port": (CONFIGURED_PORT, {}),
-    "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, auth=AUTH), {}),
+    "ibtrs_client": (_parameters(ack_timeout=COUNT, small_io_bytes=COUNT, auth=AUTH, auth_suites=SUITES), {}),
     "ibtrs_server": (_parameters(
         max_chunk_size=COUNT, sess_queue_depth=COUNT, always_invalidate="[YN]", max_sessions=COUNT,
         max_connections=COUNT, max_attempts_per_address=COUNT, setup_timeout_ms=COUNT,
-        max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT, auth=AUTH), {}),
+        max_chunk_memory_mib=COUNT, hb_interval_ms=COUNT, hb_missed_max=COUNT, auth=AUTH, auth_suites=SUITES), {}),
     "ibnbd_server": (_parameters(
         port_nr=COUNT, dev_search_path=r"/[^\n]*", max_devices=COUNT, allow_rt_prio="[YN]",
         stop_timeout_s=COUNT), {}),

@@ -5,22 +5,61 @@
 use crate::wire::head;
 use hmac::{Hmac, Mac};
 use ibtrs_proto::auth::{
-    chosen, offered, Auth1, Auth2, ClientAuth, HmacSha256, Identity, Key, KeyId, Next, Policy,
-    ServerAuth, Session, Suites, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, KEY_LEN,
-    KEY_TEXT_LEN,
+    chosen, offered, Auth1, Auth2, ClientAuth, HmacSha256, Identity, Key, KeyId, KeyShare, Next,
+    Policy, ServerAuth, Session, Suites, AUTH1_BODY, AUTH1_LEN, AUTH2_BODY, AUTH2_LEN, KEY_LEN,
+    KEY_TEXT_LEN, X25519,
 };
 use ibtrs_proto::handshake::{ConnReq, ConnRsp, ReqExt, RspExt};
 use ibtrs_proto::name::SessionName;
 use sha2::Sha256;
 
-struct Library;
+/// A side with this secret for its key exchange.
+struct Side(u8);
 
-impl HmacSha256 for Library {
+impl HmacSha256 for Side {
     fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32] {
         // Keys of any length are taken.
         let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key");
         parts.iter().for_each(|part| mac.update(part));
         mac.finalize().into_bytes().into()
+    }
+}
+
+/// The order of the field in which [`Side`] computes.
+const PRIME: u128 = (1 << 61) - 1;
+
+/// A number of the field in the first bytes of a share or secret.
+fn number(bytes: &[u8; KEY_LEN]) -> u128 {
+    let (first, _) = head::<8>(bytes);
+    u128::from(u64::from_le_bytes(first)) % PRIME
+}
+
+/// The number to the power of that of `secret`.
+fn power(number: u128, secret: &[u8; KEY_LEN]) -> [u8; KEY_LEN] {
+    let mut result = 1;
+    for bit in (0..8).rev() {
+        result = result * result % PRIME;
+        if secret[0] >> bit & 1 == 1 {
+            result = result * number % PRIME;
+        }
+    }
+    let mut bytes = [0; KEY_LEN];
+    bytes[..16].copy_from_slice(&result.to_le_bytes());
+    bytes
+}
+
+/// Powers stand in for X25519, which would take most of the time.
+impl X25519 for Side {
+    fn generate(&self, secret: &mut [u8; KEY_LEN]) -> KeyShare {
+        secret[0] = self.0 | 1;
+        power(3, secret)
+    }
+
+    fn agree(&self, secret: &[u8; KEY_LEN], share: &KeyShare, agreed: &mut [u8; KEY_LEN]) -> bool {
+        let number = number(share);
+        *agreed = power(number, secret);
+        // The numbers of low order.
+        !matches!(number, 0 | 1) && number != PRIME - 1
     }
 }
 
@@ -124,6 +163,7 @@ pub(crate) fn exchange(script: &[u8]) {
         return;
     };
     let required = (Policy::Required, Session::New);
+    let all = [Suites::ALL, Suites::from_wire(1), Suites::from_wire(2)];
     let mut wire = Wire {
         requests: Vec::new(),
         acceptances: Vec::new(),
@@ -142,7 +182,8 @@ pub(crate) fn exchange(script: &[u8]) {
         match what {
             0 => {
                 let mut sent = request(fresh);
-                let side = ClientAuth::request(required.0, required.1, true, &mut sent);
+                let offered = all[which % all.len()];
+                let side = ClientAuth::request(required.0, required.1, offered, true, &mut sent);
                 wire.requests.push(sent);
                 let seen = (sent[2..].to_vec(), [0; 56], Vec::new(), Vec::new());
                 client = side.ok().map(|side| (side, seen));
@@ -151,7 +192,11 @@ pub(crate) fn exchange(script: &[u8]) {
                 let sent = wire.requests[which % wire.requests.len()];
                 let (heard, _) = head(&wire.deliver(&sent));
                 let mut answer = acceptance();
-                if let Ok(chosen) = required.0.choose(required.1, offered(&heard), true) {
+                let allowed = all[usize::from(wire.byte()) % all.len()];
+                let chosen = required
+                    .0
+                    .choose(required.1, offered(&heard), allowed, true);
+                if let Ok(chosen) = chosen {
                     let side = ServerAuth::accept(chosen, &heard, &mut answer, [fresh; 12]);
                     wire.acceptances.push(answer);
                     let seen = (heard[2..].to_vec(), answer, Vec::new(), Vec::new());
@@ -169,9 +214,8 @@ pub(crate) fn exchange(script: &[u8]) {
                     key_id,
                     key: Key::new([9; KEY_LEN]),
                 };
-                if let Ok(Next::Send(auth1)) =
-                    side.accepted(&Library, &heard, Some(me), [fresh; 32])
-                {
+                let next = side.accepted(&Side(fresh), &heard, Some(me), [fresh; 32]);
+                if let Ok(Next::Send(auth1)) = next {
                     (seen.1, seen.2) = (heard, auth1.to_vec());
                     claims.push(seen.clone());
                     wire.auth1.push(auth1.to_vec());
@@ -184,8 +228,8 @@ pub(crate) fn exchange(script: &[u8]) {
                 let sent = wire.auth1[which % wire.auth1.len()].clone();
                 let heard = wire.deliver(&sent);
                 let find = |_: &KeyId, _: SessionName<'_>| Some(Key::new([9; KEY_LEN]));
-                let believed = side.auth1(&Library, &heard, find, [fresh; 32]);
-                if let Ok(auth2) = believed.and_then(|()| side.auth2(&Library, None)) {
+                let believed = side.auth1(&Side(fresh), &heard, find, [fresh; 32]);
+                if let Ok(auth2) = believed.and_then(|()| side.auth2(&Side(fresh), None)) {
                     seen.2 = heard;
                     assert!(claims.contains(seen), "a claim that no client made");
                     seen.3 = auth2.to_vec();
@@ -205,7 +249,7 @@ pub(crate) fn exchange(script: &[u8]) {
                 } else {
                     AUTH2_LEN
                 });
-                if side.auth2(&Library, &heard).is_ok() {
+                if side.auth2(&Side(fresh), &heard).is_ok() {
                     seen.3 = heard;
                     assert!(answers.contains(seen), "an answer that no server gave");
                 }

@@ -2,11 +2,12 @@
 
 //! The client's side of a path, from its first request to its last connection.
 
+use super::exchange::mix;
 use super::messages::AUTH2_BODY;
 use super::proof::{equal, split, Greeting, PathKey};
 use super::{
-    chosen, put_offer, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, Policy, Session, Suites,
-    AUTH1_LEN, NONCE_LEN,
+    chosen, put_offer, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, Policy, Session, Suite,
+    Suites, AUTH1_LEN, NONCE_LEN, X25519,
 };
 use crate::bytes::message;
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
@@ -43,6 +44,9 @@ pub struct ClientAuth {
     session: Session,
     offered: Suites,
     state: State,
+    /// The secret of the client's share while the client waits for AUTH2, otherwise zeros. Written
+    /// and erased in place, so that no copy is left in memory.
+    own: Key,
 }
 
 // Lives in an attempt, which is allocated as a whole.
@@ -52,16 +56,18 @@ enum State {
     Requested([u8; CONN_REQ_LEN]),
     Sent {
         greeting: Greeting,
+        suite: Suite,
         key: Key,
         auth1: [u8; AUTH1_LEN],
     },
     Plain,
-    Proved(PathKey),
+    Proved(Suite, PathKey),
     Failed,
 }
 
 impl ClientAuth {
-    /// Puts the offer into the request of connection 0. The client has a key if `has_key`.
+    /// Puts the offer into the request of connection 0: the `allowed` suites, or some of them. The
+    /// client has a key if `has_key`.
     ///
     /// # Errors
     ///
@@ -69,16 +75,18 @@ impl ClientAuth {
     pub fn request(
         policy: Policy,
         session: Session,
+        allowed: Suites,
         has_key: bool,
         request: &mut [u8; CONN_REQ_LEN],
     ) -> Result<Self, AuthError> {
-        let offered = policy.offer(session, has_key)?;
+        let offered = policy.offer(session, allowed, has_key)?;
         put_offer(request, offered);
         Ok(Self {
             policy,
             session,
             offered,
             state: State::Requested(*request),
+            own: Key::EMPTY,
         })
     }
 
@@ -90,7 +98,7 @@ impl ClientAuth {
     /// As [`Policy::accepted`], or [`AuthError::NoKey`].
     pub fn accepted(
         &mut self,
-        mac: &impl HmacSha256,
+        crypto: &(impl HmacSha256 + X25519),
         acceptance: &[u8; CONN_RSP_LEN],
         identity: Option<Identity<'_>>,
         nonce: [u8; NONCE_LEN],
@@ -108,20 +116,25 @@ impl ClientAuth {
             request,
             acceptance: *acceptance,
         };
+        let share = match suite {
+            Suite::HmacSha256 => None,
+            Suite::X25519 => Some(crypto.generate(self.own.bytes_mut())),
+        };
         let body = Auth1 {
-            suite,
             key_id: identity.key_id,
             name: identity.name,
             nonce,
+            share,
         }
         .body();
-        let proof = greeting.client_proof(mac, &identity.key, &body);
+        let proof = greeting.client_proof(crypto, &identity.key, &body);
         let auth1 = message(|w| {
             w.put(&body);
             w.put(&proof);
         });
         self.state = State::Sent {
             greeting,
+            suite,
             key: identity.key,
             auth1,
         };
@@ -135,32 +148,62 @@ impl ClientAuth {
     /// The message is malformed, or the server has not proved that it has the key and has seen
     /// the same messages; [`AuthError::Refused`] if the server has proved that, but refuses the
     /// path.
-    pub fn auth2(&mut self, mac: &impl HmacSha256, bytes: &[u8]) -> Result<(), AuthError> {
-        let state = core::mem::replace(&mut self.state, State::Failed);
+    pub fn auth2(
+        &mut self,
+        crypto: &(impl HmacSha256 + X25519),
+        bytes: &[u8],
+    ) -> Result<(), AuthError> {
+        let proved = self.prove(crypto, bytes);
+        self.own.erase();
+        self.state = proved?;
+        Ok(())
+    }
+
+    /// The state after AUTH2.
+    fn prove(
+        &mut self,
+        crypto: &(impl HmacSha256 + X25519),
+        bytes: &[u8],
+    ) -> Result<State, AuthError> {
         let State::Sent {
             greeting,
+            suite,
             key,
             auth1,
-        } = state
+        } = core::mem::replace(&mut self.state, State::Failed)
         else {
             return Err(AuthError::Order);
         };
         let answer = Auth2::decode(bytes)?;
+        if answer.suite() != suite {
+            return Err(AuthError::Suite(answer.suite().wire()));
+        }
+        let secret = match &answer.share {
+            None => key,
+            Some(share) => mix(crypto, &key, &self.own, share)?,
+        };
         let (body, proof) = split::<AUTH2_BODY>(bytes)?;
-        let (expected, path_key) = greeting.outcome(mac, &key, &auth1, body);
+        let (expected, path_key) = greeting.outcome(crypto, &secret, &auth1, body);
         if !equal(&expected, proof) {
             return Err(AuthError::Proof);
         }
-        if let Some(errno) = answer.refusal {
-            return Err(AuthError::Refused(errno));
+        match answer.refusal {
+            Some(errno) => Err(AuthError::Refused(errno)),
+            None => Ok(State::Proved(suite, path_key)),
         }
-        self.state = State::Proved(path_key);
-        Ok(())
     }
 
     /// Whether the server has proved itself.
     pub const fn is_authenticated(&self) -> bool {
-        matches!(self.state, State::Proved(_))
+        self.suite().is_some()
+    }
+
+    /// The suite by which both sides have proved themselves.
+    pub const fn suite(&self) -> Option<Suite> {
+        match self.state {
+            State::Proved(suite, _) => Some(suite),
+            _ => None,
+        }
     }
 
     /// Prepares the request of a further connection: in an authenticated path, puts the proof in
@@ -176,7 +219,7 @@ impl ClientAuth {
     ) -> Result<(), AuthError> {
         match &self.state {
             State::Plain => Ok(()),
-            State::Proved(path_key) => {
+            State::Proved(_, path_key) => {
                 path_key.prove_request(mac, request);
                 Ok(())
             }
@@ -198,8 +241,8 @@ impl ClientAuth {
     ) -> Result<(), AuthError> {
         match &self.state {
             State::Plain => Ok(()),
-            State::Proved(path_key) if path_key.accepted(mac, request, acceptance) => Ok(()),
-            State::Proved(_) => Err(AuthError::Proof),
+            State::Proved(_, path_key) if path_key.accepted(mac, request, acceptance) => Ok(()),
+            State::Proved(..) => Err(AuthError::Proof),
             State::Requested(_) | State::Sent { .. } | State::Failed => Err(AuthError::Order),
         }
     }
@@ -211,7 +254,7 @@ impl ClientAuth {
     /// [`AuthError::Order`] as for [`ClientAuth::further_request`].
     pub const fn may_introduce(&self) -> Result<(), AuthError> {
         match self.state {
-            State::Plain | State::Proved(_) => Ok(()),
+            State::Plain | State::Proved(..) => Ok(()),
             State::Requested(_) | State::Sent { .. } | State::Failed => Err(AuthError::Order),
         }
     }

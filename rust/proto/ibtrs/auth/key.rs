@@ -119,6 +119,9 @@ impl KeyId {
 pub struct Key([u8; KEY_LEN]);
 
 impl Key {
+    /// Place for a secret.
+    pub(super) const EMPTY: Self = Self([0; KEY_LEN]);
+
     /// Creates a key of these bytes.
     pub const fn new(bytes: [u8; KEY_LEN]) -> Self {
         Self(bytes)
@@ -138,6 +141,18 @@ impl Key {
     /// The bytes.
     pub const fn as_bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
+    }
+
+    /// The bytes, to be written in place.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8; KEY_LEN] {
+        &mut self.0
+    }
+
+    /// Erases the bytes.
+    pub(super) fn erase(&mut self) {
+        self.0.fill(0);
+        // Keeps the compiler from removing the stores above, which nothing reads.
+        core::hint::black_box(&self.0);
     }
 
     /// Parses the text of a key, which may end with a newline.
@@ -189,9 +204,7 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.0.fill(0);
-        // Keeps the compiler from removing the stores above, which nothing reads.
-        core::hint::black_box(&self.0);
+        self.erase();
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! AUTH1 and AUTH2, the messages of the exchange on connection 0.
 
-use super::{AuthError, KeyId, Suite};
+use super::{AuthError, KeyId, KeyShare, Suite, KEY_SHARE_LEN};
 use crate::bytes::{message, Reader, Writer};
 use crate::consts::MAX_SESSION_NAME;
 use crate::errno::Errno;
@@ -28,34 +28,38 @@ const TYPE_AUTH2: u16 = 6;
 const NAME_FIELD: usize = MAX_SESSION_NAME + 1;
 /// Reserved bytes between the suite and the first field.
 const HEAD_RESERVED: usize = 5;
-/// Reserved bytes before the proof: space for the X25519 share of suite 2.
-const TAIL_RESERVED: usize = 32;
 
 /// AUTH1 without its proof: the client's claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Auth1<'a> {
-    /// The suite of the acceptance.
-    pub suite: Suite,
     /// The id of the key that made the proof.
     pub key_id: KeyId,
     /// The session of the path.
     pub name: SessionName<'a>,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
+    /// The client's part of the key exchange, in suite 2.
+    pub share: Option<KeyShare>,
 }
 
 impl<'a> Auth1<'a> {
     /// The message up to its proof.
     pub fn body(&self) -> [u8; AUTH1_BODY] {
         message(|w| {
-            head(w, TYPE_AUTH1, self.suite);
+            head(w, TYPE_AUTH1, self.suite());
             w.zeros(HEAD_RESERVED);
             w.put(self.key_id.wire());
             let name = self.name.as_bytes();
             w.put(name);
             w.zeros(NAME_FIELD.saturating_sub(name.len()));
             w.put(&self.nonce);
+            w.put(&self.share.unwrap_or_default());
         })
+    }
+
+    /// The suite of the message.
+    pub const fn suite(&self) -> Suite {
+        suite_of(self.share.as_ref())
     }
 
     /// Decodes and checks the message; the caller checks its proof.
@@ -76,12 +80,12 @@ impl<'a> Auth1<'a> {
         let (name, padding) = field.split_at_checked(len).ok_or(AuthError::Length)?;
         zeros(padding)?;
         let nonce = r.array().ok_or(AuthError::Length)?;
-        zeros(r.take(TAIL_RESERVED).ok_or(AuthError::Length)?)?;
+        let share = share(&mut r, suite)?;
         Ok(Self {
-            suite,
             key_id: KeyId::from_wire(key_id).ok_or(AuthError::KeyId)?,
             name: SessionName::new(name).map_err(AuthError::Name)?,
             nonce,
+            share,
         })
     }
 }
@@ -89,24 +93,30 @@ impl<'a> Auth1<'a> {
 /// AUTH2 without its proof: the server's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Auth2 {
-    /// The suite of the acceptance.
-    pub suite: Suite,
     /// The reason for which the server refuses the path of an authenticated client.
     pub refusal: Option<Errno>,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_LEN],
+    /// The server's part of the key exchange, in suite 2.
+    pub share: Option<KeyShare>,
 }
 
 impl Auth2 {
     /// The message up to its proof.
     pub fn body(&self) -> [u8; AUTH2_BODY] {
         message(|w| {
-            head(w, TYPE_AUTH2, self.suite);
+            head(w, TYPE_AUTH2, self.suite());
             w.zeros(1);
             w.u16(self.refusal.map_or(0, magnitude));
             w.zeros(HEAD_RESERVED - 3);
             w.put(&self.nonce);
+            w.put(&self.share.unwrap_or_default());
         })
+    }
+
+    /// The suite of the message.
+    pub const fn suite(&self) -> Suite {
+        suite_of(self.share.as_ref())
     }
 
     /// Decodes and checks the message; the caller checks its proof.
@@ -126,12 +136,20 @@ impl Auth2 {
         };
         zeros(r.take(HEAD_RESERVED - 3).ok_or(AuthError::Length)?)?;
         let nonce = r.array().ok_or(AuthError::Length)?;
-        zeros(r.take(TAIL_RESERVED).ok_or(AuthError::Length)?)?;
+        let share = share(&mut r, suite)?;
         Ok(Self {
-            suite,
             refusal,
             nonce,
+            share,
         })
+    }
+}
+
+/// The suite of a message with this share.
+const fn suite_of(share: Option<&KeyShare>) -> Suite {
+    match share {
+        None => Suite::HmacSha256,
+        Some(_) => Suite::X25519,
     }
 }
 
@@ -161,6 +179,14 @@ fn typed(bytes: &[u8], len: usize, due: u16) -> Result<(Reader<'_>, Suite), Auth
     let suite = r.u8().ok_or(AuthError::Length)?;
     let suite = Suite::from_wire(suite).ok_or(AuthError::Suite(suite))?;
     Ok((r, suite))
+}
+
+/// Reads the field of the share, which suite 1 reserves.
+fn share(r: &mut Reader<'_>, suite: Suite) -> Result<Option<KeyShare>, AuthError> {
+    match suite {
+        Suite::HmacSha256 => zeros(r.take(KEY_SHARE_LEN).ok_or(AuthError::Length)?).map(|()| None),
+        Suite::X25519 => r.array().map(Some).ok_or(AuthError::Length),
+    }
 }
 
 /// Checks reserved bytes. Only in these messages they must be zero, so each value has one encoding.

@@ -25,6 +25,11 @@
 //! epoch or the name), a proof fails. Both sides contribute a nonce, so no message fits another
 //! exchange. The labels differ, so no proof can be sent back to its sender.
 //!
+//! In suite 2, AUTH1 and AUTH2 also have an X25519 share each. AUTH1 is proved with the key, and
+//! everything after it with a secret of the key and of what the shares agree on. Both sides erase
+//! their parts, so that nobody can compute this secret later, not even with the key. The server
+//! exchanges nothing before it has checked the proof of AUTH1: a stranger cannot make it compute.
+//!
 //! The proofs do not protect later messages: an authenticated connection has neither integrity nor
 //! secrecy of its own.
 //!
@@ -34,11 +39,13 @@
 //! | `policy` | whether a path authenticates, and by which suite |
 //! | `fields` | the fields in the connection messages |
 //! | `messages` | AUTH1 and AUTH2 |
+//! | `exchange` | the key exchange of suite 2 |
 //! | `proof` | the MACs |
 //! | `client`, `server` | the two sides |
 //! | `failures` | the limit on failures of a source address |
 
 mod client;
+mod exchange;
 mod failures;
 mod fields;
 mod key;
@@ -48,6 +55,7 @@ mod proof;
 mod server;
 
 pub use client::{ClientAuth, Identity, Next};
+pub use exchange::{KeyShare, KEY_SHARE_LEN, X25519};
 pub use failures::{Failure, Failures, Source, FAILURE_MS, FORGIVEN};
 pub use fields::{
     chosen, offered, put_choice, put_offer, ACCEPT_NONCE_LEN, ACCEPT_PROOF_LEN, JOIN_PROOF_LEN,
@@ -74,6 +82,8 @@ pub enum AuthError {
     Mixed,
     /// A suite that is unknown, was not offered, or is not that of the acceptance.
     Suite(u8),
+    /// The client offers only suites that the operator of the server does not allow.
+    NoSuite,
     /// A message at the wrong time, or after an error.
     Order,
     /// A message of the wrong length.
@@ -88,6 +98,8 @@ pub enum AuthError {
     KeyId,
     /// INFO_REQ with another session name than AUTH1.
     OtherName,
+    /// A share of low order, with which nothing secret can be agreed on.
+    KeyShare,
     /// The server has authenticated the client, but refuses its path with this error.
     Refused(Errno),
     /// The proof was made with another key or over other messages, or the session has no key of
@@ -105,6 +117,9 @@ impl AuthError {
                 "the session has paths with and without authentication: unmap its disks and map them again"
             }
             Self::Suite(_) => "the peer uses an authentication suite that was not agreed on",
+            Self::NoSuite => {
+                "the peer offers no authentication suite that auth_suites allows here: compare the parameter on both sides"
+            }
             Self::Order => "authentication message at the wrong time",
             Self::Length => "authentication message of the wrong length",
             Self::Type(_) => "message of an unexpected type during authentication",
@@ -112,6 +127,9 @@ impl AuthError {
             Self::Name(e) => e.as_str(),
             Self::KeyId => "malformed key id",
             Self::OtherName => "the peer authenticated for another session name",
+            Self::KeyShare => {
+                "the peer's X25519 share agrees on nothing secret: the peer is defective, or somebody changes its messages"
+            }
             Self::Refused(_) => "the server has authenticated this client, but refuses the path",
             Self::Proof => {
                 "unknown key id for this session, or the keys differ: compare the keys of both sides"
@@ -124,9 +142,11 @@ impl AuthError {
         match self {
             Self::NoKey => Errno::ENOKEY,
             Self::Required | Self::Mixed | Self::OtherName | Self::Proof => Errno::EKEYREJECTED,
+            Self::NoSuite => Errno::EPROTONOSUPPORT,
             Self::Name(e) => e.errno(),
             Self::Refused(errno) => *errno,
             Self::Suite(_)
+            | Self::KeyShare
             | Self::Order
             | Self::Length
             | Self::Type(_)

@@ -10,13 +10,17 @@ use super::AuthError;
 pub enum Suite {
     /// HMAC-SHA256.
     HmacSha256 = 1,
+    /// HMAC-SHA256 with a secret from an X25519 key exchange. A key that becomes known later makes
+    /// no proof for a path that this suite has authenticated.
+    X25519 = 2,
 }
 
 impl Suite {
-    /// The suite with this number on the wire. Number 2 is reserved for X25519 with HMAC-SHA256.
+    /// The suite with this number on the wire.
     pub const fn from_wire(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::HmacSha256),
+            2 => Some(Self::X25519),
             _ => None,
         }
     }
@@ -25,12 +29,22 @@ impl Suite {
     pub const fn wire(self) -> u8 {
         match self {
             Self::HmacSha256 => 1,
+            Self::X25519 => 2,
+        }
+    }
+
+    /// The suite's name for operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::HmacSha256 => "hmac",
+            Self::X25519 => "x25519",
         }
     }
 
     const fn bit(self) -> u8 {
         match self {
             Self::HmacSha256 => 1,
+            Self::X25519 => 2,
         }
     }
 }
@@ -43,7 +57,31 @@ impl Suites {
     /// No suite: the peer does not authenticate.
     pub const NONE: Self = Self(0);
     /// The suites that this version supports.
-    pub const ALL: Self = Self(Suite::HmacSha256.bit());
+    pub const ALL: Self = Self(Suite::HmacSha256.bit() | Suite::X25519.bit());
+
+    /// One suite alone.
+    pub const fn only(suite: Suite) -> Self {
+        Self(suite.bit())
+    }
+
+    /// Parses the value of a module parameter; `None` for any other text.
+    pub const fn parse(text: &[u8]) -> Option<Self> {
+        match text {
+            b"any" => Some(Self::ALL),
+            b"x25519" => Some(Self::only(Suite::X25519)),
+            b"hmac" => Some(Self::only(Suite::HmacSha256)),
+            _ => None,
+        }
+    }
+
+    /// The text of a set, as [`Suites::parse`] accepts it; empty for [`Suites::NONE`].
+    pub const fn as_str(self) -> &'static str {
+        match self.strongest() {
+            _ if self.0 == Self::ALL.0 => "any",
+            Some(suite) => suite.as_str(),
+            None => "",
+        }
+    }
 
     /// Decodes the byte on the wire; unknown suites are dropped.
     pub const fn from_wire(byte: u8) -> Self {
@@ -60,9 +98,16 @@ impl Suites {
         self.0 & suite.bit() != 0
     }
 
+    /// The suites that both sets contain.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// The strongest suite of the set.
     pub const fn strongest(self) -> Option<Suite> {
-        if self.has(Suite::HmacSha256) {
+        if self.has(Suite::X25519) {
+            Some(Suite::X25519)
+        } else if self.has(Suite::HmacSha256) {
             Some(Suite::HmacSha256)
         } else {
             None
@@ -169,30 +214,39 @@ impl Policy {
         }
     }
 
-    /// The suites that a client offers; `has_key` says whether it has a key.
+    /// The suites that a client offers, of those that its operator allows; `has_key` says whether
+    /// it has a key.
     ///
     /// # Errors
     ///
     /// [`AuthError::NoKey`] or [`AuthError::Mixed`]: the client must not connect.
-    pub fn offer(self, session: Session, has_key: bool) -> Result<Suites, AuthError> {
+    pub fn offer(
+        self,
+        session: Session,
+        allowed: Suites,
+        has_key: bool,
+    ) -> Result<Suites, AuthError> {
         match (self.within(session)?, has_key) {
             (Self::None, _) | (Self::Optional, false) => Ok(Suites::NONE),
             (Self::Required, false) => Err(AuthError::NoKey),
-            (Self::Optional | Self::Required, true) => Ok(Suites::ALL),
+            (Self::Optional | Self::Required, true) => Ok(allowed),
         }
     }
 
-    /// The suite that a server chooses from those that a request offers; `None` to go on without
-    /// authentication. `has_keys` says whether the server has keys.
+    /// The suite that a server chooses: the strongest of those that a request offers and its
+    /// operator allows; `None` to go on without authentication. `has_keys` says whether the server
+    /// has keys.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Required`], [`AuthError::NoKey`] or [`AuthError::Mixed`]: the server rejects
-    /// the request.
+    /// [`AuthError::Required`], [`AuthError::NoKey`], [`AuthError::NoSuite`] or
+    /// [`AuthError::Mixed`]: the server rejects the request. A client that could authenticate, but
+    /// not as the operator wants, does not get in without authentication either.
     pub fn choose(
         self,
         session: Session,
         offered: Suites,
+        allowed: Suites,
         has_keys: bool,
     ) -> Result<Option<Suite>, AuthError> {
         match (self.within(session)?, offered.strongest()) {
@@ -200,7 +254,10 @@ impl Policy {
             (Self::Required, None) => Err(AuthError::Required),
             (Self::Optional, Some(_)) if !has_keys => Ok(None),
             (Self::Required, Some(_)) if !has_keys => Err(AuthError::NoKey),
-            (Self::Optional | Self::Required, chosen) => Ok(chosen),
+            (Self::Optional | Self::Required, Some(_)) => match offered.and(allowed).strongest() {
+                None => Err(AuthError::NoSuite),
+                chosen => Ok(chosen),
+            },
         }
     }
 

@@ -19,7 +19,7 @@ const JOIN: &[u8; 16] = b"ibtrs-1 join    ";
 const ACCEPT: &[u8; 16] = b"ibtrs-1 accept  ";
 const FINGERPRINT: &[u8; 16] = b"ibtrs-1 identify";
 
-/// The message authentication code of suite 1.
+/// The message authentication code of all suites.
 pub trait HmacSha256 {
     /// HMAC-SHA256 with `key` over all `parts`, one after the other.
     fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32];
@@ -62,17 +62,17 @@ impl Greeting {
         mac.hmac(key.as_bytes(), &parts)
     }
 
-    /// The proof of AUTH2, and the key of the path.
+    /// The proof of AUTH2, and the key of the path. In suite 1 `secret` is the key itself.
     pub(super) fn outcome(
         &self,
         mac: &impl HmacSha256,
-        key: &Key,
+        secret: &Key,
         auth1: &[u8; AUTH1_LEN],
         body: &[u8; AUTH2_BODY],
     ) -> ([u8; PROOF_LEN], PathKey) {
         let over = |label: &[u8]| {
             let parts = [label, self.request(), &self.acceptance, auth1, body];
-            mac.hmac(key.as_bytes(), &parts)
+            mac.hmac(secret.as_bytes(), &parts)
         };
         (over(SERVER_PROOF), PathKey(Key::new(over(PATH_KEY))))
     }

@@ -2,12 +2,13 @@
 
 //! The server's side of a path, from its first request to INFO_REQ.
 
+use super::exchange::mix;
 use super::fields::join_field;
 use super::messages::AUTH1_BODY;
 use super::proof::{equal, split, Fingerprint, Greeting, PathKey};
 use super::{
-    put_choice, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, Suite, ACCEPT_NONCE_LEN,
-    AUTH1_LEN, AUTH2_LEN, NONCE_LEN,
+    put_choice, Auth1, Auth2, AuthError, HmacSha256, Key, KeyId, KeyShare, Suite, ACCEPT_NONCE_LEN,
+    AUTH1_LEN, AUTH2_LEN, NONCE_LEN, X25519,
 };
 use crate::bytes::message;
 use crate::consts::{CONN_REQ_LEN, CONN_RSP_LEN};
@@ -36,11 +37,14 @@ enum State {
     },
     /// The client has proved itself; the server must send AUTH2.
     Believed {
-        suite: Suite,
         greeting: Greeting,
         auth1: [u8; AUTH1_LEN],
-        key: Key,
         nonce: [u8; NONCE_LEN],
+        /// The server's part of the key exchange, in suite 2.
+        share: Option<KeyShare>,
+        /// The key, in suite 2 mixed with what the shares agree on.
+        secret: Key,
+        fingerprint: Fingerprint,
     },
     Proved {
         auth1: [u8; AUTH1_LEN],
@@ -95,7 +99,7 @@ impl ServerAuth {
     /// error. The caller must not answer.
     pub fn auth1(
         &mut self,
-        mac: &impl HmacSha256,
+        crypto: &(impl HmacSha256 + X25519),
         bytes: &[u8],
         find: impl FnOnce(&KeyId, SessionName<'_>) -> Option<Key>,
         nonce: [u8; NONCE_LEN],
@@ -105,24 +109,35 @@ impl ServerAuth {
             return Err(AuthError::Order);
         };
         let claim = Auth1::decode(bytes)?;
-        if claim.suite != suite {
-            return Err(AuthError::Suite(claim.suite.wire()));
+        if claim.suite() != suite {
+            return Err(AuthError::Suite(claim.suite().wire()));
         }
         let (body, proof) = split::<AUTH1_BODY>(bytes)?;
         let found = find(&claim.key_id, claim.name);
         let known = found.is_some();
         // Nobody has this key, so no proof can match it; `known` refuses even a match.
         let key = found.unwrap_or(Key::new(nonce));
-        let expected = greeting.client_proof(mac, &key, body);
+        let expected = greeting.client_proof(crypto, &key, body);
         if !equal(&expected, proof) || !known {
             return Err(AuthError::Proof);
         }
+        let fingerprint = Fingerprint::of(crypto, &key);
+        // Not before the client has proved itself: this takes much longer than a MAC.
+        let (share, secret) = match &claim.share {
+            None => (None, key),
+            Some(clients) => {
+                let mut own = Key::EMPTY;
+                let share = crypto.generate(own.bytes_mut());
+                (Some(share), mix(crypto, &key, &own, clients)?)
+            }
+        };
         self.state = State::Believed {
-            suite,
             greeting,
             auth1: *bytes.first_chunk().ok_or(AuthError::Length)?,
-            key,
             nonce,
+            share,
+            secret,
+            fingerprint,
         };
         Ok(())
     }
@@ -140,27 +155,28 @@ impl ServerAuth {
     ) -> Result<[u8; AUTH2_LEN], AuthError> {
         let state = core::mem::replace(&mut self.state, State::Failed);
         let State::Believed {
-            suite,
             greeting,
             auth1,
-            key,
             nonce,
+            share,
+            secret,
+            fingerprint,
         } = state
         else {
             return Err(AuthError::Order);
         };
         let body = Auth2 {
-            suite,
             refusal,
             nonce,
+            share,
         }
         .body();
-        let (proof, path_key) = greeting.outcome(mac, &key, &auth1, &body);
+        let (proof, path_key) = greeting.outcome(mac, &secret, &auth1, &body);
         if refusal.is_none() {
             self.state = State::Proved {
                 auth1,
                 path_key,
-                fingerprint: Fingerprint::of(mac, &key),
+                fingerprint,
             };
         }
         Ok(message(|w| {
@@ -183,6 +199,11 @@ impl ServerAuth {
     /// The id of the key that the client has proved.
     pub fn key_id(&self) -> Option<KeyId> {
         self.claim().map(|claim| claim.key_id)
+    }
+
+    /// The suite by which the client has proved its key.
+    pub fn suite(&self) -> Option<Suite> {
+        self.claim().map(|claim| claim.suite())
     }
 
     /// Whether `key` is the one that the client has proved; `false` before AUTH2 was made.

@@ -9,10 +9,14 @@ const NOBODY: (bool, bool) = (false, false);
 
 #[test]
 fn a_wrong_key_proves_nothing() {
-    for server_key in [None, Some(OTHER_KEY)] {
+    let keys = [None, Some(OTHER_KEY)];
+    let all = OF_EACH_SUITE
+        .into_iter()
+        .flat_map(|sides| keys.map(|key| (sides, key)));
+    for (sides, server_key) in all {
         let run = undisturbed(Sides {
             server_key,
-            ..SIDES
+            ..sides
         });
         assert_eq!(run.are_authenticated(), NOBODY);
         // An unknown key and a wrong one look alike, and neither is answered.
@@ -38,7 +42,7 @@ fn a_key_is_asked_for_with_its_session() {
     let run = honest();
     let request: Message = run.wire[0].clone().try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
-    let policy = (Policy::Required, Session::New);
+    let policy = (Policy::Required, Session::New, Suites::ALL);
     let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let mut asked = None;
     let find = |key_id: &KeyId, session: SessionName<'_>| {
@@ -52,13 +56,15 @@ fn a_key_is_asked_for_with_its_session() {
 
 #[test]
 fn a_server_without_the_key_is_found_out() {
-    let run = run(SIDES, |leg, bytes| {
-        if leg == Leg::Auth2 {
-            let forged = hmac(&OTHER_KEY, &[&bytes[..AUTH2_BODY]]);
-            bytes[AUTH2_BODY..].copy_from_slice(&forged);
-        }
-    });
-    assert_eq!(run.client.unwrap_err(), AuthError::Proof);
+    for sides in OF_EACH_SUITE {
+        let run = run(sides, |leg, bytes| {
+            if leg == Leg::Auth2 {
+                let forged = hmac(&OTHER_KEY, &[&bytes[..AUTH2_BODY]]);
+                bytes[AUTH2_BODY..].copy_from_slice(&forged);
+            }
+        });
+        assert_eq!(run.client.unwrap_err(), AuthError::Proof);
+    }
 }
 
 /// INFO_REQ under another name than AUTH1's.
@@ -73,25 +79,28 @@ fn the_session_is_the_authenticated_one() {
 
 #[test]
 fn messages_of_another_exchange_are_refused() {
-    let others = [
-        Sides { epoch: 8, ..SIDES },
-        Sides {
-            client_nonce: [0x45; NONCE_LEN],
-            ..SIDES
-        },
-        Sides {
-            accept_nonce: [0x23; ACCEPT_NONCE_LEN],
-            ..SIDES
-        },
-    ];
-    for other in others {
+    let others = OF_EACH_SUITE.map(|sides| {
+        let other = [
+            Sides { epoch: 8, ..sides },
+            Sides {
+                client_nonce: [0x45; NONCE_LEN],
+                ..sides
+            },
+            Sides {
+                accept_nonce: [0x23; ACCEPT_NONCE_LEN],
+                ..sides
+            },
+        ];
+        other.map(|other| (sides, other))
+    });
+    for &(sides, other) in others.as_flattened() {
         let recorded = undisturbed(other).wire;
         // AUTH1 is bound to both connection messages, AUTH2 to AUTH1 as well.
         for (leg, is_refused) in [
             (Leg::Auth1, other.client_nonce == CLIENT_NONCE),
             (Leg::Auth2, true),
         ] {
-            let run = run(SIDES, |at, bytes| {
+            let run = run(sides, |at, bytes| {
                 if at == leg {
                     bytes.clone_from(&recorded[leg as usize]);
                 }
@@ -106,46 +115,54 @@ fn messages_of_another_exchange_are_refused() {
 /// All that the client has ever sent, to a server that chose another nonce.
 #[test]
 fn a_client_cannot_be_replayed() {
-    let recorded = honest().wire;
-    let run = run(
-        Sides {
-            accept_nonce: [0x23; ACCEPT_NONCE_LEN],
-            ..SIDES
-        },
-        |leg, bytes| {
-            if matches!(leg, Leg::Request | Leg::Auth1) {
-                bytes.clone_from(&recorded[leg as usize]);
-            }
-        },
-    );
-    assert_eq!(run.server.unwrap_err(), AuthError::Proof);
+    for sides in OF_EACH_SUITE {
+        let recorded = undisturbed(sides).wire;
+        let run = run(
+            Sides {
+                accept_nonce: [0x23; ACCEPT_NONCE_LEN],
+                ..sides
+            },
+            |leg, bytes| {
+                if matches!(leg, Leg::Request | Leg::Auth1) {
+                    bytes.clone_from(&recorded[leg as usize]);
+                }
+            },
+        );
+        assert_eq!(run.server.unwrap_err(), AuthError::Proof);
+    }
 }
 
 /// All that the server has ever sent, to a client that chose another nonce.
 #[test]
 fn a_server_cannot_be_replayed() {
-    let recorded = honest().wire;
-    let run = run(
-        Sides {
-            client_nonce: [0x45; NONCE_LEN],
-            ..SIDES
-        },
-        |leg, bytes| {
-            if matches!(leg, Leg::Acceptance | Leg::Auth2) {
-                bytes.clone_from(&recorded[leg as usize]);
-            }
-        },
-    );
-    assert_eq!(run.client.unwrap_err(), AuthError::Proof);
+    for sides in OF_EACH_SUITE {
+        let recorded = undisturbed(sides).wire;
+        let run = run(
+            Sides {
+                client_nonce: [0x45; NONCE_LEN],
+                ..sides
+            },
+            |leg, bytes| {
+                if matches!(leg, Leg::Acceptance | Leg::Auth2) {
+                    bytes.clone_from(&recorded[leg as usize]);
+                }
+            },
+        );
+        assert_eq!(run.client.unwrap_err(), AuthError::Proof);
+    }
 }
 
 /// No message of one direction passes for one of the other, whatever is changed around its proof.
 #[test]
 fn proofs_cannot_be_sent_back() {
-    let recorded = honest().wire;
+    OF_EACH_SUITE.into_iter().for_each(reflect);
+}
+
+fn reflect(sides: Sides) {
+    let recorded = undisturbed(sides).wire;
     let (auth1, auth2) = (&recorded[2], &recorded[3]);
     let bare = |leg: Leg, instead: Vec<u8>| {
-        let run = run(SIDES, |at, bytes| {
+        let run = run(sides, |at, bytes| {
             if at == leg {
                 bytes.clone_from(&instead);
             }
@@ -170,14 +187,16 @@ fn proofs_cannot_be_sent_back() {
 /// An attacker takes the offer, the choice or the extensions out, or puts another suite in.
 #[test]
 fn downgrades_are_found() {
-    let changes: [(Leg, usize, u8); 8] = [
+    let changes: [(Leg, usize, u8); 10] = [
         (Leg::Request, 47, 0),
+        (Leg::Request, 47, 1),
         (Leg::Request, 47, 2),
-        (Leg::Request, 47, 3),
+        (Leg::Request, 47, 7),
         (Leg::Request, 45, 0),
         (Leg::Request, 46, 0),
         (Leg::Acceptance, 21, 0),
-        (Leg::Acceptance, 21, 2),
+        (Leg::Acceptance, 21, 1),
+        (Leg::Acceptance, 21, 3),
         (Leg::Acceptance, 20, 0),
     ];
     for (leg, at, byte) in changes {
@@ -227,7 +246,13 @@ fn downgrades_are_found() {
 /// What a stranger has who saw all of a path: its UUIDs and the proofs of its connections.
 #[test]
 fn a_proof_serves_its_own_connection() {
-    let path = honest();
+    OF_EACH_SUITE
+        .into_iter()
+        .for_each(join_with_all_that_was_seen);
+}
+
+fn join_with_all_that_was_seen(sides: Sides) {
+    let path = undisturbed(sides);
     let seen = further(path.client(), 1);
     assert!(path.server().owns(&Library, &seen));
     let bare = plain_request(1, SIDES.epoch).encode();
@@ -243,7 +268,7 @@ fn a_proof_serves_its_own_connection() {
     // The next attempt has another key, even if only the server's nonce is another.
     let next = undisturbed(Sides {
         accept_nonce: [0x23; ACCEPT_NONCE_LEN],
-        ..SIDES
+        ..sides
     });
     assert!(!next.server().owns(&Library, &seen));
     // Connection 0 is known by the path's UUID, in both kinds of path.
@@ -255,9 +280,11 @@ fn a_proof_serves_its_own_connection() {
 proptest! {
     /// Whatever bit changes on the way, at least one side refuses, and neither goes on without.
     #[test]
-    fn no_bit_may_change(leg in 0..4usize, at in any::<prop::sample::Index>(), bit in 0..8u8) {
+    fn no_bit_may_change(
+        sides in 0..2usize, leg in 0..4usize, at in any::<prop::sample::Index>(), bit in 0..8u8,
+    ) {
         let leg = LEGS[leg];
-        let run = run(SIDES, |on, bytes| {
+        let run = run(OF_EACH_SUITE[sides], |on, bytes| {
             if on == leg {
                 // The first two bytes of a request belong to the connection manager.
                 let first = if leg == Leg::Request { 2 } else { 0 };
@@ -274,16 +301,17 @@ proptest! {
     /// The same for many changes at once.
     #[test]
     fn no_bytes_may_change(
+        sides in 0..2usize,
         changes in prop::collection::vec((0..4usize, any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut changed = [false; 4];
-        let plain = honest().wire;
+        let plain = undisturbed(OF_EACH_SUITE[sides]).wire;
         for (leg, at, byte) in &changes {
             let bytes = &plain[*leg];
             let at = at.index(bytes.len());
             changed[*leg] |= bytes[at] != *byte && (*leg > 0 || at > 1);
         }
-        let run = run(SIDES, |on, bytes| {
+        let run = run(OF_EACH_SUITE[sides], |on, bytes| {
             for (leg, at, byte) in &changes {
                 if *leg == on as usize {
                     let at = at.index(bytes.len());
@@ -321,8 +349,10 @@ proptest! {
 
     /// A proof is of one request and one acceptance of one path.
     #[test]
-    fn proofs_fit_nothing_else(at in 2..56usize, byte in 0..56usize, bit in 0..8u8) {
-        let run = honest();
+    fn proofs_fit_nothing_else(
+        sides in 0..2usize, at in 2..56usize, byte in 0..56usize, bit in 0..8u8,
+    ) {
+        let run = undisturbed(OF_EACH_SUITE[sides]);
         let (client, server) = (run.client(), run.server());
         let request = further(client, 1);
         let mut acceptance = plain_acceptance().encode();

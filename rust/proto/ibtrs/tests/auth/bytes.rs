@@ -7,7 +7,7 @@ use ibtrs_proto::errno::Errno;
 use ibtrs_proto::name::NameError;
 use proptest::prelude::*;
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
@@ -59,7 +59,10 @@ fn macs_of_rfc_4231() {
 /// Computed from the text of the protocol by another program, in another language.
 #[test]
 fn messages_are_those_of_the_protocol() {
-    let run = honest();
+    let run = undisturbed(Sides {
+        suites: (HMAC, HMAC),
+        ..SIDES
+    });
     assert_eq!(hex(&run.wire[0]), REQUEST);
     assert_eq!(hex(&run.wire[1]), ACCEPTANCE);
     let auth1 = &run.wire[2];
@@ -107,7 +110,7 @@ const ACCEPT: &str = "b2f386fb0a928dc499acf711";
 
 #[test]
 fn auth1_of_the_wrong_form_is_refused() {
-    let good = honest().wire[2].clone();
+    let good = undisturbed(of_suite_1(SIDES)).wire[2].clone();
     assert!(Auth1::decode(&good).is_ok());
     for len in (0..AUTH1_LEN).chain([AUTH1_LEN + 1]) {
         let bytes: Vec<u8> = good.iter().copied().chain([0]).take(len).collect();
@@ -121,7 +124,7 @@ fn auth1_of_the_wrong_form_is_refused() {
     assert_eq!(with(0, &[6]), AuthError::Type(6));
     assert_eq!(with(1, &[1]), AuthError::Type(0x0105));
     assert_eq!(with(2, &[0]), AuthError::Suite(0));
-    assert_eq!(with(2, &[2]), AuthError::Suite(2));
+    assert_eq!(with(2, &[3]), AuthError::Suite(3));
     for at in (3..8).chain(45..296).chain(328..360) {
         assert_eq!(with(at, &[1]), AuthError::Reserved, "{at}");
     }
@@ -139,7 +142,7 @@ fn auth1_of_the_wrong_form_is_refused() {
 
 #[test]
 fn auth2_of_the_wrong_form_is_refused() {
-    let good = honest().wire[3].clone();
+    let good = undisturbed(of_suite_1(SIDES)).wire[3].clone();
     assert!(Auth2::decode(&good).is_ok());
     for len in (0..AUTH2_LEN).chain([AUTH2_LEN + 1]) {
         let bytes: Vec<u8> = good.iter().copied().chain([0]).take(len).collect();
@@ -151,7 +154,7 @@ fn auth2_of_the_wrong_form_is_refused() {
         Auth2::decode(&changed).unwrap_err()
     };
     assert_eq!(with(0, 5), AuthError::Type(5));
-    assert_eq!(with(2, 2), AuthError::Suite(2));
+    assert_eq!(with(2, 3), AuthError::Suite(3));
     for at in [3, 6, 7].into_iter().chain(40..72) {
         assert_eq!(with(at, 1), AuthError::Reserved, "{at}");
     }
@@ -163,18 +166,19 @@ proptest! {
     #[test]
     fn claims_round_trip(
         key_id in "[a-zA-Z0-9_.@-]{1,32}", name in "[a-zA-Z0-9_:@+][a-zA-Z0-9_:@+-]{0,253}",
-        nonce: [u8; 32], proof: [u8; 32], refusal in prop::option::of(1..512),
+        nonce: [u8; 32], share: Option<[u8; 32]>, proof: [u8; 32],
+        refusal in prop::option::of(1..512),
     ) {
         let claim = Auth1 {
-            suite: Suite::HmacSha256,
             key_id: KeyId::new(key_id.as_bytes()).unwrap(),
             name: SessionName::new(name.as_bytes()).unwrap(),
             nonce,
+            share,
         };
         let bytes = [&claim.body()[..], &proof].concat();
         prop_assert_eq!(Auth1::decode(&bytes), Ok(claim));
         let refusal = refusal.and_then(|number: i32| Errno::from_kernel(-number));
-        let answer = Auth2 { suite: Suite::HmacSha256, refusal, nonce };
+        let answer = Auth2 { refusal, nonce, share };
         let bytes = [&answer.body()[..], &proof].concat();
         prop_assert_eq!(Auth2::decode(&bytes), Ok(answer));
     }

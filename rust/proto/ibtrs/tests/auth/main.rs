@@ -10,6 +10,7 @@
 
 mod attacks;
 mod bytes;
+mod exchange;
 mod failures;
 mod keys;
 mod order;
@@ -20,6 +21,7 @@ use ibtrs_proto::auth::*;
 use ibtrs_proto::handshake::{ConnReq, ConnRsp, ReqExt, RspExt};
 use ibtrs_proto::name::SessionName;
 use sha2::Sha256;
+use x25519_dalek::{x25519, X25519_BASEPOINT_BYTES};
 
 /// HMAC-SHA256 of a library; `bytes.rs` checks it against RFC 4231.
 struct Library;
@@ -27,6 +29,27 @@ struct Library;
 impl HmacSha256 for Library {
     fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32] {
         hmac(key, parts)
+    }
+}
+
+/// The same, and the X25519 of a library with this secret; `exchange.rs` checks it against RFC 7748.
+struct Side([u8; 32]);
+
+impl HmacSha256 for Side {
+    fn hmac(&self, key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; 32] {
+        hmac(key, parts)
+    }
+}
+
+impl X25519 for Side {
+    fn generate(&self, secret: &mut [u8; KEY_LEN]) -> KeyShare {
+        *secret = self.0;
+        x25519(self.0, X25519_BASEPOINT_BYTES)
+    }
+
+    fn agree(&self, secret: &[u8; KEY_LEN], share: &KeyShare, agreed: &mut [u8; KEY_LEN]) -> bool {
+        *agreed = x25519(*secret, *share);
+        *agreed != [0; KEY_LEN]
     }
 }
 
@@ -43,6 +66,10 @@ const OTHER_KEY: [u8; KEY_LEN] = [0x34; KEY_LEN];
 const ACCEPT_NONCE: [u8; ACCEPT_NONCE_LEN] = [0x22; ACCEPT_NONCE_LEN];
 const CLIENT_NONCE: [u8; NONCE_LEN] = [0x44; NONCE_LEN];
 const SERVER_NONCE: [u8; NONCE_LEN] = [0x66; NONCE_LEN];
+const CLIENT: Side = Side([0x77; 32]);
+const SERVER: Side = Side([0x88; 32]);
+const HMAC: Suites = Suites::only(Suite::HmacSha256);
+const X: Suites = Suites::only(Suite::X25519);
 
 fn id() -> KeyId {
     KeyId::new(b"web1-2026").unwrap()
@@ -112,6 +139,8 @@ struct Sides {
     client: Policy,
     server: Policy,
     session: Session,
+    /// The suites that the client may offer, and those that the server may choose.
+    suites: (Suites, Suites),
     epoch: u32,
     client_key: [u8; KEY_LEN],
     server_key: Option<[u8; KEY_LEN]>,
@@ -123,12 +152,24 @@ const SIDES: Sides = Sides {
     client: Policy::Required,
     server: Policy::Required,
     session: Session::New,
+    suites: (Suites::ALL, Suites::ALL),
     epoch: 7,
     client_key: KEY,
     server_key: Some(KEY),
     client_nonce: CLIENT_NONCE,
     accept_nonce: ACCEPT_NONCE,
 };
+
+/// Sides that agree on each of the suites.
+const OF_EACH_SUITE: [Sides; 2] = [SIDES, of_suite_1(SIDES)];
+
+/// The same sides, of which one has only suite 1.
+const fn of_suite_1(sides: Sides) -> Sides {
+    Sides {
+        suites: (sides.suites.0, HMAC),
+        ..sides
+    }
+}
 
 /// How far two sides came, and all that was on the wire, as it was sent.
 struct Run {
@@ -182,14 +223,15 @@ fn exchange(
 ) -> (Ended, Ended) {
     let gone = Err(AuthError::Order);
     let mut request = plain_request(0, sides.epoch).encode();
-    match ClientAuth::request(sides.client, sides.session, true, &mut request) {
+    let (offered, allowed) = sides.suites;
+    match ClientAuth::request(sides.client, sides.session, offered, true, &mut request) {
         Ok(side) => *client = Some(side),
         Err(e) => return (Err(e), gone),
     }
     let client = client.as_mut().unwrap();
     let heard: Message = send(Leg::Request, &request).try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
-    let policy = (sides.server, sides.session);
+    let policy = (sides.server, sides.session, allowed);
     match accept(policy, &heard, &mut acceptance, sides.accept_nonce) {
         Ok(side) => *server = Some(side),
         Err(e) => return (gone, Err(e)),
@@ -197,7 +239,7 @@ fn exchange(
     let server = server.as_mut().unwrap();
     let heard: Message = send(Leg::Acceptance, &acceptance).try_into().unwrap();
     let me = Some(identity(sides.client_key));
-    let auth1 = match client.accepted(&Library, &heard, me, sides.client_nonce) {
+    let auth1 = match client.accepted(&CLIENT, &heard, me, sides.client_nonce) {
         Ok(Next::Plain) => return (Ok(()), Ok(())),
         Ok(Next::Send(auth1)) => auth1,
         Err(e) => return (Err(e), gone),
@@ -207,7 +249,7 @@ fn exchange(
     match answer(server, &heard, find) {
         Ok(auth2) => {
             let heard = send(Leg::Auth2, &auth2);
-            (client.auth2(&Library, &heard), Ok(()))
+            (client.auth2(&CLIENT, &heard), Ok(()))
         }
         Err(e) => (gone, Err(e)),
     }
@@ -215,12 +257,12 @@ fn exchange(
 
 /// A server with keys decides on the request of connection 0.
 fn accept(
-    (policy, session): (Policy, Session),
+    (policy, session, allowed): (Policy, Session, Suites),
     request: &Message,
     acceptance: &mut Message,
     nonce: [u8; ACCEPT_NONCE_LEN],
 ) -> Result<ServerAuth, AuthError> {
-    let chosen = policy.choose(session, offered(request), true)?;
+    let chosen = policy.choose(session, offered(request), allowed, true)?;
     Ok(ServerAuth::accept(chosen, request, acceptance, nonce))
 }
 
@@ -230,7 +272,7 @@ fn answer(
     auth1: &[u8],
     find: impl FnOnce(&KeyId, SessionName<'_>) -> Option<Key>,
 ) -> Result<[u8; AUTH2_LEN], AuthError> {
-    server.auth1(&Library, auth1, find, SERVER_NONCE)?;
+    server.auth1(&SERVER, auth1, find, SERVER_NONCE)?;
     server.auth2(&Library, None)
 }
 
@@ -252,18 +294,27 @@ fn further(client: &ClientAuth, cid: u16) -> Message {
 
 #[test]
 fn both_sides_agree() {
-    for (client, server) in [
-        (Policy::Required, Policy::Required),
-        (Policy::Required, Policy::Optional),
-        (Policy::Optional, Policy::Required),
-        (Policy::Optional, Policy::Optional),
-    ] {
+    let policies = [Policy::Required, Policy::Optional];
+    let pairs = policies.map(|client| policies.map(|server| (client, server)));
+    let allowed = [
+        (Suites::ALL, Suites::ALL),
+        (HMAC, Suites::ALL),
+        (Suites::ALL, HMAC),
+        (X, X),
+    ];
+    let all = allowed
+        .into_iter()
+        .flat_map(|suites| pairs.as_flattened().iter().map(move |pair| (suites, *pair)));
+    for (suites, (client, server)) in all {
         let run = undisturbed(Sides {
             client,
             server,
+            suites,
             ..SIDES
         });
         assert_eq!(run.are_authenticated(), (true, true));
+        let suite = suites.0.and(suites.1).strongest();
+        assert_eq!((run.client().suite(), run.server().suite()), (suite, suite));
         assert_eq!(run.server().key_id(), Some(id()));
         assert_eq!(run.server().introduced(name()), Ok(()));
         assert_eq!(run.client().may_introduce(), Ok(()));

@@ -31,7 +31,7 @@ fn waiting() -> (ServerAuth, Run) {
     let run = honest();
     let request: Message = run.wire[0].clone().try_into().unwrap();
     let mut acceptance = plain_acceptance().encode();
-    let policy = (Policy::Required, Session::New);
+    let policy = (Policy::Required, Session::New, Suites::ALL);
     let server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE);
     (server.unwrap(), run)
 }
@@ -78,8 +78,8 @@ proptest! {
 fn a_client_sends_nothing_early() {
     let order = Err(AuthError::Order);
     let mut request = plain_request(0, SIDES.epoch).encode();
-    let policy = (Policy::Required, Session::New);
-    let mut client = ClientAuth::request(policy.0, policy.1, true, &mut request).unwrap();
+    let policy = (Policy::Required, Session::New, Suites::ALL);
+    let mut client = ClientAuth::request(policy.0, policy.1, policy.2, true, &mut request).unwrap();
     let mut acceptance = plain_acceptance().encode();
     let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let idle = |client: &ClientAuth| {
@@ -95,34 +95,40 @@ fn a_client_sends_nothing_early() {
     };
     idle(&client);
     let me = || Some(identity(KEY));
-    let sent = client.accepted(&Library, &acceptance, me(), CLIENT_NONCE);
+    let sent = client.accepted(&CLIENT, &acceptance, me(), CLIENT_NONCE);
     let Ok(Next::Send(auth1)) = sent else {
         panic!("{sent:?}");
     };
     idle(&client);
     let auth2 = answer(&mut server, &auth1, find).unwrap();
-    client.auth2(&Library, &auth2).unwrap();
+    client.auth2(&CLIENT, &auth2).unwrap();
     assert!(client.is_authenticated());
     // The same again ends it.
-    assert_eq!(client.auth2(&Library, &auth2), order);
+    assert_eq!(client.auth2(&CLIENT, &auth2), order);
     idle(&client);
     assert_eq!(
-        client.accepted(&Library, &acceptance, me(), CLIENT_NONCE),
+        client.accepted(&CLIENT, &acceptance, me(), CLIENT_NONCE),
         Err(AuthError::Order)
     );
-    assert_eq!(client.auth2(&Library, &auth2), order);
+    assert_eq!(client.auth2(&CLIENT, &auth2), order);
 }
 
 #[test]
 fn auth2_before_the_acceptance() {
     let run = honest();
     let mut request = plain_request(0, SIDES.epoch).encode();
-    let mut client =
-        ClientAuth::request(Policy::Required, Session::New, true, &mut request).unwrap();
+    let mut client = ClientAuth::request(
+        Policy::Required,
+        Session::New,
+        Suites::ALL,
+        true,
+        &mut request,
+    )
+    .unwrap();
     let order = Err(AuthError::Order);
-    assert_eq!(client.auth2(&Library, &run.wire[3]), order);
+    assert_eq!(client.auth2(&CLIENT, &run.wire[3]), order);
     let acceptance: Message = run.wire[1].clone().try_into().unwrap();
-    let late = client.accepted(&Library, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
+    let late = client.accepted(&CLIENT, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
     assert_eq!(late, Err(AuthError::Order));
 }
 
@@ -133,7 +139,7 @@ fn the_key_that_was_proved_is_known() {
     let (mut server, run) = waiting();
     assert!(!proved(&server, KEY));
     server
-        .auth1(&Library, &run.wire[2], find, SERVER_NONCE)
+        .auth1(&SERVER, &run.wire[2], find, SERVER_NONCE)
         .unwrap();
     assert!(!proved(&server, KEY));
     server.auth2(&Library, None).unwrap();
@@ -155,7 +161,7 @@ fn the_key_that_was_proved_is_known() {
 fn a_plain_path_takes_no_auth1() {
     let request = plain_request(0, 7).encode();
     let mut acceptance = plain_acceptance().encode();
-    let policy = (Policy::Optional, Session::New);
+    let policy = (Policy::Optional, Session::New, Suites::ALL);
     let mut server = accept(policy, &request, &mut acceptance, ACCEPT_NONCE).unwrap();
     let took = answer(&mut server, &honest().wire[2], find);
     assert_eq!(took, Err(AuthError::Order));
@@ -167,7 +173,7 @@ fn a_plain_path_takes_no_auth1() {
 fn a_path_is_refused_with_a_reason() {
     let (mut server, run) = waiting();
     server
-        .auth1(&Library, &run.wire[2], find, SERVER_NONCE)
+        .auth1(&SERVER, &run.wire[2], find, SERVER_NONCE)
         .unwrap();
     assert!(!server.is_authenticated());
     let auth2 = server.auth2(&Library, Some(Errno::ECONNRESET)).unwrap();
@@ -177,7 +183,7 @@ fn a_path_is_refused_with_a_reason() {
     assert_eq!(again, Err(AuthError::Order));
     let told = |auth2: &[u8]| {
         let mut client = asked(&run);
-        let told = client.auth2(&Library, auth2);
+        let told = client.auth2(&CLIENT, auth2);
         assert!(!client.is_authenticated());
         told
     };
@@ -190,9 +196,10 @@ fn a_path_is_refused_with_a_reason() {
 /// The client of a run that waits for AUTH2.
 fn asked(run: &Run) -> ClientAuth {
     let mut request = plain_request(0, SIDES.epoch).encode();
-    let mut client = ClientAuth::request(SIDES.client, SIDES.session, true, &mut request).unwrap();
+    let mut client =
+        ClientAuth::request(SIDES.client, SIDES.session, Suites::ALL, true, &mut request).unwrap();
     let acceptance: Message = run.wire[1].clone().try_into().unwrap();
-    let sent = client.accepted(&Library, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
+    let sent = client.accepted(&CLIENT, &acceptance, Some(identity(KEY)), CLIENT_NONCE);
     assert_eq!(
         sent,
         Ok(Next::Send(run.wire[2].clone().try_into().unwrap()))

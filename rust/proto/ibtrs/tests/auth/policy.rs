@@ -64,48 +64,74 @@ fn clients_offer() {
         (Required, Plain, mixed, mixed),
         (Required, Authenticated, no_key, all),
     ] {
-        assert_eq!(policy.offer(session, false), without);
-        assert_eq!(policy.offer(session, true), with);
+        assert_eq!(policy.offer(session, Suites::ALL, false), without);
+        assert_eq!(policy.offer(session, Suites::ALL, true), with);
+        // Never more than the operator allows.
+        for allowed in [HMAC, X] {
+            assert_eq!(policy.offer(session, allowed, false), without);
+            let with = with.map(|offered| offered.and(allowed));
+            assert_eq!(policy.offer(session, allowed, true), with);
+        }
     }
 }
 
 /// The server's: what it chooses without and with an offer, each without and with keys.
 #[test]
 fn servers_choose() {
-    let (none, hmac) = (Ok(None), Ok(Some(Suite::HmacSha256)));
+    let (none, best) = (Ok(None), Ok(Some(Suite::X25519)));
     let (required, no_key) = (Err(AuthError::Required), Err(AuthError::NoKey));
     let mixed = Err(AuthError::Mixed);
     for (policy, session, silent, keyless, chosen) in [
         (No, New, none, none, none),
         (No, Plain, none, none, none),
-        (No, Authenticated, required, no_key, hmac),
-        (Optional, New, none, none, hmac),
+        (No, Authenticated, required, no_key, best),
+        (Optional, New, none, none, best),
         (Optional, Plain, none, none, none),
-        (Optional, Authenticated, required, no_key, hmac),
-        (Required, New, required, no_key, hmac),
+        (Optional, Authenticated, required, no_key, best),
+        (Required, New, required, no_key, best),
         (Required, Plain, mixed, mixed, mixed),
-        (Required, Authenticated, required, no_key, hmac),
+        (Required, Authenticated, required, no_key, best),
     ] {
-        for has_keys in [false, true] {
-            assert_eq!(policy.choose(session, Suites::NONE, has_keys), silent);
+        let choose =
+            |offered, allowed, has_keys| policy.choose(session, offered, allowed, has_keys);
+        for (allowed, has_keys) in [HMAC, X, Suites::ALL]
+            .into_iter()
+            .flat_map(|allowed| [(allowed, false), (allowed, true)])
+        {
+            assert_eq!(choose(Suites::NONE, allowed, has_keys), silent);
         }
-        assert_eq!(policy.choose(session, Suites::ALL, false), keyless);
-        assert_eq!(policy.choose(session, Suites::ALL, true), chosen);
+        assert_eq!(choose(Suites::ALL, Suites::ALL, false), keyless);
+        assert_eq!(choose(Suites::ALL, Suites::ALL, true), chosen);
+        for (offered, allowed, best) in [
+            (Suites::ALL, X, Ok(Suite::X25519)),
+            (X, Suites::ALL, Ok(Suite::X25519)),
+            (X, X, Ok(Suite::X25519)),
+            (Suites::ALL, HMAC, Ok(Suite::HmacSha256)),
+            (HMAC, Suites::ALL, Ok(Suite::HmacSha256)),
+            (HMAC, HMAC, Ok(Suite::HmacSha256)),
+            (HMAC, X, Err(AuthError::NoSuite)),
+            (X, HMAC, Err(AuthError::NoSuite)),
+        ] {
+            // Who could authenticate does not get in without, only because no suite fits.
+            let chosen = chosen.and_then(|chosen| chosen.map(|_| best).transpose());
+            assert_eq!(choose(offered, allowed, true), chosen);
+        }
     }
 }
 
 #[test]
 fn clients_take_what_they_offered() {
-    let hmac = Ok(Some(Suite::HmacSha256));
     for policy in POLICIES {
         for session in SESSIONS {
-            assert_eq!(policy.accepted(session, Suites::ALL, 1), hmac);
             for number in 1..=255 {
                 let refused = Err(AuthError::Suite(number));
                 assert_eq!(policy.accepted(session, Suites::NONE, number), refused);
-                if number != 1 {
-                    // Suite 2 among them, which is reserved.
-                    assert_eq!(policy.accepted(session, Suites::ALL, number), refused);
+                for (offered, taken) in [(HMAC, 1..2), (X, 2..3), (Suites::ALL, 1..3)] {
+                    let answer = match Suite::from_wire(number) {
+                        Some(suite) if taken.contains(&number) => Ok(Some(suite)),
+                        _ => refused,
+                    };
+                    assert_eq!(policy.accepted(session, offered, number), answer);
                 }
             }
         }
@@ -125,11 +151,28 @@ fn clients_take_what_they_offered() {
 #[test]
 fn suites_to_come_are_none() {
     assert_eq!(Suites::from_wire(0xff), Suites::ALL);
-    assert_eq!(Suites::from_wire(0xfe), Suites::NONE);
-    assert_eq!(Suites::ALL.wire(), 1);
-    assert_eq!(Suite::from_wire(2), None);
-    assert_eq!(Suite::from_wire(1).map(Suite::wire), Some(1));
+    assert_eq!(Suites::from_wire(0xfd), HMAC);
+    assert_eq!(Suites::from_wire(0xfe), X);
+    assert_eq!(Suites::from_wire(0xfc), Suites::NONE);
+    assert_eq!(Suites::ALL.wire(), 3);
+    assert_eq!(Suite::from_wire(3), None);
+    for suite in [Suite::HmacSha256, Suite::X25519] {
+        assert_eq!(Suite::from_wire(suite.wire()), Some(suite));
+        assert_eq!(Suites::only(suite).strongest(), Some(suite));
+    }
     assert_eq!(Suites::NONE.strongest(), None);
+}
+
+#[test]
+fn suites_have_names() {
+    for (text, suites) in [("any", Suites::ALL), ("hmac", HMAC), ("x25519", X)] {
+        assert_eq!(Suites::parse(text.as_bytes()), Some(suites));
+        assert_eq!(suites.as_str(), text);
+    }
+    for bad in ["", "none", "all", "X25519", "hmac,x25519", "any\n", "2"] {
+        assert_eq!(Suites::parse(bad.as_bytes()), None);
+    }
+    assert_eq!(Suites::NONE.as_str(), "");
 }
 
 #[test]
@@ -156,7 +199,7 @@ fn nothing_changes_for_those_who_do_not_authenticate() {
         });
         assert_eq!(run.are_authenticated(), (false, false));
         let mut request = plain_request(0, SIDES.epoch).encode();
-        request[47] = if client == No { 0 } else { 1 };
+        request[47] = if client == No { 0 } else { 3 };
         assert_eq!(run.wire[0], request);
         assert_eq!(run.wire[1], plain_acceptance().encode());
         assert_eq!(run.wire[2..], [vec![], vec![]]);
@@ -199,7 +242,12 @@ fn mainline_never_authenticates() {
         assert_eq!(chosen(&acceptance), 0);
         let before = acceptance;
         let accept = |policy, acceptance: &mut Message| {
-            super::accept((policy, New), &request, acceptance, ACCEPT_NONCE)
+            super::accept(
+                (policy, New, Suites::ALL),
+                &request,
+                acceptance,
+                ACCEPT_NONCE,
+            )
         };
         assert!(accept(Optional, &mut acceptance).is_ok());
         assert_eq!(
@@ -210,8 +258,8 @@ fn mainline_never_authenticates() {
     }
     // A server of mainline ignores the offer.
     let mut request = plain_request(0, 1).encode();
-    let mut client = ClientAuth::request(Required, New, true, &mut request).unwrap();
-    let refused = client.accepted(&Library, &before_extensions(), None, CLIENT_NONCE);
+    let mut client = ClientAuth::request(Required, New, Suites::ALL, true, &mut request).unwrap();
+    let refused = client.accepted(&CLIENT, &before_extensions(), None, CLIENT_NONCE);
     assert_eq!(refused, Err(AuthError::Required));
     assert_eq!(client.may_introduce(), Err(AuthError::Order));
 }
@@ -233,24 +281,30 @@ fn only_connection_0_offers() {
     assert_eq!(offered(&request), Suites::NONE);
     put_offer(&mut request, Suites::ALL);
     assert_eq!(offered(&request), Suites::ALL);
-    // Not even with a reserved suite alone.
-    request[47] = 2;
+    // Not even with a suite to come alone.
+    request[47] = 4;
     assert_eq!(offered(&request), Suites::NONE);
 }
 
 #[test]
 fn a_key_that_was_unloaded_meanwhile() {
     let mut request = plain_request(0, 7).encode();
-    let mut client = ClientAuth::request(Optional, New, true, &mut request).unwrap();
+    let mut client = ClientAuth::request(Optional, New, Suites::ALL, true, &mut request).unwrap();
     let mut acceptance = plain_acceptance().encode();
     put_choice(&mut acceptance, Suite::HmacSha256, &ACCEPT_NONCE);
-    let refused = client.accepted(&Library, &acceptance, None, CLIENT_NONCE);
+    let refused = client.accepted(&CLIENT, &acceptance, None, CLIENT_NONCE);
     assert_eq!(refused, Err(AuthError::NoKey));
 }
 
 #[test]
 fn refusals_travel() {
-    for error in [AuthError::Required, AuthError::NoKey, AuthError::Mixed] {
+    let refusals = [
+        AuthError::Required,
+        AuthError::NoKey,
+        AuthError::Mixed,
+        AuthError::NoSuite,
+    ];
+    for error in refusals {
         assert_eq!(reject_decode(&reject_encode(error.errno())), error.errno());
         assert!(!error.as_str().is_empty());
     }
