@@ -87,6 +87,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::EDQUOT, "the paths of the host would exceed a limit on the server, whose log says which", "`ibnbd host set` there, with a larger max_paths, max_connections or max_memory_mib"),
     advice(Task::Map, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Map, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Map, Errno::EPROTONOSUPPORT, "the server takes none of the suites of authentication that this machine offers", "compare the parameter `auth_suites` of ibtrs_client here and of ibtrs_server there"),
     advice(Task::Unmap, Errno::EBUSY, "the disk is in use", "see `fuser -v` and `findmnt`; end what uses it, or take --force"),
     advice(Task::Unmap, Errno::EALREADY, "it is being unmapped, or its mapping is not complete yet", "wait for that"),
     advice(Task::Remap, Errno::EALREADY, "the disk is open", "nothing: it can be used"),
@@ -110,6 +111,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Path, Errno::EDQUOT, "the paths of the host would exceed a limit on the server, whose log says which", "`ibnbd host set` there, with a larger max_paths, max_connections or max_memory_mib"),
     advice(Task::Path, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Path, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
+    advice(Task::Path, Errno::EPROTONOSUPPORT, "the server takes none of the suites of authentication that this machine offers", "compare the parameter `auth_suites` of ibtrs_client here and of ibtrs_server there"),
     advice(Task::Set, Errno::ERANGE, "the number is out of range", "see Documentation/reference.md for the ranges"),
     advice(Task::Set, Errno::EINVAL, "the value is none that can be set", "see Documentation/reference.md for the values"),
     advice(Task::Close, Errno::ENODEV, "somebody else closes it", "nothing"),
@@ -145,10 +147,11 @@ pub const TABLE: &[Advice] = &[
 
 /// Words in lines of the kernel, and what helps: they say more than the error's number does.
 /// `Documentation/troubleshooting.md` has them as well.
-pub const LINES: [(&str, &str); 4] = [
+pub const LINES: [(&str, &str); 5] = [
     (AuthError::NoKey.as_str(), "load it on the machine that says so: `ibnbd key load SESSION`"),
     (AuthError::Required.as_str(), "load it on the other machine: `ibnbd key load SESSION`"),
     (AuthError::Proof.as_str(), "load the same key on both machines: `ibnbd key load SESSION`; `ibnbd key list` shows their ids, `ibnbd show SESSION` the client's key_id"),
+    (AuthError::NoSuite.as_str(), "set the parameter `auth_suites` of ibtrs_client and ibtrs_server to any on both machines, or to the same suite"),
     (AuthError::Mixed.as_str(), "unmap all disks of the session, then map them again"),
 ];
 

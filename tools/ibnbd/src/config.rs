@@ -73,10 +73,12 @@ pub use read::parse;
 pub const FOLDER: &str = "/etc/ibtrs";
 
 /// The parameters that a file may set: module, name, and the value where nothing is set.
-const PARAMETERS: [(&str, &str, &str); 18] = [
+const PARAMETERS: [(&str, &str, &str); 20] = [
     ("ibtrs_client", "ack_timeout", "0"),
     ("ibtrs_client", "auth", "auto"),
+    ("ibtrs_client", "auth_suites", "any"),
     ("ibtrs_server", "auth", "auto"),
+    ("ibtrs_server", "auth_suites", "any"),
     ("ibtrs_server", "max_chunk_size", "135168"),
     ("ibtrs_server", "sess_queue_depth", "512"),
     ("ibtrs_server", "always_invalidate", "Y"),

@@ -165,11 +165,11 @@ fn differences_are_found() {
 
 #[test]
 fn both_sides_may_require_authentication() {
-    let config = good("[ibtrs_server]\nauth = \"required\"\n[ibtrs_client]\nauth = \"optional\"\n");
+    let config = good("[ibtrs_server]\nauth = \"required\"\nauth_suites = \"x25519\"\n[ibtrs_client]\nauth = \"optional\"\n");
     assert_eq!(
         steps(&Tree::new(), &config, false),
         [
-            "+ load ibtrs_server auth=required",
+            "+ load ibtrs_server auth=required auth_suites=x25519",
             "+ load ibnbd_server",
             "+ load ibtrs_client auth=optional",
             "+ load ibnbd_client",

@@ -1236,11 +1236,12 @@ fn keys_of_paths_are_shown() {
     assert_eq!(rows[0][5], "KEY");
     assert_eq!((rows[1][5], rows[2][5]), ("default", "-"));
     let shown = good(&tree, &["show", "web1/10.0.1.2"]);
-    assert!(
-        shown
-            .lines()
-            .any(|line| line.split_whitespace().eq(["key_id", "default"])),
-        "{shown}"
-    );
-    assert!(!good(&tree, &["show", "web1/10.0.2.2"]).contains("key_id"));
+    for row in [["key_id", "default"], ["suite", "x25519"]] {
+        assert!(
+            shown.lines().any(|line| line.split_whitespace().eq(row)),
+            "{shown}"
+        );
+    }
+    let shown = good(&tree, &["show", "web1/10.0.2.2"]);
+    assert!(!shown.contains("key_id") && !shown.contains("suite"));
 }

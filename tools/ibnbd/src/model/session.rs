@@ -142,6 +142,9 @@ pub struct Path {
     /// The id of the key that both ends have proved to have; none without authentication.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key_id: Option<String>,
+    /// The suite by which they have proved that: x25519 or hmac.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub suite: Option<String>,
     /// The number of the extensions of the protocol that both ends know, 0 for none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub extensions: Option<u64>,
@@ -330,6 +333,9 @@ fn path(
             .flatten(),
         key_id: (family == Family::Ibnbd)
             .then(|| reader.get_if_any(&file("key_id")))
+            .flatten(),
+        suite: (family == Family::Ibnbd)
+            .then(|| reader.get_if_any(&file("suite")))
             .flatten(),
         extensions: (family == Family::Ibnbd)
             .then(|| reader.get(&file("extensions"), value::optional))

@@ -149,6 +149,7 @@ impl Tree {
                     ("hca_name", "rxe0\n"),
                     ("hca_port", "1\n"),
                     ("key_id", "\n"),
+                    ("suite", "\n"),
                     (
                         "extensions",
                         if *state == "connected" { "1\n" } else { "\n" },
@@ -263,6 +264,7 @@ impl Tree {
         let folder = format!("/sys/class/ibtrs-server/{name}/paths/ip:{src}@ip:{dst}");
         self.served(name, src, dst)
             .file(&format!("{folder}/key_id"), format!("{id}\n"))
+            .file(&format!("{folder}/suite"), "x25519\n")
     }
 
     pub fn served(&self, name: &str, src: &str, dst: &str) -> &Self {
@@ -274,6 +276,7 @@ impl Tree {
                 ("hca_name", "rxe0\n"),
                 ("hca_port", "1\n"),
                 ("key_id", "\n"),
+                ("suite", "\n"),
                 ("extensions", "1\n"),
                 ("disconnect", "Usage: echo 1 > disconnect\n"),
                 ("stats/rdma", "10 40960 20 81920 0\n"),
