@@ -23,6 +23,8 @@ class Target:
     ours: bool = False
     # Whether both sides have a key, and so authenticate.
     keys: bool = False
+    # By which suites; what the module's parameter takes.
+    suites: str = "any"
     many_disks: bool = True
     # Whether others of its kind can be measured in the same guest later.
     leaves: bool = True
@@ -75,6 +77,7 @@ class Transport(Target):
         if self.keys:
             keyring.load(server)
             keyring.load(client)
+            client.run(f"modprobe ibtrs_client auth_suites={self.suites}")
         server.run(f"modprobe {self.server.transport('server')} always_invalidate={self.invalidate}")
         server.run(self.server.load_server())
         client.run(self.client.load_client())

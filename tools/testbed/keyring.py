@@ -44,5 +44,14 @@ def remove(guest: Guest, session: str = "demo", key_id: str = DEFAULT_ID) -> Non
 def key_ids(guest: Guest, side: str, session: str = "demo") -> list[str]:
     """The key of each connected path of a session, as that side shows it; empty for one that did not
     authenticate."""
-    files = f"/sys/class/ibtrs-{side}/{session}/paths/*/key_id"
+    return _of_paths(guest, side, session, "key_id")
+
+
+def suites(guest: Guest, side: str, session: str = "demo") -> list[str]:
+    """Likewise the suite of each path."""
+    return _of_paths(guest, side, session, "suite")
+
+
+def _of_paths(guest: Guest, side: str, session: str, file: str) -> list[str]:
+    files = f"/sys/class/ibtrs-{side}/{session}/paths/*/{file}"
     return [line[1:-1] for line in guest.run(f'for file in {files}; do echo "[$(< $file)]"; done').splitlines()]

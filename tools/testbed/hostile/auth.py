@@ -11,9 +11,13 @@ import time
 from . import wire
 from .client import ADDRESS, Party, refusal
 from .verbs import Connection, Rejected
+# Those who use a client choose its shares.
+from .x25519 import BASE, LOW_ORDER, x25519  # noqa: F401
 
 OFFERED_AT, CHOSEN_AT, NONCE_AT = 47, 21, 44
-HMAC_SHA256 = 1
+# Numbers of suites; a request offers a bit for each.
+HMAC_SHA256, X25519 = 1, 2
+ALL_SUITES = 3
 AUTH1, AUTH2 = 5, 6
 
 
@@ -32,8 +36,11 @@ class KeyHolder(Party):
         super().__init__(address, name, **{"epoch": 1, **options})
         self.key, self.key_id = key, key_id
         self.path_key = b""
+        # The secret of its share, and what both sides have seen of the exchange.
+        self.own = os.urandom(32)
+        self.said: tuple[bytes, ...] = ()
 
-    def offer(self, suites: int = HMAC_SHA256, **fields) -> None:
+    def offer(self, suites: int = ALL_SUITES, **fields) -> None:
         """Asks for the service connection."""
         self.asked = replace(self.request(0, **fields), OFFERED_AT, bytes([suites]))
         connection = self.resolve()
@@ -49,10 +56,12 @@ class KeyHolder(Party):
 
     def auth1(self, **changes) -> bytes:
         """The message; `changes` are fields that are not as they should be, before the proof is made."""
-        fields = {"type": AUTH1, "suite": HMAC_SHA256, "key_id": self.key_id.encode(), "name": self.name.encode(),
-                  "nonce": os.urandom(32), **changes}
+        share = x25519(self.own, BASE) if self.chosen == X25519 else bytes(32)
+        fields = {"type": AUTH1, "suite": self.chosen, "key_id": self.key_id.encode(), "name": self.name.encode(),
+                  "nonce": os.urandom(32), "share": share, **changes}
         body = (fields["type"].to_bytes(2, "little") + bytes([fields["suite"]]) + bytes(5)
-                + fields["key_id"].ljust(32, b"\0") + fields["name"].ljust(256, b"\0") + fields["nonce"] + bytes(32))
+                + fields["key_id"].ljust(32, b"\0") + fields["name"].ljust(256, b"\0") + fields["nonce"]
+                + fields["share"])
         return body + mac(self.key, "client", self.asked[2:], self.acceptance, body)
 
     def prove(self, message: bytes | None = None) -> int:
@@ -60,10 +69,13 @@ class KeyHolder(Party):
         message = self.auth1() if message is None else message
         self.service.pair.send(message)
         answer = self._message(self.service).data
-        assert len(answer) == 104 and answer[0] == AUTH2, answer
-        said = (self.asked[2:], self.acceptance, message, answer[:72])
-        assert answer[72:] == mac(self.key, "server", *said), "the server's proof"
-        self.path_key = mac(self.key, "path key", *said)
+        assert len(answer) == 104 and answer[0] == AUTH2 and answer[2] == self.chosen, answer
+        said = self.said = (self.asked[2:], self.acceptance, message, answer[:72])
+        secret = self.key
+        if self.chosen == X25519:
+            secret = mac(self.key, "secret", x25519(self.own, answer[40:72]))
+        assert answer[72:] == mac(secret, "server", *said), "the server's proof"
+        self.path_key = mac(secret, "path key", *said)
         return int.from_bytes(answer[4:6], "little")
 
     def proved(self, cid: int) -> bytes:

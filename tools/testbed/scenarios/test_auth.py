@@ -276,6 +276,103 @@ with KeyHolder(KEY, "demo", cid_num=3) as me:
 
 @fast
 @needs_immediates
+def test_clients_of_each_suite_get_in(pair, stack):
+    """What is offered in bits that nobody knows yet changes nothing."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    keyring.load(server)
+    server.run(stack.load_server())
+    said = hostile(client, f"""
+for suites in (HMAC_SHA256, X25519, ALL_SUITES, 0xfd, 0xff):
+    with KeyHolder(KEY, "demo", cid_num=3) as me:
+        me.offer(suites)
+        refused = me.prove()
+        for cid in range(1, 3):
+            me.join(cid)
+        me.introduce()
+        me.sess_info()
+        disk = me.open("{device}")
+        print(me.chosen, refused, me.submit(disk, wire.WRITE), me.submit(disk, wire.READ))
+for suites in (0, 0xfc):
+    with KeyHolder(KEY, "demo") as me:
+        try:
+            me.offer(suites)
+        except Rejected as rejected:
+            print(errno.errorcode[refusal(rejected.private)])
+""")
+    assert said == ["1 0 OK OK", *["2 0 OK OK"] * 2, "1 0 OK OK", "2 0 OK OK", *["EKEYREJECTED"] * 2]
+
+
+@fast
+@needs_immediates
+def test_the_key_alone_opens_no_path(pair, stack):
+    """Somebody who has the key and saw the exchange on the wire joins a path that was connected by suite 1, and
+    none of suite 2."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+    said = hostile(client, """
+for suites in (HMAC_SHA256, ALL_SUITES):
+    with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(KEY, "demo", cid_num=3, epoch=5) as listener:
+        honest.offer(suites)
+        honest.prove()
+        listener.path, listener.session = honest.path, honest.session
+        listener.path_key = mac(KEY, "path key", *honest.said)
+        print(honest.chosen, listener.refused(1, listener.proved(1)))
+        if honest.chosen == X25519:
+            # With a secret of its own, too.
+            agreed = x25519(os.urandom(32), honest.said[3][40:72])
+            listener.path_key = mac(mac(KEY, "secret", agreed), "path key", *honest.said)
+            print(errno.errorcode[listener.refused(1, listener.proved(1))])
+            honest.join(1)
+            honest.join(2)
+            honest.introduce()
+            honest.heartbeat()
+""")
+    assert said == ["1 0", f"2 {errno.EKEYREJECTED}", "EKEYREJECTED"]
+
+
+@fast
+@needs_immediates
+def test_shares_of_low_order(pair, stack):
+    """A share that everybody agrees with is refused from somebody who has the key; from a stranger the server does not
+    even look at it."""
+    server, client = pair
+
+    def failures() -> list[str]:
+        return [line for line in server.run("dmesg").splitlines() if "authentication failed" in line]
+
+    keyring.load(server)
+    server.run(stack.load_server())
+    before = len(failures())
+    said = hostile(client, """
+for key in (KEY, bytes(32)):
+    clients = [(KeyHolder(key, "demo"), share) for share in LOW_ORDER[:4]]
+    for me, _ in clients:
+        me.offer_patiently()
+    # All at once, so that the log would have too many lines.
+    messages = [(me, me.auth1(share=share)) for me, share in clients]
+    for me, message in messages:
+        me.service.pair.send(message)
+    for me, _ in messages:
+        me.service.wait_closed()
+        print(me.chosen, len(me.service.pair.messages))
+        me.leave()
+    # One that the server believes pays the debts of the others.
+    with KeyHolder(KEY, "demo", cid_num=1) as me:
+        me.offer_patiently()
+        print(me.prove())
+""", 300)
+    assert said == [*["2 0"] * 4, "0"] * 2
+    lines = failures()[before:]
+    # A line for the first failure of each kind.
+    assert ["agrees on nothing secret" in line for line in lines] == [True, False]
+    assert "the client's key default differs" in lines[1]
+    wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
+
+
+@fast
+@needs_immediates
 def test_a_path_is_not_completed_without_its_key(pair, stack):
     """A client that has proved a key and connected everything waits with the INFO request until the key is
     gone, or another one has its id."""
@@ -333,7 +430,8 @@ attempt("other-id", lambda me: me.auth1(key_id=b"other"))
 attempt("empty", lambda me: b"")
 attempt("short", lambda me: me.auth1()[:391])
 attempt("type", lambda me: me.auth1(type=6))
-attempt("suite", lambda me: me.auth1(suite=2))
+attempt("suite", lambda me: me.auth1(suite=3 - me.chosen, share=bytes(32)))
+attempt("no-suite", lambda me: me.auth1(suite=3))
 attempt("reserved", lambda me: replace(me.auth1(), 7, b"x"))
 attempt("no-nul", lambda me: me.auth1(name=b"x" * 256))
 attempt("nonce", lambda me: replace(me.auth1(), 296, bytes(32)))
@@ -346,7 +444,7 @@ with KeyHolder(KEY, "demo", cid_num=1) as honest:
     honest.prove(overheard)
 attempt("replayed", lambda me: overheard)
 """, 300)
-    assert len(said) == 13
+    assert len(said) == 14
     assert [line for line in said if not line.endswith(" True")] == []
     wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
     assert "authentication failed" in server.run("dmesg")
@@ -395,7 +493,7 @@ with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), 
     print(stranger.is_disbelieved(stranger.auth1()), honest.submit(disk, wire.READ))
     honest.heartbeat()
 """)
-    assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", *["EKEYREJECTED OK"] * 2, "1 OK", "True OK"]
+    assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", *["EKEYREJECTED OK"] * 2, "2 OK", "True OK"]
 
 
 @needs_immediates
@@ -577,6 +675,61 @@ def test_the_parameter_takes_four_words(pair, stack):
 
 
 @fast
+def test_the_suites_take_three_words(pair, stack):
+    server, client = pair
+    for guest, side in ((client, "client"), (server, "server")):
+        for wrong in ("none", "2", "hmac,x25519"):
+            assert not guest.ok(f"modprobe ibtrs_{side} auth_suites={wrong}")
+        for word in ("hmac", "x25519", "any"):
+            guest.run(f"modprobe ibtrs_{side} auth_suites={word}")
+            assert guest.run(f"cat /sys/module/ibtrs_{side}/parameters/auth_suites") == word
+            guest.run(f"rmmod ibtrs_{side}")
+
+
+@fast
+@pytest.mark.parametrize("server_suites, client_suites, suite", [
+    ("any", "any", "x25519"), ("any", "x25519", "x25519"), ("x25519", "any", "x25519"),
+    # One side is as if it were of an earlier version.
+    ("any", "hmac", "hmac"), ("hmac", "any", "hmac"),
+    ("x25519", "hmac", None), ("hmac", "x25519", None)])
+def test_suites(pair, stack, server_suites, client_suites, suite):
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    server.run(f"modprobe ibtrs_server auth_suites={server_suites}")
+    client.run(f"modprobe ibtrs_client auth_suites={client_suites}")
+    if suite is None:
+        assert refused(pair, stack) == errno.EPROTONOSUPPORT
+        assert "the peer offers no authentication suite that auth_suites allows here" in server.run("dmesg")
+        assert "the server takes none of the offered suites" in client.run("dmesg")
+        return
+    device = map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    for guest, side in ((client, "client"), (server, "server")):
+        assert keyring.suites(guest, side) == [suite, suite]
+    assert f"authenticated with key default, suite {suite}" in server.run("dmesg")
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=1M count=4 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, stack.disk, 4)
+
+
+@fast
+def test_no_suite_is_not_no_authentication(pair, stack):
+    """Where authentication is optional, a client that can authenticate, but only by a suite that the server does
+    not take, does not get in without."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    server.null_blk(size_mb=16)
+    server.run("modprobe ibtrs_server auth=optional auth_suites=x25519")
+    client.run("modprobe ibtrs_client auth=optional auth_suites=hmac")
+    assert refused(pair, stack) == errno.EPROTONOSUPPORT
+    # One that has no key does.
+    keyring.remove(client)
+    assert map_errno(client, map_line(stack)) == 0
+    assert keyring.suites(server, "server") == [""]
+
+
+@fast
 @pytest.mark.parametrize("server_auth, client_auth, keys, outcome", [
     ("none", "auto", "", 0), ("none", "optional", "both", 0), ("none", "required", "both", errno.EKEYREJECTED),
     ("optional", "none", "both", 0), ("optional", "optional", "both", 0), ("optional", "required", "both", 0),
@@ -641,17 +794,23 @@ def test_mainlines_server(pair):
 
 # A server that has no key, one for each lie, and the error that the client's user gets.
 LIES = {"no suite": errno.EKEYREJECTED, "another suite": errno.EPROTO, "no proof": errno.EKEYREJECTED,
+        "no proof in suite 2": errno.EKEYREJECTED, "share of low order": errno.EPROTO,
+        "changes the suite": errno.EPROTO, "share in suite 1": errno.EPROTO,
         "refusal without proof": errno.EKEYREJECTED, "empty": errno.EPROTO, "reflected": errno.EPROTO,
         "closes": errno.EKEYREJECTED, "fence": errno.ECONNABORTED, "heartbeat": errno.ECONNABORTED}
 LIARS = """
 from testbed.hostile.auth import *
 from testbed.hostile.server import Honest, Server
 
-def auth2(head=bytes(5)):
-    return b"\\x06\\0\\1" + head + os.urandom(32) + bytes(32) + os.urandom(32)
+def auth2(head=bytes(5), suite=HMAC_SHA256, share=bytes(32)):
+    return bytes([AUTH2, 0, suite]) + head + os.urandom(32) + share + os.urandom(32)
 
 SAY = {
     "no proof": lambda server, by: by.pair.send(auth2()),
+    "no proof in suite 2": lambda server, by: by.pair.send(auth2(suite=X25519, share=x25519(os.urandom(32), BASE))),
+    "share of low order": lambda server, by: by.pair.send(auth2(suite=X25519, share=LOW_ORDER[2])),
+    "changes the suite": lambda server, by: by.pair.send(auth2()),
+    "share in suite 1": lambda server, by: by.pair.send(auth2(share=LOW_ORDER[1])),
     "refusal without proof": lambda server, by: by.pair.send(auth2(bytes([0, 104, 0, 0, 0]))),
     "empty": lambda server, by: by.pair.send(b""),
     "reflected": lambda server, by: by.pair.send(server.heard[:104]),
@@ -667,7 +826,8 @@ class Liar(Honest):
         self.lie = lie
 
     def connect(self, server, connection, asked):
-        suite = {"no suite": 0, "another suite": 2}.get(self.lie, HMAC_SHA256)
+        suite = {"no suite": 0, "another suite": 3, "no proof in suite 2": X25519, "share of low order": X25519,
+                 "changes the suite": X25519}.get(self.lie, HMAC_SHA256)
         private = replace(server.acceptance(), CHOSEN_AT, bytes([suite]))
         connection.accept(replace(private, NONCE_AT, os.urandom(12)))
 
@@ -695,6 +855,7 @@ def test_a_server_that_has_no_key(pair, stack):
     for number, (lie, error) in enumerate(LIES.items()):
         line = map_line(stack, f"dest_port={5001 + number}")
         assert (lie, map_errno(client, line)) == (lie, error)
+    assert "share agrees on nothing secret" in client.run("dmesg")
     server.run("touch /tmp/enough")
     assert liars.wait(60).splitlines()[-1] == "[]"
     # A breach of the protocol is not the last word on this server.

@@ -6,6 +6,7 @@ import pytest
 from testbed.hostile import report, values, wire
 from testbed.hostile.mutate import Mutator
 from testbed.hostile.wire import Immediate
+from testbed.hostile.x25519 import BASE, LOW_ORDER, x25519
 
 UUID = bytes(range(16))
 
@@ -28,6 +29,25 @@ def test_messages_of_the_protocol_page():
                                   len=8192) == hexes("0300200001000100 0807060504030201 14131211 00200000")
     assert wire.READ_NOTHING.pack(usr_len=32) == hexes("0300200000000000")
     assert wire.RKEY.pack(chunk=0x0102, key=0x03040506) == hexes("0400020106050403")
+
+
+def test_x25519_of_the_standard():
+    for secret, point, product in [
+            ("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4",
+             "e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c",
+             "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"),
+            ("4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d",
+             "e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493",
+             "95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957")]:
+        assert x25519(hexes(secret), hexes(point)) == hexes(product)
+    alice = hexes("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+    bob = hexes("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    shares = [x25519(secret, BASE) for secret in (alice, bob)]
+    assert shares == [hexes("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"),
+                      hexes("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")]
+    assert x25519(alice, shares[1]) == x25519(bob, shares[0]) == hexes(
+        "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+    assert [x25519(secret, point) for secret in (alice, bob) for point in LOW_ORDER] == [bytes(32)] * 2 * len(LOW_ORDER)
 
 
 def test_messages_of_the_block_device():
