@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from testbed.guide import commands
+from testbed.guide import commands, writable
 from testbed.paths import TOP
 from testbed.tool import PROGRAM, Tool
 
@@ -14,24 +14,15 @@ pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
 
 # The command, where a login shell of root would find it.
 FOLDER = "/tmp/guide/bin"
-# Files can be made in /etc and /srv, which a guest has for reading only.
-WRITABLE = """
-    mkdir -p /tmp/guide/etc /tmp/guide/old /tmp/guide/srv /tmp/guide/bin
-    mount --bind /etc /tmp/guide/old
-    ln -s /tmp/guide/old/* /tmp/guide/etc/
-    mount --bind /tmp/guide/etc /etc
-    mount --bind /tmp/guide/srv /srv
-"""
-AS_BEFORE = "umount /srv /etc && umount /tmp/guide/old && rm -r /tmp/guide"
 
 
 @contextmanager
 def usable(guest):
     """The guest as a machine on which the command is installed."""
     Tool(guest)
-    guest.run(f"set -e{WRITABLE}ln -s {PROGRAM} {FOLDER}/ibnbd")
-    yield
-    guest.run(AS_BEFORE)
+    with writable(guest):
+        guest.run(f"ln -s {PROGRAM} {FOLDER}/ibnbd")
+        yield
 
 
 @pytest.mark.parametrize("page", ["quick-start.md", "guide.md"])
