@@ -16,7 +16,8 @@ BOOT=(virtio_net virtio_blk 9pnet_virtio 9p configfs overlay)
 # What they may ask for, with all that it depends on; folders of modules.
 TAKEN=(arch/x86/crypto crypto lib fs/9p fs/configfs fs/ext4 fs/xfs fs/overlayfs fs/autofs net/9p net/sched
 	drivers/block drivers/infiniband/core drivers/infiniband/sw drivers/md drivers/nvme
-	drivers/net/dummy.ko drivers/net/veth.ko drivers/net/virtio_net.ko)
+	drivers/net/dummy.ko drivers/net/macsec.ko drivers/net/veth.ko drivers/net/virtio_net.ko
+	net/ipv4/esp4.ko net/xfrm)
 
 # Made afresh when this changes.
 key=$(sha256sum "$0" | cut -c1-12)
