@@ -14,6 +14,8 @@ SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
 REASONS = {
     "test_access.py::test_a_flood_of_messages_has_one_worker": SLOW_DISK,
     "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
+    "test_encryption.py::*siw*": NO_SIW,
+    "test_encryption.py::test_wireguard": NO_SIW,
     "test_exports.py::test_mainlines_client": NO_RNBD,
     "test_faults.py::*": "Debian's kernel has no fault injection",
     "test_interop.py::*mainline*": NO_RNBD,
