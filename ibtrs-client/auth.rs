@@ -111,7 +111,7 @@ pub(crate) fn begin(
     let (setting, kind) = (crate::param::auth.get(), session.kind());
     let has_key = session.has_key(setting, kind)?;
     let policy = setting.policy(kind, has_key);
-    let allowed = crate::param::auth_suites.get();
+    let allowed = crate::param::auth_suites.usable();
     let auth = ClientAuth::request(policy, kind, allowed, has_key, request);
     Ok(KBox::new(
         auth.map_err(|error| refused(attempt, error))?,

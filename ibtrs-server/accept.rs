@@ -358,7 +358,7 @@ impl Incomer<'_> {
             return self.join_by_proof(session);
         }
         let (policy, has_keys) = authentication::policy(kind);
-        let allowed = crate::auth_suites.get();
+        let allowed = crate::auth_suites.usable();
         let chosen = policy.choose(kind, offered(self.bytes), allowed, has_keys)?;
         if chosen.is_some() && server.failures.must_wait(self.ends.src) {
             return Err(Refusal::new(

@@ -190,11 +190,11 @@ impl Word for Setting {
 }
 
 impl Word for Suites {
-    const DEFAULT: Self = COMPUTABLE;
+    const DEFAULT: Self = Self::ALL;
 
     fn parse(word: &[u8]) -> Result<Self> {
-        let suites = Self::parse(word).ok_or(EINVAL)?.and(COMPUTABLE);
-        if suites == Self::NONE {
+        let suites = Self::parse(word).ok_or(EINVAL)?;
+        if suites.and(COMPUTABLE) == Self::NONE {
             pr_err!(
                 "auth_suites: this kernel was built without X25519: use hmac, or a kernel with CONFIG_CRYPTO_LIB_CURVE25519, which CONFIG_WIREGUARD selects\n"
             );
@@ -226,6 +226,14 @@ impl<T: Word> WordParam<T> {
     /// Returns the value.
     pub fn get(&self) -> T {
         self.0.copy().unwrap_or(T::DEFAULT)
+    }
+}
+
+impl SuitesParam {
+    /// Returns the suites that the operator allows and this kernel can compute. The parameter itself
+    /// keeps what the operator chose, which may be saved and used on another kernel.
+    pub fn usable(&self) -> Suites {
+        self.get().and(COMPUTABLE)
     }
 }
 

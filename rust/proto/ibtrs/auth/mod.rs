@@ -27,8 +27,9 @@
 //!
 //! In suite 2, AUTH1 and AUTH2 also have an X25519 share each. AUTH1 is proved with the key, and
 //! everything after it with a secret of the key and of what the shares agree on. Both sides erase
-//! their parts, so that nobody can compute this secret later, not even with the key. The server
-//! exchanges nothing before it has checked the proof of AUTH1: a stranger cannot make it compute.
+//! their parts, so that nobody can compute this secret later from the key and the messages. The
+//! server exchanges nothing before it has checked the proof of AUTH1: a stranger cannot make it
+//! compute.
 //!
 //! The proofs do not protect later messages: an authenticated connection has neither integrity nor
 //! secrecy of its own.
