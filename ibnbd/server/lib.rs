@@ -11,11 +11,11 @@
 //! # Lock order
 //!
 //! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of
-//! `ibtrs_server`; `Session::open`, then either `Exports::inner` and a disk's open mutex, or
-//! `Config::inner` and either `Session::sources` or `Server::sessions` of `ibtrs_server`, and
-//! `Session::paths` of that. `Session::open` is held while a disk is opened. So it is not taken
-//! under `Server::joining`, nor by tasks that hold the locks of configfs; these leave that to work
-//! items.
+//! `ibtrs_server`; `Context::exports`, then `Config::inner`; `Session::open`, then either
+//! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Session::sources` or
+//! `Server::sessions` of `ibtrs_server`, and `Session::paths` of that. `Session::open` is held
+//! while a disk is opened. So it is not taken under `Server::joining`, nor by tasks that hold the
+//! locks of configfs; these leave that to work items.
 
 #![deny(unsafe_code)]
 
