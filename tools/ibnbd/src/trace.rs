@@ -331,6 +331,12 @@ mod tests {
     }
 
     /// The first path is lost after 100 us; the second one takes 50 us.
+    /// The whole time of each request, and the shares of it.
+    fn shares(ended: &[Traced]) -> Vec<(u64, u64, u64, u64)> {
+        let of = |t: &Traced| (t.total_us, t.client_us, t.failover_us, t.wire_and_server_us);
+        ended.iter().map(of).collect()
+    }
+
     #[test]
     fn a_request_that_is_sent_again_has_a_share_for_that() {
         let lines = "\
@@ -341,11 +347,7 @@ mod tests {
  kw-2  [001] ..... 1.000165: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
 ";
         let ended = run(&mut Tracer::new("s"), lines);
-        let shares: Vec<_> = ended
-            .iter()
-            .map(|t| (t.total_us, t.client_us, t.failover_us, t.wire_and_server_us))
-            .collect();
-        assert_eq!(shares, [(165, 15, 100, 50)]);
+        assert_eq!(shares(&ended), [(165, 15, 100, 50)]);
         assert_eq!(ended.first().and_then(|t| t.path.as_deref()), Some("b"));
     }
 
@@ -360,11 +362,7 @@ mod tests {
  kw-2  [001] ..... 1.006065: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
 ";
         let ended = run(&mut Tracer::new("s"), lines);
-        let shares: Vec<_> = ended
-            .iter()
-            .map(|t| (t.total_us, t.client_us, t.failover_us, t.wire_and_server_us))
-            .collect();
-        assert_eq!(shares, [(6065, 6015, 0, 50)]);
+        assert_eq!(shares(&ended), [(6065, 6015, 0, 50)]);
     }
 
     /// An interrupt issues another request between the two events of the first one, on the same
