@@ -300,6 +300,20 @@ impl Ports {
         })
     }
 
+    /// Calls `func` with the address and the number of each port on which the server listens.
+    ///
+    /// # Context
+    ///
+    /// May sleep; `func` must not wait for a client.
+    pub fn for_each_listening(&self, mut func: impl FnMut(Addr, u16)) {
+        for port in &self.inner.lock().ports {
+            let listens = port.listening.as_ref().is_some_and(|on| !on.has_ended());
+            if let (true, Some(address)) = (listens, port.address) {
+                func(address, port.number);
+            }
+        }
+    }
+
     /// Sets the address of a port, on which the server [can listen](listen::check).
     ///
     /// # Errors

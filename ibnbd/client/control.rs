@@ -6,13 +6,17 @@
 
 use crate::{
     device::Opened,
+    discovery,
     mapping::Mapping,
     registry::{
         NoSession,
         Registry, //
     }, //
 };
-use ibnbd_proto::map_opts::MapOptions;
+use ibnbd_proto::map_opts::{
+    MapOptions,
+    SessionOptions, //
+};
 use ibtrs_core::convert;
 use ibtrs_proto::{
     auth::KeyId,
@@ -36,13 +40,18 @@ use kx::{
     }, //
 };
 
-static FILES: [Attr<Arc<Registry>>; 1] = [Attr::rw(
-    c"map_device",
-    show_map_device,
-    store_map_device, //
-)];
+static FILES: [Attr<Arc<Registry>>; 2] = [
+    Attr::rw(c"map_device", show_map_device, store_map_device),
+    // What a server exports is for those who may open it.
+    Attr::new(
+        c"discover",
+        0o600,
+        Some(show_discover),
+        Some(store_discover),
+    ),
+];
 
-/// The device `ctl` with its attributes, and the directory of links below it.
+/// The device `ctl` with its attributes, and the directories below it.
 pub(crate) struct Control {
     registry: Arc<Registry>,
     ctl: Option<Device<Arc<Registry>>>,
@@ -55,6 +64,8 @@ impl Control {
         let ctl = Device::new(&class, fmt!("ctl"), registry.clone(), &FILES)?;
         let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
         registry.set_links(Some(folder));
+        let folder = PlainDir::plain(&ctl, fmt!("discovered"))?;
+        registry.discoveries().show_in(Some(folder));
         Ok(Self {
             registry: registry.clone(),
             ctl: Some(ctl),
@@ -64,8 +75,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The directory of links goes before its parent.
+        // The directories go before their parent.
         self.registry.set_links(None);
+        self.registry.discoveries().show_in(None);
         drop(self.ctl.take());
     }
 }
@@ -125,7 +137,7 @@ fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
         kx::pr_err_ratelimited!(
             "map_device: {} of session {}: {}: {} ({})\n",
             opts.device_path.as_str(),
-            opts.session.as_str(),
+            opts.session.name.as_str(),
             what,
             convert::errno(error).as_str(),
             error.to_errno()
@@ -143,8 +155,15 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
         EEXIST => Failure("the device is already mapped", error),
         _ => Failure("cannot reserve a disk number", error),
     })?;
-    let session = registry.session(opts, nr_poll_queues);
-    let session = session.map_err(|reason| match reason {
+    let session = registry.session(&opts.session, Some(nr_poll_queues));
+    let session = session.map_err(no_session)?;
+    let opened = Opened::open(session, place, opts.device_path, opts.access)
+        .map_err(at("cannot open the device on the server"))?;
+    Mapping::create(registry, opened).map_err(at("cannot create the disk"))
+}
+
+fn no_session(reason: NoSession) -> Failure {
+    match reason {
         NoSession::NoPath => Failure("the session does not exist, and no path is given", ENXIO),
         NoSession::Foreign => Failure(
             "another network namespace has a session with this name",
@@ -156,8 +175,60 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
             EINVAL,
         ),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
+    }
+}
+
+fn show_discover(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!(
+        "Usage: echo \"sessname=<name> [path=<[src,]dst>]... [dest_port=<1..65535>] [key_id=<key>]\" \
+         > discover; the result is in discovered/<name>"
+    ))
+}
+
+fn store_discover(ctx: StoreCtx<'_, Arc<Registry>>, line: &[u8]) -> Result {
+    // Keeps the module loaded while the server is asked.
+    let ctx = ctx.keep_module::<crate::LocalModule>()?;
+    let registry = ctx.data();
+    if line.len() > discovery::PAGE_LEN {
+        kx::pr_err_ratelimited!(
+            "discover: the line has more than {} bytes\n",
+            discovery::PAGE_LEN
+        );
+        return Err(EINVAL);
+    }
+    let opts = SessionOptions::parse(line).map_err(|error| {
+        kx::pr_err_ratelimited!("discover: {}\n", convert::Shown(error));
+        convert::error(error.errno())
     })?;
-    let opened = Opened::open(session, place, opts.device_path, opts.access)
-        .map_err(at("cannot open the device on the server"))?;
-    Mapping::create(registry, opened).map_err(at("cannot create the disk"))
+    try_discover(registry, &opts, line).map_err(|Failure(what, error)| {
+        kx::pr_err_ratelimited!(
+            "discover: session {}: {}: {} ({})\n",
+            opts.name.as_str(),
+            what,
+            convert::errno(error).as_str(),
+            error.to_errno()
+        );
+        error
+    })
+}
+
+/// Asks a server for its exports, and shows them. The session is closed after that, unless it has
+/// disks.
+fn try_discover(
+    registry: &Arc<Registry>,
+    opts: &SessionOptions<'_>,
+    line: &[u8],
+) -> Result<(), Failure> {
+    let session = registry.session(opts, None).map_err(no_session)?;
+    let found = discovery::ask(&session).map_err(|error| match error {
+        EOPNOTSUPP => Failure("the server does not list its exports", error),
+        EFBIG => Failure(
+            "the server lists more exports than there is room for",
+            error,
+        ),
+        _ => Failure("cannot list the exports of the server", error),
+    })?;
+    drop(session);
+    let shown = registry.discoveries().show(opts.name, line, found);
+    shown.map_err(at("cannot show the exports of the server"))
 }

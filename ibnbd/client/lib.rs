@@ -10,6 +10,7 @@
 //! | Module | Purpose |
 //! |---|---|
 //! | [`control`] | files of the class, mapping of disks |
+//! | [`discovery`] | lists of the exports that a session may open |
 //! | [`registry`] | all sessions and mappings |
 //! | [`session`] | what the disks of a session share |
 //! | [`events`] | session events |
@@ -31,7 +32,7 @@
 //!
 //! `Mapping::parts`, then a disk's open mutex. `Device::asking`, then
 //! `Device::inner`; `EventHandler::inner`, then `Device::inner`. `Registry::inner` is held only
-//! briefly, and nothing is locked under it.
+//! briefly, and nothing is locked under it. `Discoveries::inner` is taken alone.
 //!
 //! No task waits for a disk while it holds a lock that is needed to bring the session back: these
 //! are `Device::asking`, `Device::inner` and `EventHandler::inner`. Allocations under them happen
@@ -50,6 +51,7 @@ mod background;
 mod by_tag;
 mod control;
 mod device;
+mod discovery;
 mod dispatch;
 mod events;
 mod fair_share;

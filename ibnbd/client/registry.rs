@@ -2,14 +2,19 @@
 
 //! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last. A caller that finds a
-//! session while it is being opened or closed waits, so that a name never has two sessions.
+//! A session is opened for its first mapping and closed after its last; a discovery counts like a
+//! mapping. A caller that finds a session while it is being opened or closed waits, so that a name
+//! never has two sessions.
 
 use crate::{
+    discovery::Discoveries,
     mapping::Mapping,
     session::Session, //
 };
-use ibnbd_proto::map_opts::MapOptions;
+use ibnbd_proto::map_opts::{
+    MapOptions,
+    SessionOptions, //
+};
 use kernel::{
     new_condvar,
     new_mutex,
@@ -45,6 +50,8 @@ pub(crate) struct Registry {
     uevent_queue: Arc<Queue>,
     /// Completes operators' requests, also when the operator's task has left.
     jobs: Arc<Queue>,
+    #[pin]
+    discoveries: Discoveries,
 }
 
 struct Inner {
@@ -56,7 +63,7 @@ struct Inner {
 
 struct Entry {
     name: CString,
-    /// Number of mappings, and of attempts to create one.
+    /// Number of mappings and discoveries, and of attempts to create one.
     users: usize,
     state: State,
 }
@@ -159,6 +166,7 @@ impl Registry {
                 retries: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-retry"))?,
                 uevent_queue: Queue::new(Options::unbound().mem_reclaim(), fmt!("ibnbd-uevent"))?,
                 jobs: Queue::new(Options::unbound(), fmt!("ibnbd-client"))?,
+                discoveries <- Discoveries::new(),
             }? Error),
             GFP_KERNEL,
         )
@@ -185,6 +193,11 @@ impl Registry {
         &self.jobs
     }
 
+    /// Returns the results of discoveries.
+    pub(crate) fn discoveries(&self) -> &Discoveries {
+        &self.discoveries
+    }
+
     /// Sets the directory of links to the disks.
     pub(crate) fn set_links(&self, links: Option<Arc<PlainDir>>) {
         let old = core::mem::replace(&mut self.inner.lock().links, links);
@@ -202,8 +215,8 @@ impl Registry {
     ///
     /// `EEXIST` if the device is mapped or being mapped; `ENOSPC` if no number is free; `ENOMEM`.
     pub(crate) fn place(self: &Arc<Self>, opts: &MapOptions<'_>) -> Result<PlaceRef> {
-        let (session, device) = (opts.session.as_bytes(), opts.device_path.as_bytes());
-        let session_name = CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?;
+        let (session, device) = (opts.session.name.as_bytes(), opts.device_path.as_bytes());
+        let session_name = CString::try_from_fmt(fmt!("{}", opts.session.name.as_str()))?;
         let device_name = CString::try_from_fmt(fmt!("{}", opts.device_path.as_str()))?;
         let mut inner = self.inner.lock();
         let is_it = |p: &Place| p.session.to_bytes() == session && p.device.to_bytes() == device;
@@ -227,7 +240,8 @@ impl Registry {
     }
 
     /// Returns a reference to the session that the options name. A session that does not exist is
-    /// opened, with `nr_poll_queues` poll queues.
+    /// opened, with `nr_poll_queues` poll queues; without the number, with none, and a session that
+    /// exists may have any.
     ///
     /// As in the C driver, a disk with poll queues has its session to itself: each poll queue is a
     /// connection of the session, so their number cannot change for the next disk.
@@ -241,10 +255,10 @@ impl Registry {
     /// See [`NoSession`].
     pub(crate) fn session(
         self: &Arc<Self>,
-        opts: &MapOptions<'_>,
-        nr_poll_queues: u16,
+        opts: &SessionOptions<'_>,
+        nr_poll_queues: Option<u16>,
     ) -> Result<SessionRef, NoSession> {
-        let name = opts.session.as_bytes();
+        let name = opts.name.as_bytes();
         let mut inner = self.inner.lock();
         loop {
             let entry = inner
@@ -261,7 +275,7 @@ impl Registry {
                     if !session.is_local() {
                         return Err(NoSession::Foreign);
                     }
-                    if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
+                    if nr_poll_queues.is_some_and(|nr| nr > 0 || session.nr_poll_queues() > 0) {
                         return Err(NoSession::Polled);
                     }
                     if opts
@@ -287,14 +301,15 @@ impl Registry {
             return Err(NoSession::NoPath);
         }
         let entry = Entry {
-            name: CString::try_from_fmt(fmt!("{}", opts.session.as_str()))?,
+            name: CString::try_from_fmt(fmt!("{}", opts.name.as_str()))?,
             users: 1,
             state: State::Opening,
         };
         inner.sessions.push(entry, GFP_KERNEL)?;
         drop(inner);
 
-        let opened = Session::open(opts, nr_poll_queues).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let opened = Session::open(opts, nr_poll_queues.unwrap_or(0))
+            .and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
         let mut inner = self.inner.lock();
         if let Ok(session) = &opened {
             let mut entries = inner.sessions.iter_mut();

@@ -9,10 +9,12 @@ use crate::{
 };
 use ibnbd_proto::{
     identity::Identity,
-    map_opts::MapOptions,
+    map_opts::SessionOptions,
     msg::{
         Close,
         Details,
+        Discover,
+        DiscoverRsp,
         MsgError,
         Open,
         OpenRsp,
@@ -67,7 +69,7 @@ impl Session {
     /// # Errors
     ///
     /// Errors of the transport; `EPROTO` if the server's answer is invalid; `ENOMEM`.
-    pub(crate) fn open(opts: &MapOptions<'_>, nr_poll_queues: u16) -> Result<Self> {
+    pub(crate) fn open(opts: &SessionOptions<'_>, nr_poll_queues: u16) -> Result<Self> {
         let mut paths = KVec::with_capacity(opts.path_count(), GFP_KERNEL)?;
         for addr in opts.paths() {
             let path = PathSpec {
@@ -76,10 +78,10 @@ impl Session {
             };
             paths.push(path, GFP_KERNEL)?;
         }
-        let events = EventHandler::new(opts.session.as_str())?;
+        let events = EventHandler::new(opts.name.as_str())?;
         let group = DiskGroup::new()?;
         let transport = ibtrs_client::Session::open(&SessionConfig {
-            name: opts.session,
+            name: opts.name,
             paths: &paths,
             nr_poll_queues,
             key_id: opts.key_id.unwrap_or_default(),
@@ -279,6 +281,41 @@ fn ask(
         rsp.identity = Identity::UNKNOWN;
     }
     Ok(rsp)
+}
+
+/// Asks the server for the exports that the session may open, from the one behind `after` on;
+/// `reply` has the answer, which has room for [`DISCOVER_RSP_LEN`] bytes.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the server does not know the message; `ENOENT` if the session may not open
+/// `after` any more; errors of the server and of the transport; `EPROTO` if the answer is invalid.
+///
+/// [`DISCOVER_RSP_LEN`]: ibnbd_proto::msg::DISCOVER_RSP_LEN
+pub(crate) fn discover<'a>(
+    transport: &ibtrs_client::Session,
+    after: Option<DevicePath<'_>>,
+    reply: &'a mut [u8],
+) -> Result<DiscoverRsp<'a>> {
+    if !transport.has_extensions() {
+        return Err(EOPNOTSUPP);
+    }
+    let msg = Discover { after };
+    let sent = transport.admin(Dir::Read, &msg.encode(), reply);
+    sent.map_err(|error| match error {
+        // The answer to a type of message that the server does not have.
+        EINVAL => EOPNOTSUPP,
+        error => error,
+    })?;
+    DiscoverRsp::decode(reply).map_err(|error| {
+        // The user does not ask for one of the exports, so the error of an export says nothing.
+        let _ = nonsense(transport.name(), error);
+        EPROTO
+    })
 }
 
 /// Closes a device on the server. A failure is only logged: the device then stays open until the

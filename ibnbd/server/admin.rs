@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Administrative messages: session information, opening and closing of devices.
+//! Administrative messages: session information, opening and closing of devices, discovery.
 //!
 //! The messages of a session are served one at a time, so a client occupies at most one worker,
 //! whatever it sends. Closing a device waits for its I/O and runs in a worker of its own; a session
@@ -9,7 +9,9 @@
 use crate::{
     config::{
         Asked,
-        Denied, //
+        Denied,
+        Granted,
+        Size, //
     },
     device::Opened,
     param,
@@ -26,11 +28,14 @@ use ibnbd_proto::{
     grant,
     msg::{
         Close,
+        Discover,
+        DiscoverPage,
         MsgError,
         Open,
         OpenRsp,
         UserMsg,
         DETAILS_LEN,
+        DISCOVER_RSP_LEN,
         OPEN_RSP_LEN,
         OPEN_RSP_LONG_LEN,
         SESS_INFO_LEN, //
@@ -70,6 +75,8 @@ use kx::{
 enum Reply {
     SessInfo([u8; SESS_INFO_LEN]),
     Open(OpenAnswer),
+    /// A part of the list of exports.
+    Page(KVec<u8>),
 }
 
 /// The answer to OPEN, followed by the details.
@@ -80,6 +87,7 @@ impl Reply {
     fn bytes(&self, wanted: usize) -> &[u8] {
         match self {
             Self::SessInfo(bytes) => bytes,
+            Self::Page(bytes) => bytes,
             Self::Open(bytes) => bytes
                 .get(..wanted.clamp(OPEN_RSP_LEN, OPEN_RSP_LONG_LEN))
                 .unwrap_or(bytes),
@@ -98,6 +106,7 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
     let _no_io = NoIo::enter();
     let message = UserMsg::parse(request.user_hdr()).and_then(|message| {
         message.check_direction(request.dir())?;
+        message.check_extensions(session.has_extensions())?;
         Ok(message)
     });
     let reply = match message {
@@ -109,6 +118,10 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
         // No answer can reach the client, which repeats the message.
         Ok(UserMsg::Open(_)) if request.is_moot() => return request.abandon(),
         Ok(UserMsg::Open(message)) => open(session, &message, request.source()).map(Reply::Open),
+        Ok(UserMsg::Discover(_)) if request.is_moot() => return request.abandon(),
+        Ok(UserMsg::Discover(message)) => {
+            discover(session, &message, request.source()).map(Reply::Page)
+        }
         Ok(UserMsg::Close(message)) => return close(session, closers, message, request),
         Ok(UserMsg::Io(_)) => Err(EINVAL),
         Err(error) => Err(refused(session, &request.source(), error)),
@@ -240,7 +253,7 @@ fn try_open(
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
             return Err(Refusal::new(EEXIST, why));
         }
-        return answer(session, known.id, &known.device);
+        return answer(session, known.id, &known.device, known.granted.as_ref());
     }
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
@@ -270,7 +283,7 @@ fn try_open(
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
     let device = Opened::open(&session.exports, dev, access, terms)?;
-    let rsp = answer(session, id, &device)?;
+    let rsp = answer(session, id, &device, granted.as_ref())?;
     let view = Arc::new(
         View {
             session: session.clone(),
@@ -344,9 +357,20 @@ fn find_below(session: &Session, device: DevicePath<'_>) -> Result<u32, Refusal>
     Ok(BlockDevice::find(root, place)?)
 }
 
-fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Refusal> {
+fn answer(
+    session: &Session,
+    id: u32,
+    device: &Opened,
+    granted: Option<&Granted>,
+) -> Result<OpenAnswer, Refusal> {
     let limits = device.tell_limits();
     let mut rsp = OpenRsp::new(id, &limits)?;
+    if let Some(granted) = granted {
+        granted.note_size(Size {
+            nsectors: limits.nsectors,
+            logical_block_size: limits.logical_block_size,
+        });
+    }
     let mut details = [0; DETAILS_LEN];
     if session.has_extensions() {
         rsp.identity = device.identity();
@@ -357,6 +381,26 @@ fn answer(session: &Session, id: u32, device: &Opened) -> Result<OpenAnswer, Ref
     head.copy_from_slice(&rsp.encode());
     tail.copy_from_slice(&details);
     Ok(answer)
+}
+
+/// Returns a part of the list of exports that the session may open.
+fn discover(session: &Session, message: &Discover<'_>, source: Addr) -> Result<KVec<u8>> {
+    let mut bytes = KVec::from_elem(0u8, DISCOVER_RSP_LEN, GFP_KERNEL)?;
+    let mut page = DiscoverPage::new(&mut bytes).ok_or(EMSGSIZE)?;
+    let list = session.config.list(session, message.after, &mut page)?;
+    let listed = page.exports();
+    let len = page.finish(list.more, list.unlisted);
+    bytes.truncate(len);
+    if message.after.is_none() && session.may_log(&source) {
+        pr_info!(
+            "{}: {}: discovery: exports listed: {}{}\n",
+            session.name(),
+            Shown(source),
+            listed,
+            if list.more { ", and more" } else { "" }
+        );
+    }
+    Ok(bytes)
 }
 
 /// Closes a device, and answers when its I/O has ended. A device that is not open counts as closed.

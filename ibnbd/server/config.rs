@@ -10,6 +10,7 @@
 //! Contexts: *may sleep*. The lock is held only while the lists are read or changed.
 
 use crate::{
+    param,
     revoke::Closer,
     session::Session,
     throttle::HostThrottle, //
@@ -27,6 +28,12 @@ use ibnbd_proto::{
         Refusal,
         Rules, //
     },
+    msg::{
+        DiscoverPage,
+        Listed,
+        Portal,
+        MAX_PORTALS, //
+    },
     prefix::{
         self,
         Prefix, //
@@ -35,8 +42,12 @@ use ibnbd_proto::{
 };
 use ibtrs_proto::{
     addr::Addr,
-    name::SessionName, //
+    name::{
+        DevicePath,
+        SessionName, //
+    },
 };
+use ibtrs_server::Ports;
 use kernel::{
     alloc::AllocError,
     new_mutex,
@@ -63,6 +74,10 @@ pub(crate) struct Config {
     closers: Arc<Queue>,
     #[pin]
     inner: Mutex<Inner>,
+    /// Where the server listens, which clients are told; `None` before it listens, and once it is
+    /// about to stop. The ports have a reference to this.
+    #[pin]
+    ports: Mutex<Option<Arc<Ports>>>,
 }
 
 struct Inner {
@@ -89,10 +104,18 @@ pub(crate) struct Export {
     pub(crate) any_host: bool,
     pub(crate) unauthenticated: KVec<Prefix>,
     pub(crate) enabled: bool,
+    pub(crate) size: Size,
     /// Whether the realtime I/O priority of clients is honoured; shared with open devices.
     pub(crate) realtime: Arc<AtomicFlag>,
     hosts: KVec<HostId>,
     opens: KVec<Open>,
+}
+
+/// The size of an export when its device was last looked at; zeroes until then.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Size {
+    pub(crate) nsectors: u64,
+    pub(crate) logical_block_size: u32,
 }
 
 /// A session that has an export open, or is about to.
@@ -139,7 +162,16 @@ impl Inner {
     }
 
     fn decide(&self, export: &Export, session: &Session, access: Access) -> Result<Grant, Refusal> {
-        let host = self.host_of(session);
+        Self::decide_for(self.host_of(session), export, session, access)
+    }
+
+    /// The same for a session whose host is known.
+    fn decide_for(
+        host: Option<&Host>,
+        export: &Export,
+        session: &Session,
+        access: Access,
+    ) -> Result<Grant, Refusal> {
         let client = match session.is_authenticated() {
             true => Client::Authenticated {
                 known: host.is_some(),
@@ -168,6 +200,14 @@ pub(crate) struct Asked<'a> {
     pub(crate) devices: usize,
     pub(crate) name: &'a str,
     pub(crate) access: Access,
+}
+
+/// What [`Config::list`] says of the list as a whole.
+pub(crate) struct List {
+    /// There are more exports than fit in the page.
+    pub(crate) more: bool,
+    /// The session may open devices below `dev_search_path`, which are not listed.
+    pub(crate) unlisted: bool,
 }
 
 /// Why an export is not opened.
@@ -208,6 +248,7 @@ impl Config {
                     },
                     "Config::inner"
                 ),
+                ports <- new_mutex!(None, "Config::ports"),
             }),
             GFP_KERNEL,
         )
@@ -270,6 +311,91 @@ impl Config {
         drop(inner);
         added?;
         Ok(Some(granted))
+    }
+
+    /// Sets where the server listens; `None` before the ports go.
+    pub(crate) fn set_ports(&self, ports: Option<Arc<Ports>>) {
+        let former = core::mem::replace(&mut *self.ports.lock(), ports);
+        drop(former);
+    }
+
+    /// Writes the exports that a session may open to `page`, from the one behind `after` on, and
+    /// the server's portals if this is the first page. A session that may open nothing is not told
+    /// of portals.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if the session may not open `after`, or there is no such export; `ENOTCONN` if all
+    /// paths of the session are being closed; `ENOMEM`.
+    pub(crate) fn list(
+        &self,
+        session: &Session,
+        after: Option<DevicePath<'_>>,
+        page: &mut DiscoverPage<'_>,
+    ) -> Result<List> {
+        let portals = match after {
+            None => self.portals()?,
+            Some(_) => KVec::new(),
+        };
+        let inner = self.inner.lock();
+        if !session.has_source() {
+            return Err(ENOTCONN);
+        }
+        if inner.exports.is_empty() {
+            if after.is_some() {
+                return Err(ENOENT);
+            }
+            let unlisted = !param::dev_search_path.get().is_empty();
+            if unlisted {
+                portals.iter().for_each(|portal| {
+                    page.add_portal(portal);
+                });
+            }
+            return Ok(List {
+                more: false,
+                unlisted,
+            });
+        }
+        let host = inner.host_of(session);
+        let may_open = |export: &&Export| {
+            let access = Access {
+                mode: export.mode,
+                exclusive: false,
+            };
+            Inner::decide_for(host, export, session, access).is_ok()
+        };
+        let mut exports = inner.exports.iter();
+        if let Some(after) = after {
+            let named = exports.find(|export| export.name.to_bytes() == after.as_bytes());
+            // As if there were none, whatever the reason is.
+            named.filter(may_open).ok_or(ENOENT)?;
+        }
+        let mut exports = exports.filter(may_open).peekable();
+        if exports.peek().is_some() {
+            portals.iter().for_each(|portal| {
+                page.add_portal(portal);
+            });
+        }
+        let mut listed = exports.filter_map(|export| export.listed());
+        let more = listed.any(|export| !page.add_export(&export));
+        Ok(List {
+            more,
+            unlisted: false,
+        })
+    }
+
+    fn portals(&self) -> Result<KVec<Portal>> {
+        let ports = self.ports.lock().clone();
+        let mut portals = KVec::with_capacity(MAX_PORTALS, GFP_KERNEL)?;
+        if let Some(ports) = ports {
+            ports.for_each_listening(|addr, port| {
+                if let Some(portal) = Portal::new(addr, port) {
+                    // What does not fit is left out, as in a page.
+                    let _ = portals.push_within_capacity(portal);
+                }
+            });
+        }
+        Ok(portals)
     }
 
     /// Decides whether a path of the session `name` may connect from `source`. `used` is what all
@@ -389,6 +515,7 @@ impl Config {
             any_host: false,
             unauthenticated: KVec::new(),
             enabled: false,
+            size: Size::default(),
             realtime,
             hosts: KVec::new(),
             opens: KVec::new(),
@@ -499,6 +626,16 @@ impl Export {
     pub(crate) fn name(&self) -> &CStr {
         &self.name
     }
+
+    /// Returns the export as clients are told of it; its name was checked when it was made.
+    fn listed(&self) -> Option<Listed<'_>> {
+        let name = DevicePath::new(self.name.to_bytes()).ok()?;
+        let Size {
+            nsectors,
+            logical_block_size,
+        } = self.size;
+        Some(Listed::new(name, self.mode, nsectors, logical_block_size))
+    }
 }
 
 impl Host {
@@ -535,6 +672,17 @@ pub(crate) struct Granted {
     pub(crate) terms: Terms,
     /// Why the export was granted.
     pub(crate) grant: Grant,
+}
+
+impl Granted {
+    /// Notes the present size of the export.
+    pub(crate) fn note_size(&self, size: Size) {
+        // Fails if the export was removed meanwhile.
+        let _ = self.config.with_export(self.export, |export| {
+            export.size = size;
+            Ok(())
+        });
+    }
 }
 
 impl Drop for Granted {

@@ -17,7 +17,8 @@ use crate::{
         Export,
         ExportId,
         Host,
-        HostId, //
+        HostId,
+        Size, //
     },
     param,
     revoke, //
@@ -291,7 +292,7 @@ impl ExportDir {
             return Err(self.refuse("enable", "device_path is not set", Errno::EINVAL));
         };
         let check = Check::new(path)?;
-        check.run(&self.context.queue).map_err(|error| {
+        let size = check.run(&self.context.queue).map_err(|error| {
             let why = match error {
                 ETIMEDOUT => "device_path is not open after stop_timeout_s",
                 EOPNOTSUPP => "device_path is a zoned device, which cannot be exported",
@@ -302,6 +303,9 @@ impl ExportDir {
         let enabled = self.context.change(self.id, |export| {
             let same = export.path.as_deref() == Some(&*check.path);
             export.enabled |= same;
+            if same {
+                export.size = size;
+            }
             Ok(same)
         });
         match enabled? {
@@ -319,7 +323,7 @@ impl ExportDir {
 #[pin_data]
 struct Check {
     path: CString,
-    result: SetOnce<Result>,
+    result: SetOnce<Result<Size>>,
     #[pin]
     over: Completion,
 }
@@ -336,7 +340,7 @@ impl Check {
         )
     }
 
-    /// Opens the device on `queue`, and waits for the result. The limit of the wait is needed
+    /// Opens the device on `queue`, and waits for its size. The limit of the wait is needed
     /// because the disk may hang, and `rmdir` of the export waits for this task with the lock of
     /// `exports`.
     ///
@@ -344,7 +348,7 @@ impl Check {
     ///
     /// `ETIMEDOUT` if the device is not open after `stop_timeout_s`; `EOPNOTSUPP` if it is zoned;
     /// `ENOMEM`; errors of opening it.
-    fn run(self: &Arc<Self>, queue: &Queue) -> Result {
+    fn run(self: &Arc<Self>, queue: &Queue) -> Result<Size> {
         let this = self.clone();
         queue.spawn(GFP_KERNEL, move || {
             let _no_io = NoIo::enter();
@@ -355,7 +359,7 @@ impl Check {
         self.result.copy().unwrap_or(Err(EIO))
     }
 
-    fn open(&self) -> Result {
+    fn open(&self) -> Result<Size> {
         let spec = OpenSpec {
             write: false,
             holder: None,
@@ -363,7 +367,10 @@ impl Check {
         let device = BlockDevice::open(BlockDevice::find(c"/", &self.path)?, spec)?;
         match device.is_zoned() {
             true => Err(EOPNOTSUPP),
-            false => Ok(()),
+            false => Ok(Size {
+                nsectors: device.capacity_sectors(),
+                logical_block_size: device.limits().logical_block_bytes,
+            }),
         }
     }
 }

@@ -13,9 +13,10 @@
 //! The locks of configfs ([`kx::configfs`]), `Context::addresses`, `Server::joining` of
 //! `ibtrs_server`; `Context::exports`, then `Config::inner`; `Session::open`, then either
 //! `Exports::inner` and a disk's open mutex, or `Config::inner` and either `Session::sources` or
-//! `Server::sessions` of `ibtrs_server`, and `Session::paths` of that. `Session::open` is held
-//! while a disk is opened. So it is not taken under `Server::joining`, nor by tasks that hold the
-//! locks of configfs; these leave that to work items.
+//! `Server::sessions` of `ibtrs_server`, and `Session::paths` of that. A discovery takes
+//! `Config::ports`, then `Ports::inner` of `ibtrs_server`, then `Config::inner`, one at a time.
+//! `Session::open` is held while a disk is opened. So it is not taken under `Server::joining`, nor
+//! by tasks that hold the locks of configfs; these leave that to work items.
 
 #![deny(unsafe_code)]
 
@@ -96,10 +97,21 @@ struct ServerModule {
     _reboot: RebootNotifier<BeforeReboot>,
     // The planned stop, before the listener closes the sessions that are left.
     _stop: Stop,
+    _portals: Portals,
     // Sessions go before the sysfs directories that show them.
     _listener: ibtrs_server::Listener,
     _control: sysfs::Control,
     _works: Works,
+}
+
+/// Lets clients be told where the server listens, as long as it lives. The listener, which is
+/// dropped later, has references to both.
+struct Portals(Arc<config::Config>);
+
+impl Drop for Portals {
+    fn drop(&mut self) {
+        self.0.set_ports(None);
+    }
 }
 
 /// The queue that finishes work for sessions, even after they are gone: sending the last answer,
@@ -133,6 +145,8 @@ impl kernel::Module for ServerModule {
             let error = ibtrs_core::convert::errno(*error);
             pr_err!("cannot listen on port {} ({})\n", port, error.as_str());
         })?;
+        config.set_ports(Some(listener.ports()));
+        let portals = Portals(config.clone());
         let reboot = RebootNotifier::new(BeforeReboot(listener.drain()))?;
         control.listens(listener.drain());
         // The last step: directories that operators create keep the module loaded.
@@ -147,6 +161,7 @@ impl kernel::Module for ServerModule {
             _stop: Stop(listener.drain()),
             _control: control,
             _works: works,
+            _portals: portals,
             _listener: listener,
         })
     }

@@ -143,6 +143,24 @@ CONTROL = {
             "sessname=a/b device_path=x", "sessname= device_path=x", "\x01", "\xff\xfe", "x" * 4000)) + (
         (f"sessname={'x' * 255} device_path=x", errno.ENAMETOOLONG), (MAPPING, errno.EEXIST),
         ("sessname=unknown device_path=x", errno.ENXIO))),
+    "discover": File(0o600, r'Usage: echo "sessname=[^\n]*\n', (), tuple(
+        (text, errno.EINVAL) for text in (
+            "x", "path=ip:10.0.1.1", MAPPING, "sessname=demo sessname=t", "sessname=demo colour=blue",
+            "sessname=demo path=10.0.1.1", "sessname=demo dest_port=0", "sessname=demo key_id=a:b", "sessname=a/b",
+            "sessname=", "\x01", "\xff\xfe", "x" * 4000)) + (
+        (f"sessname={'x' * 255}", errno.ENAMETOOLONG), ("sessname=unknown", errno.ENXIO))),
+}
+
+# Of a session with a list, for root alone.
+DISCOVERED = {
+    "number": File(0o400, r"\d+\n"),
+    "request": File(0o400, r"sessname=[^\n]*\n"),
+    "portals": File(0o400, rf"({ADDRESS} \d+\n)*"),
+    "unlisted": File(0o400, r"[01]\n"),
+    "pages": File(0o400, r"\d+\n"),
+}
+DISCOVERED_PAGE = {
+    "exports": File(0o400, r"(\S+ (ro|rw|migration) \d+ \d+\n)+"),
 }
 
 DISK = {
@@ -226,6 +244,8 @@ KINDS: dict[str, tuple[dict[str, File], dict[str, File]]] = {
     "client": (CLIENT, CLIENT_PATH),
     "server": ({}, SERVER_PATH),
     "control": (CONTROL, {}),
+    "discovered": (DISCOVERED, {}),
+    "discovered_page": (DISCOVERED_PAGE, {}),
     "disk": (DISK, {}),
     "server_control": (SERVER_CONTROL, {}),
     "export": (EXPORT, {}),
@@ -247,6 +267,8 @@ DOCUMENTED = {
     "client": ("/sys/class/ibtrs-client/<session>", "paths/<src@dst>"),
     "server": ("/sys/class/ibtrs-server/<session>", "paths/<client@server>"),
     "control": ("/sys/class/ibnbd-client/ctl", ""),
+    "discovered": ("/sys/class/ibnbd-client/ctl/discovered/<session>", ""),
+    "discovered_page": ("/sys/class/ibnbd-client/ctl/discovered/<session>/<page>", ""),
     "disk": ("/sys/block/ibnbd<N>/ibnbd", ""),
     "server_control": ("/sys/class/ibnbd-server/ctl", ""),
     "export": ("/sys/class/ibnbd-server/ctl/devices/<device>/sessions/<session>", ""),
@@ -320,7 +342,8 @@ def unknown(folder: str, kind: str) -> list[str]:
     known, found = {name for names in KINDS[kind] for name in names}, []
     for base, folders, names in os.walk(folder):
         # The device core's, and what has a kind of its own.
-        folders[:] = [name for name in folders if name not in ("power", "subsystem", "devices")]
+        folders[:] = [name for name in folders if name not in ("power", "subsystem", "devices", "discovered")
+                      and not name.isdecimal()]
         for name in names:
             short = os.path.relpath(f"{base}/{name}", folder)
             short = re.sub(r"^paths/[^/]+/", "", short)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Options of mapping and unmapping a device.
+//! Options of mapping and unmapping a device, and of asking a server for its exports.
 
 use core::fmt;
 
@@ -23,15 +23,26 @@ const EXCLUSIVE: &str = "exclusive";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
 const KEY_ID: &str = "key_id";
 
-const TABLE: [Key; 8] = [
+// CAST: `MAX_PATHS` is 128.
+const PATHS: Key = Key::repeatable(PATH, MAX_PATHS as u16);
+
+/// The options of `map_device`.
+const MAP: [Key; 8] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
-    // CAST: `MAX_PATHS` is 128.
-    Key::repeatable(PATH, MAX_PATHS as u16),
+    PATHS,
     Key::optional(DEST_PORT),
     Key::optional(ACCESS_MODE),
     Key::optional(EXCLUSIVE),
     Key::optional(NR_POLL_QUEUES),
+    Key::optional(KEY_ID),
+];
+
+/// The options of `discover`.
+const DISCOVER: [Key; 4] = [
+    Key::required(SESSNAME),
+    PATHS,
+    Key::optional(DEST_PORT),
     Key::optional(KEY_ID),
 ];
 
@@ -104,38 +115,31 @@ impl fmt::Display for MapError<'_> {
     }
 }
 
-/// A checked line of `map_device`.
-///
-/// The order of options does not matter; in particular `dest_port` holds for every path.
+/// The session that a line names, and how to open it if it does not exist.
 #[derive(Clone, Copy, Debug)]
-pub struct MapOptions<'a> {
+pub struct SessionOptions<'a> {
     options: Options<'a>,
     /// Name of the session to use, or to create with the paths.
-    pub session: SessionName<'a>,
-    /// Name of the device, for the server to interpret.
-    pub device_path: DevicePath<'a>,
-    /// How to use the device; read and write, and not exclusively, unless given.
-    pub access: Access,
+    pub name: SessionName<'a>,
     /// Port of the server, for all paths.
     pub dest_port: u16,
-    /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
-    pub nr_poll_queues: i32,
     /// The key for a session that is created; a session that exists must have this key.
     pub key_id: Option<KeyId>,
 }
 
-impl<'a> MapOptions<'a> {
-    /// Parses a line, and checks all values.
+impl<'a> SessionOptions<'a> {
+    /// Parses a line of `discover`, which has no other options, and checks all values.
     ///
     /// # Errors
     ///
     /// The first problem; see [`MapError`].
     pub fn parse(line: &'a [u8]) -> Result<Self, MapError<'a>> {
-        let options = Options::parse(line, &TABLE).map_err(MapError::Option)?;
-        let session = options.get(SESSNAME).unwrap_or("");
-        let session = SessionName::new(session.as_bytes()).map_err(MapError::Session)?;
-        let device = options.get(DEVICE_PATH).unwrap_or("");
-        let device_path = DevicePath::new(device.as_bytes()).map_err(MapError::Device)?;
+        Self::of(Options::parse(line, &DISCOVER).map_err(MapError::Option)?)
+    }
+
+    fn of(options: Options<'a>) -> Result<Self, MapError<'a>> {
+        let name = options.get(SESSNAME).unwrap_or("");
+        let name = SessionName::new(name.as_bytes()).map_err(MapError::Session)?;
         for text in options.all(PATH) {
             PathAddr::parse(text).map_err(|e| MapError::Path(e, text))?;
         }
@@ -143,33 +147,14 @@ impl<'a> MapOptions<'a> {
             Some(text) => port(text).ok_or(MapError::Port(text))?,
             None => DEFAULT_PORT,
         };
-        let access_mode = match options.get(ACCESS_MODE) {
-            Some(text) => AccessMode::parse(text).map_err(|_| MapError::AccessMode(text))?,
-            None => AccessMode::default(),
-        };
-        let exclusive = match options.get(EXCLUSIVE) {
-            Some("1") => true,
-            Some("0") | None => false,
-            Some(text) => return Err(MapError::Exclusive(text)),
-        };
-        let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
-            Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
-            None => 0,
-        };
         let key_id = match options.get(KEY_ID) {
             Some(text) => Some(KeyId::new(text.as_bytes()).ok_or(MapError::KeyId(text))?),
             None => None,
         };
         Ok(Self {
             options,
-            session,
-            device_path,
-            access: Access {
-                mode: access_mode,
-                exclusive,
-            },
+            name,
             dest_port,
-            nr_poll_queues,
             key_id,
         })
     }
@@ -184,6 +169,57 @@ impl<'a> MapOptions<'a> {
     /// Number of paths, at most 128.
     pub fn path_count(&self) -> usize {
         self.options.count(PATH)
+    }
+}
+
+/// A checked line of `map_device`.
+///
+/// The order of options does not matter; in particular `dest_port` holds for every path.
+#[derive(Clone, Copy, Debug)]
+pub struct MapOptions<'a> {
+    /// The session of the device.
+    pub session: SessionOptions<'a>,
+    /// Name of the device, for the server to interpret.
+    pub device_path: DevicePath<'a>,
+    /// How to use the device; read and write, and not exclusively, unless given.
+    pub access: Access,
+    /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
+    pub nr_poll_queues: i32,
+}
+
+impl<'a> MapOptions<'a> {
+    /// Parses a line, and checks all values.
+    ///
+    /// # Errors
+    ///
+    /// The first problem; see [`MapError`].
+    pub fn parse(line: &'a [u8]) -> Result<Self, MapError<'a>> {
+        let options = Options::parse(line, &MAP).map_err(MapError::Option)?;
+        let session = SessionOptions::of(options)?;
+        let device = options.get(DEVICE_PATH).unwrap_or("");
+        let device_path = DevicePath::new(device.as_bytes()).map_err(MapError::Device)?;
+        let access_mode = match options.get(ACCESS_MODE) {
+            Some(text) => AccessMode::parse(text).map_err(|_| MapError::AccessMode(text))?,
+            None => AccessMode::default(),
+        };
+        let exclusive = match options.get(EXCLUSIVE) {
+            Some("1") => true,
+            Some("0") | None => false,
+            Some(text) => return Err(MapError::Exclusive(text)),
+        };
+        let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
+            Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
+            None => 0,
+        };
+        Ok(Self {
+            session,
+            device_path,
+            access: Access {
+                mode: access_mode,
+                exclusive,
+            },
+            nr_poll_queues,
+        })
     }
 
     /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` if the line asks for more.
@@ -206,7 +242,7 @@ fn queues(text: &str) -> Option<i32> {
     i32::try_from(n).ok()
 }
 
-/// Iterator over the paths of [`MapOptions`].
+/// Iterator over the paths of [`SessionOptions`].
 #[derive(Clone, Debug)]
 pub struct Paths<'a> {
     values: Values<'a, 'static>,
@@ -216,7 +252,7 @@ impl Iterator for Paths<'_> {
     type Item = PathAddr;
 
     fn next(&mut self) -> Option<PathAddr> {
-        // `MapOptions::parse` has checked every value.
+        // `SessionOptions` has checked every value.
         self.values.find_map(|text| PathAddr::parse(text).ok())
     }
 }

@@ -14,7 +14,7 @@ mod parsers;
 mod wire;
 
 /// What takes the bytes.
-const TARGETS: [fn(&[u8]); 18] = [
+const TARGETS: [fn(&[u8]); 19] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -33,6 +33,7 @@ const TARGETS: [fn(&[u8]); 18] = [
     logic::small,
     auth::messages,
     auth::exchange,
+    wire::discover,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -26,9 +26,9 @@ fn str(bytes: &[u8]) -> &str {
 pub(crate) fn map_device(bytes: &[u8]) {
     match MapOptions::parse(bytes) {
         Ok(options) => {
-            assert!(!options.session.as_str().is_empty());
+            assert!(!options.session.name.as_str().is_empty());
             assert!(!options.device_path.as_str().is_empty());
-            assert!(options.dest_port > 0 && options.nr_poll_queues >= -1);
+            assert!(options.session.dest_port > 0 && options.nr_poll_queues >= -1);
         }
         Err(error) => {
             assert!(error.errno().0 > 0);
@@ -39,7 +39,7 @@ pub(crate) fn map_device(bytes: &[u8]) {
     let mut line = b"sessname=s device_path=d path=".to_vec();
     line.extend(bytes);
     if let Ok(options) = MapOptions::parse(&line) {
-        assert_eq!(options.session.as_str(), "s");
+        assert_eq!(options.session.name.as_str(), "s");
     }
     let _ = UnmapMode::parse(bytes);
 }

@@ -3,7 +3,10 @@
 //! Decoders of messages from a peer. A decoded message encodes to the same bytes.
 
 use ibnbd_proto::io_check::{self, Device};
-use ibnbd_proto::msg::{Details, IoHdr, OpenRsp, SessInfoRsp, UserMsg, OPEN_RSP_LEN};
+use ibnbd_proto::msg::{
+    Details, DiscoverPage, DiscoverRsp, IoHdr, OpenRsp, SessInfoRsp, UserMsg, DISCOVER_RSP_LEN,
+    MAX_PORTALS, OPEN_RSP_LEN,
+};
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
@@ -90,6 +93,9 @@ pub(crate) fn user_messages(bytes: &[u8]) {
         Ok(UserMsg::Open(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Open(m))),
         Ok(UserMsg::Close(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Close(m))),
         Ok(UserMsg::Io(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Io(m))),
+        Ok(UserMsg::Discover(m)) => {
+            assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Discover(m)))
+        }
         Err(error) => assert!(!error.as_str().is_empty() && error.errno().0 > 0),
     }
     if let Ok(rsp) = SessInfoRsp::decode(bytes) {
@@ -104,6 +110,28 @@ pub(crate) fn user_messages(bytes: &[u8]) {
         again.extend(details.encode());
         assert_eq!(Details::decode(&again), Some(details));
     }
+}
+
+/// A list that was read has entries that a user can take, and is written to the same entries.
+pub(crate) fn discover(bytes: &[u8]) {
+    // Behind the type, so that the lists are looked at.
+    let mut message = vec![7, 0, 0, 0];
+    message.extend(bytes);
+    message.truncate(DISCOVER_RSP_LEN);
+    let Ok(rsp) = DiscoverRsp::decode(&message) else {
+        return;
+    };
+    let (portals, exports): (Vec<_>, Vec<_>) = (rsp.portals().collect(), rsp.exports().collect());
+    assert!(portals.len() <= MAX_PORTALS);
+    assert!(!rsp.more || !exports.is_empty());
+    let mut again = vec![0xEE; DISCOVER_RSP_LEN];
+    let mut page = DiscoverPage::new(&mut again).expect("room");
+    assert!(portals.iter().all(|portal| page.add_portal(portal)));
+    assert!(exports.iter().all(|export| page.add_export(export)));
+    let len = page.finish(rsp.more, rsp.unlisted);
+    let again = DiscoverRsp::decode(&again[..len]).expect("what was just written");
+    assert_eq!((again.more, again.unlisted), (rsp.more, rsp.unlisted));
+    assert!(again.portals().eq(portals) && again.exports().eq(exports));
 }
 
 pub(crate) fn io(bytes: &[u8]) {

@@ -3,7 +3,7 @@
 //! Administrative messages: SESS_INFO, OPEN, CLOSE.
 
 use ibtrs_proto::bytes::{message, Writer};
-use ibtrs_proto::name::{DevicePath, NameError, MAX_DEVICE_NAME};
+use ibtrs_proto::name::{DevicePath, MAX_DEVICE_NAME};
 
 use super::*;
 use crate::access::{Access, AccessMode};
@@ -132,12 +132,7 @@ impl<'a> Open<'a> {
         let access_mode = AccessMode::try_from(mode).map_err(|_| MsgError::AccessMode(mode))?;
         let flags = r.u8().ok_or(MsgError::Short)?;
         let field = r.take(MAX_DEVICE_NAME).ok_or(MsgError::Short)?;
-        let len = field
-            .iter()
-            .position(|&b| b == 0)
-            .ok_or(MsgError::Name(NameError::NoNul))?;
-        let name = field.get(..len).ok_or(MsgError::Short)?;
-        let dev_name = DevicePath::new(name).map_err(MsgError::Name)?;
+        let dev_name = DevicePath::new(until_nul(field)?).map_err(MsgError::Name)?;
         Ok(Self {
             access_mode,
             exclusive: flags & EXCLUSIVE != 0,

@@ -9,11 +9,16 @@
 
 mod admin;
 mod details;
+mod discover;
 mod io;
 mod open_rsp;
 
 pub use admin::{Close, Open, SessInfo, SessInfoRsp};
 pub use details::{Details, DETAILS_LEN, OPEN_RSP_LONG_LEN};
+pub use discover::{
+    Discover, DiscoverPage, DiscoverRsp, Listed, Portal, DISCOVER_LEN, DISCOVER_RSP_LEN,
+    MAX_PORTALS,
+};
 pub use io::{IoFlags, IoHdr, Op};
 pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 
@@ -42,6 +47,8 @@ const TYPE_OPEN: u16 = 2;
 const TYPE_OPEN_RSP: u16 = 3;
 const TYPE_IO: u16 = 4;
 const TYPE_CLOSE: u16 = 5;
+const TYPE_DISCOVER: u16 = 6;
+const TYPE_DISCOVER_RSP: u16 = 7;
 
 /// Why a message was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +71,11 @@ pub enum MsgError {
     Capacity(u64),
     /// A message in a transport request of the wrong direction.
     Direction,
+    /// A portal of an unknown family, without an address or a port number that clients can connect
+    /// to, or one too many.
+    Portal,
+    /// A list that goes on, without an entry.
+    Endless,
 }
 
 impl MsgError {
@@ -79,6 +91,8 @@ impl MsgError {
             Self::BlockSize(_) => "block size is no power of two from 512 to 32768",
             Self::Capacity(_) => "device is larger than 2^63 - 1 bytes",
             Self::Direction => "message against the direction of the transport",
+            Self::Portal => "portal that no client can connect to, or too many portals",
+            Self::Endless => "list that goes on without an entry",
         }
     }
 
@@ -104,6 +118,8 @@ pub enum UserMsg<'a> {
     Close(Close),
     /// An I/O request.
     Io(IoHdr),
+    /// Asks for a list of exports. Extension: counts only if the session has extensions.
+    Discover(Discover<'a>),
 }
 
 impl<'a> UserMsg<'a> {
@@ -120,7 +136,21 @@ impl<'a> UserMsg<'a> {
             TYPE_SESS_INFO => SessInfo::decode(bytes).map(Self::SessInfo),
             TYPE_OPEN => Open::decode(bytes).map(Self::Open),
             TYPE_CLOSE => Close::decode(bytes).map(Self::Close),
+            TYPE_DISCOVER => Discover::decode(bytes).map(Self::Discover),
             other => Err(MsgError::Type(other)),
+        }
+    }
+
+    /// Checks that the message is one of the protocol that both sides speak: a session without
+    /// extensions has none of theirs.
+    ///
+    /// # Errors
+    ///
+    /// [`MsgError::Type`], as for any type that is not there.
+    pub fn check_extensions(&self, extensions: bool) -> Result<(), MsgError> {
+        match self {
+            Self::Discover(_) if !extensions => Err(MsgError::Type(TYPE_DISCOVER)),
+            _ => Ok(()),
         }
     }
 
@@ -133,7 +163,7 @@ impl<'a> UserMsg<'a> {
     /// [`MsgError::Direction`].
     pub fn check_direction(&self, direction: Direction) -> Result<(), MsgError> {
         let due = match self {
-            Self::SessInfo(_) | Self::Open(_) => Direction::Read,
+            Self::SessInfo(_) | Self::Open(_) | Self::Discover(_) => Direction::Read,
             Self::Close(_) => Direction::Write,
             Self::Io(_) => return Ok(()),
         };
@@ -163,4 +193,11 @@ fn body(bytes: &[u8], kind: u16) -> Result<Reader<'_>, MsgError> {
     }
     r.skip(2).ok_or(MsgError::Short)?;
     Ok(r)
+}
+
+/// The bytes of a name's field before its NUL.
+fn until_nul(field: &[u8]) -> Result<&[u8], MsgError> {
+    let len = field.iter().position(|&b| b == 0);
+    let name = len.and_then(|len| field.get(..len));
+    name.ok_or(MsgError::Name(NameError::NoNul))
 }

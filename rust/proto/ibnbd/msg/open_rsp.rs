@@ -274,7 +274,7 @@ impl OpenRsp {
     }
 }
 
-const fn is_block_size(n: u32) -> bool {
+pub(super) const fn is_block_size(n: u32) -> bool {
     n.is_power_of_two() && n >= MIN_BLOCK_SIZE && n <= MAX_BLOCK_SIZE
 }
 

@@ -3,7 +3,7 @@
 //! Options of mapping and unmapping.
 
 use ibnbd_proto::access::AccessMode;
-use ibnbd_proto::map_opts::{MapError, MapOptions, UnmapMode};
+use ibnbd_proto::map_opts::{MapError, MapOptions, SessionOptions, UnmapMode};
 use ibtrs_proto::addr::AddrError;
 use ibtrs_proto::auth::KeyId;
 use ibtrs_proto::errno::Errno;
@@ -17,17 +17,17 @@ fn a_whole_line() {
         device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1 \
         key_id=web1-2026\n";
     let m = MapOptions::parse(line).unwrap();
-    assert_eq!(m.session.as_str(), "blya");
+    assert_eq!(m.session.name.as_str(), "blya");
     assert_eq!(m.device_path.as_str(), "/dev/ram0");
     assert_eq!(m.access.mode, AccessMode::Migration);
     assert!(m.access.exclusive);
-    assert_eq!((m.dest_port, m.nr_poll_queues), (4321, -1));
-    let paths: Vec<_> = m.paths().map(|p| p.to_string()).collect();
-    assert_eq!(paths.len(), m.path_count());
+    assert_eq!((m.session.dest_port, m.nr_poll_queues), (4321, -1));
+    let paths: Vec<_> = m.session.paths().map(|p| p.to_string()).collect();
+    assert_eq!(paths.len(), m.session.path_count());
     assert_eq!(paths[0], "ip:10.0.0.2@ip:10.0.0.1");
     assert!(paths[1].starts_with("gid:fe80:0000:"));
     assert_eq!(m.poll_queues(4), Some(4));
-    assert_eq!(m.key_id, KeyId::new(b"web1-2026"));
+    assert_eq!(m.session.key_id, KeyId::new(b"web1-2026"));
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn defaults() {
     let m = MapOptions::parse(b"device_path=d sessname=s").unwrap();
     assert_eq!(m.access.mode, AccessMode::Rw);
     assert!(!m.access.exclusive);
-    assert_eq!((m.dest_port, m.nr_poll_queues), (1234, 0));
-    assert_eq!((m.path_count(), m.paths().count()), (0, 0));
+    assert_eq!((m.session.dest_port, m.nr_poll_queues), (1234, 0));
+    assert_eq!((m.session.path_count(), m.session.paths().count()), (0, 0));
     assert_eq!(m.poll_queues(4), Some(0));
-    assert_eq!(m.key_id, None);
+    assert_eq!(m.session.key_id, None);
     let m = MapOptions::parse(b"device_path=d sessname=s nr_poll_queues=5").unwrap();
     assert_eq!((m.poll_queues(4), m.poll_queues(5)), (None, Some(5)));
 }
@@ -143,6 +143,7 @@ fn as_many_paths_as_a_session_has() {
     assert_eq!(
         MapOptions::parse(line(128).as_bytes())
             .unwrap()
+            .session
             .path_count(),
         128
     );
@@ -153,6 +154,34 @@ fn as_many_paths_as_a_session_has() {
             problem: OptProblem::TooMany,
             option: "path"
         })
+    );
+}
+
+#[test]
+fn a_session_without_a_device() {
+    let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 dest_port=4321 key_id=k\n";
+    let m = SessionOptions::parse(line).unwrap();
+    assert_eq!((m.name.as_str(), m.dest_port), ("blya", 4321));
+    assert_eq!((m.path_count(), m.paths().count()), (1, 1));
+    assert_eq!(m.key_id, KeyId::new(b"k"));
+    let m = SessionOptions::parse(b"sessname=s").unwrap();
+    assert_eq!((m.path_count(), m.dest_port, m.key_id), (0, 1234, None));
+    for option in [
+        "device_path",
+        "access_mode",
+        "exclusive",
+        "nr_poll_queues",
+        "x",
+    ] {
+        let line = format!("sessname=s {option}=1");
+        let problem = OptProblem::Unknown;
+        let e = SessionOptions::parse(line.as_bytes()).unwrap_err();
+        assert_eq!(e, MapError::Option(OptError { problem, option }));
+    }
+    assert!(SessionOptions::parse(b"path=ip:10.0.0.1").is_err());
+    assert_eq!(
+        SessionOptions::parse(b"sessname=s path=10.0.0.1").unwrap_err(),
+        MapError::Path(AddrError::Prefix, "10.0.0.1")
     );
 }
 
@@ -180,7 +209,7 @@ proptest! {
         s in "((sessname|device_path|path|dest_port|access_mode|x)=[a-z0-9:.,@/-]{0,9}[ \t\n]){0,9}",
     ) {
         if let Ok(m) = MapOptions::parse(s.as_bytes()) {
-            prop_assert_eq!(m.paths().count(), m.path_count());
+            prop_assert_eq!(m.session.paths().count(), m.session.path_count());
         }
     }
 
@@ -189,7 +218,7 @@ proptest! {
         "(sessname|device_path|path|dest_port)=(ip:1\\.2\\.3\\.[1-9]|s|[1-9])", 1..300)) {
         let line = words.join(" ");
         if let Ok(m) = MapOptions::parse(line.as_bytes()) {
-            prop_assert!(m.path_count() <= 128);
+            prop_assert!(m.session.path_count() <= 128);
         }
     }
 }

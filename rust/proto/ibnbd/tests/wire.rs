@@ -387,7 +387,7 @@ fn user_messages_by_type() {
     assert_eq!(UserMsg::parse(&info.encode()), Ok(UserMsg::SessInfo(info)));
     let close = Close { device_id: 1 };
     assert_eq!(UserMsg::parse(&close.encode()), Ok(UserMsg::Close(close)));
-    for kind in [1u8, 3, 6, 99] {
+    for kind in [1u8, 3, 7, 99] {
         let mut b = [0; 300];
         b[0] = kind;
         let e = UserMsg::parse(&b).unwrap_err();
@@ -414,6 +414,11 @@ fn user_messages_by_direction() {
             Direction::Write,
         ),
         (UserMsg::Open(open), Direction::Read, Direction::Write),
+        (
+            UserMsg::Discover(Discover { after: None }),
+            Direction::Read,
+            Direction::Write,
+        ),
         (
             UserMsg::Close(Close { device_id: 1 }),
             Direction::Write,

@@ -100,6 +100,8 @@ fn what_peers_send() {
         MsgError::BlockSize(9) => EINVAL,
         MsgError::Capacity(9) => EFBIG,
         MsgError::Direction => EINVAL,
+        MsgError::Portal => EINVAL,
+        MsgError::Endless => EINVAL,
     }
     let name = NameError::NoNul;
     assert_eq!(MsgError::Name(name).as_str(), name.as_str());
