@@ -10,6 +10,8 @@ use ibtrs_proto::Errno;
 pub enum Task {
     /// A disk was to be mapped.
     Map,
+    /// A server was to be asked for its exports. What [`Task::Map`] says of connecting holds as well.
+    Discover,
     /// A disk was to be unmapped.
     Unmap,
     /// A disk was to be opened again.
@@ -88,6 +90,14 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Map, Errno::EKEYREJECTED, "the keys of this machine and the server differ, or only one of them authenticates", "load the same key on both: `ibnbd key load SESSION`; see `ibnbd key list`"),
     advice(Task::Map, Errno::EPROTONOSUPPORT, "the server takes none of the suites of authentication that this machine offers", "compare the parameter `auth_suites` of ibtrs_client here and of ibtrs_server there"),
+    advice(Task::Discover, Errno::EOPNOTSUPP, "the server does not list its exports: it is the kernel's own, or older", "see `ibnbd export list` on the server, and map by name and address"),
+    advice(Task::Discover, Errno::EEXIST, "another network namespace has a session with this name", "take another --session"),
+    advice(Task::Discover, Errno::ENODEV, "no RDMA device leads to the address", "see `rdma link`; make one with `rdma link add rxe0 type rxe netdev INTERFACE`"),
+    advice(Task::Discover, Errno::EINVAL, "a value makes no sense, or the session has another key", "see the kernel's line"),
+    advice(Task::Discover, Errno::EACCES, "the server does not let the session connect from this address, or not without a key", "its log has the reason; `ibnbd host list` there shows the addresses"),
+    advice(Task::Discover, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; try it again when a path is connected"),
+    advice(Task::Discover, Errno::EAGAIN, "the exports change while they are listed", "try it again"),
+    advice(Task::Discover, Errno::EFBIG, "the server lists more than 1 MiB of names", "see `ibnbd export list` on the server, and map by name"),
     advice(Task::Unmap, Errno::EBUSY, "the disk is in use", "see `fuser -v` and `findmnt`; end what uses it, or take --force"),
     advice(Task::Unmap, Errno::EALREADY, "it is being unmapped, or its mapping is not complete yet", "wait for that"),
     advice(Task::Remap, Errno::EALREADY, "the disk is open", "nothing: it can be used"),
@@ -170,7 +180,11 @@ pub fn of_lines(lines: &[String]) -> Option<&'static str> {
 pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {
     let errno = Errno(errno);
     let name = errno.as_str();
-    let known = TABLE.iter().find(|a| a.task == task && a.errno == errno);
+    let of = |task| TABLE.iter().find(|a| a.task == task && a.errno == errno);
+    let known = match task {
+        Task::Discover => of(task).or_else(|| of(Task::Map)),
+        task => of(task),
+    };
     match known {
         Some(advice) => (format!("{} ({name})", advice.why), Some(advice.todo)),
         None if name == "E?" => (

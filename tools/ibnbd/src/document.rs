@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::configfs::{Export, Host, Port};
+use crate::discovery::{Offered, Portal};
 use crate::findings::Finding;
 use crate::folder::Exported;
 use crate::health::Health;
@@ -93,6 +94,17 @@ documents! {
         /// Ports in configfs. Without any, the server listens on all addresses.
         ports: Vec<Port>,
     }
+    /// `discover`.
+    Discovered {
+        /// The session that asked.
+        session: String,
+        /// Exports that it may open.
+        exports: Vec<Offered>,
+        /// Addresses of the server that it names; none if it listens on all.
+        portals: Vec<Portal>,
+        /// Whether the server opens devices that it does not list.
+        unlisted: bool,
+    }
     /// `key list`.
     Keys {
         /// Shared keys that the kernel has.
@@ -144,6 +156,8 @@ pub struct Documents {
     ports: Ports,
     #[schemars(rename = "key list")]
     keys: Keys,
+    #[schemars(rename = "discover")]
+    discovered: Discovered,
     check: Check,
     status: Status,
     watch: Event,

@@ -17,6 +17,7 @@
 //! | [`host`] | modules, RDMA devices, block devices |
 //! | [`folder`] | the folder of devices that a server exports |
 //! | [`mapping`] | names of servers and sessions, and lines of `map_device` |
+//! | [`discovery`] | lists of the exports that servers let this machine open |
 //! | [`configfs`] | exports and hosts of a server in configfs, and their changes |
 //! | [`prefix`] | prefixes of addresses |
 //! | [`config`] | the files in `/etc/ibtrs`, and the steps to the state that they describe |
@@ -38,6 +39,7 @@
 pub mod advice;
 pub mod config;
 pub mod configfs;
+pub mod discovery;
 pub mod document;
 pub mod family;
 pub mod find;

@@ -145,6 +145,24 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// The line for the session without a device.
+    pub(crate) fn session_line(&self) -> String {
+        format!("sessname={}{}{}", self.session, self.way(), self.key())
+    }
+
+    fn way(&self) -> String {
+        let mut words: String = self.paths.iter().map(|p| format!(" path={p}")).collect();
+        if let Some(port) = self.port {
+            words += &format!(" dest_port={port}");
+        }
+        words
+    }
+
+    fn key(&self) -> String {
+        let id = self.key_id.as_ref();
+        id.map(|id| format!(" key_id={id}")).unwrap_or_default()
+    }
+
     /// The line to write to `map_device`.
     ///
     /// # Errors
@@ -160,12 +178,7 @@ impl Mapping {
             }
         }
         let mut line = format!("sessname={} device_path={}", self.session, self.device);
-        for path in &self.paths {
-            line += &format!(" path={path}");
-        }
-        if let Some(port) = self.port {
-            line += &format!(" dest_port={port}");
-        }
+        line += &self.way();
         if let Some(access) = &self.access {
             line += &format!(" access_mode={access}");
         }
@@ -175,9 +188,7 @@ impl Mapping {
         if self.poll_queues != 0 {
             line += &format!(" nr_poll_queues={}", self.poll_queues);
         }
-        if let Some(id) = &self.key_id {
-            line += &format!(" key_id={id}");
-        }
+        line += &self.key();
         match MapOptions::parse(line.as_bytes()) {
             Ok(_) if line.len() > 4096 => {
                 Err("too many paths: more than 4096 bytes in all".to_owned())

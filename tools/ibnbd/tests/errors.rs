@@ -27,6 +27,7 @@ fn rows(heading: &str) -> Vec<&'static str> {
 fn heading(task: Task) -> &'static str {
     match task {
         Task::Map => "### ibnbd map",
+        Task::Discover => "### ibnbd discover",
         Task::Unmap => "### ibnbd unmap",
         Task::Remap => "### ibnbd remap",
         Task::Resize => "### ibnbd resize",
@@ -136,6 +137,12 @@ fn other_errors_have_their_entries() {
         said(&bare, "export add /dev/x"),
         said(&bare, "drain"),
     ];
+    let old = Tree::new();
+    old.client();
+    let discover = "discover 10.0.1.1 --session s";
+    all.push(said(&old, discover));
+    old.file("/sys/class/ibnbd-client/ctl/discover", "");
+    all.push(said(&old, discover));
     let words = [
         "show nothing",
         "show /dev/nullb0",

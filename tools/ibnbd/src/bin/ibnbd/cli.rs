@@ -85,6 +85,9 @@ pub(crate) enum Command {
     /// Maps a device of a server as a disk
     #[command(after_help = MAP_EXAMPLES)]
     Map(Map),
+    /// Lists the exports of a server that this machine may map, and the server's addresses
+    #[command(after_help = DISCOVER_HELP)]
+    Discover(Server),
     /// Unmaps disks
     Unmap(Unmap),
     /// Has the server open a disk again that it refused, or that its operator has closed
@@ -205,8 +208,18 @@ Examples:
   ibnbd map 10.0.1.1 disk1
   ibnbd map storage1 disk1 --path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1
   ibnbd map fe80::1%eth0 disk1 --ro
+  ibnbd map 10.0.1.1 disk1 --all-paths        also over the other addresses that the server names
 
 Without --session the session is called HOST@SERVER, and disks of the same server share it.";
+
+const DISCOVER_HELP: &str = "\
+The server lists what the session may open now, so the session has to be the one that is to map, with
+its key. It ends when the server has answered, unless it has disks. Addresses are those of the ports
+that the server's operator has made.
+
+Examples:
+  ibnbd discover 10.0.1.1 --session web1
+  ibnbd discover 10.0.1.1 --session web1 -o json";
 
 const SET_HELP: &str = "\
 Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
@@ -391,9 +404,9 @@ pub(crate) struct Files {
     pub(crate) config: String,
 }
 
+/// A server, and the session with it.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("access"))]
-pub(crate) struct Map {
+pub(crate) struct Server {
     /// Names or addresses of one server: each makes a path
     #[arg(
         value_delimiter = ',',
@@ -402,8 +415,6 @@ pub(crate) struct Map {
         value_name = "SERVER[,SERVER...]"
     )]
     pub(crate) servers: Vec<String>,
-    /// The device's name on the server
-    pub(crate) device: String,
     /// Name of the session
     #[arg(short, long)]
     pub(crate) session: Option<String>,
@@ -413,6 +424,21 @@ pub(crate) struct Map {
     /// The server's port
     #[arg(long, default_value_t = 1234, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
+    /// The key of a new session, if not that called default
+    #[arg(long, value_name = "ID", value_parser = key_id)]
+    pub(crate) key_id: Option<KeyId>,
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("access"))]
+pub(crate) struct Map {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// The device's name on the server
+    pub(crate) device: String,
+    /// Adds a path to each further address that the server names and this machine can reach
+    #[arg(long)]
+    pub(crate) all_paths: bool,
     /// For reading only
     #[arg(long, group = "access")]
     pub(crate) ro: bool,
@@ -425,9 +451,6 @@ pub(crate) struct Map {
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
-    /// The key of a new session, if not that called default
-    #[arg(long, value_name = "ID", value_parser = key_id)]
-    pub(crate) key_id: Option<KeyId>,
     /// Writes the disk into /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,

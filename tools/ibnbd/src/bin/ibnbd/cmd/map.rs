@@ -14,9 +14,9 @@ use ibnbd_host::model::{Disk, Machine, Path, PathState};
 use ibnbd_host::root::is_gone;
 use ibnbd_host::{find, host, value};
 
-use super::{save, Done};
+use super::{discover, save, Done};
 use crate::act;
-use crate::cli::{Map, Unmap};
+use crate::cli::{Map, Server, Unmap};
 use crate::context::Context;
 use crate::fail::{Failure, NOT_FOUND, REFUSED};
 
@@ -31,8 +31,13 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
         .machine()
         .our(Side::Client, &wanted.session)
         .is_none();
+    let portals = match map.all_paths {
+        true => discover::ask(context, &wanted)?.portals,
+        false => Vec::new(),
+    };
     let disk = map_line(context, &wanted, &line)?;
     context.say(&disk)?;
+    discover::add_paths(context, &wanted, &portals)?;
     if map.persist {
         save::persist(context, &wanted.session, &wanted.device, wanted.port)?;
     }
@@ -88,11 +93,33 @@ pub(super) fn map_line(context: &Context, wanted: &Mapping, line: &str) -> Resul
 }
 
 fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
+    let own = (map.poll_queues != 0).then_some(map.device.as_str());
+    let access = match (map.ro, map.migration) {
+        (true, _) => Some("ro".to_owned()),
+        (_, true) => Some("migration".to_owned()),
+        _ => None,
+    };
+    Ok(Mapping {
+        device: map.device.clone(),
+        access,
+        exclusive: map.exclusive,
+        poll_queues: map.poll_queues,
+        ..session(context, &map.server, own)?
+    })
+}
+
+/// A mapping's session. Without a name it has that of this machine and the server, and of the device
+/// `own` if it is for that alone.
+pub(super) fn session(
+    context: &Context,
+    words: &Server,
+    own: Option<&str>,
+) -> Result<Mapping, Failure> {
     let mut paths = Vec::new();
-    for text in &map.paths {
+    for text in &words.paths {
         paths.push(path(context, text)?);
     }
-    for server in &map.servers {
+    for server in &words.servers {
         let end = path(context, server)?;
         let known = paths
             .iter()
@@ -101,23 +128,15 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
             paths.push(end);
         }
     }
-    let server = map.servers.first().map(String::as_str).unwrap_or_default();
-    let own = (map.poll_queues != 0).then_some(map.device.as_str());
+    let server = words.servers.first().map(String::as_str);
+    let server = server.unwrap_or_default();
     let generated = || mapping::session_name(&host::name(&context.root), server, own);
-    let access = match (map.ro, map.migration) {
-        (true, _) => Some("ro".to_owned()),
-        (_, true) => Some("migration".to_owned()),
-        _ => None,
-    };
     Ok(Mapping {
-        session: map.session.clone().unwrap_or_else(generated),
-        device: map.device.clone(),
+        session: words.session.clone().unwrap_or_else(generated),
         paths,
-        port: (map.port != 1234).then_some(map.port),
-        access,
-        exclusive: map.exclusive,
-        poll_queues: map.poll_queues,
-        key_id: map.key_id.map(|id| id.as_str().to_owned()),
+        port: (words.port != 1234).then_some(words.port),
+        key_id: words.key_id.map(|id| id.as_str().to_owned()),
+        ..Mapping::default()
     })
 }
 

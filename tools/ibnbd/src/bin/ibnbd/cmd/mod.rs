@@ -5,6 +5,7 @@
 mod apply;
 mod change;
 mod configured;
+mod discover;
 mod export;
 mod host;
 mod key;
@@ -53,6 +54,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Paths { session } => show::paths(context, session.as_deref()),
         Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
         Command::Map(map) => map::map(context, &map),
+        Command::Discover(server) => discover::run(context, &server),
         Command::Unmap(unmap) => map::unmap(context, &unmap),
         Command::Remap { disk } => map::remap(context, &disk),
         Command::Resize { disk, size } => map::resize(context, &disk, &size),

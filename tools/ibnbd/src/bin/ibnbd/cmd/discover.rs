@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `discover`, and the paths of `map --all-paths`.
+
+use std::thread;
+use std::time::Duration;
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::discovery::{self, Found, Portal};
+use ibnbd_host::document::{Discovered, FORMAT};
+use ibnbd_host::family::Side;
+use ibnbd_host::mapping::Mapping;
+use ibnbd_host::root::is_gone;
+
+use super::{map, paths, Done};
+use crate::act;
+use crate::cli::{Format, Server};
+use crate::context::Context;
+use crate::fail::{Failure, REFUSED};
+use crate::out::{self, cell, Table};
+
+/// How often the command asks again because another one of the same session has got between.
+const MOST_TRIES: u32 = 10;
+
+pub(super) fn run(context: &Context, words: &Server) -> Done {
+    let session = map::session(context, words, None)?;
+    let found = ask(context, &session)?;
+    context.warn(&found.notes);
+    if context.format == Format::Table {
+        explain(&found);
+    }
+    let mut exports = Table::new(["export", "size", "block", "mode"]);
+    for export in &found.exports {
+        exports.row([
+            export.name.clone(),
+            out::size(export.size_bytes),
+            cell(&export.block_size),
+            export.access_mode.clone(),
+        ]);
+    }
+    let mut portals = Table::new(["portal", "port"]);
+    for portal in &found.portals {
+        portals.row([portal.address.clone(), portal.port.to_string()]);
+    }
+    let document = Discovered {
+        format: FORMAT,
+        session: session.session,
+        exports: found.exports,
+        portals: found.portals,
+        unlisted: found.unlisted,
+        notes: found.notes,
+    };
+    out::emit(context, &document, vec![exports, portals])?;
+    Ok(0)
+}
+
+fn explain(found: &Found) {
+    if found.unlisted {
+        note!("the server has no exports in configfs, and does not list the devices in its dev_search_path");
+    } else if found.exports.is_empty() {
+        note!("the server has no export that this session may open; `ibnbd export list` there shows all of them");
+    }
+}
+
+/// Asks the server of a session for its exports and addresses.
+pub(super) fn ask(context: &Context, session: &Mapping) -> Result<Found, Failure> {
+    let line = discovery::line(session).map_err(|why| Failure::usage("discover", why))?;
+    context.need(Side::Client)?;
+    let what = format!("list the exports for session {}", session.session);
+    if !context.root.exists(discovery::FILE) {
+        let why = "ibnbd_client cannot ask servers for exports: it is older than this command";
+        let failure = Failure::new(REFUSED, format!("cannot {what}"), why);
+        return Err(failure.todo("load the module of this version"));
+    }
+    for _ in 0..MOST_TRIES {
+        act::write(context, Task::Discover, &what, discovery::FILE, &line)?;
+        match discovery::read(&context.root, &session.session, &line) {
+            Ok(Some(found)) => return Ok(found),
+            // The result of another command has taken its place.
+            Ok(None) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(Failure::system(format!("cannot {what}"), &error)),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let why = "other commands ask for the same session all the time";
+    Err(Failure::new(REFUSED, format!("cannot {what}"), why).todo("try it again"))
+}
+
+/// Adds a path to each portal that the session has none to, and names those that cannot be reached.
+pub(super) fn add_paths(
+    context: &Context,
+    wanted: &Mapping,
+    portals: &[Portal],
+) -> Result<(), Failure> {
+    for portal in portals {
+        let machine = context.machine();
+        let session = paths::session(&machine, &wanted.session)?;
+        let address = &portal.address;
+        let has_it = |path: &ibnbd_host::Path| path.dst.as_ref() == Some(address);
+        if session.paths.iter().any(has_it) {
+            continue;
+        }
+        if portal.port != wanted.port.unwrap_or(1234) {
+            note!(
+                "warning: no path to {address}: its port is {}, and all paths of a session go to one port",
+                portal.port
+            );
+            continue;
+        }
+        if let Err(failure) = paths::add_line(context, session, address) {
+            note!("warning: no path to {address}: {}", failure.why);
+        }
+    }
+    Ok(())
+}
