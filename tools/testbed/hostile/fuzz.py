@@ -136,11 +136,12 @@ class Fuzzer:
             (1, io(self.id, wire.FLUSH, 0, 0), 0, None),
             (1, io(self.id, wire.WRITE_ZEROES, sector, 4096), 0, b""),
             (1, io(self.id, wire.DISCARD, sector, 4096), 0, b""),
+            (0, wire.DISCOVER_REQ.pack(), wire.DISCOVER_ROOM, b""),
         ]
         if chance.random() < 0.2:
             kind = chance.randrange(16)
             return lambda: self.imm(party, chance, wire.imm(kind, chance.getrandbits(28)))
-        choice = requests[chance.choice((0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6))]
+        choice = requests[chance.choice((0, 1, 2, 2, 2, 3, 3, 3, 4, 5, 6, 7))]
         chunk = chance.randrange(party.depth)
         return lambda: self.request(party, chunk, *choice)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The client's program in the fuzzing of a hostile server: maps a disk, reads and writes.
+"""The client's program in the fuzzing of a hostile server: maps a disk, reads and writes, and asks for
+a list of exports.
 
 Any outcome of these is right.  But a task that is killed while it maps must end, and a mapped
 disk must be removable by force."""
@@ -38,6 +39,8 @@ def use(victim: Victim, counts: dict) -> None:
         counts["I/O " + said] = counts.get("I/O " + said, 0) + 1
         if said == "open":
             return
+    said = victim.discover(BRIEFLY)
+    counts["list " + said] = counts.get("list " + said, 0) + 1
 
 
 def one(server: Server, number: int, seed: str, counts: dict) -> None:

@@ -89,7 +89,8 @@ class Honest:
         connection.pair.send(server.tamper(server.info_rsp()))
 
     def request(self, server: "Server", request: Request) -> None:
-        step = {wire.SESS_INFO: self.introduce, wire.OPEN: self.open, wire.IO: self.io}.get(request.kind)
+        step = {wire.SESS_INFO: self.introduce, wire.OPEN: self.open, wire.IO: self.io,
+                wire.DISCOVER: self.discover}.get(request.kind)
         if step:
             step(server, request)
         else:
@@ -104,6 +105,9 @@ class Honest:
 
     def open(self, server: "Server", request: Request) -> None:
         server.answer(request, self.open_rsp())
+
+    def discover(self, server: "Server", request: Request) -> None:
+        server.answer(request, wire.discovered([wire.listed(b"lie", nsectors=SECTORS)]))
 
     def io(self, server: "Server", request: Request) -> None:
         (self.spot if request.at_spot else self.serve)(server, request)

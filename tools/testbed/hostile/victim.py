@@ -15,6 +15,8 @@ import time
 
 ADDRESS = "10.0.1.1"
 CTL = "/sys/class/ibnbd-client/ctl/map_device"
+DISCOVER = "/sys/class/ibnbd-client/ctl/discover"
+DISCOVERED = "/sys/class/ibnbd-client/ctl/discovered"
 SESSIONS = "/sys/class/ibtrs-client"
 # A request that nobody answers ends after the time that its session waits.
 TIME_LIMIT = 60.0
@@ -102,8 +104,25 @@ class Victim:
         self.fd = -1
         self.page = mmap.mmap(-1, 1 << 17)
 
+    def session_line(self) -> str:
+        return f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port}"
+
     def line(self) -> bytes:
-        return (f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port} device_path={self.device}").encode()
+        return f"{self.session_line()} device_path={self.device}".encode()
+
+    def discover(self, seconds: float = TIME_LIMIT) -> str:
+        """Asks for the exports, in a process that is killed after that time; the name of the error, "OK" or
+        "KILLED"."""
+        return write_or_be_killed(DISCOVER, self.session_line().encode(), seconds)
+
+    def listed(self) -> list[str]:
+        """The lines that are shown of the exports."""
+        pages = sorted(glob.glob(f"{DISCOVERED}/{self.name}/*/exports"), key=lambda path: int(path.split("/")[-2]))
+        lines = []
+        for page in pages:
+            with open(page) as file:
+                lines += file.read().splitlines()
+        return lines
 
     def map(self, seconds: float = TIME_LIMIT) -> str:
         """Maps the disk, in a process that is killed after that time; the name of the

@@ -20,7 +20,7 @@ NEED_INVAL, NEW_RKEY = 1, 2
 EXT_SEND_IMM, EXT_SAME_KEY, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 5
 
 # Types of block device messages, access modes, operations and their flags.
-SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE = range(6)
+SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE, DISCOVER, DISCOVER_RSP = range(8)
 RO, RW, MIGRATION = range(3)
 READ, WRITE, FLUSH, DISCARD, SECURE_ERASE, WRITE_ZEROES = range(6)
 SYNC, FUA, PREFLUSH, NOUNMAP = 1 << 8, 1 << 9, 1 << 10, 1 << 11
@@ -121,6 +121,28 @@ OPEN_ANSWER = _layout(
 OPEN_ANSWER_SHORT = 56
 IO_REQ = _layout("IO", 32, "type@0:2 pad@2:2 device_id@4:4 sector@8:8 rw@16:4 bytes@20:4 prio@24:2 padding@26:6", type=IO)
 CLOSE_REQ = _layout("CLOSE", 8, "type@0:2 pad@2:2 device_id@4:4", type=CLOSE)
+DISCOVER_REQ = _layout("DISCOVER", 264, "type@0:2 pad@2:2 reserved@4:2 after@6:255 rest@261:3", type=DISCOVER)
+DISCOVER_HEAD = _layout("DISCOVER_RSP", 16, "type@0:2 pad@2:2 exports@4:2 portals@6:1 flags@7:1 reserved@8:8",
+                        type=DISCOVER_RSP)
+# IPv4 unless said otherwise.
+PORTAL = _layout("portal", 20, "family@0:1 reserved@1:1 port@2:2 addr@4:16", family=1, port=PORT)
+# Its name follows.
+LISTED = _layout("export in a list", 12, "name_len@0:1 access_mode@1:1 logical_block_size@2:2 nsectors@4:8",
+                 access_mode=1, logical_block_size=512)
+# Bytes of the answer that clients of ours have room for, and its flags.
+DISCOVER_ROOM, MORE, UNLISTED = 4096, 1, 2
+
+
+def listed(name: bytes, **fields: int) -> bytes:
+    """An export in the answer to DISCOVER."""
+    return LISTED.pack(**{"name_len": len(name), **fields}) + name
+
+
+def discovered(exports: list[bytes], portals: list[bytes] | None = None, /, **fields: int) -> bytes:
+    """The answer to DISCOVER."""
+    portals = portals or []
+    head = DISCOVER_HEAD.pack(**{"exports": len(exports), "portals": len(portals), **fields})
+    return b"".join([head, *portals, *exports])
 
 
 def chunk_bits(queue_depth: int) -> int:

@@ -62,6 +62,14 @@ def test_messages_of_the_block_device():
     assert details[wire.OPEN_ANSWER_SHORT:] == hexes("01030000 01020304 05060708 090a0b0c 11121314 15161718") + bytes(8)
 
 
+def test_lists_of_exports():
+    assert wire.DISCOVER_REQ.pack(after=b"ram0") == hexes("06000000 0000 72616d30") + bytes(254)
+    answer = wire.discovered([wire.listed(b"ram0", logical_block_size=4096, nsectors=0x07060504030201)],
+                             [wire.PORTAL.pack(addr=bytes((10, 0, 1, 1)))], flags=wire.MORE)
+    assert answer == (hexes("07000000 0100 01 01") + bytes(8) + hexes("0100d204 0a000101") + bytes(12)
+                      + hexes("04010010 0102030405060700 72616d30"))
+
+
 @pytest.mark.parametrize("layout", [item for item in vars(wire).values() if isinstance(item, wire.Layout)],
                          ids=lambda layout: layout.name)
 def test_fields_do_not_overlap_and_come_back(layout):
