@@ -14,7 +14,10 @@ use crate::{
     wait_queue::WaitQueue, //
 };
 use ibtrs_proto::{
-    addr::PathAddr,
+    addr::{
+        Addr,
+        PathAddr, //
+    },
     auth::KeyId,
     consts::{
         MAX_CONNECTIONS,
@@ -531,6 +534,26 @@ impl Session {
     /// Any.
     pub fn has_extensions(&self) -> bool {
         self.failover.lock().logic.has_ext()
+    }
+
+    /// Returns the server's port, to which paths go that the operator adds.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns whether the session has a path to the address.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub fn leads_to(&self, dst: &Addr) -> bool {
+        let paths = self.paths.lock();
+        let mut specs = paths.list.iter().map(|path| path.spec());
+        specs.any(|spec| spec.addr.dst == *dst)
     }
 
     /// Returns whether the session belongs to the network namespace of the caller.

@@ -10,7 +10,8 @@ use crate::{
     mapping::Mapping,
     registry::{
         NoSession,
-        Registry, //
+        Registry,
+        User, //
     }, //
 };
 use ibnbd_proto::map_opts::{
@@ -63,9 +64,10 @@ impl Control {
         let class = Class::new(c"ibnbd-client")?;
         let ctl = Device::new(&class, fmt!("ctl"), registry.clone(), &FILES)?;
         let folder = Arc::new(PlainDir::plain(&ctl, fmt!("devices"))?, GFP_KERNEL)?;
+        let discovered = PlainDir::plain(&ctl, fmt!("discovered"))?;
+        // After all that can fail: the directories go before their parent.
         registry.set_links(Some(folder));
-        let folder = PlainDir::plain(&ctl, fmt!("discovered"))?;
-        registry.discoveries().show_in(Some(folder));
+        registry.discoveries().show_in(Some(discovered));
         Ok(Self {
             registry: registry.clone(),
             ctl: Some(ctl),
@@ -155,7 +157,7 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
         EEXIST => Failure("the device is already mapped", error),
         _ => Failure("cannot reserve a disk number", error),
     })?;
-    let session = registry.session(&opts.session, Some(nr_poll_queues));
+    let session = registry.session(&opts.session, User::Disk { nr_poll_queues });
     let session = session.map_err(no_session)?;
     let opened = Opened::open(session, place, opts.device_path, opts.access)
         .map_err(at("cannot open the device on the server"))?;
@@ -173,6 +175,10 @@ fn no_session(reason: NoSession) -> Failure {
         NoSession::OtherKey => Failure(
             "the session has another key_id; its file of that name changes it",
             EINVAL,
+        ),
+        NoSession::OtherServer => Failure(
+            "the session exists, and has no path to any of these addresses",
+            EEXIST,
         ),
         NoSession::Failed(error) => Failure("the session cannot be opened", error),
     }
@@ -219,13 +225,16 @@ fn try_discover(
     opts: &SessionOptions<'_>,
     line: &[u8],
 ) -> Result<(), Failure> {
-    let session = registry.session(opts, None).map_err(no_session)?;
+    let session = registry
+        .session(opts, User::Discovery)
+        .map_err(no_session)?;
     let found = discovery::ask(&session).map_err(|error| match error {
         EOPNOTSUPP => Failure("the server does not list its exports", error),
         EFBIG => Failure(
             "the server lists more exports than there is room for",
             error,
         ),
+        ETIMEDOUT => Failure("the server did not list its exports in time", error),
         _ => Failure("cannot list the exports of the server", error),
     })?;
     drop(session);

@@ -28,6 +28,10 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     }, //
 };
 use kx::sysfs::{
@@ -42,8 +46,11 @@ const MAX_LISTS: usize = 16;
 pub(crate) const PAGE_LEN: usize = 4000;
 /// Pages of a list: a server cannot make it longer than 1 MiB.
 const MAX_PAGES: usize = 256;
-/// How often the client begins again because the exports change while it asks.
-const MAX_TRIES: usize = 5;
+/// Answers to a question. Those of an honest server have 4 KiB each but for the last, so that fewer
+/// than 400 of them fill the pages.
+const MAX_ANSWERS: usize = 512;
+/// How long the client goes on asking, in milliseconds.
+const MAX_MS: i64 = 60_000;
 
 /// Lines of text, in pages that are shown in one file each.
 #[derive(Default)]
@@ -80,12 +87,14 @@ pub(crate) struct Found {
     exports: Text,
     /// A line for each portal.
     portals: KVec<u8>,
+    /// The port of the session, to which all its paths go.
+    port: u16,
     unlisted: bool,
 }
 
 impl Found {
-    /// Adds an answer; returns the name after which to go on if there are more.
-    fn add(&mut self, rsp: &DiscoverRsp<'_>, is_first: bool) -> Result<Option<CString>> {
+    /// Adds an answer.
+    fn add(&mut self, rsp: &DiscoverRsp<'_>, is_first: bool) -> Result {
         if is_first {
             self.unlisted = rsp.unlisted;
             for portal in rsp.portals() {
@@ -95,7 +104,6 @@ impl Found {
                     .extend_from_slice(line.to_bytes(), GFP_KERNEL)?;
             }
         }
-        let mut last = None;
         for export in rsp.exports() {
             let line = CString::try_from_fmt(fmt!(
                 "{} {} {} {}\n",
@@ -105,12 +113,8 @@ impl Found {
                 export.logical_block_size
             ))?;
             self.exports.push(line.to_bytes())?;
-            last = Some(export.name);
         }
-        match last {
-            Some(name) if rsp.more => Ok(Some(CString::try_from_fmt(fmt!("{}", name.as_str()))?)),
-            _ => Ok(None),
-        }
+        Ok(())
     }
 }
 
@@ -122,38 +126,44 @@ impl Found {
 ///
 /// # Errors
 ///
-/// `EAGAIN` if the exports change all the time; `EFBIG` if there are too many; errors of
-/// [`session::discover`].
+/// `EFBIG` if there are too many exports or answers; `ETIMEDOUT` if the answers take too long;
+/// errors of [`session::discover`].
 pub(crate) fn ask(session: &Session) -> Result<Found> {
-    for _ in 0..MAX_TRIES {
-        match ask_once(session) {
-            // The last export of an answer was taken away, or the session was lost.
-            Err(ENOENT | ESTALE) => {}
-            result => return result,
-        }
-    }
-    Err(EAGAIN)
-}
-
-fn ask_once(session: &Session) -> Result<Found> {
-    let mut found = Found::default();
+    let begin = Instant::<Monotonic>::now();
+    let mut found = Found {
+        port: session.transport().port(),
+        ..Found::default()
+    };
     let mut reply = KVec::from_elem(0u8, DISCOVER_RSP_LEN, GFP_KERNEL)?;
     let mut after: Option<CString> = None;
-    loop {
+    for _ in 0..MAX_ANSWERS {
+        // A server that is slow each time would keep the operator waiting without an end.
+        if begin.elapsed().as_millis() >= MAX_MS {
+            return Err(ETIMEDOUT);
+        }
         let name = match &after {
             Some(name) => Some(DevicePath::new(name.to_bytes()).map_err(|_| EPROTO)?),
             None => None,
         };
-        let rsp = session::discover(session.transport(), name, &mut reply)?;
-        after = found.add(&rsp, after.is_none())?;
-        if after.is_none() {
-            break;
+        let rsp = match session::discover(session.transport(), name, &mut reply) {
+            // The session was lost before the message left.
+            Err(ESTALE) => continue,
+            rsp => rsp?,
+        };
+        found.add(&rsp, after.is_none())?;
+        match rsp.last {
+            Some(last) if rsp.more => {
+                after = Some(CString::try_from_fmt(fmt!("{}", last.as_str()))?);
+            }
+            _ => {
+                if !found.exports.last.is_empty() {
+                    found.exports.turn()?;
+                }
+                return Ok(found);
+            }
         }
     }
-    if !found.exports.last.is_empty() {
-        found.exports.turn()?;
-    }
-    Ok(found)
+    Err(EFBIG)
 }
 
 /// A list as its directory shows it.
@@ -163,12 +173,13 @@ struct List {
     /// What the operator has written.
     request: KVec<u8>,
     portals: KVec<u8>,
+    port: u16,
     unlisted: bool,
     pages: usize,
 }
 
 /// Only root may read them, as only root may ask.
-static FILES: [Attr<Arc<List>>; 5] = [
+static FILES: [Attr<Arc<List>>; 6] = [
     Attr::new(
         c"number",
         0o400,
@@ -188,6 +199,12 @@ static FILES: [Attr<Arc<List>>; 5] = [
         c"portals",
         0o400,
         Some(|list: &List, buf| buf.bytes(&list.portals)),
+        None,
+    ),
+    Attr::new(
+        c"port",
+        0o400,
+        Some(|list: &List, buf| buf.line(fmt!("{}", list.port))),
         None,
     ),
     Attr::new(
@@ -263,25 +280,31 @@ impl Discoveries {
         let name = CString::try_from_fmt(fmt!("{}", session.as_str()))?;
         let mut text = KVec::with_capacity(request.len(), GFP_KERNEL)?;
         text.extend_from_slice(request, GFP_KERNEL)?;
+        let mut pages = KVec::with_capacity(found.exports.pages.len(), GFP_KERNEL)?;
         let mut inner = self.inner.lock();
         inner.last += 1;
         let list = List {
             number: inner.last,
             request: text,
             portals: found.portals,
+            port: found.port,
             unlisted: found.unlisted,
             pages: found.exports.pages.len(),
         };
+        // The former list goes only when nothing but the directories of the new one can fail; sysfs
+        // has no two of the same name.
         let list = Arc::new(list, GFP_KERNEL)?;
+        inner.lists.reserve(1, GFP_KERNEL)?;
+        if inner.parent.is_none() {
+            return Err(ENODEV);
+        }
         let lists = &mut inner.lists;
         lists.retain(|other| *other.session != *name);
         if lists.len() >= MAX_LISTS {
             let _ = lists.remove(0);
         }
-        lists.reserve(1, GFP_KERNEL)?;
         let parent = inner.parent.as_ref().ok_or(ENODEV)?;
         let dir = Dir::new(parent, fmt!("{}", session.as_str()), list, &FILES)?;
-        let mut pages = KVec::with_capacity(found.exports.pages.len(), GFP_KERNEL)?;
         for (number, page) in found.exports.pages.into_iter().enumerate() {
             let page = Dir::new(&dir, fmt!("{number}"), page, &PAGE_FILES)?;
             pages.push(page, GFP_KERNEL)?;

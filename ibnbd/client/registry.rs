@@ -2,9 +2,10 @@
 
 //! All sessions and mappings.
 //!
-//! A session is opened for its first mapping and closed after its last; a discovery counts like a
-//! mapping. A caller that finds a session while it is being opened or closed waits, so that a name
-//! never has two sessions.
+//! A session is opened for its first mapping and closed after its last. A caller that finds a session
+//! while it is being opened or closed waits, so that a name never has two sessions. A discovery uses
+//! the session that is there, or opens one for itself. A mapping waits until that is gone: it would
+//! have the paths and the port of the discovery, and not its own.
 
 use crate::{
     discovery::Discoveries,
@@ -15,6 +16,7 @@ use ibnbd_proto::map_opts::{
     MapOptions,
     SessionOptions, //
 };
+use ibtrs_proto::addr::PathAddr;
 use kernel::{
     new_condvar,
     new_mutex,
@@ -63,8 +65,11 @@ struct Inner {
 
 struct Entry {
     name: CString,
-    /// Number of mappings and discoveries, and of attempts to create one.
-    users: usize,
+    /// Number of mappings, and of attempts to create one.
+    disks: usize,
+    discoveries: usize,
+    /// A mapping waits; of a session without disks, no more discoveries begin.
+    wanted: bool,
     state: State,
 }
 
@@ -88,6 +93,38 @@ struct Place {
 pub(crate) struct SessionRef {
     registry: Arc<Registry>,
     session: Arc<Session>,
+    user: User,
+}
+
+/// The use that a caller has for a session.
+#[derive(Clone, Copy)]
+pub(crate) enum User {
+    /// A mapping. A session that does not exist is opened with this number of poll queues.
+    Disk { nr_poll_queues: u16 },
+    /// A discovery: a session that exists may have any poll queues.
+    Discovery,
+}
+
+impl Entry {
+    fn users(&mut self, user: User) -> &mut usize {
+        match user {
+            User::Disk { .. } => &mut self.disks,
+            User::Discovery => &mut self.discoveries,
+        }
+    }
+
+    /// Returns the session unless the caller has to wait for another one. Without disks, an entry
+    /// gets none any more.
+    fn usable(&self, user: User) -> Option<&Arc<Session>> {
+        let may_use = match user {
+            User::Disk { .. } => self.disks > 0,
+            User::Discovery => self.disks > 0 || !self.wanted,
+        };
+        match &self.state {
+            State::Ready(session) if may_use => Some(session),
+            _ => None,
+        }
+    }
 }
 
 /// Why [`Registry::session`] returns no session.
@@ -100,6 +137,8 @@ pub(crate) enum NoSession {
     Polled,
     /// The session exists, and authenticates with another key.
     OtherKey,
+    /// The session exists, and has no path to any address at which a discovery is to ask.
+    OtherServer,
     /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`Session::open`].
     Failed(Error),
 }
@@ -240,8 +279,7 @@ impl Registry {
     }
 
     /// Returns a reference to the session that the options name. A session that does not exist is
-    /// opened, with `nr_poll_queues` poll queues; without the number, with none, and a session that
-    /// exists may have any.
+    /// opened.
     ///
     /// As in the C driver, a disk with poll queues has its session to itself: each poll queue is a
     /// connection of the session, so their number cannot change for the next disk.
@@ -256,7 +294,7 @@ impl Registry {
     pub(crate) fn session(
         self: &Arc<Self>,
         opts: &SessionOptions<'_>,
-        nr_poll_queues: Option<u16>,
+        user: User,
     ) -> Result<SessionRef, NoSession> {
         let name = opts.name.as_bytes();
         let mut inner = self.inner.lock();
@@ -265,51 +303,47 @@ impl Registry {
                 .sessions
                 .iter_mut()
                 .find(|e| e.name.to_bytes() == name);
-            match entry {
-                None => break,
-                Some(Entry {
-                    users,
-                    state: State::Ready(session),
-                    ..
-                }) => {
-                    if !session.is_local() {
-                        return Err(NoSession::Foreign);
-                    }
-                    if nr_poll_queues.is_some_and(|nr| nr > 0 || session.nr_poll_queues() > 0) {
-                        return Err(NoSession::Polled);
-                    }
-                    if opts
-                        .key_id
-                        .is_some_and(|id| id != session.transport().key_id())
-                    {
-                        return Err(NoSession::OtherKey);
-                    }
-                    *users += 1;
-                    return Ok(SessionRef {
-                        registry: self.clone(),
-                        session: session.clone(),
-                    });
-                }
-                Some(_) => {
-                    if self.changed.wait_interruptible(&mut inner) {
-                        return Err(EINTR.into());
-                    }
-                }
+            let Some(entry) = entry else { break };
+            if let Some(session) = entry.usable(user).cloned() {
+                check(&session, opts, user)?;
+                *entry.users(user) += 1;
+                let found = SessionRef {
+                    registry: self.clone(),
+                    session,
+                    user,
+                };
+                // The locks of sessions are not for the time of this one, nor is their end.
+                drop(inner);
+                return match is_asked(&found, opts, user) {
+                    true => Ok(found),
+                    false => Err(NoSession::OtherServer),
+                };
+            }
+            // Else discoveries that begin meanwhile could keep the session.
+            entry.wanted |= matches!(user, User::Disk { .. });
+            if self.changed.wait_interruptible(&mut inner) {
+                return Err(EINTR.into());
             }
         }
         if opts.path_count() == 0 {
             return Err(NoSession::NoPath);
         }
-        let entry = Entry {
+        let mut entry = Entry {
             name: CString::try_from_fmt(fmt!("{}", opts.name.as_str()))?,
-            users: 1,
+            disks: 0,
+            discoveries: 0,
+            wanted: false,
             state: State::Opening,
+        };
+        *entry.users(user) = 1;
+        let nr_poll_queues = match user {
+            User::Disk { nr_poll_queues } => nr_poll_queues,
+            User::Discovery => 0,
         };
         inner.sessions.push(entry, GFP_KERNEL)?;
         drop(inner);
 
-        let opened = Session::open(opts, nr_poll_queues.unwrap_or(0))
-            .and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let opened = Session::open(opts, nr_poll_queues).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
         let mut inner = self.inner.lock();
         if let Ok(session) = &opened {
             let mut entries = inner.sessions.iter_mut();
@@ -324,6 +358,7 @@ impl Registry {
         Ok(SessionRef {
             registry: self.clone(),
             session: opened?,
+            user,
         })
     }
 
@@ -342,6 +377,30 @@ impl Registry {
             }
         }
     }
+}
+
+/// Checks that a session which exists is the one that the options describe.
+fn check(session: &Session, opts: &SessionOptions<'_>, user: User) -> Result<(), NoSession> {
+    if !session.is_local() {
+        return Err(NoSession::Foreign);
+    }
+    if let User::Disk { nr_poll_queues } = user {
+        if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
+            return Err(NoSession::Polled);
+        }
+    }
+    let transport = session.transport();
+    if opts.key_id.is_some_and(|id| id != transport.key_id()) {
+        return Err(NoSession::OtherKey);
+    }
+    Ok(())
+}
+
+/// Returns whether a session leads to the server that a discovery is to ask: with other addresses,
+/// its answer might be that of another server.
+fn is_asked(session: &Session, opts: &SessionOptions<'_>, user: User) -> bool {
+    let leads_to = |path: PathAddr| session.transport().leads_to(&path.dst);
+    matches!(user, User::Disk { .. }) || opts.path_count() == 0 || opts.paths().any(leads_to)
 }
 
 impl Drop for PlaceRef {
@@ -363,8 +422,8 @@ impl Drop for SessionRef {
             let Some(entry) = entries.find(|e| *e.name == *name) else {
                 return;
             };
-            entry.users -= 1;
-            if entry.users > 0 {
+            *entry.users(self.user) -= 1;
+            if entry.disks > 0 || entry.discoveries > 0 {
                 return;
             }
             // `self.session` is another reference, so this drops no session under the lock.

@@ -292,8 +292,8 @@ fn ask(
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the server does not know the message; `ENOENT` if the session may not open
-/// `after` any more; errors of the server and of the transport; `EPROTO` if the answer is invalid.
+/// `EOPNOTSUPP` if the server does not know the message; errors of the server and of the transport;
+/// `EPROTO` if the answer is invalid.
 ///
 /// [`DISCOVER_RSP_LEN`]: ibnbd_proto::msg::DISCOVER_RSP_LEN
 pub(crate) fn discover<'a>(
@@ -311,7 +311,7 @@ pub(crate) fn discover<'a>(
         EINVAL => EOPNOTSUPP,
         error => error,
     })?;
-    DiscoverRsp::decode(reply).map_err(|error| {
+    DiscoverRsp::decode(reply, after).map_err(|error| {
         // The user does not ask for one of the exports, so the error of an export says nothing.
         let _ = nonsense(transport.name(), error);
         EPROTO

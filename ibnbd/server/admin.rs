@@ -391,11 +391,16 @@ fn discover(session: &Session, message: &Discover<'_>, source: Addr) -> Result<K
     let listed = page.exports();
     let len = page.finish(list.more, list.unlisted);
     bytes.truncate(len);
-    if message.after.is_none() && session.may_log(&source) {
+    if session.may_log(&source) {
         pr_info!(
-            "{}: {}: discovery: exports listed: {}{}\n",
+            "{}: {}: discovery: {}exports listed: {}{}\n",
             session.name(),
             Shown(source),
+            if message.after.is_some() {
+                "further "
+            } else {
+                ""
+            },
             listed,
             if list.more { ", and more" } else { "" }
         );

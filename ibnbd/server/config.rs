@@ -81,6 +81,7 @@ pub(crate) struct Config {
 }
 
 struct Inner {
+    /// In the order of their names, each of which is there once.
     exports: KVec<Export>,
     hosts: KVec<Host>,
     /// The last id given to an export or host; ids are not reused.
@@ -319,14 +320,13 @@ impl Config {
         drop(former);
     }
 
-    /// Writes the exports that a session may open to `page`, from the one behind `after` on, and
-    /// the server's portals if this is the first page. A session that may open nothing is not told
-    /// of portals.
+    /// Writes the exports that a session may open to `page`, in the order of their names from the
+    /// first one behind `after` on, and the server's portals if this is the first page. A session
+    /// that may open nothing is not told of portals.
     ///
     /// # Errors
     ///
-    /// `ENOENT` if the session may not open `after`, or there is no such export; `ENOTCONN` if all
-    /// paths of the session are being closed; `ENOMEM`.
+    /// `ENOTCONN` if all paths of the session are being closed; `ENOMEM`.
     pub(crate) fn list(
         &self,
         session: &Session,
@@ -342,9 +342,6 @@ impl Config {
             return Err(ENOTCONN);
         }
         if inner.exports.is_empty() {
-            if after.is_some() {
-                return Err(ENOENT);
-            }
             let unlisted = !param::dev_search_path.get().is_empty();
             if unlisted {
                 portals.iter().for_each(|portal| {
@@ -364,12 +361,10 @@ impl Config {
             };
             Inner::decide_for(host, export, session, access).is_ok()
         };
-        let mut exports = inner.exports.iter();
-        if let Some(after) = after {
-            let named = exports.find(|export| export.name.to_bytes() == after.as_bytes());
-            // As if there were none, whatever the reason is.
-            named.filter(may_open).ok_or(ENOENT)?;
-        }
+        // Whether there is an export `after` makes no difference.
+        let is_behind =
+            |export: &&Export| after.is_none_or(|after| export.name.to_bytes() > after.as_bytes());
+        let exports = inner.exports.iter().filter(is_behind);
         let mut exports = exports.filter(may_open).peekable();
         if exports.peek().is_some() {
             portals.iter().for_each(|portal| {
@@ -378,6 +373,11 @@ impl Config {
         }
         let mut listed = exports.filter_map(|export| export.listed());
         let more = listed.any(|export| !page.add_export(&export));
+        // All addresses of a session without an open path are allowed everywhere, and the last path
+        // may have begun to close since the check above.
+        if !session.has_source() {
+            return Err(ENOTCONN);
+        }
         Ok(List {
             more,
             unlisted: false,
@@ -520,7 +520,13 @@ impl Config {
             hosts: KVec::new(),
             opens: KVec::new(),
         };
-        inner.exports.push(export, GFP_KERNEL)?;
+        inner.exports.reserve(1, GFP_KERNEL)?;
+        let name = export.name.to_bytes();
+        let mut others = inner.exports.iter();
+        let at = others.position(|other| other.name.to_bytes() > name);
+        let at = at.unwrap_or(inner.exports.len());
+        let added = inner.exports.insert_within_capacity(at, export);
+        added.map_err(|_| ENOMEM)?;
         Ok(id)
     }
 
@@ -675,11 +681,13 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Notes the present size of the export.
+    /// Notes the present size of the export, unless it has another device by now.
     pub(crate) fn note_size(&self, size: Size) {
         // Fails if the export was removed meanwhile.
         let _ = self.config.with_export(self.export, |export| {
-            export.size = size;
+            if export.path.as_deref() == Some(&*self.path) {
+                export.size = size;
+            }
             Ok(())
         });
     }

@@ -2,7 +2,8 @@
 
 //! Discovery, an extension: the exports that a session may open, and the portals of the server.
 //!
-//! The answer is a page of a list. A client asks for the next page with the last name of this one.
+//! The answer is a page of a list in the order of the bytes of names. A client asks for the next page
+//! with the last name of this one, whether or not an export still has it.
 
 use ibtrs_proto::addr::Addr;
 use ibtrs_proto::bytes::{message, Writer};
@@ -37,7 +38,7 @@ const FAMILY_GID: u8 = 3;
 /// A client's request for a list of the exports that it may open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discover<'a> {
-    /// The export after which the list begins: the last one of the former answer; `None` for the
+    /// The name after which the list begins: the last one of the former answer; `None` for the
     /// beginning.
     pub after: Option<DevicePath<'a>>,
 }
@@ -86,7 +87,9 @@ impl Portal {
     pub fn new(addr: Addr, port: u16) -> Option<Self> {
         let is_scoped = matches!(addr, Addr::V6(_, Some(_)));
         let is_one = listen::check(&addr).is_ok() && !listen::is_unspecified(&addr);
-        (is_one && !is_scoped && port > 0).then_some(Self { addr, port })
+        // "This network", 0.0.0.0/8, and what is reserved, 240.0.0.0/4.
+        let is_reserved = matches!(addr, Addr::V4([0 | 240..=255, ..]));
+        (is_one && !is_reserved && !is_scoped && port > 0).then_some(Self { addr, port })
     }
 
     /// The address.
@@ -115,7 +118,8 @@ impl Portal {
         })
     }
 
-    fn decode(r: &mut Reader<'_>) -> Result<Self, MsgError> {
+    /// Reads a portal; `None` if it has a family that this version does not know.
+    fn decode(r: &mut Reader<'_>) -> Result<Option<Self>, MsgError> {
         let family = r.u8().ok_or(MsgError::Short)?;
         r.skip(1).ok_or(MsgError::Short)?;
         let port = r.u16().ok_or(MsgError::Short)?;
@@ -125,9 +129,9 @@ impl Portal {
             FAMILY_V4 => Addr::V4([a, b, c, d]),
             FAMILY_V6 => Addr::V6(bytes, None),
             FAMILY_GID => Addr::Gid(bytes),
-            _ => return Err(MsgError::Portal),
+            _ => return Ok(None),
         };
-        Self::new(addr, port).ok_or(MsgError::Portal)
+        Self::new(addr, port).map(Some).ok_or(MsgError::Portal)
     }
 }
 
@@ -178,7 +182,8 @@ impl<'a> Listed<'a> {
         w.put(name);
     }
 
-    fn decode(r: &mut Reader<'a>) -> Result<Self, MsgError> {
+    /// Reads an export; only its name if it has an access mode that this version does not know.
+    fn decode(r: &mut Reader<'a>) -> Result<(DevicePath<'a>, Option<Self>), MsgError> {
         let len = r.u8().ok_or(MsgError::Short)?;
         let mode = r.u8().ok_or(MsgError::Short)?;
         let logical_block_size = r.u16().ok_or(MsgError::Short)?;
@@ -190,12 +195,14 @@ impl<'a> Listed<'a> {
         if nsectors > MAX_SECTORS {
             return Err(MsgError::Capacity(nsectors));
         }
-        Ok(Self {
-            name: DevicePath::new(name).map_err(MsgError::Name)?,
-            access_mode: AccessMode::try_from(mode).map_err(|_| MsgError::AccessMode(mode))?,
+        let name = DevicePath::new(name).map_err(MsgError::Name)?;
+        let listed = AccessMode::try_from(mode).ok().map(|access_mode| Self {
+            name,
+            access_mode,
             nsectors,
             logical_block_size,
-        })
+        });
+        Ok((name, listed))
     }
 }
 
@@ -283,25 +290,29 @@ pub struct DiscoverRsp<'a> {
     pub more: bool,
     /// The server opens devices that it does not list.
     pub unlisted: bool,
+    /// The last name, after which the next DISCOVER asks.
+    pub last: Option<DevicePath<'a>>,
     portals: u8,
     exports: u16,
     body: &'a [u8],
 }
 
 impl<'a> DiscoverRsp<'a> {
-    /// Reads and checks the message.
+    /// Reads and checks the answer to a DISCOVER with the name `after`.
     ///
     /// # Errors
     ///
-    /// When it is short or of another type; when an entry is malformed; when more exports follow
-    /// and there are none here, so that the list would never end.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, MsgError> {
+    /// When it is short or of another type; when an entry is malformed; when the names, of which
+    /// `after` is the first, do not increase; when more exports follow and there are none here. The
+    /// last two would let a list go on for ever.
+    pub fn decode(bytes: &'a [u8], after: Option<DevicePath<'_>>) -> Result<Self, MsgError> {
         let mut r = body(bytes, TYPE_DISCOVER_RSP)?;
         let exports = r.u16().ok_or(MsgError::Short)?;
         let portals = r.u8().ok_or(MsgError::Short)?;
         let flags = r.u8().ok_or(MsgError::Short)?;
         r.skip(8).ok_or(MsgError::Short)?;
-        let this = Self {
+        let mut this = Self {
+            last: None,
             more: flags & MORE != 0,
             unlisted: flags & UNLISTED != 0,
             portals,
@@ -318,25 +329,32 @@ impl<'a> DiscoverRsp<'a> {
             Portal::decode(&mut r)?;
         }
         for _ in 0..exports {
-            Listed::decode(&mut r)?;
+            let (name, _) = Listed::decode(&mut r)?;
+            let former = this.last.or(after);
+            if former.is_some_and(|former| former.as_bytes() >= name.as_bytes()) {
+                return Err(MsgError::Order);
+            }
+            this.last = Some(name);
         }
         Ok(this)
     }
 
-    /// The portals.
+    /// The portals, without those of unknown families.
     pub fn portals(&self) -> impl Iterator<Item = Portal> + 'a {
         let mut r = Reader::new(self.body);
         // `decode` has checked each.
-        (0..self.portals).map_while(move |_| Portal::decode(&mut r).ok())
+        let found = (0..self.portals).map_while(move |_| Portal::decode(&mut r).ok());
+        found.flatten()
     }
 
-    /// The exports.
+    /// The exports, without those of unknown access modes.
     pub fn exports(&self) -> impl Iterator<Item = Listed<'a>> + 'a {
         let mut r = Reader::new(self.body);
         let portals = PORTAL_LEN.saturating_mul(self.portals.into());
         // `decode` has checked these as well.
         let found = r.skip(portals);
         let count = found.map_or(0, |()| self.exports);
-        (0..count).map_while(move |_| Listed::decode(&mut r).ok())
+        let found = (0..count).map_while(move |_| Listed::decode(&mut r).ok());
+        found.filter_map(|(_, listed)| listed)
     }
 }

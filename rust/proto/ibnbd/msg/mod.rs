@@ -71,11 +71,12 @@ pub enum MsgError {
     Capacity(u64),
     /// A message in a transport request of the wrong direction.
     Direction,
-    /// A portal of an unknown family, without an address or a port number that clients can connect
-    /// to, or one too many.
+    /// A portal without an address or a port number that clients can connect to, or one too many.
     Portal,
     /// A list that goes on, without an entry.
     Endless,
+    /// A list whose names do not increase.
+    Order,
 }
 
 impl MsgError {
@@ -93,6 +94,7 @@ impl MsgError {
             Self::Direction => "message against the direction of the transport",
             Self::Portal => "portal that no client can connect to, or too many portals",
             Self::Endless => "list that goes on without an entry",
+            Self::Order => "list that is not in the order of its names",
         }
     }
 

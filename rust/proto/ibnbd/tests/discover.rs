@@ -91,13 +91,13 @@ fn answer_golden() {
         portal("gid:fe80::2", 1234).unwrap(),
     ];
     let exports = [
-        listed("ram0"),
         Listed {
             access_mode: AccessMode::Ro,
             nsectors: 0,
             logical_block_size: 0,
             ..listed("d")
         },
+        listed("ram0"),
     ];
     let bytes = page(&portals, &exports, true, false);
     let mut want = vec![7, 0, 0, 0, 2, 0, 3, 1];
@@ -110,22 +110,26 @@ fn answer_golden() {
     want.extend([3, 0, 0xD2, 4, 0xFE, 0x80]);
     want.extend([0; 13]);
     want.push(2);
-    want.extend([4, 1, 0, 0x10, 1, 2, 3, 4, 5, 6, 7, 0]);
-    want.extend(b"ram0");
     want.extend([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     want.extend(b"d");
+    want.extend([4, 1, 0, 0x10, 1, 2, 3, 4, 5, 6, 7, 0]);
+    want.extend(b"ram0");
     assert_eq!(bytes, want);
-    let rsp = DiscoverRsp::decode(&bytes).unwrap();
+    let rsp = DiscoverRsp::decode(&bytes, None).unwrap();
     assert!(rsp.more && !rsp.unlisted);
+    assert_eq!(rsp.last, Some(name("ram0")));
     assert!(rsp.portals().eq(portals) && rsp.exports().eq(exports));
     with_zeroes_behind(&bytes);
     // Cut anywhere, an entry is missing.
     for len in 0..bytes.len() {
-        assert_eq!(DiscoverRsp::decode(&bytes[..len]), Err(MsgError::Short));
+        assert_eq!(
+            DiscoverRsp::decode(&bytes[..len], None),
+            Err(MsgError::Short)
+        );
     }
     let none = page(&[], &[], false, true);
     assert_eq!(none, [7, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let rsp = DiscoverRsp::decode(&none).unwrap();
+    let rsp = DiscoverRsp::decode(&none, None).unwrap();
     assert!(!rsp.more && rsp.unlisted);
     assert_eq!((rsp.portals().count(), rsp.exports().count()), (0, 0));
 }
@@ -134,7 +138,10 @@ fn answer_golden() {
 fn with_zeroes_behind(bytes: &[u8]) {
     let mut longer = bytes.to_vec();
     longer.resize(DISCOVER_RSP_LEN, 0);
-    let (short, long) = (DiscoverRsp::decode(bytes), DiscoverRsp::decode(&longer));
+    let (short, long) = (
+        DiscoverRsp::decode(bytes, None),
+        DiscoverRsp::decode(&longer, None),
+    );
     let (short, long) = (short.unwrap(), long.unwrap());
     assert!(short.exports().eq(long.exports()) && short.portals().eq(long.portals()));
 }
@@ -144,6 +151,9 @@ fn a_portal_is_where_others_can_connect() {
     for bad in [
         "ip:127.0.0.1",
         "ip:0.0.0.0",
+        "ip:0.1.2.3",
+        "ip:240.0.0.1",
+        "ip:255.1.2.3",
         "ip:224.0.0.1",
         "ip:255.255.255.255",
         "ip:::",
@@ -177,7 +187,7 @@ fn false_lists() {
     let with = |at: usize, bytes: &[u8]| {
         let mut bad = good.clone();
         bad[at..at + bytes.len()].copy_from_slice(bytes);
-        DiscoverRsp::decode(&bad).map(|_| ())
+        DiscoverRsp::decode(&bad, None).map(|_| ())
     };
     assert_eq!(with(0, &[7]), Ok(()));
     assert_eq!(with(0, &[6]), Err(MsgError::Type(6)));
@@ -193,16 +203,12 @@ fn false_lists() {
     // Bits that are not there yet, and reserved bytes.
     assert_eq!(with(7, &[0xFC; 9]), Ok(()));
     let at = HEAD;
-    for family in [0, 4, 255] {
-        assert_eq!(with(at, &[family]), Err(MsgError::Portal));
-    }
     assert_eq!(with(at + 2, &[0, 0]), Err(MsgError::Portal));
     assert_eq!(with(at + 4, &[127]), Err(MsgError::Portal));
     let at = HEAD + PORTAL;
     assert_eq!(with(at, &[0]), Err(MsgError::Name(NameError::Empty)));
     assert_eq!(with(at, &[5]), Err(MsgError::Short));
     assert_eq!(with(at, &[255]), Err(MsgError::Short));
-    assert_eq!(with(at + 1, &[3]), Err(MsgError::AccessMode(3)));
     assert_eq!(with(at + 2, &[1, 2]), Err(MsgError::BlockSize(0x201)));
     assert_eq!(with(at + 2, &[0, 1]), Err(MsgError::BlockSize(256)));
     let huge = MAX_SECTORS + 1;
@@ -225,9 +231,59 @@ fn false_lists() {
     long.extend([255, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
     long.extend([b'x'; 255]);
     assert_eq!(
-        DiscoverRsp::decode(&long),
+        DiscoverRsp::decode(&long, None),
         Err(MsgError::Name(NameError::TooLong))
     );
+}
+
+#[test]
+fn names_increase() {
+    let names = |names: &[&str], after| {
+        let exports: Vec<_> = names.iter().map(|name| listed(name)).collect();
+        let bytes = page(&[], &exports, false, false);
+        DiscoverRsp::decode(&bytes, after).map(|rsp| rsp.exports().count())
+    };
+    assert_eq!(names(&["B", "a", "a-", "aa", "é"], None), Ok(5));
+    for bad in [["a", "a"], ["b", "a"], ["aa", "a"], ["a", "B"]] {
+        assert_eq!(names(&bad, None), Err(MsgError::Order), "{bad:?}");
+    }
+    // From page to page as well, so that no list goes on for ever.
+    assert_eq!(names(&["b", "c"], Some(name("a"))), Ok(2));
+    assert_eq!(names(&[], Some(name("a"))), Ok(0));
+    for after in ["b", "bb", "c"] {
+        let found = names(&["b", "c"], Some(name(after)));
+        assert_eq!(found, Err(MsgError::Order), "{after}");
+    }
+}
+
+/// A later version of the protocol may have more of them.
+#[test]
+fn unknown_families_and_modes_are_left_out() {
+    let portals = [
+        portal("ip:10.0.1.1", 1234).unwrap(),
+        portal("ip:10.0.2.1", 1234).unwrap(),
+    ];
+    let mut bytes = page(&portals, &[listed("a"), listed("b")], true, false);
+    for family in [0, 4, 255] {
+        bytes[HEAD] = family;
+        let rsp = DiscoverRsp::decode(&bytes, None).unwrap();
+        assert!(rsp.portals().eq([portals[1]]));
+        assert_eq!(rsp.exports().count(), 2);
+    }
+    let second = HEAD + 2 * PORTAL + EXPORT + 1;
+    for mode in [3, 255] {
+        bytes[second + 1] = mode;
+        let rsp = DiscoverRsp::decode(&bytes, None).unwrap();
+        assert!(rsp.exports().eq([listed("a")]));
+        // The next question is about what follows it.
+        assert_eq!((rsp.last, rsp.more), (Some(name("b")), true));
+    }
+    // They have the order of the others, and are checked as these are.
+    bytes[second + EXPORT] = b'a';
+    assert_eq!(DiscoverRsp::decode(&bytes, None), Err(MsgError::Order));
+    bytes[second + EXPORT] = b' ';
+    let bad = MsgError::Name(NameError::NotPrintable);
+    assert_eq!(DiscoverRsp::decode(&bytes, None), Err(bad));
 }
 
 #[test]
@@ -243,17 +299,20 @@ fn a_page_has_an_end() {
         portals += 1;
     }
     assert_eq!(portals, MAX_PORTALS);
-    while page.add_export(&listed(&long)) {}
-    // What is shorter may still fit.
     let rest = DISCOVER_RSP_LEN - HEAD - PORTAL * MAX_PORTALS;
     let (whole, left) = (rest / (EXPORT + 254), rest % (EXPORT + 254));
+    for number in 0..whole {
+        assert!(page.add_export(&listed(&format!("{number:0254}"))));
+    }
+    // What is shorter may still fit.
+    assert!(!page.add_export(&listed(&long)));
     assert_eq!(usize::from(page.exports()), whole);
     let last = "y".repeat(left - EXPORT);
     assert!(page.add_export(&listed(&last)));
     assert!(!page.add_export(&listed("z")) && !page.add_portal(&portal));
     let exports = page.exports();
     assert_eq!(page.finish(true, true), DISCOVER_RSP_LEN);
-    let rsp = DiscoverRsp::decode(&buf).unwrap();
+    let rsp = DiscoverRsp::decode(&buf, None).unwrap();
     assert_eq!(rsp.portals().count(), portals);
     assert_eq!(rsp.exports().count(), usize::from(exports));
     assert_eq!(rsp.exports().last(), Some(listed(&last)));
@@ -266,7 +325,7 @@ fn a_size_that_no_client_takes_is_unknown() {
     let listed = |nsectors, block| {
         let listed = Listed::new(name("d"), AccessMode::Ro, nsectors, block);
         let bytes = page(&[], &[listed], false, false);
-        let rsp = DiscoverRsp::decode(&bytes).unwrap();
+        let rsp = DiscoverRsp::decode(&bytes, None).unwrap();
         let found = rsp.exports().next().unwrap();
         assert_eq!(found, listed);
         (found.nsectors, found.logical_block_size)
@@ -294,7 +353,7 @@ fn no_portal_comes_after_an_export() {
     assert!(page.add_export(&listed("d")));
     assert!(!page.add_portal(&portal("ip:10.0.1.1", 1234).unwrap()));
     let len = page.finish(false, false);
-    let rsp = DiscoverRsp::decode(&buf[..len]).unwrap();
+    let rsp = DiscoverRsp::decode(&buf[..len], None).unwrap();
     assert_eq!((rsp.portals().count(), rsp.exports().count()), (0, 1));
 }
 
@@ -303,7 +362,7 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(
-        names in prop::collection::vec("[a-z/é]{1,60}", 0..40),
+        names in prop::collection::btree_set("[a-z/é]{1,60}", 0..40),
         hosts in prop::collection::vec((1u8..224, any::<[u8; 3]>(), 1u16..), 0..MAX_PORTALS),
         sizes in prop::collection::vec((0..=MAX_SECTORS, 0usize..8, 0usize..3), 40),
         more: bool,
@@ -330,7 +389,7 @@ proptest! {
         let fitted = exports.iter().take_while(|export| page.add_export(export)).count();
         let more = more && fitted > 0;
         let len = page.finish(more, unlisted);
-        let rsp = DiscoverRsp::decode(&buf[..len]).unwrap();
+        let rsp = DiscoverRsp::decode(&buf[..len], None).unwrap();
         prop_assert_eq!((rsp.more, rsp.unlisted), (more, unlisted));
         prop_assert!(rsp.portals().eq(portals));
         prop_assert!(rsp.exports().eq(exports.into_iter().take(fitted)));
@@ -339,9 +398,9 @@ proptest! {
     #[test]
     fn anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let message = [&[7, 0, 0, 0][..], &bytes].concat();
-        if let Ok(rsp) = DiscoverRsp::decode(&message) {
+        if let Ok(rsp) = DiscoverRsp::decode(&message, None) {
             prop_assert!(rsp.portals().count() <= MAX_PORTALS);
-            prop_assert!(!rsp.more || rsp.exports().count() > 0);
+            prop_assert!(!rsp.more || rsp.last.is_some());
         }
         let _ = Discover::decode(&bytes);
     }

@@ -102,6 +102,7 @@ fn what_peers_send() {
         MsgError::Direction => EINVAL,
         MsgError::Portal => EINVAL,
         MsgError::Endless => EINVAL,
+        MsgError::Order => EINVAL,
     }
     let name = NameError::NoNul;
     assert_eq!(MsgError::Name(name).as_str(), name.as_str());
