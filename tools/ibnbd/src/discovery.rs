@@ -3,6 +3,8 @@
 //! Lists of the exports that servers let this machine open: lines of `discover`, and the results.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use ibnbd_proto::map_opts::SessionOptions;
 use ibtrs_proto::addr::Addr;
@@ -44,13 +46,25 @@ pub struct Portal {
     pub port: u16,
 }
 
+impl Portal {
+    /// The address as RDMA ports show it.
+    pub fn gid(&self) -> Option<Ipv6Addr> {
+        match Addr::parse(&self.address).ok()? {
+            Addr::V4(bytes) => Some(Ipv4Addr::from(bytes).to_ipv6_mapped()),
+            Addr::V6(bytes, _) | Addr::Gid(bytes) => Some(bytes.into()),
+        }
+    }
+}
+
 /// What a server has told a session.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// In the order of the server.
+    /// In the order of their names.
     pub exports: Vec<Offered>,
     /// Of ports that the server's operator has configured; none if it listens on all addresses.
     pub portals: Vec<Portal>,
+    /// The port of the session, to which all its paths go.
+    pub port: Option<u16>,
     /// Whether the server opens devices that it does not list.
     pub unlisted: bool,
     /// What makes no sense.
@@ -85,6 +99,7 @@ pub fn read(root: &Root, session: &str, line: &str) -> io::Result<Option<Found>>
         return Ok(None);
     }
     let mut found = Found {
+        port: value::word(&text("port")?).and_then(|word| word.parse().ok()),
         unlisted: value::word(&text("unlisted")?).as_deref() == Some("1"),
         ..Found::default()
     };
@@ -117,6 +132,18 @@ impl Found {
     }
 }
 
+/// Adds each, as long as there is time; returns the number of those that were not begun.
+pub fn add_within<T>(limit: Duration, all: &[T], mut add: impl FnMut(&T)) -> usize {
+    let deadline = Instant::now() + limit;
+    for (at, one) in all.iter().enumerate() {
+        if Instant::now() >= deadline {
+            return all.len() - at;
+        }
+        add(one);
+    }
+    0
+}
+
 fn portal(line: &str) -> Option<Portal> {
     let (address, port) = line.split_once(' ')?;
     Some(Portal {
@@ -142,4 +169,23 @@ fn offered(line: &str) -> Option<Offered> {
         block_size: known(number(block)?),
         size_bytes: known(number(block)?).and(number(sectors)?.checked_mul(512)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adding_has_an_end() {
+        let mut added = Vec::new();
+        let minute = Duration::from_secs(60);
+        assert_eq!(add_within(minute, &[1, 2], |one| added.push(*one)), 0);
+        assert_eq!(added, [1, 2]);
+        let mut added = Vec::new();
+        let left = add_within(Duration::from_millis(20), &[1, 2, 3], |one| {
+            added.push(*one);
+            std::thread::sleep(Duration::from_millis(30));
+        });
+        assert_eq!((added, left), (vec![1], 2));
+    }
 }

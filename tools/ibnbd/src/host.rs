@@ -2,6 +2,7 @@
 
 //! Modules, RDMA devices, block devices.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
 use schemars::JsonSchema;
@@ -158,6 +159,22 @@ pub fn interface_with(root: &Root, port: &Port, address: IpAddr) -> Option<Strin
             .read(&format!("{folder}/gid_attrs/ndevs/{index}"))
             .ok()?,
     )
+}
+
+/// The addresses of all RDMA ports; IPv4 as in a GID.
+pub fn addresses(root: &Root) -> BTreeSet<Ipv6Addr> {
+    let mut found = BTreeSet::new();
+    for port in ports(root) {
+        let gids = format!(
+            "/sys/class/infiniband/{}/ports/{}/gids",
+            port.device, port.port
+        );
+        for index in root.list_if_any(&gids).unwrap_or_default() {
+            let text = root.read(&format!("{gids}/{index}")).unwrap_or_default();
+            found.extend(text.trim().parse::<Ipv6Addr>());
+        }
+    }
+    found
 }
 
 /// The block device with that number: its name, as in `/sys/class/block`.

@@ -22,6 +22,7 @@ fn answered(tree: &Tree, session: &str, line: &str, portals: &str, unlisted: &st
             ("number", "7\n"),
             ("request", &format!("{line}\n")),
             ("portals", portals),
+            ("port", "1234\n"),
             ("unlisted", &format!("{unlisted}\n")),
             ("pages", &format!("{}\n", pages.len())),
         ],
@@ -192,7 +193,15 @@ fn errors_come_with_remedies() {
 fn map_adds_the_paths_that_the_server_names() {
     let tree = Tree::new();
     tree.usual_client();
-    let portals = "ip:10.0.1.1 1234\nip:10.0.9.1 1234\nip:10.0.8.1 1235\n";
+    tree.files(
+        "/sys/class/infiniband/rxe0/ports/1",
+        &[
+            ("gids/0", "0000:0000:0000:0000:0000:ffff:0a00:0701\n"),
+            ("gids/1", "fd00:0000:0000:0000:0000:0000:0000:0007\n"),
+        ],
+    );
+    let portals = "ip:10.0.1.1 1234\nip:10.0.9.1 1234\nip:10.0.8.1 1235\nip:10.0.9.1 1234\n\
+                   ip:10.0.7.1 1234\nip:fd00::7 1234\n";
     answered(
         &tree,
         "s",
@@ -218,12 +227,27 @@ fn map_adds_the_paths_that_the_server_names() {
     assert_eq!(tree.text(add_file), "ip:10.0.9.1");
     assert_eq!(
         ran.err,
-        "ibnbd: warning: no path to ip:10.0.8.1: its port is 1235, and all paths of a session go to one port\n"
+        "ibnbd: warning: no path to ip:10.0.8.1: its port is 1235, and all paths of a session go to one port\n\
+         ibnbd: warning: no path to ip:10.0.7.1: it is an address of this machine\n\
+         ibnbd: warning: no path to ip:fd00::7: it is an address of this machine\n\
+         ibnbd: added a path to ip:10.0.9.1\n"
     );
-    // A path that cannot be added does not undo the rest.
-    fs::remove_file(tree.real(add_file)).unwrap();
+    // The kernel adds paths with the port of the session, whatever the command says.
+    tree.file("/sys/class/ibnbd-client/ctl/discovered/s/port", "1235\n");
     let ran = run(&tree, &[&words[..], &["--all-paths"]].concat());
-    assert_eq!((ran.code, ran.out.as_str()), (0, "/dev/ibnbd1\n"));
+    assert_eq!(tree.text(add_file), "ip:10.0.8.1");
+    assert!(ran.err.contains("no path to ip:10.0.9.1: its port is 1234"));
+    tree.file("/sys/class/ibnbd-client/ctl/discovered/s/port", "1234\n");
+    // A path that cannot be added does not undo the rest, nor what follows.
+    fs::remove_file(tree.real(add_file)).unwrap();
+    let ran = run(&tree, &[&words[..], &["--all-paths", "--persist"]].concat());
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "/dev/ibnbd1\n"),
+        "{}",
+        ran.err
+    );
+    assert!(tree.text("/etc/ibtrs/client.toml").contains("disk1"));
     assert!(
         ran.err.contains("warning: no path to ip:10.0.9.1: "),
         "{}",

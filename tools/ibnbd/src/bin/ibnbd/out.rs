@@ -99,20 +99,22 @@ impl Table {
     }
 }
 
-/// A name from the other end of the network may hold anything: nothing of it reaches the terminal
-/// as control.
+/// What a table shows.
 pub(crate) fn visible(cell: &str) -> String {
-    let one = |c: char| {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
-    };
     match cell {
         "" => "-".to_owned(),
-        text => text.chars().map(one).collect(),
+        text => printable(text),
     }
+}
+
+/// A name from the other end of the network may hold anything: nothing of it reaches the terminal
+/// as control, turns the line around, or takes no room, so that two names look alike.
+fn printable(text: &str) -> String {
+    let one = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    text.chars().map(one).collect()
 }
 
 /// Prints a document, or its tables.
@@ -185,5 +187,29 @@ pub(crate) fn time(ns: Option<u64>) -> String {
         None => String::new(),
         Some(ns) if ns < 1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
         Some(ns) => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_written() {
+        for text in ["disk-1", "a\"b'c\\d", "é", "盘", "a b"] {
+            assert_eq!(visible(text), text);
+        }
+        for (text, shown) in [
+            ("", "-"),
+            ("a\x1b[31m", "a\\u{1b}[31m"),
+            ("a\nb", "a\\nb"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\u{200b}b", "a\\u{200b}b"),
+            ("a\u{200d}b", "a\\u{200d}b"),
+            ("a\u{2066}b", "a\\u{2066}b"),
+            ("\u{feff}a", "\\u{feff}a"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
     }
 }

@@ -9,7 +9,9 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::discovery::{self, Found, Portal};
 use ibnbd_host::document::{Discovered, FORMAT};
 use ibnbd_host::family::Side;
+use ibnbd_host::host;
 use ibnbd_host::mapping::Mapping;
+use ibnbd_host::model::Session;
 use ibnbd_host::root::is_gone;
 
 use super::{map, paths, Done};
@@ -87,30 +89,57 @@ pub(super) fn ask(context: &Context, session: &Mapping) -> Result<Found, Failure
     Err(Failure::new(REFUSED, format!("cannot {what}"), why).todo("try it again"))
 }
 
+/// How long the addition of further paths may take, but for the last one that it begins.
+const ADD_TIME: Duration = Duration::from_secs(60);
+
 /// Adds a path to each portal that the session has none to, and names those that cannot be reached.
-pub(super) fn add_paths(
-    context: &Context,
-    wanted: &Mapping,
-    portals: &[Portal],
-) -> Result<(), Failure> {
+/// The disk is there whatever becomes of them.
+pub(super) fn add_paths(context: &Context, wanted: &Mapping, found: &Found) {
+    let machine = context.machine();
+    let session = match paths::session(&machine, &wanted.session) {
+        Ok(session) => session,
+        Err(failure) => return note!("warning: no further paths: {}", failure.why),
+    };
+    let port = found.port.or(wanted.port).unwrap_or(1234);
+    let further = further(context, session, port, &found.portals);
+    let left = discovery::add_within(ADD_TIME, &further, |address| {
+        match paths::add_line(context, session, address) {
+            Ok(()) => note!("added a path to {address}"),
+            Err(failure) => note!("warning: no path to {address}: {}", failure.why),
+        }
+    });
+    if left > 0 {
+        note!(
+            "warning: {left} of the addresses were not tried, as the others took {} s; \
+             add paths to them with `ibnbd path add`",
+            ADD_TIME.as_secs()
+        );
+    }
+}
+
+/// The addresses to which a session with that port needs a path.
+fn further(context: &Context, session: &Session, port: u16, portals: &[Portal]) -> Vec<String> {
+    let mut own = None;
+    let mut addresses: Vec<String> = Vec::new();
     for portal in portals {
-        let machine = context.machine();
-        let session = paths::session(&machine, &wanted.session)?;
         let address = &portal.address;
         let has_it = |path: &ibnbd_host::Path| path.dst.as_ref() == Some(address);
-        if session.paths.iter().any(has_it) {
+        if session.paths.iter().any(has_it) || addresses.contains(address) {
             continue;
         }
-        if portal.port != wanted.port.unwrap_or(1234) {
+        if portal.port != port {
             note!(
                 "warning: no path to {address}: its port is {}, and all paths of a session go to one port",
                 portal.port
             );
             continue;
         }
-        if let Err(failure) = paths::add_line(context, session, address) {
-            note!("warning: no path to {address}: {}", failure.why);
+        let own = own.get_or_insert_with(|| host::addresses(&context.root));
+        if portal.gid().is_none_or(|gid| own.contains(&gid)) {
+            note!("warning: no path to {address}: it is an address of this machine");
+            continue;
         }
+        addresses.push(address.clone());
     }
-    Ok(())
+    addresses
 }

@@ -31,13 +31,15 @@ pub(super) fn map(context: &Context, map: &Map) -> Done {
         .machine()
         .our(Side::Client, &wanted.session)
         .is_none();
-    let portals = match map.all_paths {
-        true => discover::ask(context, &wanted)?.portals,
-        false => Vec::new(),
+    let found = match map.all_paths {
+        true => Some(discover::ask(context, &wanted)?),
+        false => None,
     };
     let disk = map_line(context, &wanted, &line)?;
     context.say(&disk)?;
-    discover::add_paths(context, &wanted, &portals)?;
+    if let Some(found) = found {
+        discover::add_paths(context, &wanted, &found);
+    }
     if map.persist {
         save::persist(context, &wanted.session, &wanted.device, wanted.port)?;
     }
