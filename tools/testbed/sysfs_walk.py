@@ -156,6 +156,7 @@ DISCOVERED = {
     "number": File(0o400, r"\d+\n"),
     "request": File(0o400, r"sessname=[^\n]*\n"),
     "portals": File(0o400, rf"({ADDRESS} \d+\n)*"),
+    "port": File(0o400, r"\d+\n"),
     "unlisted": File(0o400, r"[01]\n"),
     "pages": File(0o400, r"\d+\n"),
 }
@@ -343,7 +344,7 @@ def unknown(folder: str, kind: str) -> list[str]:
     for base, folders, names in os.walk(folder):
         # The device core's, and what has a kind of its own.
         folders[:] = [name for name in folders if name not in ("power", "subsystem", "devices", "discovered")
-                      and not name.isdecimal()]
+                      and not (kind == "discovered" and name.isdecimal())]
         for name in names:
             short = os.path.relpath(f"{base}/{name}", folder)
             short = re.sub(r"^paths/[^/]+/", "", short)
