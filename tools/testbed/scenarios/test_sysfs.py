@@ -75,8 +75,9 @@ FIND = ("for folder in /sys/kernel/config/ibnbd/ /sys/class/ib[nt]*-*/*/ /sys/bl
 def test_files_are_those_that_are_documented(mapped):
     entries, met = abi.entries(), set()
     exports.make_host(mapped.server, "other")
-    exports.make(mapped.server, "other", "/dev/nullb0")
+    exports.make(mapped.server, "other", "/dev/nullb0", allow_unauthenticated="any")
     exports.make_port(mapped.server, "other", "ip:10.0.1.1")
+    mapped.client.run("echo sessname=demo > /sys/class/ibnbd-client/ctl/discover")
     for guest in mapped:
         for mode, path in (line.split() for line in guest.run(FIND).splitlines()):
             path = path.replace("//", "/")
