@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Two machines with one server, each a host of its own: what one does or loses does not reach the
+other."""
+
+import errno
+import os
+
+import pytest
+
+from testbed import blockdev, exports, keyring
+
+pytestmark = pytest.mark.fast
+
+VERIFY = ("fio --name=verify --filename={disk} --rw=randrw --bsrange=4k-32k --iodepth=8 --direct=1 --ioengine=io_uring "
+          "--size=8m --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600")
+
+
+def map_line(link: int, name: str, session: str, options: str = "") -> str:
+    # The server is in the middle, where each link has 2 at its end.
+    line = f"sessname={session} path=ip:10.0.{link}.2 device_path={name} {options}"
+    return f'echo "{line}" > /sys/class/ibnbd-client/ctl/map_device'
+
+
+def refused(guest, command: str, number: int) -> None:
+    answer = guest.run(command, timeout=120, check=False)
+    assert not answer.ok and os.strerror(number) in answer, (command, answer)
+
+
+@pytest.fixture
+def machines(trio, stack):
+    """`server, first, second`; both machines have keys and a host, and the server three disks."""
+    first, second, server = trio
+    for number in range(3):
+        server.null_blk(f"nullb{number}", size_mb=16)
+    server.run("modprobe ibnbd_server")
+    for name, guest in (("first", first), ("second", second)):
+        guest.run(stack.load_client())
+        for machine in (guest, server):
+            keyring.load(machine, seed=name, session=name)
+        exports.make_host(server, name)
+    exports.make(server, "own1", "/dev/nullb0", ("first",))
+    exports.make(server, "own2", "/dev/nullb1", ("second",))
+    exports.make(server, "shared", "/dev/nullb2", ("first", "second"))
+    return server, first, second
+
+
+def test_each_has_its_own(machines, stack):
+    server, first, second = machines
+
+    def said(line: str) -> None:
+        log = server.run("dmesg")
+        assert line in log, (line, log)
+
+    first.run(map_line(1, "own1", "first"))
+    load = first.start(VERIFY.format(disk=stack.disk))
+    blockdev.wait_for_reads(first, stack)
+    second.run(map_line(2, "own2", "second"))
+    # What belongs to the other, by its own name and by that of the other.
+    refused(second, map_line(2, "own1", "second"), errno.EACCES)
+    said("second: ip:10.0.2.1: export own1: refused, rw: its host is not in allowed_hosts (EACCES)")
+    assert not second.ok(map_line(2, "own1", "first"))
+    keyring.load(second, seed="second", session="first")
+    assert not second.ok(map_line(2, "own1", "first"))
+    said("first: ip:10.0.2.1@ip:10.0.2.2: authentication failed: the client's key default differs from the one loaded")
+    assert second.run("ls /sys/class/ibtrs-client").split() == ["second"]
+
+    # The writer's place of a shared disk, and the disk for itself alone, are of whoever came first,
+    # and free again after it.
+    first.run(map_line(1, "shared", "first", "exclusive=1"))
+    refused(second, map_line(2, "shared", "second"), errno.EBUSY)
+    refused(second, map_line(2, "shared", "second", "access_mode=ro"), errno.EBUSY)
+    first.run("echo normal > /sys/block/ibnbd1/ibnbd/unmap_device")
+    second.run(map_line(2, "shared", "second"))
+    refused(first, map_line(1, "shared", "first", "exclusive=1"), errno.EBUSY)
+    first.run(map_line(1, "shared", "first", "access_mode=ro"))
+    assert not first.ok("dd if=/dev/zero of=/dev/ibnbd1 bs=4k count=1 oflag=direct 2> /dev/null")
+
+    # Limits are those of each.
+    server.run(exports.write(f"{exports.HOSTS}/second", max_devices=2, max_paths=1, max_iops=100))
+    exports.make(server, "more", "/dev/nullb2", ("second",), access_mode="ro")
+    refused(second, map_line(2, "more", "second", "access_mode=ro"), errno.ENOSPC)
+    assert load.running and first.run("cat /sys/block/ibnbd0/ibnbd/state").strip() == "open"
+
+    # One host is taken away, with all that it had; the other one goes on.
+    for export in ("own2", "shared", "more"):
+        server.run(exports.unlink(export, "second"))
+    server.run(f"busybox rmdir {exports.HOSTS}/second")
+    keyring.remove(server, "second")
+    second.wait_until("[ $(cat /sys/block/ibnbd*/ibnbd/state | grep -c closed) = 2 ]", 60)
+    said("export own2: closed: ")
+    assert load.running
+    assert first.run("cat /sys/block/ibnbd0/ibnbd/state /sys/block/ibnbd1/ibnbd/state").split() == ["open", "open"]
+    second.run("for disk in /sys/block/ibnbd*; do echo force > $disk/ibnbd/unmap_device; done")
+    assert not second.ok(map_line(2, "own2", "second"))
+    first.run("busybox killall -INT fio")
+    assert load.wait(60, check=False).status in (0, 128, 130), load.text
+    assert blockdev.is_taken(server, "/dev/nullb0") and not blockdev.is_taken(server, "/dev/nullb1")
