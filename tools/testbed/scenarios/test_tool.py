@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """An administrator's tasks, done with the command `ibnbd` alone."""
 
-import io
 import json
-import tarfile
 import time
 
 import pytest
 
-from testbed import keyring, netns
+from testbed import keyring, netns, sysfs_made
 from testbed.stack import STACKS
 from testbed.tool import PROGRAM, Tool
 
@@ -349,40 +347,16 @@ def test_packets_that_do_not_pass_are_found(solo):
     netns.drop(solo, 1)
 
 
-def sysfs_of(disks: int, sessions: int) -> bytes:
-    """An archive of the files of a client with two paths for each session, as our modules make them."""
-    files = {"sys/class/ibnbd-client/ctl/map_device": "Usage", "sys/module/ibnbd_client/srcversion": "0"}
-    for number in range(sessions):
-        folder = f"sys/class/ibtrs-client/s{number}"
-        files[f"{folder}/queue_timeout_s"] = "60"
-        for link in (1, 2):
-            files[f"{folder}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1/state"] = "connected"
-    for number in range(disks):
-        block = f"sys/block/ibnbd{number}"
-        files[f"{block}/size"] = "131072"
-        for name, text in {"state": "open", "session": f"s{number % sessions}", "mapping_path": f"disk{number}",
-                           "access_mode": "rw"}.items():
-            files[f"{block}/ibnbd/{name}"] = text
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text) + 1
-            archive.addfile(entry, io.BytesIO(f"{text}\n".encode()))
-    return packed.getvalue()
-
-
 def test_the_cost_of_a_list(solo):
     """200 disks and 64 sessions. The program is built as for its tests, without optimization. The host counts, as
     the times that an emulated guest sees depend on what else the host does."""
     tool = Tool(solo)
-    (solo.share / "sysfs.tar").write_bytes(sysfs_of(200, 64))
-    solo.run("mkdir /tmp/sysfs && tar -C /tmp/sysfs -xf /mnt/share/sysfs.tar")
-    listed = tool("--root /tmp/sysfs list")
+    sysfs_made.unpack(solo, disks=200, sessions=64)
+    listed = tool(f"--root {sysfs_made.ROOT} list")
     assert len(listed.splitlines()) == 201 and " 2/2 " in listed
     before = solo.cpu_seconds
-    solo.run(f"for n in 1 2 3 4 5; do {PROGRAM} --root /tmp/sysfs list > /dev/null; done")
+    solo.run(f"for n in 1 2 3 4 5; do {PROGRAM} --root {sysfs_made.ROOT} list > /dev/null; done")
     cost = (solo.cpu_seconds - before) / 5
-    solo.run("rm -r /tmp/sysfs")
-    # 0.45 s were measured where guests are emulated.
+    solo.run(f"rm -r {sysfs_made.ROOT}")
+    # 0.45 s were measured where guests are emulated; test_services.py has the program of the package.
     assert cost < 1, cost
