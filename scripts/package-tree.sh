@@ -20,7 +20,8 @@ SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation i
 VENDOR=$IBTRS_CACHE/vendor-$(cat "$TOP/Cargo.lock" "$TOP/scripts/vendor.py" | sha256sum | cut -c1-12)
 
 # Each checkout has one of its own, as its guests read it.
-tree=$IBTRS_CACHE/debian-$STOCK_RELEASE-packages-$(basename "$MODULES")
+trees=$IBTRS_CACHE/debian-$STOCK_RELEASE-packages-
+tree=$trees$(basename "$MODULES")
 
 # inside COMMAND: as root in the tree, with the cache of metadata where it is here.
 inside() {
@@ -63,6 +64,45 @@ make_base() {
 	as_root sh -c ": > '$tree/etc/fstab' && echo uninitialized > '$tree/etc/machine-id'"
 	take_kernel
 	as_root sh -c "echo '$base_key' > '$tree/.base'"
+	note_checkout
+}
+
+# take_base: takes the tree of another checkout, with what Cargo has compiled there.  If that checkout
+# is gone, nobody else wants its tree; if not, the guests only read it.
+take_base() {
+	local other found=
+	for other in "$trees"*; do
+		# An interrupted copy has that name.
+		[[ $other != *.new && $(cat "$other/.base" 2>/dev/null) = "$base_key" ]] || continue
+		found=$other
+		! is_left "$other" || break
+	done
+	[ -n "$found" ] || return 1
+	nothing_mounted_below "$found"
+	as_root rm -rf --one-file-system "$tree" "$tree.new" || return 1
+	if ! is_left "$found"; then
+		as_root cp -a --reflink=auto "$found" "$tree.new" || return 1
+		found=$tree.new
+	fi
+	as_root mv "$found" "$tree" && note_checkout
+}
+
+# Whether the checkout is gone that the tree was made for.
+is_left() {
+	local checkout
+	checkout=$(cat "$1/.checkout" 2>/dev/null) && [ ! -e "$checkout" ]
+}
+
+note_checkout() { printf '%s\n' "$TOP" | as_root tee "$tree/.checkout" >/dev/null; }
+
+remove_left() {
+	local other
+	for other in "$trees"*; do
+		! is_left "$other" || {
+			nothing_mounted_below "$other"
+			as_root rm -rf --one-file-system "$other"
+		}
+	done
 }
 
 make_vendor() {
@@ -107,8 +147,9 @@ flock 9
 key=$(source_key)
 mkdir -p "$STOCK_METADATA"
 [ -d "$VENDOR" ] || with_progress "Fetching the crates of the command" 1 make_vendor
-[ "$(cat "$tree/.base" 2>/dev/null)" = "$base_key" ] ||
+[ "$(cat "$tree/.base" 2>/dev/null)" = "$base_key" ] || take_base ||
 	with_progress "Making a Debian 13 with what our packages depend on" 12 make_base
+remove_left
 [ "$(cat "$tree/.installed" 2>/dev/null)" = "$key" ] ||
 	with_progress "Building our packages and installing them" 250 install_packages "$key"
 echo "$tree"
