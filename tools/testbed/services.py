@@ -20,6 +20,11 @@ name = "data"
 device = "/dev/disk/by-id/virtio-data"
 hosts = ["demo"]
 """
+PORT = """
+[[port]]
+name = "left"
+address = "10.0.1.1"
+"""
 CLIENT = """[[session]]
 name = "demo"
 servers = ["10.0.1.1"]
@@ -46,6 +51,25 @@ def keep(lab: Lab, name: str, path: str, text: str) -> None:
     lab.files.setdefault(name, {})[path] = text
     lab.guests[name].run(f"mkdir -p {Path(path).parent}")
     lab.guests[name].push(path, text)
+
+
+# A credential that is not encrypted, as the machine's secret does not survive a boot of the guest,
+# and what `systemctl enable` would leave.
+KEY_UNIT = """[Service]
+LoadCredentialEncrypted=
+LoadCredential={name}.cred:/etc/ibtrs/keys/{name}.key
+"""
+WANTS_KEY = """[Unit]
+Wants=ibnbd-key@{name}.service
+"""
+
+
+def keep_key(lab: Lab, guest: str, name: str, text: str) -> None:
+    """Has a guest load the key of the session `name` at each boot."""
+    units = "/etc/systemd/system"
+    keep(lab, guest, f"/etc/ibtrs/keys/{name}.key", f"{text}\n")
+    keep(lab, guest, f"{units}/ibnbd-key@{name}.service.d/testbed.conf", KEY_UNIT.format(name=name))
+    keep(lab, guest, f"{units}/ibnbd-{guest}.service.d/testbed.conf", WANTS_KEY.format(name=name))
 
 
 def configure(lab: Lab) -> None:

@@ -279,7 +279,7 @@ The key's text has its id. Connections that are made from then on use it; those 
 
 Examples:
   ibnbd key load web1 <web1.key
-  ibnbd key load web1 --credential web1-key   in a service with LoadCredentialEncrypted=web1-key:...";
+  ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
 
 const TOP_HELP: &str = "\
 Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
