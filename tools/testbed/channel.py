@@ -125,6 +125,8 @@ class Channel:
         try:
             self.send(job.name, verb, payload)
         except OSError:
+            # The thread that reads may not have noticed yet.
+            self.closed = True
             job.done.set()
         return job
 

@@ -62,7 +62,7 @@ def _last_words(guest) -> str | None:
     if guest.channel is not None and guest.channel.closed:
         # It may be about to end.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            guest.process.wait(5)
+            guest.process.wait(30)
     code = guest.process.poll()
     return (assertion(code, (guest.folder / "qemu.log").read_text(errors="replace"))
             or early(code, guest.log.lines()))

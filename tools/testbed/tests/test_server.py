@@ -3,13 +3,14 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from testbed.channel import Channel
+from testbed.channel import Channel, CommandFailed
 from testbed.guest import wait_for
 
 SERVER = Path(__file__).parents[1] / "guest/server.py"
@@ -65,3 +66,19 @@ def test_a_file_is_written(channel, tmp_path):
     channel.push(str(tmp_path / "deep/er"), b"content\n", 0o700)
     assert (tmp_path / "deep/er").read_text() == "content\n"
     assert os.stat(tmp_path / "deep/er").st_mode & 0o777 == 0o700
+
+
+def test_a_guest_that_takes_no_command_is_gone(tmp_path):
+    """Its line may end for commands before it does for answers."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "line"))
+        listener.listen()
+        channel = Channel("here", tmp_path / "line", lambda: True, 20)
+        guest, _ = listener.accept()
+    with guest:
+        guest.shutdown(socket.SHUT_RD)
+        assert not channel.closed
+        with pytest.raises(CommandFailed, match="the guest went away"):
+            channel.start("true").wait(20)
+        assert channel.closed
+    channel.socket.close()
