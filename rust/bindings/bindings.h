@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads for our own bindings: the headers that the kernel crate
- * does not bind, and constants that bindgen cannot evaluate by itself.
+ * The input of bindgen for the bindings of this tree: headers that the kernel crate
+ * does not bind, and constants that bindgen cannot evaluate itself.
  */
 
-/* First, for an enum that later headers only declare forward. */
+/* This header must come first: it defines an enum that later headers only declare. */
 #include <linux/hrtimer_types.h>
 
 #include <crypto/curve25519.h>
@@ -58,7 +58,6 @@ const blk_opf_t RUST_CONST_HELPER_REQ_SYNC = REQ_SYNC;
 const blk_opf_t RUST_CONST_HELPER_REQ_FUA = REQ_FUA;
 const blk_opf_t RUST_CONST_HELPER_REQ_PREFLUSH = REQ_PREFLUSH;
 const blk_opf_t RUST_CONST_HELPER_REQ_NOUNMAP = REQ_NOUNMAP;
-const blk_opf_t RUST_CONST_HELPER_REQ_IDLE = REQ_IDLE;
 
 const unsigned int RUST_CONST_HELPER_LOOKUP_BENEATH = LOOKUP_BENEATH;
 const unsigned int RUST_CONST_HELPER_LOOKUP_DIRECTORY = LOOKUP_DIRECTORY;
@@ -70,8 +69,6 @@ const gfp_t RUST_CONST_HELPER___GFP_COMP = __GFP_COMP;
 const gfp_t RUST_CONST_HELPER___GFP_NOMEMALLOC = __GFP_NOMEMALLOC;
 const gfp_t RUST_CONST_HELPER___GFP_RETRY_MAYFAIL = __GFP_RETRY_MAYFAIL;
 const gfp_t RUST_CONST_HELPER_GFP_NOWAIT = GFP_NOWAIT;
-
-const size_t RUST_CONST_HELPER_PAGE_SIZE_OURS = PAGE_SIZE;
 
 const int RUST_CONST_HELPER_DEFAULT_RATELIMIT_INTERVAL = DEFAULT_RATELIMIT_INTERVAL;
 const int RUST_CONST_HELPER_DEFAULT_RATELIMIT_BURST = DEFAULT_RATELIMIT_BURST;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bindings to C that the [`kernel`] crate does not have: verbs, the RDMA
-//! connection manager, block layer constants, and our own C helpers.
+//! Bindings to C that the [`kernel`] crate lacks: verbs, the RDMA connection manager, constants of
+//! the block layer, and the C helpers of this tree.
 //!
-//! Types that the kernel crate binds are not bound again, so pointers pass
-//! between the two without casts. Only `kx` and `rdma` may use this crate.
+//! Types that the kernel crate binds are not bound again, so pointers pass between the two crates
+//! without casts. Only `kx` and `rdma` may use this crate.
 
 #![allow(
     clippy::all,
@@ -31,7 +31,7 @@ mod generated {
 }
 
 mod helpers {
-    // Some configurations have the kernel crate know them.
+    // In some configurations the kernel crate binds these types, too; ours take precedence.
     use super::generated::*;
     use super::generated::{hmac_sha256_ctx, ib_device};
     use kernel::{bindings::*, ffi};

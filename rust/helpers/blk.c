@@ -42,9 +42,10 @@ __rust_helper void rust_helper_blk_queue_disable_write_zeroes(struct request_que
 }
 
 /*
- * How many nanoseconds ago the block layer began to account for a request; 0 if it does
- * not, as then it leaves an older request's time.  It sets the time of a flush of its own
- * in any case.  The timer of requests changes the flags meanwhile, but not this one.
+ * Returns the nanoseconds since the block layer began to account for a request, or 0 if
+ * it does not account for it: the request then still has the time of an earlier one.  The
+ * block layer always sets the time of a flush of its own.  The timer of requests may
+ * change other flags meanwhile, but not RQF_IO_STAT.
  */
 __rust_helper u64 rust_helper_kx_rq_elapsed_ns(struct request *rq)
 {
@@ -79,15 +80,15 @@ __rust_helper bool rust_helper_bdev_write_cache(struct block_device *bdev)
 	return bdev_write_cache(bdev);
 }
 
-/* How many references there are to a disk. */
+/* Returns the number of references to a disk. */
 __rust_helper unsigned int rust_helper_kx_disk_references(struct gendisk *disk)
 {
 	return kref_read(&disk_to_dev(disk)->kobj.kref);
 }
 
 /*
- * Puts a callback on the plug's list if the plug is the thread's, which it is not
- * inside of another one.
+ * Adds a callback to a plug, if it is the plug of this thread.  It is not if the thread
+ * already had another plug, and is then not initialised either.
  */
 __rust_helper void rust_helper_kx_plug_callback(struct blk_plug *plug, struct blk_plug_cb *cb)
 {
@@ -96,8 +97,8 @@ __rust_helper void rust_helper_kx_plug_callback(struct blk_plug *plug, struct bl
 }
 
 /*
- * Tells whether finishing the thread's plug may put the thread to sleep unnoticed
- * by a callback that is on its list: in a driver, or in another callback.
+ * Returns whether finishing a plug may put the thread to sleep without a call of @cb: in
+ * a driver, or in another callback.
  */
 __rust_helper bool rust_helper_kx_plug_may_sleep(struct blk_plug *plug, struct blk_plug_cb *cb)
 {

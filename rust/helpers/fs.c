@@ -21,7 +21,7 @@ __rust_helper struct inode *rust_helper_d_backing_inode(const struct dentry *den
 	return d_backing_inode(dentry);
 }
 
-/* May_open_dev() is not exported. */
+/* The negation of may_open_dev(), which is not exported. */
 __rust_helper bool rust_helper_path_is_nodev(const struct path *path)
 {
 	return (path->mnt->mnt_flags & MNT_NODEV) || (path->mnt->mnt_sb->s_iflags & SB_I_NODEV);

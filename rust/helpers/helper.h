@@ -5,8 +5,8 @@
 #include <linux/compiler_types.h>
 
 /*
- * With CONFIG_RUST_INLINE_HELPERS the helpers are merged into the crates that
- * call them; bindgen ignores inline functions, so for it they are plain.
+ * With CONFIG_RUST_INLINE_HELPERS the helpers are inlined into the crates that
+ * call them.  bindgen ignores inline functions, so it sees them as plain ones.
  */
 #if !defined(__BINDGEN__) && defined(CONFIG_RUST_INLINE_HELPERS)
 #define __rust_helper __always_inline

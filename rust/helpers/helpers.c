@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Wrappers of static inline functions and macros, which bindgen cannot bind.
- * One file per kernel header, sorted.
+ * There is one file for each subsystem, in alphabetical order.
  */
 
 #include "helper.h"

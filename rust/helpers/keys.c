@@ -5,7 +5,7 @@
 #include <linux/key.h>
 #include <linux/rcupdate.h>
 
-/* The administrator looks into it and changes what is in it. */
+/* The administrator may read and change the keyring, but not its attributes. */
 __rust_helper struct key *rust_helper_kx_keyring_alloc(const char *name)
 {
 	return keyring_alloc(name, GLOBAL_ROOT_UID, GLOBAL_ROOT_GID, current_cred(),
@@ -18,7 +18,7 @@ __rust_helper bool rust_helper_kx_keyring_is_empty(const struct key *keyring)
 	return !READ_ONCE(keyring->keys.nr_leaves_on_tree);
 }
 
-/* The key with a reference, or an error. */
+/* Returns a key with a reference, or an error pointer. */
 __rust_helper struct key *rust_helper_kx_keyring_search(struct key *keyring, const char *desc)
 {
 	key_ref_t found = keyring_search(make_key_ref(keyring, true), &key_type_logon, desc, false);
@@ -27,8 +27,8 @@ __rust_helper struct key *rust_helper_kx_keyring_search(struct key *keyring, con
 }
 
 /*
- * Copies the payload of a key of a user's type, if it has that length: a key can be revoked,
- * and its payload replaced, at any time.
+ * Copies the payload of a key whose payload is a struct user_key_payload, if its length is
+ * @len.  A key can be revoked, and its payload replaced, at any time.
  */
 __rust_helper int rust_helper_kx_key_read(const struct key *key, u8 *buf, size_t len)
 {

@@ -60,9 +60,9 @@ __rust_helper unsigned long rust_helper_kx_totalram_pages(void)
 }
 
 /*
- * memcpy() where someone else may write to one side meanwhile: what is read is
- * read once, and the compiler can neither read it again nor assume anything
- * about it.
+ * memcpy() for memory that others may write to meanwhile.  After the barrier, the
+ * compiler can neither read @src again in place of @dst nor assume anything about
+ * the contents of @dst.
  */
 __rust_helper void rust_helper_kx_memcpy_shared(void *dst, const void *src, size_t len)
 {
@@ -71,9 +71,9 @@ __rust_helper void rust_helper_kx_memcpy_shared(void *dst, const void *src, size
 }
 
 /*
- * The same for data. copy_page() is the architecture's own best copy of a whole
- * page; memcpy() takes three times the instructions on processors that do not
- * announce fast short string moves.
+ * The same for data.  copy_page() is the architecture's best way to copy a whole
+ * page: memcpy() takes three times as many instructions on processors without fast
+ * short string moves.
  */
 __rust_helper void rust_helper_kx_copy_shared(void *dst, const void *src, size_t len)
 {
@@ -85,7 +85,7 @@ __rust_helper void rust_helper_kx_copy_shared(void *dst, const void *src, size_t
 }
 
 /*
- * sg_copy_buffer(), without its walk where the data is one piece of a page.
+ * sg_copy_buffer(), but without iterating if the data is in a single page.
  * Returns the number of bytes that were copied.
  */
 __rust_helper size_t rust_helper_kx_sg_copy(struct scatterlist *sgl, unsigned int nents, void *buf,

@@ -14,7 +14,7 @@ __rust_helper void rust_helper_put_net(struct net *net)
 	put_net(net);
 }
 
-/* Null in a task that exits. */
+/* Returns NULL if the task is exiting. */
 __rust_helper struct net *rust_helper_kx_current_net(void)
 {
 	return current->nsproxy ? current->nsproxy->net_ns : NULL;

@@ -6,8 +6,9 @@
 #include <linux/percpu.h>
 
 /*
- * Rust has no address spaces.  Where the compiler has (gcc's __seg_gs), a pointer
- * into another one is made of a number, as the kernel's own macros do.
+ * Pointers from Rust have no address space.  If the compiler has named address spaces
+ * (gcc's __seg_gs), a pointer must be converted through an integer to change its
+ * address space, as the kernel's own macros do.
  */
 #define kx_percpu_u64(address) ((u64 __percpu *)(unsigned long)(address))
 
@@ -37,7 +38,7 @@ __rust_helper u64 rust_helper_kx_this_cpu_next(void *number)
 }
 
 /*
- * Of two numbers, who reads one after the other has the second at least as new as
+ * If two numbers are read one after the other, the second value is at least as new as
  * the first: see Counters::on_cpu(), and Flow::in_flight() of ibtrs-core.  Pairs with
  * the release in kx_per_cpu_write().
  */
@@ -46,7 +47,7 @@ __rust_helper u64 rust_helper_kx_per_cpu_read(void *counter, unsigned int cpu)
 	return smp_load_acquire(per_cpu_ptr(kx_percpu_u64(counter), cpu));
 }
 
-/* Also when an interrupt or another CPU gets in between, the number only grows. */
+/* Raises a number to @value.  It never falls, even if an interrupt raises it meanwhile. */
 __rust_helper void rust_helper_kx_this_cpu_raise(void *number, u64 value)
 {
 	u64 __percpu *this = kx_percpu_u64(number);

@@ -8,7 +8,10 @@ __rust_helper void rust_helper_dev_set_uevent_suppress(struct device *dev, int v
 	dev_set_uevent_suppress(dev, val);
 }
 
-/* Keeps a disk's device registered; returns whether it is. */
+/*
+ * Keeps the devices of a disk and its partitions registered until kx_release_disk() is
+ * called.  Returns false, and keeps nothing, if the disk was deleted.
+ */
 __rust_helper bool rust_helper_kx_hold_disk(struct device *dev)
 {
 	struct gendisk *disk = dev_to_disk(dev);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Defines the trace events, for all modules that use them from Rust.
+ * Defines and exports the trace events, which Rust code of all modules may use.
  */
 
 #include <linux/export.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Trace events.  Numbers and strings only, which are copied: so Rust code may
- * call them with anything that it can borrow.
+ * Trace events.  Their arguments are numbers and strings.  The events copy the strings,
+ * so Rust code may pass borrowed ones.
  */
 
 #undef TRACE_SYSTEM
@@ -16,7 +16,7 @@
 
 #include <linux/tracepoint.h>
 
-/* The numbers are those of the state machines, see State::to_u8 in rust/proto/ibtrs/fsm. */
+/* The numbers are those of State::to_u8 of the state machines in rust/proto/ibtrs/fsm. */
 #define ibtrs_show_client_state(state)			\
 	__print_symbolic(state,				\
 		{ 0, "connecting" },			\
@@ -89,12 +89,12 @@ DECLARE_EVENT_CLASS(ibtrs_request,
 		__entry->write ? "write" : "read", __entry->bytes)
 );
 
-/* The client has handed a request to a path. */
+/* The client has submitted a request on a path. */
 DEFINE_EVENT(ibtrs_request, ibtrs_client_submit,
 	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
 	TP_ARGS(session, path, tag, write, bytes));
 
-/* The server has got a request. */
+/* The server has received a request. */
 DEFINE_EVENT(ibtrs_request, ibtrs_server_request,
 	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
 	TP_ARGS(session, path, tag, write, bytes));
@@ -159,12 +159,12 @@ DECLARE_EVENT_CLASS(ibtrs_requeue,
 		__get_str(session), __entry->tag, __entry->epoch)
 );
 
-/* A request has left its path, the attempt with this number, which died. */
+/* A request has left its path, as the connection attempt @epoch of the path has failed. */
 DEFINE_EVENT(ibtrs_requeue, ibtrs_client_failover,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),
 	TP_ARGS(session, tag, epoch));
 
-/* A request waits for a path, and for the fence of an attempt unless that is 0. */
+/* A request waits for a path and, if @epoch is not 0, for the fence of that epoch. */
 DEFINE_EVENT(ibtrs_requeue, ibtrs_client_requeue,
 	TP_PROTO(const char *session, u16 tag, u32 epoch),
 	TP_ARGS(session, tag, epoch));
@@ -188,22 +188,22 @@ DECLARE_EVENT_CLASS(ibtrs_fence,
 		__get_str(session), __get_str(path), __entry->epoch, __entry->drain)
 );
 
-/* The client asks the server to have done with an attempt, over this path. */
+/* The client has sent the fence of @epoch to the server, over this path. */
 DEFINE_EVENT(ibtrs_fence, ibtrs_client_fence,
 	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
 	TP_ARGS(session, path, epoch, drain));
 
-/* The server's answer has arrived. */
+/* The server's answer to a fence has arrived. */
 DEFINE_EVENT(ibtrs_fence, ibtrs_client_fence_done,
 	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
 	TP_ARGS(session, path, epoch, drain));
 
-/* The server was asked, over this path. */
+/* The server has received a fence, over this path. */
 DEFINE_EVENT(ibtrs_fence, ibtrs_server_fence,
 	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
 	TP_ARGS(session, path, epoch, drain));
 
-/* The server answers. */
+/* The server answers a fence. */
 DEFINE_EVENT(ibtrs_fence, ibtrs_server_fence_done,
 	TP_PROTO(const char *session, const char *path, u32 epoch, bool drain),
 	TP_ARGS(session, path, epoch, drain));

@@ -2,21 +2,21 @@
 
 //! Block layer: drivers of multi-queue disks, and I/O to block devices.
 //!
-//! # A disk of one's own
+//! # Providing a disk
 //!
-//! This half stands for [`kernel::block::mq`], which cannot be extended from
-//! outside, and keeps its names where it can:
+//! These types replace [`kernel::block::mq`], which cannot be extended from outside, and keep its
+//! names where possible. A driver takes these steps:
 //!
-//! 1. Implement [`Operations`]: the type of the per-request data, `queue_rq`, and
-//!    what else the device can do.
-//! 2. Make a [`TagSet`]; it allocates the requests. Several disks may share it.
-//! 3. Make a [`DiskOwner`] when the module loads; it is dropped when the module
-//!    goes and then waits for the last disk.
-//! 4. Add a [`GenDisk`] with its [`Limits`]. From then on `queue_rq` is called with
-//!    owned [`Request`]s; each ends by [`Request::end`].
-//! 5. Remove the disk: [`GenDisk::begin_removal`], then drop it.
+//! 1. Implement [`Operations`]: the type of the per-request data, `queue_rq`, and optional
+//!    operations.
+//! 2. Create a [`TagSet`], which allocates the requests. Several disks may share it.
+//! 3. Create a [`DiskOwner`] when the module is loaded. Dropping it on unload waits until the last
+//!    disk is freed.
+//! 4. Add a [`GenDisk`] with its [`Limits`]. From then on, the block layer calls `queue_rq` with
+//!    owned [`Request`]s, and the driver ends each of them with [`Request::end`].
+//! 5. Remove the disk: call [`GenDisk::begin_removal`], then drop the disk.
 //!
-//! | here | in C |
+//! | Rust | C |
 //! |---|---|
 //! | [`Operations`] | `struct blk_mq_ops`, `struct block_device_operations` |
 //! | [`TagSet`] | `struct blk_mq_tag_set` |
@@ -28,7 +28,7 @@
 //!
 //! # I/O to other disks
 //!
-//! Open a [`BlockDevice`], make a [`BioTable`] with as many slots as there are I/Os at a time, and
+//! Open a [`BlockDevice`], create a [`BioTable`] with one slot for each concurrent I/O, and
 //! [`submit`](BioTable::submit) a [`BioOwner`] for each I/O.
 //!
 //! Not supported: zones, integrity data, passthrough requests, `queue_rqs`,

@@ -1,57 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Directories in configfs, which users make and remove, with files and links.
+//! Directories in configfs, which users create and remove, with files and links.
 //!
-//! A type that implements [`Directory`] is the data of one kind of directory: it has a table of
-//! files ([`Attr`]), and says what becomes of `mkdir`, `rmdir` and links in it. A [`Folder`] is a
-//! directory that was not given to configfs yet. A [`Subsystem`] is what a module has at the top.
+//! A type that implements [`Directory`] is the data of one kind of directory. It has a table of
+//! files ([`Attr`]) and handles `mkdir`, `rmdir` and links in the directory. A [`Folder`] is a
+//! directory that configfs does not know yet. A [`Subsystem`] is a module's directory at the root
+//! of configfs.
 //!
 //! # Lifetime
 //!
-//! configfs keeps a [`Directory`] until the last reference to its directory is gone, which may be
-//! some time after `rmdir`: a task that creates a link holds one while it looks up the target. So
-//! [`Directory::link`] may still be called after [`Directory::removed`]; the functions of files are
-//! not, as `rmdir` waits for them. While a directory exists that a user has made, configfs holds
-//! references to the module, which cannot be unloaded then.
+//! configfs keeps a [`Directory`] until the last reference to its directory is put, which may be
+//! some time after `rmdir`: a task that creates a link holds a reference while it looks up the
+//! target. So configfs may still call [`Directory::link`] after [`Directory::removed`]. It does not
+//! call the functions of files then, as `rmdir` waits for them. While a directory exists that a
+//! user has created, configfs holds references to the module, so the module cannot be unloaded.
 //!
-//! One task uses a directory without such a reference: in `configfs_symlink()`, root's `symlink(2)`
-//! takes a reference to the directory of the link, gives up the lock of its inode while it looks up
-//! the target, which may take as long as a disk or a server of files likes, takes a reference to
-//! the target, and only then calls [`Directory::link`]. Meanwhile the directory can be removed and
-//! the module unloaded. So a [`Subsystem`] counts its directories and itself ([`Tree`]) until the
-//! last reference to each is put, and dropping it waits for that. Then nobody has anything of the
-//! module:
+//! Only `symlink(2)` uses a directory without a reference to the module. In `configfs_symlink()`,
+//! root's task takes a reference to the directory of the link and releases the lock of its inode.
+//! It then looks up the target, which takes as long as a disk or a file server needs, takes a
+//! reference to the target, and only then calls [`Directory::link`]. Meanwhile the directory can be
+//! removed and the module unloaded. So a [`Subsystem`] counts itself and its directories ([`Tree`])
+//! until the last reference to each is put, and dropping it waits for that. After that, nothing in
+//! the kernel refers to the module:
 //!
-//! - configfs gets a reference from a directory that is in its tree, or from one that it has. All
-//!   are out of it when the subsystem is unregistered, and `symlink(2)` looks whether the directory
-//!   still is in it when it takes the reference to the target.
-//! - configfs reads the type of an item, and calls its functions, while it has a reference to it.
-//! - `mkdir`, and a file that is open, keep the module; `rmdir` does, too, as the directory was
-//!   made by a user. They are the only ones that use the subsystem's mutex and the functions of
-//!   files.
-//! - A link keeps no reference to its target, but then `rmdir` does not remove the target, nor what
-//!   it came with. Targets are of the same tree as the link: while users can still remove it,
-//!   either the directory that it is in keeps the module, or the subsystem has not been
-//!   unregistered. Links that lead here from elsewhere are up to the drivers there, which take
-//!   targets of their own types.
-//! - The last reference is put by [`folder`] or [`subsystem`], which belong to the module with this
-//!   crate: that waits for the last instructions of both ([`LastTails`](crate::module::LastTails)).
+//! - configfs takes a reference to a directory only while the directory is in its tree, or while it
+//!   already holds one. When the subsystem is unregistered, all its directories are out of the
+//!   tree, and `symlink(2)` checks that the directory of the link is still in the tree when it
+//!   takes the reference to the target.
+//! - configfs reads the type of an item, and calls its functions, only while it holds a reference
+//!   to the item.
+//! - `mkdir` and an open file keep the module loaded, and so does `rmdir`, as a user has created
+//!   its directory. Nothing else uses the subsystem's mutex and the functions of files.
+//! - A link keeps no reference to its target, but while the link exists, `rmdir` removes neither
+//!   the target nor the directories that the target was created with. Targets are of the same tree
+//!   as the link. While users can still remove the link, either the directory of the link keeps the
+//!   module loaded, or the subsystem has not been unregistered. The drivers of other trees decide
+//!   about links that lead here, and accept only targets of their own types.
+//! - [`folder`] or [`subsystem`] handle the put of the last reference. They belong to the module
+//!   with this crate, whose unloading waits for their last instructions
+//!   ([`LastTails`](crate::module::LastTails)).
 //!
 //! # Context
 //!
-//! Everything here *may sleep*, and none of it waits for a disk to get memory
-//! ([`NoIo`](crate::mm::NoIo)): what users configure may be what a client of this machine waits
-//! for. These locks are held, the outer one first:
+//! Everything here *may sleep*, but no allocation waits for I/O ([`NoIo`](crate::mm::NoIo)): a
+//! client on this machine may wait for the change that a user makes here. These locks are held, the
+//! outer one first:
 //!
 //! | call | locks |
 //! |---|---|
 //! | [`Directory::make`] | the inode of the parent, the subsystem's mutex |
-//! | [`Directory::removed`] | the inodes of the parent and of the directory, the subsystem's mutex |
+//! | [`Directory::removed`] | the inodes of the parent and the directory, the subsystem's mutex |
 //! | [`Directory::link`], [`Directory::unlink`] | the inode of the directory |
 //! | functions of files | the semaphore of the directory and those that came with it, for reading |
 //!
-//! So none of them may do anything that waits for another one, or that takes the inode of one of
-//! these directories, as a look-up of a path below configfs does.
+//! So none of these functions may wait for another one, or take the inode of one of these
+//! directories, as a look-up of a path below configfs does.
 //!
 //! # Examples
 //!

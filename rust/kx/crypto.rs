@@ -12,12 +12,12 @@ use ibtrs_bindings as bindings;
 pub const HMAC_SHA256_LEN: usize = 32;
 /// Bytes of each input and output of X25519.
 pub const X25519_LEN: usize = 32;
-/// Whether the kernel was built with X25519; without, [`x25519_public`] and [`x25519`] fail.
+/// Whether the kernel was built with X25519. If not, [`x25519_public`] and [`x25519`] always fail.
 pub const HAS_X25519: bool = cfg!(CONFIG_CRYPTO_LIB_CURVE25519);
 
 /// Returns the HMAC-SHA256 (RFC 2104) of the concatenated `parts` with `key`.
 ///
-/// Runs in a time that depends on the lengths only.
+/// The running time depends only on the lengths.
 ///
 /// # Context
 ///
@@ -26,22 +26,22 @@ pub const HAS_X25519: bool = cfg!(CONFIG_CRYPTO_LIB_CURVE25519);
 pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; HMAC_SHA256_LEN] {
     let mut ctx = MaybeUninit::<bindings::hmac_sha256_ctx>::uninit();
     let mut mac = [0; HMAC_SHA256_LEN];
-    // SAFETY: The context is valid for writes, the key for reads of its length.
+    // SAFETY: The context is valid for writes, and the key for reads of its length.
     unsafe { bindings::hmac_sha256_init_usingrawkey(ctx.as_mut_ptr(), key.as_ptr(), key.len()) };
     for part in parts {
         // SAFETY: The context was initialised above, and the part is valid for reads of its length.
         unsafe { bindings::kx_hmac_sha256_update(ctx.as_mut_ptr(), part.as_ptr(), part.len()) };
     }
     // SAFETY: The context was initialised above and is not used after this call, which erases the
-    // key material in it. `mac` has the length of the code.
+    // key material in it. `mac` has the length that the callee writes.
     unsafe { bindings::hmac_sha256_final(ctx.as_mut_ptr(), mac.as_mut_ptr()) };
     mac
 }
 
-/// Returns the X25519 public key (RFC 7748) of `secret`, which is 32 random bytes; `None` if they
-/// are zero, or without [`HAS_X25519`].
+/// Returns the X25519 public key (RFC 7748) of `secret`, which must be 32 random bytes. Returns
+/// `None` if all bytes are zero, or without [`HAS_X25519`].
 ///
-/// Runs in a time that does not depend on the secret, some 100 us on slow machines.
+/// The running time does not depend on the secret; it is some 100 us on slow machines.
 ///
 /// # Context
 ///
@@ -53,11 +53,11 @@ pub fn x25519_public(secret: &[u8; X25519_LEN]) -> Option<[u8; X25519_LEN]> {
     c::public(&mut public, secret).then_some(public)
 }
 
-/// Writes to `agreed` the X25519 function of `secret` and the public key of the other side.
-/// Returns `false` if that is zero: each public key of low order gives zero, whatever the secret.
-/// Returns `false` as well without [`HAS_X25519`].
+/// Writes the result of the X25519 function of `secret` and the other side's `public` key to
+/// `agreed`. Returns `false` if the result is zero, as it is for each public key of low order,
+/// whatever the secret. Also returns `false` without [`HAS_X25519`].
 ///
-/// Runs in a time that depends neither on the secret nor on the public key.
+/// The running time depends neither on the secret nor on the public key.
 ///
 /// # Context
 ///
@@ -74,7 +74,7 @@ pub fn x25519(
 
 #[cfg(CONFIG_CRYPTO_LIB_CURVE25519)]
 mod c {
-    //! The functions in C.
+    //! The C functions.
 
     use super::{
         bindings,
@@ -82,7 +82,7 @@ mod c {
     };
 
     pub(super) fn public(public: &mut [u8; X25519_LEN], secret: &[u8; X25519_LEN]) -> bool {
-        // SAFETY: Both have the length that the callee expects, and `public` is valid for writes.
+        // SAFETY: Both have the length that the callee requires, and `public` is valid for writes.
         unsafe { bindings::curve25519_generate_public(public.as_mut_ptr(), secret.as_ptr()) }
     }
 
@@ -91,7 +91,7 @@ mod c {
         secret: &[u8; X25519_LEN],
         public: &[u8; X25519_LEN],
     ) -> bool {
-        // SAFETY: All three have the length that the callee expects, and `agreed` is valid for
+        // SAFETY: All three have the length that the callee requires, and `agreed` is valid for
         // writes.
         unsafe { bindings::curve25519(agreed.as_mut_ptr(), secret.as_ptr(), public.as_ptr()) }
     }
@@ -99,7 +99,7 @@ mod c {
 
 #[cfg(not(CONFIG_CRYPTO_LIB_CURVE25519))]
 mod c {
-    //! In place of functions that the kernel does not have.
+    //! Replacements for functions that this kernel was built without.
 
     use super::X25519_LEN;
 
@@ -165,7 +165,7 @@ mod tests {
         agreed
     }
 
-    /// What X25519 results in; zeros if the kernel does not have it.
+    /// The expected result of X25519: zeros if the kernel was built without it.
     fn or_zero(agreed: &str) -> [u8; X25519_LEN] {
         match HAS_X25519 {
             true => bytes(agreed),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reading of files in procfs and sysfs, for values that the kernel has no function for.
+//! Reading files of procfs and sysfs, for values that no kernel function returns.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
@@ -16,9 +16,10 @@ use kernel::{
     types::NotThreadSafe, //
 };
 
-/// While it lives, the current thread looks up paths as the first process does.
+/// Makes the current thread look up paths as the first process does, while this value lives.
 ///
-/// Kernel threads otherwise have an empty file system.
+/// Kernel threads otherwise see an empty file system. Guards of one thread must be dropped in the
+/// reverse order of their creation.
 pub(crate) struct InitFs {
     former: *mut bindings::fs_struct,
     _thread: NotThreadSafe,
@@ -27,7 +28,8 @@ pub(crate) struct InitFs {
 impl InitFs {
     pub(crate) fn enter() -> Self {
         Self {
-            // SAFETY: Undone by this thread, on drop.
+            // SAFETY: The call changes only the current thread's own pointer. This thread undoes
+            // that on drop, as the type is not `Send`.
             former: unsafe { ours::__override_init_fs() },
             _thread: NotThreadSafe,
         }
@@ -36,14 +38,14 @@ impl InitFs {
 
 impl Drop for InitFs {
     fn drop(&mut self) {
-        // SAFETY: `former` is the result of the override in `enter`, by this thread.
+        // SAFETY: `former` is the result of the override that this thread made in `enter`.
         unsafe { ours::__revert_init_fs(self.former) };
     }
 }
 
-/// Reads once from the beginning of a file, as the first process sees it. Returns the number of
-/// bytes, fewer than the file has if it is longer than `buf`, or if its file system returns fewer
-/// at a time.
+/// Reads once from the beginning of a file, at a path that is looked up as for the first process.
+/// Returns the number of bytes read. That is less than the file has if the file is longer than
+/// `buf`, or if its file system returns fewer bytes at a time.
 ///
 /// # Context
 ///
@@ -57,15 +59,15 @@ pub fn read_once(path: &CStr, buf: &mut [u8]) -> Result<usize> {
     let _fs = InitFs::enter();
     // CAST: A small number.
     let flags = bindings::O_RDONLY as c_int;
-    // SAFETY: The path is a C string.
+    // SAFETY: The path is a C string, and this function may sleep.
     let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
     let mut pos = 0;
-    // SAFETY: The file is open for reading, and the buffer valid for writes of its length.
+    // SAFETY: The file is open for reading, and the buffer is valid for writes of its length.
     let len = unsafe { bindings::kernel_read(file, buf.as_mut_ptr().cast(), buf.len(), &mut pos) };
-    // SAFETY: The reference is ours, and ends here.
+    // SAFETY: `filp_open` has returned this reference, which ends here.
     unsafe { bindings::__fput_sync(file) };
     to_result(c_int::try_from(len).unwrap_or(0).min(0))?;
-    // CAST: It is not negative.
+    // CAST: The length is not negative, as errors were returned above.
     Ok((len as usize).min(buf.len()))
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An I/O of any origin, handed to a transport.
+//! I/Os of any origin, in the form in which a driver passes them to a transport.
 //!
-//! [`IoHandle`] is an owned I/O with its type erased: it names the memory of the data, and is ended
-//! exactly once. It wraps a block request, or a [`SyncIo`] that a thread waits for. Creating one
-//! allocates nothing.
+//! [`IoHandle`] is an owned I/O with its type erased. It gives access to the memory of the I/O's
+//! data, and the transport ends it exactly once. It wraps a block request, or a [`SyncIo`] that a
+//! thread waits for. Creating one allocates nothing.
 
 use crate::{
     mm::PageBlock,
@@ -36,7 +36,7 @@ use kernel::{
     time::Msecs, //
 };
 
-/// An I/O that can be handed to a transport as an [`IoHandle`].
+/// An I/O that can be passed to a transport as an [`IoHandle`].
 ///
 /// # Safety
 ///
@@ -44,7 +44,7 @@ use kernel::{
 /// the raw pointer, must not move, and must describe only memory of this I/O, to whose contents
 /// there is no reference. Several threads may call `is_wanted` and `is_cancelled` at a time.
 pub unsafe trait Io: Send + Sized + 'static {
-    /// Gives up the I/O as a raw pointer.
+    /// Gives up the I/O as a raw pointer, which owns the I/O until [`Self::from_raw`].
     fn into_raw(self) -> NonNull<c_void>;
 
     /// Takes back the I/O.
@@ -54,16 +54,20 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// `raw` must come from [`Self::into_raw`], and must not be used again.
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self;
 
-    /// Returns the table of the I/O's memory, [`None`] if the I/O carries no data, as after
+    /// Returns the table of the I/O's memory, or [`None`] if the I/O carries no data, as after
     /// [`Self::end_early`].
+    ///
+    /// # Context
+    ///
+    /// *any*.
     ///
     /// # Safety
     ///
     /// `raw` must come from [`Self::into_raw`], and must not have been taken back.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
-    /// Returns whether anybody still waits for the I/O. If not, it should be ended rather than kept
-    /// for later.
+    /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O
+    /// rather than keep it for later.
     ///
     /// # Context
     ///
@@ -76,8 +80,8 @@ pub unsafe trait Io: Send + Sized + 'static {
         true
     }
 
-    /// Returns whether the users of the I/O should be told that it has failed, see
-    /// [`Self::end_early`].
+    /// Returns whether the transport should report the failure of the I/O to its users before the
+    /// I/O ends, see [`Self::end_early`].
     ///
     /// # Context
     ///
@@ -90,8 +94,8 @@ pub unsafe trait Io: Send + Sized + 'static {
         false
     }
 
-    /// Tells the I/O's users an error. The I/O has no memory afterwards, and [`Self::done`] still
-    /// follows.
+    /// Reports an error to the users of the I/O. The I/O has no memory afterwards, and
+    /// [`Self::done`] still follows.
     ///
     /// # Context
     ///
@@ -99,7 +103,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// As for [`Self::sg`]; nobody may use the I/O's memory any more.
+    /// As for [`Self::sg`], and nobody may use the I/O's memory any more.
     unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
     /// Ends the I/O.
@@ -110,13 +114,13 @@ pub unsafe trait Io: Send + Sized + 'static {
     fn done(self, result: Result);
 }
 
-/// An owned I/O of some type.
+/// An owned I/O of any type.
 ///
 /// Dropping it ends the I/O with `EIO`.
 ///
 /// # Invariants
 ///
-/// `raw` came from [`Io::into_raw`] of the type that `vtable` is for, and was not taken back.
+/// `raw` comes from [`Io::into_raw`] of the type that `vtable` is for, and was not taken back.
 #[must_use = "an I/O that is dropped ends in an error"]
 pub struct IoHandle {
     raw: NonNull<c_void>,
@@ -153,7 +157,7 @@ impl<T: Io> VtableOf<T> {
     }
 }
 
-// SAFETY: `Io` requires `Send`.
+// SAFETY: The handle owns an I/O, whose type is `Send`, as `Io` requires.
 unsafe impl Send for IoHandle {}
 // SAFETY: Shared references allow only `is_wanted` and `is_cancelled`, which several threads may
 // call at a time by the contract of `Io`.
@@ -169,12 +173,16 @@ impl IoHandle {
         }
     }
 
-    /// Returns the table of the I/O's memory, [`None`] if the I/O carries no data.
+    /// Returns the table of the I/O's memory, or [`None`] if the I/O carries no data.
+    ///
+    /// # Context
+    ///
+    /// *any*.
     pub fn sg(&mut self) -> Option<&mut SgTable> {
         // SAFETY: `raw` was not taken back, by the type invariant.
         let table = unsafe { (self.vtable.sg)(self.raw) };
-        // SAFETY: The table is reachable only through `raw`, by the contract of
-        // `Io`, and `self` is borrowed exclusively for as long as the reference.
+        // SAFETY: By the contract of `Io` the table is reachable only through `raw`, and `self`,
+        // which owns `raw`, is borrowed exclusively as long as the reference exists.
         table.map(|mut table| unsafe { table.as_mut() })
     }
 
@@ -186,12 +194,12 @@ impl IoHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the I/O carries no data or fewer bytes, or the block is shorter.
+    /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
-        // SAFETY: The table describes memory of this I/O, which is owned here and has not ended;
-        // nor was it ended early, or `sg` would return none; so the memory is valid. Nobody has a
-        // reference to it, by the contract of `Io`.
+        // SAFETY: By the contract of `Io` the table describes only memory of this I/O, to which
+        // there is no reference. The memory is allocated: `self` owns the I/O, which has not ended,
+        // and `end_early` was not called, as `sg` would then have returned none.
         unsafe { table.copy_from(from, len) }
     }
 
@@ -203,15 +211,15 @@ impl IoHandle {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the I/O carries no data or fewer bytes, or the block is shorter.
+    /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
         // SAFETY: As in `fill`.
         unsafe { table.copy_to(to, len) }
     }
 
-    /// Returns whether anybody still waits for the I/O. If not, it should be ended rather than kept
-    /// for later.
+    /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O
+    /// rather than keep it for later.
     ///
     /// # Context
     ///
@@ -221,8 +229,8 @@ impl IoHandle {
         unsafe { (self.vtable.is_wanted)(self.raw) }
     }
 
-    /// Returns whether the users of the I/O should be told that it has failed, see
-    /// [`Self::end_early`].
+    /// Returns whether the transport should report the failure of the I/O to its users before the
+    /// I/O ends, see [`Self::end_early`].
     ///
     /// # Context
     ///
@@ -232,15 +240,16 @@ impl IoHandle {
         unsafe { (self.vtable.is_cancelled)(self.raw) }
     }
 
-    /// Tells the I/O's users an error before the I/O itself ends: from now on it carries no data.
-    /// May be called again for the same I/O.
+    /// Reports an error to the users of the I/O before the I/O itself ends. From now on the I/O
+    /// carries no data, so no device may use its memory any more. May be called again for the same
+    /// I/O.
     ///
     /// # Context
     ///
-    /// *any*, without locks that users of the I/O need.
+    /// *any*, without locks that users of the I/O take.
     pub fn end_early(&mut self, error: Error) {
-        // SAFETY: `raw` was not taken back, by the type invariant. Its memory is reached only
-        // through `self`, which is borrowed exclusively.
+        // SAFETY: `raw` was not taken back, by the type invariant. The memory is reached only
+        // through `self`, which is borrowed exclusively, and a device's mapping of it owns `self`.
         unsafe { (self.vtable.end_early)(self.raw, error) }
     }
 
@@ -248,14 +257,14 @@ impl IoHandle {
     ///
     /// # Errors
     ///
-    /// Returns the handle, if the I/O is of another type.
+    /// Returns the handle if the I/O is of another type.
     pub fn downcast<T: Io>(self) -> Result<T, Self> {
         if (self.vtable.type_id)() != TypeId::of::<T>() {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
-        // SAFETY: `raw` came from this type by the type invariant, and is not used
-        // again: `this` is neither used nor dropped.
+        // SAFETY: By the type invariant `raw` comes from the type of the vtable, which is `T`. It
+        // is not used again, as `this` is neither used nor dropped.
         Ok(unsafe { T::from_raw(this.raw) })
     }
 
@@ -266,8 +275,8 @@ impl IoHandle {
     /// *any*.
     pub fn done(self, result: Result) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `raw` was not taken back, by the type invariant, and is now: `this` is neither
-        // used again nor dropped.
+        // SAFETY: `raw` was not taken back, by the type invariant. It is not used again, as `this`
+        // is neither used nor dropped.
         unsafe { (this.vtable.done)(this.raw, result) };
     }
 }
@@ -280,10 +289,10 @@ impl Drop for IoHandle {
     }
 }
 
-/// An I/O on a buffer of its own, for a thread that waits for its end.
+/// An I/O with its own buffer, for a thread that waits for the end of the I/O.
 ///
-/// The buffer lives until both the waiter and the transport are done with it, even if the waiter
-/// gives up early.
+/// The buffer lives until both the waiter and the transport have finished with it, even if the
+/// waiter stops waiting early.
 pub struct SyncIo(Arc<SyncInner>);
 
 /// Value of `SyncInner::result` until the I/O has ended.
@@ -293,7 +302,7 @@ const PENDING: i32 = 1;
 ///
 /// - `sg` is empty if `buf` is, otherwise it describes exactly `buf`.
 /// - While `handed_out` is set and `result` is `PENDING`, the one [`IoHandle`] owns `sg`, and the
-///   contents of `buf` may change; otherwise nobody writes to either.
+///   contents of `buf` may change. Otherwise nobody writes to either.
 #[pin_data]
 struct SyncInner {
     #[pin]
@@ -307,28 +316,32 @@ struct SyncInner {
 
 // SAFETY: Nothing in it has thread affinity.
 unsafe impl Send for SyncInner {}
-// SAFETY: `sg` and the contents of `buf` have one user at a time by the type
-// invariant; the rest is made for sharing.
+// SAFETY: By the type invariant `sg` and the contents of `buf` have one user at a time, or are only
+// read. The other fields are `Sync`.
 unsafe impl Sync for SyncInner {}
 
 impl SyncIo {
-    /// Creates an I/O with a zeroed buffer of `len` bytes, or without data if
-    /// `len` is zero.
+    /// Creates an I/O with a zeroed buffer of `len` bytes, or without data if `len` is zero.
     ///
     /// # Context
     ///
     /// *may sleep*.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EINVAL` for a length that does not fit in 32 bits.
     pub fn new(len: usize) -> Result<Self> {
         let mut buf = KVec::from_elem(0u8, len, GFP_KERNEL)?;
         let mut sg: SgList<1> = pin_init::zeroed();
         if len > 0 {
             let ptr = NonNull::new(buf.as_mut_ptr()).ok_or(ENOMEM)?;
             let len = u32::try_from(len).map_err(|_| EINVAL)?;
-            // SAFETY: A `KVec` is in the linear mapping. It is freed together with the table, after
-            // the handle that maps the table is gone.
+            // SAFETY: The memory of a `KVec` is in the linear mapping. It is freed together with
+            // the table by the last reference to the `SyncInner`, and the handle that may map the
+            // table holds one.
             unsafe { sg.as_table().set_buf(ptr, len)? };
         }
-        // INVARIANT: Not handed out, and the table describes the buffer.
+        // INVARIANT: The table describes the buffer, and no handle was given out yet.
         let inner = Arc::pin_init(
             pin_init!(SyncInner {
                 ended <- Completion::new(),
@@ -348,8 +361,7 @@ impl SyncIo {
     ///
     /// `EBUSY` if the handle was taken before.
     pub fn handle(&self) -> Result<IoHandle> {
-        // ORDERING: The thread that sets the flag first owns the table; the flag publishes nothing
-        // else.
+        // ORDERING: The flag picks the one thread that gets the table; it publishes nothing.
         if self.0.handed_out.xchg(1, Full) != 0 {
             return Err(EBUSY);
         }
@@ -371,9 +383,13 @@ impl SyncIo {
         self.result()
     }
 
-    /// Returns the result of the I/O, `EINPROGRESS` before its end.
+    /// Returns the result of the I/O, or `EINPROGRESS` before its end.
+    ///
+    /// # Context
+    ///
+    /// *any*.
     pub fn result(&self) -> Result {
-        // ORDERING: Pairs with the release in `done`: the data is visible.
+        // ORDERING: Pairs with the release in `done`, so that the data is visible.
         match self.0.result.load(Acquire) {
             0 => Ok(()),
             PENDING => Err(EINPROGRESS),
@@ -388,7 +404,7 @@ impl SyncIo {
     /// As [`Self::result`].
     pub fn bytes(&self) -> Result<&[u8]> {
         self.result()?;
-        // By the type invariant nobody writes to the buffer after the end.
+        // By the type invariant nobody writes to the buffer after the end of the I/O.
         Ok(&self.0.buf)
     }
 }
@@ -397,8 +413,9 @@ impl SyncIo {
 struct SyncRef(Arc<SyncInner>);
 
 // SAFETY: There is one `SyncRef` for each table, see `SyncIo::handle`, and nothing else uses the
-// table. The `Arc` owns the table and the buffer that it describes. `is_wanted` and `is_cancelled`
-// are constant.
+// table, which is in an `Arc` and does not move. The `Arc` owns the buffer that the table
+// describes, to which there is no reference before the end of the I/O, see `SyncIo::bytes`.
+// `is_wanted` and `is_cancelled` return constants.
 unsafe impl Io for SyncRef {
     fn into_raw(self) -> NonNull<c_void> {
         let raw = Arc::into_raw(self.0).cast_mut().cast();
@@ -407,18 +424,20 @@ unsafe impl Io for SyncRef {
     }
 
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
-        // SAFETY: The pointer comes from `into_raw`, and its reference is taken back once.
+        // SAFETY: By this function's contract the pointer comes from `into_raw`, and is not used
+        // again.
         Self(unsafe { Arc::from_raw(raw.cast::<SyncInner>().as_ptr()) })
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
-        // SAFETY: `raw` comes from `into_raw` and was not taken back, so it owns a reference.
+        // SAFETY: By this function's contract `raw` comes from `into_raw` and was not taken back,
+        // so it owns a reference.
         let inner = unsafe { raw.cast::<SyncInner>().as_ref() };
         if inner.buf.is_empty() {
             return None;
         }
-        // SAFETY: The caller has the only handle, which owns the table until `done` by the type
-        // invariant.
+        // SAFETY: The caller has the only handle, which by the type invariant owns the table until
+        // `done`.
         Some(NonNull::from(unsafe { &mut *inner.sg.get() }.as_table()))
     }
 

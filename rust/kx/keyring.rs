@@ -44,15 +44,14 @@ impl Drop for Key {
 /// A keyring with keys of the type `logon`, which the administrator loads and only the kernel can
 /// read.
 ///
-/// Dropping this value revokes the keyring, even if somebody has linked it elsewhere, and *may
-/// sleep*.
+/// Dropping this value revokes the keyring, even if it is linked elsewhere, and *may sleep*.
 ///
 /// # Invariants
 ///
 /// The key is a keyring.
 pub struct Keyring(Key);
 
-// SAFETY: Keys have no thread affinity; their references are counted atomically.
+// SAFETY: Keys have no thread affinity, and their references are counted atomically.
 unsafe impl Send for Keyring {}
 
 // SAFETY: The C functions that get the keyring from a shared reference lock what they change, or
@@ -64,7 +63,7 @@ unsafe impl Sync for Keyring {}
 
 impl Drop for Keyring {
     fn drop(&mut self) {
-        // SAFETY: By the invariant of `Key`, the key is alive: the field is dropped after this.
+        // SAFETY: The key is alive by the invariant of `Key`, as the field is dropped after this.
         unsafe { bindings::key_revoke(self.0 .0.as_ptr()) };
     }
 }
@@ -88,7 +87,8 @@ impl Keyring {
         Ok(Self(key?))
     }
 
-    /// Returns whether the keyring has no key; expired keys count until they are collected.
+    /// Returns whether the keyring has no key. Expired keys count until the kernel has collected
+    /// them.
     ///
     /// # Context
     ///

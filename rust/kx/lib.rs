@@ -2,9 +2,9 @@
 
 //! Safe abstractions over kernel facilities that the [`kernel`] crate lacks.
 //!
-//! Nothing here knows of RDMA or of the transport that uses it. A driver written against this crate
-//! needs no `unsafe`. Each part exists because the kernel crate of 7.3 lacks something; once it has
-//! that, the part can go. Those marked with \* could move there as they are.
+//! This crate knows nothing of RDMA or of the transport that uses it. A driver that uses it needs
+//! no `unsafe`. Each part exists because the kernel crate of Linux 7.3 lacks something, and can go
+//! once the kernel crate has it. The parts marked with \* could move there as they are.
 //!
 //! | Part | Purpose | What the kernel crate would have to grow |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | [`configfs`] | directories that users make, files, links | in `configfs`: links, default groups, groups whose data is dropped with the last reference, files without an implementation each |
 //! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
-//! | [`io`] | an I/O of any origin, handed to a transport with its type erased | nothing: a concept of this tree |
+//! | [`io`] | an I/O of any origin, passed to a transport with its type erased | nothing: a concept of this tree |
 //! | [`keyring`] \* | keys that users load and only the kernel reads | `struct key`, `keyring_alloc`, `keyring_search` |
 //! | [`log`] \* | rate-limited printing | `ratelimit_state`; it has `pr_*_once` only |
 //! | [`mm`] \* | blocks of pages, allocation scopes, locks of reclaim | allocations of higher order and on a node, copies to memory that others write, `memalloc_*_save`, `fs_reclaim_acquire` |
@@ -30,19 +30,22 @@
 //! | [`trace`] | trace events of a module | `tracepoint` looks up symbols in the kernel crate's bindings only |
 //! | [`work`] | work queues, and work that can be cancelled | queues of one's own; cancelling, flushing, changing delays; works of objects with a per-CPU count |
 //!
-//! The words of the `# Context` sections: *any* is callable from hard interrupts too; *may sleep*
-//! needs process context without spinlocks and RCU read sections.
+//! In the `# Context` sections, *any* means that the function may be called even in hard
+//! interrupts; *may sleep* means that it needs process context, without spinlocks and RCU read
+//! sections.
 //!
-//! # Owners are dropped
+//! # Owners must be dropped
 //!
-//! Everything that is registered with the kernel ends when its owner is dropped: disks and
-//! [`blk::DiskOwner`], tag sets, tables of bios, works and queues, classes, devices, directories,
-//! links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the calls that may
-//! still come. A driver's code may be called as long as one of them exists, so a module that passes
-//! an owner to [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded;
-//! there is no memory error while it stays loaded. No type can enforce that, as forgetting is safe
-//! in Rust. The rule is that every owner is dropped by the module's own value, or by an object that
-//! this value waits for.
+//! Each registration with the kernel has an owner, and ends when the owner is dropped: disks and
+//! [`blk::DiskOwner`], tag sets, tables of bios, work items and queues, classes, devices,
+//! directories, links, subsystems of configfs, and [`sync::PercpuOwner`]. Each drop waits for the
+//! calls that may still come.
+//!
+//! The kernel may call the driver's code as long as an owner exists. So a module that passes an
+//! owner to [`core::mem::forget`], leaks it or keeps it in a `static` must not be unloaded; while
+//! it stays loaded, there is no memory error. No type can enforce that, as forgetting is safe in
+//! Rust. The rule is: the module's own value drops every owner, or waits for the object that drops
+//! it.
 
 pub mod blk;
 pub mod configfs;

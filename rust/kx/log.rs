@@ -2,9 +2,9 @@
 
 //! Rate-limited printing.
 //!
-//! Messages that a peer, a user or a failing device can cause repeatedly are printed with
-//! [`pr_err_ratelimited!`](crate::pr_err_ratelimited) and its siblings: ten lines in five seconds
-//! at each place in the source, and then the number of lines that were left out.
+//! A message that a peer, a user or a failing device can cause repeatedly is printed with
+//! [`pr_err_ratelimited!`](crate::pr_err_ratelimited) or one of its siblings. Each place in the
+//! source prints up to ten lines in five seconds, and later the number of suppressed lines.
 //!
 //! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
 
@@ -14,7 +14,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A limit on how often something may be done.
+/// A limit on how often an action may be taken.
 ///
 /// # Invariants
 ///
@@ -23,7 +23,7 @@ pub struct RateLimit {
     state: Opaque<bindings::ratelimit_state>,
 }
 
-// SAFETY: The C function takes the state's own lock, or uses atomics.
+// SAFETY: The only access is `___ratelimit()`, which takes the lock of the state or uses atomics.
 unsafe impl Sync for RateLimit {}
 
 impl RateLimit {
@@ -62,15 +62,15 @@ impl RateLimit {
         }
     }
 
-    /// Returns whether it may be done now. The log shows `name` with the number of times it was
-    /// suppressed.
+    /// Returns whether the action may be taken now. The log later shows `name` with the number of
+    /// times this has returned `false`.
     ///
     /// # Context
     ///
     /// *any*
     pub fn allow(&self, name: &CStr) -> bool {
-        // SAFETY: By the type invariant the state is initialised; the name is only read during the
-        // call.
+        // SAFETY: By the type invariant the state is initialised. The callee reads the name only
+        // during the call.
         unsafe { bindings::___ratelimit(self.state.get(), name.as_char_ptr()) != 0 }
     }
 }
@@ -91,7 +91,7 @@ macro_rules! __may_print {
     }};
 }
 
-/// Prints an error (level 3), unless this place in the source has printed too much lately.
+/// Prints an error (level 3), unless this place in the source has reached its limit.
 #[macro_export]
 macro_rules! pr_err_ratelimited {
     ($($arg:tt)*) => {
@@ -101,7 +101,7 @@ macro_rules! pr_err_ratelimited {
     };
 }
 
-/// Prints a warning (level 4), unless this place in the source has printed too much lately.
+/// Prints a warning (level 4), unless this place in the source has reached its limit.
 #[macro_export]
 macro_rules! pr_warn_ratelimited {
     ($($arg:tt)*) => {
@@ -111,7 +111,8 @@ macro_rules! pr_warn_ratelimited {
     };
 }
 
-/// Prints an information (level 6), unless this place in the source has printed too much lately.
+/// Prints an informational message (level 6), unless this place in the source has reached its
+/// limit.
 #[macro_export]
 macro_rules! pr_info_ratelimited {
     ($($arg:tt)*) => {

@@ -16,22 +16,22 @@ pub use block::{
     PageBlock, //
 };
 
-/// Returns the bytes of memory that the kernel manages on this machine.
+/// Returns the size in bytes of the memory that the kernel manages on this machine.
 ///
 /// # Context
 ///
 /// *any*
 pub fn total_bytes() -> u64 {
-    // SAFETY: Callable in any context.
+    // SAFETY: The callee only reads a counter, and has no preconditions.
     let pages = unsafe { ibtrs_bindings::kx_totalram_pages() };
     (pages as u64).saturating_mul(PAGE_SIZE as u64)
 }
 
-/// Makes allocations of the current task behave as with `GFP_NOIO` while it lives.
+/// Makes allocations of the current task behave as with `GFP_NOIO`, while this value lives.
 ///
-/// For code that must make progress so that the system can write out pages, such as connecting to
-/// storage. Overlapping guards must be dropped in the reverse order of their creation; otherwise
-/// the restriction may end early or stay.
+/// For code that must make progress before the system can write out pages, such as connecting to
+/// storage. Overlapping guards must be dropped in the reverse order of their creation. Otherwise
+/// the restriction may end early or remain.
 ///
 /// # Context
 ///
@@ -47,7 +47,7 @@ impl NoIo {
     /// Starts the scope.
     pub fn enter() -> Self {
         Self {
-            // SAFETY: Changes only the current task's own flags.
+            // SAFETY: The call changes only the current task's own flags.
             flags: unsafe { ibtrs_bindings::memalloc_noio_save() },
             _not_send: NotThreadSafe,
         }
@@ -56,18 +56,18 @@ impl NoIo {
 
 impl Drop for NoIo {
     fn drop(&mut self) {
-        // SAFETY: The flags come from the same task, as the type is not `Send`.
+        // SAFETY: `enter` has saved the flags of the same task, as the type is not `Send`.
         unsafe { ibtrs_bindings::memalloc_noio_restore(self.flags) }
     }
 }
 
-/// Lets allocations of the current task not wait for memory, and take the kernel's reserves
-/// (`PF_MEMALLOC`), while it lives.
+/// Makes allocations of the current task use the kernel's reserves instead of waiting for memory
+/// (`PF_MEMALLOC`), while this value lives.
 ///
-/// Only for code that soon frees more memory than it takes, such as connecting to storage that
-/// otherwise cannot be written to, as the kernel's NFS client does for swap. The caller must limit
-/// the amount, because nothing else does. Overlapping guards, also those of [`NoIo`], must be
-/// dropped in the reverse order of their creation.
+/// Only for code that soon frees more memory than it takes, such as connecting to storage to which
+/// the kernel must write pages. The kernel's NFS client does the same for swap. The caller must
+/// limit the amount, because nothing else does. Overlapping guards, including those of [`NoIo`],
+/// must be dropped in the reverse order of their creation.
 ///
 /// # Context
 ///
@@ -83,7 +83,7 @@ impl Reserve {
     /// Starts the scope.
     pub fn enter() -> Self {
         Self {
-            // SAFETY: Changes only the current task's own flags.
+            // SAFETY: The call changes only the current task's own flags.
             flags: unsafe { ibtrs_bindings::memalloc_noreclaim_save() },
             _not_send: NotThreadSafe,
         }
@@ -92,24 +92,24 @@ impl Reserve {
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        // SAFETY: The flags come from the same task, as the type is not `Send`.
+        // SAFETY: `enter` has saved the flags of the same task, as the type is not `Send`.
         unsafe { ibtrs_bindings::memalloc_noreclaim_restore(self.flags) }
     }
 }
 
 /// Tells lockdep that reclaim may wait for the locks that `take` takes and releases.
 ///
-/// Reclaim writes to disks. If a lock is needed to make a disk work again, no allocation under the
-/// lock may wait for reclaim: see [`NoIo`]. After this call, lockdep reports such an allocation as
-/// a circular dependency, even if the allocation finds memory at once. One call covers all locks of
-/// a class; it costs as much as taking the lock, and nothing in a kernel without lockdep.
+/// Reclaim writes to disks. If a disk needs a lock to work again, no allocation under the lock may
+/// wait for reclaim: see [`NoIo`]. After this call, lockdep reports such an allocation as a
+/// circular dependency, even if the allocation finds memory at once. One call covers all locks of a
+/// class. It costs as much as taking the lock, and nothing in a kernel without lockdep.
 ///
 /// # Context
 ///
 /// That of `take`, without locks held, and outside of [`NoIo`].
 pub fn in_reclaim(take: impl FnOnce()) {
     if cfg!(CONFIG_LOCKDEP) {
-        // SAFETY: Both calls only tell lockdep something about the current task, and are paired.
+        // SAFETY: Both calls only update lockdep's state of the current task, and are paired.
         unsafe { ibtrs_bindings::kx_reclaim_acquire() };
         take();
         // SAFETY: As above.

@@ -12,12 +12,11 @@ use kernel::{
     ModuleMetadata, //
 };
 
-/// Keeps a module from being unloaded.
+/// A reference that keeps a module from being unloaded.
 ///
-/// Code of that module must not drop the last reference, as the code may be freed before the
-/// function has returned: for the files of sysfs there is
-/// [`StoreCtx::keep_module`](crate::sysfs::StoreCtx::keep_module). Dropping it in the module is
-/// allowed as long as another reference keeps the code.
+/// Code of that module must not drop the last reference, as the kernel may free the code before the
+/// function has returned. It may drop a reference as long as another one keeps the module. The
+/// function of a sysfs file uses [`StoreCtx::keep_module`](crate::sysfs::StoreCtx::keep_module).
 ///
 /// # Context
 ///
@@ -25,12 +24,13 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `module` is none, or points to a module on which this value owns a reference.
+/// `module` is none for code that is built into the kernel; otherwise it points to a module, to
+/// which this value owns a reference.
 pub struct ModuleRef {
     module: Option<NonNull<bindings::module>>,
 }
 
-// SAFETY: The count of a module may be changed by any thread.
+// SAFETY: Any thread may change the reference count of a module.
 unsafe impl Send for ModuleRef {}
 
 // SAFETY: As above.
@@ -65,26 +65,26 @@ impl Drop for ModuleRef {
     }
 }
 
-/// Waits, when dropped, for the last instructions of callbacks; the last field of the module that
-/// this crate is part of.
+/// Waits, when dropped, for the last instructions of callbacks. It is the last field of the module
+/// that this crate is part of.
 ///
-/// Four callbacks may end what a driver's unloading waits for: the end of a bio (`blk::bio`), the
-/// function of a file that removes itself (`sysfs::attr`), a work item that drops its own queue
-/// (`work::queue`), and the release of a directory (`configfs`). The driver may be unloaded a
-/// moment later, so the functions that these return to are part of the module with this crate,
-/// which every driver depends on. A scenario (`test_unload.py`) checks that.
+/// Four callbacks may release the last object that a driver's unloading waits for: the end of a bio
+/// (`blk::bio`), the function of a file that removes itself (`sysfs::attr`), a work item that drops
+/// its own queue (`work::queue`), and the release of a directory (`configfs`). The driver may be
+/// unloaded a moment later. So the functions to which these callbacks return are part of the module
+/// with this crate, on which every driver depends. A scenario (`test_unload.py`) checks that.
 ///
-/// That module can be unloaded as soon as the drivers are, while a task may have been preempted in
-/// one of these functions, with a few instructions to go: the read section has ended, or the
-/// driver's module was put. Nothing counts such a task. But it has not slept since, and dropping
-/// this waits until each task that was preempted anywhere in the kernel has slept, or has returned
-/// to user space. No others follow: nobody calls these functions without a driver. The grace period
-/// before the kernel frees a module covers interrupts.
+/// That module can be unloaded right after the drivers, while a task was preempted in one of these
+/// functions with a few instructions to go: its RCU read section has ended, or it has put the
+/// driver's module. Nothing counts such a task. But the task has not slept since, and dropping this
+/// value waits until each task that was preempted anywhere in the kernel has slept or has returned
+/// to user space. No other task follows, as nothing calls these functions without a driver. The
+/// grace period before the kernel frees a module covers interrupts.
 ///
 /// # Context
 ///
-/// Dropping *may sleep*: for a fraction of a second as a rule, or as long as a task computes in the
-/// kernel without sleeping.
+/// Dropping it *may sleep*: usually for a fraction of a second, but as long as any task computes in
+/// the kernel without sleeping.
 pub struct LastTails(());
 
 impl LastTails {
@@ -98,7 +98,7 @@ impl LastTails {
 impl Drop for LastTails {
     fn drop(&mut self) {
         might_sleep();
-        // SAFETY: Callable where sleeping is allowed, as it is here.
+        // SAFETY: The callee requires only that the task may sleep, as it may here.
         unsafe { ibtrs_bindings::kx_synchronize_tasks() }
     }
 }

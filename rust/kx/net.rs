@@ -20,7 +20,7 @@ pub mod addr;
 ///
 /// # Invariants
 ///
-/// Instances of this type are always refcounted.
+/// Instances of this type are always reference-counted.
 #[repr(transparent)]
 pub struct Net(Opaque<bindings::net>);
 
@@ -31,19 +31,22 @@ unsafe impl Send for Net {}
 unsafe impl Sync for Net {}
 
 impl Net {
-    /// Returns the current task's namespace, or the initial one for a task that has none any more.
+    /// Returns the current task's namespace, or the initial namespace if the task is exiting and
+    /// has none any more.
     ///
     /// # Context
     ///
     /// Process context.
     pub fn current() -> ARef<Self> {
-        // SAFETY: Reads the current task's namespaces, which only the task itself changes.
+        // SAFETY: The callee reads the current task's namespaces, which only the task itself
+        // changes.
         let net = unsafe { ibtrs_bindings::kx_current_net() };
         if net.is_null() {
             return ARef::from(Self::init());
         }
         // CAST: `Net` is transparent.
-        // SAFETY: The task holds a reference during this call; the result takes its own.
+        // SAFETY: The task holds a reference to its namespace during this call. The result takes a
+        // reference of its own.
         ARef::from(unsafe { &*net.cast::<Self>() })
     }
 
@@ -73,7 +76,7 @@ impl Eq for Net {}
 // freed.
 unsafe impl AlwaysRefCounted for Net {
     fn inc_ref(&self) {
-        // SAFETY: As there is a reference, the count is not zero.
+        // SAFETY: The count is not zero, as `self` is borrowed from a reference.
         unsafe { ibtrs_bindings::get_net(self.as_raw()) };
     }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Module parameters: strings, and numbers with a range, all visible in sysfs.
+//! Module parameters: strings, booleans, and integers with a range. All are visible in sysfs.
 //!
-//! The kernel's own `module!` takes parameters that are plain numbers and are hidden. These are
-//! declared beside it, in the same crate, and set before the module's `init` runs.
+//! The kernel crate's `module!` supports only integers and booleans, and hides them from sysfs. A
+//! module declares these parameters beside its `module!`, in the same crate. The kernel sets them
+//! before the module's `init` runs.
 //!
 //! # Examples
 //!
 //! ```ignore
 //! kx::module_param! {
-//!     /// Exported devices are below this directory.
+//!     /// The directory with the devices that clients may open.
 //!     dev_search_path: StringParam<256> = StringParam::new("/"),
-//!     "Directory that exported devices are below (default: /)";
+//!     "Directory with the devices that clients may open (default: /)";
 //!
 //!     /// The largest request.
 //!     max_io_size: IntParam = IntParam::new(131072, 4096..=1048576),
@@ -54,7 +55,7 @@ use kernel::{
 
 /// A type of module parameter.
 ///
-/// The value is set while the module is loaded, and read-only afterwards.
+/// The kernel sets the value while it loads the module; afterwards the value is read-only.
 pub trait Param: Sync + 'static {
     /// The type's name for `modinfo`.
     const TYPE: &'static str;
@@ -63,10 +64,10 @@ pub trait Param: Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any; loading the module then fails with it.
+    /// Any error, with which loading the module then fails.
     fn set(&self, arg: &BStr) -> Result;
 
-    /// Writes the value for sysfs, without a newline.
+    /// Writes the value as text for sysfs, without a newline.
     fn show(&self, f: &mut Formatter<'_>) -> fmt::Result;
 }
 
@@ -86,7 +87,7 @@ impl IntParam {
         }
     }
 
-    /// Returns the value, which is in the range.
+    /// Returns the value, which is always in the range.
     pub fn get(&self) -> u32 {
         self.value.load(Relaxed)
     }
@@ -154,7 +155,7 @@ impl<const N: usize> StringParam<N> {
         }
     }
 
-    /// Returns the value: any bytes but NUL.
+    /// Returns the value, which may contain any byte except NUL.
     pub fn get(&self) -> &[u8] {
         match self.value.as_ref() {
             Some((bytes, len)) => bytes.get(..*len).unwrap_or_default(),
@@ -196,9 +197,9 @@ unsafe extern "C" fn set_param<T: Param>(
     if val.is_null() {
         return EINVAL.to_errno();
     }
-    // SAFETY: By this function's contract this is a C string, valid during the call.
+    // SAFETY: By this function's contract this is a C string, which is valid during the call.
     let val = unsafe { CStr::from_char_ptr(val) };
-    // SAFETY: By this function's contract `arg` points to a static `T`.
+    // SAFETY: By this function's contract `raw_param` has set `arg` to a static `T`.
     let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
     from_result(|| this.set(val.as_ref()).map(|()| 0))
 }
@@ -207,14 +208,16 @@ unsafe extern "C" fn set_param<T: Param>(
 ///
 /// # Safety
 ///
-/// `buf` must be valid for writes of a page, and `param` must come from [`raw_param`] for a `T`.
+/// `buf` must be an initialised page that is valid for writes and that nobody else uses, and
+/// `param` must come from [`raw_param`] for a `T`.
 unsafe extern "C" fn get_param<T: Param>(
     buf: *mut c_char,
     param: *const bindings::kernel_param,
 ) -> c_int {
-    // SAFETY: By this function's contract the page is valid, and nobody else uses it.
+    // SAFETY: By this function's contract the page is valid and initialised, and nobody else uses
+    // it.
     let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), PAGE_SIZE) };
-    // SAFETY: By this function's contract `arg` points to a static `T`.
+    // SAFETY: By this function's contract `raw_param` has set `arg` to a static `T`.
     let this = unsafe { &*(*param).__bindgen_anon_1.arg.cast::<T>() };
     let mut f = Formatter::new(buf);
     if this.show(&mut f).and_then(|()| f.write_str("\n")).is_err() {
@@ -224,7 +227,7 @@ unsafe extern "C" fn get_param<T: Param>(
     f.bytes_written() as c_int
 }
 
-/// Creates a parameter that everybody may read.
+/// Creates a parameter that every user may read.
 #[doc(hidden)]
 pub const fn raw_param<T: Param>(
     name: &'static CStr,
@@ -272,7 +275,7 @@ pub const fn concat<const N: usize>(parts: &[&str]) -> [u8; N] {
 
 /// Declares module parameters; see the [module's documentation](crate::param).
 ///
-/// Each becomes a `static` of that name.
+/// Each parameter becomes a `static` of that name.
 #[macro_export]
 macro_rules! module_param {
     ($(

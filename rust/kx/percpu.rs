@@ -2,7 +2,7 @@
 
 //! Per-CPU counters, maxima and round-robin cursors.
 //!
-//! Counting in interrupts writes to no memory that other CPUs write to; readers add up.
+//! A CPU counts in its own memory, also in interrupts; readers add up the numbers of all CPUs.
 //!
 //! C header: [`include/linux/percpu.h`](srctree/include/linux/percpu.h)
 
@@ -66,7 +66,7 @@ impl<const N: usize> Array<N> {
                 bindings::GFP_KERNEL,
             )
         };
-        // INVARIANT: Just allocated, for `N` numbers.
+        // INVARIANT: The memory was just allocated, for `N` numbers on each CPU.
         Ok(Self {
             numbers: NonNull::new(numbers.cast()).ok_or(ENOMEM)?,
         })
@@ -74,7 +74,7 @@ impl<const N: usize> Array<N> {
 
     /// Returns the per-CPU pointer to a number, or `None` for an index from `N` on.
     fn at(&self, index: usize) -> Option<*mut c_void> {
-        // An offset into each CPU's memory, never dereferenced as it is.
+        // A per-CPU pointer is an offset into each CPU's memory, and is never dereferenced itself.
         (index < N).then(|| self.numbers.as_ptr().wrapping_add(index).cast())
     }
 
@@ -87,7 +87,7 @@ impl<const N: usize> Array<N> {
     #[inline]
     fn add(&self, index: usize, value: u64) {
         if let Some(number) = self.at(index) {
-            // SAFETY: By the type invariant this is a number in per-CPU memory.
+            // SAFETY: `at` returns the per-CPU pointer of one of the numbers.
             unsafe { ibtrs_bindings::kx_this_cpu_add(number, value) }
         }
     }
@@ -96,7 +96,7 @@ impl<const N: usize> Array<N> {
     #[inline]
     fn next(&self, index: usize) -> u64 {
         self.at(index).map_or(0, |number| {
-            // SAFETY: By the type invariant this is a number in per-CPU memory.
+            // SAFETY: As in `add`.
             unsafe { ibtrs_bindings::kx_this_cpu_next(number) }
         })
     }
@@ -105,23 +105,23 @@ impl<const N: usize> Array<N> {
     #[inline]
     fn raise(&self, index: usize, value: u64) {
         if let Some(number) = self.at(index) {
-            // SAFETY: By the type invariant this is a number in per-CPU memory.
+            // SAFETY: As in `add`.
             unsafe { ibtrs_bindings::kx_this_cpu_raise(number, value) }
         }
     }
 
-    /// Returns a CPU's number, with acquire ordering, or zero if there is none: later reads see
-    /// values that are at least as new.
+    /// Returns a CPU's number, or zero if the number or the CPU does not exist. The read has
+    /// acquire ordering, so later reads see values that are at least as new.
     fn get(&self, index: usize, cpu: u32) -> u64 {
         self.at_cpu(index, cpu).map_or(0, |number| {
-            // SAFETY: By the type invariant this is a number in per-CPU memory, and `at_cpu` has
-            // checked that the CPU is possible.
+            // SAFETY: `at_cpu` returns the per-CPU pointer of one of the numbers, and has checked
+            // that the CPU is possible.
             unsafe { ibtrs_bindings::kx_per_cpu_read(number, cpu) }
         })
     }
 
-    /// Overwrites a CPU's number, with release ordering: a reader of the new number also sees
-    /// everything that was written before it.
+    /// Overwrites a CPU's number. The write has release ordering, so a reader of the new number
+    /// also sees everything that was written before.
     fn set(&self, index: usize, cpu: u32, value: u64) {
         if let Some(number) = self.at_cpu(index, cpu) {
             // SAFETY: As in `get`.

@@ -8,17 +8,18 @@
 use kernel::{
     bindings,
     error::to_result,
-    prelude::*, //
+    prelude::*,
+    task::might_sleep, //
 };
 
-/// Returns a random number.
+/// Returns a random number of 32 bits.
 ///
 /// # Context
 ///
 /// *any*
 #[inline]
 pub fn next_u32() -> u32 {
-    // SAFETY: Callable in any context.
+    // SAFETY: The callee has no preconditions.
     unsafe { bindings::get_random_u32() }
 }
 
@@ -29,21 +30,22 @@ pub fn next_u32() -> u32 {
 /// *any*
 #[inline]
 pub fn next_u64() -> u64 {
-    // SAFETY: Callable in any context.
+    // SAFETY: The callee has no preconditions.
     unsafe { bindings::get_random_u64() }
 }
 
-/// Waits until the kernel's random number generator is seeded, as [`secret`] needs.
+/// Waits until the kernel's random number generator is seeded, as [`secret`] requires.
 ///
 /// # Context
 ///
-/// *may sleep*; interruptible.
+/// *may sleep*; a signal interrupts the wait.
 ///
 /// # Errors
 ///
-/// `ERESTARTSYS`: a signal came.
+/// `ERESTARTSYS` if a signal arrived.
 pub fn wait_seeded() -> Result {
-    // SAFETY: Callable where sleeping is allowed, as it is here by the function's context.
+    might_sleep();
+    // SAFETY: The callee requires only that the task may sleep, as it may here.
     to_result(unsafe { ibtrs_bindings::wait_for_random_bytes() })
 }
 
@@ -58,19 +60,19 @@ pub fn secret<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// As [`secret`], in place, so that no other copy is left in memory.
+/// Fills `bytes` as [`secret`] does, in place, so that no other copy is left in memory.
 ///
 /// # Context
 ///
 /// *any*.
 pub fn fill(bytes: &mut [u8]) {
-    // SAFETY: The memory is valid for writes of its length.
+    // SAFETY: The slice is valid for writes of its length.
     unsafe { bindings::get_random_bytes(bytes.as_mut_ptr().cast(), bytes.len()) };
 }
 
-/// Returns a random number below `limit`, or zero if that is zero.
+/// Returns a random number below `limit`, or zero if `limit` is zero.
 ///
-/// Meant for spreading retries: slightly biased.
+/// The result is slightly biased, which is good enough for spreading retries.
 ///
 /// # Context
 ///

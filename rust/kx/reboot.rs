@@ -18,8 +18,8 @@ use kernel::{
 
 /// A callback before a reboot.
 pub trait RebootHandler: Send + Sync + 'static {
-    /// Handles a reboot, halt or power-off that is about to begin. Devices and network still work;
-    /// the shutdown waits until this returns.
+    /// Handles a reboot, halt or power-off that is about to begin. Devices and the network still
+    /// work, and the shutdown waits until this returns.
     ///
     /// # Context
     ///
@@ -27,9 +27,9 @@ pub trait RebootHandler: Send + Sync + 'static {
     fn reboot(&self);
 }
 
-/// Calls its handler before a reboot, as long as this lives.
+/// Calls its handler before a reboot, as long as this value lives.
 ///
-/// Dropping it waits for a running call.
+/// Dropping it waits for a running call, and *may sleep*.
 ///
 /// # Invariants
 ///
@@ -67,8 +67,8 @@ impl<H: RebootHandler> RebootNotifier<H> {
         let inner = KBox::pin_init(
             pin_init!(Inner {
                 block <- Opaque::ffi_init(|slot: *mut bindings::notifier_block| {
-                    // SAFETY: Nobody else uses the memory yet; zeroes are a block without successor
-                    // and with the default priority.
+                    // SAFETY: `slot` is valid for writes, and nobody else uses it yet. Zeroes are a
+                    // block without a successor and with the default priority.
                     unsafe { slot.write_bytes(0, 1) };
                     // SAFETY: As above.
                     unsafe { (*slot).notifier_call = Some(notify::<H>) };
@@ -77,10 +77,10 @@ impl<H: RebootHandler> RebootNotifier<H> {
             }),
             GFP_KERNEL,
         )?;
-        // SAFETY: The block is initialised and does not move; it stays valid until `drop` has taken
-        // it off the list.
+        // SAFETY: The block is initialised and pinned, and stays valid until `drop` has taken it
+        // off the list.
         to_result(unsafe { ibtrs_bindings::register_reboot_notifier(inner.block.get()) })?;
-        // INVARIANT: Just registered.
+        // INVARIANT: The block was just registered.
         Ok(Self { inner })
     }
 }
@@ -104,10 +104,10 @@ unsafe extern "C" fn notify<H: RebootHandler>(
     _data: *mut c_void,
 ) -> c_int {
     // CAST: The block is the first field of a `repr(C)` struct, and `Opaque` is transparent.
-    // SAFETY: By this function's contract the block is part of an `Inner`, which lives until this
-    // call has returned, as dropping the notifier waits for it. The handler is only shared.
+    // SAFETY: By this function's contract the block is part of an `Inner`. It lives until this call
+    // has returned, as dropping the notifier waits for the call, and is only shared until then.
     let handler = unsafe { &(*block.cast::<Inner<H>>()).handler };
     handler.reboot();
-    // NOTIFY_DONE: the other notifiers are called, too.
+    // NOTIFY_DONE, so that the kernel calls the other notifiers, too.
     0
 }

@@ -6,7 +6,7 @@ use kernel::prelude::*;
 
 /// Fixed-capacity FIFO of small values.
 ///
-/// It allocates only when it is created, so it may be used under a spinlock.
+/// It allocates only when it is created, so it may be changed under a spinlock.
 pub struct Ring<T> {
     entries: KVVec<T>,
     head: usize,
@@ -31,13 +31,13 @@ impl<T: Copy + Default> Ring<T> {
         })
     }
 
-    /// Returns the number of values in it.
+    /// Returns the number of values in the queue.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether it has no values.
+    /// Returns whether the queue has no values.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

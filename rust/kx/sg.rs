@@ -2,9 +2,8 @@
 
 //! Scatterlists of fixed size that live in their owner.
 //!
-//! An [`SgList`] is the table with its entries; code that does not care how
-//! many entries there are takes an [`SgTable`], to which every list coerces.
-//! No list is ever chained.
+//! An [`SgList`] is a table with its entries. Code for any number of entries takes an [`SgTable`],
+//! to which every list coerces. No list is ever chained.
 //!
 //! Contexts: *any*; nothing here allocates or sleeps.
 //!
@@ -29,11 +28,11 @@ pub struct SgEntry(bindings::scatterlist);
 /// # Invariants
 ///
 /// - `nents <= entries.len()`.
-/// - No entry is a chain entry; if `nents` is not zero, the entry before
-///   `nents` carries the end mark.
+/// - No entry is a chain entry; if `nents` is not zero, the last of the first `nents` entries has
+///   the end mark.
 pub struct Sg<E: ?Sized> {
     nents: u32,
-    /// A pinned table cannot be swapped with another, so it describes the memory of its owner.
+    /// A pinned table cannot be swapped with another one, so it describes the memory of its owner.
     _pin: PhantomPinned,
     entries: E,
 }
@@ -48,9 +47,9 @@ pub type SgTable = Sg<[SgEntry]>;
 // satisfies the type invariant.
 unsafe impl<const N: usize> Zeroable for SgList<N> {}
 
-// SAFETY: The pointers in the entries are to pages, which have no thread affinity.
+// SAFETY: The pointers in an entry are to pages, which have no thread affinity.
 unsafe impl Send for SgEntry {}
-// SAFETY: Shared access only reads.
+// SAFETY: Shared references only read an entry.
 unsafe impl Sync for SgEntry {}
 
 impl<const N: usize> SgList<N> {
@@ -81,7 +80,7 @@ impl SgTable {
         self.nents == 0
     }
 
-    /// Returns the entries, for a C function that reads [`Self::nents`] of them.
+    /// Returns a pointer to the entries, for a C function that reads [`Self::nents`] of them.
     pub fn as_ptr(&self) -> *const bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_ptr().cast()
@@ -113,19 +112,19 @@ impl SgTable {
     /// # Safety
     ///
     /// `buf..buf + len` must be memory of the kernel's linear mapping, and must stay allocated as
-    /// long as a device may use this table, or the table may be mapped for one.
+    /// long as this table may be mapped for a device, or a device may use the mapping.
     pub unsafe fn set_buf(&mut self, buf: NonNull<u8>, len: u32) -> Result {
         self.clear();
         let entry = self.entries.first_mut().ok_or(ENOSPC)?;
-        // SAFETY: `entry` is one valid entry; the buffer is in the linear
-        // mapping by this function's contract.
+        // SAFETY: `entry` is one valid entry, and the buffer is in the linear mapping by this
+        // function's contract.
         unsafe { bindings::sg_init_one(&mut entry.0, buf.as_ptr().cast(), len) };
         // INVARIANT: `sg_init_one` has set the end mark.
         self.nents = 1;
         Ok(())
     }
 
-    /// Makes the table describe the data of `rq`.
+    /// Makes the table describe the data of `rq`, or leaves it empty if the request has no bios.
     ///
     /// # Errors
     ///
@@ -133,20 +132,20 @@ impl SgTable {
     ///
     /// # Safety
     ///
-    /// `rq` must be a valid request with data, owned by the caller.
+    /// `rq` must be a valid read or write request, owned by the caller.
     pub(crate) unsafe fn set_request(&mut self, rq: *mut bindings::request) -> Result {
         self.clear();
-        // SAFETY: `rq` is valid by this function's contract.
+        // SAFETY: `rq` is valid by this function's contract, and only its owner changes the number.
         let segments = usize::from(unsafe { (*rq).nr_phys_segments });
         if segments > self.capacity() {
             return Err(EMSGSIZE);
         }
         let mut last = core::ptr::null_mut();
-        // SAFETY: `rq` is valid, and there are at least as many entries as it
-        // has segments, as was just checked.
+        // SAFETY: `rq` is valid by this function's contract. The callee fills one entry for each
+        // segment at most, and the table has as many entries, as was just checked.
         let nents = unsafe { bindings::__blk_rq_map_sg(rq, self.as_mut_ptr(), &mut last) };
-        // INVARIANT: The function fills no more than the request's segments, which fit, and has
-        // marked the last one.
+        // INVARIANT: The callee has filled that many entries, no more than the table has, and has
+        // marked the last of them as the end.
         self.nents = u32::try_from(nents).map_err(|_| EIO)?;
         Ok(())
     }
@@ -162,22 +161,8 @@ impl SgTable {
     /// The memory that the table describes must be allocated, and nobody may have a reference to
     /// it. Others may read and write it meanwhile, such as tasks that map a page.
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
-        if len > from.len() {
-            return Err(EINVAL);
-        }
-        // SAFETY: The table has that many entries, and the block at least as many bytes, which
-        // others may change meanwhile: the callee, in C, allows for that. The rest is by this
-        // function's contract.
-        let copied = unsafe {
-            ibtrs_bindings::kx_sg_copy(
-                self.as_mut_ptr().cast(),
-                self.nents,
-                from.as_ptr().cast(),
-                len,
-                false,
-            )
-        };
-        all_of(len, copied)
+        // SAFETY: By this function's contract.
+        unsafe { self.copy(from, len, false) }
     }
 
     /// Copies the first `len` bytes that the table describes to `to`.
@@ -190,34 +175,40 @@ impl SgTable {
     ///
     /// As [`Self::copy_from`].
     pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result {
-        if len > to.len() {
+        // SAFETY: By this function's contract.
+        unsafe { self.copy(to, len, true) }
+    }
+
+    /// Copies `len` bytes from the memory that the table describes to `block` (`out`), or from
+    /// `block` to that memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::copy_from`].
+    unsafe fn copy(&mut self, block: &PageBlock, len: usize, out: bool) -> Result {
+        if len > block.len() {
             return Err(EINVAL);
         }
-        // SAFETY: The table has that many entries, and the block at least as many bytes, to which
-        // nobody has a reference. The rest is by this function's contract.
+        // SAFETY: The table has that many entries, and their memory is allocated by this function's
+        // contract. The block has at least `len` bytes. Nobody has a reference to the memory of
+        // either side; others may read and write both meanwhile, for which the C callee allows.
         let copied = unsafe {
             ibtrs_bindings::kx_sg_copy(
                 self.as_mut_ptr().cast(),
                 self.nents,
-                to.as_ptr().cast(),
+                block.as_ptr().cast(),
                 len,
-                true,
+                out,
             )
         };
-        all_of(len, copied)
+        match copied == len {
+            true => Ok(()),
+            false => Err(EINVAL),
+        }
     }
 
     fn used(&self) -> impl Iterator<Item = &SgEntry> + '_ {
         self.entries.iter().take(self.nents as usize)
-    }
-}
-
-/// Returns the result of a copy of `len` bytes, `copied` of which were copied.
-fn all_of(len: usize, copied: usize) -> Result {
-    if copied == len {
-        Ok(())
-    } else {
-        Err(EINVAL)
     }
 }
 

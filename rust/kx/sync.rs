@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronisation primitives beside those of [`kernel::sync`].
+//! Synchronisation primitives that [`kernel::sync`] lacks.
 //!
-//! | Type | For |
+//! | Type | Purpose |
 //! |---|---|
 //! | [`PercpuArc`] | a shared object whose teardown waits for its users, with a per-CPU count |
 //! | [`Completion`] | waiting for one event, with time-outs and signals |

@@ -2,15 +2,17 @@
 
 //! Directories, files and links in sysfs, and classes of devices.
 //!
-//! A table of [`Attr`]s has the names of the files of one kind of directory, and the functions that
-//! serve them. A [`Dir`] is a directory below another one, a [`Device`] one of a [`Class`]; both
-//! keep a reference to the data whose functions are called. A [`Link`] points from one to another.
+//! A table of [`Attr`]s lists the files of one kind of directory, with the functions that show and
+//! write them. A [`Dir`] is a directory below another one; a [`Device`] is the directory of a
+//! device of a [`Class`]. Both keep a reference to the data that the functions get. A [`Link`]
+//! points from one directory to another.
 //!
 //! # Context
 //!
 //! Everything here *may sleep*. Dropping a directory waits for the functions of its files, so these
-//! must not wait for the task that drops it. A file that removes its own directory calls
-//! [`KeptCtx::remove_self`] first, and may then drop that directory itself.
+//! functions must not wait for the task that drops the directory. The function of a file that
+//! removes its own directory calls [`KeptCtx::remove_self`] first, and may then drop the directory
+//! itself.
 //!
 //! # Examples
 //!
@@ -130,7 +132,7 @@ mod tests {
         assert!(matches!(Link::new(top.clone(), &device, fmt!("link")), Err(e) if e == EEXIST));
         let other = Link::new(top.clone(), &device, fmt!("other"))?;
 
-        // Directories below a device are removed with it, without their owners being told.
+        // Directories below a device are removed with it, before their owners are dropped.
         drop(device);
         drop(link);
         drop(inner);

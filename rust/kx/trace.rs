@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Trace events that a module of ours defines in C.
+//! Safe functions for the trace events that `rust/helpers/trace.h` defines in C.
 //!
-//! [`kernel::tracepoint`] knows the events that the kernel crate binds. Those that
-//! [`trace_events!`](crate::trace_events) makes callable are defined in `rust/helpers/trace.h`.
-//! While an event is not traced, it costs one instruction that does nothing.
+//! [`kernel::tracepoint`] supports only events that the kernel crate binds.
+//! [`trace_events!`](crate::trace_events) creates a function for an event of this tree. While the
+//! event is not traced, calling the function costs one no-op instruction.
 //!
 //! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
 
@@ -13,12 +13,12 @@ use kernel::prelude::*;
 #[doc(hidden)]
 pub use ibtrs_bindings as bindings;
 
-/// The types of an event's arguments: numbers and strings.
+/// An argument of an event: a number or a string.
 pub trait Arg {
     /// The type in C.
     type Raw;
 
-    /// Returns the argument for C, valid during the call.
+    /// Returns the argument for C, which is valid as long as `self` is borrowed.
     fn raw(&self) -> Self::Raw;
 }
 
@@ -47,9 +47,10 @@ impl Arg for &CStr {
 
 /// Creates safe functions for trace events.
 ///
-/// Each takes a function that returns the event's arguments, and that is called only while the
-/// event is traced; borrowed arguments live for `'a`. The event must take these arguments, as
-/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings. It may be called in any context.
+/// Each takes a function that returns the event's arguments, and calls it only while the event is
+/// traced; borrowed arguments live for `'a`. The event must take these arguments, as
+/// [`Arg::Raw`](crate::trace::Arg::Raw), and copy the strings. The safe functions may be called in
+/// any context in which `args` may be.
 ///
 /// # Examples
 ///
@@ -82,8 +83,8 @@ macro_rules! trace_events {
                 };
                 if traced {
                     let ($($arg,)*) = args();
-                    // SAFETY: Strings are borrowed until after the call, which copies them; numbers
-                    // need nothing.
+                    // SAFETY: The compiler checks the types of the arguments. Strings are borrowed
+                    // until the call, which copies them, has returned.
                     unsafe {
                         $crate::trace::bindings::[< rust_do_trace_ $event >](
                             $($crate::trace::Arg::raw(&$arg)),*
@@ -118,7 +119,7 @@ impl Traced {
     }
 
     fn switch(system: &CStr, on: bool) -> Result {
-        // SAFETY: `system` is valid during the call; a null pointer stands for all events of it.
+        // SAFETY: `system` is a C string, and a null pointer stands for all events of the system.
         kernel::error::to_result(unsafe {
             bindings::trace_set_clr_event(system.as_char_ptr(), core::ptr::null(), on.into())
         })

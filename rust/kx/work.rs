@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queues of one's own, and work that can be cancelled.
+//! Work queues that belong to a driver, and work items that can be cancelled.
 //!
-//! [`kernel::workqueue`] offers the system's queues and work that, once queued, always runs. Here
-//! a driver makes a [`Queue`] of its own, which is empty before its code is unloaded, and embeds
-//! [`Work`] and [`DelayedWork`] in its objects. While a work is queued it holds a reference to its
-//! object; running, cancelling and nothing else give that back.
+//! [`kernel::workqueue`] offers the system's queues, and work items that always run once they are
+//! queued. Here, a driver creates its own [`Queue`], which is empty before the driver is unloaded,
+//! and embeds [`Work`] and [`DelayedWork`] in its objects. A queued work item owns a reference to
+//! its object. The reference passes to the function of the work item when it runs, and is dropped
+//! when the work item is cancelled.
 //!
-//! Each work names its queue when it is created. The object thus keeps the queue alive, also while
-//! only a timer is running.
+//! Each work item gets its queue when it is created, so the object keeps the queue alive, even
+//! while only a timer is running.
 //!
 //! # Examples
 //!
@@ -253,8 +254,8 @@ mod tests {
         Ok(())
     }
 
-    /// Unloading waits for a queue that ends like this, as it empties the destroyer's queue: a
-    /// system queue might still have code of this module to run then.
+    /// Unloading waits for a queue that ends like this, because it empties the destroyer's queue. A
+    /// system queue might still run code of this module then.
     #[test]
     fn the_destroyer_waits_for_its_queues() -> Result {
         let queue = Queue::new(Options::ordered(), fmt!("kx-destroyed"))?;
@@ -304,7 +305,7 @@ mod tests {
         Ok(())
     }
 
-    /// lockdep complains unless the functions of each queue have a class of their own.
+    /// lockdep reports a deadlock unless the functions of each queue have their own lock class.
     #[test]
     fn a_function_ends_another_queue() -> Result {
         let (inner, outer) = (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Block devices of other drivers, opened by path.
+//! Block devices of other drivers: finding one by its path, opening it, and its properties.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -61,7 +61,7 @@ pub struct OpenSpec {
     pub holder: Option<&'static Holder>,
 }
 
-/// The unique identifier that a disk has from its manufacturer.
+/// The unique identifier that the manufacturer gave to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId {
     bytes: [u8; Self::MAX],
@@ -90,7 +90,7 @@ pub struct BlockDevice {
 
 // SAFETY: An open device has no thread affinity.
 unsafe impl Send for BlockDevice {}
-// SAFETY: The methods only read fields that the block layer lets anyone read, or call functions
+// SAFETY: The methods only read fields that the block layer lets any opener read, or call functions
 // that several threads may call at a time.
 unsafe impl Sync for BlockDevice {}
 
@@ -142,7 +142,7 @@ impl BlockDevice {
     /// # Errors
     ///
     /// - `EACCES` if the device is read-only and `write` is set.
-    /// - `EBUSY` if somebody else has claimed the device.
+    /// - `EBUSY` if another holder has claimed the device.
     /// - `ENXIO` if there is no such device.
     /// - Other errors of the device's driver.
     pub fn open(dev: u32, spec: OpenSpec) -> Result<Self> {
@@ -152,14 +152,14 @@ impl BlockDevice {
             mode |= ours::BLK_OPEN_WRITE;
         }
         let holder = spec.holder.map_or(core::ptr::null_mut(), Holder::as_ptr);
-        // SAFETY: This function may sleep, and the callee accepts any number. A holder may be any
-        // address, and needs no operations.
+        // SAFETY: This function may sleep, and the callee accepts any device number. The callee
+        // only compares the address of a holder, and null operations are allowed.
         let file = from_err_ptr(unsafe {
             bindings::bdev_file_open_by_dev(dev, mode, holder, core::ptr::null())
         })?;
-        // SAFETY: `file` is an open block device.
+        // SAFETY: `file` is the file of an open block device, as it is not an error pointer.
         let bdev = unsafe { bindings::file_bdev(file) };
-        // INVARIANT: Opened by the right function; the value takes over the reference.
+        // INVARIANT: `bdev_file_open_by_dev` returned the file; the value takes over its reference.
         let this = Self {
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
             file: NonNull::new(file).ok_or(ENXIO)?,
@@ -176,8 +176,8 @@ impl BlockDevice {
     }
 
     fn raw_limits(&self) -> *const bindings::queue_limits {
-        // SAFETY: The device is open by the type invariant, so its disk is live, and with it its
-        // queue: a disk never changes its queue.
+        // SAFETY: The device is open by the type invariant, so its disk is live, and so is its
+        // queue, which the disk never changes.
         unsafe { &raw const (*(*self.as_raw()).bd_queue).limits }
     }
 
@@ -210,7 +210,7 @@ impl BlockDevice {
 
     /// Returns the device number.
     pub fn dev(&self) -> u32 {
-        // SAFETY: The device is open by the type invariant; the number stays.
+        // SAFETY: The device is open by the type invariant, and its number does not change.
         unsafe { (*self.as_raw()).bd_dev }
     }
 
@@ -237,7 +237,8 @@ impl BlockDevice {
 
         might_sleep();
         let disk = self.raw_disk();
-        // SAFETY: The disk is live; name and operations do not change.
+        // SAFETY: The device is open by the type invariant, so its disk is live; the name and the
+        // operations of a live disk do not change.
         let (name, ask) = unsafe { (&(*disk).disk_name, (*(*disk).fops).get_unique_id) };
         if name.starts_with(&[b'd' as c_char, b'm' as c_char, b'-' as c_char]) {
             return None;
@@ -245,8 +246,8 @@ impl BlockDevice {
         let ask = ask?;
         KINDS.into_iter().find_map(|kind| {
             let mut bytes = [0; UniqueId::MAX];
-            // SAFETY: The driver is not unloaded while its disk is open, and writes
-            // at most 16 bytes.
+            // SAFETY: The driver is not unloaded while its disk is open, and the disk is live. By
+            // the contract of `get_unique_id`, the driver writes at most 16 bytes.
             let len = unsafe { ask(disk, bytes.as_mut_ptr(), kind) };
             let len = usize::try_from(len).ok().filter(|len| *len > 0)?;
             let len = len.min(UniqueId::MAX);
@@ -267,7 +268,8 @@ impl BlockDevice {
     /// other errors of reading a file; `ENOMEM`.
     pub fn attribute(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
         might_sleep();
-        // SAFETY: The disk is live, and with it its first block device.
+        // SAFETY: The device is open by the type invariant, so its disk is live, and so is the
+        // block device of the whole disk.
         let dev = unsafe { (*(*self.raw_disk()).part0).bd_dev };
         let (major, minor) = (
             dev >> bindings::MINORBITS,
@@ -278,10 +280,10 @@ impl BlockDevice {
     }
 
     /// Returns the disk's sequence number, which changes when the disk disappears and comes back,
-    /// or its medium is changed.
+    /// or when its medium is changed.
     pub fn diskseq(&self) -> u64 {
-        // SAFETY: The disk is live. The number changes with the medium, so it is read once, as
-        // `READ_ONCE()` does.
+        // SAFETY: The device is open by the type invariant, so its disk is live. The number changes
+        // with the medium, so it is read once, as `READ_ONCE()` does.
         unsafe { (&raw const (*self.raw_disk()).diskseq).read_volatile() }
     }
 
@@ -294,8 +296,8 @@ impl BlockDevice {
     /// Returns the UUID of the partition as text, as the kernel formats it; `None` for a whole
     /// disk, or if the partition table has none.
     pub fn partition_uuid(&self) -> Option<&[u8]> {
-        // SAFETY: The device is open by the type invariant; the information was set before it could
-        // be opened, and is freed with it.
+        // SAFETY: The device is open by the type invariant. The block layer sets the information
+        // before the device can be opened, and frees it with the device.
         let info = unsafe { (*self.as_raw()).bd_meta_info.as_ref()? };
         let len = info.uuid.iter().position(|byte| *byte == 0)?;
         // CAST: `c_char` is `u8` in the kernel.
@@ -307,12 +309,12 @@ impl BlockDevice {
     pub fn limits(&self) -> Limits {
         let raw = self.raw_limits();
         /// Reads a field once, as `READ_ONCE()` does: the driver may change its limits meanwhile.
-        /// That is rare, and other readers, too, then get a mix of old and new.
+        /// Changes are rare, and all readers then get a mix of old and new limits.
         macro_rules! read {
             ($field:ident) => {
-                // SAFETY: The limits are live and initialized by `raw_limits`, and the field
-                // is an integer of no more than a word: a volatile read of it while the
-                // block layer writes it gets the old or the new value.
+                // SAFETY: The limits are live, as the device is open by the type invariant. The
+                // field is an integer of no more than a word, so a volatile read during a change
+                // returns the old or the new value.
                 unsafe { (&raw const (*raw).$field).read_volatile() }
             };
         }
@@ -355,7 +357,7 @@ impl BlockDevice {
     /// Returns whether the device has zones that must be written sequentially.
     pub fn is_zoned(&self) -> bool {
         let limits = self.raw_limits();
-        // SAFETY: As in `limits`.
+        // SAFETY: As for the fields in `limits`.
         unsafe { (&raw const (*limits).features).read_volatile() & ours::BLK_FEAT_ZONED != 0 }
     }
 
@@ -380,10 +382,10 @@ impl fmt::Debug for BlockDevice {
 impl Drop for BlockDevice {
     fn drop(&mut self) {
         might_sleep();
-        // Close the device before this returns. A kernel thread would leave it to a work item:
-        // until that had run, the device's driver could not be unloaded, and others would find the
-        // device claimed.
-        // SAFETY: The reference is ours by the type invariant, and ends here.
+        // Close the device before this returns. `fput()` in a kernel thread would leave that to a
+        // work item: until it had run, the device's driver could not be unloaded, and other openers
+        // would find the device claimed.
+        // SAFETY: By the type invariant this value owns the reference, which ends here.
         unsafe { bindings::__fput_sync(self.file.as_ptr()) };
     }
 }
@@ -398,17 +400,18 @@ struct Path(bindings::path);
 impl Path {
     fn lookup(name: &CStr, flags: c_uint) -> Result<Self> {
         let mut path = MaybeUninit::uninit();
-        // SAFETY: The name is a C string, the path valid for writes.
+        // SAFETY: The name is a C string, and the path is valid for writes.
         to_result(unsafe { ours::kern_path(name.as_char_ptr(), flags, path.as_mut_ptr()) })?;
-        // INVARIANT: Filled by the look-up.
-        // SAFETY: Initialized, as the look-up succeeded.
+        // INVARIANT: The look-up succeeded.
+        // SAFETY: A look-up that succeeds initializes the path.
         Ok(Self(unsafe { path.assume_init() }))
     }
 
     /// Looks up a name with this directory as the root.
     fn lookup_below(&self, name: &CStr, flags: c_uint) -> Result<Self> {
         let mut path = MaybeUninit::uninit();
-        // SAFETY: `self` is a valid directory, the name a C string, and the path valid for writes.
+        // SAFETY: By the type invariant `self` owns references to the dentry and the mount. The
+        // name is a C string, and the path is valid for writes.
         to_result(unsafe {
             ours::vfs_path_lookup(
                 self.0.dentry,
@@ -418,32 +421,39 @@ impl Path {
                 path.as_mut_ptr(),
             )
         })?;
-        // INVARIANT: Filled by the look-up.
-        // SAFETY: Initialized, as the look-up succeeded.
+        // INVARIANT: The look-up succeeded.
+        // SAFETY: A look-up that succeeds initializes the path.
         Ok(Self(unsafe { path.assume_init() }))
     }
 
     fn block_device_number(&self) -> Result<bindings::dev_t> {
-        // SAFETY: The path is valid by the type invariant, and a successful look-up has found an
-        // inode.
-        let inode = unsafe { &*ours::d_backing_inode(self.0.dentry) };
-        if u32::from(inode.i_mode) & bindings::S_IFMT != bindings::S_IFBLK {
+        // SAFETY: By the type invariant a look-up has succeeded, so the dentry is live and has an
+        // inode. The mode is read once, as `chmod(2)` may change its permissions meanwhile; the
+        // file's type in it and its device number do not change.
+        let (mode, number) = unsafe {
+            let inode = ours::d_backing_inode(self.0.dentry);
+            (
+                (&raw const (*inode).i_mode).read_volatile(),
+                (*inode).i_rdev,
+            )
+        };
+        if u32::from(mode) & bindings::S_IFMT != bindings::S_IFBLK {
             return Err(ENOTBLK);
         }
-        // SAFETY: The path is valid by the type invariant.
+        // SAFETY: By the type invariant the path has a mount.
         if unsafe { ours::path_is_nodev(&self.0) } {
             return Err(EACCES);
         }
-        if inode.i_rdev == 0 {
-            return Err(ENODEV);
+        match number {
+            0 => Err(ENODEV),
+            number => Ok(number),
         }
-        Ok(inode.i_rdev)
     }
 }
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // SAFETY: The references are ours by the type invariant.
+        // SAFETY: By the type invariant this value owns the references, which end here.
         unsafe { bindings::path_put(&self.0) };
     }
 }

@@ -2,8 +2,8 @@
 
 //! I/O to block devices without allocation.
 //!
-//! A [`BioTable`] has a number of slots, each with room for one I/O: the bio, its one segment, and
-//! a value of the user's, which names the device and the memory and is notified of the end.
+//! A [`BioTable`] has a fixed number of slots. Each holds one I/O: the bio, its one segment, and
+//! the user's [`BioOwner`], which names the device and the memory and handles the end of the I/O.
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 
@@ -76,19 +76,20 @@ impl<'a> BioBuf<'a> {
 
 /// The owner of an I/O, from [`BioTable::submit`] to its end.
 ///
-/// The table asks for the device and the memory when the owner is in its slot, where it then stays
-/// untouched: both live as long as the I/O.
+/// The table moves the owner to a slot before it asks for the device and the memory, and leaves it
+/// there untouched until the I/O has ended. So both live as long as the I/O.
 pub trait BioOwner: Send + 'static {
     /// Returns the device that the I/O goes to.
     fn device(&self) -> &BlockDevice;
 
-    /// Returns the memory of a read or write; not called for other operations.
+    /// Returns the memory of a read or write; called for no other operation.
     fn buffer(&self) -> Option<BioBuf<'_>>;
 
-    /// Handles the end of the I/O, whose slot is free already.
+    /// Handles the end of the I/O. The slot of the I/O is already free.
     ///
-    /// The table may be dropped meanwhile. Before a module with this function is unloaded, it must
-    /// therefore wait for the objects of the owner, which this function drops or passes on.
+    /// Dropping the table does not wait for this function. The owner must therefore hold something
+    /// that the module with this function waits for before it is unloaded, and this function must
+    /// drop that or pass it on.
     ///
     /// # Context
     ///
@@ -103,17 +104,17 @@ pub struct BioSpec {
     pub op: Op,
     /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// Length; for a read or write, that of the memory.
+    /// Length in bytes, a multiple of 512. A read or write has the length of its memory.
     pub bytes: u32,
     /// Writes only: the data is on the medium when the I/O ends.
     pub fua: bool,
     /// Writes only: the device's cache is flushed first.
     pub preflush: bool,
-    /// Somebody waits for the I/O.
+    /// A task waits for the I/O.
     pub sync: bool,
     /// Writes of zeroes only: the space stays allocated.
     pub nounmap: bool,
-    /// I/O priority; one of an invalid class counts as none.
+    /// I/O priority (`IOPRIO_PRIO_VALUE`); a priority with an invalid class counts as none.
     pub prio: u16,
 }
 
@@ -125,7 +126,8 @@ const BUSY: u32 = 1;
 /// # Invariants
 ///
 /// `owner` is initialized while the state is `BUSY`, except while it is put in or taken out. Only
-/// the caller that has set `BUSY`, and then the end of the bio, touches the other fields.
+/// the caller that has set `BUSY`, and then the function that handles the end of the bio, touches
+/// the other fields.
 #[repr(C)]
 struct Slot<T> {
     /// First, so that a pointer to it is also one to the slot.
@@ -135,9 +137,10 @@ struct Slot<T> {
     owner: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// Slots for I/Os to block devices.
+/// A table of slots for I/Os to block devices.
 ///
-/// Dropping the table waits until all slots are free, so an owner in a slot must not own the table.
+/// Dropping the table waits until all slots are free and *may sleep*. An owner in a slot must not
+/// own the table.
 pub struct BioTable<T: BioOwner> {
     slots: KVVec<Slot<T>>,
 }
@@ -168,8 +171,7 @@ impl<T: BioOwner> BioTable<T> {
         Ok(Self { slots })
     }
 
-    /// Starts an I/O in slot `idx`. The owner's [`BioOwner::done`] may be called before this
-    /// returns.
+    /// Starts an I/O in slot `idx`. [`BioOwner::done`] may be called before this returns.
     ///
     /// # Context
     ///
@@ -177,8 +179,8 @@ impl<T: BioOwner> BioTable<T> {
     ///
     /// # Errors
     ///
-    /// Returns the owner with `EINVAL` if there is no such slot or the I/O is invalid, with `EBUSY`
-    /// if the slot is in use.
+    /// Returns the owner with `EINVAL` if the table has no such slot or the I/O is invalid, and
+    /// with `EBUSY` if the slot is in use.
     pub fn submit(&self, idx: usize, spec: &BioSpec, owner: T) -> Result<(), (Error, T)> {
         might_sleep();
         let Some(slot) = self.slots.get(idx) else {
@@ -189,16 +191,19 @@ impl<T: BioOwner> BioTable<T> {
             return Err((EBUSY, owner));
         }
         // INVARIANT: The slot was just won, and gets its owner.
-        // SAFETY: This caller has won the slot, so nobody else touches the owner.
+        // SAFETY: This caller has set `BUSY`, so by the type invariant nobody else touches the
+        // owner.
         let owner: &T = unsafe { (*slot.owner.get()).write(owner) };
-        // SAFETY: This caller has won the slot. The owner in it is only read from here on, until
-        // `free` takes it out.
+        // SAFETY: This caller has set `BUSY`. The device and the memory belong to the owner, which
+        // is only read from here on, until `free` takes it out after the bio has ended.
         if let Err(e) = unsafe { slot.prepare(spec, owner) } {
-            // SAFETY: The slot is busy and its bio not submitted.
+            // SAFETY: The slot is busy, and only this caller touches it, as its bio was not
+            // submitted.
             return Err((e, unsafe { Slot::free(core::ptr::from_ref(slot)) }));
         }
-        // SAFETY: The bio is complete and has an end function, which alone touches the bio and the
-        // owner from here on.
+        // SAFETY: `prepare` has completed the bio and set its end function, which alone touches the
+        // bio and the owner from here on. The slot stays in place until then, as the table never
+        // moves its slots, and its drop waits until they are free.
         unsafe { bindings::submit_bio(slot.bio.get()) };
         Ok(())
     }
@@ -225,17 +230,19 @@ impl<T: BioOwner> Slot<T> {
                 return Err(EINVAL);
             }
             let start = buf.block.as_ptr().wrapping_add(buf.offset);
-            // SAFETY: The caller owns the bio and the vector, which are not in use. The device
-            // stays open by this function's contract.
+            // SAFETY: By this function's contract, nobody else uses the bio and the vector, and the
+            // device stays open.
             unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
-            // SAFETY: There is one vector. The memory is in the linear mapping and contiguous, and
-            // stays valid by this function's contract.
+            // SAFETY: The bio has room for one vector. `BioBuf::new` has checked that the memory is
+            // inside its block, which is contiguous in the linear mapping, and which stays valid by
+            // this function's contract.
             unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
         } else {
             // SAFETY: As above, without vectors.
             unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
         }
-        // SAFETY: The caller owns the bio until it is submitted.
+        // SAFETY: `bio_init` has initialized the bio, and nobody else uses it before it is
+        // submitted.
         let raw = unsafe { &mut *bio };
         if !spec.op.has_data() {
             raw.bi_iter.bi_size = spec.bytes;
@@ -260,7 +267,7 @@ impl<T: BioOwner> Slot<T> {
         // this function's contract.
         let owner = unsafe { (*(*this).owner.get()).assume_init_read() };
         // ORDERING: Pairs with the acquire in `submit` and in the table's drop.
-        // SAFETY: A table is freed only after its slots are free.
+        // SAFETY: The table exists, as its drop waits until this slot is free.
         unsafe { &(*this).state }.store(FREE, Release);
         owner
     }
@@ -269,12 +276,13 @@ impl<T: BioOwner> Slot<T> {
     ///
     /// `bio` must be the ended bio of a slot of this type.
     unsafe fn end(bio: *mut bindings::bio) {
-        // SAFETY: The bio has ended, so it is ours.
+        // SAFETY: By this function's contract the bio has ended, so nobody else uses it.
         let status = Status::from_raw(unsafe { (*bio).bi_status });
-        // SAFETY: Initialized by `prepare`, and not used again before the next one.
+        // SAFETY: `prepare` has initialized the bio, and initializes it again before its next use.
         unsafe { bindings::bio_uninit(bio) };
-        // CAST: The bio is the first field, `Opaque` is transparent.
-        // SAFETY: The slot is busy until the end of its bio, which is here.
+        // CAST: The bio is the first field of a `repr(C)` struct, and `Opaque` is transparent.
+        // SAFETY: The slot is busy, as `submit` has set `BUSY` and its bio ends only here. Nobody
+        // uses the bio or the slot any more.
         let owner = unsafe { Self::free(bio.cast()) };
         owner.done(status);
     }
@@ -285,22 +293,23 @@ type End = unsafe fn(*mut bindings::bio);
 
 /// Called by the block layer when a bio has ended.
 ///
-/// Not generic, so that it is not part of the driver's module. The driver's unloading may wait for
-/// the owner of an I/O; once that is gone, the driver's code may be freed too, a few instructions
-/// before its function has returned. But the memory of a module is freed only after an RCU grace
-/// period, which cannot end before the read section here. The instructions behind that belong to
-/// the module that the driver depends on, whose unloading waits for them, see
-/// [`LastTails`](crate::module::LastTails).
+/// This function is not generic, so that it is not part of the driver's module. Unloading the
+/// driver may wait for the owner of an I/O. Once the owner is gone, the kernel may free the
+/// driver's code, although [`BioOwner::done`] still has a few instructions to go. The kernel frees
+/// a module only after an RCU grace period, which cannot end before the read section below. The
+/// instructions after the section belong to the module that the driver depends on, whose unloading
+/// waits for them (see [`LastTails`](crate::module::LastTails)).
 ///
 /// # Safety
 ///
 /// `bio` must be the ended bio of a slot, whose [`Slot::end`] is its private data.
 unsafe extern "C" fn ended(bio: *mut bindings::bio) {
     let section = rcu::read_lock();
-    // SAFETY: `prepare` has stored such a function there, and only the owner of the bio changes it.
+    // SAFETY: By this function's contract, the private data is the `Slot::end` that `prepare` has
+    // stored there; only the submitter of a bio changes it.
     let end = unsafe { core::mem::transmute::<*mut c_void, End>((*bio).bi_private) };
-    // SAFETY: By this function's contract the bio has ended, and belongs to a slot of the
-    // function's type.
+    // SAFETY: By this function's contract the bio has ended, and belongs to a slot of the type
+    // whose `end` this is.
     unsafe { end(bio) };
     drop(section);
 }
@@ -311,7 +320,7 @@ impl BioSpec {
         let empty_ok = self.op == Op::Flush;
         let flags_ok = (self.op == Op::Write || !self.fua && !self.preflush)
             && (self.op == Op::WriteZeroes || !self.nounmap);
-        // The block layer counts a bio in sectors.
+        // The block layer counts the length of a bio in sectors.
         if (self.bytes == 0) != empty_ok || !flags_ok || self.bytes % 512 != 0 {
             return Err(EINVAL);
         }
@@ -352,9 +361,9 @@ impl<T: BioOwner> Drop for BioTable<T> {
     fn drop(&mut self) {
         might_sleep();
         for slot in &self.slots {
-            // ORDERING: Pairs with the release in `free`, where the slot is touched for the last
-            // time. There is no wake-up, as that would take a shared cache line at each end of an
-            // I/O; tables are dropped rarely, and idle.
+            // ORDERING: Pairs with the release in `free`, the last access to the slot. `free` wakes
+            // nobody, as that would take a shared cache line at the end of each I/O; tables are
+            // rarely dropped, and then idle.
             while slot.state.load(Acquire) != FREE {
                 fsleep(Delta::from_millis(1));
             }

@@ -2,13 +2,13 @@
 
 //! Disks.
 //!
-//! The data of a disk lives from [`GenDisk::add`] until the block layer has let go
-//! of the disk, which can be later than the drop of [`GenDisk`]: an opener may keep
-//! a removed disk. An open disk keeps its driver's module loaded; the rest of
-//! the time between is covered by [`DiskOwner`], for which the module waits.
+//! The data of a disk lives from [`GenDisk::add`] until the block layer drops its last reference to
+//! the disk. That can be later than the drop of [`GenDisk`], as an opener may keep a removed disk.
+//! An open disk keeps its driver's module loaded, and unloading the module waits in the drop of
+//! [`DiskOwner`] until all disks are freed.
 //!
-//! Lock order: the disk's open mutex comes before anything that a driver takes
-//! in [`Operations::open`] or [`Operations::release`].
+//! Lock order: the disk's open mutex is taken before any lock that a driver takes in
+//! [`Operations::open`] or [`Operations::release`].
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -61,21 +61,21 @@ use kernel::{
     }, //
 };
 
-/// How a disk is opened.
+/// The mode in which a disk is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {
-    /// For writing, and perhaps for reading.
+    /// The opener may write; it may be allowed to read as well.
     pub write: bool,
-    /// By an exclusive opener.
+    /// The opener claims the disk for itself.
     pub exclusive: bool,
 }
 
-/// The owner of a module's disks; the module keeps it as long as it has disks.
+/// The owner of a module's disks.
 ///
-/// Dropping it waits until the last disk is freed, so a module that drops it on unload is not
-/// called afterwards.
+/// Dropping it waits until the last disk is freed and *may sleep*. After that, the block layer does
+/// not call the module any more, so the module drops it on unload.
 pub struct DiskOwner {
-    /// Each disk has a reference, too; dropping the last one completes `drained`.
+    /// Each disk holds a reference, too; dropping the last one completes `drained`.
     presence: ManuallyDrop<Arc<Presence>>,
     drained: Arc<Completion>,
 }
@@ -100,7 +100,7 @@ impl DiskOwner {
 
 impl Drop for DiskOwner {
     fn drop(&mut self) {
-        // SAFETY: Not used again.
+        // SAFETY: `presence` is not used again, as `self` is being dropped.
         unsafe { ManuallyDrop::drop(&mut self.presence) };
         self.drained.wait_for_completion();
     }
@@ -128,7 +128,7 @@ pub struct DiskSpec<'a> {
 pub(crate) struct Head {
     /// Frees the whole [`DiskData`].
     free: unsafe fn(NonNull<Head>),
-    /// Nobody may open the disk any more. Set under the open mutex.
+    /// Whether opening the disk fails, as its removal was claimed. Set under the open mutex.
     closing: AtomicFlag,
     presence: Arc<Presence>,
 }
@@ -150,17 +150,18 @@ impl<D: Operations> DiskData<D> {
     /// long as the result is used.
     #[inline]
     pub(crate) unsafe fn of_queue<'a>(queue: *mut bindings::request_queue) -> &'a Self {
-        // SAFETY: `GenDisk::add` has set `queuedata` to a `DiskData`, which is freed
-        // when the disk is.
+        // SAFETY: By this function's contract the queue is live, and `GenDisk::add` has set its
+        // `queuedata` to a `DiskData` of `D`, which `free_disk` frees together with the disk.
         unsafe { &*(*queue).queuedata.cast() }
     }
 
     /// # Safety
     ///
-    /// As [`Self::of_queue`].
+    /// `disk` must be a disk created by [`GenDisk::add`] for `D`, and must be live as long as the
+    /// result is used.
     unsafe fn of_disk<'a>(disk: *mut bindings::gendisk) -> &'a Self {
-        // SAFETY: `GenDisk::add` has set `private_data` to a `DiskData`, which is
-        // freed when the disk is.
+        // SAFETY: By this function's contract the disk is live, and `GenDisk::add` has set its
+        // `private_data` to a `DiskData` of `D`, which `free_disk` frees together with the disk.
         unsafe { &*(*disk).private_data.cast() }
     }
 
@@ -173,8 +174,9 @@ impl<D: Operations> DiskData<D> {
     ///
     /// `head` must be that of a boxed `Self`, which is not used again.
     unsafe fn free(head: NonNull<Head>) {
-        // CAST: The head is the first field.
-        // SAFETY: It was leaked by `GenDisk::add`.
+        // CAST: The head is the first field of a `repr(C)` struct.
+        // SAFETY: By this function's contract the head is that of a box, which `GenDisk::add` has
+        // leaked, and which is not used again.
         drop(unsafe { KBox::from_raw(head.cast::<Self>().as_ptr()) });
     }
 }
@@ -185,14 +187,14 @@ impl<D: Operations> DiskData<D> {
 ///
 /// # Invariants
 ///
-/// - The pointer is to a disk that was added, and whose data is a `DiskData<D>`; this value owns a
+/// - `disk` points to a disk that was added, and whose data is a `DiskData<D>`; this value owns a
 ///   reference to the disk.
-/// - The disk has been deleted if and only if `deleted` is set.
+/// - Only the caller that has set `deleted` deletes the disk.
 pub struct GenDisk<D: Operations> {
     disk: NonNull<bindings::gendisk>,
     deleted: AtomicFlag,
-    /// Held while an event is sent to user space, which walks up the device tree that the disk
-    /// leaves when it is deleted.
+    /// Held while a uevent is sent, which walks up the device tree. Deleting the disk takes the
+    /// disk out of that tree.
     events: Pin<KBox<Mutex<()>>>,
     _data: core::marker::PhantomData<D>,
 }
@@ -203,20 +205,20 @@ unsafe impl<D: Operations> Send for GenDisk<D> {}
 unsafe impl<D: Operations> Sync for GenDisk<D> {}
 
 impl<D: Operations> GenDisk<D> {
-    /// Adds a disk, which is in use at once: its partition table is read before this function
-    /// returns.
+    /// Adds a disk. The disk is in use at once: the kernel reads its partition table before this
+    /// function returns.
     ///
-    /// The disk and its partitions get extended numbers, those of disks without a major number of
-    /// their own.
+    /// The disk and its partitions get extended device numbers, as all disks without a major number
+    /// of their own do.
     ///
     /// # Context
     ///
-    /// *may sleep*, as long as reading takes.
+    /// *may sleep*, as long as reading the partition table takes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for inconsistent limits or a name that is too long; `EEXIST` if a disk has that
-    /// name; `ENOMEM`.
+    /// `EINVAL` for inconsistent limits or a name that is too long; `EEXIST` if another disk has
+    /// that name; `ENOMEM`.
     pub fn add(
         spec: DiskSpec<'_>,
         tag_set: Arc<TagSet<D>>,
@@ -241,9 +243,10 @@ impl<D: Operations> GenDisk<D> {
         let mut limits: bindings::queue_limits = pin_init::zeroed();
         spec.limits.apply_to(&mut limits);
 
-        // Freed by `Unadded` on failure, otherwise by the block layer.
+        // `Unadded` frees the data on failure, otherwise `free_disk` does.
         let data = KBox::into_raw(data);
-        // SAFETY: The tag set is allocated, and kept by the data, which outlives the queue.
+        // SAFETY: The tag set is allocated by its type invariant, and the data keeps it until the
+        // queue is gone.
         let disk = from_err_ptr(unsafe {
             bindings::__blk_mq_alloc_disk(
                 set,
@@ -258,7 +261,7 @@ impl<D: Operations> GenDisk<D> {
         };
         let disk = disk?;
 
-        // SAFETY: The disk is allocated, and nobody else knows of it yet.
+        // SAFETY: The disk was just allocated, and nobody else uses it yet.
         let raw = unsafe { &mut *disk };
         raw.private_data = data.cast();
         raw.fops = Self::FOPS_REF;
@@ -266,13 +269,14 @@ impl<D: Operations> GenDisk<D> {
             .ok_or(EINVAL)?
             .write_fmt(spec.name)
             .map_err(|_| EINVAL)?;
-        // SAFETY: Allocated and unknown to others.
+        // SAFETY: As above.
         unsafe { bindings::set_capacity(disk, spec.capacity_sectors) };
         if spec.read_only {
-            // SAFETY: Allocated and unknown to others.
+            // SAFETY: As above.
             unsafe { bindings::set_disk_ro(disk, true) };
         }
-        // SAFETY: The disk is complete; it has no parent and no attribute groups.
+        // SAFETY: The disk has its name, operations and data; null stands for no parent and for no
+        // attribute groups.
         to_result(unsafe {
             bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
         })?;
@@ -280,7 +284,7 @@ impl<D: Operations> GenDisk<D> {
         core::mem::forget(new);
         // INVARIANT: The disk was added with this data, and not deleted.
         Ok(Self {
-            // SAFETY: An allocated disk is not at null.
+            // SAFETY: The disk is allocated, so the pointer is not null.
             disk: unsafe { NonNull::new_unchecked(disk) },
             deleted: AtomicFlag::new(false),
             events,
@@ -288,8 +292,9 @@ impl<D: Operations> GenDisk<D> {
         })
     }
 
-    /// Calls `func`, which sends an event to user space, unless the disk was deleted. Meanwhile the
-    /// disk is not deleted, and allocations do not wait for I/O, which might be to this disk.
+    /// Calls `func`, which sends a uevent, unless the disk was deleted. The disk is not deleted
+    /// before `func` has returned, and allocations in `func` do not wait for I/O, which might be
+    /// I/O to this disk.
     fn unless_deleted<R>(&self, func: impl FnOnce() -> R) -> Result<R> {
         let _no_io = NoIo::enter();
         let _events = self.events.lock();
@@ -300,12 +305,12 @@ impl<D: Operations> GenDisk<D> {
     }
 
     pub(crate) fn queue(&self) -> *mut bindings::request_queue {
-        // SAFETY: The disk is live by the type invariant, its queue does not change.
+        // SAFETY: The disk is live by the type invariant, and its queue does not change.
         unsafe { (*self.disk.as_ptr()).queue }
     }
 
     fn data(&self) -> &DiskData<D> {
-        // SAFETY: The disk is live and has such data by the type invariant.
+        // SAFETY: By the type invariant the disk was added for `D`, and is live as long as `self`.
         unsafe { DiskData::of_disk(self.disk.as_ptr()) }
     }
 
@@ -321,8 +326,8 @@ impl<D: Operations> GenDisk<D> {
 
     /// Returns the device of the disk, the parent of its attributes.
     pub fn device(&self) -> &Device {
-        // SAFETY: The disk is live by the type invariant, and with it its first
-        // block device, whose device it is.
+        // SAFETY: The disk is live by the type invariant, and so is the block device of the whole
+        // disk, which contains the device.
         unsafe { Device::from_raw(&raw mut (*(*self.disk.as_ptr()).part0).bd_device) }
     }
 
@@ -337,14 +342,14 @@ impl<D: Operations> GenDisk<D> {
         unsafe { ours::get_capacity(self.disk.as_ptr()) }
     }
 
-    /// Changes the size, in 512 byte sectors. [`Self::announce_size`] then tells user space.
+    /// Changes the size, in 512 byte sectors. The caller then calls [`Self::announce_size`], as
+    /// this sends no uevent.
     ///
     /// # Context
     ///
-    /// *any* but hardirq: this sends no uevent and allocates no memory.
+    /// *any* except hard interrupts; allocates no memory.
     pub fn set_capacity(&self, sectors: u64) {
-        // SAFETY: The disk is live by the type invariant; if it was deleted, its size means
-        // nothing.
+        // SAFETY: The disk is live by the type invariant, even if it was deleted.
         unsafe { bindings::set_capacity(self.disk.as_ptr(), sectors) };
     }
 
@@ -373,8 +378,8 @@ impl<D: Operations> GenDisk<D> {
     /// `ENODEV` if the disk was deleted; `ENOMEM`, also for too many variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
         self.unless_deleted(|| {
-            // SAFETY: The disk is live by the type invariant, and with it its first block
-            // device, which was added and is not being deleted.
+            // SAFETY: The disk is live by the type invariant, and so is the block device of the
+            // whole disk. It was added, and `unless_deleted` keeps it from being deleted.
             unsafe {
                 let kobj = &raw mut (*(*self.disk.as_ptr()).part0).bd_device.kobj;
                 send_uevent(kobj, action, variables)
@@ -382,10 +387,10 @@ impl<D: Operations> GenDisk<D> {
         })?
     }
 
-    /// Announces the disk and each of its partitions to user space once more, after a driver has
-    /// added the attributes that udev rules look at. The event is `add` again: rules for physical
-    /// volumes and members of arrays accept no other for a new disk. Does nothing if the disk was
-    /// deleted.
+    /// Announces the disk and each of its partitions to user space once more, after the driver has
+    /// added attributes that udev rules read. The event is `add` again, because udev rules for
+    /// physical volumes and array members accept no other event for a new disk. Does nothing if the
+    /// disk was deleted.
     ///
     /// # Context
     ///
@@ -393,7 +398,8 @@ impl<D: Operations> GenDisk<D> {
     pub fn announce(&self) {
         let add = bindings::kobject_action_KOBJ_ADD;
         let _ = self.unless_deleted(|| {
-            // SAFETY: The disk is live by the type invariant, and not being deleted.
+            // SAFETY: The disk is live by the type invariant, and `unless_deleted` keeps it from
+            // being deleted.
             unsafe { bindings::disk_uevent(self.disk.as_ptr(), add) }
         });
     }
@@ -404,8 +410,7 @@ impl<D: Operations> GenDisk<D> {
         unsafe { ours::disk_openers(self.disk.as_ptr()) }
     }
 
-    /// Claims the removal of the disk for the caller: from now on it cannot be
-    /// opened.
+    /// Claims the removal of the disk for the caller. From now on, opening the disk fails.
     ///
     /// # Context
     ///
@@ -426,15 +431,18 @@ impl<D: Operations> GenDisk<D> {
         } else {
             Ok(())
         };
-        // SAFETY: Locked above.
+        // SAFETY: This task has locked the mutex above.
         unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
         result
     }
 
-    /// Undoes [`Self::begin_removal`]; the disk can be opened again.
+    /// Undoes [`Self::begin_removal`], so that the disk can be opened again.
+    ///
+    /// # Context
+    ///
+    /// *any*.
     pub fn cancel_removal(&self) {
-        // ORDERING: An open that still sees the old value fails, as if it had come
-        // earlier.
+        // ORDERING: An open that still sees the old value fails, like an earlier one.
         self.data().head.closing.store(false, Relaxed);
     }
 
@@ -443,7 +451,7 @@ impl<D: Operations> GenDisk<D> {
         self.data().head.closing.load(Relaxed)
     }
 
-    /// Declares the disk dead: new I/O fails at once, and file systems on it are notified.
+    /// Declares the disk dead: new I/O fails at once, and the kernel notifies file systems on it.
     ///
     /// # Context
     ///
@@ -453,25 +461,27 @@ impl<D: Operations> GenDisk<D> {
         unsafe { bindings::blk_mark_disk_dead(self.disk.as_ptr()) };
     }
 
-    /// Removes the disk: no more I/O after this. Only the first call has an effect.
+    /// Removes the disk: no request reaches the driver after this. Only the first call has an
+    /// effect.
     ///
-    /// Unless the disk was declared dead, dirty data is written back first. Then this waits for the
-    /// requests in flight and queued, which the driver must end. Existing openers keep a dead disk;
-    /// all I/O fails.
+    /// Unless the disk was declared dead, the kernel writes dirty data back first. Then this waits
+    /// for the requests in flight and queued, which the driver must end. Existing openers keep a
+    /// dead disk; all I/O fails.
     ///
     /// # Context
     ///
-    /// *may sleep*, as long as requests take. Not in the disk's own attributes.
+    /// *may sleep*, as long as requests take. Must not be called by a function of the disk's own
+    /// attributes, for which this waits.
     pub fn delete(&self) {
         // Taking the lock waits for tasks that still act on the old value.
         let events = self.events.lock();
-        // ORDERING: Only the first caller may go on; it publishes nothing.
+        // ORDERING: The flag picks the one caller that goes on; it publishes nothing.
         if self.deleted.xchg(true, Full) {
             return;
         }
         drop(events);
-        // INVARIANT: Deleted and marked as such.
-        // SAFETY: The disk was added, and not deleted before, by the type invariant.
+        // SAFETY: By the type invariant the disk was added. This caller has set `deleted`, so by
+        // the type invariant nobody else deletes the disk.
         unsafe { bindings::del_gendisk(self.disk.as_ptr()) };
     }
 
@@ -517,7 +527,8 @@ impl<D: Operations> GenDisk<D> {
     ///
     /// As [`Self::fop_open`].
     unsafe extern "C" fn fop_release(disk: *mut bindings::gendisk) {
-        // SAFETY: By this function's contract. The task that closes the disk is no longer counted.
+        // SAFETY: By this function's contract. The block layer no longer counts the opener that
+        // closes the disk.
         let (data, last) = unsafe { (DiskData::<D>::of_disk(disk), ours::disk_openers(disk) == 0) };
         D::release(&data.queue_data, last);
     }
@@ -526,7 +537,7 @@ impl<D: Operations> GenDisk<D> {
 impl<D: Operations> Drop for GenDisk<D> {
     fn drop(&mut self) {
         self.delete();
-        // SAFETY: The reference is ours by the type invariant, and not used again.
+        // SAFETY: By the type invariant this value owns a reference, which ends here.
         unsafe { bindings::put_disk(self.disk.as_ptr()) };
     }
 }
@@ -544,7 +555,7 @@ unsafe extern "C" fn geometry(
     disk: *mut bindings::gendisk,
     geometry: *mut bindings::hd_geometry,
 ) -> c_int {
-    // CAST: The kernel crate's bindings have this type by name only.
+    // CAST: The kernel crate's bindings only declare this type.
     // SAFETY: By this function's contract.
     let geometry = unsafe { &mut *geometry.cast::<ours::hd_geometry>() };
     // SAFETY: As above.
@@ -556,21 +567,24 @@ unsafe extern "C" fn geometry(
     0
 }
 
-/// Frees the data of an added disk, when the last reference to the disk is dropped.
+/// Called by the block layer to free the data of an added disk, when the last reference to the disk
+/// is dropped.
 ///
-/// Not generic, so that it is not part of the driver's module, which may be unloaded as soon as the
-/// presence is dropped.
+/// This function is not generic, so that it is not part of the driver's module, which may be
+/// unloaded as soon as the presence is dropped.
 ///
 /// # Safety
 ///
 /// `disk` must be a disk created by [`GenDisk::add`], and is not used again.
 unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
-    // CAST: The data starts with its head.
-    // SAFETY: `GenDisk::add` has set `private_data`, which stays.
+    // CAST: The head is the first field of the data, a `repr(C)` struct.
+    // SAFETY: By this function's contract `GenDisk::add` has set `private_data`, which does not
+    // change.
     let head = unsafe { NonNull::new_unchecked((*disk).private_data.cast::<Head>()) };
     // SAFETY: The data is freed only below.
     let (free, presence) = unsafe { ((*head.as_ptr()).free, (*head.as_ptr()).presence.clone()) };
-    // SAFETY: `free` belongs to this data, which nobody uses any more.
+    // SAFETY: `GenDisk::add` has set `free` to the function for this data, which by this function's
+    // contract nobody uses any more.
     unsafe { free(head) };
     drop(presence);
 }
@@ -588,34 +602,35 @@ struct Unadded<D: Operations> {
 impl<D: Operations> Drop for Unadded<D> {
     fn drop(&mut self) {
         // When `device_add_disk` fails late, the disk was visible in sysfs for a moment. A task
-        // that found it there may still have a reference, and dropping the last reference uses the
-        // data. No new references are taken, and none is kept for longer than a call takes.
-        let looks = (0..Self::LOOKS).find(|_| self.is_ours_alone());
-        // SAFETY: The reference is ours by the type invariant; null is allowed. If the reference is
-        // the last, the queue is gone when this returns. As the disk was not added, this does not
-        // free the data.
+        // that found it there may still hold a reference, and dropping the last reference uses the
+        // data. Tasks take no new references, and keep none for longer than one call.
+        let last = (0..Self::CHECKS).any(|_| self.has_last_reference());
+        // SAFETY: By the type invariant this value owns a reference; null is allowed. If the
+        // reference is the last one, the queue is gone when this returns. As the disk was not
+        // added, this does not free the data.
         unsafe { bindings::put_disk(self.disk) };
-        if looks.is_none() {
+        if !last {
             // Leaking the disk, which keeps the driver loaded, is better than a use after free.
             pr_err!("bug: a disk that could not be added is still referenced, so its memory is leaked\n");
             return;
         }
-        // SAFETY: Leaked by the type invariant, and unused without a disk.
+        // SAFETY: By the type invariant the data is a leaked box, and without the disk nobody uses
+        // it.
         drop(unsafe { KBox::from_raw(self.data) });
     }
 }
 
 impl<D: Operations> Unadded<D> {
     /// Number of checks for other references to the disk, at least a millisecond apart.
-    const LOOKS: u32 = 60_000;
+    const CHECKS: u32 = 60_000;
 
-    /// Returns whether there is no other reference; sleeps for a millisecond if there is one.
-    fn is_ours_alone(&self) -> bool {
+    /// Returns whether nobody else holds a reference; otherwise sleeps for a millisecond first.
+    fn has_last_reference(&self) -> bool {
         // SAFETY: The disk is allocated by the type invariant, unless it is null.
-        let alone = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;
-        if !alone {
+        let last = self.disk.is_null() || unsafe { ours::kx_disk_references(self.disk) } <= 1;
+        if !last {
             fsleep(Delta::from_millis(1));
         }
-        alone
+        last
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hardware queues, and which CPU submits to which of them.
+//! Hardware queues, and the maps from CPUs to them.
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -13,18 +13,18 @@ use kernel::{
     prelude::*, //
 };
 
-/// A hardware queue of a disk, borrowed for a callback.
+/// A hardware queue of a disk, borrowed during a call of an operation.
 ///
 /// # Invariants
 ///
-/// The pointer is to a live hardware context for `'a`.
+/// The pointer is to a hardware context that is live during `'a`.
 #[derive(Clone, Copy)]
 pub struct Hctx<'a>(NonNull<bindings::blk_mq_hw_ctx>, PhantomData<&'a ()>);
 
 impl Hctx<'_> {
     /// # Safety
     ///
-    /// `hctx` must be live for as long as the result.
+    /// `hctx` must be live as long as the result is used.
     pub(crate) unsafe fn from_raw(hctx: *mut bindings::blk_mq_hw_ctx) -> Self {
         // INVARIANT: By this function's contract.
         // SAFETY: A live object is not at null.
@@ -34,7 +34,7 @@ impl Hctx<'_> {
     /// Returns the index of the queue, counted from zero over all maps.
     #[inline]
     pub fn index(&self) -> u32 {
-        // SAFETY: Live by the type invariant; the number does not change.
+        // SAFETY: The hardware queue is live by the type invariant, and its number does not change.
         unsafe { (*self.0.as_ptr()).queue_num }
     }
 }
@@ -61,7 +61,7 @@ pub struct QueueMaps<'a>(NonNull<bindings::blk_mq_tag_set>, PhantomData<&'a mut 
 impl QueueMaps<'_> {
     /// # Safety
     ///
-    /// `set` must be as the type invariant says for as long as the result.
+    /// `set` must be as the type invariant says, as long as the result is used.
     pub(crate) unsafe fn from_raw(set: *mut bindings::blk_mq_tag_set) -> Self {
         // INVARIANT: By this function's contract.
         // SAFETY: A live object is not at null.
@@ -70,19 +70,18 @@ impl QueueMaps<'_> {
 
     /// Returns the total number of hardware queues.
     pub fn nr_hw_queues(&self) -> u32 {
-        // SAFETY: Live by the type invariant.
+        // SAFETY: The tag set is live by the type invariant.
         unsafe { (*self.0.as_ptr()).nr_hw_queues }
     }
 
-    /// Spreads the CPUs over `nr` queues from `first` on; CPUs that are close to each other share
-    /// queues.
+    /// Spreads the CPUs over `nr` queues from `first` on. Neighbouring CPUs share queues.
     ///
     /// # Errors
     ///
     /// `EINVAL` if there is no such map, or there are no such queues.
     pub fn spread(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
         let map = self.range(kind, first, nr)?;
-        // SAFETY: The map is allocated by the type invariant.
+        // SAFETY: `range` returns a map of the tag set, which is allocated by the type invariant.
         unsafe { bindings::blk_mq_map_queues(map) };
         Ok(())
     }
@@ -94,10 +93,11 @@ impl QueueMaps<'_> {
     /// `EINVAL` if there is no such map, or there are no such queues.
     pub fn one_to_one(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
         let map = self.range(kind, first, nr)?;
-        // SAFETY: Set at boot, and constant afterwards.
+        // SAFETY: The kernel sets the number at boot, and does not change it afterwards.
         let cpus = unsafe { bindings::nr_cpu_ids };
         for cpu in 0..cpus {
-            // SAFETY: The map is allocated, with `nr_cpu_ids` entries, by the type invariant.
+            // SAFETY: By the type invariant the map is allocated and has `nr_cpu_ids` entries, and
+            // nobody else uses it.
             unsafe { *(*map).mq_map.add(cpu as usize) = first + cpu % nr };
         }
         Ok(())
@@ -116,13 +116,13 @@ impl QueueMaps<'_> {
             HctxType::Poll => bindings::hctx_type_HCTX_TYPE_POLL,
         };
         let set = self.0.as_ptr();
-        // SAFETY: Live by the type invariant.
+        // SAFETY: The tag set is live by the type invariant.
         let (maps, queues) = unsafe { ((*set).nr_maps, (*set).nr_hw_queues) };
         let end = first.checked_add(nr).ok_or(EINVAL)?;
         if idx >= maps || nr == 0 || end > queues {
             return Err(EINVAL);
         }
-        // SAFETY: Live, and nobody else uses it, by the type invariant.
+        // SAFETY: By the type invariant the tag set is live, and nobody else uses it.
         let maps = unsafe { &mut (*set).map };
         let map = maps.get_mut(idx as usize).ok_or(EINVAL)?;
         map.queue_offset = first;

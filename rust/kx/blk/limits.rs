@@ -7,9 +7,9 @@
 use ibtrs_bindings as ours;
 use kernel::bindings;
 
-/// Limits and features of a queue. Zero in a limit means the block layer's default, but in a
-/// `max_*_sectors` of an operation without data, that the device does not support the operation.
-/// Sectors have 512 bytes.
+/// Limits and features of a queue. A limit of zero stands for the block layer's default. The
+/// exception is a `max_*_sectors` of an operation without data, where zero means that the device
+/// does not support the operation. A sector has 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Smallest addressable unit, a power of two.

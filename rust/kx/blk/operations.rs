@@ -37,7 +37,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// The decision about a request that has timed out.
+/// The driver's decision about a request that has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutAction {
     /// Restart the timer.
@@ -51,8 +51,8 @@ pub enum TimeoutAction {
 pub trait Operations: Sized + 'static {
     /// The driver's part of each request; pinned, with an alignment of 8 bytes at most.
     ///
-    /// It is initialized once when the request is allocated, and then keeps its
-    /// value from one use of the request to the next.
+    /// It is initialized once, when the request is allocated, and keeps its value from one use of
+    /// the request to the next.
     type Pdu: Send + Sync;
 
     /// The driver's part of each disk.
@@ -65,8 +65,8 @@ pub trait Operations: Sized + 'static {
     /// *may sleep*, but not wait for I/O.
     fn init_pdu() -> impl PinInit<Self::Pdu, Error>;
 
-    /// Starts a request. Unless `last` is set, more requests for the same queue follow, up to one
-    /// with `last`, or to [`Self::commit_rqs`].
+    /// Starts a request. Unless `last` is set, more requests for the same queue follow, until one
+    /// has `last` set or the block layer calls [`Self::commit_rqs`].
     ///
     /// # Context
     ///
@@ -74,10 +74,10 @@ pub trait Operations: Sized + 'static {
     ///
     /// # Errors
     ///
-    /// A request handed back with [`Status::RESOURCE`] is retried a little later, with
-    /// [`Status::DEVICE_RESOURCE`] when another request of the disk has ended; with any other
-    /// status it ends. It must be `rq`: another request ends with an error, and the driver keeps
-    /// `rq`.
+    /// The driver returns `rq` with a status. With [`Status::RESOURCE`], the block layer retries
+    /// the request a little later; with [`Status::DEVICE_RESOURCE`], when another request of the
+    /// disk has ended; with any other status, it ends the request. If a driver returns a request
+    /// other than `rq`, that request ends with an error, and the driver keeps `rq`.
     fn queue_rq(
         hctx: Hctx<'_>,
         disk: &Self::QueueData,
@@ -85,7 +85,8 @@ pub trait Operations: Sized + 'static {
         last: bool,
     ) -> Result<(), (Request<Self>, Status)>;
 
-    /// Starts what [`Self::queue_rq`] has held back: no more requests follow on this queue for now.
+    /// Starts the requests that [`Self::queue_rq`] has held back, as no more requests follow on
+    /// this queue for now.
     ///
     /// # Context
     ///
@@ -94,8 +95,8 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Ends a request for which [`Request::complete`] was called, on a CPU near
-    /// the one that submitted it.
+    /// Ends a request for which the driver has called [`Request::complete`]. Runs on a CPU near the
+    /// one that submitted the request.
     ///
     /// # Context
     ///
@@ -113,7 +114,7 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Looks for completed requests of a polled queue, and returns their number.
+    /// Handles the completed requests of a polled queue, and returns their number.
     ///
     /// # Context
     ///
@@ -140,7 +141,8 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Undoes an [`Self::open`]; with `last` neither the disk nor a partition is open any more.
+    /// Undoes an [`Self::open`]. If `last` is set, neither the disk nor a partition is open any
+    /// more.
     ///
     /// # Context
     ///
@@ -149,9 +151,9 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`]. It must
-    /// be inside the driver's part, and always be the same one. It is empty when a request comes to
-    /// [`Self::queue_rq`].
+    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`]. The list
+    /// must be inside the driver's part, and must always be the same one. It is empty when
+    /// [`Self::queue_rq`] receives a request.
     fn sg(_pdu: Pin<&mut Self::Pdu>) -> Pin<&mut SgTable> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
@@ -159,8 +161,8 @@ pub trait Operations: Sized + 'static {
 
 /// A driver whose requests can be handed out as [`IoHandle`](crate::io::IoHandle)s.
 pub trait IoOperations: Operations {
-    /// Returns whether the requests of the disk are still wanted. If not, a transport ends those
-    /// that it keeps for later.
+    /// Returns whether the requests of the disk are still wanted. If not, a transport ends the
+    /// requests that it keeps for later.
     ///
     /// # Context
     ///
@@ -169,8 +171,9 @@ pub trait IoOperations: Operations {
         true
     }
 
-    /// Returns whether the request with this tag is cancelled: its users then get an error although
-    /// it has not ended, see [`IoHandle::end_early`](crate::io::IoHandle::end_early).
+    /// Returns whether the request with this tag is cancelled. The transport then reports an error
+    /// to the users of the request before the request ends, see
+    /// [`IoHandle::end_early`](crate::io::IoHandle::end_early).
     ///
     /// # Context
     ///
@@ -227,39 +230,44 @@ impl<D: Operations> Vtable<D> {
 
     /// # Safety
     ///
-    /// `hctx` must be live, `bd` valid, and its request the driver's and initialized by
-    /// [`Self::init_request`].
+    /// `hctx` must be live, and `bd` valid. The request of `bd` must be initialized by
+    /// [`Self::init_request`], and passes to the driver.
     unsafe extern "C" fn queue_rq(
         hctx: *mut bindings::blk_mq_hw_ctx,
         bd: *const bindings::blk_mq_queue_data,
     ) -> bindings::blk_status_t {
-        // SAFETY: Valid by this function's contract.
+        // SAFETY: `bd` is valid by this function's contract.
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
-        // SAFETY: The request is the driver's, and not started yet.
+        // SAFETY: By this function's contract the request passes to the driver; it was not started
+        // yet.
         unsafe { bindings::blk_mq_start_request(rq) };
-        // The scatterlist describes memory of the last use, which belongs to another user now.
-        // SAFETY: The request is the driver's, which has not received it yet.
+        // The scatterlist describes memory of the previous use, which belongs to another user now.
+        // SAFETY: By this function's contract the request is initialized, and nobody else uses it
+        // before the driver receives it below.
         if let Some(table) = unsafe { Request::<D>::table_of(rq) } {
             table.clear();
         }
-        // SAFETY: The request is the driver's, and passed on here.
+        // SAFETY: The request was just started, and by this function's contract it is initialized
+        // and passes to the driver.
         let given = unsafe { Request::<D>::from_raw(rq) };
         // SAFETY: Only `GenDisk::add` creates queues with this vtable, and the disk of a queue that
         // dispatches is live.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
-        // SAFETY: Live by this function's contract.
+        // SAFETY: `hctx` is live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };
         match D::queue_rq(hctx, disk.queue_data(), given, last) {
             Ok(()) => Status::OK.as_raw(),
             Err((back, _)) if !back.is(rq) => {
-                // The driver keeps `rq`, or has ended it. `back` is one that it had kept from
-                // before, and ends here.
-                pr_err_ratelimited!("bug: a driver gives another request back than it got\n");
+                // The driver keeps `rq` or has ended it. `back` is a request that it had kept from
+                // an earlier call, and ends here.
+                pr_err_ratelimited!(
+                    "bug: a driver returned another request than the one that it received\n"
+                );
                 drop(back);
                 Status::OK.as_raw()
             }
             Err((back, status)) => {
-                // Back to the block layer, which acts on the status.
+                // The request returns to the block layer, which acts on the status.
                 let _ = back.into_raw();
                 if status.is_ok() {
                     Status::IO_ERROR.as_raw()
@@ -276,7 +284,7 @@ impl<D: Operations> Vtable<D> {
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
         // SAFETY: As in `queue_rq`.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
-        // SAFETY: Live by this function's contract.
+        // SAFETY: `hctx` is live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };
         D::commit_rqs(hctx, disk.queue_data());
     }
@@ -285,16 +293,17 @@ impl<D: Operations> Vtable<D> {
     ///
     /// `rq` must have been given to `blk_mq_complete_request` by the driver.
     unsafe extern "C" fn complete(rq: *mut bindings::request) {
-        // SAFETY: `Request::complete` gave up the driver's ownership, which comes back here.
+        // SAFETY: By this function's contract `Request::complete` has given up a started request,
+        // whose ownership returns to the driver here.
         D::complete(unsafe { Request::from_raw(rq) });
     }
 
     /// # Safety
     ///
-    /// `rq` must be a request of the driver that does not go away during the call.
+    /// `rq` must be a request of the driver in flight, and must not be freed during the call.
     unsafe extern "C" fn timeout(rq: *mut bindings::request) -> bindings::blk_eh_timer_return {
-        // SAFETY: Valid by this function's contract. The queue is live as long as one of its
-        // requests is in use.
+        // SAFETY: The request is valid by this function's contract, and its queue is live as long
+        // as one of its requests is in flight.
         let (disk, tag) = unsafe { (DiskData::<D>::of_queue((*rq).q), (*rq).tag) };
         // CAST: A request in flight has a tag, which is not negative.
         match D::timeout(disk.queue_data(), tag as u32) {
@@ -310,9 +319,10 @@ impl<D: Operations> Vtable<D> {
         hctx: *mut bindings::blk_mq_hw_ctx,
         _iob: *mut bindings::io_comp_batch,
     ) -> c_int {
-        // SAFETY: As in `queue_rq`; the poller holds a reference to the queue.
+        // SAFETY: As in `queue_rq`. The disk is live: the poller keeps the queue in use, and
+        // deleting the disk waits until the queue is not.
         let disk = unsafe { DiskData::<D>::of_queue((*hctx).queue) };
-        // SAFETY: Live by this function's contract.
+        // SAFETY: `hctx` is live by this function's contract.
         let hctx = unsafe { Hctx::from_raw(hctx) };
         c_int::try_from(D::poll(hctx, disk.queue_data())).unwrap_or(c_int::MAX)
     }
@@ -336,8 +346,9 @@ impl<D: Operations> Vtable<D> {
     ) -> c_int {
         from_result(|| {
             let pdu = Request::<D>::pdu_of(rq);
-            // SAFETY: The tag set has room for a `Pdu` behind each request, aligned as `build` has
-            // checked; it does not move.
+            // SAFETY: By this function's contract the request is new, so nobody uses the memory
+            // behind it. `TagSet::raw` has asked for the size of a `Pdu` there, `build` has checked
+            // its alignment, and requests do not move.
             unsafe { pin_init::raw_try_init(pdu, D::init_pdu())? };
             Ok(0)
         })
@@ -351,7 +362,7 @@ impl<D: Operations> Vtable<D> {
         rq: *mut bindings::request,
         _hctx_idx: c_uint,
     ) {
-        // SAFETY: Initialized, by this function's contract, and not used again.
+        // SAFETY: By this function's contract the driver's part is initialized, and nobody uses it.
         unsafe { Request::<D>::pdu_of(rq).drop_in_place() };
     }
 }

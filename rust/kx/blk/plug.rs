@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plugs: I/O of a thread that reaches the drivers in one batch.
+//! Plugs, which collect the I/O of a thread so that it reaches the drivers in one batch.
 //!
 //! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
 
@@ -15,12 +15,13 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Collects the I/O that `f` submits, and hands it to the device's driver in one batch.
+/// Collects the I/O that `f` submits, and passes it to the drivers of the devices in one batch.
 ///
-/// If the thread goes to sleep meanwhile, the I/O collected so far is handed over then; the first
-/// time, after a call of `sleeps`. `sleeps` is also called when the thread may sleep unnoticed:
-/// before requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code below flushes
-/// the plug. It is not called if the thread has a plug already.
+/// If the thread goes to sleep meanwhile, the I/O collected so far is passed on then. `sleeps` is
+/// called before that happens for the first time. It is also called when the thread may sleep
+/// unnoticed: before requests go to a driver that may sleep (`BLK_MQ_F_BLOCKING`), or when code
+/// called by `f` flushes the plug. If the thread already has a plug, that plug collects the I/O,
+/// and `sleeps` is not called.
 ///
 /// # Context
 ///
@@ -32,15 +33,17 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
         finishing: Cell::new(false),
     };
     let callback = pin!(Callback::new(&watch));
-    // SAFETY: The plug stays on this stack until it is finished below, and so does the callback,
-    // which is pinned, and called only by this thread while it has the plug.
+    // SAFETY: The plug, the callback and `watch` stay on this stack until the plug is finished
+    // below, and only this thread calls the callback, while it has the plug. The helper adds the
+    // callback only if the plug is the thread's, so that its list is initialized.
     unsafe {
         bindings::blk_start_plug(plug.get());
         ibtrs_bindings::kx_plug_callback(plug.get().cast(), callback.callback.get().cast());
     }
     let result = f();
-    // SAFETY: Both are still on this stack. If the plug is the thread's, its lists are this
-    // thread's, and its requests belong to it until they are handed over.
+    // SAFETY: Both are still on this stack. The helper reads the plug only if it is the thread's:
+    // then its lists are initialized, and its requests belong to this thread until they are passed
+    // on.
     let may_sleep = unsafe {
         ibtrs_bindings::kx_plug_may_sleep(plug.get().cast(), callback.callback.get().cast())
     };
@@ -48,7 +51,7 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
         (watch.sleeps)();
     }
     watch.finishing.set(true);
-    // SAFETY: Started above by this thread. No callback is on the plug's list afterwards.
+    // SAFETY: This thread has started the plug above. Afterwards no callback is on the plug's list.
     unsafe { bindings::blk_finish_plug(plug.get()) };
     result
 }
@@ -56,7 +59,7 @@ pub fn plugged<R, S: Fn()>(f: impl FnOnce() -> R, sleeps: S) -> R {
 /// The data of a plug's callback.
 struct Watch<S> {
     sleeps: S,
-    /// The plug is flushed because it is finished, not by code below.
+    /// Whether the plug is flushed because `plugged` finishes it.
     finishing: Cell<bool>,
 }
 
@@ -81,8 +84,8 @@ impl Callback {
 
 /// # Safety
 ///
-/// `callback` must be one of [`Callback::new`] for this type, whose [`Watch`] lives; called by the
-/// thread that created it.
+/// `callback` must be one of [`Callback::new`] for this type, whose [`Watch`] is live, and the
+/// thread that created it must call this.
 unsafe extern "C" fn call<S: Fn()>(callback: *mut bindings::blk_plug_cb, from_schedule: bool) {
     // SAFETY: By this function's contract.
     let watch = unsafe { &*(*callback).data.cast::<Watch<S>>() };

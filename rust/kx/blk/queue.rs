@@ -11,17 +11,18 @@ use crate::blk::{
 use kernel::bindings;
 
 /// Keeps a disk's queue quiesced: nothing is dispatched to the driver until this is dropped.
-#[must_use = "the queue goes on at once when this is not kept"]
+#[must_use = "dropping this resumes the queue"]
 pub struct Quiesced<'a, D: Operations>(&'a GenDisk<D>);
 
 impl<D: Operations> GenDisk<D> {
-    /// Waits for running calls of [`Operations::queue_rq`], and lets no further ones start.
+    /// Waits for running calls of [`Operations::queue_rq`], and lets no others start until the
+    /// result is dropped.
     ///
     /// # Context
     ///
     /// *may sleep*.
     pub fn quiesce(&self) -> Quiesced<'_, D> {
-        // SAFETY: The queue is live as the disk is.
+        // SAFETY: The queue is live, as the disk is by the type invariant.
         unsafe { bindings::blk_mq_quiesce_queue(self.queue()) };
         Quiesced(self)
     }
@@ -29,7 +30,8 @@ impl<D: Operations> GenDisk<D> {
 
 impl<D: Operations> Drop for Quiesced<'_, D> {
     fn drop(&mut self) {
-        // SAFETY: Quiesced when `self` was created.
+        // SAFETY: `quiesce` has quiesced the queue for this value, and the queue is live, as the
+        // disk is borrowed.
         unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };
     }
 }

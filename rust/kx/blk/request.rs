@@ -2,16 +2,15 @@
 
 //! Requests, and the operations of requests and bios.
 //!
-//! A request is owned by one of three:
+//! A request has one owner at a time:
 //!
-//! 1. the block layer, until it calls [`Operations::queue_rq`] and after the end;
-//! 2. the driver, in form of a [`Request`];
-//! 3. a transport, which was handed the [`Request`] as an
-//!    [`IoHandle`](crate::io::IoHandle) and gives it back to
-//!    [`IoOperations::io_done`].
+//! 1. the block layer, until it calls [`Operations::queue_rq`], and after the end of the request;
+//! 2. the driver, as a [`Request`];
+//! 3. a transport to which the driver has passed the [`Request`] as an
+//!    [`IoHandle`](crate::io::IoHandle), and which returns it through [`IoOperations::io_done`].
 //!
-//! There is no reference count: a tag cannot be turned into a request; a driver that has to find
-//! a request again keeps the [`Request`].
+//! Requests have no reference count here, so a tag cannot be turned into a request. A driver that
+//! must find a request again keeps the [`Request`].
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
@@ -88,9 +87,10 @@ impl Op {
 #[must_use = "a request that is dropped ends in an error"]
 pub struct Request<D: Operations>(NonNull<bindings::request>, PhantomData<D>);
 
-// SAFETY: A request has no thread affinity, and neither has its private data.
+// SAFETY: A request has no thread affinity, its private data is `Send`, and the data of its disk is
+// `Sync`.
 unsafe impl<D: Operations> Send for Request<D> {}
-// SAFETY: Shared references only read, and the private data is `Sync`.
+// SAFETY: Shared references only read, and the private data and the data of the disk are `Sync`.
 unsafe impl<D: Operations> Sync for Request<D> {}
 
 impl<D: Operations> Request<D> {
@@ -120,22 +120,22 @@ impl<D: Operations> Request<D> {
         self.0.as_ptr() == rq
     }
 
-    // Fields are read one by one, through the pointer: a reference to the whole would claim that no
-    // field changes, but the block layer's timer, for one, changes some.
+    // Fields are read one by one, through the pointer. A reference to the whole request would claim
+    // that no field changes, but others change some, such as the block layer's timer.
 
     fn cmd_flags(&self) -> bindings::blk_opf_t {
-        // SAFETY: Live by the type invariant; operation and flags do not change while the driver
-        // owns the request.
+        // SAFETY: The request is live by the type invariant, and its operation and flags do not
+        // change while the driver owns it.
         unsafe { (*self.0.as_ptr()).cmd_flags }
     }
 
     fn first_bio(&self) -> *mut bindings::bio {
-        // SAFETY: Live by the type invariant; only the owner of a request ends its bios.
+        // SAFETY: The request is live by the type invariant, and only its owner ends its bios.
         unsafe { (*self.0.as_ptr()).bio }
     }
 
     fn queue(&self) -> *mut bindings::request_queue {
-        // SAFETY: Live by the type invariant; a request belongs to one queue.
+        // SAFETY: The request is live by the type invariant, and its queue does not change.
         unsafe { (*self.0.as_ptr()).q }
     }
 
@@ -151,7 +151,7 @@ impl<D: Operations> Request<D> {
         self.cmd_flags() & ours::REQ_FUA != 0
     }
 
-    /// Returns whether somebody waits for the request.
+    /// Returns whether a task waits for the request.
     #[inline]
     pub fn is_sync(&self) -> bool {
         self.cmd_flags() & ours::REQ_SYNC != 0
@@ -163,10 +163,11 @@ impl<D: Operations> Request<D> {
         self.cmd_flags() & ours::REQ_NOUNMAP != 0
     }
 
-    /// Returns the first sector, in units of 512 bytes; for a flush it means nothing.
+    /// Returns the first sector, in units of 512 bytes. The value is meaningless for a flush.
     #[inline]
     pub fn sector(&self) -> u64 {
-        // SAFETY: As for `cmd_flags`; only the owner of a request ends a part of it.
+        // SAFETY: The request is live by the type invariant, and only its owner ends a part of it,
+        // which changes the field.
         unsafe { (*self.0.as_ptr()).__sector }
     }
 
@@ -182,57 +183,57 @@ impl<D: Operations> Request<D> {
     #[inline]
     pub fn tag(&self) -> u32 {
         // CAST: A started request has a tag, which is not negative.
-        // SAFETY: Live by the type invariant; the tag stays until the request ends.
+        // SAFETY: The request is live by the type invariant, and keeps its tag until it ends.
         unsafe { (*self.0.as_ptr()).tag as u32 }
     }
 
-    /// Returns the I/O priority.
+    /// Returns the I/O priority of the first bio, or zero if there is no bio.
     #[inline]
     pub fn prio(&self) -> u16 {
         let bio = self.first_bio();
         if bio.is_null() {
             return 0;
         }
-        // SAFETY: The first bio of an owned request is live.
+        // SAFETY: The first bio of a request is live until the owner of the request ends it.
         unsafe { (*bio).bi_ioprio }
     }
 
-    /// Returns the nanoseconds since the block layer got the request, or [`None`] if it does not
-    /// account for requests of the disk: `queue/iostats` is 0.
+    /// Returns the nanoseconds since the block layer received the request, or [`None`] if the block
+    /// layer does not account for requests of the disk (`queue/iostats` is 0).
     #[inline]
     pub fn elapsed_ns(&self) -> Option<NonZero<u64>> {
-        // SAFETY: Live by the type invariant, and so is its queue; the block layer sets the time
-        // before it hands the request out.
+        // SAFETY: The request is live by the type invariant, and so is its queue. The block layer
+        // sets the time before it passes the request to the driver.
         NonZero::new(unsafe { ours::kx_rq_elapsed_ns(self.0.as_ptr()) })
     }
 
     /// Returns the driver's part of the disk.
     #[inline]
     pub fn queue_data(&self) -> &D::QueueData {
-        // SAFETY: Only `GenDisk::add` creates queues of `D`, which live as long as one of their
-        // requests is owned.
+        // SAFETY: By the type invariant the request is of a disk of `D`, which only `GenDisk::add`
+        // creates. The disk is live as long as the driver owns one of its requests.
         unsafe { DiskData::<D>::of_queue(self.queue()) }.queue_data()
     }
 
     /// Returns the driver's part of the request.
     #[inline]
     pub fn pdu(&self) -> &D::Pdu {
-        // SAFETY: Valid by the type invariant; borrowed like `self`.
+        // SAFETY: The private data is valid by the type invariant. It belongs to the owner of the
+        // request, which is borrowed as long as the result.
         unsafe { &*Self::pdu_of(self.0.as_ptr()) }
     }
 
     /// Returns the driver's part of the request, mutably.
     #[inline]
     pub fn pdu_mut(&mut self) -> Pin<&mut D::Pdu> {
-        // SAFETY: Valid by the type invariant; borrowed like `self`; requests do
-        // not move.
+        // SAFETY: As for `pdu`; the request is borrowed exclusively, and does not move.
         unsafe { Pin::new_unchecked(&mut *Self::pdu_of(self.0.as_ptr())) }
     }
 
     /// Returns the scatterlist in the driver's part of a request, if it has one.
     ///
-    /// It belongs to this request as long as the request exists: it is inside the request's private
-    /// data, which is pinned, and safe code can neither move a pinned list nor fill one.
+    /// The list belongs to this request as long as the request exists. It is inside the request's
+    /// private data, which is pinned, and safe code can neither move nor fill a pinned list.
     ///
     /// # Safety
     ///
@@ -242,17 +243,22 @@ impl<D: Operations> Request<D> {
             return None;
         }
         let pdu = Self::pdu_of(rq);
-        // SAFETY: Valid and used by nobody else, by this function's contract; requests do not move.
+        // SAFETY: By this function's contract the private data is valid, and the caller owns it.
+        // Requests do not move.
         let table = D::sg(unsafe { Pin::new_unchecked(&mut *pdu) });
-        // SAFETY: Nothing is moved out.
+        // SAFETY: The callers only fill, clear and read the table, and do not move it.
         let table = unsafe { table.get_unchecked_mut() };
         let at = table.as_ptr().addr().wrapping_sub(pdu.addr());
-        // A list elsewhere could be passed on to another request by the driver.
+        // The driver could pass a list elsewhere on to another request.
         (at < size_of::<D::Pdu>()).then_some(table)
     }
 
     /// Fills the scatterlist in the driver's part with the request's data, and returns the number
-    /// of entries, zero if the operation has no data.
+    /// of entries, which is zero if the operation has no data.
+    ///
+    /// # Context
+    ///
+    /// *any*.
     ///
     /// # Errors
     ///
@@ -261,10 +267,11 @@ impl<D: Operations> Request<D> {
     pub fn map_sg(&mut self) -> Result<u32> {
         let rq = self.0.as_ptr();
         let has_data = self.op().is_some_and(Op::has_data);
-        // SAFETY: Owned by the type invariant, and borrowed exclusively.
+        // SAFETY: By the type invariant the private data is valid, and `self`, which owns the
+        // request, is borrowed exclusively.
         let table = unsafe { Self::table_of(rq) }.ok_or(EINVAL)?;
         if has_data {
-            // SAFETY: The request is owned by the type invariant, and reads and writes have data.
+            // SAFETY: By the type invariant `self` owns the request.
             unsafe { table.set_request(rq)? };
         } else {
             table.clear();
@@ -292,7 +299,7 @@ impl<D: Operations> Request<D> {
     pub fn end_unsupported(self) {
         let queue = self.queue();
         match self.op() {
-            // SAFETY: The queue of an owned request is live.
+            // SAFETY: The queue is live, as `self` owns one of its requests.
             Some(Op::Discard) => unsafe { ours::blk_queue_disable_discard(queue) },
             // SAFETY: As above.
             Some(Op::SecureErase) => unsafe { ours::blk_queue_disable_secure_erase(queue) },
@@ -311,13 +318,13 @@ impl<D: Operations> Request<D> {
     pub fn complete(self) {
         const { assert!(D::HAS_COMPLETE) };
         let rq = self.into_raw();
-        // SAFETY: The driver owns the request by the type invariant; the ownership comes back in
-        // the callback.
+        // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
+        // `Vtable::complete`, which exists as just asserted, returns it to the driver.
         unsafe { bindings::blk_mq_complete_request(rq.as_ptr()) };
     }
 
-    /// Returns the request to the block layer, to be dispatched again at once. An
-    /// [abandoned](crate::io::IoHandle::end_early) one has nothing left to do, and ends.
+    /// Returns the request to the block layer, which dispatches it again at once. A request whose
+    /// users [already got an error](crate::io::IoHandle::end_early) ends instead.
     ///
     /// # Context
     ///
@@ -340,16 +347,18 @@ impl<D: Operations> Drop for Request<D> {
 }
 
 // SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
-// with it the table in its private data, see `table_of`. The table is emptied before the driver
-// gets the request, and filled by `map_sg` only, so that it describes the request's own memory.
-// `is_wanted` and `is_cancelled` get shared references to the disk's data, which is `Sync`.
+// with it the table in its private data, see `table_of`. `Vtable::queue_rq` empties the table
+// before the driver receives the request, and only `map_sg` fills it, so it describes the request's
+// own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
+// `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
         Request::into_raw(self).cast()
     }
 
     unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
-        // SAFETY: The pointer comes from `into_raw`, which passed on the ownership.
+        // SAFETY: By this function's contract the pointer comes from `into_raw`, which passed on
+        // the ownership of a `Request<D>`.
         unsafe { Request::from_raw(raw.cast().as_ptr()) }
     }
 
@@ -368,8 +377,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
 
     unsafe fn is_cancelled(raw: NonNull<c_void>) -> bool {
         let rq: NonNull<bindings::request> = raw.cast();
-        // SAFETY: As in `is_wanted`. CAST: A started request has a tag, which is not
-        // negative.
+        // CAST: A started request has a tag, which is not negative.
+        // SAFETY: As in `is_wanted`.
         let (disk, tag) = unsafe {
             let disk = DiskData::<D>::of_queue((*rq.as_ptr()).q);
             (disk, (*rq.as_ptr()).tag as u32)
@@ -382,8 +391,10 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         let status = Status::from(error);
         // SAFETY: The caller owns the request, so it is live.
         let bytes = unsafe { (*rq.as_ptr()).__data_len };
-        // SAFETY: The caller owns the request, whose memory nobody else uses any more. It stays
-        // started, without bios. The result is false, as the update covers all bytes.
+        // The request stays started, without bios. The result is false, as the update covers all
+        // bytes.
+        // SAFETY: By this function's contract the caller owns the request, and nobody uses its
+        // memory any more.
         let _ = unsafe { bindings::blk_update_request(rq.as_ptr(), status.as_raw(), bytes) };
         // SAFETY: As for `sg`.
         if let Some(mut table) = unsafe { Self::sg(raw) } {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The block layer's result of an I/O.
+//! The block layer's status of an ended I/O.
 //!
 //! Contexts: *any*.
 
@@ -30,7 +30,7 @@ macro_rules! statuses {
 statuses! {
     /// The device does not support the operation.
     NOT_SUPPORTED = BLK_STS_NOTSUPP, EOPNOTSUPP;
-    /// There was no answer in time.
+    /// The device did not answer in time.
     TIMEOUT = BLK_STS_TIMEOUT, ETIMEDOUT;
     /// The device has run out of space.
     NO_SPACE = BLK_STS_NOSPC, ENOSPC;
@@ -46,7 +46,7 @@ statuses! {
     PROTECTION = BLK_STS_PROTECTION, EILSEQ;
     /// The system lacks a resource; the request can be retried soon.
     RESOURCE = BLK_STS_RESOURCE, ENOMEM;
-    /// An I/O error of no particular kind.
+    /// Any other I/O error.
     IO_ERROR = BLK_STS_IOERR, EIO;
     /// The request would have to wait, but must not.
     AGAIN = BLK_STS_AGAIN, EAGAIN;
@@ -102,7 +102,7 @@ impl Status {
 }
 
 impl From<Error> for Status {
-    /// Converts an error to its status; an error that the block layer does not have becomes
+    /// Converts an error to its status. An error for which the block layer has no status becomes
     /// [`Status::IO_ERROR`].
     fn from(error: Error) -> Self {
         let known = Self::TABLE.iter().find(|(_, e, _)| *e == error);

@@ -23,16 +23,17 @@ pub struct TagSetSpec {
     pub nr_hw_queues: u32,
     /// Number of tags: of each hardware queue, or in total with `shared_tags`.
     pub depth: u32,
-    /// Number of maps, in the order of [`HctxType`](super::HctxType). More than one require
-    /// [`Operations::map_queues`], more than two [`Operations::poll`].
+    /// Number of maps, in the order of [`HctxType`](super::HctxType). More than one map requires
+    /// [`Operations::map_queues`], more than two require [`Operations::poll`].
     pub nr_maps: u32,
-    /// One set of tags for all hardware queues, so that a tag identifies one request in flight on
+    /// All hardware queues share one set of tags, so that a tag identifies one request in flight on
     /// the whole tag set. The total number of requests is then `depth` (apart from those of an I/O
     /// scheduler, which have no tag until they are dispatched).
     pub shared_tags: bool,
     /// Disks start without an I/O scheduler.
     pub no_scheduler: bool,
-    /// The time in jiffies after which [`Operations::timeout`] is called; zero for the default.
+    /// Time in jiffies after which the block layer calls [`Operations::timeout`]; zero for the
+    /// block layer's default.
     pub timeout_jiffies: u32,
 }
 
@@ -79,12 +80,12 @@ impl<D: Operations> TagSet<D> {
     /// `ENOMEM`; `EINVAL` for invalid numbers.
     pub fn new(spec: TagSetSpec) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            // INVARIANT: Initialized by `blk_mq_alloc_tag_set`.
+            // INVARIANT: `blk_mq_alloc_tag_set` initializes the tag set.
             inner <- Opaque::try_ffi_init(move |slot: *mut bindings::blk_mq_tag_set| {
                 let raw = Self::raw(spec)?;
                 // SAFETY: `slot` is valid for writes.
                 unsafe { slot.write(raw) };
-                // SAFETY: `slot` is a filled-in tag set that does not move any more.
+                // SAFETY: `slot` was just filled in, and is pinned.
                 to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
             }),
             _driver: PhantomData,
@@ -92,7 +93,7 @@ impl<D: Operations> TagSet<D> {
     }
 
     fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
-        // blk-mq treats this as a bug.
+        // blk-mq would treat this as a kernel bug.
         if spec.nr_maps > 1 && !D::HAS_MAP_QUEUES {
             return Err(EINVAL);
         }
@@ -120,15 +121,16 @@ impl<D: Operations> TagSet<D> {
         })
     }
 
-    /// Returns the number of tags: fewer than asked for if memory is short.
+    /// Returns the number of tags, which is lower than requested if memory was short.
     pub fn depth(&self) -> u32 {
-        // SAFETY: Initialized by the type invariant; does not change later.
+        // SAFETY: The tag set is initialized by the type invariant, and its depth does not change.
         unsafe { (*self.inner.get()).queue_depth }
     }
 
     /// Returns the number of hardware queues.
     pub fn nr_hw_queues(&self) -> u32 {
-        // SAFETY: Initialized by the type invariant; does not change later.
+        // SAFETY: The tag set is initialized by the type invariant. The number of its queues does
+        // not change, as nobody calls `blk_mq_update_nr_hw_queues` for it.
         unsafe { (*self.inner.get()).nr_hw_queues }
     }
 
@@ -140,8 +142,8 @@ impl<D: Operations> TagSet<D> {
 #[pinned_drop]
 impl<D: Operations> PinnedDrop for TagSet<D> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Allocated by the type invariant. No disk uses it, as each keeps
-        // a reference to the tag set until its queue has left it.
+        // SAFETY: By the type invariant the tag set is allocated. No disk uses it, as the data of
+        // each disk keeps a reference to it until the disk's queue has left the tag set.
         unsafe { bindings::blk_mq_free_tag_set(self.inner.get()) };
     }
 }

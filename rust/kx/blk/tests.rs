@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests both halves of this module against each other: a disk is created, opened and used.
+//! Tests of both halves of this module together: they create a disk, open it and do I/O to it.
 
 use super::*;
 use crate::{
@@ -42,7 +42,8 @@ use kernel::{
 const BAD_SECTOR: u64 = 1000;
 const CAPACITY: u64 = 2048;
 
-/// Stands for no module: the disks of a test must be gone when it ends.
+/// Code without a module, so nothing keeps the test's code loaded while its disks are open: a test
+/// must close and free them before it ends.
 struct NoModule;
 
 impl ModuleMetadata for NoModule {
@@ -243,7 +244,7 @@ struct End {
     #[pin]
     done: Completion,
     errno: Atomic<i32>,
-    /// Whether it was reported inside an RCU read section.
+    /// Whether the end was reported inside an RCU read section.
     in_section: AtomicFlag,
 }
 
@@ -270,7 +271,7 @@ impl BioOwner for TestIo {
     fn done(self, status: Status) {
         let errno = status.to_result().map_or_else(|e| e.to_errno(), |()| 0);
         self.end.errno.store(errno, Relaxed);
-        // SAFETY: Callable in any context.
+        // SAFETY: The callee only reads the state of the current task.
         let in_section = unsafe { ibtrs_bindings::kx_in_rcu_section() };
         self.end.in_section.store(in_section, Relaxed);
         self.end.done.complete_all();
@@ -555,11 +556,11 @@ mod suite {
         Ok(())
     }
 
-    /// The end of a bio is reported inside an RCU read section, even if the task that ends it is in
-    /// none: the driver may be unloaded then, but its code stays until the section ends.
+    /// The end of a bio is reported inside an RCU read section, even if the task that ends the bio
+    /// is in none. The driver may be unloaded then, but its code stays until the section ends.
     fn tail(rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(1, counts, HOLD)?;
-        // SAFETY: Callable in any context.
+        // SAFETY: The callee only reads the state of the current task.
         assert!(!unsafe { ibtrs_bindings::kx_in_rcu_section() });
         counts.held.take().ok_or(EINVAL)?.end(Status::OK);
         assert_eq!(end.wait(10_000), Ok(()));
@@ -569,24 +570,25 @@ mod suite {
 
     /// Waits until no request of the disk is in flight.
     fn wait_until_idle(disk: &GenDisk<NullDriver>) {
-        // SAFETY: The queue is live as the disk is; the thread that froze it thaws it, with the
-        // flags of the freeze.
+        // SAFETY: The queue is live, as the disk is. The thread that froze the queue thaws it, with
+        // the flags that the freeze returned.
         unsafe {
             let memflags = ibtrs_bindings::blk_mq_freeze_queue(disk.queue());
             ibtrs_bindings::blk_mq_unfreeze_queue(disk.queue(), memflags);
         }
     }
 
-    /// An abandoned request ends, and is not dispatched to its driver again.
+    /// A request whose users already got an error ends when the driver requeues it, and is not
+    /// dispatched again.
     fn abandoned(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
         let seen = counts.busy.load(Relaxed);
         io.end_early(ENODEV);
         assert_eq!(end.wait(10_000), Err(ENODEV));
-        // The driver requeues it.
+        // The driver requeues the request.
         io.done(Ok(()));
-        // It ends nevertheless, and the driver does not get it again.
+        // The request ends nevertheless, and the driver does not receive it again.
         wait_until_idle(disk);
         assert_eq!(counts.busy.load(Relaxed), seen);
         Ok(())

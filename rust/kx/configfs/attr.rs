@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Files of a directory.
+//! Files of a configfs directory.
 
 use core::{
     marker::PhantomData,
@@ -26,8 +26,7 @@ use crate::{
 
 /// Size of a file's contents, the same on machines with larger pages (`SIMPLE_ATTR_SIZE` in C).
 const SIZE: usize = 4096;
-/// Maximum number of bytes that configfs passes on from one write. The rest of a longer write comes
-/// as a separate write.
+/// Maximum number of bytes that configfs passes on at a time. It splits a longer write.
 const MAX_INPUT: usize = SIZE - 1;
 
 /// A file in the directories of a `D`, an entry of the table [`Directory::FILES`].
@@ -40,14 +39,15 @@ pub struct Attr<D> {
     _dir: PhantomData<fn(&D)>,
 }
 
-// SAFETY: It never changes.
+// SAFETY: An `Attr` never changes, and its pointers are to static data.
 unsafe impl<D> Sync for Attr<D> {}
 
 impl<D: Directory> Attr<D> {
     /// Creates a file that everyone may read, and root may write.
     ///
-    /// Both functions must capture nothing. `store` gets the bytes written, up to 4094, without a
-    /// newline at the end; longer writes fail with `EFBIG`.
+    /// Both functions must capture nothing, which the compiler checks. `store` gets the bytes
+    /// written, up to 4094, without a newline at the end; longer writes fail with `EFBIG`. See
+    /// [`configfs`](super) for the locks that are held.
     pub const fn rw<S, T>(name: &'static CStr, _show: S, _store: T) -> Self
     where
         S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
@@ -70,7 +70,7 @@ impl<D: Directory> Attr<D> {
         }
     }
 
-    /// A file that everyone may read. `show` is as for [`Attr::rw`].
+    /// Creates a file that everyone may read. `show` is as for [`Attr::rw`].
     pub const fn ro<S>(name: &'static CStr, _show: S) -> Self
     where
         S: Fn(&D, &mut Buf<'_>) -> Result + Copy + 'static,
@@ -78,8 +78,8 @@ impl<D: Directory> Attr<D> {
         const {
             assert!(size_of::<S>() == 0);
         }
-        // INVARIANT: The function is an instance for `D`, and was given as a value, so that its
-        // type has values. There is no other.
+        // INVARIANT: `show` is an instance for `D`, and there is no `store`. The value of `_show`
+        // proves that its type has values.
         Self {
             attr: bindings::configfs_attribute {
                 ca_name: as_char_ptr_in_const_context(name),
@@ -101,13 +101,13 @@ impl<D: Directory> Attr<D> {
 ///
 /// # Safety
 ///
-/// A value of this type must exist; the type must have the size 0.
+/// A value of this type must exist.
 unsafe fn function<F: Copy>() -> F {
     const {
         assert!(size_of::<F>() == 0);
     }
-    // SAFETY: The pointer is aligned, and no byte is read. By this function's contract the type has
-    // values, which may be copied, and which are all alike.
+    // SAFETY: The pointer is aligned, and no byte is read, as the size is zero. By this function's
+    // contract the type has a value, which may be copied, and all its values are alike.
     unsafe { NonNull::<F>::dangling().read() }
 }
 
@@ -116,20 +116,23 @@ unsafe fn function<F: Copy>() -> F {
 /// # Safety
 ///
 /// - `item` must be the item of a directory of a `D`, which configfs keeps during the call.
-/// - `page` must be valid for writes of a page, which has at least [`SIZE`] bytes.
+/// - `page` must be valid for writes of a page, which has at least [`SIZE`] bytes, and nobody else
+///   may use it.
 /// - A value of the type `S` must exist.
 unsafe extern "C" fn show<D, S>(item: *mut bindings::config_item, page: *mut c_char) -> isize
 where
     D: Directory,
     S: Fn(&D, &mut Buf<'_>) -> Result + Copy,
 {
-    // SAFETY: By this function's contract, as only folders have directories of a `D`.
+    // SAFETY: By this function's contract the item is that of a directory of a `D`. `Folder::new`,
+    // which alone creates such directories, makes each of them a node.
     let dir = unsafe { Node::data_of_own::<D>(item) };
     // configfs does not zero a page that it allocates for a write, and may use it for a read later.
     // SAFETY: By this function's contract.
     unsafe { page.write_bytes(0, SIZE) };
     let _no_io = NoIo::enter();
-    // SAFETY: By this function's contract, and just initialised; nobody else uses this page.
+    // SAFETY: By this function's contract the page is valid and nobody else uses it; the line above
+    // has initialised it.
     let mut buf = Buf::new(unsafe { &mut *page.cast::<[u8; SIZE]>() });
     // SAFETY: By this function's contract.
     let show = unsafe { function::<S>() };
@@ -142,7 +145,7 @@ where
 /// # Safety
 ///
 /// - `item` must be the item of a directory of a `D`, which configfs keeps during the call.
-/// - `page` must be valid for reads of `len` bytes.
+/// - `page` must be valid for reads of `len` bytes, and must not change during the call.
 /// - A value of the type `T` must exist.
 unsafe extern "C" fn store<D, T>(
     item: *mut bindings::config_item,
@@ -153,7 +156,7 @@ where
     D: Directory,
     T: Fn(&D, &[u8]) -> Result + Copy,
 {
-    // SAFETY: By this function's contract, as only folders have directories of a `D`.
+    // SAFETY: As in `show`.
     let dir = unsafe { Node::data_of_own::<D>(item) };
     // SAFETY: By this function's contract.
     let input = unsafe { core::slice::from_raw_parts(page.cast::<u8>(), len) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Directories, and what users do with them.
+//! Directories, and the functions that configfs calls when users act on them.
 
 use core::{
     any::Any,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::mm::NoIo;
 
-/// The data of a directory, with handlers for what users do in it.
+/// The data of a directory, with a handler for each action of users in it.
 pub trait Directory: Any + Send + Sync + Sized {
     /// The driver's `crate::LocalModule`.
     type Module: ModuleMetadata;
@@ -51,8 +51,8 @@ pub trait Directory: Any + Send + Sync + Sized {
     fn removed(&self) {}
 
     /// Handles the creation of a link in this directory. `target` is the data of the directory that
-    /// the link points to, or `()` if that is not of the same tree: no link is created then,
-    /// whatever the result.
+    /// the link points to. If that directory is of another tree, `target` is `()`, and no link is
+    /// created, even if this succeeds.
     ///
     /// # Errors
     ///
@@ -100,10 +100,10 @@ impl<D: Directory> AnyDirectory for D {
 ///
 /// # Invariants
 ///
-/// The group is initialised, and its type has [`ITEM_OPS`], which no other type has. Each of its
-/// default groups is that of a node, and owned by this group with its first reference. The node is
-/// in a box owned by the references to the group: [`release`] frees it. So `member` counts in its
-/// tree as long as there is a reference to the group.
+/// - The group is initialised, and its type has [`ITEM_OPS`], which only types of nodes have.
+/// - Each default group of the group is that of a node, whose first reference this group owns.
+/// - The node is in a box that the references to the group own; [`release`] frees it. So `member`
+///   is counted in its tree as long as there is a reference to the group.
 #[repr(C)]
 pub(super) struct Node {
     group: Opaque<bindings::config_group>,
@@ -123,18 +123,20 @@ impl Node {
     ///
     /// `item` must be an initialised item, which is not released during `'a`.
     unsafe fn of_item<'a>(item: *mut bindings::config_item) -> Option<&'a Self> {
-        // SAFETY: By this function's contract. The type does not change.
+        // SAFETY: By this function's contract the item is initialised; its type does not change.
         let item_type = unsafe { (*item).ci_type };
-        // SAFETY: The root of configfs has no type. Any other item has one, in its module. The
-        // kernel reads the type of a link's target before and after it calls this, and keeps that
-        // module only by the target's directory: whoever removes that directory and the module
-        // while the link is made breaks the kernel, with or without us.
+        // SAFETY: The root of configfs has no type. The type of any other item is in its module.
+        // For an item of this crate, the module keeps the type as long as the item: see
+        // `Folder::new`. The target of a new link may be an item of another module. configfs itself
+        // reads the type of a target before and after it calls `allow_link`, so it requires that
+        // module to stay loaded, too.
         let ops = unsafe { item_type.as_ref() }?.ct_item_ops;
         if !ptr::eq(ops, &ITEM_OPS.0) {
             return None;
         }
         // CAST: The item is the first field of the first field of a `repr(C)` struct.
-        // SAFETY: By the type invariant this is a node, which lives until the item is released.
+        // SAFETY: Only types of nodes have these operations, by the type invariant, so the item is
+        // that of a node, which lives until the item is released.
         Some(unsafe { &*item.cast::<Self>() })
     }
 
@@ -172,11 +174,12 @@ pub struct Folder(NonNull<Node>);
 // SAFETY: A group has no thread affinity, and the data is `Send` and `Sync`.
 unsafe impl Send for Folder {}
 
-// SAFETY: Users can do nothing with a shared reference.
+// SAFETY: Shared references only read the node, whose data is `Sync`.
 unsafe impl Sync for Folder {}
 
 impl Folder {
-    /// Creates a directory without a name, for `tree`. Dropping the subsystem waits for it.
+    /// Creates a directory without a name, for `tree`. Dropping the subsystem waits until the last
+    /// reference to the directory is put.
     ///
     /// # Errors
     ///
@@ -192,13 +195,14 @@ impl Folder {
             GFP_KERNEL,
         )?;
         let node = NonNull::from(KBox::leak(node));
-        // SAFETY: The node was just leaked.
+        // SAFETY: The node was just leaked, so it is valid.
         let group = unsafe { node.as_ref() }.group.get();
         // SAFETY: The group is zeroed memory that nobody else uses, and that never moves.
         unsafe { bindings::config_group_init(group) };
-        // SAFETY: As above. The type lives as long as the module `D::Module`, which implements `D`
-        // and owns the subsystem of `tree`: dropping that waits for the last reference to the node,
-        // and nobody reads the type without one.
+        // The type lives as long as the module `D::Module`, which implements `D` and owns the
+        // subsystem of `tree`. Dropping the subsystem waits for the last reference to the node, and
+        // nobody reads the type without a reference.
+        // SAFETY: As above.
         unsafe { (*group).cg_item.ci_type = ptr::from_ref(Kind::<D>::ITEM_TYPE) };
         // INVARIANT: The group was initialised with its first reference, and has the type of a
         // `Kind`.
@@ -206,7 +210,8 @@ impl Folder {
     }
 
     fn node(&self) -> &Node {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the pointer is to a node, which the reference of this value
+        // keeps.
         unsafe { self.0.as_ref() }
     }
 
@@ -216,7 +221,8 @@ impl Folder {
     ///
     /// [`ENOMEM`]
     fn set_name(&self, name: &CStr) -> Result {
-        // SAFETY: The item is initialised, and nobody else uses it; the format takes one string.
+        // SAFETY: The item is initialised, and nobody else uses it, as configfs does not know the
+        // directory yet. The format takes one string.
         to_result(unsafe {
             bindings::config_item_set_name(
                 self.node().item(),
@@ -243,7 +249,8 @@ impl Folder {
     pub fn add(&mut self, name: &CStr, folder: Folder) -> Result {
         folder.check_tree(self.node().member.tree())?;
         let group = self.node().group.get();
-        // SAFETY: The group is initialised and has no parent, and nobody else uses it.
+        // SAFETY: The group is initialised and has no parent, so configfs does not know it, and
+        // nobody else uses it. `release` removes its default groups.
         unsafe { folder.add_to(group, name) }
     }
 
@@ -260,8 +267,8 @@ impl Folder {
     /// for a node.
     pub(super) unsafe fn add_to(self, parent: *mut bindings::config_group, name: &CStr) -> Result {
         self.set_name(name)?;
-        // SAFETY: By this function's contract; this group is in no list, and does not move as long
-        // as its reference exists, which passes to the list.
+        // SAFETY: `parent` is as this function's contract says. This group is in no list, as it has
+        // no parent, and does not move as long as its reference exists, which passes to the list.
         unsafe { ibtrs_bindings::configfs_add_default_group(self.into_raw(), parent) };
         Ok(())
     }
@@ -297,7 +304,7 @@ impl<D: Directory> Kind<D> {
         ct_owner: this_module::<D::Module>().as_ptr(),
         ct_item_ops: &ITEM_OPS.0,
         ct_group_ops: &GROUP_OPS.0,
-        // CAST: C takes a pointer to the first one, and changes none.
+        // CAST: C takes a pointer to the first attribute, and changes none of them.
         ct_attrs: Self::FILES.as_ptr().cast_mut(),
         ct_bin_attrs: ptr::null_mut(),
     };
@@ -307,7 +314,7 @@ impl<D: Directory> Kind<D> {
         assert!(D::FILES.len() <= MAX_FILES);
         let mut i = 0;
         while i < D::FILES.len() {
-            // CAST: C changes none of them.
+            // CAST: C does not change an attribute.
             files[i] = D::FILES[i].as_raw().cast_mut();
             i += 1;
         }
@@ -315,10 +322,10 @@ impl<D: Directory> Kind<D> {
     }
 }
 
-/// The operations of directories. In a `static`, as their address identifies nodes.
+/// The operations of directories. They are in a `static`, as their address identifies nodes.
 struct ItemOps(bindings::configfs_item_operations);
 
-// SAFETY: It never changes.
+// SAFETY: The value never changes.
 unsafe impl Sync for ItemOps {}
 
 static ITEM_OPS: ItemOps = ItemOps(bindings::configfs_item_operations {
@@ -330,7 +337,7 @@ static ITEM_OPS: ItemOps = ItemOps(bindings::configfs_item_operations {
 /// The operations of directories in which users create others.
 struct GroupOps(bindings::configfs_group_operations);
 
-// SAFETY: It never changes.
+// SAFETY: The value never changes.
 unsafe impl Sync for GroupOps {}
 
 static GROUP_OPS: GroupOps = GroupOps(bindings::configfs_group_operations {
@@ -348,15 +355,16 @@ static GROUP_OPS: GroupOps = GroupOps(bindings::configfs_group_operations {
 // Part of the module with this crate, like `Member::drop`: see `LastTails`.
 unsafe extern "C" fn release(item: *mut bindings::config_item) {
     // CAST: The item is the first field of the group.
-    // SAFETY: By this function's contract nobody uses the group, nor the list of its default
-    // groups, whose first references it owns by the invariant of the node: configfs has dropped its
-    // own references to those before the ones to this group.
+    // SAFETY: By this function's contract nobody uses the group or the list of its default groups.
+    // By the invariant of the node, the group owns their first references; configfs has put its own
+    // references to them before those to this group.
     unsafe { bindings::configfs_remove_default_groups(item.cast()) };
     // CAST: The item is the first field of the first field of a `repr(C)` struct.
-    // SAFETY: By this function's contract, and the invariant of the node.
+    // SAFETY: By this function's contract the last reference was put, and by the invariant of the
+    // node the references owned its box.
     let node = unsafe { KBox::from_raw(item.cast::<Node>()) };
     let Node { dir, member, .. } = KBox::into_inner(node);
-    // This runs the driver's code, which may be unloaded as soon as the node is not counted any
+    // Dropping `dir` runs the driver's code, which may be unloaded once the node is not counted any
     // more.
     drop(dir);
     drop(member);
@@ -366,7 +374,8 @@ unsafe extern "C" fn release(item: *mut bindings::config_item) {
 ///
 /// # Safety
 ///
-/// `group` must be the group of a node to which there is a reference, and `name` a C string.
+/// `group` must be the group of a node to which the caller holds a reference, and `name` a C
+/// string.
 unsafe extern "C" fn make_group(
     group: *mut bindings::config_group,
     name: *const c_char,
@@ -413,7 +422,7 @@ unsafe extern "C" fn drop_item(
 ///
 /// # Safety
 ///
-/// `from` must be the item of a node, `to` any item; there must be references to both.
+/// `from` must be the item of a node, and `to` any item; the caller must hold references to both.
 unsafe extern "C" fn allow_link(
     from: *mut bindings::config_item,
     to: *mut bindings::config_item,
@@ -435,13 +444,14 @@ unsafe extern "C" fn allow_link(
 ///
 /// # Safety
 ///
-/// `from` must be the item of a node to which there is a reference, and `to` one to which
-/// [`allow_link`] has allowed a link in it, and which has not been removed.
+/// `from` must be the item of a node to which the caller holds a reference. `to` must be an item to
+/// which [`allow_link`] has allowed a link in `from`, and which is not released during the call.
 unsafe extern "C" fn drop_link(from: *mut bindings::config_item, to: *mut bindings::config_item) {
     let _no_io = NoIo::enter();
-    // SAFETY: By this function's contract. If the link was created, `rmdir` did not remove the
-    // target; nor was its subsystem, which is that of `from`, unregistered: see the lifetime
-    // section of `configfs`.
+    // configfs keeps the contract for `to` without a reference: `rmdir` does not remove the target
+    // of a link, nor was its subsystem, which is that of `from`, unregistered (see the section on
+    // lifetime of `configfs`).
+    // SAFETY: By this function's contract.
     if let Some(node) = unsafe { Node::of_item(from) } {
         // SAFETY: As above.
         if let Some(target) = unsafe { node.target(to) } {

@@ -29,8 +29,8 @@ use super::{
     }, //
 };
 
-/// A directory at the root of configfs, not registered yet. It has subdirectories, but no files,
-/// and users cannot create anything in it.
+/// A directory at the root of configfs that is not registered yet. It has subdirectories, but no
+/// files, and users cannot create anything in it.
 ///
 /// # Invariants
 ///
@@ -54,9 +54,9 @@ unsafe impl Sync for Subsystem {}
 ///
 /// # Invariants
 ///
-/// `raw` is initialised, and its item has the type of a [`Kind`]. It is in a box owned by the
-/// references to the item: [`release`] frees it. So `member` counts in its tree as long as there is
-/// such a reference.
+/// `raw` is initialised, and its item has the type of a [`Kind`]. This value is in a box that the
+/// references to the item own; [`release`] frees it. So `member` is counted in its tree as long as
+/// there is a reference to the item.
 #[repr(C)]
 struct Top {
     raw: Opaque<bindings::configfs_subsystem>,
@@ -76,10 +76,10 @@ impl<M: ModuleMetadata> Kind<M> {
     };
 }
 
-/// The operations of the directory: users can do nothing in it.
+/// The operations of the directory, which allow users nothing.
 struct ItemOps(bindings::configfs_item_operations);
 
-// SAFETY: It never changes.
+// SAFETY: The value never changes.
 unsafe impl Sync for ItemOps {}
 
 static ITEM_OPS: ItemOps = ItemOps(bindings::configfs_item_operations {
@@ -95,9 +95,10 @@ static ITEM_OPS: ItemOps = ItemOps(bindings::configfs_item_operations {
 //
 // Part of the module with this crate, like `Member::drop`: see `LastTails`.
 unsafe extern "C" fn release(item: *mut bindings::config_item) {
-    // CAST: The item is the first field of the group, that of the subsystem, and that of a
-    // `repr(C)` struct.
-    // SAFETY: By this function's contract, and the type invariant.
+    // CAST: The item is the first field of the group, the group that of the subsystem, and the
+    // subsystem that of a `repr(C)` struct.
+    // SAFETY: By this function's contract the last reference was put, and by the type invariant the
+    // references owned the box.
     let top = unsafe { KBox::from_raw(item.cast::<Top>()) };
     // SAFETY: By this function's contract nobody uses the mutex any more.
     unsafe { bindings::mutex_destroy(&raw mut (*top.raw.get()).su_mutex) };
@@ -117,7 +118,7 @@ impl Subsystem {
             member,
         };
         let top = NonNull::from(KBox::leak(KBox::new(top, GFP_KERNEL)?));
-        // SAFETY: It was just leaked.
+        // SAFETY: The box was just leaked, so the pointer is valid.
         let subsystem = unsafe { top.as_ref() }.raw.get();
         // SAFETY: The subsystem is zeroed memory that nobody else uses, and that does not move; the
         // name and the key are static.
@@ -130,8 +131,9 @@ impl Subsystem {
         }
         // SAFETY: As above.
         unsafe { bindings::config_group_init(&raw mut (*subsystem).su_group) };
-        // SAFETY: As above; the type lives as long as the module, which owns this value. Dropping
-        // it waits for the last reference to the item, and nobody reads the type without one.
+        // The type lives as long as the module, which owns this value. Dropping this value waits
+        // for the last reference to the item, and nobody reads the type without a reference.
+        // SAFETY: As above.
         unsafe { (*subsystem).su_group.cg_item.ci_type = ptr::from_ref(Kind::<M>::ITEM_TYPE) };
         // INVARIANT: The group was initialised with its first reference, and has no default groups.
         let this = Self { top, tree };
@@ -147,12 +149,12 @@ impl Subsystem {
     }
 
     fn raw(&self) -> *mut bindings::configfs_subsystem {
-        // SAFETY: By the type invariant this value owns a reference, so `top` is valid.
+        // SAFETY: By the type invariant this value owns a reference to the item, so `top` is valid.
         unsafe { self.top.as_ref() }.raw.get()
     }
 
     fn group(&self) -> *mut bindings::config_group {
-        // SAFETY: The field is in bounds.
+        // SAFETY: `raw` returns a pointer to a valid subsystem.
         unsafe { &raw mut (*self.raw()).su_group }
     }
 
@@ -174,8 +176,10 @@ impl Subsystem {
     }
 
     /// Registers the directory with configfs. Users can create directories in its subdirectories
-    /// before this returns. A module's `init` calls this last, and must not fail afterwards:
-    /// configfs does not keep a module whose `init` has failed.
+    /// before this returns.
+    ///
+    /// A module's `init` calls this last and must not fail afterwards. A reference of configfs does
+    /// not keep a module loaded whose `init` has failed.
     ///
     /// # Errors
     ///
@@ -183,7 +187,7 @@ impl Subsystem {
     pub fn register(self) -> Result<Registration> {
         // SAFETY: By the type invariant the subsystem is initialised, and not registered yet.
         to_result(unsafe { bindings::configfs_register_subsystem(self.raw()) })?;
-        // INVARIANT: Just registered.
+        // INVARIANT: The subsystem was just registered.
         Ok(Registration(self))
     }
 }
@@ -208,13 +212,14 @@ impl Drop for Subsystem {
 
 /// A registered [`Subsystem`]; dropping it unregisters the subsystem.
 ///
-/// It belongs to the module's own value, which is dropped only when no directory is left that a
-/// user has created: each of them keeps the module. Dropping it also waits for the references that
-/// tasks still have to removed directories (see [`Subsystem`]).
+/// It belongs to the module's own value. The kernel drops that value only when no directory is left
+/// that a user has created, as each of them keeps the module loaded. Dropping it also waits for the
+/// references that tasks still hold to removed directories (see [`Subsystem`]).
 ///
 /// # Invariants
 ///
-/// configfs knows the subsystem, as an exception to the invariant of [`Subsystem`].
+/// configfs knows the subsystem, as an exception to the invariant of [`Subsystem`]. The drop of
+/// this value unregisters the subsystem before the subsystem is dropped.
 pub struct Registration(Subsystem);
 
 impl Drop for Registration {
@@ -252,7 +257,7 @@ mod tests {
         }, //
     };
 
-    /// Stands for the module with this crate.
+    /// The module of the test's directories.
     struct Nobody;
 
     impl ModuleMetadata for Nobody {
@@ -317,7 +322,7 @@ mod tests {
         Ok(())
     }
 
-    /// As for a task that creates a link.
+    /// Dropping a subsystem waits for references such as those of a task that creates a link.
     #[test]
     fn the_end_waits_for_references() -> Result {
         for of_top in [true, false] {

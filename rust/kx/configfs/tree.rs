@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which directories of a subsystem exist.
+//! The count of a subsystem's directories that still have references.
 
 use kernel::{
     prelude::*,
@@ -17,13 +17,13 @@ use kernel::{
 use crate::sync::Completion;
 
 /// Interval in milliseconds between log lines while [`Tree::wait_gone`] waits.
-const STILL_MS: u32 = 30_000;
+const LOG_INTERVAL_MS: u32 = 30_000;
 
 /// The count of a [`Subsystem`](super::Subsystem) and its directories that still have references.
 /// Each [`Folder`](super::Folder) is created for one tree.
 ///
-/// A [`Directory`](super::Directory) only borrows it: a `Tree` exists only while the subsystem or a
-/// directory is counted, so the count never rises from zero.
+/// A [`Directory`](super::Directory) only borrows the tree, so a `Tree` exists only while the
+/// subsystem or a directory is counted, and the count never rises from zero.
 pub struct Tree(Arc<Count>);
 
 #[pin_data]
@@ -55,7 +55,8 @@ impl Tree {
 
     /// Counts one more directory.
     pub(super) fn join(&self) -> Member {
-        // ORDERING: No other data depends on the count: the owner of `self` is counted already.
+        // ORDERING: No other data depends on the new value, as the owner of `self` is counted
+        // already.
         self.0.left.fetch_add(1, Relaxed);
         Member(Self(self.0.clone()))
     }
@@ -71,8 +72,8 @@ impl Tree {
     ///
     /// *may sleep*
     pub(super) fn wait_gone(&self) {
-        while self.0.gone.wait_timeout(STILL_MS).is_err() {
-            pr_warn!("configfs: waiting for a task that has not finished symlink()\n");
+        while self.0.gone.wait_timeout(LOG_INTERVAL_MS).is_err() {
+            pr_warn!("configfs: unloading waits for a task in symlink(), which may be looking up the link's target on a slow disk or file server\n");
         }
     }
 }
@@ -87,12 +88,13 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// Not generic and not inlined, so that it contains no code of the driver, which may be
-    /// unloaded a moment later: see [`LastTails`](crate::module::LastTails).
+    /// This function is neither generic nor inlined, so that it is not part of the driver's module,
+    /// which may be unloaded a moment later: see [`LastTails`](crate::module::LastTails).
     #[inline(never)]
     fn drop(&mut self) {
         let count = &self.0 .0;
-        // ORDERING: The task that waits for the last member sees what all members did before.
+        // ORDERING: The task that waits for the last member sees everything that the owners of all
+        // members did before.
         if count.left.fetch_sub(1, Full) == 1 {
             count.gone.complete_all();
         }

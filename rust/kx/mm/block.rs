@@ -33,13 +33,13 @@ impl Node {
 
 /// Contiguous pages whose contents may change at any time.
 ///
-/// A remote peer may write to them while they are read, so there is never a reference to their
-/// contents: [`Self::copy_out`] makes a private copy, to be checked and used.
+/// A remote peer may write to the pages while the CPU reads them, so there is never a reference to
+/// their contents. [`Self::copy_out`] makes a private copy, which the caller checks and uses.
 ///
 /// # Invariants
 ///
-/// - `page` is the first of `pages` pages, mapped at `addr`, which this value owns and which were
-///   initialised; there is at least one, and no more than the largest allocation has.
+/// - `page` is the first of `pages` initialised pages, mapped at `addr`, which this value owns.
+///   There is at least one page, and there are no more than in the largest allocation.
 /// - The pages are a compound page if `pages` is a power of two, and split otherwise.
 pub struct PageBlock {
     page: NonNull<bindings::page>,
@@ -50,8 +50,8 @@ pub struct PageBlock {
 // SAFETY: Pages have no thread affinity.
 unsafe impl Send for PageBlock {}
 
-// SAFETY: No method makes a reference to the contents. All access is by C helpers that copy or
-// clear, and allow for others that read or write meanwhile.
+// SAFETY: No method makes a reference to the contents. All access is through C helpers that copy or
+// clear, and that allow others to read or write meanwhile.
 unsafe impl Sync for PageBlock {}
 
 impl PageBlock {
@@ -63,13 +63,14 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`], silently.
+    /// [`ENOMEM`], without a warning in the log.
     pub fn new(order: u32, node: Node) -> Result<Self> {
         Self::compound(order, node, bindings::GFP_KERNEL)
     }
 
-    /// Allocates an optional buffer for `len` bytes, of a power of two of pages and at least one:
-    /// only from memory that is free and not reserved, even in a [`Reserve`](super::Reserve).
+    /// Allocates a buffer of zeros that the caller can do without: the smallest power of two of
+    /// pages that has room for `len` bytes. Takes only memory that is free and not reserved, even
+    /// in a [`Reserve`](super::Reserve), and does not wait for any.
     ///
     /// # Context
     ///
@@ -77,7 +78,7 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`], silently and at once.
+    /// [`ENOMEM`], without a warning in the log.
     pub fn optional(len: usize, node: Node) -> Result<Self> {
         let how = bindings::GFP_NOWAIT | ibtrs_bindings::__GFP_NOMEMALLOC;
         Self::compound(Self::order_of(Self::pages_of(len))?, node, how)
@@ -88,7 +89,7 @@ impl PageBlock {
         len.div_ceil(PAGE_SIZE).max(1)
     }
 
-    /// Returns the order of the smallest power of two of pages that has this many.
+    /// Returns the order of the smallest allocation that has at least this number of pages.
     fn order_of(pages: usize) -> Result<u32> {
         let pages = pages.checked_next_power_of_two().ok_or(ENOMEM)?;
         Ok(pages.trailing_zeros())
@@ -96,7 +97,7 @@ impl PageBlock {
 
     fn compound(order: u32, node: Node, how: bindings::gfp_t) -> Result<Self> {
         let (page, addr) = Self::allocate(order, node, how | ibtrs_bindings::__GFP_COMP)?;
-        // INVARIANT: Just allocated with that order as a compound page, and zeroed.
+        // INVARIANT: The pages were just allocated, with that order and zeroed, as a compound page.
         Ok(Self {
             page,
             addr,
@@ -104,8 +105,8 @@ impl PageBlock {
         })
     }
 
-    /// Allocates the smallest number of whole pages with room for `len` bytes, at least one,
-    /// preferably on `node`.
+    /// Allocates the smallest number of pages with room for `len` bytes, at least one, filled with
+    /// zeros and preferably on `node`.
     ///
     /// # Context
     ///
@@ -113,7 +114,7 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`ENOMEM`], silently.
+    /// [`ENOMEM`], without a warning in the log.
     pub fn with_len(len: usize, node: Node) -> Result<Self> {
         let pages = Self::pages_of(len);
         let order = Self::order_of(pages)?;
@@ -121,10 +122,10 @@ impl PageBlock {
             return Self::new(order, node);
         }
         let (page, addr) = Self::allocate(order, node, bindings::GFP_KERNEL)?;
-        // SAFETY: The pages were just allocated with that order, not as a compound page.
+        // SAFETY: The pages were just allocated with that order, and not as a compound page.
         unsafe { bindings::split_page(page.as_ptr(), order) };
         let unused = addr.as_ptr().wrapping_add(pages * PAGE_SIZE);
-        // SAFETY: These are the rest of the pages, which are split now, and unused.
+        // SAFETY: The range covers the unused rest of the pages, which were just split.
         unsafe {
             bindings::free_pages_exact(unused.cast(), ((1 << order) - pages) * PAGE_SIZE);
         }
@@ -144,11 +145,12 @@ impl PageBlock {
         }
         let mut gfp = bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
         if order > 0 {
-            // No process should be killed for contiguous pages, of which a caller may want any
-            // number.
+            // The kernel should not kill a process for contiguous pages, of which a caller may want
+            // any number.
             gfp |= ibtrs_bindings::__GFP_RETRY_MAYFAIL;
         }
-        // SAFETY: The node is online or none, the order in range, and this function may sleep.
+        // SAFETY: `Node::new` has checked the node, the order is in range, and this function may
+        // sleep.
         let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };
         let page = NonNull::new(page).ok_or(ENOMEM)?;
         // SAFETY: The page was just allocated.
@@ -164,7 +166,7 @@ impl PageBlock {
         self.pages * PAGE_SIZE
     }
 
-    /// Returns the address, for device drivers and DMA mapping.
+    /// Returns the address in the kernel's linear mapping, for device drivers and DMA mapping.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.addr.as_ptr()
@@ -185,7 +187,7 @@ impl PageBlock {
         }
     }
 
-    /// Copies from the block, reading each byte once.
+    /// Copies the bytes from `offset` on to `to`, reading each byte once.
     ///
     /// # Context
     ///
@@ -197,15 +199,16 @@ impl PageBlock {
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
         let from = self.range(offset, to.len())?;
-        // SAFETY: `range` has checked that the source is inside the block. The slice is exclusive,
-        // so it does not overlap with the block; the helper allows for changes meanwhile.
+        // SAFETY: `range` has checked that the source is inside the block. There is no reference to
+        // the contents of a block, so the slice does not overlap with it. The helper allows others
+        // to write to the source meanwhile.
         unsafe {
             ibtrs_bindings::kx_memcpy_shared(to.as_mut_ptr().cast(), from.cast(), to.len());
         }
         Ok(())
     }
 
-    /// Copies into the block.
+    /// Copies `from` into the block, from `offset` on.
     ///
     /// # Context
     ///
@@ -217,8 +220,9 @@ impl PageBlock {
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result {
         let to = self.range(offset, from.len())?;
-        // SAFETY: As in `copy_out`. Nobody has a reference to the contents, so writing through a
-        // shared reference to the block is allowed.
+        // SAFETY: `range` has checked that the destination is inside the block. There is no
+        // reference to the contents of a block, so the slice does not overlap with it, and the
+        // destination may be written through a shared reference to the block.
         unsafe {
             ibtrs_bindings::kx_memcpy_shared(to.cast(), from.as_ptr().cast(), from.len());
         }
@@ -233,7 +237,7 @@ impl PageBlock {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if a range exceeds its block, or both are the same block.
+    /// [`EINVAL`] if a range exceeds its block, or if both blocks are the same one.
     #[inline]
     pub fn copy_to(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
         let from = self.range(offset, len)?;
@@ -241,8 +245,8 @@ impl PageBlock {
         if core::ptr::eq(self, other) {
             return Err(EINVAL);
         }
-        // SAFETY: `range` has checked both sides; blocks own their pages, so two blocks do not
-        // overlap. Nobody has a reference to the contents of either.
+        // SAFETY: `range` has checked that both sides are inside their blocks. Blocks own their
+        // pages, so two blocks do not overlap, and there is no reference to the contents of either.
         unsafe { ibtrs_bindings::kx_copy_shared(to.cast(), from.cast(), len) };
         Ok(())
     }
@@ -259,8 +263,8 @@ impl PageBlock {
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) -> Result {
         let to = self.range(offset, len)?;
-        // SAFETY: `range` has checked that the range is inside the block, to whose contents nobody
-        // has a reference; the helper allows for others that read or write meanwhile.
+        // SAFETY: `range` has checked that the range is inside the block, to whose contents there
+        // is no reference. The helper allows others to read or write meanwhile.
         unsafe { ibtrs_bindings::kx_memzero_shared(to.cast(), len) };
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 //! Socket addresses.
 //!
-//! They are kept as the bytes that C sees, written and read at offsets that are checked against
-//! C's.
+//! A [`SockAddr`] has the bytes of the C structures. It writes and reads them at offsets that are
+//! compared with those of the C structures at compile time.
 //!
 //! C headers: [`include/linux/socket.h`](srctree/include/linux/socket.h),
 //! [`include/rdma/ib.h`](srctree/include/rdma/ib.h)
@@ -62,13 +62,13 @@ const SERVICE_IB: u64 = 0x13f_0000;
 pub enum Host {
     /// An IPv4 address.
     V4([u8; 4]),
-    /// An IPv6 address, and the index of its interface if it is link-local.
+    /// An IPv6 address, and the index of its interface if it is link-local, otherwise zero.
     V6([u8; 16], u32),
     /// An InfiniBand GID.
     Gid([u8; 16]),
 }
 
-/// A socket address of any family.
+/// A socket address of any family. Ports are in host byte order here.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct SockAddr(Bytes);
@@ -105,13 +105,13 @@ impl SockAddr {
         rest.first_chunk().copied().unwrap_or([0; N])
     }
 
-    /// Creates an IPv4 address; `addr` is in network byte order.
+    /// Creates an IPv4 address; `addr` is in network byte order, `port` in host byte order.
     pub fn v4(addr: [u8; 4], port: u16) -> Self {
         Self::new(AF_INET, &[(PORT, &port.to_be_bytes()), (V4, &addr)])
     }
 
-    /// Creates an IPv6 address; `addr` is in network byte order, `scope` is an interface index or
-    /// zero.
+    /// Creates an IPv6 address; `addr` is in network byte order, `port` in host byte order, and
+    /// `scope` is an interface index or zero.
     pub fn v6(addr: [u8; 16], port: u16, scope: u32) -> Self {
         Self::new(
             AF_INET6,
@@ -149,7 +149,7 @@ impl SockAddr {
         Self(Bytes(unsafe { addr.cast::<[u8; 128]>().read() }))
     }
 
-    /// Returns the address for C, valid as long as `self`.
+    /// Returns a pointer for C, which is valid as long as `self` exists and does not move.
     pub fn as_raw(&self) -> *const bindings::sockaddr {
         core::ptr::from_ref(self).cast()
     }
@@ -159,7 +159,7 @@ impl SockAddr {
         u16::from_ne_bytes(self.take(0))
     }
 
-    /// Returns the host, or `None` if the family is none of those of [`Host`].
+    /// Returns the host, or `None` if [`Host`] has no variant for the family.
     pub fn host(&self) -> Option<Host> {
         match self.family() {
             AF_INET => Some(Host::V4(self.take(V4))),
@@ -172,8 +172,8 @@ impl SockAddr {
         }
     }
 
-    /// Returns the port, or zero if the family has none. The port of an InfiniBand address is the
-    /// low 16 bits of its service id.
+    /// Returns the port, or zero if the family has no ports. The port of an InfiniBand address is
+    /// the low 16 bits of its service id.
     pub fn port(&self) -> u16 {
         match self.family() {
             AF_INET | AF_INET6 => u16::from_be_bytes(self.take(PORT)),

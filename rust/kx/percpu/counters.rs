@@ -12,12 +12,12 @@ use super::{
 
 /// `N` counters, each one number per CPU.
 ///
-/// Counting is a single instruction on the CPU's own memory; reading adds up all CPUs. A sum that
-/// is read while others count may be slightly out of date.
+/// Counting changes only the CPU's own memory; reading adds up the numbers of all CPUs. A sum that
+/// is read while other CPUs count may be slightly out of date. Counters wrap at 64 bits.
 pub struct Counters<const N: usize> {
-    /// Never reset, so that no CPU writes to the memory that another one counts in.
+    /// Never reset, so that no CPU writes to the memory in which another one counts.
     counted: Array<N>,
-    /// The value of `counted` at the last reset. Counting does not read it.
+    /// The value of `counted` at the last reset. Only readers use it.
     reset_at: Array<N>,
 }
 
@@ -48,7 +48,7 @@ impl<const N: usize> Counters<N> {
         self.counted.add(counter, value);
     }
 
-    /// Increments a counter.
+    /// Increments a counter; does nothing for an index from `N` on.
     ///
     /// # Context
     ///
@@ -58,13 +58,15 @@ impl<const N: usize> Counters<N> {
         self.add(counter, 1);
     }
 
-    /// Returns a CPU's count since the last reset.
+    /// Returns a CPU's count since the last reset, or zero if the counter or the CPU does not
+    /// exist.
     ///
     /// # Context
     ///
     /// *any*
     pub fn on_cpu(&self, counter: usize, cpu: u32) -> u64 {
-        // Read first, so that a reset meanwhile cannot make it exceed `counted`.
+        // ORDERING: `reset_at` is read first, with acquire ordering, so that the value cannot
+        // exceed `counted` if a reset happens meanwhile.
         let reset_at = self.reset_at.get(counter, cpu);
         self.counted.get(counter, cpu).wrapping_sub(reset_at)
     }

@@ -9,21 +9,17 @@
 use kernel::{
     bindings,
     error::to_result,
-    ffi::{
-        c_int,
-        c_long, //
-    },
+    ffi::c_int,
     prelude::*,
     task::might_sleep,
     time::{
         msecs_to_jiffies,
-        Jiffies,
         Msecs, //
     },
     types::Opaque, //
 };
 
-/// An event that tasks wait for.
+/// An event for which tasks wait. It happens once.
 ///
 /// # Invariants
 ///
@@ -52,7 +48,8 @@ impl Completion {
         })
     }
 
-    /// Wakes all waiters, present and future ones.
+    /// Makes the event happen: all waiters return, and later calls of them return at once. May be
+    /// called again.
     ///
     /// # Context
     ///
@@ -114,19 +111,15 @@ impl Completion {
     /// - [`ETIMEDOUT`] if the event did not happen in time,
     /// - [`ERESTARTSYS`] if a signal came first.
     pub fn wait_interruptible_timeout(&self, ms: Msecs) -> Result {
-        self.wait_signal(bindings::wait_for_completion_interruptible_timeout, ms)
-    }
-
-    /// Calls a C function that returns a negative errno, zero for a time-out, or the jiffies left.
-    fn wait_signal(
-        &self,
-        wait: unsafe extern "C" fn(*mut bindings::completion, Jiffies) -> c_long,
-        ms: Msecs,
-    ) -> Result {
         might_sleep();
-        // SAFETY: By the type invariant this is an initialised completion, which is all that the
-        // function of the caller above requires.
-        let ret = unsafe { wait(self.inner.get(), msecs_to_jiffies(ms)) };
+        // SAFETY: By the type invariant this is an initialised completion.
+        let ret = unsafe {
+            bindings::wait_for_completion_interruptible_timeout(
+                self.inner.get(),
+                msecs_to_jiffies(ms),
+            )
+        };
+        // The result is a negative errno, zero for a time-out, or the number of jiffies left.
         // CAST: An errno fits into any integer; larger values are not negative.
         to_result(ret.min(0) as c_int)?;
         timed_out(ret == 0)

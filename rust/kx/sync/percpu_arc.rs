@@ -2,10 +2,10 @@
 
 //! A shared object with a per-CPU reference count and a teardown that waits.
 //!
-//! [`PercpuOwner`] stands for the object's life, each [`PercpuArc`] for one use of it. Taking and
-//! giving back a use is one increment on the CPU's own cache line. The owner waits for the uses to
-//! end and then drops the object itself; the last user may therefore run in any context, and the
-//! object's destructor may always sleep.
+//! An object has one [`PercpuOwner`], and any number of references ([`PercpuArc`]). Taking or
+//! dropping a reference changes a number in the CPU's own cache line. The owner waits until all
+//! references are dropped, and then drops the object itself. So the last reference may be dropped
+//! in any context, and the object's destructor may always sleep.
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
@@ -38,8 +38,8 @@ use kernel::{
 /// # Invariants
 ///
 /// - `count` is an initialised `percpu_ref` whose release function is [`UseCount::release`].
-/// - Its references are: the initial one until `killed` is set, one of the [`PercpuOwner`], and one
-///   of each [`PercpuArc`].
+/// - The count covers the initial reference until `killed` is set, one reference of the
+///   [`PercpuOwner`], and one of each [`PercpuArc`].
 /// - `empty` is completed once, after the last reference is dropped.
 #[repr(C)]
 #[pin_data(PinnedDrop)]
@@ -56,8 +56,8 @@ impl UseCount {
         try_pin_init!(Self {
             // INVARIANT: A new count has the initial reference; the owner's is added here.
             count <- Opaque::try_ffi_init(|slot: *mut bindings::percpu_ref| {
-                // SAFETY: `slot` is valid for writes and does not move; the allocation may sleep,
-                // as `PercpuOwner::pin_init` says.
+                // SAFETY: `slot` is valid for writes and pinned. The allocation may sleep, as may
+                // the callers by the contract of `PercpuOwner`.
                 to_result(unsafe {
                     bindings::percpu_ref_init(slot, Some(Self::release), 0, bindings::GFP_KERNEL)
                 })?;
@@ -70,7 +70,7 @@ impl UseCount {
         }? Error)
     }
 
-    /// Called by C when the last reference is dropped, in any context.
+    /// Called by the kernel when the last reference is dropped, in any context.
     ///
     /// # Safety
     ///
@@ -78,9 +78,9 @@ impl UseCount {
     unsafe extern "C" fn release(count: *mut bindings::percpu_ref) {
         // CAST: `Opaque` is transparent, and `count` is the first field of a `repr(C)` struct.
         let use_count = count.cast::<UseCount>();
-        // SAFETY: By this function's contract `use_count` is valid; it stays valid until `empty` is
+        // SAFETY: By this function's contract `use_count` is valid. It stays valid until `empty` is
         // completed, as `PercpuEnd` waits for that before it frees the object. Waiters of a
-        // completion return only after `complete_all()` has finished with it.
+        // completion return only after `complete_all()` has finished with the completion.
         unsafe { &(*use_count).empty }.complete_all();
     }
 }
@@ -88,8 +88,8 @@ impl UseCount {
 #[pinned_drop]
 impl PinnedDrop for UseCount {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The count was initialised, and nobody uses it any more: either `PercpuEnd` waited
-        // for `empty`, or the initialisation of the object failed.
+        // SAFETY: The count is initialised by the type invariant, and nobody uses it any more:
+        // either `PercpuEnd` has waited for `empty`, or the initialisation of the object failed.
         unsafe { bindings::percpu_ref_exit(self.count.get()) }
     }
 }
@@ -104,10 +104,10 @@ struct Inner<T> {
     data: T,
 }
 
-/// The owner of an object, which ends the object's life.
+/// The owner of an object, which decides when the object is dropped.
 ///
-/// Dropping it kills the object, waits until all references are dropped, and drops the object. A
-/// task that drops it while holding a reference itself waits forever.
+/// Dropping the owner kills the object, waits until all references are dropped, and drops the
+/// object. A task that drops the owner while it holds a reference itself waits forever.
 ///
 /// # Context
 ///
@@ -134,7 +134,7 @@ pub struct PercpuOwner<T> {
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: An owner gives out `&T` and references for other tasks, and drops `T` with itself;
+// SAFETY: An owner gives out `&T` and references, which other tasks may use, and drops the `T`;
 // nothing else in it has thread affinity.
 unsafe impl<T: Send + Sync> Send for PercpuOwner<T> {}
 
@@ -167,7 +167,7 @@ impl<T> PercpuOwner<T> {
             }? Error),
             GFP_KERNEL,
         )?;
-        // SAFETY: `PercpuEnd` pins the value again before it drops it; nothing moves it earlier.
+        // SAFETY: Nothing moves the value before `PercpuEnd` pins it again and drops it.
         let inner = unsafe { Pin::into_inner_unchecked(inner) };
         // INVARIANT: `UseCount::new()` took the owner's reference.
         Ok(Self {
@@ -181,7 +181,7 @@ impl<T> PercpuOwner<T> {
         unsafe { &self.ptr.as_ref().use_count }
     }
 
-    /// Takes a reference, even if the object was killed.
+    /// Takes a reference.
     ///
     /// # Context
     ///
@@ -199,13 +199,13 @@ impl<T> PercpuOwner<T> {
 
     /// Marks the object as dead, for [`Self::is_dead`]; may be called more than once.
     ///
-    /// References stay valid, and may be cloned.
+    /// References stay valid and may be cloned.
     fn kill(&self) {
         let use_count = self.use_count();
         // ORDERING: The flag only picks the one caller that gives up the initial reference.
         if !use_count.killed.xchg(true, Relaxed) {
-            // SAFETY: The count is live and was not killed before, by the invariant of `UseCount`.
-            // It does not become zero here, as `self` owns one reference.
+            // SAFETY: The count is initialised, and was not killed before, as this caller has set
+            // the flag. It does not become zero here, as `self` owns one reference.
             unsafe { ibtrs_bindings::percpu_ref_kill(use_count.count.get()) }
         }
     }
@@ -220,8 +220,8 @@ impl<T> PercpuOwner<T> {
         self.use_count().killed.load(Relaxed)
     }
 
-    /// Kills the object without waiting. The result tells when all references are dropped, and then
-    /// drops the object.
+    /// Kills the object without waiting for references. The result tells when all of them are
+    /// dropped; dropping it waits for them and drops the object.
     ///
     /// # Context
     ///
@@ -229,7 +229,7 @@ impl<T> PercpuOwner<T> {
     pub fn end(self) -> PercpuEnd<T> {
         let this = ManuallyDrop::new(self);
         this.kill();
-        // SAFETY: `this` owns the reference, and does not use it again.
+        // SAFETY: By the type invariant `this` owns the reference, and does not use it again.
         unsafe { ibtrs_bindings::percpu_ref_put(this.use_count().count.get()) };
         // INVARIANT: `this` owned the box, and is not dropped; the object was killed, and the
         // owner's reference dropped.
@@ -252,7 +252,8 @@ impl<T> Deref for PercpuOwner<T> {
 
 impl<T> Drop for PercpuOwner<T> {
     fn drop(&mut self) {
-        // INVARIANT: A copy of the value that is being dropped, and that nobody uses any more.
+        // INVARIANT: The copy takes over the box and the reference of `self`, which is not used
+        // again.
         drop(
             Self {
                 ptr: self.ptr,
@@ -280,8 +281,8 @@ pub struct PercpuEnd<T> {
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: It drops `T` with itself, and gives out `&T` until then; `T` must be `Sync`, as there may
-// be references on other tasks.
+// SAFETY: It gives out `&T`, and drops the `T`; `T` must be `Sync`, as other tasks may have
+// references.
 unsafe impl<T: Send + Sync> Send for PercpuEnd<T> {}
 
 // SAFETY: As above.
@@ -297,8 +298,8 @@ impl<T> Deref for PercpuEnd<T> {
 }
 
 impl<T> PercpuEnd<T> {
-    /// Returns whether no reference is left, so that dropping this does not wait. That takes an RCU
-    /// grace period, even if there was no reference to begin with.
+    /// Returns whether no reference is left, so that dropping this value does not wait. That takes
+    /// an RCU grace period, even if there was no reference when the object was killed.
     ///
     /// # Context
     ///
@@ -314,15 +315,15 @@ impl<T> Drop for PercpuEnd<T> {
         might_sleep();
         // SAFETY: By the type invariant the object is valid as long as `self`.
         unsafe { self.ptr.as_ref() }.use_count.empty.wait();
-        // SAFETY: By the type invariant this is the pinned box that `pin_init` leaked, and `empty`
-        // says that no reference is left.
+        // SAFETY: By the type invariant the pointer comes from the pinned box that `pin_init`
+        // leaked. No reference is left, as `empty` is completed.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(self.ptr.as_ptr())) });
     }
 }
 
-/// A reference to an object whose life a [`PercpuOwner`] ends.
+/// A reference to the object of a [`PercpuOwner`].
 ///
-/// Dropping the last one only wakes the owner, so it may happen anywhere.
+/// Dropping the last reference only wakes the owner, so it may happen anywhere.
 ///
 /// # Context
 ///
@@ -338,8 +339,8 @@ pub struct PercpuArc<T> {
     _owns: PhantomData<Inner<T>>,
 }
 
-// SAFETY: A reference gives out `&T` and never drops `T`; other tasks may have clones, so `T` must
-// be `Sync`. `T` must be `Send`, as the owner may then drop it on another task.
+// SAFETY: A reference gives out `&T`, and other tasks may have clones, so `T` must be `Sync`. The
+// owner may drop the `T` in another task, so `T` must be `Send`.
 unsafe impl<T: Send + Sync> Send for PercpuArc<T> {}
 
 // SAFETY: As above.
@@ -389,6 +390,26 @@ impl<T> PercpuArc<T> {
             _owns: PhantomData,
         }
     }
+
+    /// Takes a new reference to the object at `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` must point to the object of a [`PercpuOwner`], and the object must have a reference,
+    /// of the owner or another one, until this returns.
+    #[inline]
+    pub unsafe fn get_raw(ptr: *const T) -> Self {
+        // SAFETY: By this function's contract `ptr` is valid and the field of an `Inner<T>`, so the
+        // address of the `Inner` is not null.
+        let inner = unsafe { NonNull::new_unchecked(inner_of(ptr)) };
+        // SAFETY: By this function's contract the object is valid, and the count is not zero.
+        unsafe { ibtrs_bindings::percpu_ref_get(inner.as_ref().use_count.count.get()) };
+        // INVARIANT: The result owns the new reference.
+        Self {
+            ptr: inner,
+            _owns: PhantomData,
+        }
+    }
 }
 
 /// Returns the object of a `data` field.
@@ -429,7 +450,8 @@ impl<T> Deref for PercpuArc<T> {
 impl<T> Drop for PercpuArc<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: `self` owns the reference; the object is not accessed afterwards.
+        // SAFETY: By the type invariant `self` owns the reference; it does not access the object
+        // afterwards.
         unsafe { ibtrs_bindings::percpu_ref_put(self.count()) }
     }
 }
@@ -569,11 +591,20 @@ mod tests {
         let ptr = owner.get().into_raw();
         // SAFETY: The pointer is valid, as its reference was not taken back yet.
         assert_eq!(unsafe { *ptr }, 7);
+        // SAFETY: The object has the reference that was given up, and the owner's.
+        let second = unsafe { PercpuArc::get_raw(ptr) };
         // SAFETY: The pointer comes from `into_raw`, and is used once.
         let user = unsafe { PercpuArc::from_raw(ptr) };
-        assert_eq!(*user, 7);
+        assert!(PercpuArc::ptr_eq(&user, &second));
         drop(user);
-        drop(owner);
+        assert_eq!(*second, 7);
+        let end = owner.end();
+        rcu_barrier();
+        // Each of the two references was taken once, and is dropped once.
+        assert!(!end.is_over());
+        drop(second);
+        assert!(end.is_over());
+        drop(end);
         Ok(())
     }
 }

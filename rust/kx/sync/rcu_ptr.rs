@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Publishing a value that readers reach without a lock.
+//! Publishing a value that tasks read without a lock.
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
@@ -24,9 +24,9 @@ use kernel::{
 
 /// An optional boxed value that is replaced as a whole while others read it.
 ///
-/// Readers never wait. A writer waits for the readers of the former value before it gets that back.
-/// Writers need no lock for the pointer itself; writers that derive the new value from the old one
-/// need a lock of their own.
+/// Readers never wait. A writer gets the former value back after it has waited for the readers of
+/// that value. Writers need no lock for the pointer itself. Writers that derive the new value from
+/// the old one need a lock of their own.
 ///
 /// # Context
 ///
@@ -34,18 +34,19 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `ptr` is null, or comes from [`KBox::into_raw`], is owned by this value, and may be read by
-/// tasks that loaded it inside an RCU read section that has not ended.
+/// `ptr` is null, or comes from [`KBox::into_raw`]. This value owns it, and tasks that loaded it
+/// inside an RCU read section may read it until their section ends.
 pub struct RcuPtr<T> {
     ptr: Atomic<*mut T>,
     _owns: PhantomData<KBox<T>>,
 }
 
-// SAFETY: The value is dropped with this pointer, or passes to the task that replaces it.
+// SAFETY: The task that drops this pointer drops the value, and the task that replaces the value
+// gets it.
 unsafe impl<T: Send> Send for RcuPtr<T> {}
 
-// SAFETY: Readers on several tasks share the value (`Sync`); the task that replaces it gets it
-// (`Send`).
+// SAFETY: Several tasks may read the value at a time (`Sync`), and the task that replaces the value
+// gets it (`Send`).
 unsafe impl<T: Send + Sync> Sync for RcuPtr<T> {}
 
 impl<T> RcuPtr<T> {
@@ -69,11 +70,11 @@ impl<T> RcuPtr<T> {
 
     /// Starts reading: until the result is dropped, the value stays valid and unchanged.
     ///
-    /// Nothing may sleep meanwhile.
+    /// The task must not sleep before it drops the result.
     #[inline]
     pub fn read(&self) -> RcuRef<'_, T> {
         let guard = rcu::read_lock();
-        // ORDERING: Pairs with the full barrier of `replace`: readers see everything that the
+        // ORDERING: Pairs with the full barrier of `replace`. Readers see everything that the
         // writer did to the value before, as their accesses depend on the pointer.
         let ptr = self.ptr.load(Relaxed);
         // INVARIANT: The pointer was loaded after the read section began.
@@ -88,19 +89,21 @@ impl<T> RcuPtr<T> {
     /// Publishes another value, waits for the readers of the former one, and returns the former
     /// value.
     ///
-    /// A caller inside an RCU read section of its own, begun by [`Self::read`] or
-    /// [`rcu::read_lock`], might wait for itself. Its call is refused: the new value is returned,
-    /// the former one stays, and the log has a line. Kernels that never preempt and are built
-    /// without `CONFIG_PREEMPT_COUNT` cannot detect that; there, such a call is as wrong as
-    /// sleeping in the section, which Rust does not check anywhere.
+    /// A caller must not be inside an RCU read section, begun by [`Self::read`] or
+    /// [`rcu::read_lock`], as it would wait for itself. Such a call does nothing: it returns the
+    /// new value, keeps the former one, and logs an error. Kernels that never preempt and are built
+    /// without `CONFIG_PREEMPT_COUNT` cannot detect the section. There, the call is the same
+    /// mistake as sleeping in the section, which Rust does not prevent.
     pub fn replace(&self, value: Option<KBox<T>>) -> Option<KBox<T>> {
-        // SAFETY: Callable in any context.
+        // SAFETY: The callee only reads the state of the current task.
         if unsafe { ibtrs_bindings::kx_in_rcu_section() } {
-            pr_err_ratelimited!("bug: a pointer is replaced inside an RCU read section: refused\n");
+            pr_err_ratelimited!(
+                "bug: a pointer was not replaced, as the caller is in an RCU read section\n"
+            );
             return value;
         }
         might_sleep();
-        // INVARIANT: This value owns the new box, and the caller the old pointer.
+        // INVARIANT: This value owns the new box, and the caller owns the old pointer.
         // ORDERING: Pairs with the dependent accesses in `read`.
         let old = self.ptr.xchg(into_raw(value), Full);
         if old.is_null() {
@@ -108,8 +111,9 @@ impl<T> RcuPtr<T> {
         }
         rcu::synchronize_rcu();
         // SAFETY: By the type invariant the pointer comes from a box. Every reader that could have
-        // loaded it has left its read section: other tasks by the grace period, this one by the
-        // check above.
+        // loaded the pointer has left its read section: other tasks because a grace period has
+        // passed, and this task because a task must not sleep in its section, which the check above
+        // enforces where the kernel can.
         Some(unsafe { KBox::from_raw(old) })
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Handing one value from one context to another, without a lock.
+//! Passing one value from one context to another, without a lock.
 
 use core::{
     cell::UnsafeCell,
@@ -23,12 +23,12 @@ const BUSY: u32 = 1;
 /// The slot holds a value.
 const FULL: u32 = 2;
 
-/// A slot for one value, which several contexts fill and empty.
+/// A slot for one value, which several contexts may fill and empty.
 ///
 /// # Context
 ///
-/// Everything here: *any*. Nothing waits: a caller that meets another one in the middle of a move
-/// finds the slot full, or empty.
+/// Everything here: *any*. No call waits: while a value is being moved in or out, the slot is
+/// neither full nor empty for other callers.
 ///
 /// # Invariants
 ///
@@ -40,8 +40,8 @@ pub struct TakeCell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: The value is moved from task to task, never shared, so `T: Send` is enough; `state`
-// ensures that two tasks never access the value at the same time.
+// SAFETY: Tasks pass the value on and never share it, so `T: Send` is enough. By the type invariant
+// only one task at a time accesses the value.
 unsafe impl<T: Send> Sync for TakeCell<T> {}
 
 impl<T> TakeCell<T> {
@@ -67,13 +67,15 @@ impl<T> TakeCell<T> {
     ///
     /// # Errors
     ///
-    /// Returns the value if the slot is full.
+    /// Returns the value if the slot is full, or if another caller is moving a value.
     pub fn put(&self, value: T) -> Result<(), T> {
-        // ORDERING: Pairs with the release store in `take`, after which the slot is unused.
+        // ORDERING: Pairs with the release store in `take`, which ends the previous use of the
+        // slot.
         if self.state.cmpxchg(EMPTY, BUSY, Acquire).is_err() {
             return Err(value);
         }
-        // SAFETY: By the type invariant only this caller accesses the slot, which is empty.
+        // SAFETY: This caller has changed the state from `EMPTY` to `BUSY`, so by the type
+        // invariant only this caller accesses the value, which is not initialised.
         unsafe { (*self.value.get()).write(value) };
         // INVARIANT: The value is initialised now.
         // ORDERING: Pairs with the acquire in `take`, which then sees the value.
@@ -81,14 +83,15 @@ impl<T> TakeCell<T> {
         Ok(())
     }
 
-    /// Takes the value out, if there is one.
+    /// Takes the value out, if there is one and no other caller is moving it.
     pub fn take(&self) -> Option<T> {
         // ORDERING: Pairs with the release store in `put`, so that the value is visible.
         if self.state.cmpxchg(FULL, BUSY, Acquire).is_err() {
             return None;
         }
-        // SAFETY: By the type invariant only this caller accesses the slot, which has a value;
-        // nobody reads it again before another one is put in.
+        // SAFETY: This caller has changed the state from `FULL` to `BUSY`, so by the type invariant
+        // the value is initialised and only this caller accesses it. Nobody reads it again before
+        // another value is put in.
         let value = unsafe { (*self.value.get()).assume_init_read() };
         // INVARIANT: The value was moved out.
         // ORDERING: Pairs with the acquire in `put`, which writes after this read.

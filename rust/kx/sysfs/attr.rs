@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes: files of about one line.
+//! Attributes: files with a line of text, or a few.
 
 use crate::module::ModuleRef;
 use core::{
@@ -26,7 +26,8 @@ use super::{
 
 /// A reference to the data of a directory: `Arc<T>`, `PercpuArc<T>`, `&'static T`.
 ///
-/// A clone is kept as long as the directory exists; another one during each write.
+/// The directory keeps a reference as long as it exists, and each write keeps a clone until its
+/// function has returned.
 pub trait Data: Deref + Clone + Send + Sync + 'static {}
 
 impl<P: Deref + Clone + Send + Sync + 'static> Data for P {}
@@ -36,17 +37,18 @@ type Show<P> = fn(&<P as Deref>::Target, &mut Buf<'_>) -> Result;
 
 /// The function that handles a write to a file.
 ///
-/// It gets everything that was written, up to a page, without a newline at the end.
+/// It gets the bytes of the write, up to a page, without a newline at the end.
 type Store<P> = fn(StoreCtx<'_, P>, &[u8]) -> Result;
 
 /// The part of a file's description that does not depend on the type of the data.
 ///
 /// # Invariants
 ///
-/// It is the first field of an [`Attr<P>`]. `show` and `store` are the functions of that type.
+/// This value is the first field of an [`Attr<P>`], and `show` and `store` are the functions of
+/// that type.
 #[repr(C)]
 pub(super) struct RawAttr {
-    /// Complete for devices; directories use its first field only.
+    /// Devices use all of it; directories use only its first field.
     attr: bindings::device_attribute,
     show: unsafe fn(&RawAttr, &Node, &mut Buf<'_>) -> Result,
     store: unsafe fn(&RawAttr, &Node, &[u8], &mut Option<ModuleRef>) -> Result,
@@ -58,7 +60,7 @@ impl RawAttr {
     }
 }
 
-/// A file in the directories whose data is a `P`, an entry of a `static` table.
+/// A file in the directories whose data is a `P`: an entry of a `static` table.
 #[repr(C)]
 pub struct Attr<P: Data> {
     raw: RawAttr,
@@ -66,7 +68,7 @@ pub struct Attr<P: Data> {
     store: Option<Store<P>>,
 }
 
-// SAFETY: It never changes.
+// SAFETY: An `Attr` never changes, and its pointers are to static data and functions.
 unsafe impl<P: Data> Sync for Attr<P> {}
 
 impl<P: Data> Attr<P> {
@@ -80,7 +82,8 @@ impl<P: Data> Attr<P> {
         Self::new(name, 0o644, Some(show), Some(store))
     }
 
-    /// Creates a file with the permissions `mode`, which must not let everyone write.
+    /// Creates a file with the permissions `mode`, which must not allow everyone to write. Without
+    /// `show`, reading fails with `EIO`; without `store`, writing does.
     pub const fn new(
         name: &'static CStr,
         mode: u16,
@@ -155,12 +158,12 @@ impl<P: Data> Attr<P> {
     }
 }
 
-/// The context of a write, which dereferences to the data.
+/// The context of a write. It dereferences to the data.
 ///
 /// # Invariants
 ///
-/// `node` is valid: the directory is not removed while the function of its file runs, unless the
-/// function removes it, which consumes this value.
+/// `node` is valid: sysfs does not remove the directory while the function of its file runs, unless
+/// the function removes the file itself, which consumes this value.
 pub struct StoreCtx<'a, P: Data> {
     node: &'a Node,
     raw: &'a RawAttr,
@@ -178,22 +181,22 @@ impl<'a, P: Data> StoreCtx<'a, P> {
     /// Keeps the module of type `M`, the driver's `crate::LocalModule`, from being unloaded until
     /// the file's function has returned to this crate.
     ///
-    /// A file that removes itself needs this, because sysfs then does not wait for the end of its
-    /// function. A [`ModuleRef`] in the function itself would be dropped a few instructions too
+    /// The function of a file that removes itself needs this, because sysfs then does not wait for
+    /// its end. A [`ModuleRef`] in the function itself would be dropped a few instructions too
     /// early.
     ///
     /// # Errors
     ///
     /// [`ENODEV`] if the module is being unloaded.
     pub fn keep_module<M: ModuleMetadata>(self) -> Result<KeptCtx<'a, P>> {
-        // INVARIANT: The context holds a reference to the module.
+        // INVARIANT: The context holds the new reference to the module.
         *self.module = Some(ModuleRef::get::<M>().ok_or(ENODEV)?);
         Ok(KeptCtx(self))
     }
 }
 
-/// The context of a write whose driver stays loaded until the function of the file has returned,
-/// and which may therefore remove the file in that function. It dereferences to the data.
+/// The context of a write whose driver stays loaded until the function of the file has returned.
+/// The function may therefore remove the file. The context dereferences to the data.
 ///
 /// # Invariants
 ///
@@ -208,9 +211,9 @@ impl<P: Data> KeptCtx<'_, P> {
 
     /// Removes the file, so that the caller may drop the file's directory.
     ///
-    /// The first of several callers in one directory gets the reference to the data. The others get
-    /// [`None`], as do callers whose directory another task is about to drop; they should return
-    /// soon, because the removal waits for them.
+    /// The first of several callers in one directory gets the reference to the data. The other
+    /// callers get [`None`], and so do callers whose directory another task is about to drop. They
+    /// should return soon, because the removal waits for them.
     pub fn remove_self(self) -> Option<P> {
         self.0.node.remove_self(self.0.raw).then_some(self.0.data)
     }
@@ -238,14 +241,15 @@ impl<P: Data> Deref for KeptCtx<'_, P> {
 ///
 /// - `core` must point to the core of a directory with this file, which sysfs keeps during the
 ///   call.
-/// - `buf` must be valid for writes of a page, and initialised.
+/// - `buf` must be an initialised page that is valid for writes, and that nobody else uses.
 unsafe fn show<K>(core: *const Core<K>, raw: *const RawAttr, buf: *mut c_char) -> isize {
-    // SAFETY: By this function's contract; attributes are static.
+    // SAFETY: The core is valid by this function's contract, and attributes are static.
     let (node, raw) = unsafe { (&(*core).node, &*raw) };
-    // SAFETY: By this function's contract nobody else uses this page.
+    // SAFETY: By this function's contract.
     let mut buf = Buf::new(unsafe { &mut *buf.cast::<[u8; PAGE_SIZE]>() });
-    // SAFETY: Files are created only in directories with data of their type, which is valid as long
-    // as the directory exists.
+    // SAFETY: `Node::create_files` creates files only in directories with data of their type. By
+    // the type invariant of `Node` the data is valid until the kobject has been deleted, and by
+    // this function's contract sysfs keeps the directory during the call.
     let result = unsafe { (raw.show)(raw, node, &mut buf) };
     // CAST: At most a page.
     from_result(|| result.map(|()| buf.len() as isize))
@@ -264,16 +268,16 @@ unsafe fn store<K>(
     buf: *const c_char,
     len: usize,
 ) -> isize {
-    // SAFETY: By this function's contract; attributes are static.
+    // SAFETY: The core is valid by this function's contract, and attributes are static.
     let (node, raw) = unsafe { (&(*core).node, &*raw) };
     // SAFETY: By this function's contract.
     let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
     let input = input.strip_suffix(b"\n").unwrap_or(input);
     // This function is not part of the driver's module, so it may drop the reference. It is part of
-    // the module that the driver depends on, whose unloading waits for it to end, see `LastTails`.
+    // the module that the driver depends on, whose unloading waits for its end, see `LastTails`.
     let mut module = None;
-    // SAFETY: Files are created only in directories with data of their type, which is valid as long
-    // as the directory exists.
+    // SAFETY: As in `show`. After the function has removed the file, which consumes its context, it
+    // does not use the node.
     let result = unsafe { (raw.store)(raw, node, input, &mut module) };
     drop(module);
     // CAST: At most a page.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The buffer that an attribute is shown into.
+//! The buffer for the text of an attribute.
 
 use kernel::{
     fmt,
     prelude::*, //
 };
 
-/// A page of text for a reader.
+/// The text of an attribute, of at most a page less one byte.
 ///
 /// # Invariants
 ///
@@ -18,7 +18,8 @@ pub struct Buf<'a> {
 }
 
 impl<'a> Buf<'a> {
-    /// Starts at the beginning of a page or a part of one, the last byte of which stays free for C.
+    /// Starts at the beginning of a page, or of a part of one. Its last byte stays free for the
+    /// terminator of a C string.
     pub(crate) fn new(page: &'a mut [u8]) -> Self {
         let (_last, page) = page.split_last_mut().unwrap_or((&mut 0, &mut []));
         // INVARIANT: Zero is not greater than any length.
@@ -29,7 +30,7 @@ impl<'a> Buf<'a> {
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; it has all that fitted.
+    /// [`ENOSPC`] if the page is full; the part that fits was appended.
     pub fn write(&mut self, args: fmt::Arguments<'_>) -> Result {
         fmt::Write::write_fmt(self, args).map_err(|_| ENOSPC)
     }
@@ -38,7 +39,7 @@ impl<'a> Buf<'a> {
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; it has all that fitted.
+    /// [`ENOSPC`] if the page is full; the part that fits was appended.
     pub fn line(&mut self, args: fmt::Arguments<'_>) -> Result {
         self.write(args)?;
         self.bytes(b"\n")
@@ -48,7 +49,7 @@ impl<'a> Buf<'a> {
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if the page is full; it has all that fitted.
+    /// [`ENOSPC`] if the page is full; the part that fits was appended.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result {
         let room = self.page.get_mut(self.pos..).unwrap_or_default();
         let len = bytes.len().min(room.len());

@@ -25,7 +25,7 @@ use kernel::{
 #[pin_data(PinnedDrop)]
 pub struct Class {
     class: NonNull<bindings::class>,
-    /// The names of devices, from before they are added until they are deleted.
+    /// The names of devices, from before a device is added until it is deleted.
     #[pin]
     names: Mutex<KVec<CString>>,
 }
@@ -33,7 +33,7 @@ pub struct Class {
 // SAFETY: A class has no thread affinity.
 unsafe impl Send for Class {}
 
-// SAFETY: A class never changes, except for fields that the device core locks.
+// SAFETY: A class never changes, except for fields that the device core protects with its locks.
 unsafe impl Sync for Class {}
 
 impl Class {
@@ -45,7 +45,7 @@ impl Class {
     /// - [`ENOMEM`]
     pub fn new(name: &'static CStr) -> Result<Arc<Self>> {
         might_sleep();
-        // SAFETY: The name is static.
+        // SAFETY: The name is a static C string, and this function may sleep.
         let class = from_err_ptr(unsafe { bindings::class_create(name.as_char_ptr()) })?;
         let class = NonNull::new(class).ok_or(ENOMEM)?;
         Arc::pin_init(
@@ -64,7 +64,7 @@ impl Class {
 
     /// Claims a name for a device.
     ///
-    /// The device core would refuse a name in use, too, but with a warning meant for programmers.
+    /// The device core would also refuse a name in use, but with a warning meant for developers.
     ///
     /// # Errors
     ///
@@ -95,12 +95,12 @@ impl PinnedDrop for Class {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // SAFETY: By the type invariant this value owns the class. Its devices were deleted, as
-        // each holds a reference to this value until then.
+        // each `Device` holds a reference to this value until then, in its `Claim`.
         unsafe { bindings::class_destroy(self.class.as_ptr()) }
     }
 }
 
-/// The name of a device, which no other device of the class can have.
+/// The claim of a device to its name, which no other device of the class can have.
 pub(super) struct Claim {
     class: Arc<Class>,
     name: CString,
@@ -113,7 +113,7 @@ impl Drop for Claim {
     }
 }
 
-/// The class of a module: a `static`, through which every object with a directory gets the class.
+/// The class of a module: a `static` from which every object with a directory gets the class.
 pub struct ModuleClass {
     name: &'static CStr,
     class: RcuPtr<Arc<Class>>,

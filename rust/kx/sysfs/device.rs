@@ -44,7 +44,11 @@ pub enum Action {
     Offline,
 }
 
-/// Sends a uevent of a kobject to user space.
+/// Sends a uevent of a kobject.
+///
+/// # Context
+///
+/// *may sleep*.
 ///
 /// # Errors
 ///
@@ -52,7 +56,7 @@ pub enum Action {
 ///
 /// # Safety
 ///
-/// `kobj` must be valid, and must have been added.
+/// `kobj` must be valid, must have been added, and must not be deleted during the call.
 pub(crate) unsafe fn send_uevent(
     kobj: *mut bindings::kobject,
     action: Action,
@@ -68,12 +72,13 @@ pub(crate) unsafe fn send_uevent(
         Action::Online => bindings::kobject_action_KOBJ_ONLINE,
         Action::Offline => bindings::kobject_action_KOBJ_OFFLINE,
     };
-    // SAFETY: The kobject is valid by this function's contract; the array ends with a null pointer,
-    // and C only reads the strings.
+    // SAFETY: The kobject is as required by this function's contract. The array ends with a null
+    // pointer, and the callee only reads the strings.
     to_result(unsafe { bindings::kobject_uevent_env(kobj, action, envp.as_mut_ptr()) })
 }
 
-/// A device without hardware: `/sys/devices/virtual/<class>/<name>`, with files for a `P`.
+/// A device without hardware: the directory `/sys/devices/virtual/<class>/<name>`, with files for a
+/// `P`.
 ///
 /// Dropping it waits for the functions of its files, and removes everything below it from sysfs.
 ///
@@ -85,7 +90,7 @@ pub struct Device<P> {
     core: NonNull<Core<bindings::device>>,
     /// Boxed, so that its address does not change.
     data: KBox<P>,
-    /// Keeps the class, too. After the device, which is deleted before this is dropped.
+    /// Keeps the name and the class until the drop of this value has deleted the device.
     _claim: Claim,
 }
 
@@ -96,7 +101,8 @@ unsafe impl<P: Send + Sync> Send for Device<P> {}
 unsafe impl<P: Send + Sync> Sync for Device<P> {}
 
 impl<P: Data> Device<P> {
-    /// Creates a device with files, and then tells user space. A slash in the name becomes `!`.
+    /// Creates a device with files, and then sends the uevent `add`. A slash in the name becomes
+    /// `!`.
     ///
     /// # Errors
     ///
@@ -113,7 +119,7 @@ impl<P: Data> Device<P> {
         let claim = class.claim(&name)?;
         let data = KBox::new(data, GFP_KERNEL)?;
         let core = new_core(&*data, class)?;
-        // SAFETY: The core was just created.
+        // SAFETY: The core was just created, so the pointer is valid.
         let dev = unsafe { core.as_ref() }.obj.get();
         // SAFETY: The device is initialised, and the format takes one string.
         let added = to_result(unsafe {
@@ -123,11 +129,11 @@ impl<P: Data> Device<P> {
             // User space gets no event before the files exist.
             // SAFETY: The device is initialised, and nobody else uses it yet.
             unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 1) };
-            // SAFETY: The device is initialised, and has name and class.
+            // SAFETY: The device is initialised, and has a name and a class.
             to_result(unsafe { bindings::device_add(dev) })
         });
         if let Err(error) = added {
-            // SAFETY: This is the only reference.
+            // SAFETY: This function owns the reference that `new_core` returned, which ends here.
             unsafe { bindings::put_device(dev) };
             return Err(error);
         }
@@ -139,11 +145,11 @@ impl<P: Data> Device<P> {
         };
         let node = device.node();
         node.create_files(attrs)?;
-        // SAFETY: The device is valid; until this function returns, only the event below is sent
-        // for it.
+        // SAFETY: The device is valid, and only this task sends events for it before this function
+        // returns.
         unsafe { ibtrs_bindings::dev_set_uevent_suppress(dev, 0) };
-        // SAFETY: The device was added. An error means that no program got the uevent, which is no
-        // reason to fail.
+        // An error means that no program received the uevent, which is no reason to fail.
+        // SAFETY: The device was added, and is deleted only when `device` is dropped.
         unsafe { bindings::kobject_uevent(node.kobj(), bindings::kobject_action_KOBJ_ADD) };
         Ok(device)
     }
@@ -155,28 +161,30 @@ impl<P: Data> Device<P> {
 
     /// Returns the name of the device.
     pub fn name(&self) -> &CStr {
-        // The kernel crate's type is not exposed: a reference to it could outlive the class, whose
-        // name is read when the device is printed.
+        // The kernel crate's type is not exposed: an `ARef` of it could outlive the class, whose
+        // name the kernel reads when it prints the device.
         // SAFETY: By the type invariant the device is valid as long as `self`.
         let device: &device::Device =
             unsafe { device::Device::from_raw(self.core.as_ref().obj.get()) };
         device.name()
     }
 
-    /// Sends an event of the device to user space, with variables (`KEY=value`).
+    /// Sends a uevent of the device, with variables (`KEY=value`).
     ///
     /// # Errors
     ///
     /// [`ENOMEM`], also for too many variables.
     pub fn uevent(&self, action: Action, variables: &[&CStr]) -> Result {
-        // SAFETY: By the type invariant the device was added.
+        // SAFETY: By the type invariant the device was added, and is not deleted before `self` is
+        // dropped.
         unsafe { send_uevent(self.node().kobj(), action, variables) }
     }
 }
 
 impl<P> Device<P> {
     fn node(&self) -> &Node {
-        // SAFETY: By the type invariant the core is valid.
+        // SAFETY: By the type invariant this value owns a reference to the device, so the core is
+        // valid.
         unsafe { &self.core.as_ref().node }
     }
 }
@@ -194,11 +202,11 @@ unsafe impl<P> InSysfs for Device<P> {
 impl<P> Drop for Device<P> {
     fn drop(&mut self) {
         self.node().close();
-        // SAFETY: By the type invariant the device was added. The call waits for the functions of
-        // files, so nobody uses the data afterwards.
+        // SAFETY: By the type invariant the device was added and not deleted. The call waits for
+        // the functions of files, so nobody uses the data afterwards.
         unsafe { bindings::device_del(self.core.as_ref().obj.get()) };
-        // SAFETY: By the type invariant this value owns the reference, and does not use the core
-        // any more.
+        // SAFETY: By the type invariant this value owns the reference. It does not use the core any
+        // more.
         unsafe { bindings::put_device(self.core.as_ref().obj.get()) };
     }
 }
@@ -210,12 +218,13 @@ fn new_core<P: Data>(data: &P, class: &Class) -> Result<NonNull<Core<bindings::d
     let core = KBox::pin_init::<Error>(
         try_pin_init!(&this in Core {
             obj <- Opaque::ffi_init(|dev: *mut bindings::device| {
-                // SAFETY: Nobody else uses the memory yet; C expects zeroes.
+                // SAFETY: `dev` is valid for writes, and nobody else uses it yet. The callee below
+                // expects zeroes.
                 unsafe { dev.write_bytes(0, 1) };
                 // SAFETY: As above.
                 unsafe { bindings::device_initialize(dev) };
-                // SAFETY: These fields may be set before the device is added. The class stays
-                // registered until the device was deleted.
+                // The caller keeps the class registered until the device was deleted, see `Claim`.
+                // SAFETY: These fields may be set before the device is added.
                 unsafe {
                     (*dev).class = class.as_raw();
                     (*dev).release = Some(release);
@@ -227,19 +236,20 @@ fn new_core<P: Data>(data: &P, class: &Class) -> Result<NonNull<Core<bindings::d
         }? Error),
         GFP_KERNEL,
     )?;
-    // SAFETY: `release` makes a box of it again, and it never moves.
+    // SAFETY: The core is not moved: `release` makes a box of it again, and drops it in place.
     let core = unsafe { Pin::into_inner_unchecked(core) };
     Ok(NonNull::from(KBox::leak(core)))
 }
 
-/// Called by C when the last reference to a device was dropped.
+/// Called by the kernel when the last reference to a device was dropped.
 ///
 /// # Safety
 ///
 /// `dev` must be part of a core created by [`new_core`], and must not be used afterwards.
 unsafe extern "C" fn release(dev: *mut bindings::device) {
     // CAST: The device is the first field of a `repr(C)` struct.
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract `new_core` has leaked the box, and nobody uses it any
+    // more.
     drop(unsafe { KBox::from_raw(dev.cast::<Core<bindings::device>>()) });
 }
 

@@ -66,8 +66,8 @@ impl<P: Data> Dir<P> {
     /// # Errors
     ///
     /// - [`EINVAL`], [`ENAMETOOLONG`] for an invalid name,
-    /// - [`EEXIST`] if the parent has an entry of that name; the kernel may also print a warning if
-    ///   two are created at the same time,
+    /// - [`EEXIST`] if the parent has an entry of that name. If two tasks create an entry of the
+    ///   same name at the same time, the kernel may also print a warning,
     /// - [`ENOENT`], [`ENODEV`] if the parent was removed,
     /// - [`ENOMEM`]
     pub fn new(
@@ -79,21 +79,22 @@ impl<P: Data> Dir<P> {
         let name = name::make(name)?;
         let data = KBox::new(data, GFP_KERNEL)?;
         let core = new_core(&*data)?;
-        // SAFETY: The core was just created.
+        // SAFETY: The core was just created, so the pointer is valid.
         let kobj = unsafe { core.as_ref() }.obj.get();
         let added = parent.with_kobject(|parent| {
-            // SAFETY: The parent is in sysfs.
+            // SAFETY: By the contract of `InSysfs` the parent was added and is not deleted
+            // meanwhile.
             if unsafe { has(parent, &name) } {
                 return Err(EEXIST);
             }
-            // SAFETY: Both kobjects are initialised, the parent is in sysfs, and the format takes
-            // one string.
+            // SAFETY: As above for the parent. `new_core` has initialised `kobj`, and the format
+            // takes one string.
             to_result(unsafe {
                 bindings::kobject_add(kobj, parent, c"%s".as_char_ptr(), name.as_char_ptr())
             })
         });
         if let Err(error) = added {
-            // SAFETY: This is the only reference.
+            // SAFETY: This function owns the reference that `new_core` returned, which ends here.
             unsafe { bindings::kobject_put(kobj) };
             return Err(error);
         }
@@ -117,15 +118,16 @@ impl<P: Data> Dir<P> {
     /// - [`ENOMEM`]
     pub fn rename(&mut self, name: fmt::Arguments<'_>) -> Result {
         let name = name::make(name)?;
-        // SAFETY: By the type invariant the kobject is in sysfs. Nobody else renames it now, as
-        // `self` is borrowed exclusively.
+        // SAFETY: By the type invariant the kobject was added and not deleted. Nobody else renames
+        // it now, as `self` is borrowed exclusively.
         to_result(unsafe { bindings::kobject_rename(self.node().kobj(), name.as_char_ptr()) })
     }
 }
 
 impl<P> Dir<P> {
     fn node(&self) -> &Node {
-        // SAFETY: By the type invariant the core is valid.
+        // SAFETY: By the type invariant this value owns a reference to the kobject, so the core is
+        // valid.
         unsafe { &self.core.as_ref().node }
     }
 }
@@ -144,11 +146,11 @@ impl<P> Drop for Dir<P> {
     fn drop(&mut self) {
         let kobj = self.node().kobj();
         self.node().close();
-        // SAFETY: By the type invariant the kobject is in sysfs. The call waits for the functions
-        // of files, so nobody uses the data afterwards.
+        // SAFETY: By the type invariant the kobject was added and not deleted. The call waits for
+        // the functions of files, so nobody uses the data afterwards.
         unsafe { bindings::kobject_del(kobj) };
-        // SAFETY: By the type invariant this value owns the reference, and does not use the core
-        // any more.
+        // SAFETY: By the type invariant this value owns the reference. It does not use the core any
+        // more.
         unsafe { bindings::kobject_put(kobj) };
     }
 }
@@ -157,14 +159,15 @@ impl<P> Drop for Dir<P> {
 ///
 /// # Safety
 ///
-/// `parent` must be in sysfs.
+/// `parent` must have been added, and must not be deleted during the call.
 unsafe fn has(parent: *mut bindings::kobject, name: &CStr) -> bool {
-    // SAFETY: By this function's contract the parent has a directory, which has no namespaces.
+    // SAFETY: By this function's contract the parent has a directory, to which it holds a reference
+    // even if sysfs has removed the directory with one above. No directory here has namespaces.
     let found = unsafe {
         bindings::kernfs_find_and_get_ns((*parent).sd, name.as_char_ptr(), core::ptr::null())
     };
     if !found.is_null() {
-        // SAFETY: The reference was just taken.
+        // SAFETY: The call above has returned this reference, which ends here.
         unsafe { bindings::kernfs_put(found) };
     }
     !found.is_null()
@@ -177,7 +180,8 @@ fn new_core<P: Data>(data: &P) -> Result<NonNull<Core<bindings::kobject>>> {
     let core = KBox::pin_init::<Error>(
         try_pin_init!(&this in Core {
             obj <- Opaque::ffi_init(|kobj: *mut bindings::kobject| {
-                // SAFETY: Nobody else uses the memory yet; C expects zeroes.
+                // SAFETY: `kobj` is valid for writes, and nobody else uses it yet. The callee below
+                // expects zeroes.
                 unsafe { kobj.write(pin_init::zeroed()) };
                 // SAFETY: As above, and the type is static.
                 unsafe { bindings::kobject_init(kobj, &KTYPE.0) };
@@ -188,7 +192,7 @@ fn new_core<P: Data>(data: &P) -> Result<NonNull<Core<bindings::kobject>>> {
         }? Error),
         GFP_KERNEL,
     )?;
-    // SAFETY: `release` makes a box of it again, and it never moves.
+    // SAFETY: The core is not moved: `release` makes a box of it again, and drops it in place.
     let core = unsafe { Pin::into_inner_unchecked(core) };
     Ok(NonNull::from(KBox::leak(core)))
 }
@@ -196,11 +200,11 @@ fn new_core<P: Data>(data: &P) -> Result<NonNull<Core<bindings::kobject>>> {
 /// The type of this crate's kobjects.
 struct KType(bindings::kobj_type);
 
-// SAFETY: It never changes.
+// SAFETY: The value never changes.
 unsafe impl Sync for KType {}
 
-/// Its functions may run after a directory was dropped, so they are in this crate, not in the
-/// driver.
+/// The kernel may call `release` after a directory was dropped, so it is in this crate and not in
+/// the driver.
 static KTYPE: KType = KType(bindings::kobj_type {
     release: Some(release),
     sysfs_ops: &bindings::sysfs_ops {
@@ -210,13 +214,14 @@ static KTYPE: KType = KType(bindings::kobj_type {
     ..pin_init::zeroed()
 });
 
-/// Called by C when the last reference to a kobject was dropped.
+/// Called by the kernel when the last reference to a kobject was dropped.
 ///
 /// # Safety
 ///
 /// `kobj` must be part of a core created by [`new_core`], and must not be used afterwards.
 unsafe extern "C" fn release(kobj: *mut bindings::kobject) {
     // CAST: The kobject is the first field of a `repr(C)` struct.
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract `new_core` has leaked the box, and nobody uses it any
+    // more.
     drop(unsafe { KBox::from_raw(kobj.cast::<Core<bindings::kobject>>()) });
 }

@@ -43,7 +43,8 @@ where
         let name = name::make(name)?;
         dir.with_kobject(|dir| {
             target.with_kobject(|target| {
-                // SAFETY: Both kobjects are in sysfs.
+                // SAFETY: By the contract of `InSysfs` both kobjects were added, and are not
+                // deleted meanwhile. The name is a C string.
                 to_result(unsafe {
                     bindings::sysfs_create_link_nowarn(dir, target, name.as_char_ptr())
                 })
@@ -60,7 +61,8 @@ where
     fn drop(&mut self) {
         // If the directory was removed, the link was removed with it.
         let _ = self.dir.with_kobject(|dir| {
-            // SAFETY: The kobject is in sysfs.
+            // SAFETY: By the contract of `InSysfs` the kobject was added, and is not deleted
+            // meanwhile. The name is a C string.
             unsafe { bindings::sysfs_remove_link(dir, self.name.as_char_ptr()) };
             Ok(())
         });

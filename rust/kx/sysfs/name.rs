@@ -11,7 +11,7 @@ use kernel::{
 /// The longest name that user space can look up.
 const NAME_MAX: usize = 255;
 
-/// Creates a name: a slash becomes `!`, as everywhere in sysfs.
+/// Creates a name. A slash becomes `!`, as everywhere in sysfs.
 ///
 /// # Errors
 ///

@@ -39,6 +39,10 @@ use super::attr::{
 pub unsafe trait InSysfs {
     /// Calls a function with the kobject.
     ///
+    /// # Context
+    ///
+    /// *may sleep*; takes the open mutex of a disk.
+    ///
     /// # Errors
     ///
     /// - [`ENODEV`] if the kobject was deleted,
@@ -64,20 +68,21 @@ unsafe fn with_block_kobject<R>(
 ) -> Result<R> {
     // CAST: `Device` is transparent.
     let device = ptr::from_ref(device).cast::<bindings::device>().cast_mut();
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the device is valid, and that of a disk or a partition.
     if !unsafe { ibtrs_bindings::kx_hold_disk(device) } {
         return Err(ENODEV);
     }
     let _release = ScopeGuard::new(move || {
-        // SAFETY: The disk was held above.
+        // SAFETY: `kx_hold_disk` has returned true for this device, in this task.
         unsafe { ibtrs_bindings::kx_release_disk(device) }
     });
     // SAFETY: The device is valid, so the field is in bounds.
     func(unsafe { &raw mut (*device).kobj })
 }
 
-// SAFETY: Deleting a disk takes its open mutex and marks the disk as not live before the disk's
-// device is deleted.
+// SAFETY: The disk was added by the type invariant of `GenDisk`. `with_block_kobject` holds the
+// disk's open mutex and checks that the disk is live. Deleting a disk takes that mutex and marks
+// the disk as not live before it deletes the disk's device.
 unsafe impl<D: Operations> InSysfs for GenDisk<D> {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
@@ -88,48 +93,50 @@ unsafe impl<D: Operations> InSysfs for GenDisk<D> {
     }
 }
 
-// SAFETY: As above; a partition is deleted with its disk, or under the same mutex.
+// SAFETY: As above. The kernel deletes a partition with its disk, or under the same mutex, and does
+// not delete one that is open.
 unsafe impl InSysfs for BlockDevice {
     fn with_kobject<R, F>(&self, func: F) -> Result<R>
     where
         F: FnOnce(*mut bindings::kobject) -> Result<R>,
     {
-        // SAFETY: The device is valid as long as it is open.
+        // SAFETY: The device is valid, as it is open, and that of a disk or a partition.
         unsafe { with_block_kobject(self.device(), func) }
     }
 }
 
-/// The part of a directory that the functions of its files use.
+/// The part of a directory that serves its files.
 ///
 /// # Invariants
 ///
 /// - `kobj` is the kobject of the object around this value.
-/// - `data` points to the data for the directory's attributes; it is valid, and shared, until the
-///   kobject has been deleted.
+/// - `data` points to the data for the directory's attributes, of the type for which the node was
+///   created. The data is valid and only shared until the kobject has been deleted.
 #[pin_data]
 pub(super) struct Node {
     kobj: *mut bindings::kobject,
     data: *const c_void,
     #[pin]
     removal: SpinLock<Removal>,
-    /// Completed when a file that removes itself has finished with the kobject.
+    /// Completed when a file that removes itself no longer uses the kobject.
     #[pin]
     idle: Completion,
 }
 
 /// The state of a directory's removal.
 struct Removal {
-    /// The whole directory is about to be removed.
+    /// The owner is about to remove the whole directory.
     closed: bool,
-    /// A file of the directory has started to remove itself: the task that wrote to it drops the
-    /// directory.
+    /// A file of the directory has started to remove itself. The task that wrote to the file will
+    /// drop the directory.
     leaving: bool,
     /// The file is removing itself right now.
     busy: bool,
 }
 
-/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
-/// every module with a copy of this function would have its own copy of the name.
+/// This function is neither generic nor inlined, so that the name of the lock class has one
+/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
+/// copy of the name.
 #[inline(never)]
 fn new_removal() -> impl PinInit<SpinLock<Removal>> {
     new_spinlock!(
@@ -143,11 +150,12 @@ fn new_removal() -> impl PinInit<SpinLock<Removal>> {
 }
 
 impl Node {
-    /// Creates the node of the directory of `kobj`, whose attributes are for `data`.
+    /// Creates the node of the directory of `kobj`, with `data` for its attributes.
     ///
     /// # Safety
     ///
-    /// The arguments and their types must satisfy the type invariants.
+    /// `kobj` must be the kobject of the object around the new value. `data` must be valid, and may
+    /// only be shared, until the kobject has been deleted.
     pub(super) unsafe fn new<P: Data>(
         kobj: *mut bindings::kobject,
         data: *const P,
@@ -169,10 +177,12 @@ impl Node {
         self.data
     }
 
-    /// Creates files. If one of them fails, the earlier ones exist.
+    /// Creates files. If creating one of them fails, the earlier ones remain. The node must be for
+    /// data of type `P`, and its kobject must have been added and not deleted.
     pub(super) fn create_files<P: Data>(&self, attrs: &'static [Attr<P>]) -> Result {
         for attr in attrs {
-            // SAFETY: The caller has added the kobject and not deleted it; the attribute is static.
+            // SAFETY: The callers, `Dir::new` and `Device::new`, have created the node for a `P`,
+            // and added the kobject. The attribute is static.
             to_result(unsafe {
                 bindings::sysfs_create_file_ns(self.kobj, attr.as_raw().as_c(), ptr::null())
             })?;
@@ -182,9 +192,10 @@ impl Node {
 
     /// Removes a file from within its own function.
     ///
-    /// Returns whether this caller has removed it: of all callers, for any file of the directory,
-    /// only the first does. C would make the others wait until the first one's function has
-    /// returned, which itself waits for theirs when it drops the directory.
+    /// Returns whether this caller has removed its file. Of all callers, for any file of the
+    /// directory, only the first does. The C function would make the others wait until the first
+    /// caller's function has returned, and that function waits for theirs when it drops the
+    /// directory.
     pub(super) fn remove_self(&self, attr: &RawAttr) -> bool {
         {
             let mut removal = self.removal.lock();
@@ -194,23 +205,24 @@ impl Node {
             removal.leaving = true;
             removal.busy = true;
         }
-        // SAFETY: The caller runs inside the file's function, so the file exists; `close` prevents
-        // the deletion of the kobject before `busy` is reset.
+        // SAFETY: The caller runs inside the file's function, so the file exists. `Dir` and
+        // `Device` call `close` before they delete the kobject, and `close` waits until `busy` is
+        // reset.
         let removed = unsafe { bindings::sysfs_remove_file_self(self.kobj, attr.as_c()) };
         let awaited = {
             let mut removal = self.removal.lock();
             removal.busy = false;
             removal.closed
         };
-        // The task that waits in `close` frees this value after that. If the node is not closed, no
-        // task waits, and the lock is the last access.
+        // A task that waits in `close` frees this value after it was woken. If the node is not
+        // closed, no task waits, and the lock was the last access.
         if awaited {
             self.idle.complete_all();
         }
         removed
     }
 
-    /// Waits for a file that is removing itself, and lets no other one start.
+    /// Waits for a file that is removing itself, and lets no other file start to do so.
     pub(super) fn close(&self) {
         let busy = {
             let mut removal = self.removal.lock();
@@ -223,9 +235,9 @@ impl Node {
     }
 }
 
-/// A C object with a kobject, and the part for its files.
+/// A C object with a kobject, and the node for its files.
 ///
-/// C frees it when the last reference to the kobject is dropped.
+/// The kobject's release function frees it when the last reference to the kobject is dropped.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Core<K> {

@@ -59,8 +59,8 @@ macro_rules! new_delayed_work {
 /// # Invariants
 ///
 /// - `work` is an initialised `struct delayed_work` whose function is [`DelayedWork::run_raw`].
-/// - While it is queued, it owns a reference to the object that embeds it.
-/// - The work item is disabled only while `disabled` is not zero.
+/// - While the work item is queued, it owns a reference to the object that embeds it.
+/// - The work item is disabled in C only while `disabled` is not zero.
 #[repr(C)]
 #[pin_data]
 pub struct DelayedWork<T, const ID: u64 = 0> {
@@ -68,20 +68,23 @@ pub struct DelayedWork<T, const ID: u64 = 0> {
     work: Opaque<bindings::delayed_work>,
     queue: Arc<Queue>,
     /// Number of callers that keep the work item from being queued. C has such a count, too, but
-    /// `mod_delayed_work()` does not tell whether it respected the count or queued the item.
+    /// the result of `mod_delayed_work()` does not tell whether it has queued the item or respected
+    /// the count.
     #[pin]
     disabled: SpinLockIrq<u32>,
     _object: PhantomData<fn(T)>,
 }
 
-// SAFETY: A `struct delayed_work` may be used from any task, and there is no `T` in here.
+// SAFETY: Any task may use a `struct delayed_work`. References to the object are `Send`, as
+// `WorkPointer` requires, and the type contains no `T`.
 unsafe impl<T, const ID: u64> Send for DelayedWork<T, ID> {}
 
-// SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
+// SAFETY: As above, and several tasks may call the methods that take `&self` at a time.
 unsafe impl<T, const ID: u64> Sync for DelayedWork<T, ID> {}
 
-/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
-/// every module with a copy of this function would have its own copy of the name.
+/// This function is neither generic nor inlined, so that the name of the lock class has one
+/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
+/// copy of the name.
 #[inline(never)]
 fn new_disabled() -> impl PinInit<SpinLockIrq<u32>> {
     new_spinlock_irq!(0, "DelayedWork::disabled")
@@ -91,8 +94,8 @@ impl<T, const ID: u64> DelayedWork<T, ID>
 where
     T: WorkItem<ID> + HasWork<Self>,
 {
-    /// Creates a work item for `queue`; see [`new_delayed_work!`](crate::new_delayed_work). Names
-    /// and keys are those of the work item and of the timer.
+    /// Creates a work item for `queue`; see [`new_delayed_work!`](crate::new_delayed_work). The
+    /// first name and key are those of the work item, the second those of its timer.
     pub fn new(
         queue: Arc<Queue>,
         names: [&'static CStr; 2],
@@ -102,7 +105,7 @@ where
             work <- Opaque::ffi_init(move |slot: *mut bindings::delayed_work| {
                 let [work_name, timer_name] = names;
                 let [work_key, timer_key] = keys;
-                // SAFETY: `slot` is valid for writes and does not move; names and keys are static.
+                // SAFETY: `slot` is valid for writes and pinned; names and keys are static.
                 unsafe {
                     bindings::init_work_with_key(
                         &raw mut (*slot).work,
@@ -112,8 +115,8 @@ where
                         work_key.as_ptr(),
                     )
                 }
-                // SAFETY: As above; this is the function for timers in a `struct delayed_work`,
-                // which requires this flag.
+                // SAFETY: As above. This is the function for timers in a `struct delayed_work`, and
+                // it requires this flag.
                 unsafe {
                     bindings::timer_init_key(
                         &raw mut (*slot).timer,
@@ -140,16 +143,19 @@ where
         let delayed = unsafe { container_of!(work, bindings::delayed_work, work) };
         // CAST: `Opaque` is transparent, and the first field of a `repr(C)` struct.
         let this = delayed.cast_const().cast::<Self>();
-        // SAFETY: By this function's contract the work item is embedded in an object.
+        // SAFETY: By this function's contract the work item was queued, so `lend` has checked that
+        // it is embedded in an object, which its reference keeps.
         let object = unsafe { T::object(this) };
-        // SAFETY: Queueing gave up this reference, and the work item is no longer queued.
+        // SAFETY: `lend` has given up this reference. The work item is no longer queued, so it is
+        // not taken back elsewhere.
         unsafe { run::<T, ID>(object, &raw const (*this).queue) }
     }
 
-    /// Queues the work item of `object`, which must be the object that embeds `self`.
+    /// Queues the work item of `object`, which must be the object that embeds `self`, to run at
+    /// once.
     ///
-    /// Returns whether it was not queued before; if it was, `object` is dropped, and the earlier
-    /// time stays.
+    /// Returns whether this call has queued the work item. If it was already queued or is disabled,
+    /// `object` is dropped, and the time of a queued one does not change.
     ///
     /// # Context
     ///
@@ -171,17 +177,18 @@ where
         let (queue, work) = (self.queue.as_raw(), self.work.get());
         lend::<T, Self, ID>(self, object, || {
             // INVARIANT: If this succeeds, the work item owns the reference.
-            // SAFETY: Queue and work item are valid. The item stays valid until it has run, and so
-            // does the queue, as the object owns a reference to it.
+            // SAFETY: The queue and the work item are valid. They stay valid until the work item
+            // runs or is cancelled: the work item owns a reference to the object, which contains it
+            // and owns a reference to the queue.
             unsafe { bindings::queue_delayed_work_on(cpu_unbound(), queue, work, delay) }
         })
     }
 
     /// Queues the work item of `object`, which must be the object that embeds `self`, to run in
-    /// `ms` milliseconds, whether it was queued before or not.
+    /// `ms` milliseconds. If the work item is already queued, its time changes.
     ///
-    /// Returns whether it was not queued before; if it was, or if it is disabled or being
-    /// cancelled, `object` is dropped.
+    /// Returns whether the work item was queued by this call and not before. If it was queued
+    /// before, or if it is disabled or being cancelled, `object` is dropped.
     ///
     /// # Context
     ///
@@ -191,8 +198,9 @@ where
         let delay = msecs_to_jiffies(ms);
         lend::<T, Self, ID>(self, object, || {
             let disabled = self.disabled.lock();
-            // INVARIANT: The work item is not disabled, so the call queues it. It owns the
-            // reference, unless it was queued already and owns another one.
+            // INVARIANT: The work item is not disabled, by the type invariant, and nobody can
+            // disable it while the lock is held. So the call queues it. The work item owns the
+            // reference, unless it was queued before and owns another one.
             // SAFETY: As in `enqueue_after`.
             *disabled == 0
                 && !unsafe { bindings::mod_delayed_work_on(cpu_unbound(), queue, work, delay) }
@@ -202,7 +210,8 @@ where
     /// Takes back the reference of a cancelled work item.
     fn cancelled(&self, was_queued: bool) -> bool {
         if was_queued {
-            // SAFETY: The work item was queued, by `lend`, and no longer is.
+            // SAFETY: The work item was queued, which only `lend` does, and the caller has
+            // cancelled it, so it has not run.
             unsafe { take_back::<T, Self, ID>(self) }
         }
         was_queued
@@ -231,14 +240,15 @@ where
     pub fn cancel_sync(&self) -> bool {
         might_sleep();
         *self.disabled.lock() += 1;
-        // SAFETY: By the type invariant the work item is initialised. The function disables it for
-        // a while, which `disabled` records.
+        // INVARIANT: The callee disables the work item until it returns, while `disabled` is not
+        // zero.
+        // SAFETY: By the type invariant the work item is initialised.
         let was_queued = unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
         *self.disabled.lock() -= 1;
         self.cancelled(was_queued)
     }
 
-    /// As [`Self::cancel_sync`], and the work item cannot be queued any more.
+    /// As [`Self::cancel_sync`]; the work item cannot be queued any more afterwards.
     ///
     /// # Context
     ///
@@ -246,6 +256,7 @@ where
     pub fn disable_sync(&self) -> bool {
         might_sleep();
         *self.disabled.lock() += 1;
+        // INVARIANT: `disabled` stays above zero.
         // SAFETY: By the type invariant the work item is initialised.
         let was_queued = unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
         self.cancelled(was_queued)

@@ -53,7 +53,7 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for Arc<T> {
     }
 
     unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: The contracts are the same.
+        // SAFETY: By this function's contract the pointer comes from `Arc::into_raw`.
         unsafe { Arc::from_raw(ptr) }
     }
 }
@@ -68,19 +68,23 @@ unsafe impl<T: Send + Sync + 'static> WorkPointer<T> for PercpuArc<T> {
     }
 
     unsafe fn from_raw(ptr: *const T) -> Self {
-        // SAFETY: The contracts are the same.
+        // SAFETY: By this function's contract the pointer comes from `PercpuArc::into_raw`.
         unsafe { PercpuArc::from_raw(ptr) }
     }
 }
 
-/// The function of a work item.
+/// An object with a work item, and the function of the work item.
 ///
 /// `ID` distinguishes the work items of one object.
 pub trait WorkItem<const ID: u64 = 0>: Sized {
-    /// The reference that a queued work item holds: [`PercpuArc`], or [`Arc`].
+    /// The reference that a queued work item owns: [`PercpuArc`], or [`Arc`].
     type Pointer: WorkPointer<Self>;
 
-    /// Does the work, in process context. It may queue the work item again.
+    /// Does the work, and may queue the work item again.
+    ///
+    /// # Context
+    ///
+    /// *may sleep*.
     fn run(this: Self::Pointer);
 }
 
@@ -109,16 +113,17 @@ pub unsafe trait HasWork<W> {
 #[macro_export]
 macro_rules! impl_has_work {
     ($(impl $({$($generics:tt)*})? HasWork<$work:ty> for $self:ty { self.$field:ident })*) => {$(
-        // SAFETY: Both functions use the field's offset; the first one compiles only if the field
-        // has the right type.
+        // SAFETY: Both functions use the offset of the same field, so they are inverse to each
+        // other. The first one compiles only if the field has the right type.
         unsafe impl$(<$($generics)*>)? $crate::work::HasWork<$work> for $self {
             unsafe fn work(this: *const Self) -> *const $work {
-                // SAFETY: By this function's contract the field is in bounds.
+                // SAFETY: By this function's contract the object is valid, so the field is in
+                // bounds.
                 unsafe { &raw const (*this).$field }
             }
 
             unsafe fn object(work: *const $work) -> *const Self {
-                // SAFETY: By this function's contract the object surrounds the field.
+                // SAFETY: By this function's contract the object contains the field.
                 unsafe { work.byte_sub(::core::mem::offset_of!(Self, $field)) }.cast()
             }
         }
@@ -142,7 +147,7 @@ macro_rules! new_work {
 /// # Invariants
 ///
 /// - `work` is an initialised `struct work_struct` whose function is [`Work::run_raw`].
-/// - While it is queued, it owns a reference to the object that embeds it.
+/// - While the work item is queued, it owns a reference to the object that embeds it.
 #[repr(C)]
 #[pin_data]
 pub struct Work<T, const ID: u64 = 0> {
@@ -152,10 +157,11 @@ pub struct Work<T, const ID: u64 = 0> {
     _object: PhantomData<fn(T)>,
 }
 
-// SAFETY: A `struct work_struct` may be used from any task, and there is no `T` in here.
+// SAFETY: Any task may use a `struct work_struct`. References to the object are `Send`, as
+// `WorkPointer` requires, and the type contains no `T`.
 unsafe impl<T, const ID: u64> Send for Work<T, ID> {}
 
-// SAFETY: As above; every method that takes `&self` is safe on several tasks at once.
+// SAFETY: As above, and several tasks may call the methods that take `&self` at a time.
 unsafe impl<T, const ID: u64> Sync for Work<T, ID> {}
 
 impl<T, const ID: u64> Work<T, ID>
@@ -170,7 +176,7 @@ where
     ) -> impl PinInit<Self> {
         pin_init!(Self {
             work <- Opaque::ffi_init(|slot| {
-                // SAFETY: `slot` is valid for writes and does not move; name and key are static.
+                // SAFETY: `slot` is valid for writes and pinned; name and key are static.
                 unsafe {
                     bindings::init_work_with_key(
                         slot,
@@ -194,16 +200,18 @@ where
     unsafe extern "C" fn run_raw(work: *mut bindings::work_struct) {
         // CAST: `Opaque` is transparent, and the first field of a `repr(C)` struct.
         let work = work.cast_const().cast::<Self>();
-        // SAFETY: By this function's contract the work item is embedded in an object.
+        // SAFETY: By this function's contract the work item was queued, so `lend` has checked that
+        // it is embedded in an object, which its reference keeps.
         let object = unsafe { T::object(work) };
-        // SAFETY: `enqueue` gave up this reference, and the work item is no longer queued.
+        // SAFETY: `lend` has given up this reference. The work item is no longer queued, so it is
+        // not taken back elsewhere.
         unsafe { run::<T, ID>(object, &raw const (*work).queue) }
     }
 
     /// Queues the work item of `object`, which must be the object that embeds `self`.
     ///
-    /// Returns whether it was not queued before; if it was, `object` is dropped. A work item that
-    /// is running but not queued is queued, and will run again.
+    /// Returns whether this call has queued the work item. If it was already queued or is disabled,
+    /// `object` is dropped. A work item that is running and not queued is queued, and runs again.
     ///
     /// # Context
     ///
@@ -211,7 +219,9 @@ where
     pub fn enqueue(&self, object: T::Pointer) -> bool {
         lend::<T, Self, ID>(self, object, || {
             // INVARIANT: If this succeeds, the work item owns the reference.
-            // SAFETY: Queue and work item are valid; the item stays valid until it has run.
+            // SAFETY: The queue and the work item are valid. They stay valid until the work item
+            // runs or is cancelled: the work item owns a reference to the object, which contains it
+            // and owns a reference to the queue.
             unsafe { bindings::queue_work_on(cpu_unbound(), self.queue.as_raw(), self.work.get()) }
         })
     }
@@ -219,7 +229,8 @@ where
     /// Takes back the reference of a cancelled work item.
     fn cancelled(&self, was_queued: bool) -> bool {
         if was_queued {
-            // SAFETY: The work item was queued, by `enqueue`, and no longer is.
+            // SAFETY: The work item was queued, which only `lend` does, and the caller has
+            // cancelled it, so it has not run.
             unsafe { take_back::<T, Self, ID>(self) }
         }
         was_queued
@@ -251,7 +262,7 @@ where
         self.cancelled(unsafe { bindings::cancel_work_sync(self.work.get()) })
     }
 
-    /// As [`Self::cancel_sync`], and the work item cannot be queued any more.
+    /// As [`Self::cancel_sync`]; the work item cannot be queued any more afterwards.
     ///
     /// # Context
     ///
@@ -276,9 +287,10 @@ where
     }
 }
 
-/// Gives up a reference to `object` to a queue, if `enqueue` returns that the queue took it.
+/// Calls `enqueue` to queue a work item, which gets the reference `object` if `enqueue` returns
+/// true. Otherwise the reference is dropped, and the result is false.
 ///
-/// Refuses, with a warning, an object that does not embed `work`.
+/// An object that does not embed `work` is refused with a warning.
 pub(super) fn lend<T, W, const ID: u64>(
     work: &W,
     object: T::Pointer,
@@ -288,36 +300,38 @@ where
     T: WorkItem<ID> + HasWork<W>,
 {
     let object = object.into_raw();
-    // SAFETY: `into_raw` returns a pointer to a valid object.
+    // SAFETY: By the contract of `WorkPointer`, `into_raw` returns a pointer to a valid object.
     let its_own = ptr::eq(unsafe { T::work(object) }, work);
     if !warn_on!(!its_own) && enqueue() {
         return true;
     }
-    // SAFETY: The queue did not take the reference.
+    // SAFETY: The pointer comes from `into_raw`, and the work item did not get the reference.
     drop(unsafe { T::Pointer::from_raw(object) });
     false
 }
 
-/// Runs a work item, on a worker of `queue`, which is a field of `object`.
+/// Runs a work item on a worker of its queue.
 ///
 /// # Safety
 ///
-/// `object` must come from [`lend`], and the queue's reference passes to this function.
+/// `object` must come from [`lend`], and the reference of the work item passes to this function.
+/// `queue` must be a field of the object.
 pub(super) unsafe fn run<T: WorkItem<ID>, const ID: u64>(
     object: *const T,
     queue: *const Arc<Queue>,
 ) {
-    // If the object may be dropped here, keep the queue: dropping that would wait for this worker.
-    // SAFETY: By this function's contract the object is still valid, and with it its field.
+    // If the object may be dropped here, keep the queue, whose drop would wait for this worker.
+    // SAFETY: By this function's contract the reference keeps the object, and `queue` is its field.
     let queue = T::Pointer::DROPS_OBJECT.then(|| unsafe { (*queue).clone() });
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the pointer comes from `into_raw` in `lend`, and its
+    // reference was not taken back.
     T::run(unsafe { T::Pointer::from_raw(object) });
     if let Some(queue) = queue {
         Queue::leave(queue);
     }
 }
 
-/// Drops the reference that a queue held.
+/// Drops the reference of a work item that was cancelled.
 ///
 /// # Safety
 ///
@@ -329,12 +343,13 @@ where
 {
     // SAFETY: `lend` has checked that the work item is part of an object.
     let object = unsafe { T::object(work) };
-    // SAFETY: By this function's contract nobody owns the reference that was lent any more.
+    // SAFETY: The pointer comes from `into_raw` in `lend`. By this function's contract the
+    // reference was not taken back.
     drop(unsafe { T::Pointer::from_raw(object) });
 }
 
-/// Returns the number that stands for any CPU.
+/// Returns the CPU number that stands for any CPU.
 pub(super) const fn cpu_unbound() -> c_int {
-    // CAST: `NR_CPUS`, a small number.
+    // CAST: The value is `NR_CPUS`, a small number.
     bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int
 }

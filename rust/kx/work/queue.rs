@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A work queue of the driver's own.
+//! Work queues that belong to a driver.
 
 use crate::sync::RcuPtr;
 use core::ptr::NonNull;
@@ -44,7 +44,7 @@ impl Options {
         }
     }
 
-    /// Adds a rescuer, so that work goes on when there is no memory for a new worker.
+    /// Adds a rescuer thread, so that work items run even if there is no memory for a new worker.
     pub const fn mem_reclaim(mut self) -> Self {
         self.flags |= bindings::wq_flags_WQ_MEM_RECLAIM;
         self
@@ -53,13 +53,13 @@ impl Options {
 
 /// A work queue, destroyed when its last reference is dropped.
 ///
-/// Destroying it runs all work items that are queued, and waits for them: afterwards no code runs
-/// on it.
+/// Destroying it runs all work items that are queued, and waits for them. Afterwards no code runs
+/// on the queue.
 ///
-/// A work item cannot wait for its own queue. If a [`Work`](super::Work) that holds an [`Arc`]
-/// drops the last reference to its object and thereby to its queue, the [`QueueDestroyer`] drops
-/// the queue some time later. A module that needs its code to have left the queue at some point
-/// flushes the queue, or drops a reference of its own last.
+/// A work item cannot wait for its own queue. If a [`Work`](super::Work) that owns an [`Arc`] drops
+/// the last reference to its object and thereby to its queue, the [`QueueDestroyer`] drops the
+/// queue some time later. A module that must be sure that its code has left the queue flushes the
+/// queue, or drops its own reference last.
 ///
 /// # Context
 ///
@@ -68,13 +68,15 @@ impl Options {
 ///
 /// # Invariants
 ///
-/// This value owns `wq`. Work items with timers are queued here only by objects that hold a
-/// reference to this value, and work items whose lock class is `class` are queued only here.
+/// - This value owns `wq`.
+/// - Only objects that own a reference to this value queue work items with timers here.
+/// - Work items whose lock class is `class` are queued only here.
 #[pin_data(PinnedDrop)]
 pub struct Queue {
     wq: NonNull<bindings::workqueue_struct>,
-    /// One for each queue: a function on one queue may wait for functions on another one, which
-    /// lockdep would take for a deadlock if both had the same class.
+    /// The lock class of functions on this queue. Each queue has its own, as a function on one
+    /// queue may wait for functions on another one, which lockdep would take for a deadlock in one
+    /// class.
     #[pin]
     class: LockClassKey,
     /// Drops the last reference, on the queue of the [`QueueDestroyer`].
@@ -89,7 +91,7 @@ kernel::impl_has_work! {
 // SAFETY: A work queue has no thread affinity.
 unsafe impl Send for Queue {}
 
-// SAFETY: A work queue has its own locks.
+// SAFETY: A work queue has its own locks, and `class` and `destroy` are `Sync`.
 unsafe impl Sync for Queue {}
 
 impl Queue {
@@ -115,7 +117,7 @@ impl Queue {
         options: Options,
         name: &fmt::Arguments<'_>,
     ) -> Result<NonNull<bindings::workqueue_struct>> {
-        // SAFETY: The format takes one pointer to `fmt::Arguments`, which lives during the call.
+        // SAFETY: The format takes one pointer to a `fmt::Arguments`, which lives during the call.
         let wq = unsafe {
             bindings::alloc_workqueue_noprof(
                 c"%pA".as_char_ptr(),
@@ -133,10 +135,10 @@ impl Queue {
             return;
         };
         let last = Arc::from(last);
-        // In the read section: ending the destroyer waits for this section, and then for the queued
-        // work items.
+        // The work item is queued inside the read section. Dropping the destroyer waits for this
+        // section, and then for the queued work items.
         let destroyer = DESTROYER.read();
-        // The work item of the last reference is queued once, so this cannot fail.
+        // This cannot fail, as only the owner of the last reference queues the work item.
         let _ = match destroyer.get() {
             Some(queue) => queue.as_kernel().enqueue(last),
             None => workqueue::system_long().enqueue(last),
@@ -148,26 +150,27 @@ impl Queue {
     }
 
     fn as_kernel(&self) -> &workqueue::Queue {
-        // SAFETY: By the type invariant the queue is valid, and stays so while it is borrowed.
+        // SAFETY: By the type invariant this value owns the queue, which is valid while `self` is
+        // borrowed.
         unsafe { workqueue::Queue::from_raw(self.wq.as_ptr()) }
     }
 
-    /// Queues a function, to be run once.
+    /// Queues a function, which runs once.
     ///
     /// # Context
     ///
-    /// *any*, if `flags` allow.
+    /// Any in which `flags` allow an allocation.
     ///
     /// # Errors
     ///
-    /// [`AllocError`]; the function is dropped. [`Self::enqueue`] allocates nothing.
+    /// [`AllocError`]; the function is then dropped. [`Self::enqueue`] allocates nothing.
     pub fn spawn<F>(&self, flags: Flags, func: F) -> Result<(), AllocError>
     where
         F: FnOnce() + Send + 'static,
     {
-        // SAFETY: The work item of the closure only passes the class to lockdep. The class is
-        // pinned, and by the drop of `Queue` it outlives everything that runs on this queue, on
-        // which the closure is queued at once.
+        // SAFETY: The work item of the closure only passes the class to lockdep, until it has run.
+        // The closure is queued on this queue at once. The class is pinned in `self` and outlives
+        // everything that runs on the queue: `drop` waits for that before the class is dropped.
         let class = unsafe { Pin::new_unchecked(&*core::ptr::from_ref(&self.class)) };
         self.enqueue(KBox::pin_init(Closure::new(func, class), flags).map_err(|_| AllocError)?);
         Ok(())
@@ -186,14 +189,14 @@ impl Queue {
         self.as_kernel().enqueue(work)
     }
 
-    /// Waits for all work items that are queued now.
+    /// Waits for all work items that are queued when this is called.
     ///
     /// # Context
     ///
     /// *may sleep*, but not on this queue.
     pub fn flush(&self) {
         might_sleep();
-        // SAFETY: By the type invariant the queue is valid.
+        // SAFETY: By the type invariant this value owns the queue.
         unsafe { bindings::__flush_workqueue(self.wq.as_ptr()) }
     }
 }
@@ -203,8 +206,9 @@ impl PinnedDrop for Queue {
     fn drop(self: Pin<&mut Self>) {
         might_sleep();
         // SAFETY: By the type invariant this value owns the queue. Queued work items run before
-        // this returns, and nobody can queue more: the timers of delayed work items hold objects
-        // that hold a reference to this value. The lock class is dropped afterwards.
+        // this returns. Nobody can queue more, as there is no reference to this value: by the type
+        // invariant the object of a pending timer would own one. The lock class is dropped
+        // afterwards.
         unsafe { bindings::destroy_workqueue(self.wq.as_ptr()) }
     }
 }
@@ -220,12 +224,12 @@ impl workqueue::WorkItem for Queue {
 /// The queue of the [`QueueDestroyer`].
 static DESTROYER: RcuPtr<Arc<Queue>> = RcuPtr::null();
 
-/// Destroys queues whose last reference is dropped on one of their own workers, on a queue that is
-/// empty once this is dropped. Without it, a system queue destroys them, and no unload waits for
-/// that.
+/// Destroys queues whose last reference is dropped on one of their own workers.
 ///
-/// The module that this crate is part of keeps one as long as it is loaded, so no code of the crate
-/// runs afterwards: a destroyed work queue has no worker that still runs a function.
+/// It does so on its own queue, which is empty once this value is dropped. Without a destroyer, a
+/// system queue destroys them, and unloading does not wait for that. So the module that this crate
+/// is part of keeps one as long as it is loaded: no code of the crate runs afterwards, as a
+/// destroyed queue has no worker that still runs a function.
 pub struct QueueDestroyer(());
 
 impl QueueDestroyer {
@@ -233,7 +237,7 @@ impl QueueDestroyer {
     ///
     /// # Context
     ///
-    /// *may sleep*; dropping it, too. Users of queues must be gone before it is dropped.
+    /// Starting and dropping it *may sleep*. All queues must be gone before it is dropped.
     ///
     /// # Errors
     ///
@@ -247,12 +251,12 @@ impl QueueDestroyer {
 
 impl Drop for QueueDestroyer {
     fn drop(&mut self) {
-        // This drops the last reference, and so waits for the queued work items.
+        // This drops the last reference to the queue, and thereby waits for the queued work items.
         drop(DESTROYER.replace(None));
     }
 }
 
-/// Waits for everything that the destroyer has to do now.
+/// Waits for the work items of the destroyer that are queued now.
 #[cfg(IBTRS_KUNIT)]
 pub(super) fn flush_destroyer() {
     let queue = DESTROYER.read().get().cloned();
@@ -263,7 +267,7 @@ pub(super) fn flush_destroyer() {
 
 /// A function that a queue runs once.
 ///
-/// The kernel crate has such a work item, too, but with one lock class for all queues of all
+/// The kernel crate has such a work item, too, but with one lock class for the queues of all
 /// modules.
 #[pin_data]
 struct Closure<F> {
@@ -276,8 +280,8 @@ kernel::impl_has_work! {
     impl{F} HasWork<Self> for Closure<F> { self.work }
 }
 
-/// Returns the name of the lock classes. lockdep compares its address: not generic and never
-/// inlined, so that the address is the same for functions of several modules on one queue.
+/// Returns the name of the lock classes. This function is neither generic nor inlined, so that the
+/// name has one address, which lockdep compares, for functions of several modules on one queue.
 #[inline(never)]
 fn class_name() -> &'static CStr {
     c"work::Closure"

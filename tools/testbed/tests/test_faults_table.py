@@ -32,7 +32,8 @@ path_put percpu_ref_exit percpu_ref_get percpu_ref_kill percpu_ref_put put_devic
 queue_delayed_work_on queue_work_on rdma_consumer_reject_data rdma_destroy_id rdma_destroy_qp
 rdma_event_msg rdma_lock_handler rdma_unlock_handler set_capacity
 set_disk_ro sg_dma_address sg_dma_len sg_init_one sg_init_table sg_next sg_set_dma_len split_page
-submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion wait_for_completion_timeout
+submit_bio sysfs_remove_link timer_init_key uuid_gen wait_for_completion
+wait_for_completion_interruptible_timeout wait_for_completion_timeout
 unregister_reboot_notifier
 """.split()
 # These answer what is so already: something has gone or is going; no failure is in them.
@@ -46,7 +47,7 @@ NEVER_IN_A_GUEST = ["ib_dma_map_single", "trace_set_clr_event"]
 
 def called() -> set[str]:
     """The functions of the kernel that the crates with unsafe code call."""
-    files = [file for room in ("kx", "rdma") for file in (TOP / "rust" / room).rglob("*.rs")]
+    files = [file for crate in ("kx", "rdma") for file in (TOP / "rust" / crate).rglob("*.rs")]
     return {name for file in files for name in re.findall(r"bindings::([a-z_][a-z_0-9]*)\(", file.read_text())}
 
 
