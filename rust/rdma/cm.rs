@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connection manager ids: addresses, routes, connections, listeners.
+//! Connection manager ids, which resolve addresses and routes, connect, and listen.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -49,7 +49,7 @@ pub use event::{
 /// Parameters of a connection; see `struct rdma_conn_param`.
 #[derive(Clone, Copy)]
 pub struct ConnParam<'a> {
-    /// Private data for the peer, at most 56 bytes in a request.
+    /// Private data for the peer: at most 56 bytes in a request, and 196 in an answer.
     pub private_data: &'a [u8],
     /// Number of retransmissions of a packet that is not acknowledged, 0 to 7.
     pub retry_count: u8,
@@ -99,8 +99,8 @@ impl PortSpace {
 ///
 /// # Invariants
 ///
-/// As long as the id lives, its context is the address of this box. Once `has_addrs` is set, the
-/// id's addresses no longer change.
+/// The context of the id is the address of this box as long as the id exists. Once `has_addrs` is
+/// set, the id's addresses no longer change.
 #[pin_data]
 pub(crate) struct Context {
     #[pin]
@@ -110,7 +110,7 @@ pub(crate) struct Context {
 
 /// The recipient of an id's events.
 enum HandlerSlot {
-    /// No handler yet; `ended` says whether the connection has ended meanwhile.
+    /// No handler was set yet; `ended` tells whether the connection has ended meanwhile.
     Waiting { ended: bool },
     /// The handler.
     Set(Arc<dyn CmHandler>),
@@ -135,12 +135,13 @@ impl Context {
         }
     }
 
-    /// Passes an event to the handler. Without one, only the end of the connection is recorded.
+    /// Passes an event to the handler. Without a handler, this only records the end of the
+    /// connection.
     fn deliver(&self, event: &CmEvent<'_>) {
         if matches!(event, CmEvent::AddrResolved) {
-            // INVARIANT: The connection manager writes the addresses before this
-            // event, and refuses to bind or to resolve the id again after it.
-            // ORDERING: Pairs with `CmId::has_addrs`.
+            // INVARIANT: The connection manager writes the addresses before this event, and refuses
+            // to bind or to resolve the id again after it.
+            // ORDERING: Pairs with the acquire in `CmId::has_addrs`.
             self.has_addrs.store(true, Release);
         }
         let mut slot = self.handler.lock();
@@ -159,7 +160,13 @@ impl Context {
 /// A connection manager id.
 ///
 /// Dropping it cancels an operation in progress, rejects a request that was not accepted, and waits
-/// for a running handler: it may sleep, and must not happen in the handler.
+/// for a running handler.
+///
+/// # Context
+///
+/// All functions may sleep. Those that start an operation or end a connection may be called from
+/// the id's handler, except [`CmId::connect`] and [`CmId::accept`]. The handler must not drop the
+/// id.
 ///
 /// # Invariants
 ///
@@ -175,9 +182,9 @@ pub struct CmId {
 
 // SAFETY: An id has no thread affinity, and the handler is `Send`.
 unsafe impl Send for CmId {}
-// SAFETY: The connection manager locks an id's state and changes it in one step: of two conflicting
-// calls, one fails. Fields that are read here without its locks are read in one piece, or no longer
-// change. The handler is `Sync`.
+// SAFETY: The connection manager locks an id's state and changes it in one step, so that one of two
+// conflicting calls fails. This type reads fields of an id without those locks only in one piece,
+// or once they no longer change. The handler is `Sync`.
 unsafe impl Sync for CmId {}
 
 impl CmId {
@@ -193,8 +200,8 @@ impl CmId {
     /// `ENOMEM`.
     pub fn new(net: &Net, space: PortSpace, handler: Arc<dyn CmHandler>) -> Result<Self> {
         let context = Context::new(HandlerSlot::Set(handler), false)?;
-        // SAFETY: The namespace is live, and the context outlives the id, which `Drop` destroys
-        // first.
+        // SAFETY: The namespace is live, as it is borrowed. The context is pinned, and outlives the
+        // id, which `Drop` destroys before the context is dropped.
         let id = crate::from_err_ptr(unsafe {
             bindings::__rdma_create_kernel_id(
                 net.as_raw(),
@@ -205,7 +212,7 @@ impl CmId {
                 crate::caller(),
             )
         })?;
-        // INVARIANT: Just created with that context.
+        // INVARIANT: The id was just created with that context.
         Ok(Self {
             id,
             context,
@@ -222,19 +229,19 @@ impl CmId {
     ///
     /// # Safety
     ///
-    /// `id` must be the new id with which the connection manager has called a listener's handler,
-    /// and the handler must return zero if this succeeds.
+    /// `id` must be the new id with which the connection manager has called a listener's handler.
+    /// If this succeeds, the handler must return zero, unless it calls [`CmId::release`].
     pub(crate) unsafe fn from_request(id: NonNull<bindings::rdma_cm_id>) -> Result<Self> {
         // INVARIANT: An id that comes with a request has the request's addresses.
         let context = Context::new(HandlerSlot::Waiting { ended: false }, true)?;
-        // SAFETY: By this function's contract the id is live and in its first
-        // handler call, which holds the lock that all events take: nobody reads
-        // the context meanwhile.
+        // SAFETY: By this function's contract the id is live and in its first handler call. That
+        // call holds the lock that all events of the id take, so nobody reads the context
+        // meanwhile.
         unsafe {
             (*id.as_ptr()).context = ptr::from_ref::<Context>(&context).cast_mut().cast();
         }
-        // SAFETY: By this function's contract the connection manager has filled in the id, and
-        // writes to its route only in calls for it, of which there is none yet.
+        // SAFETY: By this function's contract the connection manager has filled in the id. It
+        // writes to the route only during calls for the id, of which there is none yet.
         let peer_roce_gid = unsafe { roce_gid(&(*id.as_ptr()).route) };
         // INVARIANT: The id is live, and its context was just set.
         Ok(Self {
@@ -253,33 +260,31 @@ impl CmId {
     /// now, so that the connection manager destroys the id.
     unsafe fn release(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `this` is neither used again nor dropped. The id's handler lock is held until the
-        // connection manager has begun to destroy the id, to which it then delivers no more events;
-        // so, by this function's contract, nobody uses the context any more.
+        // SAFETY: `this` is neither used again nor dropped. By this function's contract the
+        // connection manager destroys the id when the handler returns. It holds the id's handler
+        // lock until it has begun to do so, and then delivers no more events, so nobody uses the
+        // context any more.
         drop(unsafe { ptr::read(&this.context) });
     }
 
-    /// Claims the one queue pair that the id may have; returns whether it had none.
+    /// Claims the one queue pair that the id may have; returns whether nobody has claimed it
+    /// before.
     pub(crate) fn claim_qp(&self) -> bool {
         !self.has_qp.xchg(true, Full)
     }
 
-    /// Gives the claim back when no queue pair could be created.
+    /// Gives the claim back, as the queue pair could not be created.
     pub(crate) fn unclaim_qp(&self) {
         // ORDERING: Pairs with the exchange of the next claim.
         self.has_qp.store(false, Release);
     }
 
     fn has_addrs(&self) -> bool {
-        // ORDERING: Pairs with the store in `Context::deliver`.
+        // ORDERING: Pairs with the release in `Context::deliver`.
         self.context.has_addrs.load(Acquire)
     }
 
     /// Returns whether the connection ended before a handler was set.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
     pub fn has_ended(&self) -> bool {
         matches!(
             *self.context.handler.lock(),
@@ -287,11 +292,12 @@ impl CmId {
         )
     }
 
-    /// Sets the handler of an id that came with a request.
+    /// Sets the handler of an id that came with a request. Events before that are lost, except for
+    /// the end of the connection.
     ///
     /// # Errors
     ///
-    /// `ECONNRESET` when the connection has ended already.
+    /// `ECONNRESET` when the connection has already ended.
     pub fn set_handler(&self, handler: Arc<dyn CmHandler>) -> Result {
         let mut slot = self.context.handler.lock();
         if let HandlerSlot::Waiting { ended: true } = *slot {
@@ -312,19 +318,20 @@ impl CmId {
     /// `ENODEV` when the id is bound to no device, or the device is being removed or does not
     /// support fast registration.
     pub fn device(&self) -> Result<Arc<Device>> {
-        // SAFETY: The id is live by the type invariant. The connection manager
-        // may write the pointer meanwhile, but in one piece; it is only compared.
+        // SAFETY: The id is live by the type invariant. The connection manager may write the
+        // pointer meanwhile, but in one piece, and the callee only compares it.
         Device::find(unsafe { ptr::read_volatile(&raw const (*self.as_raw()).device) })
     }
 
-    /// Returns the number of the device's port that the id is bound to.
+    /// Returns the number of the device's port that the id is bound to, or zero before the id is
+    /// bound.
     pub fn port_num(&self) -> u32 {
-        // SAFETY: The id is live by the type invariant. The connection manager
-        // may write the number meanwhile, but in one piece.
+        // SAFETY: The id is live by the type invariant. The connection manager may write the number
+        // meanwhile, but in one piece.
         unsafe { ptr::read_volatile(&raw const (*self.as_raw()).port_num) }
     }
 
-    /// Lets the local address be shared with other ids.
+    /// Allows other ids to use the same local address.
     ///
     /// # Errors
     ///
@@ -334,8 +341,8 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_set_reuseaddr(self.as_raw(), 1) })
     }
 
-    /// Restricts a listener to the address family that it is bound to: an IPv6 wildcard leaves IPv4
-    /// to others.
+    /// Restricts a listener to the address family that it is bound to, so that the IPv6 wildcard
+    /// address does not cover IPv4.
     ///
     /// # Errors
     ///
@@ -345,9 +352,9 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_set_afonly(self.as_raw(), 1) })
     }
 
-    /// Sets how long the device waits for an acknowledgement before it retransmits: 4.096 us times
-    /// two to the power of `exponent`, which must be at most 31. With RoCE, the value also
-    /// determines the timeout of the peer. Must be called before the route is resolved.
+    /// Sets the time for which the device waits for an acknowledgement before it retransmits:
+    /// 4.096 us times two to the power of `exponent`, which must be at most 31. With RoCE, the
+    /// value also determines the timeout of the peer. Must be called before the route is resolved.
     ///
     /// # Errors
     ///
@@ -357,25 +364,24 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), exponent) })
     }
 
-    /// Starts to resolve the address `dst`, from `src` if given;
-    /// [`CmEvent::AddrResolved`], [`CmEvent::AddrUnanswered`] or [`CmEvent::Failed`]
-    /// follows.
+    /// Starts to resolve the address `dst`, from the local address `src` if there is one. The event
+    /// [`CmEvent::AddrResolved`], [`CmEvent::AddrUnanswered`] or [`CmEvent::Failed`] follows.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`;
-    /// `ENODEV` for a GID that no InfiniBand port here has or is in the subnet of.
+    /// Those of `rdma_resolve_addr`, such as `ENETUNREACH` or `EADDRNOTAVAIL`; `ENODEV` for a GID
+    /// if no InfiniBand port of this machine has it or is in its subnet.
     pub fn resolve_addr(&self, src: Option<&SockAddr>, dst: &SockAddr, timeout_ms: u32) -> Result {
         let src = src.map_or(ptr::null_mut(), |src| src.as_raw().cast_mut());
-        // SAFETY: The id is live by the type invariant, the addresses are valid
-        // for the call, which does not change them.
+        // SAFETY: The id is live by the type invariant. The addresses are valid during the call,
+        // which does not change them.
         kernel::error::to_result(unsafe {
             bindings::rdma_resolve_addr(self.as_raw(), src, dst.as_raw(), timeout_ms as usize)
         })
     }
 
-    /// Starts to resolve the route; [`CmEvent::RouteResolved`] or
-    /// [`CmEvent::Failed`] follows.
+    /// Starts to resolve the route. The event [`CmEvent::RouteResolved`] or [`CmEvent::Failed`]
+    /// follows.
     ///
     /// # Errors
     ///
@@ -387,16 +393,20 @@ impl CmId {
         })
     }
 
-    /// Requests a connection; [`CmEvent::Established`], [`CmEvent::Rejected`] or
+    /// Requests a connection. The event [`CmEvent::Established`], [`CmEvent::Rejected`] or
     /// [`CmEvent::Failed`] follows.
+    ///
+    /// # Context
+    ///
+    /// May sleep; not from the id's handler, whose lock it takes.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_connect`.
+    /// Those of `rdma_connect`; `EINVAL` for private data of more than 255 bytes.
     pub fn connect(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant; the parameters and their private data are
-        // valid for the call.
+        // SAFETY: The id is live by the type invariant. The parameters and their private data are
+        // valid during the call.
         kernel::error::to_result(unsafe { bindings::rdma_connect(self.as_raw(), &mut raw) })
     }
 
@@ -404,15 +414,15 @@ impl CmId {
     ///
     /// # Context
     ///
-    /// May sleep; not from the id's handler.
+    /// May sleep; not from the id's handler, whose lock it takes.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_accept`.
+    /// Those of `rdma_accept`; `EINVAL` for private data of more than 255 bytes.
     pub fn accept(&self, param: ConnParam<'_>) -> Result {
         let mut raw = param.raw()?;
-        // SAFETY: The id is live by the type invariant; the parameters and their private data are
-        // valid for the call, which is made with the handler lock, as `rdma_accept` requires.
+        // SAFETY: The id is live by the type invariant. The parameters and their private data are
+        // valid during the call. The call is made with the handler lock, as `rdma_accept` requires.
         kernel::error::to_result(unsafe {
             bindings::rdma_lock_handler(self.as_raw());
             let ret = bindings::rdma_accept(self.as_raw(), &mut raw);
@@ -421,14 +431,15 @@ impl CmId {
         })
     }
 
-    /// Rejects the connection request that the id came with.
+    /// Rejects the connection request that the id came with, with private data for the peer.
     ///
     /// # Errors
     ///
-    /// Those of `rdma_reject`; the request is then rejected when the id is dropped.
+    /// Those of `rdma_reject`; `EINVAL` for private data of more than 255 bytes. Dropping the id
+    /// then rejects the request.
     pub fn reject(&self, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len())?;
-        // SAFETY: The id is live by the type invariant, and the data is valid for the call.
+        // SAFETY: The id is live by the type invariant, and the data is valid during the call.
         kernel::error::to_result(unsafe {
             bindings::rdma_reject(
                 self.as_raw(),
@@ -449,15 +460,16 @@ impl CmId {
         kernel::error::to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
     }
 
-    /// Listens at the local address `addr`; requests go to
-    /// [`CmHandler::connect_request`].
+    /// Listens at the local address `addr`. Connection requests go to
+    /// [`CmHandler::connect_request`]. `backlog` is the maximum number of requests that the
+    /// device's driver keeps waiting; only iWARP uses it.
     ///
     /// # Errors
     ///
     /// `EADDRINUSE` when the port is in use; others of `rdma_bind_addr` and `rdma_listen`.
     pub fn listen(&self, addr: &SockAddr, backlog: i32) -> Result {
-        // SAFETY: The id is live by the type invariant, the address is valid
-        // for the call, which does not change it.
+        // SAFETY: The id is live by the type invariant. The address is valid during the call, which
+        // does not change it.
         unsafe {
             kernel::error::to_result(bindings::rdma_bind_addr(
                 self.as_raw(),
@@ -467,20 +479,21 @@ impl CmId {
         }
     }
 
-    /// Returns the local address, once it is final: at once for the id of a request, otherwise when
-    /// the address was resolved.
+    /// Returns the local address, or `None` while it may still change: until the address was
+    /// resolved, unless the id came with a request.
     pub fn local_addr(&self) -> Option<SockAddr> {
-        // SAFETY: The id is live by the type invariant, and its addresses no longer change, by the
-        // invariant of `Context`.
+        // SAFETY: The id is live by the type invariant. By the invariant of `Context` its addresses
+        // no longer change; the connection manager has initialised them with the id.
         self.has_addrs()
             .then(|| unsafe { SockAddr::from_raw(&raw const (*self.as_raw()).route.addr.src_addr) })
     }
 
-    /// Returns the GID from which a connection request came over RoCE; `None` for another
-    /// transport, and for an id that was not made for a request.
+    /// Returns the GID from which a connection request came over RoCE, in network byte order.
+    /// Returns `None` for another transport, and for an id that did not come with a request.
     ///
-    /// [`CmId::peer_addr`] of such an id is what the peer's message says. The GID is where the
-    /// answers are sent, and a peer that cannot receive there cannot complete the connection.
+    /// For such an id, [`CmId::peer_addr`] is the address in the peer's message, which the peer can
+    /// choose. Answers go to the GID, so a peer that cannot receive there cannot complete the
+    /// connection.
     pub fn peer_roce_gid(&self) -> Option<[u8; 16]> {
         self.peer_roce_gid
     }
@@ -497,7 +510,7 @@ impl CmId {
 ///
 /// # Safety
 ///
-/// The path record of `route` must be valid or null, and not be written to meanwhile.
+/// The path record of `route` must be null or valid, and nobody may write to it during the call.
 unsafe fn roce_gid(route: &bindings::rdma_route) -> Option<[u8; 16]> {
     // SAFETY: By this function's contract.
     let record = unsafe { route.path_rec.as_ref() }?;
@@ -506,14 +519,14 @@ unsafe fn roce_gid(route: &bindings::rdma_route) -> Option<[u8; 16]> {
         bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V1
             | bindings::sa_path_rec_type_SA_PATH_REC_TYPE_ROCE_V2
     );
-    // SAFETY: All variants of the union are 16 bytes, and any bytes are a `raw`.
+    // SAFETY: All variants of the union have 16 bytes, and any bytes are a valid `raw`.
     is_roce.then(|| unsafe { *record.dgid.raw })
 }
 
 impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: The id is live by the type invariant, and not used after this. The call waits for
-        // a running handler and lets no other one begin, so the context may be freed next.
+        // a running handler and lets no other one begin, so the context may be dropped afterwards.
         unsafe { bindings::rdma_destroy_id(self.id.as_ptr()) };
     }
 }
@@ -600,7 +613,7 @@ mod tests {
         }
     }
 
-    /// Hands back the id that it holds, and holds the one that it gets.
+    /// A handler that keeps the id that it gets, and returns the one that it has kept before.
     #[pin_data]
     struct Swap {
         #[pin]
@@ -615,8 +628,8 @@ mod tests {
         }
     }
 
-    /// If a listener's handler gives back another id than the one it got, it keeps that one, and
-    /// the connection manager is not told to destroy it.
+    /// If a listener's handler returns another id than the one that it received, it keeps the
+    /// latter, and the connection manager does not destroy it.
     #[test]
     fn a_request_is_not_exchanged() -> Result {
         let swap = Arc::pin_init(

@@ -25,10 +25,10 @@ pub enum PollContext {
     /// In softirq context: handlers must not sleep.
     SoftIrq,
     /// On a bound, high-priority work queue: handlers may sleep, which delays later completions.
-    /// I/O that they submit is plugged until all available completions are handled.
+    /// I/O that handlers submit is plugged until all available completions are handled.
     WorkQueue,
-    /// In the context of the caller of [`QueuePair::poll`], and only then: the device raises no
-    /// interrupts for them. Handlers must not sleep.
+    /// In the context of the caller of [`QueuePair::poll`]. The device raises no interrupts for
+    /// completions, and handlers must not sleep.
     ///
     /// [`QueuePair::poll`]: crate::qp::QueuePair::poll
     Direct,
@@ -38,7 +38,7 @@ pub enum PollContext {
 ///
 /// # Invariants
 ///
-/// `ptr` is a live completion queue of `_dev`, polled as `context` says.
+/// `ptr` is a live completion queue of `_dev`, which was allocated for `context`.
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
     context: PollContext,
@@ -53,8 +53,8 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Allocates a completion queue of `entries` entries on the completion
-    /// vector `vector`, taken modulo the device's vectors.
+    /// Allocates a completion queue of `entries` entries on the completion vector `vector`, modulo
+    /// the number of the device's vectors.
     ///
     /// # Context
     ///
@@ -71,8 +71,7 @@ impl Cq {
             PollContext::Direct => bindings::ib_poll_context_IB_POLL_DIRECT,
         };
         let vector = vector % dev.num_comp_vectors();
-        // SAFETY: The device is live as `dev` holds it; the other arguments are
-        // plain numbers, checked by the callee.
+        // SAFETY: The device is live, as `dev` keeps it. The callee checks the numbers.
         let ptr = crate::from_err_ptr(unsafe {
             bindings::__ib_alloc_cq(
                 dev.as_raw(),
@@ -83,7 +82,7 @@ impl Cq {
                 crate::caller(),
             )
         })?;
-        // INVARIANT: Just allocated on `dev`, with that context.
+        // INVARIANT: The queue was just allocated on `dev`, for that context.
         Ok(Self {
             ptr,
             context,
@@ -96,6 +95,7 @@ impl Cq {
         self.ptr.as_ptr()
     }
 
+    /// Returns whether a work queue handles the completions.
     pub(crate) fn has_work(&self) -> bool {
         self.context == PollContext::WorkQueue
     }
@@ -105,7 +105,7 @@ impl Cq {
         self.context == PollContext::Direct
     }
 
-    /// Handles up to `budget` completions of a directly polled queue; returns their number, which
+    /// Handles up to `budget` completions of a directly polled queue. Returns their number, which
     /// is zero if another thread is polling.
     #[inline]
     pub(crate) fn poll(&self, budget: u16) -> u32 {
@@ -117,8 +117,9 @@ impl Cq {
         if self.polled.xchg(true, Full) {
             return 0;
         }
-        // SAFETY: The queue is live, and for direct polling, by the type invariant; handlers are
-        // called as their contracts say.
+        // SAFETY: By the type invariant the queue is live, and was allocated for direct polling.
+        // The callee calls the functions of the completion entries, each of which belongs to the
+        // queue's one queue pair.
         let done = unsafe { bindings::ib_process_cq_direct(self.ptr.as_ptr(), budget.into()) };
         // ORDERING: Pairs with the exchange above.
         self.polled.store(false, Release);
@@ -129,8 +130,8 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the queue is live. Its one user, a queue pair, was
-        // destroyed before or never created, and nobody polls, which takes a reference to the queue
-        // pair. The call waits for the work that polls.
+        // destroyed before or never created. No thread polls directly, as that takes a reference to
+        // the `QueuePair`, and the call waits for the work that polls.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) }
     }
 }

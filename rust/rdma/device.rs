@@ -34,29 +34,29 @@ use kx::{
     sync::Completion, //
 };
 
-/// A user of a device, told when the device is removed.
+/// A handler for the removal of a device.
 pub trait RemovalHandler: Send + Sync {
-    /// Starts dropping all [`Device`] references of the user, on a work queue: the removal of the
-    /// device waits for them.
+    /// Handles the removal of the device: starts a work item that drops all references of the user
+    /// to the [`Device`]. The removal waits until they are dropped.
     ///
     /// # Context
     ///
-    /// May sleep, but must not wait for the references to be dropped, nor call into this module.
+    /// May sleep, but must neither wait for the references to be dropped nor call into this module.
     fn device_removed(&self);
 }
 
-/// An RDMA device in use.
+/// An RDMA device.
 ///
-/// The removal of the device waits until all references to this are dropped.
+/// The removal of the device waits until all references to this value are dropped.
 ///
 /// # Invariants
 ///
-/// `ib` is a registered device. Its removal waits for `gone`, which is completed when this is
+/// `ib` is a registered device. Its removal waits for `gone`, which is completed when this value is
 /// dropped.
 #[pin_data(PinnedDrop)]
 pub struct Device {
     ib: NonNull<bindings::ib_device>,
-    /// Number of the device, never reused for another one.
+    /// Number of the device, which no other device ever has.
     id: u64,
     #[pin]
     name: Mutex<Name>,
@@ -67,7 +67,7 @@ pub struct Device {
 ///
 /// # Invariants
 ///
-/// The bytes contain a zero.
+/// One of the bytes is zero.
 #[derive(Clone, Copy)]
 pub struct Name([u8; NAME_LEN]);
 
@@ -78,12 +78,12 @@ impl Name {
     ///
     /// # Safety
     ///
-    /// `ib` must be registered, and must not be renamed during the call.
+    /// `ib` must be valid and have its name, and must not be renamed during the call.
     unsafe fn of(ib: NonNull<bindings::ib_device>) -> Self {
         let mut name = [0; NAME_LEN];
         // SAFETY: By this function's contract the name is set and does not change.
         let from = unsafe { &(*ib.as_ptr()).name };
-        // The last byte stays a zero.
+        // The last byte stays zero.
         for (to, from) in name.iter_mut().zip(from).take(NAME_LEN - 1) {
             *to = *from;
         }
@@ -106,10 +106,10 @@ impl fmt::Display for Name {
     }
 }
 
-// SAFETY: Devices may be used from any thread.
+// SAFETY: Any thread may use a device.
 unsafe impl Send for Device {}
-// SAFETY: As above; the C functions called on them are thread-safe, and what is
-// read without them does not change while the device is registered.
+// SAFETY: As above. Several threads may call the C functions for a device at a time, and the fields
+// that this crate reads do not change while the device is registered.
 unsafe impl Sync for Device {}
 
 fn new_event() -> Result<Arc<Completion>> {
@@ -122,8 +122,8 @@ impl Device {
     /// `ib` must be a device that is being added, whose removal waits for `gone`.
     unsafe fn new(ib: NonNull<bindings::ib_device>, gone: Arc<Completion>) -> Result<Arc<Self>> {
         static LAST_ID: Atomic<u64> = Atomic::new(0);
-        // SAFETY: By this function's contract the device has its name. The core adds it with the
-        // lock of all devices held, which renaming takes for writing.
+        // SAFETY: By this function's contract the device is being added, so it has its name. The
+        // core adds it with the lock of all devices held, which renaming takes for writing.
         let name = unsafe { Name::of(ib) };
         // INVARIANT: By this function's contract.
         Arc::pin_init(
@@ -141,7 +141,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENODEV` when the device is being removed, or was not taken in because it does not support
+    /// `ENODEV` when the device is being removed, or is not tracked because it does not support
     /// fast registration.
     pub(crate) fn find(ib: *mut bindings::ib_device) -> Result<Arc<Self>> {
         let devices = DEVICES.lock();
@@ -177,8 +177,8 @@ impl Device {
 
     /// Adds a removal handler.
     ///
-    /// Allocations under the lock must not wait: reclaim may wait for a disk whose path needs the
-    /// list to reconnect. So a longer list is allocated without the lock.
+    /// No allocation under the lock may wait, because reclaim may wait for a disk whose path needs
+    /// the list of devices to reconnect. So a longer list of users is allocated without the lock.
     fn add_user(&self, mut user: User) -> Result {
         let mut longer = KVVec::new();
         loop {
@@ -216,15 +216,14 @@ impl Device {
     }
 
     fn attrs(&self) -> &bindings::ib_device_attr {
-        // SAFETY: The device is live by the type invariant, and its attributes
-        // do not change once it is registered.
+        // SAFETY: The device is live by the type invariant. Its attributes do not change while it
+        // is registered, nor do the other fields that are read here.
         unsafe { &(*self.ib.as_ptr()).attrs }
     }
 
     /// Returns the number of completion vectors, at least one.
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: The device is live by the type invariant; the number does not
-        // change once it is registered.
+        // SAFETY: As in `attrs`.
         let vectors = unsafe { (*self.ib.as_ptr()).num_comp_vectors };
         u32::try_from(vectors).unwrap_or(1).max(1)
     }
@@ -249,9 +248,9 @@ impl Device {
         self.attrs().max_fast_reg_page_list_len
     }
 
-    /// Returns the page size of a region in bytes: that of the machine, unless the device does not
-    /// support it. `irdma`, for one, does not support 64 KiB, and would take such pages for pages
-    /// of 4096 bytes.
+    /// Returns the page size of a region in bytes. It is the page size of the machine, or 4096 if
+    /// the device does not support that: the driver `irdma`, for example, takes pages of 64 KiB for
+    /// pages of 4096 bytes.
     #[inline]
     pub fn region_page_bytes(&self) -> u32 {
         // CAST: Page sizes fit in 32 bits.
@@ -261,40 +260,37 @@ impl Device {
     /// Returns the maximum size of a mapping in bytes. Larger ones always fail where the kernel
     /// copies memory that the device cannot address (swiotlb).
     pub fn max_mapping_bytes(&self) -> usize {
-        // SAFETY: The device is live by the type invariant; its DMA device does not change once it
-        // is registered.
+        // SAFETY: As in `attrs`.
         let dma_device = unsafe { (*self.ib.as_ptr()).dma_device };
         if dma_device.is_null() {
             // A software device, which reaches all memory.
             return usize::MAX;
         }
-        // SAFETY: The driver gave this DMA device to `ib_register_device()`, and keeps it as long
-        // as its RDMA device is registered, which it is by the type invariant.
+        // SAFETY: The device's driver has passed this DMA device to `ib_register_device()`, and
+        // keeps it as long as the RDMA device is registered, which it is by the type invariant.
         unsafe { kernel::bindings::dma_max_mapping_size(dma_device) }
     }
 
     /// Returns whether writes and sends can carry an immediate. iWARP has no immediates, apart from
     /// extensions of some adapters.
     pub fn has_immediates(&self) -> bool {
-        // SAFETY: The device is live by the type invariant; its type does not
-        // change once it is registered.
+        // SAFETY: As in `attrs`.
         let node_type = unsafe { (*self.ib.as_ptr()).node_type };
         u32::from(node_type) != bindings::RDMA_NODE_RNIC
     }
 
     /// Returns whether a region may have any I/O virtual address with the right offset in the page.
-    /// The driver `ocrdma` computes that offset as the difference to the DMA address of the first
-    /// page.
+    /// The driver `ocrdma` does not allow that: it computes the offset as the difference between
+    /// the address and the DMA address of the first page.
     pub(crate) fn takes_any_address(&self) -> bool {
-        // SAFETY: The device is live by the type invariant; its operations do not
-        // change once it is registered.
+        // SAFETY: As in `attrs`.
         let driver = unsafe { (*self.ib.as_ptr()).ops.driver_id };
         driver != bindings::rdma_driver_id_RDMA_DRIVER_OCRDMA
     }
 
-    /// Returns whether a received message has really invalidated the key that its completion names.
-    /// iWARP requires an adapter to check only a part of the key, and to accept a key that is not
-    /// valid.
+    /// Returns whether the completion of a received message proves that the key that it names was
+    /// invalidated. It does not with iWARP, which requires an adapter to check only a part of the
+    /// key, and to accept a key that is not valid.
     pub fn vouches_for_invalidations(&self) -> bool {
         self.has_immediates()
     }
@@ -309,12 +305,13 @@ impl Device {
     }
 }
 
-/// Returns the page size of a region, given pages of `page` bytes on the machine, and the page
-/// sizes of the device as a bit mask of powers of two.
+/// Returns the page size of a region in bytes, if the machine has pages of `page` bytes, and the
+/// device supports the powers of two in the bit mask `sizes`.
 const fn region_page_bytes(sizes: u64, page: u32) -> u32 {
     /// The smallest page size of machines and devices.
     const SMALLEST: u32 = 4096;
-    // Lossless: u32 to u64. A driver that reports no sizes supports the machine's.
+    // A driver that reports no sizes supports that of the machine.
+    // CAST: Lossless, from `u32` to `u64`.
     if sizes & page as u64 == 0 && sizes & SMALLEST as u64 != 0 {
         SMALLEST
     } else {
@@ -331,9 +328,9 @@ impl PinnedDrop for Device {
 
 /// Keeps a [`RemovalHandler`] registered.
 ///
-/// If the removal of the device has begun, dropping this waits until the handler's call has
-/// returned: no code of the handler's module runs afterwards. A task that a handler waits for must
-/// not drop it.
+/// If the removal of the device has begun, dropping this value waits until the handler has
+/// returned, so that no code of the handler's module runs afterwards. A task for which the handler
+/// waits must not drop it.
 ///
 /// # Context
 ///
@@ -380,13 +377,14 @@ struct Entry {
 }
 
 kernel::sync::global_lock! {
-    // SAFETY: `Client::new` initialises it before anything can find a device.
+    // SAFETY: `Client::new` initialises the lock before it registers with the RDMA core, and there
+    // are no devices, and so no users of the lock, before that.
     unsafe(uninit) static DEVICES: Mutex<KVec<Entry>> = KVec::new();
 }
 
 /// The registration with the RDMA core, the source of all [`Device`]s.
 ///
-/// One module creates one and keeps it until it is unloaded.
+/// The module that this crate is part of creates one, and keeps it until it is unloaded.
 #[pin_data(PinnedDrop)]
 pub struct Client {
     #[pin]
@@ -395,12 +393,12 @@ pub struct Client {
 
 // SAFETY: The registration has no thread affinity.
 unsafe impl Send for Client {}
-// SAFETY: Nothing can be done with a shared reference.
+// SAFETY: No method takes a shared reference.
 unsafe impl Sync for Client {}
 
 impl Client {
-    /// Registers with the RDMA core, and takes in every device that supports fast registration,
-    /// present or future.
+    /// Registers with the RDMA core, and tracks every device that supports fast registration, now
+    /// or in the future.
     ///
     /// # Context
     ///
@@ -416,11 +414,11 @@ impl Client {
                 if ONCE.xchg(true, Full) {
                     return Err(EBUSY);
                 }
-                // SAFETY: The flag lets this happen once, and nothing uses the list earlier, as
-                // devices come only through the registration.
+                // SAFETY: The flag ensures that this happens once. Nothing uses the list earlier,
+                // as devices come only through the registration below.
                 unsafe { DEVICES.init() };
-                // Reclaim may depend on this lock: a disk that lost its server looks up its device
-                // here.
+                // Reclaim may depend on this lock, as a disk that lost its server looks up its
+                // device under the lock to reconnect.
                 in_reclaim(|| drop(DEVICES.lock()));
             },
             client <- Opaque::try_ffi_init(|slot: *mut bindings::ib_client| {
@@ -431,8 +429,8 @@ impl Client {
                     rename: Some(Self::rename),
                     ..bindings::ib_client::c_zeroed()
                 };
-                // SAFETY: `slot` is valid for writes, pinned, and lives until
-                // `PinnedDrop` unregisters it.
+                // SAFETY: `slot` is valid for writes and pinned, and `PinnedDrop` unregisters it
+                // before it is freed.
                 unsafe {
                     slot.write(client);
                     kernel::error::to_result(bindings::ib_register_client(slot))
@@ -443,26 +441,27 @@ impl Client {
 
     /// # Safety
     ///
-    /// Called by the RDMA core with a device that is being added.
+    /// The RDMA core must have called this with a device that is being added.
     unsafe extern "C" fn add(ib: *mut bindings::ib_device) -> kernel::ffi::c_int {
         kernel::error::from_result(|| {
-            // SAFETY: By this function's contract.
+            // SAFETY: By this function's contract the device is valid and has its attributes.
             let caps = unsafe { (*ib).attrs.device_cap_flags };
             let need = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS;
             if caps & need as u64 == 0 {
-                // The core takes this as "not interested", and does not report the removal to this
+                // With this error, the core does not report the removal of the device to this
                 // client.
                 return Err(EOPNOTSUPP);
             }
             let ib = NonNull::new(ib).ok_or(EINVAL)?;
-            // SAFETY: By this function's contract; `remove` waits for the completion.
+            // SAFETY: By this function's contract the device is being added. If this function
+            // succeeds, the core calls `remove`, which waits for the completion.
             let dev = unsafe { Device::new(ib, new_event()?) }?;
             let entry = Entry {
                 dev,
                 users: KVVec::new(),
             };
-            // The core offers a device only once, so this must not fail for want of a few bytes;
-            // nor may it wait, see `Device::add_user`.
+            // The core offers a device only once, so this must not fail for lack of a few bytes.
+            // Nor may it wait, see `Device::add_user`.
             let _reserve = Reserve::enter();
             DEVICES.lock().push(entry, GFP_KERNEL)?;
             Ok(0)
@@ -471,8 +470,8 @@ impl Client {
 
     /// # Safety
     ///
-    /// Called by the RDMA core with a device that [`Client::add`] took in, after it was renamed and
-    /// before it can be renamed again.
+    /// The RDMA core must have called this with a device for which [`Client::add`] has succeeded,
+    /// after it has renamed the device and before it can do so again.
     unsafe extern "C" fn rename(ib: *mut bindings::ib_device, _data: *mut kernel::ffi::c_void) {
         let Some(ib) = NonNull::new(ib) else { return };
         // SAFETY: By this function's contract.
@@ -485,7 +484,7 @@ impl Client {
 
     /// # Safety
     ///
-    /// Called by the RDMA core with a device that [`Client::add`] took in.
+    /// The RDMA core must have called this with a device for which [`Client::add`] has succeeded.
     unsafe extern "C" fn remove(ib: *mut bindings::ib_device, _data: *mut kernel::ffi::c_void) {
         let mut devices = DEVICES.lock();
         let position = devices.iter().position(|entry| entry.dev.as_raw() == ib);
@@ -497,8 +496,8 @@ impl Client {
         };
         for User { handler, notified } in users {
             handler.device_removed();
-            // Drop this reference first: once notified, the guard may drop the last one, and the
-            // handler's module may be unloaded.
+            // Drop this reference first. Once the guard is notified, its owner may drop the last
+            // reference, and the handler's module may be unloaded.
             drop(handler);
             notified.complete_all();
         }
@@ -511,10 +510,10 @@ impl Client {
 #[pinned_drop]
 impl PinnedDrop for Client {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by `new`. The call removes every device, and no callback runs after
-        // it.
+        // SAFETY: `new` has registered the client. The call removes every device, and waits until
+        // no callback runs.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
-        // The list is empty now, but statics are never dropped: its memory would leak when the
+        // The list is empty now, but statics are never dropped, so its memory would leak when the
         // module is unloaded.
         let list = core::mem::replace(&mut *DEVICES.lock(), KVec::new());
         drop(list);

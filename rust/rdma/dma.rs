@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that a device may read or write.
+//! Memory that is mapped for a device, so that the device may read or write it.
 //!
-//! Software devices have no DMA device of their own, so only the `ib_dma_*`
-//! functions know how a device addresses memory.
+//! Mappings are made with the `ib_dma_*` functions, because software devices have no DMA device of
+//! their own.
 
 use core::mem::ManuallyDrop;
 
@@ -43,7 +43,10 @@ impl Direction {
     }
 }
 
-/// A kernel buffer that stays mapped for a device as long as it lives.
+/// A kernel buffer that stays mapped for a device as long as this value lives.
+///
+/// A driver can only send from the buffer, so the device only reads it. Buffers that the device
+/// writes belong to the rings of receive buffers of a queue pair.
 ///
 /// # Invariants
 ///
@@ -70,8 +73,8 @@ impl DmaBuf {
             return Err(EINVAL);
         }
         let mut bytes = KVec::from_elem(0u8, len, GFP_KERNEL)?;
-        // SAFETY: The device is live as `pd` holds it; `bytes` has that length, is physically
-        // contiguous like all memory of kmalloc, and does not move.
+        // SAFETY: The device is live, as `pd` keeps it. `bytes` has that length, is physically
+        // contiguous as all memory of kmalloc is, and does not move, as the vector never grows.
         let addr = unsafe {
             bindings::ib_dma_map_single(
                 pd.device().as_raw(),
@@ -80,11 +83,11 @@ impl DmaBuf {
                 dir.raw(),
             )
         };
-        // SAFETY: As above.
+        // SAFETY: The device is live, and the callee accepts any address.
         if unsafe { bindings::ib_dma_mapping_error(pd.device().as_raw(), addr) } != 0 {
             return Err(ENOMEM);
         }
-        // INVARIANT: Just mapped. The vector never grows.
+        // INVARIANT: The whole of `bytes` was just mapped.
         Ok(Self {
             bytes,
             addr,
@@ -116,7 +119,7 @@ impl DmaBuf {
         self.bytes.len()
     }
 
-    /// Returns whether the buffer is empty, which is never the case.
+    /// Returns false, as a buffer is never empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -124,12 +127,17 @@ impl DmaBuf {
     /// Returns the scatter element for `len` bytes at `offset`, after making the CPU's writes there
     /// visible to the device.
     ///
+    /// # Context
+    ///
+    /// Any.
+    ///
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the buffer.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         let addr = self.range(offset, len)?;
-        // SAFETY: The range is mapped by the type invariant.
+        // SAFETY: `range` has checked that the range is inside the buffer, which is mapped by the
+        // type invariant.
         unsafe {
             bindings::ib_dma_sync_single_for_device(
                 self.pd.device().as_raw(),
@@ -144,14 +152,17 @@ impl DmaBuf {
     }
 
     /// Returns `len` bytes at `offset`, after making the device's writes there visible to the CPU.
-    /// The device must no longer write there.
     ///
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the buffer.
-    pub(crate) fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
+    ///
+    /// # Safety
+    ///
+    /// The device must not write to the range as long as the result is used.
+    pub(crate) unsafe fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
         let addr = self.range(offset, len)?;
-        // SAFETY: The range is mapped by the type invariant.
+        // SAFETY: As in `sge`.
         unsafe {
             bindings::ib_dma_sync_single_for_cpu(
                 self.pd.device().as_raw(),
@@ -179,7 +190,7 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: Mapped by the type invariant.
+        // SAFETY: By the type invariant the buffer is mapped with this length and direction.
         unsafe {
             bindings::ib_dma_unmap_single(
                 self.pd.device().as_raw(),
@@ -193,15 +204,14 @@ impl Drop for DmaBuf {
 
 /// An I/O whose scatter list is mapped for a device.
 ///
-/// [`MappedIo::unmap`] must end it. Dropping it instead is a bug, of which the kernel warns:
-/// without the device the mapping cannot be ended, and as the device may still use the memory, the
-/// I/O is never ended either.
+/// [`MappedIo::unmap`] must end the mapping. Dropping this value instead is a bug, of which the
+/// kernel warns. Without the device the mapping cannot be ended, so the device may still use the
+/// memory, and the I/O is never ended either.
 ///
 /// # Invariants
 ///
-/// `sg` is the list of `io`, which stays in place as long as `io` is held; its
-/// first `nents` elements are mapped for the device with the number `device` in
-/// the direction `dir`.
+/// `sg` is the list of `io`, which does not move as long as this value owns `io`. The first `nents`
+/// elements are mapped for the device with the number `device` in the direction `dir`.
 pub struct MappedIo {
     io: ManuallyDrop<IoHandle>,
     sg: *mut kernel::bindings::scatterlist,
@@ -211,9 +221,9 @@ pub struct MappedIo {
     device: u64,
 }
 
-// SAFETY: The list belongs to the I/O, which is owned and `Send`.
+// SAFETY: The list belongs to the I/O, which this value owns and which is `Send`.
 unsafe impl Send for MappedIo {}
-// SAFETY: Shared access only reads the list.
+// SAFETY: Shared references only read the list, and the I/O is `Sync`.
 unsafe impl Sync for MappedIo {}
 
 impl MappedIo {
@@ -226,8 +236,8 @@ impl MappedIo {
     /// # Errors
     ///
     /// Returns the I/O with `EINVAL` when it has no list or an empty one, and with `ENOMEM` when
-    /// the device has no mapping space left: the same I/O may be retried, unless it exceeds
-    /// [`Device::max_mapping_bytes`].
+    /// the device has no mapping space left. The caller may retry after `ENOMEM`, unless the I/O
+    /// exceeds [`Device::max_mapping_bytes`].
     pub fn new(dev: &Device, mut io: IoHandle, dir: Direction) -> Result<Self, (Error, IoHandle)> {
         let Some(table) = io.sg() else {
             return Err((EINVAL, io));
@@ -236,14 +246,14 @@ impl MappedIo {
         if orig_nents == 0 {
             return Err((EINVAL, io));
         }
-        // SAFETY: The device is live as it is borrowed. The table belongs to this I/O, has that
-        // many elements, and is not mapped, as nobody else can reach it.
+        // SAFETY: The device is live, as it is borrowed. The table belongs to this I/O and has that
+        // many elements. It is not mapped, as a mapping would own the I/O.
         let nents = unsafe { bindings::ib_dma_map_sg(dev.as_raw(), sg, orig_nents, dir.raw()) };
         if nents <= 0 {
             return Err((ENOMEM, io));
         }
-        // INVARIANT: Just mapped. The table stays in place and is reached through
-        // `io` only, by the contract of `kx::io::Io`.
+        // INVARIANT: The table was just mapped. By the contract of `kx::io::Io` it does not move,
+        // and is reached only through `io`.
         Ok(Self {
             io: ManuallyDrop::new(io),
             sg,
@@ -255,7 +265,7 @@ impl MappedIo {
     }
 
     /// Ends the mapping and returns the I/O. `dev` must be the device that the I/O is mapped for;
-    /// otherwise the mapping stays, and the kernel warns.
+    /// otherwise the mapping remains, and the kernel warns.
     ///
     /// The device must no longer use the memory.
     ///
@@ -265,13 +275,13 @@ impl MappedIo {
     pub fn unmap(self, dev: &Device) -> IoHandle {
         let this = ManuallyDrop::new(self);
         if this.device == dev.id() {
-            // SAFETY: Mapped for this device by the type invariant, as device numbers are never
-            // reused, and not used again.
+            // SAFETY: By the type invariant the list is mapped for the device with this number,
+            // which is `dev`, as device numbers are never reused. The mapping is not used again.
             unsafe {
                 bindings::ib_dma_unmap_sg(dev.as_raw(), this.sg, this.orig_nents, this.dir.raw())
             };
         } else {
-            // Leaking the mapping is the lesser evil.
+            // Leaking the mapping is better than unmapping it from another device.
             kernel::warn_on!(true);
         }
         // SAFETY: `this` is neither used again nor dropped.
@@ -333,7 +343,8 @@ impl Iterator for Sges<'_> {
         if self.left == 0 {
             return None;
         }
-        // SAFETY: `left` elements of the mapped list are still ahead.
+        // SAFETY: `left` is not zero, so `next` is one of the mapped elements of the list, which
+        // lives as long as the `MappedIo` is borrowed.
         let (addr, len) = unsafe {
             (
                 kernel::bindings::sg_dma_address(self.next),
@@ -341,14 +352,14 @@ impl Iterator for Sges<'_> {
             )
         };
         self.left -= 1;
-        // SAFETY: `self.next` is an element of the list, whose end is marked; after the last mapped
-        // element the result is not used.
+        // SAFETY: `next` is an element of the list, whose end is marked by the type invariant of
+        // `SgTable`. After the last mapped element the result is not used.
         self.next = unsafe { kernel::bindings::sg_next(self.next) };
         Some(Sge::of_device(self.device, addr, len, self.lkey))
     }
 }
 
-/// Physically contiguous pages that stay mapped for a device as long as this lives.
+/// Physically contiguous pages that stay mapped for a device as long as this value lives.
 ///
 /// # Invariants
 ///
@@ -371,7 +382,8 @@ impl DmaPages {
     ///
     /// `ENOMEM` when the device has no mapping space left.
     pub fn new(pd: &Arc<Pd>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
-        // SAFETY: The device is live as `pd` holds it, and so is the block.
+        // SAFETY: The device is live, as `pd` keeps it. The block has that length, is contiguous,
+        // and lives as long as the result.
         let addr = unsafe {
             bindings::ib_dma_map_single(
                 pd.device().as_raw(),
@@ -380,11 +392,11 @@ impl DmaPages {
                 dir.raw(),
             )
         };
-        // SAFETY: As above.
+        // SAFETY: The device is live, and the callee accepts any address.
         if unsafe { bindings::ib_dma_mapping_error(pd.device().as_raw(), addr) } != 0 {
             return Err(ENOMEM);
         }
-        // INVARIANT: Just mapped.
+        // INVARIANT: The whole block was just mapped.
         Ok(Self {
             block,
             addr,
@@ -411,7 +423,7 @@ impl DmaPages {
         self.block.len()
     }
 
-    /// Returns whether the block is empty, which is never the case.
+    /// Returns false, as a block is never empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -443,7 +455,8 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     pub fn sync_for_device(&self, len: usize) -> Result {
         self.check(0, len)?;
-        // SAFETY: The range is mapped by the type invariant.
+        // SAFETY: `check` has checked that the range is inside the block, which is mapped by the
+        // type invariant.
         unsafe {
             bindings::ib_dma_sync_single_for_device(
                 self.pd.device().as_raw(),
@@ -462,7 +475,7 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
         self.check(offset, len)?;
-        // SAFETY: The range is mapped by the type invariant.
+        // SAFETY: As in `sync_for_device`.
         unsafe {
             bindings::ib_dma_sync_single_for_cpu(
                 self.pd.device().as_raw(),
@@ -484,7 +497,7 @@ impl DmaPages {
 
 impl Drop for DmaPages {
     fn drop(&mut self) {
-        // SAFETY: Mapped by the type invariant.
+        // SAFETY: By the type invariant the block is mapped with this length and direction.
         unsafe {
             bindings::ib_dma_unmap_single(
                 self.pd.device().as_raw(),

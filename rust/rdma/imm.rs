@@ -2,10 +2,9 @@
 
 //! Immediates for devices that do not support them.
 //!
-//! iWARP has no immediates. If both sides have agreed on it, each
-//! message of a queue pair begins with the four bytes of an immediate, and a
-//! write with immediate is a write and a message after it, which the transport
-//! delivers in that order.
+//! iWARP has no immediates. If both sides agree, each message of a queue pair begins with the four
+//! bytes of an immediate, and a write with an immediate becomes a write and then a message. The
+//! transport delivers the two in that order.
 
 use crate::{
     dma::{
@@ -20,11 +19,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Length of the immediate in front of each message, which is big-endian as on the wire of other
-/// transports.
+/// Length in bytes of the immediate in front of each message. The immediate is big-endian, as on
+/// the wire of other transports.
 pub const IMM_LEN: u32 = 4;
 
-/// In place of the immediate, in messages without one.
+/// The value in front of a message that has no immediate.
 const NONE: u32 = u32::MAX;
 
 /// The immediates of the messages in flight on one send queue.
@@ -35,7 +34,7 @@ pub(crate) struct ImmRing {
 
 impl ImmRing {
     /// Creates the ring of a send queue of `depth` entries. Each message takes an entry of the
-    /// queue, so no more than that are ever in flight.
+    /// queue, so no more than `depth` messages are ever in flight.
     ///
     /// # Context
     ///
@@ -70,7 +69,7 @@ impl ImmRing {
     }
 }
 
-/// Places that are used in turn.
+/// Places for immediates, which are used one after the other.
 struct Places {
     count: usize,
     next: usize,

@@ -4,44 +4,43 @@
 //!
 //! C headers: [`include/rdma/ib_verbs.h`], [`include/rdma/rdma_cm.h`].
 //!
-//! # How a driver uses this
+//! # Use
 //!
-//! 1. A module keeps a [`device::Client`] for its life: it takes in every RDMA
-//!    device and tells users when a device goes away. Each peer gets a
-//!    protection domain of its own, a [`pd::Pd`].
-//! 2. A [`cm::CmId`] resolves an address or listens. Its events reach a
-//!    [`cm::CmHandler`].
-//! 3. [`qp::QpConfig::create`] makes the queue pair of a resolved or incoming
-//!    id together with its completion queue and its ring of receive buffers.
-//!    Its completions reach a [`qp::Handler`], which the queue pair owns.
-//! 4. Work requests are built as one chain inside [`qp::QueuePair::send`], in
-//!    memory that the queue pair keeps for it: nothing is allocated, and chains
-//!    queue up until the doorbell is rung once for all.
-//! 5. A completion finds its owner by a [`slot::Slot`]: an object with embedded
-//!    completion entries in a table that the queue pair keeps alive.
+//! 1. A module keeps a [`device::Client`] as long as it is loaded. The client tracks all RDMA
+//!    devices, and tells users when a device is removed. A driver creates a protection domain of
+//!    its own ([`pd::Pd`]) for each peer.
+//! 2. A [`cm::CmId`] resolves an address or listens. Its events go to a [`cm::CmHandler`].
+//! 3. [`qp::QpConfig::create`] creates the queue pair of a resolved or incoming id, with its
+//!    completion queue and its rings of receive buffers. Completions go to a [`qp::Handler`], which
+//!    the queue pair owns.
+//! 4. [`qp::QueuePair::send`] builds work requests as one chain, in memory that the queue pair
+//!    keeps for that purpose. It allocates nothing. Chains wait until the doorbell is rung once for
+//!    all of them.
+//! 5. A completion is reported with a [`slot::Slot`]: an object with embedded completion entries,
+//!    in a table that the queue pair keeps alive.
 //!
-//! # What the types guarantee
+//! # Guarantees of the types
 //!
-//! - A protection domain outlives its queue pairs, regions and mappings; a
-//!   device removal waits for all of them. No work request names a region that is
-//!   gone, or one of another domain.
-//! - No completion runs after its queue pair was closed, and none refers to a
-//!   slot or buffer that is gone.
-//! - A send queue is never overrun: a chain that does not fit is refused with
-//!   `EAGAIN`. An error that means that nothing was sent is never a driver's.
-//! - Addresses for a device never get to another one.
+//! - A protection domain outlives its queue pairs, regions and mappings, and the removal of a
+//!   device waits for all of them. No work request names a region that was freed, or a region of
+//!   another domain.
+//! - No completion is handled after its queue pair was closed, and none refers to a slot or buffer
+//!   that was freed.
+//! - A send queue is never overrun: a chain that does not fit is refused with `EAGAIN`. `EAGAIN`,
+//!   `EINVAL` and `ENOTCONN` always mean that nothing of the chain was sent; errors of a device's
+//!   driver are reported as others.
+//! - A DMA address is used only for the device that it was mapped for.
 //!
-//! # What they do not
+//! # Duties of the driver
 //!
-//! An [`sge::Sge`] and a registration do not keep the memory that they name; an
-//! rkey and a remote address are plain numbers. What memory a device reads or
-//! writes through them is, as with every DMA interface, the business of the
-//! driver's protocol. It keeps a mapping until the work requests that name it have
-//! completed and the registrations of it are invalid, or until all queue pairs of
-//! the protection domain are closed (see [`pd::Pd`]).
+//! An [`sge::Sge`] and a registration do not keep the memory that they name, and an rkey and a
+//! remote address are plain numbers. As with every DMA interface, the driver is responsible for the
+//! memory that a device reads or writes through them. It keeps a mapping until the work requests
+//! that name it have completed and its registrations are invalid, or until all queue pairs of the
+//! protection domain are closed (see [`pd::Pd`]).
 //!
-//! A driver that leaks an owner with `mem::forget` and unloads its module has its code called after
-//! that.
+//! A driver must not leak an owner with `mem::forget` and then unload its module, as this crate may
+//! still call the module's code.
 //!
 //! [`include/rdma/ib_verbs.h`]: srctree/include/rdma/ib_verbs.h
 //! [`include/rdma/rdma_cm.h`]: srctree/include/rdma/rdma_cm.h
@@ -65,7 +64,7 @@ pub mod sge;
 pub mod slot;
 pub mod wc;
 
-/// Returns the owner's name for the resource tracker (`rdma res`).
+/// Returns the name of the owner of resources that `rdma res` shows.
 pub(crate) fn caller() -> *const kernel::ffi::c_char {
     kernel::str::CStrExt::as_char_ptr(c"ibtrs")
 }
@@ -90,7 +89,8 @@ pub(crate) unsafe trait CZeroed: Sized {
     }
 }
 
-// SAFETY: Numbers, raw pointers, and unions and arrays of them.
+// SAFETY: The structure has only numbers, raw pointers, and unions and arrays of them, for which
+// zeroes are valid.
 unsafe impl CZeroed for ibtrs_bindings::ib_send_wr {}
 // SAFETY: As above.
 unsafe impl CZeroed for ibtrs_bindings::ib_rdma_wr {}
@@ -98,7 +98,7 @@ unsafe impl CZeroed for ibtrs_bindings::ib_rdma_wr {}
 unsafe impl CZeroed for ibtrs_bindings::ib_reg_wr {}
 // SAFETY: As above.
 unsafe impl CZeroed for ibtrs_bindings::ib_recv_wr {}
-// SAFETY: As above; optional functions are null.
+// SAFETY: As above. The structure also has optional function pointers, which may be null.
 unsafe impl CZeroed for ibtrs_bindings::ib_qp_init_attr {}
 // SAFETY: As above.
 unsafe impl CZeroed for ibtrs_bindings::ib_client {}

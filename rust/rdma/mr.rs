@@ -20,12 +20,12 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The access that a registration gives to the holder of its keys.
+/// The access that a registration allows with its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// The local queue pair may write.
     Local,
-    /// The peer may write, too.
+    /// The local queue pair and the peer may write.
     RemoteWrite,
 }
 
@@ -44,27 +44,28 @@ impl Access {
 
 /// A memory region that work requests register and invalidate.
 ///
-/// The life of one registration: [`Mr::map_io`] or [`Mr::map_pages`] describes the memory,
-/// [`Mr::next_key`] replaces the keys of the last registration, a `reg_mr` work request makes the
-/// device honour the new ones, and an invalidation (local, or by the peer's send) ends it.
+/// A registration takes these steps: [`Mr::map_io`] or [`Mr::map_pages`] describes the memory,
+/// [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr` work request makes
+/// the device honour the new keys, and an invalidation (a local one, or by the peer's send) ends
+/// the registration.
 ///
 /// This value is the right to use a region. The region itself belongs to its protection domain and
-/// is freed with it, since the device may access it as long as a pending work request names it,
+/// is freed with it. The device may access the region as long as a pending work request names it,
 /// even after this value was dropped.
 ///
 /// # Invariants
 ///
-/// `ptr` is a region of `pd`, which nobody else changes.
+/// `ptr` is a region of `pd`, and only this value changes it.
 pub struct Mr {
     ptr: NonNull<bindings::ib_mr>,
-    /// `None` if the device accepts DMA addresses only.
+    /// `None` if the device accepts only DMA addresses.
     bases: Option<Bases>,
     pd: Arc<Pd>,
 }
 
-// SAFETY: A region may be used from any thread.
+// SAFETY: Any thread may use a region.
 unsafe impl Send for Mr {}
-// SAFETY: Shared access only reads keys, address and length.
+// SAFETY: Shared references only read the keys, the address and the length.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -77,12 +78,12 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` or `ENOMEM` from the driver, when the device cannot register that many pages at
-    /// once or has no region left.
+    /// `EINVAL` or `ENOMEM` from the device's driver, when the device cannot register that many
+    /// pages at once or has no region left; `ENOMEM`.
     pub fn new(pd: &Arc<Pd>, pages: u32) -> Result<Self> {
         let ptr = pd.new_region(pages)?;
         let any = pd.device().takes_any_address();
-        // INVARIANT: Just allocated in `pd`, and given to nobody else.
+        // INVARIANT: The region was just allocated in `pd`, and nobody else has it.
         Ok(Self {
             ptr,
             bases: any.then(|| Bases::new(kx::random::next_u64())),
@@ -90,11 +91,10 @@ impl Mr {
         })
     }
 
-    /// Describes the mapped scatter list of `io` as one range of I/O virtual
-    /// addresses.
+    /// Describes the mapped scatter list of `io` as one range of I/O virtual addresses.
     ///
-    /// All elements but the first must begin, and all but the last must end, at a page boundary of
-    /// the machine, even if the region's pages are smaller.
+    /// All elements except the first must begin, and all except the last must end, at a page
+    /// boundary of the machine, even if the region's pages are smaller.
     ///
     /// # Context
     ///
@@ -108,31 +108,39 @@ impl Mr {
         if io.device_id() != self.pd.device().id() {
             return Err(EINVAL);
         }
-        // SAFETY: `io` holds a list of that many elements, mapped for the
-        // region's device, as was just checked.
+        // SAFETY: `io` has a list of that many elements, mapped for the region's device, as was
+        // just checked. The end of the list is marked by the type invariant of `SgTable`.
         unsafe { self.map(io.as_raw(), io.nents() as i32) }
     }
 
-    /// Describes all of `pages`; otherwise as [`Mr::map_io`].
+    /// Describes all of `pages`, which must be mapped for the region's device; see [`Mr::map_io`].
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::map_io`].
     pub fn map_pages(&mut self, pages: &DmaPages) -> Result {
         if pages.device_id() != self.pd.device().id() {
             return Err(EINVAL);
         }
         let mut sg = list_of_one(pages.addr(), u32::try_from(pages.len())?);
-        // SAFETY: `sg` is a list of one element, marked as the last one, whose DMA address and
-        // length are those of memory mapped for the region's device; it has no page, which the
-        // callee does not need.
+        // SAFETY: `list_of_one` returns a list of one element with its end marked. The DMA address
+        // and the length are those of memory mapped for the region's device. The element has no
+        // page, which the callee does not need.
         unsafe { self.map(&mut sg, 1) }
     }
 
     /// # Safety
     ///
-    /// `sg` must point to a list of `nents` elements with DMA addresses and
-    /// lengths, whose end is marked.
+    /// `sg` must point to a list of `nents` elements that are mapped for the region's device, and
+    /// whose end is marked.
     unsafe fn map(&mut self, sg: *mut kernel::bindings::scatterlist, nents: i32) -> Result {
         let page_bytes = self.pd.device().region_page_bytes();
-        // SAFETY: The region is live by the type invariant and exclusively
-        // ours, the list is valid by this function's contract.
+        // SAFETY: By the type invariant the region is live, and only this value changes it. The
+        // list is valid by this function's contract.
         let mapped = unsafe {
             bindings::ib_map_mr_sg(
                 self.ptr.as_ptr(),
@@ -149,17 +157,21 @@ impl Mr {
         let addr = self.iova();
         if let Some(bases) = &mut self.bases {
             let iova = bases.next(addr);
-            // SAFETY: The region is live and exclusively ours. The drivers of devices
-            // that take any address read it when they execute the registration; it has
-            // the offset in the page that the memory has.
+            // The drivers of devices that take any address read it when they execute the
+            // registration. It has the same offset in the page as the memory.
+            // SAFETY: By the type invariant the region is live, and only this value changes it.
             unsafe { (*self.ptr.as_ptr()).iova = iova };
         }
         Ok(())
     }
 
-    /// Replaces the keys by new ones, with their low byte incremented.
+    /// Replaces the keys with new ones, whose low byte is higher by one.
+    ///
+    /// # Context
+    ///
+    /// Any.
     pub fn next_key(&mut self) {
-        // SAFETY: The region is live and exclusively ours.
+        // SAFETY: By the type invariant the region is live, and only this value changes it.
         unsafe {
             let key = bindings::ib_inc_rkey(self.rkey());
             bindings::ib_update_fast_reg_key(self.ptr.as_ptr(), key as u8);
@@ -173,9 +185,10 @@ impl Mr {
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 
-    /// Returns the I/O virtual address that the range was given when it was described: a different
-    /// one each time, below 2^63, which reveals no more of the memory's address than the offset in
-    /// the page. A device that accepts DMA addresses only uses those.
+    /// Returns the I/O virtual address of the range that was described last. The address is a
+    /// different one for each description, is below 2^63, and reveals no more of the memory's
+    /// address than the offset in the page. For a device that accepts only DMA addresses, it is the
+    /// DMA address.
     #[inline]
     pub fn iova(&self) -> u64 {
         // SAFETY: The region is live by the type invariant.
@@ -189,8 +202,8 @@ impl Mr {
         unsafe { (*self.ptr.as_ptr()).length }
     }
 
-    /// Returns the scatter element for the first `len` bytes of the range, for use once it is
-    /// registered.
+    /// Returns the scatter element for the first `len` bytes of the range, for use once the range
+    /// is registered.
     ///
     /// # Errors
     ///
@@ -218,20 +231,21 @@ impl Mr {
 /// Returns a list of one mapped element without a page.
 fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
     let mut sg = kernel::bindings::scatterlist::c_zeroed();
-    // SAFETY: `sg` is one valid element. The call marks it as the last one: without the mark,
-    // `sg_next()` would read beyond it.
+    // The call marks the element as the last one. Without the mark, `sg_next()` would read beyond
+    // it.
+    // SAFETY: `sg` is one valid element.
     unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
     sg.dma_address = addr;
     sg.length = length;
-    // SAFETY: `sg` is one valid element, whose DMA length the call sets.
+    // SAFETY: As above; the call only sets the DMA length.
     unsafe { bindings::sg_set_dma_len(&mut sg, length) };
     sg
 }
 
 /// The I/O virtual addresses for the registrations of a region.
 ///
-/// The addresses of the memory itself would tell the peer, and any eavesdropper, where the kernel
-/// keeps it. The numbers used instead are no secret, but reveal nothing.
+/// The DMA addresses of the memory would tell the peer, and any eavesdropper, where the memory is.
+/// The numbers used instead are not secret, but reveal nothing.
 struct Bases(u64);
 
 impl Bases {
@@ -243,7 +257,7 @@ impl Bases {
     /// below 2^63, so that adding a length or an offset never overflows.
     fn next(&mut self, addr: u64) -> u64 {
         const IN_PAGE: u64 = PAGE_SIZE as u64 - 1;
-        // SplitMix64: a few instructions for each I/O.
+        // SplitMix64 takes only a few instructions for each I/O.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -64,71 +64,81 @@ use kx::sync::{
 /// # Context
 ///
 /// All functions run in the context of [`QpConfig::context`], one at a time for each queue pair,
-/// except [`Handler::failed`], which may run in any. While a directly polled queue pair is being
-/// closed, several may run at a time.
+/// except [`Handler::failed`], which may run in any context. While a directly polled queue pair is
+/// being closed, several functions may run at a time.
 pub trait Handler: Send + Sync + Sized + 'static {
     /// The driver's data in each slot.
     type Slot: Send + Sync;
 
-    /// A message has arrived.
+    /// Handles a message that has arrived.
     fn received(&self, qp: QpRef<'_, Self>, message: Received<'_>) -> Repost;
 
-    /// The message whose completion was signalled to `slot` was sent.
+    /// Handles the completion of a message, which was signalled to `slot`.
     fn sent(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
-    /// The invalidation whose completion was signalled to `slot` was done.
+    /// Handles the completion of an invalidation, which was signalled to `slot`.
     fn invalidated(&self, _qp: QpRef<'_, Self>, _slot: SlotRef<'_, Self>) {}
 
-    /// A control message was sent.
+    /// Handles the completion of a control message.
     fn control_sent(&self, _qp: QpRef<'_, Self>) {}
 
-    /// The send queue has more space than before.
+    /// Called after a completion that has freed space in the send queue.
     fn sq_space_freed(&self, _qp: QpRef<'_, Self>) {}
 
-    /// One of the functions here is about to handle a completion. `position`, from 0, is its index
-    /// among the completions that were polled together; always 0 with direct polling.
+    /// Called before each completion is handled. `position`, from 0, is the index of the completion
+    /// among those that were polled together; with direct polling it is always 0.
     fn completes(&self, _qp: &QueuePair<Self>, _position: u32) {}
 
-    /// A batch of completions begins: until [`Handler::batch_ends`], messages may wait, to be sent
-    /// together with others. Only with [`PollContext::WorkQueue`].
+    /// Called when a batch of completions begins. Until [`Handler::batch_ends`], messages may wait,
+    /// to be sent together with others. Only with [`PollContext::WorkQueue`].
     fn batch_begins(&self) {}
 
-    /// The completions of a batch were handled, and the disks' drivers have got the I/O that the
-    /// handlers submitted. Also called when the handling thread goes to sleep within a batch, which
-    /// then ends a second time. Must not sleep.
+    /// Called when the completions of a batch were handled, and the drivers of disks have received
+    /// the I/O that the handlers submitted. Also called when the handling thread goes to sleep
+    /// within a batch, which then ends a second time. Must not sleep.
     ///
     /// When [`QueuePair::close`] returns, the last batch has ended.
     fn batch_ends(&self, _qp: &QueuePair<Self>) {}
 
-    /// A work request failed, or was flushed because an earlier one failed or the queue pair is
-    /// being closed (see [`Wc::is_flush`]).
+    /// Handles the failure of a work request. The request itself failed, or it was flushed because
+    /// an earlier one failed or the queue pair is being closed (see [`Wc::is_flush`]).
     fn failed(&self, qp: QpRef<'_, Self>, wc: &Wc);
 
-    /// As [`Handler::failed`], for a receive: a message did not fit its buffer, for one.
+    /// As [`Handler::failed`], for a receive; for example, a message did not fit its buffer.
     fn receive_failed(&self, qp: QpRef<'_, Self>, wc: &Wc) {
         self.failed(qp, wc);
     }
 }
 
-/// A queue pair, as its handler's functions get it.
+/// A queue pair whose completion is being handled.
+///
+/// # Invariants
+///
+/// The queue pair has a reference as long as this value exists.
 pub struct QpRef<'a, H: Handler> {
     qp: &'a QueuePair<H>,
 }
 
 impl<'a, H: Handler> QpRef<'a, H> {
-    pub(crate) fn new(qp: &'a QueuePair<H>) -> Self {
+    /// # Safety
+    ///
+    /// A completion of the queue pair must be handled as long as the result exists.
+    pub(crate) unsafe fn new(qp: &'a QueuePair<H>) -> Self {
+        // INVARIANT: While a completion is handled, either the owner has its reference, which `Qp`
+        // drops only after `QueuePair::close`, when all completions have been handled and no other
+        // can come; or, with direct polling, the poller has a reference.
         Self { qp }
     }
 
     /// Takes a reference that may outlive the completion.
+    ///
+    /// # Context
+    ///
+    /// Any.
     pub fn get(&self) -> PercpuArc<QueuePair<H>> {
-        // SAFETY: Every `QueuePair` is created inside a `PercpuOwner`. A `QpRef` exists only while
-        // a completion is handled, when the count is not zero: either the owner still has its
-        // reference, which `Qp` gives up only after `QueuePair::close`, when all completions have
-        // been handled and no other can come; or, with direct polling, the poller has a reference.
-        // The reference that is made up here is not dropped.
-        let this = ManuallyDrop::new(unsafe { PercpuArc::from_raw(ptr::from_ref(self.qp)) });
-        PercpuArc::clone(&this)
+        // SAFETY: By the type invariant of `QueuePair` it is the object of a `PercpuOwner`, and by
+        // that of this type it has a reference.
+        unsafe { PercpuArc::get_raw(ptr::from_ref(self.qp)) }
     }
 }
 
@@ -149,21 +159,22 @@ pub struct QpConfig {
     pub send_sges: u32,
     /// Number of entries of the receive queue.
     pub recv_depth: u32,
-    /// Where completions are handled.
+    /// The context in which completions are handled.
     pub context: PollContext,
-    /// The completion vector, taken modulo the device's vectors.
+    /// The completion vector, modulo the number of the device's vectors.
     pub vector: u32,
 }
 
-/// Not generic, and never inlined: lockdep expects one class to have one name, at one address, and
-/// every module with a copy of this function would have its own copy of the name.
+/// This function is neither generic nor inlined, so that the name of the lock class has one
+/// address, as lockdep requires. Otherwise every module with a copy of the function would have a
+/// copy of the name.
 #[inline(never)]
 fn new_send_queue(queue: SendQueue) -> impl PinInit<SpinLockIrq<SendQueue>> {
     new_spinlock_irq!(queue, "QueuePair::send_queue")
 }
 
 impl QpConfig {
-    /// A send queue must have this many entries to be useful, or all that were asked for.
+    /// The minimum depth of a send queue, unless fewer entries were requested.
     const MIN_SEND_DEPTH: u32 = 16;
 
     /// Creates the queue pair of a connection id in the protection domain `pd`, which must be one
@@ -175,15 +186,15 @@ impl QpConfig {
     ///
     /// # Errors
     ///
-    /// - `E2BIG`: the device does not support queues of that depth. The send queue may become
-    ///   shorter than asked for, down to 16 entries.
+    /// - `E2BIG`: the device does not support queues of that depth. The send queue may have fewer
+    ///   entries than requested, but no fewer than 16.
     /// - `EINVAL`: the id is bound to another device, or to none.
     /// - `EBUSY`: the id already had a queue pair.
-    /// - `ENOMEM`, and other errors of the driver.
+    /// - `ENOMEM`, and other errors of the device's driver.
     pub fn create<H: Handler>(self, id: Arc<CmId>, pd: &Arc<Pd>, handler: H) -> Result<Qp<H>> {
         let dev = pd.device();
-        // One entry of each queue is for the drain's marker, and the completion queue must have
-        // room for the completions of both.
+        // The marker of a drain takes one entry of each queue, and the completion queue must have
+        // room for the completions of both markers.
         let max_wr = dev.max_qp_wr().saturating_sub(1);
         let recv_depth = self.recv_depth.max(1);
         let for_sends = dev.max_cqe().saturating_sub(recv_depth.saturating_add(2));
@@ -230,21 +241,24 @@ impl QpConfig {
             return Err(EBUSY);
         }
         // SAFETY: The id, the protection domain and the completion queue are live and outlive the
-        // queue pair, as `qp` holds them; the id has none yet, as it was just claimed. The queue
-        // pair's context stays valid until `PinnedDrop` has destroyed the queue pair.
+        // queue pair, as `qp` keeps them. The id has no queue pair yet, as `claim_qp` has
+        // succeeded. The context of the queue pair stays valid until `PinnedDrop` has destroyed the
+        // queue pair.
         let ret = unsafe { bindings::rdma_create_qp(qp.id.as_raw(), pd.as_raw(), &mut attr) };
         if ret != 0 {
             qp.id.unclaim_qp();
             kernel::error::to_result(ret)?;
         }
-        // SAFETY: The id is live and has the queue pair that was just created; nobody else has
-        // access to this object yet, and no completion can come before something is posted.
+        // SAFETY: The id is live and has the queue pair that was just created. Nobody else reads
+        // the field yet: this object was not shared, no completion can come before something is
+        // posted, and `event` does not use the field.
         unsafe { *qp.qp.get() = (*qp.id.as_raw()).qp };
         if has_work {
             qp.tells_batches(true);
-            // SAFETY: The completion queue is for a work queue, and belongs to this queue pair,
-            // which does not move; nothing was posted yet, so it has no completions. The owner
-            // closes the queue pair before it is freed, which calls `plug::remove`.
+            // SAFETY: The completion queue is for a work queue, and belongs to this queue pair.
+            // Nothing was posted yet, so it has no completions. `Qp` closes the queue pair, which
+            // calls `plug::remove`, before the queue pair is dropped. The memory of the queue pair
+            // is freed after its field `cq` was dropped.
             unsafe { plug::install(cq, ptr::from_ref(qp)) };
         }
         Ok(Qp { owner })
@@ -255,9 +269,9 @@ impl QpConfig {
 ///
 /// # Invariants
 ///
-/// - Lives inside a `PercpuOwner`.
+/// - The value is the object of a `PercpuOwner`.
 /// - `qp` is null, or the one queue pair that `id` ever gets, whose context is the address of this
-///   object; it is written before the object is shared.
+///   value. It is written before the value is shared.
 /// - Once `drained` is set, nothing is posted any more and no completion is outstanding.
 #[pin_data(PinnedDrop)]
 pub struct QueuePair<H: Handler> {
@@ -275,7 +289,7 @@ pub struct QueuePair<H: Handler> {
     slots: SetOnce<Arc<Slots<H>>>,
     send_depth: u32,
     drained: AtomicFlag,
-    /// Whether the handler is told about batches.
+    /// Whether the handler is notified of batches.
     tells_batches: AtomicFlag,
     id: Arc<CmId>,
     pd: Arc<Pd>,
@@ -283,11 +297,10 @@ pub struct QueuePair<H: Handler> {
     _pin: PhantomPinned,
 }
 
-// SAFETY: Queue pairs may be used from any thread, and so may all fields; `qp` is a
-// pointer to one.
+// SAFETY: Any thread may use a queue pair, to which `qp` points, and all other fields.
 unsafe impl<H: Handler> Send for QueuePair<H> {}
-// SAFETY: As above; `qp` is not written once shared, by the type invariant, and the completion
-// entries never are.
+// SAFETY: As above. By the type invariant nobody writes `qp` once the value is shared, and nobody
+// writes the completion entries after their creation.
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
@@ -298,46 +311,49 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Safety
     ///
-    /// `wc` must be a completion of a live queue pair of this crate with that handler type, found
-    /// on `cq`.
+    /// `wc` must be a completion of a live queue pair of this crate with that handler type, which
+    /// was found on `cq` and is being handled. The result must not be used after that.
     #[inline]
     pub(crate) unsafe fn from_completion<'a>(
         cq: *mut bindings::ib_cq,
         wc: *mut bindings::ib_wc,
     ) -> &'a Self {
-        // SAFETY: By this function's contract; the queue pair's context is the object, which lives
-        // as long as the queue pair.
+        // SAFETY: By this function's contract the queue pair is live. Its context is the
+        // `QueuePair` by the type invariant, which outlives it.
         let this = unsafe { &*(*(*wc).qp).qp_context.cast::<Self>() };
-        // SAFETY: By this function's contract.
+        // SAFETY: By this function's contract `wc` was found on `cq`, which is live as its queue
+        // pair is.
         this.handler
             .completes(this, unsafe { wc::position(cq, wc) });
         this
     }
 
+    /// Sets whether the handler is notified of batches.
     pub(crate) fn tells_batches(&self, tells: bool) {
-        // ORDERING: The caller that clears it waits for work that may have missed that, see
-        // `plug::remove`.
+        // ORDERING: The caller that clears the flag waits for a work item that may have missed
+        // that, see `plug::remove`.
         self.tells_batches.store(tells, Relaxed);
     }
 
-    /// Returns the queue pair if its handler is to be told about batches.
+    /// Returns the queue pair if its handler is to be notified of batches.
     ///
     /// # Safety
     ///
-    /// `this` must point to the memory of a queue pair. The queue pair may be in the middle of its
-    /// drop if its handler is no longer to be told about batches; otherwise it must live during
-    /// `'a`.
+    /// `this` must point to the allocated memory of a queue pair. If the handler is to be notified
+    /// of batches, the queue pair must be valid during `'a`; otherwise it may be in the middle of
+    /// its drop.
     pub(crate) unsafe fn batches_of<'a>(this: *const Self) -> Option<&'a Self> {
-        // SAFETY: By this function's contract; the drop of the queue pair leaves the flag as it is.
+        // SAFETY: By this function's contract the memory is allocated, and dropping the queue pair
+        // does not change the flag in it.
         let tells = unsafe { &(*this).tells_batches };
         // ORDERING: See `tells_batches`.
-        // SAFETY: By this function's contract.
+        // SAFETY: By this function's contract, as the flag is set.
         tells.load(Relaxed).then(|| unsafe { &*this })
     }
 
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_qp {
-        // SAFETY: `qp` is no longer written, by the type invariant.
+        // SAFETY: By the type invariant nobody writes `qp` once the value is shared.
         unsafe { *self.qp.get() }
     }
 
@@ -346,8 +362,8 @@ impl<H: Handler> QueuePair<H> {
         &self.send_queue
     }
 
-    /// Returns the number of entries of the send queue: fewer than asked for if the device does not
-    /// support as many.
+    /// Returns the number of entries of the send queue, which is lower than requested if the device
+    /// does not support as many.
     pub fn send_depth(&self) -> u32 {
         self.send_depth
     }
@@ -410,7 +426,7 @@ impl<H: Handler> QueuePair<H> {
         &self.id
     }
 
-    /// Refuses to send from now on, and starts to disconnect.
+    /// Starts to disconnect. From now on, chains are refused.
     ///
     /// # Context
     ///
@@ -418,7 +434,7 @@ impl<H: Handler> QueuePair<H> {
     pub fn disconnect(&self) {
         self.send_queue.lock().close();
         if self.is_direct() {
-            // Keep pollers from reposting their buffers behind the drain's marker, where nothing
+            // Keep pollers from reposting buffers behind the marker of the drain, where nothing
             // waits for their completions.
             self.recvs.close();
         }
@@ -432,26 +448,26 @@ impl<H: Handler> QueuePair<H> {
         self.cq.as_ref().is_some_and(Cq::is_direct)
     }
 
-    /// Handles a few completions of a queue pair with [`PollContext::Direct`]; returns their
-    /// number, which is zero if another thread is polling, and always with another context.
+    /// Handles a few completions of a queue pair with [`PollContext::Direct`], and returns their
+    /// number. It is zero if another thread is polling, and always with another context.
     ///
     /// # Context
     ///
-    /// Any but hardirq; not from a handler, nor with a lock that handlers take.
+    /// Any except hard interrupts; not from a handler, nor with a lock that handlers take.
     #[inline]
     pub fn poll(&self) -> u32 {
         self.cq.as_ref().map_or(0, |cq| cq.poll(Self::POLL_BUDGET))
     }
 
-    /// Disconnects, refuses to send and to add receives from now on, and waits until every posted
-    /// request has completed and its handler has returned. May be called again.
+    /// Disconnects, and waits until every posted request has completed and its handler has
+    /// returned. From now on, chains and receive buffers are refused. May be called again.
     ///
-    /// Afterwards the device executes nothing for the peer any more; [`Pd`](crate::pd::Pd) says
-    /// what that means for memory.
+    /// Afterwards the device executes nothing for the peer any more, so memory may be reused as
+    /// [`Pd`](crate::pd::Pd) describes.
     ///
     /// With [`PollContext::Direct`], every [`poll`] that began before the call of
     /// [`QueuePair::disconnect`] must have returned. This function itself polls only ten times a
-    /// second: for a quick close, another thread should poll until it returns.
+    /// second. To close quickly, another thread should poll until this function returns.
     ///
     /// [`poll`]: QueuePair::poll
     ///
@@ -468,15 +484,15 @@ impl<H: Handler> QueuePair<H> {
         self.recvs.close();
         let qp = self.as_raw();
         if !qp.is_null() {
-            // SAFETY: The queue pair is live by the type invariant. Each queue has an entry for the
-            // marker, and only a handler that runs right now posts anything behind it: its own
-            // buffer again.
+            // SAFETY: The queue pair is live by the type invariant, and `create` has asked for an
+            // entry for the marker in each queue. The send queue and `recvs` are closed, so only a
+            // handler that is running posts anything behind the marker: its own buffer again.
             unsafe { bindings::ib_drain_qp(qp) };
             if !self.is_direct() {
-                // A handler that was running may have reposted its buffer behind the drain's
-                // marker. It has returned, as the marker was handled after it, and later handlers
-                // see `recvs` closed.
-                // SAFETY: As above.
+                // A handler that was running may have reposted its buffer behind the marker. It has
+                // returned, as the marker was handled after it, and later handlers see that `recvs`
+                // is closed. The second drain waits for that buffer.
+                // SAFETY: As above, and the first marker has completed.
                 unsafe { bindings::ib_drain_rq(qp) };
             }
         }
@@ -485,6 +501,7 @@ impl<H: Handler> QueuePair<H> {
             // `create` has called `plug::install` for it.
             unsafe { plug::remove(cq.as_raw(), self) };
         }
+        // INVARIANT: The drains have completed, and nothing is posted any more.
         // ORDERING: See above.
         self.drained.store(true, Release);
     }
@@ -493,13 +510,13 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Safety
     ///
-    /// Called by the core with the context that `create` gave it.
+    /// The core must have called this with the context that `create` has set.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut kernel::ffi::c_void) {
-        // SAFETY: By this function's contract. The object lives until the queue pair is destroyed,
-        // and no event comes after that.
+        // SAFETY: By this function's contract the context is a `QueuePair`. It lives until the
+        // queue pair is destroyed, and the core delivers no event after that.
         let (qp, event) = unsafe { (&*context.cast::<Self>(), (*event).event) };
         if event == bindings::ib_event_type_IB_EVENT_COMM_EST {
-            // SAFETY: The id is live as `qp` holds it.
+            // SAFETY: The id is live, as `qp` keeps it.
             unsafe { bindings::rdma_notify(qp.id.as_raw(), event) };
         }
     }
@@ -509,10 +526,10 @@ impl<H: Handler> QueuePair<H> {
 impl<H: Handler> PinnedDrop for QueuePair<H> {
     fn drop(self: Pin<&mut Self>) {
         if !self.as_raw().is_null() {
-            // SAFETY: The id is live, as it is held, and this is its queue pair, by the type
-            // invariant. `Qp` closed the queue pair before it gave up the owner's reference, so
-            // nothing is posted and no handler runs any more (see `QueuePair::close`); and in drop,
-            // nobody else has a reference to poll or to post with.
+            // SAFETY: The id is live, as this value keeps it, and has this queue pair by the type
+            // invariant. `create` has returned a `Qp`, which has closed the queue pair before it
+            // dropped the owner's reference, so nothing is posted and no handler runs any more (see
+            // `QueuePair::close`). Nobody has a reference with which to poll or to post.
             unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         }
     }
@@ -521,7 +538,7 @@ impl<H: Handler> PinnedDrop for QueuePair<H> {
 /// The owner of a queue pair.
 ///
 /// Dropping it closes the queue pair (see [`QueuePair::close`]) and waits until all references of
-/// [`QpRef::get`] and [`Qp::get`] are dropped.
+/// [`QpRef::get`] and [`Qp::get`] are dropped. It may sleep, and must not happen in a handler.
 pub struct Qp<H: Handler> {
     owner: PercpuOwner<QueuePair<H>>,
 }
@@ -548,13 +565,13 @@ impl<H: Handler> Qp<H> {
 
 /// A closed queue pair that may still have references.
 ///
-/// Dropping it waits for them, and destroys the queue pair.
+/// Dropping it waits for them and destroys the queue pair, and may sleep.
 pub struct QpEnd<H: Handler> {
     end: PercpuEnd<QueuePair<H>>,
 }
 
 impl<H: Handler> QpEnd<H> {
-    /// Returns whether no reference is left, so that dropping this does not wait.
+    /// Returns whether no reference is left, so that dropping this value does not wait.
     ///
     /// # Context
     ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive buffers: rings of buffers of one size each, which the queue pair posts again
-//! after use.
+//! Receive buffers. A queue pair has rings of buffers of the same size, which it posts again after
+//! use.
 
 use core::mem::ManuallyDrop;
 
@@ -41,7 +41,7 @@ use kernel::{
 pub struct RecvClass {
     /// Number of buffers.
     pub count: u32,
-    /// Size of each in bytes; zero for receives that only immediates complete.
+    /// Size of each buffer in bytes; zero for receives that only immediates complete.
     pub bytes: u32,
 }
 
@@ -55,18 +55,18 @@ pub struct Received<'a> {
     pub imm: Option<u32>,
     /// The remote key of this side that the message invalidated, according to the device; see
     /// [`Device::vouches_for_invalidations`](crate::device::Device::vouches_for_invalidations). The
-    /// key may have been made valid again since.
+    /// key may be valid again by now.
     pub invalidated: Option<u32>,
     /// The completion.
     pub wc: &'a Wc,
 }
 
-/// What becomes of a receive buffer after its message.
+/// The handler's decision about the receive buffer of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Repost {
-    /// The buffer is posted again.
+    /// Post the buffer again.
     Yes,
-    /// The buffer is not used any more.
+    /// Do not use the buffer any more.
     No,
 }
 
@@ -111,10 +111,10 @@ pub(crate) struct Rings {
 /// Maximum number of classes of receive buffers of a queue pair.
 pub const MAX_CLASSES: usize = 3;
 
-// SAFETY: Nothing in it has thread affinity.
+// SAFETY: No field has thread affinity.
 unsafe impl Send for Rings {}
-// SAFETY: Entries are constant once created, and buffers are read only while the device does not
-// own them.
+// SAFETY: Entries are constant once created, and buffers are only read, while the device does not
+// own them. The other fields are `Sync`.
 unsafe impl Sync for Rings {}
 
 impl RecvClass {
@@ -133,8 +133,9 @@ impl RecvClass {
     }
 }
 
-/// Returns where a message is in the memory of its class: `byte_len` bytes in the buffer `index` of
-/// `bytes` bytes, and never more than that, whatever the device reports.
+/// Returns the offset and the length of a message in the memory of its class. The device reports
+/// `byte_len` bytes in the buffer `index`, but the length is never more than the `bytes` of a
+/// buffer.
 fn place(index: usize, bytes: u32, byte_len: u32) -> (usize, usize) {
     (index * bytes as usize, byte_len.min(bytes) as usize)
 }
@@ -161,7 +162,7 @@ impl Entry {
     /// `cqe` must be embedded in an entry that lives during `'a`.
     unsafe fn of<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
         let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
-        // SAFETY: By this function's contract.
+        // SAFETY: By this function's contract the completion entry is that field of an entry.
         unsafe { &*kernel::container_of!(cqe, Self, cqe) }
     }
 }
@@ -206,16 +207,16 @@ impl Rings {
         !self.imm_in_messages.xchg(true, Relaxed)
     }
 
-    /// From now on, handlers do not repost buffers, and tasks cannot add any. Tasks that were
-    /// adding buffers have posted them when this returns.
+    /// Closes the rings: from now on, handlers do not repost buffers, and tasks cannot add any.
+    /// When this returns, tasks that were adding buffers have posted them.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn close(&self) {
         let _adding = self.adding.lock();
-        // ORDERING: Tasks that add buffers see it through the lock. A handler that is running may
-        // miss it, see `QueuePair::close`.
+        // ORDERING: Tasks that add buffers see the flag through the lock. A handler that is running
+        // may miss it, see `QueuePair::close`.
         self.closed.store(true, Relaxed);
     }
 
@@ -255,15 +256,16 @@ impl Rings {
             wr.num_sge = 1;
         }
         let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is live by this function's contract; the request is valid, and
-        // read before the call returns. Entry and buffer belong to the queue pair, which is
-        // destroyed before they are dropped, and nobody else uses the buffer, as it is not posted.
+        // SAFETY: The queue pair is live by this function's contract. The request is valid, and the
+        // callee reads it before it returns. The entry and the buffer belong to the `QueuePair`,
+        // which destroys its queue pair before it drops them. Nobody else uses the buffer, as it is
+        // not posted.
         kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
     }
 }
 
 impl<H: Handler> QueuePair<H> {
-    /// Adds buffers as the class `class`, which must be below [`MAX_CLASSES`], and posts them.
+    /// Adds the buffers of the class `class`, which must be below [`MAX_CLASSES`], and posts them.
     ///
     /// # Context
     ///
@@ -272,8 +274,8 @@ impl<H: Handler> QueuePair<H> {
     /// # Errors
     ///
     /// `ENOTCONN` when the queue pair was closed; `EBUSY` when the class already has buffers;
-    /// `EINVAL` for any other class, or a size that overflows; `ENOMEM`; errors of the driver, such
-    /// as for more buffers than the receive queue has entries.
+    /// `EINVAL` for any other class, or a size that overflows; `ENOMEM`; errors of the device's
+    /// driver, for example when the receive queue has fewer entries than there are buffers.
     pub fn add_recvs(&self, class: usize, spec: RecvClass) -> Result {
         if class >= MAX_CLASSES {
             return Err(EINVAL);
@@ -284,8 +286,8 @@ impl<H: Handler> QueuePair<H> {
         };
         let ring = Ring::new(self.pd(), class, spec, recv_done::<H>)?;
         self.recvs().add(class, ring, |index| {
-            // SAFETY: This queue pair owns the buffers, which are new. Its drain cannot begin
-            // before `add` returns.
+            // SAFETY: This queue pair owns the rings, and is live by its type invariant. The
+            // buffers are new, so they are not posted.
             unsafe { self.recvs().post(self.as_raw(), class, index) }
         })
     }
@@ -295,18 +297,21 @@ impl<H: Handler> QueuePair<H> {
 ///
 /// # Safety
 ///
-/// Called by the core with a completion of a queue pair of this crate with that handler type, whose
-/// completion entry is that of an [`Entry`].
+/// The core must have called this with a completion of a queue pair of this crate with that handler
+/// type, whose completion entry is that of an [`Entry`].
 unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract. The entry belongs to the queue pair.
     let (qp, entry) = unsafe {
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
         (QueuePair::<H>::from_completion(cq, wc), Entry::of(cqe))
     };
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the core has filled in the completion, and does not
+    // change it during the call.
     let wc = unsafe { Wc::from_raw(wc) };
+    // SAFETY: This function handles a completion of the queue pair.
+    let qp_ref = unsafe { QpRef::new(qp) };
     if !wc.is_success() {
-        qp.handler().receive_failed(QpRef::new(qp), wc);
+        qp.handler().receive_failed(qp_ref, wc);
         return;
     }
     let (class, index) = (entry.class as usize, entry.index as usize);
@@ -314,7 +319,9 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
         let (at, len) = place(index, ring.bytes, len);
         match &ring.buf {
-            Some(buf) if len > 0 => buf.read(at, len).ok(),
+            // SAFETY: The device has completed the receive, so it does not write to the buffer
+            // before the buffer is posted again below, after the last use of the bytes.
+            Some(buf) if len > 0 => unsafe { buf.read(at, len) }.ok(),
             _ => None,
         }
     });
@@ -331,11 +338,12 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         invalidated: wc.invalidated(),
         wc,
     };
-    let repost = qp.handler().received(QpRef::new(qp), message);
-    // ORDERING: None needed: `QueuePair::close` drains twice.
+    let repost = qp.handler().received(qp_ref, message);
+    // ORDERING: The flag may be missed here, as `QueuePair::close` drains twice.
     if repost == Repost::Yes && !qp.recvs().closed.load(Relaxed) {
-        // SAFETY: The buffer's completion was just handled, so it is not posted.
         // An error means that the queue pair is being torn down.
+        // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The
+        // buffer is not posted, as its completion was just handled.
         let _ = unsafe { qp.recvs().post(qp.as_raw(), class, index) };
     }
 }
@@ -351,7 +359,7 @@ mod tests {
     fn entries_know_their_place() -> Result {
         let entries = Entry::list(2, 300, done)?;
         for (index, entry) in entries.iter().enumerate() {
-            // SAFETY: It is the completion entry of an entry that lives.
+            // SAFETY: The argument is the completion entry of an entry that is live.
             let found = unsafe { Entry::of(entry.cqe.get()) };
             assert!(core::ptr::eq(found, entry));
             assert_eq!((found.class, found.index as usize), (2, index));
@@ -375,7 +383,7 @@ mod tests {
         Ok(())
     }
 
-    /// A completion never makes more than the buffer readable.
+    /// No completion makes more than its buffer readable.
     #[test]
     fn no_message_is_longer_than_its_buffer() {
         assert_eq!(place(3, 24, 0), (72, 0));

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The send queue of a queue pair: chains of work requests, built without
-//! allocation in memory of the queue, posted in batches, counted exactly.
+//! The send queue of a queue pair. It builds chains of work requests in memory of its own, posts
+//! them in batches, and counts the free entries of the device's queue.
 //!
-//! The device frees entries of its send queue only when it completes a signalled
-//! request, and in order. So each signalled request stands for itself and all
-//! unsignalled ones before it, and the queue knows at any time how much room is
-//! left.
+//! The device frees entries of its send queue only when it completes a signalled request, and in
+//! order. So the completion of a signalled request also frees the entries of all unsignalled ones
+//! before it, and the queue always knows how many entries are free.
 
 use core::{
     mem::ManuallyDrop,
@@ -48,26 +47,26 @@ use queue::{
     Wr, //
 };
 
-/// The recipient of the completion of a work request.
+/// The handler function that the completion of a work request calls.
 pub enum Signal<'a, H: Handler> {
-    /// None; the queue may still signal the request for its own accounting.
+    /// None. The queue may still signal the request for its own accounting.
     None,
-    /// [`Handler::control_sent`] is called.
+    /// [`Handler::control_sent`].
     Control,
-    /// [`Handler::sent`] or [`Handler::invalidated`] is called with the slot.
+    /// [`Handler::sent`] or [`Handler::invalidated`], with the slot.
     Slot(SlotRef<'a, H>, Kind),
 }
 
-/// When to ring the doorbell.
+/// The time at which the doorbell is rung.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Doorbell {
-    /// With this chain, for it and all waiting chains.
+    /// Now, for this chain and all waiting chains.
     Now,
-    /// With a later chain or [`QueuePair::ring`].
+    /// With a later chain, or with [`QueuePair::ring`].
     Later,
 }
 
-/// SQ space: the most that a chain will use.
+/// SQ space: the maximum that a chain will use.
 #[derive(Clone, Copy)]
 pub struct SqSpace {
     /// Work requests.
@@ -83,11 +82,11 @@ pub struct Chain<'a, H: Handler> {
 }
 
 impl<H: Handler> Chain<'_, H> {
-    /// Registers the memory that `mr` was last mapped to, under its current keys.
+    /// Registers the memory that `mr` describes, with its current keys.
     ///
-    /// The region must be one of the queue pair's protection domain, and so outlives the queue
-    /// pair. The caller keeps the memory until the queue pair is closed or the registration was
-    /// invalidated.
+    /// The region must be of the queue pair's protection domain, so that it outlives the queue
+    /// pair. The caller keeps the memory until the registration was invalidated, or all queue pairs
+    /// of the domain are closed.
     pub fn reg_mr(&mut self, mr: &Mr, access: Access) {
         if !mr.is_of(self.owner.pd()) {
             return self.draft.refuse();
@@ -174,9 +173,9 @@ impl<H: Handler> Chain<'_, H> {
         self.push(Wr { send: wr }, signal);
     }
 
-    /// Sends a message that invalidates `rkey`, a key of the peer. Where immediates travel in
-    /// messages, it must be empty: it carries no immediate, and the peer would take its first bytes
-    /// for one.
+    /// Sends a message that invalidates `rkey`, a key of the peer. If immediates travel in
+    /// messages, the message must be empty, because it carries no immediate and the peer would take
+    /// its first bytes for one.
     pub fn send_inv(
         &mut self,
         rkey: u32,
@@ -255,8 +254,8 @@ impl<H: Handler> QueuePair<H> {
         Ok(())
     }
 
-    /// Builds a chain of work requests with `build` and queues it. Rings the doorbell if `doorbell`
-    /// says so, or if waiting chains must make room.
+    /// Builds a chain of work requests with `build` and queues it. Rings the doorbell as `doorbell`
+    /// requests, or if waiting chains must make room.
     ///
     /// # Context
     ///
@@ -264,17 +263,17 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// # Errors
     ///
-    /// With the first three, nothing of the chain was or will be sent:
+    /// With `EAGAIN`, `EINVAL` and `ENOTCONN`, nothing of the chain was or will be sent:
     ///
-    /// - `EAGAIN`: the device's queue has no space now; [`Handler::sq_space_freed`] tells when it
-    ///   may have. The doorbell was rung for the waiting chains.
+    /// - `EAGAIN`: the device's queue has no space now. [`Handler::sq_space_freed`] is called when
+    ///   it may have space again. The doorbell was rung for the waiting chains.
     /// - `EINVAL`: `build` used more than `space`, elements of another device, a region of another
     ///   protection domain, or a slot of another queue pair; or the queue can never hold such a
     ///   chain.
     /// - `ENOTCONN`: the queue pair was closed.
-    /// - `EIO`, or another error of the driver: the device did not take everything that it was
-    ///   handed. The queue pair is unusable, and it is unknown how much of this chain and of the
-    ///   waiting ones was sent.
+    /// - `EIO`, or another error of the device's driver: the device did not accept everything that
+    ///   was posted. The queue pair is unusable, and it is unknown which part of this chain and of
+    ///   the waiting ones was sent.
     pub fn send(
         &self,
         space: SqSpace,
@@ -289,7 +288,7 @@ impl<H: Handler> QueuePair<H> {
         let space = queue.with_imm(space);
         let admitted = queue.admit(space);
         if admitted != Ok(Admitted::Beside) {
-            // SAFETY: This is the queue pair's own send queue.
+            // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
             unsafe { queue.post(self.as_raw()) }?;
         }
         admitted?;
@@ -320,41 +319,51 @@ impl<H: Handler> QueuePair<H> {
         if queue.is_closed() {
             return Err(ENOTCONN);
         }
-        // SAFETY: This is the queue pair's own send queue.
+        // SAFETY: As in `send`.
         unsafe { queue.post(self.as_raw()) }
     }
+}
 
-    /// The common part of all completions of the send queue. Returns whether the work request
-    /// succeeded; if not, the handler was told.
-    fn send_completed(&self, wc: &Wc) -> bool {
-        if !wc.is_success() {
-            self.handler().failed(QpRef::new(self), wc);
-            return false;
-        }
-        self.send_queue().lock().completed();
-        true
+/// Handles the completion of a work request of the send queue. If the request succeeded, this frees
+/// its space, calls `report`, and then [`Handler::sq_space_freed`].
+///
+/// # Safety
+///
+/// The caller must be the [`done`] function that the core has called with this completion, of a
+/// queue pair of this crate with that handler type.
+///
+/// [`done`]: bindings::ib_cqe::done
+#[inline]
+unsafe fn complete<H: Handler>(
+    cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+    report: impl FnOnce(&QueuePair<H>, QpRef<'_, H>),
+) {
+    // SAFETY: By this function's contract the core has filled in the completion, which is being
+    // handled, and does not change it meanwhile.
+    let (qp, wc) = unsafe { (QueuePair::<H>::from_completion(cq, wc), Wc::from_raw(wc)) };
+    // SAFETY: A completion of the queue pair is being handled until this function returns.
+    let qp_ref = || unsafe { QpRef::new(qp) };
+    if !wc.is_success() {
+        return qp.handler().failed(qp_ref(), wc);
     }
+    qp.send_queue().lock().completed();
+    report(qp, qp_ref());
+    qp.handler().sq_space_freed(qp_ref());
 }
 
 /// Handles the completion of a request that was signalled only for accounting, or failed.
 ///
 /// # Safety
 ///
-/// For [`done`] functions: called by the core with a completion of a queue pair of this crate with
-/// that handler type.
-///
-/// [`done`]: bindings::ib_cqe::done
+/// The core must have called this with a completion of a queue pair of this crate with that handler
+/// type.
 pub(crate) unsafe extern "C" fn credit_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let qp = unsafe { QueuePair::<H>::from_completion(cq, wc) };
-    // SAFETY: By this function's contract.
-    let wc = unsafe { Wc::from_raw(wc) };
-    if qp.send_completed(wc) {
-        qp.handler().sq_space_freed(QpRef::new(qp));
-    }
+    unsafe { complete::<H>(cq, wc, |_, _| ()) };
 }
 
 /// Handles the completion of a control message.
@@ -367,13 +376,7 @@ pub(crate) unsafe extern "C" fn control_done<H: Handler>(
     wc: *mut bindings::ib_wc,
 ) {
     // SAFETY: By this function's contract.
-    let qp = unsafe { QueuePair::<H>::from_completion(cq, wc) };
-    // SAFETY: By this function's contract.
-    let wc = unsafe { Wc::from_raw(wc) };
-    if qp.send_completed(wc) {
-        qp.handler().control_sent(QpRef::new(qp));
-        qp.handler().sq_space_freed(QpRef::new(qp));
-    }
+    unsafe { complete::<H>(cq, wc, |qp, qp_ref| qp.handler().control_sent(qp_ref)) };
 }
 
 /// Handles the completion of a slot's message.
@@ -385,15 +388,14 @@ pub(crate) unsafe extern "C" fn sent_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    // SAFETY: By this function's contract.
-    let (qp, slot) = unsafe { slot_of::<H>(cq, wc, Kind::Send) };
-    // SAFETY: By this function's contract.
-    if qp.send_completed(unsafe { Wc::from_raw(wc) }) {
-        if let Some(slot) = slot {
-            qp.handler().sent(QpRef::new(qp), slot);
+    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>| {
+        // SAFETY: By this function's contract.
+        if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Send) } {
+            qp.handler().sent(qp_ref, slot);
         }
-        qp.handler().sq_space_freed(QpRef::new(qp));
-    }
+    };
+    // SAFETY: By this function's contract.
+    unsafe { complete(cq, wc, report) };
 }
 
 /// Handles the completion of the invalidation of a slot's key.
@@ -405,33 +407,32 @@ pub(crate) unsafe extern "C" fn invalidated_done<H: Handler>(
     cq: *mut bindings::ib_cq,
     wc: *mut bindings::ib_wc,
 ) {
-    // SAFETY: By this function's contract.
-    let (qp, slot) = unsafe { slot_of::<H>(cq, wc, Kind::Invalidate) };
-    // SAFETY: By this function's contract.
-    if qp.send_completed(unsafe { Wc::from_raw(wc) }) {
-        if let Some(slot) = slot {
-            qp.handler().invalidated(QpRef::new(qp), slot);
+    let report = |qp: &QueuePair<H>, qp_ref: QpRef<'_, H>| {
+        // SAFETY: By this function's contract.
+        if let Some(slot) = unsafe { slot_of(qp, wc, Kind::Invalidate) } {
+            qp.handler().invalidated(qp_ref, slot);
         }
-        qp.handler().sq_space_freed(QpRef::new(qp));
-    }
+    };
+    // SAFETY: By this function's contract.
+    unsafe { complete(cq, wc, report) };
 }
 
+/// Returns the slot of a completion.
+///
 /// # Safety
 ///
-/// As [`credit_done`], and the completion entry must be a slot's, of that kind.
-unsafe fn slot_of<'a, H: Handler>(
-    cq: *mut bindings::ib_cq,
+/// `wc` must be a completion of `qp`, whose completion entry is a slot's, of that kind.
+unsafe fn slot_of<H: Handler>(
+    qp: &QueuePair<H>,
     wc: *mut bindings::ib_wc,
     kind: Kind,
-) -> (&'a QueuePair<H>, Option<SlotRef<'a, H>>) {
-    // SAFETY: By this function's contract. The slot is in the queue pair's table, as `Chain::push`
-    // checked before the request was posted.
+) -> Option<SlotRef<'_, H>> {
+    let slots = qp.slots()?;
+    // SAFETY: By this function's contract the completion entry is that of a slot. `Chain::push` has
+    // checked before the request was posted that the slot is in the queue pair's table, which the
+    // queue pair keeps.
     unsafe {
-        let qp = QueuePair::<H>::from_completion(cq, wc);
         let cqe = *(*wc).__bindgen_anon_1.wr_cqe;
-        let slot = qp
-            .slots()
-            .map(|slots| SlotRef::new(slots, Slot::<H>::from_cqe(cqe, kind)));
-        (qp, slot)
+        Some(SlotRef::new(slots, Slot::<H>::from_cqe(cqe, kind)))
     }
 }

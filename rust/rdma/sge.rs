@@ -5,9 +5,10 @@
 use crate::device::Device;
 use ibtrs_bindings as bindings;
 
-/// A piece of local memory: DMA address, length in bytes, local key.
+/// A scatter element, which names local memory: DMA address, length in bytes, local key.
 ///
-/// Valid for the device that the memory is mapped for; queue pairs of other devices refuse it.
+/// It is valid for the device that the memory is mapped for; queue pairs of other devices refuse
+/// it. It does not keep the memory.
 #[derive(Clone, Copy)]
 pub struct Sge {
     raw: bindings::ib_sge,
@@ -57,11 +58,11 @@ impl Sge {
     }
 }
 
-/// A place in the peer's memory: I/O virtual address and remote key.
+/// A place in the peer's memory: I/O virtual address and remote key, both in host byte order.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// The address, as the peer announced it.
+    /// The I/O virtual address that the peer has sent.
     pub addr: u64,
-    /// The key that the peer registered the memory under.
+    /// The key with which the peer has registered the memory.
     pub rkey: u32,
 }

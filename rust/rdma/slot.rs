@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Slots: the owners of completions.
+//! Slots, the objects to which completions are reported.
 //!
-//! A completion reports the address of a `struct ib_cqe` that was embedded in its owner when
-//! the work request was posted. The owners are slots of a table that the queue pair keeps
-//! alive, so the address never dangles, and a completion arrives as a reference to its slot.
+//! A completion contains the address of a `struct ib_cqe`, which the work request named when it was
+//! posted. These entries are embedded in the slots of a table that the queue pair keeps alive. So
+//! the address never dangles, and a completion is reported with a reference to its slot.
 
 use core::{
     marker::PhantomData,
@@ -31,7 +31,7 @@ pub enum Kind {
     Invalidate,
 }
 
-/// An owner of completions, with the driver's data.
+/// An object with completion entries and the driver's data. It dereferences to the data.
 #[pin_data]
 #[repr(C)]
 pub struct Slot<H: Handler> {
@@ -47,7 +47,7 @@ pub struct Slot<H: Handler> {
 
 // SAFETY: The completion entries are constant once created, and the data is `Sync`.
 unsafe impl<H: Handler> Sync for Slot<H> {}
-// SAFETY: A slot has no thread affinity beyond its data's, which is `Send`.
+// SAFETY: The completion entries have no thread affinity, and the data is `Send`.
 unsafe impl<H: Handler> Send for Slot<H> {}
 
 impl<H: Handler> Slot<H> {
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(slot.index() as usize, index);
             assert_eq!(slot.number, slot.index() * 10);
             for kind in [Kind::Send, Kind::Invalidate] {
-                // SAFETY: It is the entry of that kind of a slot that lives.
+                // SAFETY: The argument is the entry of that kind of a slot that is live.
                 let found = unsafe { Slot::<Nobody>::from_cqe(slot.cqe(kind), kind) };
                 assert!(core::ptr::eq(found, &*slot));
             }

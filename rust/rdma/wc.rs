@@ -8,11 +8,11 @@ use kernel::{
     str::CStr, //
 };
 
-/// One work completion, borrowed from the completion queue's poll batch.
+/// A work completion, borrowed from the array into which the completion queue was polled.
 ///
 /// # Invariants
 ///
-/// The fields that `ib_poll_cq` sets for the completion's status are valid.
+/// `ib_poll_cq` has set the fields that are valid for the status of the completion.
 #[repr(transparent)]
 pub struct Wc(bindings::ib_wc);
 
@@ -21,11 +21,12 @@ impl Wc {
     ///
     /// # Safety
     ///
-    /// `wc` must point to a completion that `ib_poll_cq` filled in and that
-    /// nothing changes during `'a`.
+    /// `wc` must point to a completion that `ib_poll_cq` has filled in, and that nobody changes
+    /// during `'a`.
     #[inline]
     pub(crate) unsafe fn from_raw<'a>(wc: *mut bindings::ib_wc) -> &'a Self {
-        // SAFETY: By this function's contract; CAST: `Wc` is transparent.
+        // CAST: `Wc` is transparent.
+        // SAFETY: By this function's contract.
         unsafe { &*wc.cast() }
     }
 
@@ -42,8 +43,8 @@ impl Wc {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// Returns whether a receive failed because of the peer's message: one that is too long, or
-    /// with a key that it may not use. Network and hardware errors have other statuses, except
+    /// Returns whether a receive failed because of the peer's message, which was too long, or named
+    /// a key that the peer may not use. Network and hardware errors have other statuses, except
     /// `LOC_QP_OP_ERR`, which soft-RoCE uses for messages that are too long.
     pub fn is_peers_mistake(&self) -> bool {
         matches!(
@@ -62,8 +63,8 @@ impl Wc {
         unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
     }
 
-    /// Returns the number of bytes received; for a write with immediate, the driver may count what
-    /// was written.
+    /// Returns the number of bytes received. For a write with immediate, some drivers return the
+    /// number of bytes written.
     #[inline]
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
@@ -75,8 +76,7 @@ impl Wc {
         if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_IMM as i32 == 0 {
             return None;
         }
-        // SAFETY: The flag says that the union holds an immediate, and any bit
-        // pattern is one.
+        // SAFETY: The flag says that the union has an immediate, and any bits are a valid one.
         Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
     }
 
@@ -86,12 +86,12 @@ impl Wc {
         if self.0.wc_flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32 == 0 {
             return None;
         }
-        // SAFETY: The flag says that the union holds a key, and any bit pattern is one.
+        // SAFETY: The flag says that the union has a key, and any bits are a valid one.
         Some(unsafe { *self.0.ex.invalidate_rkey })
     }
 
-    /// Returns whether the data came by an RDMA write with immediate, which leaves the receive
-    /// buffer untouched.
+    /// Returns whether the completion is that of an RDMA write with immediate, which does not use
+    /// the receive buffer.
     #[inline]
     pub fn is_rdma_imm(&self) -> bool {
         self.0.opcode == bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
@@ -106,15 +106,15 @@ impl kernel::fmt::Display for Wc {
     }
 }
 
-/// Returns the index of a completion among those that were polled together: the core polls them
-/// into an array of the queue and calls their functions one after the other. With direct polling
-/// the index is unknown, and each completion counts as the first.
+/// Returns the index of a completion among those that were polled together. The core polls them
+/// into an array of the queue, and calls their functions one after the other. With direct polling
+/// the index is unknown, and each completion counts as the first one.
 ///
 /// # Safety
 ///
 /// `cq` must be the live completion queue that `wc` was found on.
 pub(crate) unsafe fn position(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) -> u32 {
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the queue is live; neither field changes.
     let (first, context) = unsafe { ((*cq).wc, (*cq).poll_ctx) };
     if context == bindings::ib_poll_context_IB_POLL_DIRECT {
         // The array is on the poller's stack.

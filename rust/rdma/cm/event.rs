@@ -20,25 +20,25 @@ use kx::pr_err_ratelimited;
 ///
 /// # Context
 ///
-/// Process context with the id's handler lock held: may sleep, must not drop
-/// the id.
+/// Process context, with the id's handler lock held: the functions may sleep, but must not drop the
+/// id.
 pub trait CmHandler: Send + Sync {
     /// Handles an event of the id.
     fn event(&self, event: &CmEvent<'_>);
 
-    /// Handles a connection request that a listener got, with the peer's private data (padded with
-    /// bytes to ignore).
+    /// Handles a connection request to a listener. `id` is a new id for the connection, and
+    /// `private_data` comes from the peer, padded with bytes to ignore.
     ///
-    /// The handler either takes the new id, and accepts, rejects or drops it later in another
-    /// context; or gives it back, which rejects the request. If it gives back another id, that id
-    /// is leaked, and the log says so.
+    /// The handler either keeps the new id, and accepts, rejects or drops it later in another
+    /// context; or it returns the id, which rejects the request. If it returns another id, that id
+    /// is leaked, and the log has an error.
     fn connect_request(&self, id: CmId, _private_data: &[u8]) -> Result<(), CmId> {
         Err(id)
     }
 }
 
-/// The reason of [`CmEvent::Rejected`] when the peer's connection manager still has a connection of
-/// a queue pair with the same number at this address, from before a reboot of this machine.
+/// The reason of [`CmEvent::Rejected`] if the peer's connection manager still has a connection from
+/// before a reboot of this machine, with the same address and number of a queue pair.
 pub const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
 
 /// An event of an id.
@@ -50,13 +50,13 @@ pub enum CmEvent<'a> {
     AddrUnanswered,
     /// The route was resolved.
     RouteResolved,
-    /// The connection is established; the peer's private data (padded).
+    /// The connection is established. The data is the peer's private data, padded.
     Established(&'a [u8]),
-    /// The request was rejected: the connection manager's reason and, if the peer itself rejected
-    /// it, the peer's private data.
+    /// The connection request was rejected, for the reason with this number of the connection
+    /// manager. If the peer itself rejected it, the data is the peer's private data, padded.
     Rejected(i32, &'a [u8]),
-    /// The address, route or connection failed, or the id's device or address changed; the error,
-    /// and the event's name.
+    /// Resolving the address or route, or connecting failed, or the id's device or address changed;
+    /// with the error and the name of the event.
     Failed(Error, &'static CStr),
     /// The peer ended the connection, or the connection was lost.
     Disconnected,
@@ -79,7 +79,7 @@ impl CmEvent<'_> {
         }
     }
 
-    /// Returns whether the event ends the connection, or the step of its setup.
+    /// Returns whether the event ends the connection, or a step of its setup with a failure.
     pub fn is_end(&self) -> bool {
         !matches!(
             self,
@@ -88,16 +88,17 @@ impl CmEvent<'_> {
     }
 }
 
-/// Translates an event; one without a variant of its own becomes [`CmEvent::Failed`].
+/// Translates an event. An event without a variant of its own becomes [`CmEvent::Failed`].
 ///
 /// # Safety
 ///
-/// `id` and `event` must be as the connection manager gave them to the handler.
+/// `id` and `event` must be the arguments with which the connection manager has called the handler,
+/// and the result must not be used after the handler has returned.
 unsafe fn translate<'a>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> CmEvent<'a> {
-    // SAFETY: By this function's contract.
+    // SAFETY: The event is valid by this function's contract.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match kind {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddrResolved,
@@ -106,12 +107,12 @@ unsafe fn translate<'a>(
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved,
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => {
-            // SAFETY: By this function's contract.
+            // SAFETY: The event is valid by this function's contract, and this kind of event has
+            // connection parameters.
             CmEvent::Established(unsafe { private_data(event) })
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
-            // SAFETY: By this function's contract; the data lives as long as
-            // the event.
+            // SAFETY: By this function's contract, and this event is a rejection.
             CmEvent::Rejected(status, unsafe { reject_data(id, event) })
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
@@ -141,9 +142,10 @@ fn error_of(kind: bindings::rdma_cm_event_type, status: i32) -> Error {
 
 /// # Safety
 ///
-/// `event` must be valid and have connection parameters.
+/// `event` must be valid and have connection parameters. Their private data must be valid during
+/// `'a`.
 unsafe fn private_data<'a>(event: *mut bindings::rdma_cm_event) -> &'a [u8] {
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract; the private data has the length in the parameters.
     unsafe {
         let conn = &*(*event).param.conn;
         slice(conn.private_data.cast(), conn.private_data_len)
@@ -159,15 +161,18 @@ unsafe fn reject_data<'a>(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> &'a [u8] {
-    // SAFETY: By this function's contract.
+    // SAFETY: The event is valid by this function's contract.
     if unsafe { (*event).status } < 0 {
-        // iWARP: InfiniBand's reasons are positive. `rdma_consumer_reject_data` recognises the
-        // peer's rejection by ECONNREFUSED only; siw reports ECONNRESET, with the peer's data.
-        // SAFETY: As above.
+        // The status is negative only with iWARP, as InfiniBand's reasons are positive.
+        // `rdma_consumer_reject_data` recognises a peer's rejection only by ECONNREFUSED, but siw
+        // reports ECONNRESET, with the peer's data.
+        // SAFETY: The event is a rejection by this function's contract, so it has connection
+        // parameters.
         return unsafe { private_data(event) };
     }
     let mut len = 0u8;
-    // SAFETY: As above.
+    // SAFETY: The id and the event are valid by this function's contract. The callee returns null,
+    // or the private data of the event with its length.
     unsafe {
         let data = bindings::rdma_consumer_reject_data(id, event, &mut len);
         slice(data.cast(), len)
@@ -176,7 +181,7 @@ unsafe fn reject_data<'a>(
 
 /// # Safety
 ///
-/// `data` must be null or point to `len` bytes.
+/// `data` must be null, or point to `len` initialised bytes that do not change during `'a`.
 unsafe fn slice<'a>(data: *const u8, len: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
@@ -189,29 +194,30 @@ unsafe fn slice<'a>(data: *const u8, len: u8) -> &'a [u8] {
 ///
 /// # Safety
 ///
-/// Called by the connection manager for an id whose context is a [`Context`].
+/// The connection manager must have called this, for an id whose context is a [`Context`].
 pub(super) unsafe extern "C" fn handler(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
 ) -> kernel::ffi::c_int {
-    // SAFETY: By this function's contract. The context outlives the id, which
-    // lives during a call of its handler.
+    // SAFETY: By this function's contract the context is a `Context`. It outlives its id, which the
+    // connection manager keeps during a call of the handler. The new id of a request starts with
+    // the context of its listener, which the connection manager keeps as well.
     let context = unsafe { &*(*id).context.cast::<Context>() };
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the event is valid.
     if unsafe { (*event).event } == bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST {
-        // SAFETY: By this function's contract; `id` is the new id here, which starts with its
-        // listener's context.
+        // SAFETY: `id` is the new id of the request, and its context still that of the listener.
         return unsafe { connect_request(context, id, event) };
     }
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract; `deliver` does not keep the event.
     context.deliver(&unsafe { translate(id, event) });
     0
 }
 
 /// # Safety
 ///
-/// `id` must be the new id of the connection request `event`, and `listener` the context of the id
-/// that listens.
+/// The connection manager must have called the handler with the connection request `event` and its
+/// new id `id`, and the handler must return the result. `listener` must be the context of the
+/// listening id.
 pub(super) unsafe fn connect_request(
     listener: &Context,
     id: *mut bindings::rdma_cm_id,
@@ -220,8 +226,8 @@ pub(super) unsafe fn connect_request(
     let Some(handler) = listener.handler() else {
         return ENODEV.to_errno();
     };
-    // SAFETY: By this function's contract. If this succeeds, an error is returned below only after
-    // the id was released.
+    // SAFETY: By this function's contract. If this succeeds, the result below is an error only
+    // after the id was released.
     let new = NonNull::new(id)
         .ok_or(EINVAL)
         .and_then(|id| unsafe { CmId::from_request(id) });
@@ -230,16 +236,17 @@ pub(super) unsafe fn connect_request(
         // The connection manager destroys the id, which rejects the request.
         Err(error) => return error.to_errno(),
     };
-    // SAFETY: By this function's contract.
+    // SAFETY: By this function's contract the event is a connection request, so it has connection
+    // parameters.
     match handler.connect_request(new, unsafe { private_data(event) }) {
         Ok(()) => 0,
         Err(back) if core::ptr::eq(back.as_raw(), id) => {
-            // SAFETY: `back` is the new id, and an error is returned next.
+            // SAFETY: `back` is the new id, and the handler returns the error below.
             unsafe { back.release() };
             ECONNREFUSED.to_errno()
         }
         Err(other) => {
-            // The new id has an owner now. The other id cannot be destroyed here, where its own
+            // The handler keeps the new id. The other id cannot be destroyed here, as its own
             // handler may be running.
             pr_err_ratelimited!(
                 "bug: a handler returned another id than the one that it received\n"

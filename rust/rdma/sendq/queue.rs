@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a send queue: work requests that wait for the doorbell, and the count of those
-//! that the device has not completed. This module does not touch the device.
+//! The state of a send queue: the work requests that wait for the doorbell, and the number of those
+//! that the device has not completed. Only [`SendQueue::post`] uses the device.
 
 use core::{
     mem::ManuallyDrop,
@@ -27,7 +27,7 @@ pub(super) union Wr {
     pub(super) reg: bindings::ib_reg_wr,
 }
 
-/// Work requests that wait for the doorbell, and the count of those that the device has not
+/// The work requests that wait for the doorbell, and the number of those that the device has not
 /// completed.
 ///
 /// # Invariants
@@ -50,8 +50,8 @@ pub(crate) struct SendQueue {
     closed: bool,
 }
 
-// SAFETY: The pointers in the requests lead to the two vectors, to completion entries of the queue
-// pair and its slots, and to regions; all may be used from any thread.
+// SAFETY: The pointers in the requests are to the two vectors, to completion entries of the queue
+// pair and its slots, and to regions. Any thread may use all of them.
 unsafe impl Send for SendQueue {}
 
 impl SendQueue {
@@ -104,7 +104,7 @@ impl SendQueue {
         self.credits.completed();
     }
 
-    /// Returns the space that a chain takes which announced `space`.
+    /// Returns the space that a chain takes for which the caller has announced `space`.
     pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
             // The immediate of a chain may take a message of its own.
@@ -117,8 +117,8 @@ impl SendQueue {
     }
 
     /// Returns whether a chain can be queued. Unless the chain fits beside the waiting ones, the
-    /// caller first hands those to the device, even if the new one is refused: they free space only
-    /// once the device has them, and no other task may come to post them.
+    /// caller first posts those, even if the new chain is refused. They free space only after they
+    /// were posted, and perhaps no other task will post them.
     ///
     /// # Errors
     ///
@@ -188,12 +188,14 @@ impl SendQueue {
         self.used_sges = 0;
         let mut bad = ptr::null();
         // SAFETY: The queue pair is live by this function's contract. By the type invariant the
-        // first requests form a valid list, which ends, as each was created with a null link, and
-        // their elements are in `sges`; the driver copies both before it returns. Completion
-        // entries are the queue pair's or those of slots that it keeps alive, and regions belong to
-        // its protection domain: all of them outlive the queue pair. The memory that elements and
-        // remote addresses name is the business of the driver's protocol, as the crate's
-        // documentation says; the elements are for this device, as `Draft::gather` checks.
+        // waiting requests form a valid list with their elements in `sges`; the list ends, as
+        // `Draft::gather` and `Chain` create requests with a null link, and `Draft::finish`
+        // restores the end. The device's driver copies requests and elements before it returns.
+        // `Chain::push` has checked that completion entries are those of the queue pair, or of
+        // slots that it keeps, and `Chain::reg_mr` that regions belong to its protection domain, so
+        // all of them outlive the queue pair. `Draft::gather` has checked that the elements are for
+        // this device. The driver is responsible for the memory that elements and remote addresses
+        // name, as the crate's documentation says.
         let ret = unsafe { bindings::ib_post_send(qp, self.wrs.as_ptr().cast(), &mut bad) };
         kernel::error::to_result(ret).map_err(|error| {
             self.closed = true;
@@ -202,8 +204,8 @@ impl SendQueue {
     }
 }
 
-/// Translates the error of a driver that was given requests. Soft-iWARP, for one, returns
-/// `ENOTCONN` while the state of a queue pair changes.
+/// Translates the error with which a device's driver has refused requests. Soft-iWARP, for example,
+/// returns `ENOTCONN` while the state of a queue pair changes.
 fn driver_error(error: Error) -> Error {
     match error {
         EAGAIN | EINVAL | ENOTCONN => EIO,
@@ -211,16 +213,16 @@ fn driver_error(error: Error) -> Error {
     }
 }
 
-/// Where an admitted chain goes; see [`SendQueue::admit`].
+/// The place of an admitted chain; see [`SendQueue::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admitted {
     /// Behind the waiting chains.
     Beside,
-    /// To the beginning, once the waiting chains are posted.
+    /// At the beginning, once the waiting chains were posted.
     Alone,
 }
 
-/// The state before a chain, restored if the chain is not queued.
+/// The state before a chain, which is restored if the chain is not queued.
 struct Mark {
     wrs: usize,
     sges: usize,
@@ -243,8 +245,8 @@ impl Draft<'_> {
         self.queue.imms.is_some()
     }
 
-    /// Returns the element of the immediate that begins a message, if the chain may have another
-    /// message: otherwise the immediate could overwrite that of a message in flight.
+    /// Returns the element of the immediate that begins a message, or `None` if the chain may not
+    /// have another message, as the immediate could overwrite that of a message in flight.
     pub(super) fn prefix(&mut self, imm: Option<u32>) -> Option<Sge> {
         if self.overflow || self.wrs_left == 0 {
             return None;
@@ -305,7 +307,7 @@ impl Draft<'_> {
             return;
         };
         self.wrs_left -= 1;
-        // SAFETY: Each variant of the union begins with the plain request.
+        // SAFETY: Each variant of the `repr(C)` union begins with an `ib_send_wr`.
         let head = unsafe { &mut wr.send };
         head.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(cqe);
         if queue.credits.take(signalled) {
@@ -382,7 +384,7 @@ impl Credits {
         if !signalled && self.unsignalled < self.signal_every {
             return false;
         }
-        // There is room: each signal stands for at least one entry of the device's queue.
+        // The ring has room, as each signalled request takes at least one of the `depth` entries.
         self.frees.push(self.unsignalled);
         self.unsignalled = 0;
         true

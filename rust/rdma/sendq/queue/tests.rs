@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chains of work requests, credits, and roll-back.
+//! Tests of chains of work requests, credits, and roll-back.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn list(queue: &SendQueue) -> Result<KVec<(i32, u64)>> {
     Ok(list)
 }
 
-/// Does what `post` does to the queue.
+/// Changes the queue as `SendQueue::post` does.
 fn post(queue: &mut SendQueue) {
     queue.used_wrs = 0;
     queue.used_sges = 0;
@@ -85,7 +85,7 @@ mod suite {
         Ok(())
     }
 
-    /// A chain that takes more than it announced leaves nothing behind, even if it caused signals.
+    /// A chain that takes more than was announced leaves nothing behind, even if it caused signals.
     #[test]
     fn overflow_leaves_nothing() -> Result {
         for (wrs, sges) in [(2, 9), (9, 2)] {
@@ -102,7 +102,7 @@ mod suite {
                 (queue.used_wrs, queue.used_sges, queue.credits.free)
             );
             assert_eq!(list(&queue)?.len(), 3);
-            // One signal, which frees what the first chain took.
+            // There is one signal, which frees the entries of the first chain.
             queue.completed();
             assert_eq!(queue.credits.free, DEPTH);
             queue.completed();
@@ -157,14 +157,14 @@ mod suite {
         }
         assert!(!queue.has_credit(space(1, 0)));
         assert_eq!(chain(&mut queue, 1, true), Err(EINVAL));
-        // Signals came by themselves, one for each quarter of the queue.
+        // The queue has signalled one request for each quarter of its entries.
         queue.completed();
         assert_eq!(queue.credits.free, DEPTH / 4);
         assert!(queue.has_credit(space(4, 0)) && !queue.has_credit(space(5, 0)));
         Ok(())
     }
 
-    /// A chain that does not fit beside the waiting ones gets those posted first: otherwise a short
+    /// If a chain does not fit beside the waiting ones, those are posted first. Otherwise a short
     /// queue would stay full of chains that nobody posts.
     #[test]
     fn full_queues_are_rung() -> Result {
@@ -193,7 +193,7 @@ mod suite {
         assert_eq!(chain(&mut queue, 2, true), Err(EINVAL));
         let sges = SendQueue::BATCH_SGES as u32;
         assert!(queue.is_possible(space(1, sges)) && !queue.is_possible(space(1, sges + 1)));
-        // Never, whatever completes.
+        // A chain with more requests than the device's queue has entries is never possible.
         let queue = SendQueue::new(3, 4, DEVICE)?;
         assert!(queue.is_possible(space(3, 0)) && !queue.is_possible(space(4, 0)));
         Ok(())
