@@ -15,6 +15,10 @@ use crate::{
     session::Session,
     throttle::HostThrottle, //
 };
+use core::ops::{
+    Deref,
+    DerefMut, //
+};
 use ibnbd_proto::{
     access::{
         Access,
@@ -59,7 +63,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     },
 };
 use kx::{
@@ -137,6 +142,29 @@ pub(crate) struct Host {
     pub(crate) max_devices: u32,
     /// Limits the requests of the host; shared with open devices.
     pub(crate) throttle: Arc<HostThrottle>,
+}
+
+/// The lists, with the lock held.
+///
+/// Operators need the lock to revoke an export, so no allocation under it waits for I/O.
+struct Locked<'a> {
+    // Dropped in this order.
+    inner: MutexGuard<'a, Inner>,
+    _no_io: NoIo,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
 }
 
 impl Inner {
@@ -255,6 +283,15 @@ impl Config {
         )
     }
 
+    /// Takes the lock.
+    fn lock(&self) -> Locked<'_> {
+        let no_io = NoIo::enter();
+        Locked {
+            inner: self.inner.lock(),
+            _no_io: no_io,
+        }
+    }
+
     /// Grants an export to a session, until the returned value is dropped. `None` if no exports are
     /// configured, so that devices are found below `dev_search_path`.
     ///
@@ -263,9 +300,7 @@ impl Config {
     /// The reason of a refusal; `ENODEV` if the export has no device; `ENOTCONN` if all paths of
     /// the session are being closed; `ENOMEM`.
     pub(crate) fn grant(self: &Arc<Self>, asked: &Asked<'_>) -> Result<Option<Granted>, Denied> {
-        // Operators need this lock to revoke an export, so no allocation under it waits for I/O.
-        let _no_io = NoIo::enter();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         if inner.exports.is_empty() {
             return Ok(None);
         }
@@ -412,7 +447,7 @@ impl Config {
         used: &PathUse,
         closing: u64,
     ) -> Result<(), grant::PathRefusal> {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         let mut hosts = inner.hosts.iter();
         match hosts.find(|host| host.name.to_bytes() == name.as_bytes()) {
             Some(host) => grant::admit(&host.addresses, &host.limits, &source, used, closing),
@@ -422,12 +457,12 @@ impl Config {
 
     /// Returns whether exports are configured, so that sessions can open nothing else.
     pub(crate) fn has_exports(&self) -> bool {
-        !self.inner.lock().exports.is_empty()
+        !self.lock().exports.is_empty()
     }
 
     /// Returns whether there is a host `name`. No unauthenticated session may have its name.
     pub(crate) fn has_host(&self, name: &[u8]) -> bool {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         let mut hosts = inner.hosts.iter();
         hosts.any(|host| host.name.to_bytes() == name)
     }
@@ -451,9 +486,7 @@ impl Config {
         source: Addr,
         add: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), Option<E>> {
-        // Operators need this lock to revoke an export, so no allocation under it waits for I/O.
-        let _no_io = NoIo::enter();
-        let inner = self.inner.lock();
+        let inner = self.lock();
         let lets = inner.exports.iter().all(|export| {
             let mut opens = export.opens.iter();
             let is_open = opens.any(|open| open.is_of(session));
@@ -475,9 +508,7 @@ impl Config {
         id: ExportId,
         func: impl FnOnce(&mut Export) -> Result<R>,
     ) -> Result<R> {
-        // As in `grant`.
-        let _no_io = NoIo::enter();
-        func(self.inner.lock().export(id)?)
+        func(self.lock().export(id)?)
     }
 
     /// Calls `func` with a host, under the lock.
@@ -490,9 +521,7 @@ impl Config {
         id: HostId,
         func: impl FnOnce(&mut Host) -> Result<R>,
     ) -> Result<R> {
-        // As in `grant`.
-        let _no_io = NoIo::enter();
-        func(self.inner.lock().host(id)?)
+        func(self.lock().host(id)?)
     }
 
     /// Creates an export, which is not enabled.
@@ -503,9 +532,7 @@ impl Config {
     pub(crate) fn add_export(&self, name: &CStr) -> Result<ExportId> {
         let name = CString::try_from(name)?;
         let realtime = Arc::new(AtomicFlag::new(false), GFP_KERNEL)?;
-        // As in `grant`.
-        let _no_io = NoIo::enter();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let id = ExportId(inner.next());
         let export = Export {
             id,
@@ -533,7 +560,7 @@ impl Config {
     /// Removes an export. The caller has disabled it: sessions that still have it open are closing
     /// its device.
     pub(crate) fn remove_export(&self, id: ExportId) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let exports = &mut inner.exports;
         let at = exports.iter().position(|export| export.id == id);
         let export = at.and_then(|at| exports.remove(at).ok());
@@ -551,9 +578,7 @@ impl Config {
         let name = CString::try_from(name)?;
         let addresses = Arc::new(KVec::new(), GFP_KERNEL)?;
         let throttle = HostThrottle::new()?;
-        // As in `grant`.
-        let _no_io = NoIo::enter();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let id = HostId(inner.next());
         let host = Host {
             id,
@@ -569,7 +594,7 @@ impl Config {
 
     /// Removes a host, and returns its name.
     pub(crate) fn remove_host(&self, id: HostId) -> Option<CString> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let at = inner.hosts.iter().position(|host| host.id == id)?;
         let host = inner.hosts.remove(at).ok()?;
         // Open devices of its session share the throttle and may stay, without limits.
@@ -584,9 +609,7 @@ impl Config {
     /// `EEXIST` if the host is already allowed; `ENOENT` if the export or the host was removed;
     /// `ENOMEM`.
     pub(crate) fn allow(&self, export: ExportId, host: HostId) -> Result {
-        // As in `grant`.
-        let _no_io = NoIo::enter();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         inner.host(host)?;
         let hosts = &mut inner.export(export)?.hosts;
         if hosts.contains(&host) {
@@ -606,7 +629,7 @@ impl Config {
     /// Returns the closer of a session that has the export open and may no longer open it, with the
     /// reason. Each closer is returned once; `None` if there are no others.
     pub(crate) fn next_refused(&self, id: ExportId) -> Option<(Arc<Closer>, Refusal)> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let mut exports = inner.exports.iter();
         let export = exports.find(|export| export.id == id)?;
         let found = export.opens.iter().enumerate().find_map(|(at, open)| {
@@ -622,7 +645,7 @@ impl Config {
 
     /// Returns whether devices of the export are still being closed after [`Config::next_refused`].
     pub(crate) fn is_closing(&self, id: ExportId) -> bool {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let export = inner.export(id);
         export.is_ok_and(|export| export.opens.iter().any(|open| open.refused))
     }
@@ -695,7 +718,7 @@ impl Granted {
 
 impl Drop for Granted {
     fn drop(&mut self) {
-        let mut inner = self.config.inner.lock();
+        let mut inner = self.config.lock();
         let open = inner.export(self.export).ok().and_then(|export| {
             let opens = &mut export.opens;
             let is_this = |open: &Open| Arc::ptr_eq(&open.closer, &self.closer);
