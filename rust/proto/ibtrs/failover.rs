@@ -379,11 +379,6 @@ impl Failover {
         }
     }
 
-    /// Whether requests fail because the queue timeout has passed.
-    pub const fn is_failing(&self) -> bool {
-        self.failing
-    }
-
     /// The present phase of the session generation.
     pub const fn phase(&self) -> Phase {
         Phase(

@@ -246,16 +246,4 @@ impl ClientAuth {
             State::Requested(_) | State::Sent { .. } | State::Failed => Err(AuthError::Order),
         }
     }
-
-    /// Whether the client may send INFO_REQ, as far as authentication goes.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthError::Order`] as for [`ClientAuth::further_request`].
-    pub const fn may_introduce(&self) -> Result<(), AuthError> {
-        match self.state {
-            State::Plain | State::Proved(..) => Ok(()),
-            State::Requested(_) | State::Sent { .. } | State::Failed => Err(AuthError::Order),
-        }
-    }
 }

@@ -185,24 +185,6 @@ pub enum Session {
     Authenticated,
 }
 
-impl Session {
-    /// Checks that a path may be added to the session. The server decides again when it adds the
-    /// path: another path may have begun the session since it accepted this one.
-    ///
-    /// Authenticated paths and others never share a session. Otherwise a stranger who saw its
-    /// UUID on the wire could join it, or begin it before the rightful client.
-    ///
-    /// # Errors
-    ///
-    /// [`AuthError::Mixed`].
-    pub const fn admits(self, authenticated: bool) -> Result<(), AuthError> {
-        match (self, authenticated) {
-            (Self::New, _) | (Self::Plain, false) | (Self::Authenticated, true) => Ok(()),
-            (Self::Plain, true) | (Self::Authenticated, false) => Err(AuthError::Mixed),
-        }
-    }
-}
-
 impl Policy {
     /// The policy for a path of `session`.
     const fn within(self, session: Session) -> Result<Self, AuthError> {

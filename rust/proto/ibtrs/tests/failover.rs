@@ -341,7 +341,7 @@ fn epochs_end() {
 #[test]
 fn who_is_known_to_have_extensions() {
     let mut f = Failover::new();
-    assert!(!f.has_ext() && !f.is_failing());
+    assert!(!f.has_ext());
     let a = up(&mut f, server(1, 1));
     assert!(f.has_ext());
     // Also as long as nobody is connected.
@@ -537,7 +537,6 @@ fn nothing_is_queued_without_hope() {
     let outage = f.path_lost(&a).unwrap();
     assert_eq!(f.may_requeue(phase), Ok(()));
     f.queue_timeout(outage);
-    assert!(f.is_failing());
     assert_eq!(f.may_requeue(phase), Err(Errno::ETIMEDOUT));
     f.close();
     assert_eq!(f.may_requeue(phase), Err(Errno::ENOTCONN));

@@ -175,19 +175,6 @@ fn suites_have_names() {
     assert_eq!(Suites::NONE.as_str(), "");
 }
 
-#[test]
-fn sessions_are_of_one_kind() {
-    let mixed = Err(AuthError::Mixed);
-    for (session, plain, proved) in [
-        (New, Ok(()), Ok(())),
-        (Plain, Ok(()), mixed),
-        (Authenticated, mixed, Ok(())),
-    ] {
-        assert_eq!(session.admits(false), plain);
-        assert_eq!(session.admits(true), proved);
-    }
-}
-
 /// If one side does not authenticate, no byte differs from today's.
 #[test]
 fn nothing_changes_for_those_who_do_not_authenticate() {
@@ -216,7 +203,6 @@ fn nothing_changes_for_those_who_do_not_authenticate() {
             client.further_accepted(&Library, &request, &acceptance),
             Ok(())
         );
-        assert_eq!(client.may_introduce(), Ok(()));
         assert_eq!(run.server().introduced(name()), Ok(()));
         assert_eq!(run.server().key_id(), None);
     }
@@ -261,7 +247,6 @@ fn mainline_never_authenticates() {
     let mut client = ClientAuth::request(Required, New, Suites::ALL, true, &mut request).unwrap();
     let refused = client.accepted(&CLIENT, &before_extensions(), None, CLIENT_NONCE);
     assert_eq!(refused, Err(AuthError::Required));
-    assert_eq!(client.may_introduce(), Err(AuthError::Order));
 }
 
 fn before_extensions() -> Message {
