@@ -2,19 +2,14 @@
 
 //! Exports and hosts of configfs in configuration files: read, planned, saved and applied.
 
+mod configured;
 mod tree;
 
-use std::io;
-use std::net::IpAddr;
-
-use ibnbd_host::config::plan::{self, Step, Wish};
-use ibnbd_host::config::{self, keep, Config, Problem};
+use configured::planned::{good, kept, steps, steps_of, wrong};
+use ibnbd_host::config;
 use ibnbd_host::configfs::change::{Limits, Rules};
-use ibnbd_host::configfs::Configured;
 use ibnbd_host::family::Side;
 use ibnbd_host::prefix::Prefix;
-use ibnbd_host::{Machine, Root};
-use toml_edit::DocumentMut;
 use tree::ran::{self, run};
 use tree::Tree;
 
@@ -46,15 +41,6 @@ any_host = true
 enable = false # for now
 "#;
 
-fn good(text: &str) -> Config {
-    config::parse("server.toml", text).unwrap()
-}
-
-fn wrong(text: &str) -> Vec<String> {
-    let problems = config::parse("x.toml", text).unwrap_err();
-    problems.iter().map(Problem::to_string).collect()
-}
-
 /// A server as the files say.
 fn server() -> Tree {
     let tree = Tree::new();
@@ -85,34 +71,6 @@ fn server() -> Tree {
         ],
     );
     tree
-}
-
-fn nobody(_: &str) -> io::Result<Vec<IpAddr>> {
-    Err(io::ErrorKind::NotFound.into())
-}
-
-fn steps_of(tree: &Tree, text: &str, prune: bool, side: Option<Side>) -> Vec<String> {
-    let root = Root::new(tree.base());
-    let wish = Wish {
-        resolve: &nobody,
-        prune,
-        side,
-    };
-    let steps = plan::steps(&root, &Machine::read(&root), &good(text), &wish);
-    steps.iter().map(Step::to_string).collect()
-}
-
-fn steps(tree: &Tree, text: &str, prune: bool) -> Vec<String> {
-    steps_of(tree, text, prune, None)
-}
-
-fn kept(tree: &Tree, text: &str, prune: bool) -> String {
-    let root = Root::new(tree.base());
-    let configured = Configured::read(&root, &Machine::read(&root));
-    let mut document: DocumentMut = text.parse().unwrap();
-    let mut others = keep::Others::default();
-    keep::server(&root, &[], &configured, &mut document, &mut others, prune);
-    document.to_string()
 }
 
 #[test]

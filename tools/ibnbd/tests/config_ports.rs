@@ -2,18 +2,15 @@
 
 //! Ports of configfs in configuration files: read, planned, saved and applied.
 
+mod configured;
 mod tree;
 
 use std::fs;
-use std::io;
-use std::net::IpAddr;
 
-use ibnbd_host::config::plan::{self, Step, Wish};
-use ibnbd_host::config::{self, keep, Config, Port, Problem};
-use ibnbd_host::configfs::Configured;
+use configured::planned::{good, kept, planned, steps, wrong};
+use ibnbd_host::config::plan::Step;
+use ibnbd_host::config::Port;
 use ibnbd_host::family::Side;
-use ibnbd_host::{Machine, Root};
-use toml_edit::DocumentMut;
 use tree::ran::{self, run};
 use tree::Tree;
 
@@ -31,15 +28,6 @@ port = 1235
 enable = false # for now
 "#;
 
-fn good(text: &str) -> Config {
-    config::parse("server.toml", text).unwrap()
-}
-
-fn wrong(text: &str) -> Vec<String> {
-    let problems = config::parse("x.toml", text).unwrap_err();
-    problems.iter().map(Problem::to_string).collect()
-}
-
 /// A server as the files say.
 fn server() -> Tree {
     let tree = Tree::new();
@@ -52,34 +40,6 @@ fn server() -> Tree {
         &[("port", "1235\n"), ("enable", "0\n"), ("listening", "0\n")],
     );
     tree
-}
-
-fn nobody(_: &str) -> io::Result<Vec<IpAddr>> {
-    Err(io::ErrorKind::NotFound.into())
-}
-
-fn planned(tree: &Tree, text: &str, prune: bool, side: Option<Side>) -> Vec<Step> {
-    let root = Root::new(tree.base());
-    let wish = Wish {
-        resolve: &nobody,
-        prune,
-        side,
-    };
-    plan::steps(&root, &Machine::read(&root), &good(text), &wish)
-}
-
-fn steps(tree: &Tree, text: &str, prune: bool) -> Vec<String> {
-    let steps = planned(tree, text, prune, None);
-    steps.iter().map(Step::to_string).collect()
-}
-
-fn kept(tree: &Tree, text: &str, prune: bool) -> String {
-    let root = Root::new(tree.base());
-    let configured = Configured::read(&root, &Machine::read(&root));
-    let mut document: DocumentMut = text.parse().unwrap();
-    let mut others = keep::Others::default();
-    keep::server(&root, &[], &configured, &mut document, &mut others, prune);
-    document.to_string()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 //! Exports and hosts in configfs: read, changed and taken back, by the library and by the command.
 
+mod configured;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -16,11 +17,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use configured::changes::are_all_or_nothing;
+use configured::planned::configured;
 use ibnbd_host::configfs::change::{self, Change, Limits, Rules};
-use ibnbd_host::configfs::Configured;
 use ibnbd_host::document::{Exports, Hosts};
 use ibnbd_host::prefix::Prefix;
-use ibnbd_host::{Machine, Root};
 use rustix::fs::{FileType, Mode};
 use rustix::process::{kill_process, Pid, Signal};
 use tree::ran::{document, good, rows, run, waits};
@@ -28,11 +29,6 @@ use tree::Tree;
 
 const EXPORTS: &str = "/sys/kernel/config/ibnbd/exports";
 const HOSTS: &str = "/sys/kernel/config/ibnbd/hosts";
-
-fn read(tree: &Tree) -> Configured {
-    let root = Root::new(tree.base());
-    Configured::read(&root, &Machine::read(&root))
-}
 
 fn prefix(text: &str) -> Prefix {
     Prefix::parse(text).unwrap()
@@ -66,7 +62,7 @@ fn exports_and_hosts_are_read() {
     )
     .file(&format!("{HOSTS}/web2/addresses"), "10.0.2.0/24\n")
     .file(&format!("{HOSTS}/web2/max_paths"), "4\n");
-    let all = read(&tree);
+    let all = configured(&tree);
     assert_eq!(all.notes, []);
     let [one, two] = all.exports.as_slice() else {
         panic!("{all:?}");
@@ -133,7 +129,7 @@ fn damage_stays_where_it_is() {
         for file in files_of(&tree) {
             let before = tree.text(&file);
             fs::write(tree.real(&file), bytes).unwrap();
-            let all = read(&tree);
+            let all = configured(&tree);
             assert_eq!((all.exports.len(), all.hosts.len()), (2, 2), "{file}");
             assert!(
                 all.notes.iter().all(|note| note.file == file),
@@ -164,7 +160,7 @@ fn what_is_missing_is_left_out_without_a_word() {
     for file in files_of(&tree) {
         let before = tree.text(&file);
         fs::remove_file(tree.real(&file)).unwrap();
-        let all = read(&tree);
+        let all = configured(&tree);
         assert_eq!(
             (all.exports.len(), all.hosts.len(), all.notes.len()),
             (2, 2, 0),
@@ -173,7 +169,7 @@ fn what_is_missing_is_left_out_without_a_word() {
         fs::write(tree.real(&file), before).unwrap();
     }
     fs::remove_dir_all(tree.real(EXPORTS)).unwrap();
-    assert_eq!(read(&tree).hosts[0].exports, [""; 0]);
+    assert_eq!(configured(&tree).hosts[0].exports, [""; 0]);
 }
 
 #[test]
@@ -181,7 +177,13 @@ fn files_in_place_of_folders_are_none() {
     let tree = server();
     tree.file(&format!("{EXPORTS}/x"), "")
         .file(&format!("{HOSTS}/x"), "");
-    assert_eq!((read(&tree).exports.len(), read(&tree).hosts.len()), (2, 2));
+    assert_eq!(
+        (
+            configured(&tree).exports.len(),
+            configured(&tree).hosts.len()
+        ),
+        (2, 2)
+    );
 }
 
 /// What a server has in configfs: folders with their files, and links.
@@ -296,33 +298,7 @@ fn commands() -> Vec<(Kernel, Vec<Change>)> {
 /// Whichever system call fails, the server has afterwards what it had before.
 #[test]
 fn changes_are_all_or_nothing() {
-    for (before, changes) in commands() {
-        for fails in 0..changes.len() {
-            let mut kernel = before.clone();
-            let mut number = 0;
-            let failed = change::all(&changes, |change| {
-                number += 1;
-                if number == fails + 1 {
-                    return Err("fault");
-                }
-                kernel.change(change)
-            });
-            let failed = failed.unwrap_err();
-            assert_eq!(
-                (failed.error, failed.left),
-                ("fault", Vec::new()),
-                "{changes:?}"
-            );
-            assert_eq!(failed.change, changes[fails]);
-            assert_eq!(kernel, before, "{changes:?} at {fails}");
-        }
-        let mut kernel = before.clone();
-        assert_eq!(
-            change::all(&changes, |change| kernel.change(change)),
-            Ok(())
-        );
-        assert_ne!(kernel, before);
-    }
+    are_all_or_nothing(commands(), Kernel::change);
 }
 
 #[test]
@@ -514,7 +490,7 @@ fn commands_write_to_their_files() {
 }
 
 fn links(tree: &Tree, export: &str) -> Vec<String> {
-    let all = read(tree);
+    let all = configured(tree);
     all.export(export).unwrap().allowed_hosts.clone()
 }
 
@@ -899,7 +875,7 @@ fn words_that_make_no_sense_change_nothing() {
         ),
         (&["export", "remove"], "required"),
     ] {
-        let before = read(&tree);
+        let before = configured(&tree);
         let ran = run(&tree, words);
         assert!(
             ran.code == 2 && ran.err.contains(why),
@@ -907,7 +883,7 @@ fn words_that_make_no_sense_change_nothing() {
             ran.code,
             ran.err
         );
-        assert_eq!(read(&tree), before, "{words:?}");
+        assert_eq!(configured(&tree), before, "{words:?}");
     }
     let many: Vec<String> = (0..65).map(|n| format!("--address=10.0.0.{n}")).collect();
     let mut words = vec!["host", "add", "web3"];
@@ -939,7 +915,13 @@ fn what_is_in_use_stays() {
         "{}",
         ran.err
     );
-    assert_eq!((read(&tree).exports.len(), read(&tree).hosts.len()), (2, 2));
+    assert_eq!(
+        (
+            configured(&tree).exports.len(),
+            configured(&tree).hosts.len()
+        ),
+        (2, 2)
+    );
     assert_eq!(tree.text(&format!("{EXPORTS}/disk1/enable")), "1\n");
 }
 
@@ -958,7 +940,7 @@ fn a_removal_that_fails_is_taken_back() {
 fn all_of_it_goes_from_the_inside_out() {
     let tree = server();
     tree.port("left", "ip:10.0.1.1");
-    let steps = change::remove_all(&read(&tree));
+    let steps = change::remove_all(&configured(&tree));
     let steps: Vec<(&str, Vec<String>)> = steps
         .iter()
         .map(|(_, what, changes)| {

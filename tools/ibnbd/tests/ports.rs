@@ -2,6 +2,7 @@
 
 //! Ports in configfs: read, changed, taken back and checked, by the library and by the command.
 
+mod configured;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -14,21 +15,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use configured::changes::are_all_or_nothing;
+use configured::planned::configured;
 use ibnbd_host::configfs::change::{self, Change};
 use ibnbd_host::configfs::{Configured, Port};
 use ibnbd_host::document::Ports;
-use ibnbd_host::{Machine, Root};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{kill_process, Pid, Signal};
 use tree::ran::{document, good, rows, run, waits};
 use tree::Tree;
 
 const PORTS: &str = "/sys/kernel/config/ibnbd/ports";
-
-fn read(tree: &Tree) -> Configured {
-    let root = Root::new(tree.base());
-    Configured::read(&root, &Machine::read(&root))
-}
 
 /// A server that listens on one of two ports.
 fn server() -> Tree {
@@ -49,7 +46,7 @@ fn setting(tree: &Tree, file: &str) -> String {
 
 #[test]
 fn ports_are_read() {
-    let all = read(&server());
+    let all = configured(&server());
     assert_eq!(all.notes, []);
     let [left, right] = all.ports.as_slice() else {
         panic!("{all:?}");
@@ -78,7 +75,7 @@ fn damage_stays_where_it_is() {
         for file in FILES.map(|file| format!("{PORTS}/left/{file}")) {
             let before = tree.text(&file);
             fs::write(tree.real(&file), bytes).unwrap();
-            let all = read(&tree);
+            let all = configured(&tree);
             assert_eq!(all.ports.len(), 2, "{file}");
             assert!(
                 all.notes.iter().all(|note| note.file == file),
@@ -105,13 +102,13 @@ fn what_is_missing_is_left_out_without_a_word() {
     for file in FILES.map(|file| format!("{PORTS}/left/{file}")) {
         let before = tree.text(&file);
         fs::remove_file(tree.real(&file)).unwrap();
-        let all = read(&tree);
+        let all = configured(&tree);
         assert_eq!((all.ports.len(), all.notes.len()), (2, 0), "{file}");
         fs::write(tree.real(&file), before).unwrap();
     }
     // A file in place of a folder is no port.
     tree.file(&format!("{PORTS}/x"), "");
-    assert_eq!(read(&tree).ports.len(), 2);
+    assert_eq!(configured(&tree).ports.len(), 2);
 }
 
 /// What a server has in configfs: ports with their files.
@@ -199,32 +196,7 @@ fn commands() -> Vec<(Kernel, Vec<Change>)> {
 /// Whichever system call fails, the server has afterwards what it had before.
 #[test]
 fn changes_are_all_or_nothing() {
-    for (before, changes) in commands() {
-        for fails in 0..changes.len() {
-            let mut kernel = before.clone();
-            let mut number = 0;
-            let failed = change::all(&changes, |change| {
-                number += 1;
-                if number == fails + 1 {
-                    return Err("fault");
-                }
-                kernel.change(change)
-            });
-            let failed = failed.unwrap_err();
-            assert_eq!(
-                (failed.error, failed.left),
-                ("fault", Vec::new()),
-                "{changes:?}"
-            );
-            assert_eq!(kernel, before, "{changes:?} at {fails}");
-        }
-        let mut kernel = before.clone();
-        assert_eq!(
-            change::all(&changes, |change| kernel.change(change)),
-            Ok(())
-        );
-        assert_ne!(kernel, before, "{changes:?}");
-    }
+    are_all_or_nothing(commands(), Kernel::change);
 }
 
 fn words(changes: &[Change]) -> Vec<String> {
@@ -264,7 +236,7 @@ fn the_first_port_is_told_of() {
     let added = port(true);
     let said = Configured::default().said_of_added(&added).unwrap();
     assert_eq!(said, "from now on the server listens on ip:10.0.1.1 port 1234 only, as there was no other port; paths that are connected stay");
-    assert_eq!(read(&server()).said_of_added(&added), None);
+    assert_eq!(configured(&server()).said_of_added(&added), None);
 }
 
 #[test]
@@ -287,7 +259,7 @@ fn ports_are_listed() {
         "name,port\nleft,1234\nnew,1234\nright,1235\n"
     );
     let ports: Ports = document(&tree, &["port", "list"]);
-    assert_eq!(ports.ports, read(&tree).ports);
+    assert_eq!(ports.ports, configured(&tree).ports);
 }
 
 #[test]
@@ -380,7 +352,7 @@ fn takes_ctrl_c(process: u32) -> bool {
 /// Tries something until it succeeds; what never does is a failure, and does not hang.
 #[track_caller]
 fn patiently<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     loop {
         if let Some(found) = attempt() {
             return found;
@@ -390,7 +362,7 @@ fn patiently<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Opens a pipe without waiting for its other end.
 fn pipe_end(pipe: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
@@ -420,7 +392,7 @@ fn ctrl_c_takes_back_what_was_done() {
     // Whatever it waits for, it ends, also if the test does early.
     let (ended, end) = mpsc::channel::<()>();
     let watchdog = thread::spawn(move || {
-        if end.recv_timeout(PATIENCE).is_err() {
+        if end.recv_timeout(TIME_LIMIT).is_err() {
             kill_process(pid, Signal::KILL).unwrap();
         }
     });
@@ -484,7 +456,7 @@ fn words_that_make_no_sense_change_nothing() {
         ("add .. 10.0.1.1", "has no / and is neither . nor .."),
         ("remove", "required"),
     ] {
-        let before = read(&tree);
+        let before = configured(&tree);
         let words: Vec<&str> = ["port"].into_iter().chain(words.split(' ')).collect();
         let ran = run(&tree, &words);
         assert!(
@@ -493,7 +465,7 @@ fn words_that_make_no_sense_change_nothing() {
             ran.code,
             ran.err
         );
-        assert_eq!(read(&tree), before, "{words:?}");
+        assert_eq!(configured(&tree), before, "{words:?}");
     }
     let ran = run(&tree, &["port", "add", "a b", "10.0.1.1"]);
     assert!(ran.code == 2 && ran.err.contains("a blank"), "{}", ran.err);
@@ -534,11 +506,11 @@ fn where_the_server_listens_is_told() {
     let ran = run(&tree, &["port", "remove", "right"]);
     let everywhere = "ibnbd: warning: from now on the server listens on all addresses at port 1234, as there is no port any more\n";
     assert_eq!((ran.code, ran.err.as_str()), (0, everywhere));
-    assert_eq!(read(&tree).ports, []);
+    assert_eq!(configured(&tree).ports, []);
     // Nor can the server be unloaded with one.
     tree.folder(&format!("{PORTS}/x"));
     good(&tree, &["export", "remove", "--all"]);
-    assert_eq!(read(&tree).ports, []);
+    assert_eq!(configured(&tree).ports, []);
 }
 
 #[test]
@@ -581,7 +553,10 @@ fn a_server_without_ports_is_told_of() {
     tree.configfs();
     fs::remove_dir(tree.real(PORTS)).unwrap();
     all(&tree, 1, "ibnbd: /sys/kernel/config/ibnbd: ibnbd_server has no ports in configfs: it is older than this command\n  remedy: load the module of this version\n");
-    assert_eq!((read(&tree).ports, read(&tree).notes), (vec![], vec![]));
+    assert_eq!(
+        (configured(&tree).ports, configured(&tree).notes),
+        (vec![], vec![])
+    );
     good(&tree, &["host", "list"]);
 }
 
