@@ -164,7 +164,7 @@ impl DiskQueue {
         self.write_through.load(Relaxed)
     }
 
-    /// Returns what becomes of a request that arrives now.
+    /// Returns the decision about a request that arrives now.
     #[inline]
     pub(crate) fn dispatch(&self) -> Dispatch {
         dispatch::dispatch(self)

@@ -50,7 +50,7 @@ pub(super) struct Paths {
     /// The unpublished snapshot of the multipath; always empty.
     pub(super) spare: Option<KBox<Multipath>>,
     /// Capacity of both snapshots, at least the number of paths.
-    pub(super) room: usize,
+    pub(super) capacity: usize,
     /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
     /// Number of paths that are in sysfs or about to be.
@@ -62,7 +62,7 @@ impl Paths {
         Ok(Self {
             list: KVec::new(),
             spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
-            room: 0,
+            capacity: 0,
             closing: false,
             shown: 0,
         })
@@ -282,18 +282,18 @@ impl Session {
     /// list, which other paths take to connect.
     pub(super) fn make_room(&self, paths: &mut Paths) -> Result {
         let count = paths.list.len() + 1;
-        if count <= paths.room {
+        if count <= paths.capacity {
             return Ok(());
         }
-        let room = count.next_power_of_two();
+        let capacity = count.next_power_of_two();
         for _ in 0..2 {
             if let Some(spare) = &mut paths.spare {
-                // `spare` is empty, so `room` becomes its capacity.
-                spare.paths.reserve(room, GFP_NOWAIT)?;
+                // `spare` is empty, so this becomes its capacity.
+                spare.paths.reserve(capacity, GFP_NOWAIT)?;
             }
             self.swap(paths, |_| ());
         }
-        paths.room = room;
+        paths.capacity = capacity;
         Ok(())
     }
 

@@ -51,7 +51,7 @@ pub enum Dispatch {
     Fail,
 }
 
-/// Returns what becomes of a request that arrives now.
+/// Returns the decision about a request that arrives now.
 #[inline]
 pub fn dispatch<D: Disk>(disk: &D) -> Dispatch {
     if disk.is_gone() {

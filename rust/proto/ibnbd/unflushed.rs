@@ -141,7 +141,7 @@ impl Record {
     }
 }
 
-/// What becomes of the contents of the write cache when a device is reopened.
+/// The state of the contents of the write cache when a device is reopened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reopened {
     /// The cache generation is the same, as far as is known.
