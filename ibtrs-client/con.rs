@@ -16,6 +16,7 @@ use ibtrs_core::{
     imm::send_imm, //
 };
 use ibtrs_proto::{
+    consts::RKEY_RSP_LEN,
     fsm::client_path::State,
     imm::{
         self,
@@ -26,6 +27,7 @@ use ibtrs_proto::{
         Revoked, //
     },
     msg::{
+        trailer,
         InvAnswer,
         MoreAnswers,
         RkeyRsp, //
@@ -145,6 +147,7 @@ impl Con {
         qp: &QpRef<'_, Self>,
         imm::Answer { id, errno }: imm::Answer,
         rkey: Option<u32>,
+        trailer: Option<u32>,
     ) {
         let revoked = self.take_revoked();
         let Some(slot) = qp.slot(id) else {
@@ -158,6 +161,7 @@ impl Con {
             revoked,
             revoked_at: self.revoked_at.load(Relaxed),
             rkey,
+            trailer,
         };
         match request::answered(qp, slot, &answer) {
             Ok(()) => {}
@@ -179,10 +183,13 @@ impl Con {
             return;
         };
         if !wire.rsp.new_rkey {
-            return self.answered(qp, answer, None);
+            return self.answered(qp, answer, None, trailer(message.bytes));
         }
         match RkeyRsp::decode_for(message.bytes, answer.id, wire.depth) {
-            Ok(rsp) => self.answered(qp, answer, Some(rsp.rkey)),
+            Ok(rsp) => {
+                let rest = message.bytes.get(RKEY_RSP_LEN..).unwrap_or(&[]);
+                self.answered(qp, answer, Some(rsp.rkey), trailer(rest));
+            }
             Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
         }
     }
@@ -195,7 +202,11 @@ impl Con {
             return self.unexpected();
         };
         match InvAnswer::decode(message.bytes, wire.rsp.new_rkey, wire.depth) {
-            Ok(InvAnswer { answer, rkey }) => self.answered(qp, answer, rkey),
+            Ok(InvAnswer {
+                answer,
+                rkey,
+                trailer,
+            }) => self.answered(qp, answer, rkey, trailer),
             Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
         }
     }
@@ -211,7 +222,7 @@ impl Con {
             }
         };
         for answer in Iterator::chain([first].into_iter(), more.iter()) {
-            self.answered(qp, answer, None);
+            self.answered(qp, answer, None, None);
         }
     }
 
@@ -274,7 +285,10 @@ impl Handler for Con {
             Imm::IoRsp { id, errno } | Imm::IoRspInv { id, errno } => {
                 self.answered_with_key(&qp, &message, imm::Answer { id, errno });
             }
-            Imm::IoRspSameKey { id, errno } => self.answered(&qp, imm::Answer { id, errno }, None),
+            Imm::IoRspSameKey { id, errno } => {
+                let answer = imm::Answer { id, errno };
+                self.answered(&qp, answer, None, trailer(message.bytes));
+            }
             Imm::IoRspMore { id, errno } => {
                 self.all_answered(&qp, &message, imm::Answer { id, errno })
             }

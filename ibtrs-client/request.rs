@@ -193,6 +193,8 @@ struct InFlight {
     /// The request was cancelled.
     cancelled: bool,
     result: Result<(), Errno>,
+    /// The trailer of the answer.
+    trailer: Option<u32>,
 }
 
 enum Carried {
@@ -525,6 +527,7 @@ impl Inner {
             io: io.release(qp.pd().device()),
             in_buffer,
             result,
+            trailer: in_flight.trailer,
         })
     }
 }
@@ -535,6 +538,8 @@ pub(crate) struct Ended {
     /// Bytes of data to copy from the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
+    /// The trailer of the answer.
+    trailer: Option<u32>,
 }
 
 impl Ended {
@@ -551,6 +556,9 @@ impl Ended {
                 .ok_or(EIO)
                 .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
             self.result = copied.map_err(|_| EIO);
+        }
+        if let Some(trailer) = self.trailer {
+            self.io.note_trailer(trailer);
         }
         self.io.done(self.result);
     }
@@ -653,6 +661,7 @@ impl PathConn {
             },
             cancelled: false,
             result: Ok(()),
+            trailer: None,
         });
         if req.counted {
             self.attempt.inflight.fetch_add(1, Relaxed);
@@ -719,6 +728,8 @@ pub(crate) struct Answer {
     pub(crate) revoked_at: u64,
     /// The new key of the chunk, if it has changed.
     pub(crate) rkey: Option<u32>,
+    /// The number of the server's upper layer at the end of the answer.
+    pub(crate) trailer: Option<u32>,
 }
 
 /// Why an answer is refused: the server has broken the protocol.
@@ -754,6 +765,7 @@ pub(crate) fn answered(
     let step = step.map_err(Stray::Bogus)?;
     in_flight.key = step.next;
     in_flight.unanswered = false;
+    in_flight.trailer = answer.trailer;
     if let Some(errno) = Errno::from_imm(answer.errno) {
         in_flight.result = Err(errno);
     }
@@ -891,16 +903,18 @@ pub(crate) fn take(
     let in_flight = inner.in_flight.take()?;
     in_flight.uncount(attempt);
     // An answered read through an `IoBuffer` is over at once, so none is here.
-    let ended = |io, result| Ended {
+    let ended = |io, result, trailer| Ended {
         io,
         in_buffer: 0,
         result,
+        trailer,
     };
     let io = in_flight.io?.release(dev);
     if !in_flight.unanswered {
         let stats = &attempt.path.stats;
         stats.ended(in_flight.info.dir, &in_flight.timer, in_flight.info.cid);
-        return Some(ended(io, in_flight.result.map_err(convert::error)));
+        let result = in_flight.result.map_err(convert::error);
+        return Some(ended(io, result, in_flight.trailer));
     }
     let user = inner
         .hdr
@@ -908,7 +922,7 @@ pub(crate) fn take(
         .get(..in_flight.info.usr_len)
         .unwrap_or(&[]);
     let refused = requeue(in_flight.info, user, io);
-    refused.map(|io| ended(io, Err(EIO)))
+    refused.map(|io| ended(io, Err(EIO), None))
 }
 
 /// Ends the request of `slot` if it is over; must not be called under a lock.

@@ -7,6 +7,7 @@ use crate::pool::Blocks;
 use ibtrs_proto::{
     imm::Answer,
     msg::{
+        AnswerBody,
         Direction as Dir,
         InvAnswer,
         MoreAnswers,
@@ -132,6 +133,8 @@ pub(crate) struct Chunk {
     hdr: [u8; MAX_USER_HDR],
     /// The request in service.
     pub(crate) request: ServerRequest,
+    /// The trailer of the answer; only of one that returns data.
+    pub(crate) trailer: Option<u32>,
     /// The answers to other requests that travel with this one's.
     pub(crate) more: MoreAnswers,
     /// The connection on which the request arrived.
@@ -167,6 +170,7 @@ impl Chunk {
             body: DmaBuf::new(pd, MORE_ANSWERS_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
             request: NOTHING,
+            trailer: None,
             more: MoreAnswers::NONE,
             cid: 0,
             invalidated: false,
@@ -192,6 +196,7 @@ impl Chunk {
     /// Begins a request that arrived on connection `cid` and has not been parsed yet.
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
+        self.trailer = None;
         self.more.clear();
         self.cid = cid;
         self.invalidated = false;
@@ -298,19 +303,25 @@ impl Chunk {
             .sync_for_device(self.request.return_len() as usize)
     }
 
-    /// Writes the message with the next key of the chunk; returns its scatter element.
-    pub(crate) fn answer_key(&mut self, buf_id: u16) -> Result<Sge> {
-        let message = RkeyRsp {
+    /// Returns the message that names the key of the chunk `buf_id` from now on.
+    pub(crate) fn key(&self, buf_id: u16) -> RkeyRsp {
+        RkeyRsp {
             buf_id,
             rkey: self.mr.rkey(),
+        }
+    }
+
+    /// Writes the body of an answer with `key` and the trailer; returns its scatter element, `None`
+    /// if there is neither.
+    pub(crate) fn answer_body(&mut self, key: Option<RkeyRsp>) -> Result<Option<Sge>> {
+        let body = AnswerBody {
+            key,
+            trailer: self.trailer,
         };
-        let bytes = message.encode();
-        self.body
-            .bytes_mut()
-            .get_mut(..bytes.len())
-            .ok_or(EINVAL)?
-            .copy_from_slice(&bytes);
-        self.body.sge(0, bytes.len())
+        match body.encode(self.body.bytes_mut()).ok_or(EINVAL)? {
+            0 => Ok(None),
+            len => self.body.sge(0, len).map(Some),
+        }
     }
 
     /// Writes the message that both answers a request and invalidates a key; returns its scatter
@@ -319,6 +330,7 @@ impl Chunk {
         let message = InvAnswer {
             answer,
             rkey: self.invalidated.then(|| self.mr.rkey()),
+            trailer: self.trailer,
         };
         let len = message.encode(self.body.bytes_mut());
         self.body.sge(0, len.ok_or(EINVAL)?)

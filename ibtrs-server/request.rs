@@ -121,6 +121,19 @@ impl Request {
         self.answer(result);
     }
 
+    /// Answers a read that succeeded, with its data, and with `trailer` at the end of the answer. A
+    /// request without data gets no trailer.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub fn respond_with(mut self, trailer: u32) {
+        if let Some(chunk) = &mut self.chunk {
+            chunk.trailer = chunk.request.desc.is_some().then_some(trailer);
+        }
+        self.answer(Ok(()));
+    }
+
     /// Ends the request without an answer while the service is being drained, see
     /// [`ServiceSession::drain`](crate::ServiceSession::drain). The client sends the request again
     /// in another session.

@@ -244,6 +244,10 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
             return post_more(qp, chunk.more_answers()?, imm);
         }
         let imm = Imm::IoRspSameKey { id: index, errno };
+        if let (Some(data), true) = (data, chunk.trailer.is_some()) {
+            let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
+            return post_with_trailer(qp, data, trailer, imm);
+        }
         return post_one(qp, data, imm);
     }
     let imm = match inval {
@@ -254,10 +258,11 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         if chunk.invalidated {
             chunk.next_key();
         }
-        Some(chunk.answer_key(index as u16)?)
+        Some(chunk.key(index as u16))
     } else {
         None
     };
+    let body = chunk.answer_body(key)?;
     let chunk = &*chunk;
     qp.send(SQ_SPACE, Doorbell::Now, |chain| {
         if let Some((to, from)) = data {
@@ -269,8 +274,8 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         if let Some(rkey) = inval {
             chain.send_inv(rkey, [], Signal::None);
         }
-        match key {
-            Some(key) => chain.send_imm([key], imm.encode(), Signal::None),
+        match body {
+            Some(body) => chain.send_imm([body], imm.encode(), Signal::None),
             None => chain.rdma_write_imm(
                 Remote::default(),
                 [] as [Sge; 0],
@@ -314,6 +319,19 @@ fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Resul
             None => (Remote::default(), None),
         };
         chain.rdma_write_imm(to, from, imm.encode(), Signal::None);
+    })
+}
+
+/// Posts the data of a read, and an answer that is a message with the trailer.
+fn post_with_trailer(
+    qp: &QueuePair<Con>,
+    (to, from): (Remote, Sge),
+    trailer: Sge,
+    imm: Imm,
+) -> Result {
+    qp.send(SqSpace { wrs: 2, sges: 2 }, Doorbell::Now, |chain| {
+        chain.rdma_write(to, [from]);
+        chain.send_imm([trailer], imm.encode(), Signal::None);
     })
 }
 

@@ -106,6 +106,18 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// As for [`Self::sg`], and nobody may use the I/O's memory any more.
     unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
+    /// Notes the number that came with the answer to the I/O; [`Self::done`] follows.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must come from [`Self::into_raw`], must not have been taken back, and nobody else may
+    /// use it meanwhile.
+    unsafe fn note_trailer(_raw: NonNull<c_void>, _trailer: u32) {}
+
     /// Ends the I/O.
     ///
     /// # Context
@@ -132,6 +144,7 @@ struct IoVtable {
     is_wanted: unsafe fn(NonNull<c_void>) -> bool,
     is_cancelled: unsafe fn(NonNull<c_void>) -> bool,
     end_early: unsafe fn(NonNull<c_void>, Error),
+    note_trailer: unsafe fn(NonNull<c_void>, u32),
     done: unsafe fn(NonNull<c_void>, Result),
     type_id: fn() -> TypeId,
 }
@@ -144,6 +157,7 @@ impl<T: Io> VtableOf<T> {
         is_wanted: T::is_wanted,
         is_cancelled: T::is_cancelled,
         end_early: T::end_early,
+        note_trailer: T::note_trailer,
         done: Self::done,
         type_id: TypeId::of::<T>,
     };
@@ -251,6 +265,17 @@ impl IoHandle {
         // SAFETY: `raw` was not taken back, by the type invariant. The memory is reached only
         // through `self`, which is borrowed exclusively, and a device's mapping of it owns `self`.
         unsafe { (self.vtable.end_early)(self.raw, error) }
+    }
+
+    /// Notes the number that came with the answer to the I/O, see [`Io::note_trailer`].
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn note_trailer(&mut self, trailer: u32) {
+        // SAFETY: `raw` was not taken back, by the type invariant, and `self` is borrowed
+        // exclusively.
+        unsafe { (self.vtable.note_trailer)(self.raw, trailer) }
     }
 
     /// Recovers the I/O with its type.

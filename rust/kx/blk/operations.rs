@@ -182,6 +182,14 @@ pub trait IoOperations: Operations {
         false
     }
 
+    /// Notes the number that came with the answer to a request, in the driver's part of it, see
+    /// [`IoHandle::note_trailer`](crate::io::IoHandle::note_trailer). [`Self::io_done`] follows.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    fn note_trailer(_pdu: Pin<&mut Self::Pdu>, _trailer: u32) {}
+
     /// Handles the end of a request's I/O in the transport.
     ///
     /// # Context

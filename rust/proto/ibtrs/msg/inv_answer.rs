@@ -3,26 +3,29 @@
 //! An answer in the message that invalidates the key of its request (extension;
 //! Documentation/protocol.md).
 
-use super::{MsgError, RkeyRsp, MORE_ANSWERS_LEN};
+use super::{trailer, MsgError, RkeyRsp, MORE_ANSWERS_LEN, TRAILER_LEN};
+use crate::bytes::Writer;
 use crate::consts::RKEY_RSP_LEN;
 use crate::imm::{Answer, Imm};
 
 /// Bytes of the immediate that the body begins with.
 const IMM_LEN: usize = 4;
 /// Bytes of the longest body.
-pub const INV_ANSWER_LEN: usize = IMM_LEN + RKEY_RSP_LEN;
+pub const INV_ANSWER_LEN: usize = IMM_LEN + RKEY_RSP_LEN + TRAILER_LEN;
 
 // The receives of clients have room for any answer.
 const _: () = assert!(INV_ANSWER_LEN <= MORE_ANSWERS_LEN);
 
-/// The body of a SEND WITH INV that is the whole answer, but for the data: 4 bytes, or 12 with a
-/// key.
+/// The body of a SEND WITH INV that is the whole answer, but for the data: 4 bytes, 8 more with a
+/// key, and 4 more with a trailer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvAnswer {
     /// The answer.
     pub answer: Answer,
     /// The new key of the chunk; `None` if the key stays as it was.
     pub rkey: Option<u32>,
+    /// The trailer.
+    pub trailer: Option<u32>,
 }
 
 impl InvAnswer {
@@ -33,14 +36,16 @@ impl InvAnswer {
             None => Imm::IoRspSameKey { id, errno },
             Some(_) => Imm::IoRspInv { id, errno },
         };
-        let (head, rest) = out.split_first_chunk_mut::<IMM_LEN>()?;
-        *head = imm.encode().to_le_bytes();
-        let Some(rkey) = self.rkey else {
-            return Some(IMM_LEN);
-        };
-        let buf_id = u16::try_from(id).ok()?;
-        *rest.first_chunk_mut()? = RkeyRsp { buf_id, rkey }.encode();
-        Some(INV_ANSWER_LEN)
+        let mut w = Writer::new(out);
+        w.u32(imm.encode());
+        if let Some(rkey) = self.rkey {
+            let buf_id = u16::try_from(id).ok()?;
+            w.put(&RkeyRsp { buf_id, rkey }.encode());
+        }
+        if let Some(trailer) = self.trailer {
+            w.u32(trailer);
+        }
+        w.finish()
     }
 
     /// Reads the body. `new_rkey` says whether answers of the session may bring new keys;
@@ -48,24 +53,35 @@ impl InvAnswer {
     ///
     /// # Errors
     ///
-    /// When it has another length than its type requires, another type, a key that is not for the
+    /// When it has another length than its type allows, another type, a key that is not for the
     /// answered chunk, or a key in a session without new keys. The caller tears the path down.
     pub fn decode(bytes: &[u8], new_rkey: bool, queue_depth: u16) -> Result<Self, MsgError> {
         let (head, rest) = bytes.split_first_chunk().ok_or(MsgError::Short)?;
         let imm = u32::from_le_bytes(*head);
         match Imm::decode(imm) {
-            Imm::IoRspSameKey { id, errno } if rest.is_empty() => Ok(Self {
+            Imm::IoRspSameKey { id, errno } if is_end(rest) => Ok(Self {
                 answer: Answer { id, errno },
                 rkey: None,
+                trailer: trailer(rest),
             }),
-            Imm::IoRspInv { id, errno } if new_rkey && rest.len() == RKEY_RSP_LEN => {
-                let RkeyRsp { rkey, .. } = RkeyRsp::decode_for(rest, id, queue_depth)?;
+            Imm::IoRspInv { id, errno } if new_rkey => {
+                let (key, rest) = rest
+                    .split_at_checked(RKEY_RSP_LEN)
+                    .filter(|(_, rest)| is_end(rest))
+                    .ok_or(MsgError::Answer(imm))?;
+                let RkeyRsp { rkey, .. } = RkeyRsp::decode_for(key, id, queue_depth)?;
                 Ok(Self {
                     answer: Answer { id, errno },
                     rkey: Some(rkey),
+                    trailer: trailer(rest),
                 })
             }
             _ => Err(MsgError::Answer(imm)),
         }
     }
+}
+
+/// Whether this is all that may end a body: nothing, or a trailer.
+const fn is_end(rest: &[u8]) -> bool {
+    rest.is_empty() || rest.len() == TRAILER_LEN
 }

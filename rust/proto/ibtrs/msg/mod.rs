@@ -6,6 +6,7 @@
 //! - [`RkeyRsp`] is the body of a response that carries a new key;
 //! - [`MoreAnswers`] is the body of a message that carries several responses;
 //! - [`InvAnswer`] is the body of a message that carries a response and invalidates a key;
+//! - [`AnswerBody`] is the body of any other response;
 //! - [`WriteHdr`] and [`ReadHdr`] end each request, inside its chunk;
 //! - [`RequestHdr`] and [`ServerRequest`] are the server's view of them.
 
@@ -15,6 +16,7 @@ mod inv_answer;
 mod request;
 mod rkey;
 mod server;
+mod trailer;
 
 pub use answers::{MoreAnswers, MAX_MORE_ANSWERS, MORE_ANSWERS_LEN};
 pub use info::{Chunk, Chunks, InfoReq, InfoRsp};
@@ -22,6 +24,7 @@ pub use inv_answer::{InvAnswer, INV_ANSWER_LEN};
 pub use request::{Direction, ReadHdr, WriteHdr};
 pub use rkey::RkeyRsp;
 pub use server::{RequestError, RequestHdr, ServerRequest};
+pub use trailer::{trailer, AnswerBody, TRAILER_LEN};
 
 use crate::bytes::{Reader, Writer};
 use crate::errno::Errno;

@@ -202,6 +202,7 @@ fn inv_answer_golden() {
     let same = InvAnswer {
         answer: Answer { id: 258, errno: 5 },
         rkey: None,
+        trailer: None,
     };
     assert_eq!(same.encode(&mut out), Some(4));
     assert_eq!(out[..5], [2, 1, 0x28, 0x60, 0xEE]);
@@ -210,17 +211,18 @@ fn inv_answer_golden() {
     let other = InvAnswer {
         answer: Answer { id: 258, errno: 0 },
         rkey: Some(0x0304_0506),
+        trailer: None,
     };
     assert_eq!(other.encode(&mut out), Some(12));
-    assert_eq!(out, [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3]);
-    assert_eq!(decode(&out), Ok(other));
+    assert_eq!(out[..12], [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3]);
+    assert_eq!(decode(&out[..12]), Ok(other));
     // What has no room in the immediate is EIO.
     let answer = Answer { id: 5, errno: 600 };
-    let eio = InvAnswer { answer, rkey: None };
+    let eio = InvAnswer { answer, ..same };
     assert_eq!(eio.encode(&mut out), Some(4));
     assert_eq!(decode(&out[..4]).unwrap().answer.errno, 5);
     // What does not fit.
-    for len in 0..INV_ANSWER_LEN {
+    for len in 0..12 {
         assert_eq!(other.encode(&mut out[..len]), None);
         assert_eq!(same.encode(&mut out[..len]).is_some(), len >= 4);
     }
@@ -232,7 +234,8 @@ fn inv_answer_golden() {
     assert_eq!(
         InvAnswer {
             answer: beyond,
-            rkey
+            rkey,
+            trailer: None
         }
         .encode(&mut out),
         None
@@ -242,22 +245,26 @@ fn inv_answer_golden() {
 #[test]
 fn inv_answer_is_exact() {
     let decode = |bytes: &[u8]| InvAnswer::decode(bytes, true, 512);
-    let with_key = [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0];
+    let with_key = [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0, 0, 0, 0, 0];
     for len in 0..with_key.len() {
-        assert_eq!(decode(&with_key[..len]).is_ok(), len == 12, "{len} bytes");
+        let valid = [12, 16].contains(&len);
+        assert_eq!(decode(&with_key[..len]).is_ok(), valid, "{len} bytes");
         let without = InvAnswer::decode(&with_key[..len], false, 512);
         assert!(without.is_err(), "a key in a session without");
     }
     let mut same = with_key;
     same[3] = 0x60;
     for len in 0..same.len() {
-        assert_eq!(decode(&same[..len]).is_ok(), len == 4, "{len} bytes");
+        let valid = [4, 8].contains(&len);
+        assert_eq!(decode(&same[..len]).is_ok(), valid, "{len} bytes");
     }
     for kind in 0..16u8 {
         let mut bytes = with_key;
         bytes[3] = kind << 4;
         assert_eq!(decode(&bytes[..4]).is_ok(), kind == 6);
+        assert_eq!(decode(&bytes[..8]).is_ok(), kind == 6);
         assert_eq!(decode(&bytes[..12]).is_ok(), kind == 2);
+        assert_eq!(decode(&bytes[..16]).is_ok(), kind == 2);
     }
     // The key of another chunk, of one that does not exist, and what is no key.
     let other = |at: usize, value: u8| {
@@ -269,6 +276,69 @@ fn inv_answer_is_exact() {
     assert_eq!(other(4, 5), Err(MsgError::Type(5)));
     let beyond = InvAnswer::decode(&with_key[..12], true, 258);
     assert_eq!(beyond, Err(MsgError::BufId(258)));
+}
+
+#[test]
+fn trailers_golden() {
+    let trailer_of = |bytes: &[u8]| InvAnswer::decode(bytes, true, 512).map(|a| a.trailer);
+    let mut out = [0xEE; INV_ANSWER_LEN];
+    let same = InvAnswer {
+        answer: Answer { id: 258, errno: 0 },
+        rkey: None,
+        trailer: Some(0x1413_1211),
+    };
+    assert_eq!(same.encode(&mut out), Some(8));
+    assert_eq!(
+        out[..9],
+        [2, 1, 0, 0x60, 0x11, 0x12, 0x13, 0x14, 0xEE],
+        "behind the answer"
+    );
+    assert_eq!(InvAnswer::decode(&out[..8], false, 512), Ok(same));
+    assert_eq!(trailer_of(&out[..4]), Ok(None));
+    let other = InvAnswer {
+        rkey: Some(0x0304_0506),
+        ..same
+    };
+    assert_eq!(other.encode(&mut out), Some(16));
+    assert_eq!(
+        out,
+        [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0x11, 0x12, 0x13, 0x14],
+        "behind the key"
+    );
+    assert_eq!(InvAnswer::decode(&out, true, 512), Ok(other));
+    assert_eq!(trailer_of(&out[..12]), Ok(None));
+    for len in 0..INV_ANSWER_LEN {
+        assert_eq!(other.encode(&mut out[..len]), None);
+    }
+
+    let key = RkeyRsp {
+        buf_id: 258,
+        rkey: 0x0304_0506,
+    };
+    for (key, trailer, want) in [
+        (None, None, &[][..]),
+        (Some(key), None, &[4, 0, 2, 1, 6, 5, 4, 3]),
+        (None, Some(0x1413_1211), &[0x11, 0x12, 0x13, 0x14]),
+        (
+            Some(key),
+            Some(0x1413_1211),
+            &[4, 0, 2, 1, 6, 5, 4, 3, 0x11, 0x12, 0x13, 0x14],
+        ),
+    ] {
+        let body = AnswerBody { key, trailer };
+        let mut out = [0xEE; MORE_ANSWERS_LEN];
+        assert_eq!(body.encode(&mut out), Some(want.len()));
+        assert_eq!(out[..want.len()], *want);
+        let rest = &want[if key.is_some() { 8 } else { 0 }..];
+        assert_eq!(ibtrs_proto::msg::trailer(rest), trailer);
+        for len in 0..want.len() {
+            assert_eq!(body.encode(&mut out[..len]), None);
+        }
+    }
+    for len in 0..9 {
+        let known = ibtrs_proto::msg::trailer(&[1; 9][..len]).is_some();
+        assert_eq!(known, len == 4, "{len} bytes");
+    }
 }
 
 #[test]

@@ -81,6 +81,14 @@ proptest! {
     }
 
     #[test]
+    fn inv_answer_round_trip(id in 0u32..512, errno in 0u16..512, rkey: Option<u32>, trailer: Option<u32>) {
+        let message = InvAnswer { answer: ibtrs_proto::imm::Answer { id, errno }, rkey, trailer };
+        let mut buf = [0; INV_ANSWER_LEN];
+        let len = message.encode(&mut buf).unwrap();
+        prop_assert_eq!(InvAnswer::decode(&buf[..len], true, 512), Ok(message));
+    }
+
+    #[test]
     fn info_rsp_round_trip(runs in prop::collection::vec(1u32..5, 1..40), base: u32) {
         // Pad the runs so that their number divides the depth.
         let (count, c) = (runs.len() as u32, 8192u32);
