@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 #include <linux/compiler.h>
+#include <linux/crc32.h>
 #include <linux/gfp.h>
 #include <linux/highmem.h>
 #include <linux/mm.h>
@@ -104,6 +105,18 @@ __rust_helper size_t rust_helper_kx_sg_copy(struct scatterlist *sgl, unsigned in
 		flush_dcache_page(sg_page(sgl));
 	}
 	return len;
+}
+
+/* Continues a CRC-32C over the data of a scatterlist, in any context. */
+__rust_helper u32 rust_helper_kx_sg_crc32c(u32 crc, struct scatterlist *sgl, unsigned int nents)
+{
+	struct sg_mapping_iter miter;
+
+	sg_miter_start(&miter, sgl, nents, SG_MITER_ATOMIC | SG_MITER_FROM_SG);
+	while (sg_miter_next(&miter))
+		crc = crc32c(crc, miter.addr, miter.length);
+	sg_miter_stop(&miter);
+	return crc;
 }
 
 /* memset() where someone else may read or write meanwhile. */

@@ -11,6 +11,7 @@
 //! | [`blk`] (disks) | multi-queue disks with per-request data | in `block::mq`: access to the fields of a request, errors at its end, initialisers of per-request data, scatterlists, requeueing, several maps of hardware queues, polling, timeouts, quiesce and freeze, limits and features, opening and removal of a disk, attribute groups, uevents |
 //! | [`blk`] (bios) | I/O to block devices of others | opening and claiming block devices, their limits, bios, plugs |
 //! | [`configfs`] | directories that users make, files, links | in `configfs`: links, default groups, groups whose data is dropped with the last reference, files without an implementation each |
+//! | [`crc`] \* | CRC-32C | `crc32c` |
 //! | [`crypto`] \* | authentication codes | `hmac_sha256_*` |
 //! | [`fs`] \* | reading files of procfs and sysfs | `filp_open`, `kernel_read`, and lookups from the root of the first process |
 //! | [`io`] | an I/O of any origin, passed to a transport with its type erased | nothing: a concept of this tree |
@@ -49,6 +50,7 @@
 
 pub mod blk;
 pub mod configfs;
+pub mod crc;
 pub mod crypto;
 pub mod fs;
 pub mod io;

@@ -207,6 +207,22 @@ impl SgTable {
         }
     }
 
+    /// Continues a CRC-32C with all that the table describes, see
+    /// [`crc32c`](crate::crc::crc32c).
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::copy_from`].
+    pub(crate) unsafe fn crc32c(&mut self, crc: u32) -> u32 {
+        if self.is_empty() {
+            return crc;
+        }
+        // SAFETY: The table has that many entries. The callee, in C, only reads the memory that
+        // they describe, which is allocated by this function's contract, and allows for others
+        // that write meanwhile.
+        unsafe { ibtrs_bindings::kx_sg_crc32c(crc, self.as_mut_ptr().cast(), self.nents) }
+    }
+
     fn used(&self) -> impl Iterator<Item = &SgEntry> + '_ {
         self.entries.iter().take(self.nents as usize)
     }

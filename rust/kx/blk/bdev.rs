@@ -351,6 +351,7 @@ impl BlockDevice {
             write_cache,
             fua,
             rotational: read!(features) & ours::BLK_FEAT_ROTATIONAL != 0,
+            stable_writes: read!(features) & ours::BLK_FEAT_STABLE_WRITES != 0,
         }
     }
 

@@ -50,6 +50,8 @@ pub struct Limits {
     pub fua: bool,
     /// Seeks take time, as on hard disks.
     pub rotational: bool,
+    /// Data must not change while it is written.
+    pub stable_writes: bool,
 }
 
 impl Limits {
@@ -80,6 +82,7 @@ impl Limits {
             (self.write_cache, ours::BLK_FEAT_WRITE_CACHE),
             (self.fua && self.write_cache, ours::BLK_FEAT_FUA),
             (self.rotational, ours::BLK_FEAT_ROTATIONAL),
+            (self.stable_writes, ours::BLK_FEAT_STABLE_WRITES),
         ] {
             if on {
                 raw.features |= feature;
@@ -109,5 +112,11 @@ mod tests {
         limits.write_cache = false;
         limits.apply_to(&mut raw);
         assert_eq!(raw.features & both, 0);
+        for on in [true, false] {
+            limits.stable_writes = on;
+            limits.apply_to(&mut raw);
+            let is_on = raw.features & ours::BLK_FEAT_STABLE_WRITES != 0;
+            assert_eq!(is_on, on);
+        }
     }
 }

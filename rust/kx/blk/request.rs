@@ -279,6 +279,23 @@ impl<D: Operations> Request<D> {
         Ok(table.nents())
     }
 
+    /// Continues a CRC-32C with the request's data, see [`crc32c`](crate::crc::crc32c): with
+    /// nothing if the operation has no data, before [`Self::map_sg`], and for an
+    /// [abandoned](crate::io::IoHandle::end_early) request. No device may be using the data.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    pub fn crc32c(&mut self, crc: u32) -> u32 {
+        // SAFETY: Owned by the type invariant, and borrowed exclusively.
+        let Some(table) = (unsafe { Self::table_of(self.0.as_ptr()) }) else {
+            return crc;
+        };
+        // SAFETY: The table is empty, or `map_sg` has filled it with the memory of this request,
+        // which has not ended. Nobody has a reference to that memory.
+        unsafe { table.crc32c(crc) }
+    }
+
     /// Ends the request.
     ///
     /// # Context

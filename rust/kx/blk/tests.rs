@@ -368,6 +368,7 @@ const LIMITS: Limits = Limits {
     write_cache: true,
     fua: true,
     rotational: false,
+    stable_writes: true,
 };
 
 fn tag_set() -> Result<Arc<TagSet<NullDriver>>> {

@@ -251,6 +251,23 @@ impl PageBlock {
         Ok(())
     }
 
+    /// Continues a CRC-32C with `len` bytes from `offset` on, see [`crc32c`](crate::crc::crc32c).
+    ///
+    /// # Context
+    ///
+    /// *any*
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if the range exceeds the block.
+    #[inline]
+    pub fn crc32c(&self, crc: u32, offset: usize, len: usize) -> Result<u32> {
+        let from = self.range(offset, len)?;
+        // SAFETY: `range` has checked that the range is inside the block. The callee, in C, only
+        // reads it, and allows for others that write meanwhile: any result is a number.
+        Ok(unsafe { ibtrs_bindings::crc32c(crc, from.cast_const().cast(), len) })
+    }
+
     /// Writes `len` zeroes from `offset` on.
     ///
     /// # Context
