@@ -89,7 +89,7 @@ impl Multipath {
     }
 
     /// Sends a request over the path that the policy chooses, or over another one if that path
-    /// refuses it. Drained paths come last.
+    /// refuses it. The path that the request avoids comes after the others, and drained paths last.
     ///
     /// # Errors
     ///
@@ -105,14 +105,20 @@ impl Multipath {
         let policy = settings.policy();
         req.counted = policy == Policy::MinInflight && self.paths.len() > 1;
         let mut tried = PathSet::NONE;
-        let mut avoided = self.drained;
+        let mut avoided = match req.avoid {
+            Some(epoch) => self.drained.or(self.of_epoch(epoch)),
+            None => self.drained,
+        };
         loop {
             let at = self.choose(policy, round_robin, &tried.or(avoided));
             let Some((at, path)) = at.and_then(|at| Some((at, self.paths.get(at)?))) else {
                 if avoided == PathSet::NONE {
                     return Err((ENOTCONN, io));
                 }
-                avoided = PathSet::NONE;
+                avoided = match avoided == self.drained {
+                    true => PathSet::NONE,
+                    false => self.drained,
+                };
                 continue;
             };
             match path.submit(&req, io) {
@@ -124,6 +130,18 @@ impl Multipath {
                 Err(refused) => return Err(refused),
             }
         }
+    }
+
+    /// Returns the set of the path with this epoch; empty if it is not connected any more.
+    #[cold]
+    fn of_epoch(&self, epoch: u32) -> PathSet {
+        let mut set = PathSet::NONE;
+        for (at, path) in self.paths.iter().enumerate() {
+            if path.attempt.epoch == epoch {
+                set.add(at);
+            }
+        }
+        set
     }
 
     /// Handles completions of connection `cid` of each path, if it is polled; returns their number.

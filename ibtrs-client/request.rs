@@ -528,6 +528,7 @@ impl Inner {
             in_buffer,
             result,
             trailer: in_flight.trailer,
+            epoch: attempt.epoch,
         })
     }
 }
@@ -540,6 +541,8 @@ pub(crate) struct Ended {
     result: Result,
     /// The trailer of the answer.
     trailer: Option<u32>,
+    /// The epoch of the path.
+    epoch: u32,
 }
 
 impl Ended {
@@ -557,8 +560,9 @@ impl Ended {
                 .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
             self.result = copied.map_err(|_| EIO);
         }
-        if let Some(trailer) = self.trailer {
-            self.io.note_trailer(trailer);
+        // Whoever uses trailers wants to know which path has damaged a request.
+        if self.trailer.is_some() || self.result == Err(EBADMSG) {
+            self.io.note_answer(self.trailer, self.epoch);
         }
         self.io.done(self.result);
     }
@@ -587,6 +591,8 @@ pub(crate) struct Req<'a> {
     pub(crate) last: bool,
     /// Count the request in [`Attempt::inflight`].
     pub(crate) counted: bool,
+    /// See [`Submit::avoid`](crate::session::Submit::avoid).
+    pub(crate) avoid: Option<u32>,
 }
 
 impl PathConn {
@@ -908,6 +914,7 @@ pub(crate) fn take(
         in_buffer: 0,
         result,
         trailer,
+        epoch: attempt.epoch,
     };
     let io = in_flight.io?.release(dev);
     if !in_flight.unanswered {

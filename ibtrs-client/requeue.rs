@@ -193,6 +193,7 @@ impl Session {
             user_hdr: header.as_slice(),
             last: true,
             counted: false,
+            avoid: None,
         };
         let sent = multipath.submit(self.settings(), &self.round_robin, req, waiting.io);
         match sent {

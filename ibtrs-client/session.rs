@@ -163,6 +163,9 @@ pub struct Submit<'a> {
     pub bytes: u32,
     /// Ring the doorbell now. If not, [`Session::commit`] must follow.
     pub last: bool,
+    /// The epoch of a path that gets the request only if no other path takes it: its number in
+    /// [`Io::note_answer`](kx::io::Io::note_answer).
+    pub avoid: Option<u32>,
     /// The memory of the data, and the receiver of the result.
     pub io: IoHandle,
 }

@@ -295,6 +295,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         user_hdr: &header(disk, device_id, &rq, op).encode(),
         bytes: if op.has_data() { rq.bytes() } else { 0 },
         last,
+        avoid: None,
         io: IoHandle::new(rq),
     };
     let Err((error, io)) = disk.transport().submit(queue, submit) else {

@@ -106,6 +106,7 @@ impl Session {
             user_hdr: submit.user_hdr,
             last: submit.last,
             counted: false,
+            avoid: submit.avoid,
         };
         if req.user_hdr.len() > request::MAX_USER_HDR || submit.bytes > self.max_io_bytes() {
             return Err((EMSGSIZE, io));
@@ -151,6 +152,18 @@ impl Session {
         trace::client_requeue(|| (self.name(), req.info.tag, 0));
         self.kick_requeue();
         Ok(false)
+    }
+
+    /// Calls `func` with the name of the connected path whose epoch is `epoch`, if there is one.
+    ///
+    /// # Context
+    ///
+    /// Any; `func` must not sleep.
+    pub fn with_path_name<T>(&self, epoch: u32, func: impl FnOnce(Option<&CStr>) -> T) -> T {
+        let multipath = self.multipath.read();
+        let mut paths = multipath.get().into_iter().flat_map(|all| &all.paths);
+        let path = paths.find(|path| path.attempt.epoch == epoch);
+        func(path.map(|path| path.attempt.path.name()))
     }
 
     /// Rings the doorbell of connection `queue` on all paths, for requests submitted without
@@ -210,6 +223,7 @@ impl Session {
             user_hdr,
             last: true,
             counted: false,
+            avoid: None,
         };
         let handle = io.handle()?;
         let multipath = self.multipath.read();

@@ -106,7 +106,8 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// As for [`Self::sg`], and nobody may use the I/O's memory any more.
     unsafe fn end_early(_raw: NonNull<c_void>, _error: Error) {}
 
-    /// Notes the number that came with the answer to the I/O; [`Self::done`] follows.
+    /// Notes the number that came with the answer to the I/O, if there was one, and the `path` that
+    /// the answer came over, as the transport numbers it; [`Self::done`] follows.
     ///
     /// # Context
     ///
@@ -116,7 +117,7 @@ pub unsafe trait Io: Send + Sized + 'static {
     ///
     /// `raw` must come from [`Self::into_raw`], must not have been taken back, and nobody else may
     /// use it meanwhile.
-    unsafe fn note_trailer(_raw: NonNull<c_void>, _trailer: u32) {}
+    unsafe fn note_answer(_raw: NonNull<c_void>, _trailer: Option<u32>, _path: u32) {}
 
     /// Ends the I/O.
     ///
@@ -144,7 +145,7 @@ struct IoVtable {
     is_wanted: unsafe fn(NonNull<c_void>) -> bool,
     is_cancelled: unsafe fn(NonNull<c_void>) -> bool,
     end_early: unsafe fn(NonNull<c_void>, Error),
-    note_trailer: unsafe fn(NonNull<c_void>, u32),
+    note_answer: unsafe fn(NonNull<c_void>, Option<u32>, u32),
     done: unsafe fn(NonNull<c_void>, Result),
     type_id: fn() -> TypeId,
 }
@@ -157,7 +158,7 @@ impl<T: Io> VtableOf<T> {
         is_wanted: T::is_wanted,
         is_cancelled: T::is_cancelled,
         end_early: T::end_early,
-        note_trailer: T::note_trailer,
+        note_answer: T::note_answer,
         done: Self::done,
         type_id: TypeId::of::<T>,
     };
@@ -267,15 +268,15 @@ impl IoHandle {
         unsafe { (self.vtable.end_early)(self.raw, error) }
     }
 
-    /// Notes the number that came with the answer to the I/O, see [`Io::note_trailer`].
+    /// Notes what came with the answer to the I/O, see [`Io::note_answer`].
     ///
     /// # Context
     ///
     /// *any*.
-    pub fn note_trailer(&mut self, trailer: u32) {
+    pub fn note_answer(&mut self, trailer: Option<u32>, path: u32) {
         // SAFETY: `raw` was not taken back, by the type invariant, and `self` is borrowed
         // exclusively.
-        unsafe { (self.vtable.note_trailer)(self.raw, trailer) }
+        unsafe { (self.vtable.note_answer)(self.raw, trailer, path) }
     }
 
     /// Recovers the I/O with its type.

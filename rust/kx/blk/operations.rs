@@ -182,13 +182,13 @@ pub trait IoOperations: Operations {
         false
     }
 
-    /// Notes the number that came with the answer to a request, in the driver's part of it, see
-    /// [`IoHandle::note_trailer`](crate::io::IoHandle::note_trailer). [`Self::io_done`] follows.
+    /// Notes what came with the answer to a request, in the driver's part of it, see
+    /// [`Io::note_answer`](crate::io::Io::note_answer). [`Self::io_done`] follows.
     ///
     /// # Context
     ///
     /// *any*.
-    fn note_trailer(_pdu: Pin<&mut Self::Pdu>, _trailer: u32) {}
+    fn note_answer(_pdu: Pin<&mut Self::Pdu>, _trailer: Option<u32>, _path: u32) {}
 
     /// Handles the end of a request's I/O in the transport.
     ///

@@ -420,11 +420,11 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         }
     }
 
-    unsafe fn note_trailer(raw: NonNull<c_void>, trailer: u32) {
+    unsafe fn note_answer(raw: NonNull<c_void>, trailer: Option<u32>, path: u32) {
         let pdu = Self::pdu_of(raw.cast().as_ptr());
         // SAFETY: The caller owns the request, whose private data is valid and used by nobody
         // else meanwhile; requests do not move.
-        D::note_trailer(unsafe { Pin::new_unchecked(&mut *pdu) }, trailer);
+        D::note_answer(unsafe { Pin::new_unchecked(&mut *pdu) }, trailer, path);
     }
 
     fn done(self, result: Result) {
