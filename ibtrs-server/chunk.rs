@@ -5,6 +5,7 @@
 
 use crate::pool::Blocks;
 use ibtrs_proto::{
+    consts::WRITE_HDR_LEN,
     imm::Answer,
     msg::{
         AnswerBody,
@@ -246,6 +247,14 @@ impl Chunk {
         self.memory.sync_for_cpu(at, len)?;
         let hdr = self.hdr.get_mut(..len).ok_or(EMSGSIZE)?;
         self.memory.block().copy_out(at, hdr)
+    }
+
+    /// Overwrites the transport header of the request in the chunk, so that nothing finds it there
+    /// any more.
+    pub(crate) fn forget_header(&self) -> Result {
+        let at = self.request.data_len as usize + usize::from(self.request.usr_len);
+        self.memory.block().zero(at, WRITE_HDR_LEN)?;
+        self.memory.sync_part_for_device(at, WRITE_HDR_LEN)
     }
 
     /// Returns the user header.

@@ -121,8 +121,10 @@ impl Con {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
             }
-            let answer = Err(convert::error(error.errno()));
-            Request::new(qp.get(), slot.index(), chunk).respond(answer);
+            let error = convert::error(error.errno());
+            let upper = path.session.upper.as_ref();
+            let error = upper.map_or(error, |upper| upper.bad_request(error));
+            Request::new(qp.get(), slot.index(), chunk).respond(Err(error));
             return Ok(());
         }
         match path.claim(&slot, buf_id, chunk) {

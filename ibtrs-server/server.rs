@@ -116,6 +116,14 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// must not wait long for anything else.
     fn request(&self, request: Request);
 
+    /// Returns the error to answer a request with whose transport header is bad, which would
+    /// otherwise be `error`: a service whose requests have checksums knows that it is damaged.
+    ///
+    /// # Context
+    ///
+    /// As for [`Self::request`].
+    fn bad_request(&self, error: Error) -> Error;
+
     /// A session without authentication is about to get a path from `source`: `add` puts the path
     /// among its [`Sources`], unless `add` fails. The service must make no decision that depends on
     /// the sources concurrently with `add`. If the path was there when the service learnt of the

@@ -659,6 +659,10 @@ impl ServiceSession for Handle {
         }
     }
 
+    fn bad_request(&self, error: Error) -> Error {
+        error
+    }
+
     fn down(&self) {
         self.session.watch.disable_sync();
         let notices = self.session.notices.lock().take();

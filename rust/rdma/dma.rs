@@ -454,13 +454,22 @@ impl DmaPages {
     ///
     /// `EINVAL` when the block is shorter.
     pub fn sync_for_device(&self, len: usize) -> Result {
-        self.check(0, len)?;
+        self.sync_part_for_device(0, len)
+    }
+
+    /// Makes the CPU's writes to `len` bytes at `offset` visible to the device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the block.
+    pub fn sync_part_for_device(&self, offset: usize, len: usize) -> Result {
+        self.check(offset, len)?;
         // SAFETY: `check` has checked that the range is inside the block, which is mapped by the
         // type invariant.
         unsafe {
             bindings::ib_dma_sync_single_for_device(
                 self.pd.device().as_raw(),
-                self.addr,
+                self.addr + offset as u64,
                 len,
                 self.dir.raw(),
             )
