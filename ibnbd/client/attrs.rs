@@ -24,7 +24,7 @@ use kx::{
 };
 
 /// Attributes of a disk.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 13] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 15] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -42,6 +42,12 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 13] = [
     Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
     Attr::rw(c"latency_us", show_latency_us, store_latency_us),
+    Attr::ro(c"data_checksum", show_data_checksum),
+    Attr::rw(
+        c"checksum_errors",
+        show_checksum_errors,
+        store_checksum_errors, //
+    ),
 ];
 
 fn show_unmap_device(_this: &Mapping, buf: &mut Buf<'_>) -> Result {
@@ -178,5 +184,24 @@ fn store_latency_us(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
         convert::error(error.errno())
     })?;
     ctx.data().device().io().latencies().reset();
+    Ok(())
+}
+
+fn show_data_checksum(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    let checksum = this.device().io().damage().checksum();
+    buf.line(fmt!("{}", checksum.as_str()))
+}
+
+fn show_checksum_errors(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    let (to_server, from_server) = this.device().io().damage().counts();
+    buf.line(fmt!("{to_server} {from_server}"))
+}
+
+fn store_checksum_errors(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Result {
+    text::reset(input).map_err(|error| {
+        kx::pr_err_ratelimited!("checksum_errors: {}: write 0 to reset\n", error.as_str());
+        convert::error(error.errno())
+    })?;
+    ctx.data().device().io().damage().reset();
     Ok(())
 }

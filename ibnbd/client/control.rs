@@ -88,7 +88,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
          [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
-         [nr_poll_queues=<-1..CPUs>] [key_id=<key>]\" > map_device"
+         [nr_poll_queues=<-1..CPUs>] [key_id=<key>] [data_checksum=<none|crc32c>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -97,7 +97,7 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     ))?;
     buf.line(fmt!(
         "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_poll_queues=0 \
-         key_id={}",
+         key_id={} data_checksum=none",
         KeyId::default().as_str()
     ))
 }
@@ -159,7 +159,8 @@ fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failur
     })?;
     let session = registry.session(&opts.session, User::Disk { nr_poll_queues });
     let session = session.map_err(no_session)?;
-    let opened = Opened::open(session, place, opts.device_path, opts.access)
+    let (access, checksum) = (opts.access, opts.data_checksum);
+    let opened = Opened::open(session, place, opts.device_path, access, checksum)
         .map_err(at("cannot open the device on the server"))?;
     Mapping::create(registry, opened).map_err(at("cannot create the disk"))
 }

@@ -19,6 +19,7 @@ use crate::{
     session, //
 };
 use ibnbd_proto::{
+    checksum::DataChecksum,
     msg::{
         OpenRsp,
         MAX_SECTORS, //
@@ -150,6 +151,7 @@ impl Device {
         number: u32,
         name: DevicePath<'_>,
         access: Access,
+        checksum: DataChecksum,
         (generation, rsp): (u32, OpenRsp),
     ) -> Result<Arc<Self>> {
         let traits = Traits {
@@ -159,6 +161,7 @@ impl Device {
             read_only: !access.writes(),
             prio: session.wants_prio(),
             safe: !rsp.cache.writeback,
+            checksum,
         };
         let inner = Inner {
             standing: Standing::Open,
@@ -317,7 +320,8 @@ impl Device {
             inner.generation
         };
         let name = device_path(&self.name)?;
-        let answer = session::open_device(self.io.transport(), name, self.access);
+        let checksum = self.io.damage().checksum();
+        let answer = session::open_device(self.io.transport(), name, self.access, checksum);
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             // The session was lost meanwhile; the loss has already queued another OPEN.
@@ -330,6 +334,13 @@ impl Device {
                 return Err(error);
             }
         };
+        let known = session::check_checksum(self.io.transport(), name, checksum, &rsp);
+        if let Err(error) = known {
+            self.failed(&mut inner, error);
+            drop(inner);
+            session::close_device(self.io.transport(), rsp.device_id);
+            return Err(error);
+        }
         let same = rsp.same_disk(&inner.rsp);
         inner.standing = Standing::answered(same);
         let Err(difference) = same else {
@@ -523,21 +534,29 @@ impl Opened {
         place: PlaceRef,
         name: DevicePath<'_>,
         access: Access,
+        checksum: DataChecksum,
     ) -> Result<Self> {
         let queue = session.registry().jobs().clone();
         let name = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
         background::attempt(&queue, move || {
-            Self::open_now(session, place, &name, access)
+            Self::open_now(session, place, &name, access, checksum)
         })?
     }
 
-    fn open_now(session: SessionRef, place: PlaceRef, name: &CStr, access: Access) -> Result<Self> {
+    fn open_now(
+        session: SessionRef,
+        place: PlaceRef,
+        name: &CStr,
+        access: Access,
+        checksum: DataChecksum,
+    ) -> Result<Self> {
         let name = device_path(name)?;
         let generation = session.events().generation();
         let transport = session.transport().clone();
-        let rsp = session::open_device(&transport, name, access)?;
+        let rsp = session::open_device(&transport, name, access, checksum)?;
         let opened = (generation, rsp);
-        let device = Device::new(&session, place.number(), name, access, opened)
+        let device = session::check_checksum(&transport, name, checksum, &rsp)
+            .and_then(|()| Device::new(&session, place.number(), name, access, checksum, opened))
             .and_then(|device| session.events().add(&device, generation).map(|()| device));
         match device {
             Ok(device) => Ok(Self {
@@ -546,7 +565,10 @@ impl Opened {
                 place,
             }),
             Err(error) => {
-                session::close_device(&transport, rsp.device_id);
+                // After the loss of the session, the number may be that of another device.
+                if session.events().generation() == generation {
+                    session::close_device(&transport, rsp.device_id);
+                }
                 Err(error)
             }
         }

@@ -10,6 +10,7 @@
 
 use crate::{
     by_tag::ByTag,
+    damage::Damage,
     fair_share::{
         DiskGroup,
         FairShare, //
@@ -21,6 +22,7 @@ use crate::{
 };
 pub(crate) use ibnbd_proto::dispatch::Dispatch;
 use ibnbd_proto::{
+    checksum::DataChecksum,
     dispatch,
     state::QueueState, //
 };
@@ -64,6 +66,8 @@ pub(crate) struct Traits {
     pub(crate) prio: bool,
     /// The server's disk keeps all writes that it has answered.
     pub(crate) safe: bool,
+    /// The checksum of the disk's data.
+    pub(crate) checksum: DataChecksum,
 }
 
 /// The queue data of a disk: everything that its requests need.
@@ -81,6 +85,7 @@ pub(crate) struct DiskQueue {
     write_cache: WriteCache,
     timeouts: Timeouts,
     latencies: Latencies,
+    damage: Damage,
     #[pin]
     fair_share: FairShare,
     /// Requests that wait for the queue state to change, by tag.
@@ -111,6 +116,7 @@ impl DiskQueue {
             write_cache: WriteCache::new(traits.safe),
             timeouts: Timeouts::new(tags)?,
             latencies: Latencies::new()?,
+            damage: Damage::new(traits.checksum),
             fair_share <- FairShare::new(group, number, tags),
             queued: ByTag::new(tags, TakeCell::empty)?,
         }? Error);
@@ -139,6 +145,18 @@ impl DiskQueue {
     #[inline]
     pub(crate) fn latencies(&self) -> &Latencies {
         &self.latencies
+    }
+
+    /// Returns the checksum of the disk, and the damage that it has shown.
+    #[inline]
+    pub(crate) fn damage(&self) -> &Damage {
+        &self.damage
+    }
+
+    /// Returns whether requests have a checksum.
+    #[inline]
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.damage.checksum().is_on()
     }
 
     /// Returns the disk's fair share of the session.

@@ -23,6 +23,7 @@
 //! | [`write_cache`] | unflushed writes and losses of the server's write cache |
 //! | [`fair_share`] | fair shares of a session that several disks use |
 //! | [`latencies`] | latency histograms of a disk |
+//! | [`damage`] | checksums of a disk's data, and what is done about damage |
 //! | [`limits`] | the disk's properties |
 //!
 //! When the module is unloaded, the remaining disks are unmapped by force; a disk that is open
@@ -50,6 +51,7 @@ mod attrs;
 mod background;
 mod by_tag;
 mod control;
+mod damage;
 mod device;
 mod discovery;
 mod dispatch;

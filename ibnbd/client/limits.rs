@@ -109,7 +109,7 @@ pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
         fua: rsp.cache.writeback && rsp.cache.fua,
         rotational: details.rotational,
         // No stable pages, even if the server's disk needs them: it writes from the server's
-        // copy.
+        // copy. Disks with checksums add them.
         ..Limits::default()
     })
 }

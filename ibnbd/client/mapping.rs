@@ -27,7 +27,8 @@ use kernel::{
 use kx::{
     blk::{
         DiskSpec,
-        GenDisk, //
+        GenDisk,
+        Limits, //
     },
     sysfs::{
         Dir,
@@ -89,8 +90,12 @@ impl Mapping {
     fn add_disk(&self, registry: &Registry) -> Result<GenDisk<Queue>> {
         let session = self.opened.session();
         let rsp = self.device().rsp();
-        let limits = limits::of_disk(&rsp, Carrier::of(session.transport()))?;
         let io = self.device().io().clone();
+        let limits = Limits {
+            // A checksum holds only for data that does not change until the server has it.
+            stable_writes: io.has_checksums(),
+            ..limits::of_disk(&rsp, Carrier::of(session.transport()))?
+        };
         GenDisk::add(
             DiskSpec {
                 name: fmt!("ibnbd{}", self.number()),

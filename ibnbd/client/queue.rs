@@ -10,6 +10,7 @@
 //! [`Session::poll`]: ibtrs_client::Session::poll
 
 use crate::{
+    damage,
     dispatch::{
         DiskQueue,
         Dispatch, //
@@ -76,6 +77,7 @@ fn header(disk: &DiskQueue, device_id: u32, rq: &Request<Queue>, op: WireOp) -> 
             )),
         bytes: if is_flush { 0 } else { rq.bytes() },
         prio: if disk.wants_prio() { rq.prio() } else { 0 },
+        checksum: disk.has_checksums().then_some(0),
     }
 }
 
@@ -103,6 +105,8 @@ impl Operations for Queue {
         if disk.timeouts().is_stuck() {
             // The request itself may have been cancelled while it waited here.
             disk.timeouts().ends(rq.tag());
+            let mut rq = rq;
+            damage::ended(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
         disk.timeouts().begins(rq.tag());
@@ -183,7 +187,15 @@ impl IoOperations for Queue {
         disk.timeouts().is_cancelled(tag)
     }
 
+    fn note_answer(pdu: Pin<&mut Pdu>, trailer: Option<u32>, path: u32) {
+        pdu.project().check.note(trailer, path);
+    }
+
     fn io_done(mut rq: Request<Self>, result: Result) {
+        let result = match rq.queue_data().has_checksums() {
+            true => damage::verify(&mut rq, result),
+            false => result,
+        };
         let result = result.and_then(|()| answered(&rq));
         let admission = Admission::take(&mut rq);
         if admission.is_counted() {
@@ -223,14 +235,25 @@ fn answered(rq: &Request<Queue>) -> Result {
     }
 }
 
-fn end(rq: Request<Queue>, result: Result) {
+fn end(mut rq: Request<Queue>, mut result: Result) {
     let disk = rq.queue_data();
+    let has_checksums = disk.has_checksums();
     let cancelled = disk.timeouts().ends(rq.tag());
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();
     }
+    if has_checksums {
+        if let (false, Err(EBADMSG), Some(op)) = (cancelled, result, rq.op()) {
+            if damage::is_resent(&mut rq, wire_op(op)) {
+                return rq.requeue();
+            }
+            result = Status::PROTECTION.to_result();
+        }
+        damage::ended(&mut rq);
+    }
     if let Some(op) = rq.op() {
+        let disk = rq.queue_data();
         disk.latencies().count(&rq, Kind::of(wire_op(op)));
     }
     match result {
@@ -284,6 +307,10 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
     if rq.map_sg().is_err() {
         return refused(disk, rq, Status::IO_ERROR);
     }
+    let mut user_hdr = header(disk, device_id, &rq, op).encode();
+    if disk.has_checksums() {
+        damage::seal(&mut rq, op, &mut user_hdr);
+    }
     let submit = Submit {
         generation,
         tag,
@@ -292,10 +319,13 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         } else {
             Dir::Read
         },
-        user_hdr: &header(disk, device_id, &rq, op).encode(),
+        user_hdr: &user_hdr,
         bytes: if op.has_data() { rq.bytes() } else { 0 },
         last,
-        avoid: None,
+        avoid: match disk.has_checksums() {
+            true => damage::damaging_path(&mut rq),
+            false => None,
+        },
         io: IoHandle::new(rq),
     };
     let Err((error, io)) = disk.transport().submit(queue, submit) else {
@@ -323,6 +353,9 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
 
 fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
     disk.fair_share().leave(Admission::take(&mut rq), false);
+    if status != Status::RESOURCE {
+        damage::ended(&mut rq);
+    }
     Outcome::Refused(rq, status)
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Contexts: *any*.
 
+use crate::damage::Check;
 use kernel::prelude::*;
 use kx::{
     blk::Request,
@@ -23,6 +24,8 @@ pub(crate) struct Pdu {
     pub(crate) admission: Admission,
     /// The cache generation in which the request was sent.
     pub(crate) generation: u32,
+    /// Of a disk with checksums.
+    pub(crate) check: Check,
     #[pin]
     pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,
 }
@@ -33,6 +36,7 @@ impl Pdu {
         try_pin_init!(Self {
             admission: Admission::default(),
             generation: 0,
+            check: Check::default(),
             sg <- SgList::new(),
         }? Error)
     }

@@ -8,6 +8,7 @@ use crate::{
     request::Queue, //
 };
 use ibnbd_proto::{
+    checksum::DataChecksum,
     identity::Identity,
     map_opts::SessionOptions,
     msg::{
@@ -227,10 +228,14 @@ pub(crate) fn ask_device(
     name: DevicePath<'_>,
     access: Access,
 ) -> Result<OpenRsp> {
-    ask(transport, name, access, true)
+    let open = Open {
+        only_known: true,
+        ..opening(name, access)
+    };
+    ask(transport, &open)
 }
 
-/// Opens a device on the server.
+/// Opens a device on the server; [`check_checksum`] follows.
 ///
 /// # Context
 ///
@@ -238,31 +243,59 @@ pub(crate) fn ask_device(
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the access is exclusive and the server is a C server; errors of the server and
-/// of the transport; `EPROTO` if the answer is invalid.
+/// `EOPNOTSUPP` if the access is exclusive and the server is a C server; errors of the server and of
+/// the transport; `EPROTO` if the answer is invalid.
 pub(crate) fn open_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
     access: Access,
+    checksum: DataChecksum,
 ) -> Result<OpenRsp> {
     if access.exclusive && !transport.has_extensions() {
         return Err(EOPNOTSUPP);
     }
-    ask(transport, name, access, false)
+    let open = Open {
+        checksums: checksum.is_on(),
+        ..opening(name, access)
+    };
+    ask(transport, &open)
 }
 
-fn ask(
+/// Checks that the server of the opened device knows `checksum`. If it does not, the caller closes
+/// the device, unless the session was lost meanwhile: the number may be that of another device then.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP`.
+pub(crate) fn check_checksum(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
-    access: Access,
-    only_known: bool,
-) -> Result<OpenRsp> {
-    let msg = Open {
+    checksum: DataChecksum,
+    rsp: &OpenRsp,
+) -> Result {
+    if !checksum.is_on() || rsp.has_checksums() {
+        return Ok(());
+    }
+    kx::pr_err_ratelimited!(
+        "{}: {}: the server does not know data_checksum: update it, or map the device without\n",
+        transport.name(),
+        name.as_str()
+    );
+    Err(EOPNOTSUPP)
+}
+
+/// Returns the message that opens a device, without checksums.
+fn opening(name: DevicePath<'_>, access: Access) -> Open<'_> {
+    Open {
         access_mode: access.mode,
         exclusive: access.exclusive,
         dev_name: name,
-        only_known,
-    };
+        only_known: false,
+        checksums: false,
+    }
+}
+
+fn ask(transport: &ibtrs_client::Session, msg: &Open<'_>) -> Result<OpenRsp> {
     let mut reply = [0; OPEN_RSP_LONG_LEN];
     let extensions = transport.has_extensions();
     // A C server sends as much of its memory as the client asks for.

@@ -104,9 +104,9 @@ pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Reques
     // What closes a device for an operator waits for the lock of the session's devices, so no
     // allocation under it waits for I/O.
     let _no_io = NoIo::enter();
-    let message = UserMsg::parse(request.user_hdr()).and_then(|message| {
+    let parsed = UserMsg::parse(request.user_hdr(), session.has_extensions());
+    let message = parsed.and_then(|message| {
         message.check_direction(request.dir())?;
-        message.check_extensions(session.has_extensions())?;
         Ok(message)
     });
     let reply = match message {
@@ -253,7 +253,11 @@ fn try_open(
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
             return Err(Refusal::new(EEXIST, why));
         }
-        return answer(session, known.id, &known.device, known.granted.as_ref());
+        let described = answer(session, known.id, &known.device, known.granted.as_ref())?;
+        if !message.only_known {
+            note_checksums(session, message, &known.device);
+        }
+        return Ok(described);
     }
     if message.only_known && session.has_extensions() {
         return Err(Refusal::new(ENOENT, "the session does not have it open"));
@@ -299,6 +303,7 @@ fn try_open(
     };
     let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
     open.reserve()?;
+    note_checksums(session, message, &device);
     // The client is not told that it has a device which is closed as soon as this lock is free.
     if device.is_revoked() {
         let why = "its export was taken away while it was being opened";
@@ -341,6 +346,16 @@ fn try_open(
         );
     }
     Ok(rsp)
+}
+
+/// Notes whether the requests to a device have checksums, as the last OPEN says that opens it: a
+/// client whose CLOSE was lost may map the device anew.
+fn note_checksums(session: &Session, message: &Open<'_>, device: &Opened) {
+    let checksums = message.checksums && session.has_extensions();
+    device.set_checksums(checksums);
+    if checksums {
+        session.set_checksums();
+    }
 }
 
 /// Returns the device number of a block device below `dev_search_path`.

@@ -66,6 +66,8 @@ pub(crate) struct Opened {
     terms: Option<Terms>,
     /// Whether the session may not use the device any more; shared with its [`Terms`].
     revoked: Arc<AtomicFlag>,
+    /// Whether the requests to the device have checksums.
+    checksums: AtomicFlag,
     user: User,
 }
 
@@ -111,6 +113,7 @@ impl Opened {
             reported: Atomic::new(0),
             terms,
             revoked,
+            checksums: AtomicFlag::new(false),
             user,
         })
     }
@@ -136,6 +139,17 @@ impl Opened {
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         config::is_set(&self.revoked)
+    }
+
+    /// Returns whether the requests to the device have checksums.
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.checksums.load(Relaxed)
+    }
+
+    /// Sets whether the requests to the device have checksums.
+    pub(crate) fn set_checksums(&self, checksums: bool) {
+        // ORDERING: As in `Session::set_checksums`.
+        self.checksums.store(checksums, Relaxed);
     }
 
     /// Refuses new requests to the device, which is closed next.

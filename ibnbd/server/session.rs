@@ -19,7 +19,9 @@ use crate::{
     sysfs::View, //
 };
 use ibnbd_proto::{
+    checksum::Intact,
     grant,
+    io_check::IoError,
     msg::UserMsg,
     path::{
         self,
@@ -60,6 +62,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            AtomicFlag,
             Full,
             Relaxed, //
         },
@@ -155,6 +158,7 @@ impl Service {
                 sources <- new_mutex!(Some(info.sources), "Session::sources"),
                 extensions: info.extensions,
                 version: Atomic::new(0),
+                checksums: AtomicFlag::new(false),
                 exports: self.exports.clone(),
                 config: self.config.clone(),
                 devices: RcuPtr::new(None),
@@ -393,6 +397,9 @@ pub(crate) struct Session {
     extensions: bool,
     /// The version that both sides speak; 0 until the client has sent SESS_INFO.
     version: Atomic<u32>,
+    /// The session has opened a device with checksums, and keeps their rules until it ends: what
+    /// was sent to the device may arrive after it was closed.
+    checksums: AtomicFlag,
     pub(crate) exports: Arc<Exports>,
     pub(crate) config: Arc<Config>,
     devices: RcuPtr<Table>,
@@ -492,6 +499,23 @@ impl Session {
     /// Returns whether the I/O priorities of the client's requests are honoured.
     pub(crate) fn has_prio(&self) -> bool {
         self.version.load(Relaxed) >= 2
+    }
+
+    /// Notes that the session opens a device with checksums.
+    pub(crate) fn set_checksums(&self) {
+        // ORDERING: Before the answer to OPEN, and only then does the client send I/O.
+        self.checksums.store(true, Relaxed);
+    }
+
+    /// Returns whether the session has opened a device with checksums.
+    #[inline]
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.checksums.load(Relaxed)
+    }
+
+    /// Returns whether `id` is an open device with checksums.
+    pub(crate) fn device_has_checksums(&self, id: u32) -> bool {
+        self.device(id).is_some_and(|device| device.has_checksums())
     }
 
     /// Returns the open device `id`, for I/O.
@@ -640,8 +664,17 @@ impl ServiceSession for Handle {
     }
 
     fn request(&self, request: Request) {
-        match UserMsg::parse(request.user_hdr()) {
-            Ok(UserMsg::Io(hdr)) => io::serve(&self.session, &hdr, request),
+        let session = &self.session;
+        // First, because anything in a damaged header may be wrong.
+        let intact = match session.has_checksums() {
+            true => match io::examine(session, &request) {
+                Ok(intact) => intact,
+                Err(error) => return request.respond(Err(error)),
+            },
+            false => Intact::Plain,
+        };
+        match UserMsg::parse(request.user_hdr(), session.has_extensions()) {
+            Ok(UserMsg::Io(hdr)) => io::serve(session, &hdr, intact, request),
             Ok(_) => {
                 // Opening and closing devices takes time, and other requests of the connection must
                 // not wait for it. Without memory the request is dropped, which answers it.
@@ -660,7 +693,10 @@ impl ServiceSession for Handle {
     }
 
     fn bad_request(&self, error: Error) -> Error {
-        error
+        match self.session.has_checksums() {
+            true => convert::error(IoError::Damaged.errno()),
+            false => error,
+        }
     }
 
     fn down(&self) {

@@ -185,6 +185,8 @@ DISK = {
     # A disk in memory is known by its names only.
     "wwid": File(0o444, "ibnbd-demo-dev-nullb0\n"),
     "latency_us": _latency("us", 21, columns=4),
+    "data_checksum": File(0o444, "none\n"),
+    "checksum_errors": _stats(r"0 0\n"),
 }
 
 SERVER_CONTROL = {

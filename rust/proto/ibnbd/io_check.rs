@@ -37,6 +37,11 @@ pub enum IoError {
     Alignment,
     /// Beyond the end of the device.
     Range,
+    /// Header or data differ from what the client computed their checksum of.
+    Damaged,
+    /// A header that matches its checksum contradicts that of the transport, which no checksum
+    /// covers: the latter is damaged.
+    Contradiction,
 }
 
 impl IoError {
@@ -51,6 +56,17 @@ impl IoError {
             Self::Flags => "durability flags at a request that cannot have them",
             Self::Alignment => "request is not a whole number of blocks",
             Self::Range => "request beyond the end of the device",
+            Self::Damaged => "request was damaged on the way here: its checksum does not match",
+            Self::Contradiction => "request was damaged on the way here: its headers disagree",
+        }
+    }
+
+    /// What the error means if the header matches its checksum.
+    #[must_use]
+    pub const fn of_sealed(self) -> Self {
+        match self {
+            Self::Direction | Self::Length | Self::Data => Self::Contradiction,
+            other => other,
         }
     }
 
@@ -59,6 +75,7 @@ impl IoError {
         match self {
             Self::ReadOnly => Errno::EROFS,
             Self::Range => Errno::EIO,
+            Self::Damaged | Self::Contradiction => Errno::EBADMSG,
             _ => Errno::EINVAL,
         }
     }

@@ -38,6 +38,7 @@
 )]
 
 pub mod access;
+pub mod checksum;
 pub mod dispatch;
 pub mod grant;
 pub mod identity;

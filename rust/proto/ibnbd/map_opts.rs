@@ -13,6 +13,7 @@ use ibtrs_proto::text;
 use ibtrs_proto::Errno;
 
 use crate::access::{Access, AccessMode};
+use crate::checksum::{BadChecksum, DataChecksum};
 
 const SESSNAME: &str = "sessname";
 const DEVICE_PATH: &str = "device_path";
@@ -22,12 +23,13 @@ const ACCESS_MODE: &str = "access_mode";
 const EXCLUSIVE: &str = "exclusive";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
 const KEY_ID: &str = "key_id";
+const DATA_CHECKSUM: &str = "data_checksum";
 
 // CAST: `MAX_PATHS` is 128.
 const PATHS: Key = Key::repeatable(PATH, MAX_PATHS as u16);
 
 /// The options of `map_device`.
-const MAP: [Key; 8] = [
+const MAP: [Key; 9] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     PATHS,
@@ -36,6 +38,7 @@ const MAP: [Key; 8] = [
     Key::optional(EXCLUSIVE),
     Key::optional(NR_POLL_QUEUES),
     Key::optional(KEY_ID),
+    Key::optional(DATA_CHECKSUM),
 ];
 
 /// The options of `discover`.
@@ -67,6 +70,8 @@ pub enum MapError<'a> {
     PollQueues(&'a str),
     /// The key id is malformed.
     KeyId(&'a str),
+    /// The checksum is unknown.
+    DataChecksum(&'a str),
 }
 
 impl MapError<'_> {
@@ -81,6 +86,7 @@ impl MapError<'_> {
             Self::Exclusive(_) => "exclusive is not 0 or 1",
             Self::PollQueues(_) => "number of poll queues is not -1 or more",
             Self::KeyId(_) => KeyError::Id.as_str(),
+            Self::DataChecksum(_) => BadChecksum.as_str(),
         }
     }
 
@@ -94,7 +100,8 @@ impl MapError<'_> {
             | Self::AccessMode(_)
             | Self::Exclusive(_)
             | Self::PollQueues(_)
-            | Self::KeyId(_) => Errno::EINVAL,
+            | Self::KeyId(_)
+            | Self::DataChecksum(_) => Errno::EINVAL,
         }
     }
 }
@@ -111,6 +118,7 @@ impl fmt::Display for MapError<'_> {
             Self::Exclusive(text) => write!(f, "{EXCLUSIVE}={text}: {}", self.as_str()),
             Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
             Self::KeyId(text) => write!(f, "{KEY_ID}={text}: {}", self.as_str()),
+            Self::DataChecksum(text) => write!(f, "{DATA_CHECKSUM}={text}: {}", self.as_str()),
         }
     }
 }
@@ -185,6 +193,8 @@ pub struct MapOptions<'a> {
     pub access: Access,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
     pub nr_poll_queues: i32,
+    /// The checksum of the disk's data; none unless given.
+    pub data_checksum: DataChecksum,
 }
 
 impl<'a> MapOptions<'a> {
@@ -211,6 +221,10 @@ impl<'a> MapOptions<'a> {
             Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
             None => 0,
         };
+        let data_checksum = match options.get(DATA_CHECKSUM) {
+            Some(text) => DataChecksum::parse(text).map_err(|_| MapError::DataChecksum(text))?,
+            None => DataChecksum::None,
+        };
         Ok(Self {
             session,
             device_path,
@@ -219,6 +233,7 @@ impl<'a> MapOptions<'a> {
                 exclusive,
             },
             nr_poll_queues,
+            data_checksum,
         })
     }
 

@@ -86,15 +86,17 @@ pub(crate) fn immediates(bytes: &[u8]) {
 }
 
 pub(crate) fn user_messages(bytes: &[u8]) {
-    match UserMsg::parse(bytes) {
+    match UserMsg::parse(bytes, true) {
         Ok(UserMsg::SessInfo(m)) => {
-            assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::SessInfo(m)))
+            assert_eq!(UserMsg::parse(&m.encode(), true), Ok(UserMsg::SessInfo(m)))
         }
-        Ok(UserMsg::Open(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Open(m))),
-        Ok(UserMsg::Close(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Close(m))),
-        Ok(UserMsg::Io(m)) => assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Io(m))),
+        Ok(UserMsg::Open(m)) => assert_eq!(UserMsg::parse(&m.encode(), true), Ok(UserMsg::Open(m))),
+        Ok(UserMsg::Close(m)) => {
+            assert_eq!(UserMsg::parse(&m.encode(), true), Ok(UserMsg::Close(m)))
+        }
+        Ok(UserMsg::Io(m)) => assert_eq!(UserMsg::parse(&m.encode(), true), Ok(UserMsg::Io(m))),
         Ok(UserMsg::Discover(m)) => {
-            assert_eq!(UserMsg::parse(&m.encode()), Ok(UserMsg::Discover(m)))
+            assert_eq!(UserMsg::parse(&m.encode(), true), Ok(UserMsg::Discover(m)))
         }
         Err(error) => assert!(!error.as_str().is_empty() && error.errno().0 > 0),
     }

@@ -152,12 +152,13 @@ def test_the_clients_files(pair, stack):
         "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",
         "exclusive": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
-        "cache_lost": "0",
+        "cache_lost": "0", "data_checksum": "none", "checksum_errors": "0 0",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",
         "remap_device": "Usage: echo 1 > remap_device",
         "resize": "Usage: echo <new size in sectors> > resize"}
     modes = client.run(f"cd {folder} && stat -c '%n %a' *").splitlines()
-    written = {"unmap_device", "remap_device", "resize", "io_timeout_limit", "cache_lost", "latency_us"}
+    written = {"unmap_device", "remap_device", "resize", "io_timeout_limit", "cache_lost", "latency_us",
+               "checksum_errors"}
     assert all(line.split()[1] == ("644" if line.split()[0] in written else "444") for line in modes), modes
     link = "/sys/class/ibnbd-client/ctl/devices/!dev!nullb0@demo"
     assert client.run(f"readlink -f '{link}'").strip() == "/sys/devices/virtual/block/ibnbd0"

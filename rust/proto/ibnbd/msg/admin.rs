@@ -3,7 +3,7 @@
 //! Administrative messages: SESS_INFO, OPEN, CLOSE.
 
 use ibtrs_proto::bytes::{message, Writer};
-use ibtrs_proto::name::{DevicePath, MAX_DEVICE_NAME};
+use ibtrs_proto::name::DevicePath;
 
 use super::*;
 use crate::access::{Access, AccessMode};
@@ -12,6 +12,8 @@ use crate::access::{Access, AccessMode};
 const EXCLUSIVE: u8 = 1;
 /// Flag of OPEN: the server describes a device that is open, and opens nothing.
 const ONLY_KNOWN: u8 = 2;
+/// Flag of OPEN: each request to the device has a checksum.
+const CHECKSUMS: u8 = 4;
 
 /// The client's version; once per session, before the first OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,6 +97,9 @@ pub struct Open<'a> {
     /// opens nothing. Extension: the byte has no defined value from C clients, so it counts only if
     /// the session has extensions.
     pub only_known: bool,
+    /// Whether each request to the device has a checksum; see [`crate::checksum`]. Extension, as
+    /// `only_known`; together with that it means nothing.
+    pub checksums: bool,
 }
 
 impl<'a> Open<'a> {
@@ -105,7 +110,8 @@ impl<'a> Open<'a> {
             w.u8(self.access_mode.to_wire());
             let exclusive = if self.exclusive { EXCLUSIVE } else { 0 };
             let known = if self.only_known { ONLY_KNOWN } else { 0 };
-            w.u8(exclusive | known);
+            let checksums = if self.checksums { CHECKSUMS } else { 0 };
+            w.u8(exclusive | known | checksums);
             w.put(self.dev_name.as_bytes());
         })
     }
@@ -138,6 +144,7 @@ impl<'a> Open<'a> {
             exclusive: flags & EXCLUSIVE != 0,
             dev_name,
             only_known: flags & ONLY_KNOWN != 0,
+            checksums: flags & CHECKSUMS != 0,
         })
     }
 }

@@ -18,6 +18,7 @@ pub const OPEN_RSP_LONG_LEN: usize = OPEN_RSP_LEN + DETAILS_LEN;
 const VERSION: u8 = 1;
 const ROTATIONAL: u8 = 1;
 const ZEROES_UNMAP: u8 = 2;
+const CHECKSUMS: u8 = 4;
 
 /// Further properties of the device, as the server's kernel reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,6 +37,9 @@ pub struct Details {
     pub rotational: bool,
     /// Writing zeroes frees the space, unless the request forbids it.
     pub zeroes_unmap: bool,
+    /// The server checks the checksums of requests, and returns those of data; see
+    /// [`crate::checksum`].
+    pub checksums: bool,
     /// The cache generation of the device; see [`crate::unflushed`].
     pub cache_run: Identity,
 }
@@ -45,9 +49,10 @@ impl Details {
     pub fn encode(&self) -> [u8; DETAILS_LEN] {
         let rotational = if self.rotational { ROTATIONAL } else { 0 };
         let zeroes_unmap = if self.zeroes_unmap { ZEROES_UNMAP } else { 0 };
+        let checksums = if self.checksums { CHECKSUMS } else { 0 };
         message(|w| {
             w.u8(VERSION);
-            w.u8(rotational | zeroes_unmap);
+            w.u8(rotational | zeroes_unmap | checksums);
             w.zeros(2);
             w.u32(self.physical_block_size);
             w.u32(self.io_min);
@@ -75,6 +80,7 @@ impl Details {
             alignment_offset: r.u32()?,
             rotational: flags & ROTATIONAL != 0,
             zeroes_unmap: flags & ZEROES_UNMAP != 0,
+            checksums: flags & CHECKSUMS != 0,
             cache_run: Identity::from_wire(r.u64()?),
         })
     }

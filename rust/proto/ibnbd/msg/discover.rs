@@ -8,7 +8,7 @@
 use ibtrs_proto::addr::Addr;
 use ibtrs_proto::bytes::{message, Writer};
 use ibtrs_proto::listen;
-use ibtrs_proto::name::{DevicePath, MAX_DEVICE_NAME};
+use ibtrs_proto::name::DevicePath;
 
 use super::*;
 use crate::access::AccessMode;

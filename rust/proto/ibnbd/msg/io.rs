@@ -115,6 +115,8 @@ impl IoFlags {
     /// Zeroes are written, not unmapped.
     pub const NOUNMAP: Self = Self(1 << 11);
 
+    /// The header has a checksum; not a flag of its own, see [`IoHdr::checksum`].
+    const CHECKSUM: u32 = 1 << 12;
     const KNOWN: u32 = Self::SYNC.0 | Self::FUA.0 | Self::PREFLUSH.0 | Self::NOUNMAP.0;
 
     /// Both sets together.
@@ -185,23 +187,64 @@ pub struct IoHdr {
     pub bytes: u32,
     /// Linux I/O priority; 0 when the client sent none. Counts from protocol version 2 on.
     pub prio: u16,
+    /// The checksum of header and data, see [`checksum`](crate::checksum). Extension: it counts
+    /// only if the session has extensions.
+    pub checksum: Option<u32>,
 }
 
 impl IoHdr {
+    /// End of the priority; zeroes or the checksum follow.
+    pub(crate) const PRIO_END: usize = 26;
+
     /// The 32 bytes of the header. C servers ignore the priority of a shorter one.
     #[inline]
     pub fn encode(&self) -> [u8; IO_HDR_LEN] {
+        let checksum = match self.checksum {
+            Some(_) => IoFlags::CHECKSUM,
+            None => 0,
+        };
         message(|w| {
             put_type(w, TYPE_IO);
             w.u32(self.device_id);
             w.u64(self.sector);
-            w.u32(u32::from(self.op.to_wire()) | self.flags.0);
+            w.u32(u32::from(self.op.to_wire()) | self.flags.0 | checksum);
             w.u32(self.bytes);
             w.u16(self.prio);
+            w.zeros(2);
+            w.u32(self.checksum.unwrap_or(0));
         })
     }
 
-    /// Reads the header. At least 24 bytes are needed; with less than 32 the priority is 0.
+    /// Checks that the header has no checksum unless that was `checked`: without checksums in its
+    /// session, its flag counts as unknown.
+    ///
+    /// # Errors
+    ///
+    /// [`MsgError::Flags`].
+    #[inline]
+    pub const fn check_flags(&self, checked: bool) -> Result<(), MsgError> {
+        match self.checksum {
+            Some(_) if !checked => Err(MsgError::Flags(IoFlags::CHECKSUM)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The bytes at the place of the checksum.
+    #[inline]
+    pub(crate) fn sent_checksum(bytes: &[u8; IO_HDR_LEN]) -> u32 {
+        bytes.last_chunk().map_or(0, |sum| u32::from_le_bytes(*sum))
+    }
+
+    /// Sets the checksum in an encoded header that has one.
+    #[inline]
+    pub fn set_checksum(bytes: &mut [u8; IO_HDR_LEN], checksum: u32) {
+        if let Some(place) = bytes.last_chunk_mut() {
+            *place = checksum.to_le_bytes();
+        }
+    }
+
+    /// Reads the header. At least 24 bytes are needed; with less than 32 the priority is 0, and
+    /// there is no checksum.
     ///
     /// # Errors
     ///
@@ -215,21 +258,27 @@ impl IoHdr {
         let [op, ..] = rw.to_le_bytes();
         let op = Op::try_from(op)?;
         let flags = rw & !0xFF;
-        if flags & !IoFlags::KNOWN != 0 {
+        if flags & !(IoFlags::KNOWN | IoFlags::CHECKSUM) != 0 {
             return Err(MsgError::Flags(flags));
         }
-        let prio = if bytes.len() >= IO_HDR_LEN {
-            r.u16().ok_or(MsgError::Short)?
+        let has_checksum = flags & IoFlags::CHECKSUM != 0;
+        let (prio, checksum) = if bytes.len() >= IO_HDR_LEN {
+            let mut fields = || Some((r.u16()?, r.skip(2)?, r.u32()?));
+            let (prio, (), checksum) = fields().ok_or(MsgError::Short)?;
+            (prio, has_checksum.then_some(checksum))
+        } else if has_checksum {
+            return Err(MsgError::Short);
         } else {
-            0
+            (0, None)
         };
         Ok(Self {
             device_id,
             sector,
             op,
-            flags: IoFlags(flags),
+            flags: IoFlags(flags & IoFlags::KNOWN),
             bytes: bytes_nr,
             prio,
+            checksum,
         })
     }
 }

@@ -24,7 +24,7 @@ pub use open_rsp::{CachePolicy, DeviceLimits, OpenRsp, MAX_SECTORS};
 
 use ibtrs_proto::bytes::{Reader, Writer};
 use ibtrs_proto::msg::Direction;
-use ibtrs_proto::name::NameError;
+use ibtrs_proto::name::{NameError, MAX_DEVICE_NAME};
 use ibtrs_proto::Errno;
 
 /// Highest major version that these drivers speak; the lower one of both sides is used.
@@ -32,8 +32,13 @@ pub const VERSION_MAJOR: u8 = 2;
 
 /// Length of SESS_INFO and of its answer, in bytes.
 pub const SESS_INFO_LEN: usize = 36;
+/// End of the version in SESS_INFO.
+pub(crate) const SESS_INFO_VERSION_END: usize = 5;
 /// Length of OPEN, in bytes.
 pub const OPEN_LEN: usize = 264;
+/// Where the field of the name begins and ends in OPEN and DISCOVER.
+pub(crate) const NAME_AT: usize = 6;
+pub(crate) const NAME_END: usize = NAME_AT + MAX_DEVICE_NAME;
 /// Length of the answer to OPEN, in bytes.
 pub const OPEN_RSP_LEN: usize = 56;
 /// Length of CLOSE, in bytes.
@@ -55,6 +60,8 @@ const TYPE_DISCOVER_RSP: u16 = 7;
 pub enum MsgError {
     /// Shorter than its format.
     Short,
+    /// Longer than its format, where that must not be.
+    Long,
     /// The type is not the expected one, or unknown.
     Type(u16),
     /// OPEN with an unknown access mode.
@@ -84,6 +91,7 @@ impl MsgError {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Short => "message shorter than its format",
+            Self::Long => "message longer than its format",
             Self::Type(_) => "message of an unexpected type",
             Self::AccessMode(_) => "unknown access mode",
             Self::Name(e) => e.as_str(),
@@ -125,34 +133,24 @@ pub enum UserMsg<'a> {
 }
 
 impl<'a> UserMsg<'a> {
-    /// Reads a user header, which may be longer than its message.
+    /// Reads a user header of a session with `extensions` or without. It may be longer than its
+    /// message, except that in a session with extensions CLOSE has exactly its own length: an I/O
+    /// header whose type is damaged must not pass for one, as the answer to both is a bare success.
     ///
     /// # Errors
     ///
-    /// When it is short, of a type that clients do not send, or malformed.
+    /// When it is short, of a type that clients do not send in such a session, or malformed.
     #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, MsgError> {
+    pub fn parse(bytes: &'a [u8], extensions: bool) -> Result<Self, MsgError> {
         let kind = Reader::new(bytes).u16().ok_or(MsgError::Short)?;
         match kind {
             TYPE_IO => IoHdr::decode(bytes).map(Self::Io),
             TYPE_SESS_INFO => SessInfo::decode(bytes).map(Self::SessInfo),
             TYPE_OPEN => Open::decode(bytes).map(Self::Open),
+            TYPE_CLOSE if extensions && bytes.len() > CLOSE_LEN => Err(MsgError::Long),
             TYPE_CLOSE => Close::decode(bytes).map(Self::Close),
-            TYPE_DISCOVER => Discover::decode(bytes).map(Self::Discover),
+            TYPE_DISCOVER if extensions => Discover::decode(bytes).map(Self::Discover),
             other => Err(MsgError::Type(other)),
-        }
-    }
-
-    /// Checks that the message is one of the protocol that both sides speak: a session without
-    /// extensions has none of theirs.
-    ///
-    /// # Errors
-    ///
-    /// [`MsgError::Type`], as for any type that is not there.
-    pub fn check_extensions(&self, extensions: bool) -> Result<(), MsgError> {
-        match self {
-            Self::Discover(_) if !extensions => Err(MsgError::Type(TYPE_DISCOVER)),
-            _ => Ok(()),
         }
     }
 

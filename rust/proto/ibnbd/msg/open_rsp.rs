@@ -66,7 +66,8 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// The fields that do not fit into the answer to OPEN itself.
+    /// The fields that do not fit into the answer to OPEN itself, from a server that checks
+    /// checksums.
     pub const fn details(&self) -> Details {
         Details {
             physical_block_size: self.physical_block_size,
@@ -76,6 +77,7 @@ impl DeviceLimits {
             alignment_offset: self.alignment_offset,
             rotational: self.rotational,
             zeroes_unmap: self.zeroes_unmap,
+            checksums: true,
             cache_run: self.cache_run,
         }
     }
@@ -265,6 +267,11 @@ impl OpenRsp {
             return Err(Difference::Smaller);
         }
         Ok(())
+    }
+
+    /// Whether the server checks checksums, and returns those of data.
+    pub fn has_checksums(&self) -> bool {
+        self.details.is_some_and(|details| details.checksums)
     }
 
     /// The cache generation, if the server sends it.

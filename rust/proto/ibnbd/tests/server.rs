@@ -263,6 +263,7 @@ fn io(op: Op, sector: u64, bytes: u32) -> IoHdr {
         flags: IoFlags::NONE,
         bytes,
         prio: 3,
+        checksum: None,
     }
 }
 

@@ -58,6 +58,7 @@ fn open_golden() {
         exclusive: false,
         dev_name: dev("ram0"),
         only_known: false,
+        checksums: false,
     };
     let alone = Open {
         exclusive: true,
@@ -71,6 +72,12 @@ fn open_golden() {
         ..open
     };
     assert_eq!(asked.encode()[..11], *b"\x02\0\0\0\x02\x02ram0\0");
+    let sealed = Open {
+        checksums: true,
+        ..open
+    };
+    assert_eq!(sealed.encode()[..11], *b"\x02\0\0\0\x02\x04ram0\0");
+    assert_eq!(Open::decode(&sealed.encode()), Ok(sealed));
     let b = open.encode();
     assert_eq!(b.len(), 264);
     assert_eq!(b[..11], *b"\x02\0\0\0\x02\0ram0\0");
@@ -82,7 +89,7 @@ fn open_golden() {
     // C clients send their stack as padding and behind the name's NUL.
     let mut junk = b;
     junk[2..4].fill(0xAA);
-    junk[5] = 0xAC;
+    junk[5] = 0xA8;
     junk[11..].fill(0xAA);
     assert_eq!(Open::decode(&junk), Ok(open));
     let mut bad = b;
@@ -158,12 +165,13 @@ fn details_golden() {
         alignment_offset: 0x1817_1615,
         rotational: true,
         zeroes_unmap: true,
+        checksums: true,
         cache_run: Identity::from_wire(0x2827_2625_2423_2221),
     };
     let mut answer = [0xEE; OPEN_RSP_LONG_LEN];
     answer[OPEN_RSP_LEN..].copy_from_slice(&details.encode());
     let want = [
-        1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0x15,
+        1, 7, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x13, 0x14, 0x15,
         0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
     ];
     assert_eq!(answer[OPEN_RSP_LEN..], want);
@@ -307,6 +315,7 @@ fn io_golden() {
             .and(IoFlags::NOUNMAP),
         bytes: 0x1413_1211,
         prio: 0x6001,
+        checksum: None,
     };
     let b = io.encode();
     let want = [
@@ -335,8 +344,8 @@ fn io_golden() {
         assert_eq!(e.errno(), Errno::EOPNOTSUPP);
     }
     let mut bad = b;
-    bad[17] |= 0x10;
-    assert_eq!(IoHdr::decode(&bad), Err(MsgError::Flags(0x1F00)));
+    bad[17] |= 0x20;
+    assert_eq!(IoHdr::decode(&bad), Err(MsgError::Flags(0x2F00)));
     let bits = [
         (IoFlags::SYNC, 1),
         (IoFlags::FUA, 2),
@@ -381,20 +390,33 @@ fn user_messages_by_type() {
         exclusive: false,
         dev_name: name,
         only_known: true,
+        checksums: false,
     };
-    assert_eq!(UserMsg::parse(&open.encode()), Ok(UserMsg::Open(open)));
+    assert_eq!(
+        UserMsg::parse(&open.encode(), true),
+        Ok(UserMsg::Open(open))
+    );
     let info = SessInfo { ver: 2 };
-    assert_eq!(UserMsg::parse(&info.encode()), Ok(UserMsg::SessInfo(info)));
+    assert_eq!(
+        UserMsg::parse(&info.encode(), true),
+        Ok(UserMsg::SessInfo(info))
+    );
     let close = Close { device_id: 1 };
-    assert_eq!(UserMsg::parse(&close.encode()), Ok(UserMsg::Close(close)));
+    assert_eq!(
+        UserMsg::parse(&close.encode(), true),
+        Ok(UserMsg::Close(close))
+    );
     for kind in [1u8, 3, 7, 99] {
         let mut b = [0; 300];
         b[0] = kind;
-        let e = UserMsg::parse(&b).unwrap_err();
+        let e = UserMsg::parse(&b, true).unwrap_err();
         assert_eq!((e, e.errno()), (MsgError::Type(kind.into()), Errno::EINVAL));
     }
-    assert_eq!(UserMsg::parse(&[]), Err(MsgError::Short));
-    assert_eq!(UserMsg::parse(&[4]), Err(MsgError::Short));
+    assert_eq!(UserMsg::parse(&[], true), Err(MsgError::Short));
+    assert_eq!(UserMsg::parse(&[4], true), Err(MsgError::Short));
+    let discover = Discover { after: None }.encode();
+    let unknown = Err(MsgError::Type(6));
+    assert_eq!(UserMsg::parse(&discover, false), unknown, "no extensions");
 }
 
 /// A message is refused when its request goes the wrong way: there would be no answer, or one that
@@ -406,6 +428,7 @@ fn user_messages_by_direction() {
         exclusive: false,
         dev_name: dev("d"),
         only_known: false,
+        checksums: false,
     };
     for (msg, due, other) in [
         (
@@ -439,14 +462,15 @@ fn any_io() -> impl Strategy<Value = IoHdr> {
             .and(IoFlags::when(IoFlags::NOUNMAP, n))
     });
     let op = prop::sample::select(Op::ALL.to_vec());
-    (any::<(u32, u64, u32, u16)>(), op, flags).prop_map(
-        |((device_id, sector, bytes, prio), op, flags)| IoHdr {
+    (any::<(u32, u64, u32, u16, Option<u32>)>(), op, flags).prop_map(
+        |((device_id, sector, bytes, prio, checksum), op, flags)| IoHdr {
             device_id,
             sector,
             op,
             flags,
             bytes,
             prio,
+            checksum,
         },
     )
 }
@@ -457,11 +481,11 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(b in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..7) {
         let mut b = b;
-        let _ = UserMsg::parse(&b);
+        let _ = UserMsg::parse(&b, true);
         if b.len() > 2 {
             (b[0], b[1]) = (kind, 0);
         }
-        let _ = UserMsg::parse(&b);
+        let _ = UserMsg::parse(&b, true);
         let _ = SessInfoRsp::decode(&b);
         let _ = OpenRsp::decode(&b);
     }
@@ -469,19 +493,21 @@ proptest! {
     #[test]
     fn io_round_trip(io in any_io()) {
         let b = io.encode();
-        prop_assert_eq!(UserMsg::parse(&b), Ok(UserMsg::Io(io)));
+        prop_assert_eq!(UserMsg::parse(&b, true), Ok(UserMsg::Io(io)));
     }
 
     #[test]
-    fn open_round_trip(name in "[!-~]{1,254}", mode in 0u8..3, only_known: bool) {
+    fn open_round_trip(name in "[!-~]{1,254}", mode in 0u8..3, only_known: bool,
+                       checksums: bool) {
         let open = Open {
             access_mode: AccessMode::try_from(mode).unwrap(),
             exclusive: mode == 1,
             dev_name: dev(&name),
             only_known,
+            checksums,
         };
         let b = open.encode();
-        prop_assert_eq!(UserMsg::parse(&b), Ok(UserMsg::Open(open)));
+        prop_assert_eq!(UserMsg::parse(&b, true), Ok(UserMsg::Open(open)));
     }
 
     /// Every device that can be offered comes out as it went in.

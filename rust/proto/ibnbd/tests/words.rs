@@ -92,6 +92,7 @@ fn what_the_server_lets() {
 fn what_peers_send() {
     errors! { MsgError:
         MsgError::Short => EINVAL,
+        MsgError::Long => EINVAL,
         MsgError::Type(9) => EINVAL,
         MsgError::AccessMode(9) => EINVAL,
         MsgError::Name(NameError::TooLong) => ENAMETOOLONG,

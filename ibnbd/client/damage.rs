@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests whose data was damaged on the way, which the checksums of a disk show.
+//!
+//! A damaged request has changed nothing, neither on the server's disk nor in the memory that its
+//! user reads, as the user does not have it back yet. So it is sent again, at most
+//! [`MAX_RESENDS`](checksum::MAX_RESENDS) times, over another path than the one that has damaged it
+//! if there is another.
+//!
+//! Contexts: *any*.
+
+use crate::request::{
+    Pdu,
+    Queue, //
+};
+use ibnbd_proto::{
+    checksum::{
+        self,
+        DataChecksum,
+        Resends, //
+    },
+    msg::{
+        IoHdr,
+        Op,
+        IO_HDR_LEN, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+use kx::{
+    blk::Request,
+    crc::crc32c, //
+};
+
+/// The checksum of a disk, and the damage that it has shown.
+pub(crate) struct Damage {
+    checksum: DataChecksum,
+    /// Requests that the server has refused.
+    to_server: Atomic<u64>,
+    /// Answers whose data did not match.
+    from_server: Atomic<u64>,
+}
+
+impl Damage {
+    pub(crate) fn new(checksum: DataChecksum) -> Self {
+        Self {
+            checksum,
+            to_server: Atomic::new(0),
+            from_server: Atomic::new(0),
+        }
+    }
+
+    /// Returns the checksum of the disk.
+    #[inline]
+    pub(crate) fn checksum(&self) -> DataChecksum {
+        self.checksum
+    }
+
+    /// Returns how many requests were damaged on the way to the server, and how many answers on the
+    /// way from it.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let count = |counter: &Atomic<u64>| counter.load(Relaxed);
+        (count(&self.to_server), count(&self.from_server))
+    }
+
+    /// Resets the counts.
+    pub(crate) fn reset(&self) {
+        self.to_server.store(0, Relaxed);
+        self.from_server.store(0, Relaxed);
+    }
+}
+
+/// What a request knows about its checksum.
+#[derive(Default)]
+pub(crate) struct Check {
+    /// The CRC of the header, which the CRC of the answer's data continues.
+    crc: u32,
+    /// The checksum that came with the answer.
+    received: Option<u32>,
+    /// The path of the last answer that came with a checksum or told of damage.
+    path: Option<u32>,
+    resends: Resends,
+}
+
+impl Check {
+    /// Notes the checksum that came with the answer, and the answer's path.
+    pub(crate) fn note(&mut self, received: Option<u32>, path: u32) {
+        self.received = received;
+        self.path = Some(path);
+    }
+}
+
+/// Returns the request's part of `pdu`.
+fn check_of(pdu: Pin<&mut Pdu>) -> &mut Check {
+    pdu.project().check
+}
+
+/// Returns the path that has damaged the request, if it is sent again.
+pub(crate) fn damaging_path(rq: &mut Request<Queue>) -> Option<u32> {
+    let check = check_of(rq.pdu_mut());
+    match check.resends == Resends::NONE {
+        true => None,
+        false => check.path,
+    }
+}
+
+/// Puts the checksum of a request into its header. Called for each attempt to send it, even if the
+/// transport took none of the earlier ones, because its user may have changed the data since.
+pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
+    let crc = checksum::start(header, crc32c);
+    let check = check_of(rq.pdu_mut());
+    check.crc = crc;
+    check.received = None;
+    let crc = match op {
+        Op::Write => rq.crc32c(crc),
+        _ => crc,
+    };
+    IoHdr::set_checksum(header, checksum::finish(crc));
+}
+
+/// Checks an answer of a disk with checksums, and counts damage.
+///
+/// # Errors
+///
+/// `EBADMSG` if request or answer were damaged; that of `result`.
+pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
+    match result {
+        // A request that has ended for its user has no memory any more.
+        Ok(()) if rq.op() == Some(kx::blk::Op::Read) && rq.bytes() > 0 => {
+            let check = check_of(rq.pdu_mut());
+            let (crc, received) = (check.crc, check.received);
+            if received == Some(checksum::finish(rq.crc32c(crc))) {
+                return Ok(());
+            }
+            rq.queue_data().damage().from_server.fetch_add(1, Relaxed);
+            Err(EBADMSG)
+        }
+        Err(EBADMSG) => {
+            rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
+            Err(EBADMSG)
+        }
+        other => other,
+    }
+}
+
+/// Returns whether a damaged request is sent again.
+pub(crate) fn is_resent(rq: &mut Request<Queue>, op: Op) -> bool {
+    let check = check_of(rq.pdu_mut());
+    let again = check.resends.again();
+    let path = check.path.unwrap_or_default();
+    let disk = rq.queue_data().fair_share().number();
+    // The sector of a flush means nothing.
+    let sector = if op == Op::Flush { 0 } else { rq.sector() };
+    rq.queue_data().transport().with_path_name(path, |path| {
+        let path = path.unwrap_or(c"an unknown path");
+        if again {
+            kx::pr_warn_ratelimited!(
+                "ibnbd{}: {} at sector {}: damaged on the way over {}, its checksum does not match; it is sent again\n",
+                disk,
+                op.as_str(),
+                sector,
+                path
+            );
+        } else {
+            kx::pr_err_ratelimited!(
+                "ibnbd{}: {} at sector {} fails: it was damaged on the way each time, the last time over {}; look for a defective network card or memory, or a program that changes data while it is being written\n",
+                disk,
+                op.as_str(),
+                sector,
+                path
+            );
+        }
+    });
+    again
+}
+
+/// Notes the end of a request, whose tag the next one gets.
+pub(crate) fn ended(rq: &mut Request<Queue>) {
+    let check = check_of(rq.pdu_mut());
+    check.resends = Resends::NONE;
+    check.path = None;
+}
