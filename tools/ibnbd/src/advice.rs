@@ -82,7 +82,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::EBUSY, "the device is in use on the server, or a client has it for itself", "unmount it there, or map with --ro"),
     advice(Task::Map, Errno::EINVAL, "a value makes no sense, or the server's device cannot be used", "see the kernel's line"),
     advice(Task::Map, Errno::ENOSPC, "the session has as many devices open as the server allows", "set a larger max_devices of ibnbd_server or of the host there, or take another --session"),
-    advice(Task::Map, Errno::EOPNOTSUPP, "the disk is zoned, or the server does not know exclusive use", "leave --exclusive out; zoned disks cannot be used"),
+    advice(Task::Map, Errno::EOPNOTSUPP, "the disk is zoned, or the server does not know exclusive use or checksums", "leave --exclusive and --checksum out; zoned disks cannot be used"),
     advice(Task::Map, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; map again when a path is connected"),
     advice(Task::Map, Errno::EPROTO, "the server's answer makes no sense", "check that it is a server of RTRS 2.0 and RNBD 2.2"),
     advice(Task::Map, Errno::EFBIG, "the device is larger than a disk can be", "export a part of it"),

@@ -139,6 +139,8 @@ pub struct Disk {
     pub exclusive: bool,
     /// Queues for polled I/O.
     pub poll_queues: i64,
+    /// The checksum of its data: `none` or `crc32c`.
+    pub data_checksum: Option<String>,
     /// Settings: file and value.
     pub settings: Vec<(String, String)>,
 }

@@ -142,6 +142,8 @@ pub struct Mapping {
     pub poll_queues: i64,
     /// The id of the key of a new session, if another one than usual.
     pub key_id: Option<String>,
+    /// The checksum of the data, if there is to be one.
+    pub data_checksum: Option<String>,
 }
 
 impl Mapping {
@@ -189,6 +191,9 @@ impl Mapping {
             line += &format!(" nr_poll_queues={}", self.poll_queues);
         }
         line += &self.key();
+        if let Some(checksum) = &self.data_checksum {
+            line += &format!(" data_checksum={checksum}");
+        }
         match MapOptions::parse(line.as_bytes()) {
             Ok(_) if line.len() > 4096 => {
                 Err("too many paths: more than 4096 bytes in all".to_owned())

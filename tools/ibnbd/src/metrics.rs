@@ -133,6 +133,20 @@ fn disks(out: &mut Out, disks: &[Disk]) {
         "Whether flushes fail as the server has lost its cache.",
         all(|d| d.cache_lost.map(|lost| f64::from(u8::from(lost)))),
     );
+    let damaged = disks.iter().flat_map(|d| {
+        let errors = d.checksum_errors;
+        [
+            ("to_server", errors.map(|e| e.to_server)),
+            ("from_server", errors.map(|e| e.from_server)),
+        ]
+        .map(|(way, value)| (vec![("disk", d.name.as_str()), ("direction", way)], value))
+    });
+    out.metric(
+        "ibnbd_disk_checksum_errors_total",
+        "counter",
+        "Requests that were damaged on the way, as checksums have shown.",
+        damaged,
+    );
     out.metric(
         "ibnbd_disk_requests_in_flight",
         "gauge",

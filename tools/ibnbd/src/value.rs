@@ -146,6 +146,25 @@ pub fn pair(text: &str) -> Option<(u64, u64)> {
     }
 }
 
+/// Requests of a disk that were damaged on the way: the file `checksum_errors`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChecksumErrors {
+    /// On the way to the server.
+    pub to_server: u64,
+    /// On the way from the server.
+    pub from_server: u64,
+}
+
+/// Reads `checksum_errors` of a disk.
+pub fn checksum_errors(text: &str) -> Option<ChecksumErrors> {
+    let (to_server, from_server) = pair(text)?;
+    Some(ChecksumErrors {
+        to_server,
+        from_server,
+    })
+}
+
 /// What a request does, as far as histograms tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {

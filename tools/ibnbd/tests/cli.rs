@@ -249,6 +249,8 @@ fn map_writes_the_line_and_prints_the_disk() {
         "--exclusive",
         "--key-id",
         "web1-2026",
+        "--checksum",
+        "crc32c",
     ];
     assert_eq!(good(&tree, &words), "/dev/ibnbd1\n");
     let text = tree.text(MAP_FILE);
@@ -257,7 +259,7 @@ fn map_writes_the_line_and_prints_the_disk() {
         "{text}"
     );
     assert!(
-        text.ends_with(" access_mode=migration exclusive=1 key_id=web1-2026"),
+        text.ends_with(" access_mode=migration exclusive=1 key_id=web1-2026 data_checksum=crc32c"),
         "{text}"
     );
 }
@@ -614,6 +616,7 @@ fn check_finds_what_is_wrong_and_the_remedy() {
     tree.file("/sys/block/ibnbd1/ibnbd/state", "closed\n")
         .file("/sys/block/ibnbd10/ibnbd/wwid", "ibnbd-t-x\n");
     tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n")
+        .file("/sys/block/ibnbd0/ibnbd/checksum_errors", "2 13\n")
         .file("/sys/class/ibtrs-client/s/hb_missed_max", "?\n");
     tree.file(
         "/sys/module/ibtrs_server/parameters/always_invalidate",
@@ -625,6 +628,8 @@ fn check_finds_what_is_wrong_and_the_remedy() {
         "error: ibnbd1 is closed though its server is there",
         "remedy: ibnbd remap ibnbd1",
         "ibnbd set ibnbd0 cache_lost=0",
+        "ibnbd0: data was damaged on the way: 2 requests to the server, 13 from it",
+        "ibnbd set ibnbd0 checksum_errors=0",
         "warning: session t: path ip:10.0.2.2@ip:10.0.3.2 is not connected: no heartbeat from the server (ETIMEDOUT)",
         "remedy: ibnbd path reconnect t ip:10.0.2.2@ip:10.0.3.2",
         "rxe0 port 1 is DOWN",

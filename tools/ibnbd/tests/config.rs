@@ -374,7 +374,8 @@ fn what_is_written_is_what_is() {
     tree.usual_client()
         .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n");
     tree.file("/sys/block/ibnbd1/ibnbd/access_mode", "ro\n")
-        .file("/sys/block/ibnbd1/ibnbd/exclusive", "1\n");
+        .file("/sys/block/ibnbd1/ibnbd/exclusive", "1\n")
+        .file("/sys/block/ibnbd1/ibnbd/data_checksum", "crc32c\n");
     tree.file("/sys/block/ibnbd10/ibnbd/nr_poll_queues", "2\n");
     let text = kept(&tree, "", Choice::default());
     let config = good(&text);
@@ -388,9 +389,49 @@ fn what_is_written_is_what_is() {
     );
     assert_eq!(config.sessions[0].disks[1].access.as_deref(), Some("ro"));
     assert!(config.sessions[0].disks[1].exclusive);
+    let checksums = |disk: &config::Disk| disk.data_checksum.clone();
+    let of_both = config.sessions[0].disks.iter().map(checksums);
+    assert!(of_both.eq([None, Some("crc32c".to_owned())]));
     assert_eq!(config.sessions[1].disks[0].poll_queues, 2);
     // And the machine is as it says.
     assert_eq!(steps(&tree, &config, true), [""; 0]);
+}
+
+#[test]
+fn a_disk_has_its_checksum_until_it_is_unmapped() {
+    let tree = Tree::new();
+    tree.usual_client();
+    let of = |device: &str, checksum: &str| {
+        let disk = format!("device = \"{device}\"\ndata_checksum = \"{checksum}\"\n");
+        good(&CLIENT.replace("device = \"disk1\"\n", &disk))
+    };
+    assert_eq!(steps(&tree, &of("disk1", "none"), false), [""; 0]);
+    let refused = steps(&tree, &of("disk1", "crc32c"), false);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].contains("is mapped with data_checksum none until it is unmapped"),
+        "{refused:?}"
+    );
+    let mapped = |checksum: &str| {
+        let root = Root::new(tree.base());
+        let wish = Wish {
+            resolve: &resolve,
+            prune: false,
+            side: None,
+        };
+        let config = of("new", checksum);
+        let all = plan::steps(&root, &Machine::read(&root), &config, &wish);
+        all.into_iter().find_map(|step| match step {
+            Step::Map(mapping) => Some(mapping.line().unwrap()),
+            _ => None,
+        })
+    };
+    let with = mapped("crc32c").unwrap();
+    assert!(with.ends_with(" data_checksum=crc32c"), "{with}");
+    let without = mapped("none").unwrap();
+    assert!(!without.contains("data_checksum"), "{without}");
+    let problems = wrong(&CLIENT.replace("io_timeout_limit = 0", "data_checksum = \"md5\""));
+    assert_eq!(problems.len(), 1, "{problems:?}");
 }
 
 #[test]

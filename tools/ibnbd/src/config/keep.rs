@@ -2,6 +2,7 @@
 
 //! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
+use ibnbd_proto::checksum::DataChecksum;
 use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use super::{keep_array, keep_exports, keep_ports, plan, Session, PARAMETERS};
@@ -264,6 +265,10 @@ fn keep_disk(disk: &model::Disk, table: &mut Table) {
         if !all {
             replace(table, "poll_queues", value(queues), queues == 0);
         }
+    }
+    if let Some(checksum) = disk.data_checksum.as_deref() {
+        let none = checksum == DataChecksum::None.as_str();
+        replace(table, "data_checksum", value(checksum), none);
     }
     if let Some(limit) = disk.io_timeout_limit {
         keep(table, "io_timeout_limit", &limit.to_string());

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use ibnbd_proto::checksum::DataChecksum;
+
 use super::{plan_exports, plan_ports, Config, Disk, Session};
 use crate::configfs::change::Change;
 use crate::family::{Family, Side};
@@ -520,6 +522,10 @@ fn of_disk(
             exclusive: disk.exclusive,
             poll_queues: disk.poll_queues,
             key_id: key_id(session).filter(|_| machine.our(Side::Client, name).is_none()),
+            data_checksum: disk
+                .data_checksum
+                .clone()
+                .filter(|checksum| checksum != DataChecksum::None.as_str()),
         }));
         let called = format!("{} of session {name}", disk.device);
         disk.settings
@@ -539,6 +545,16 @@ fn of_disk(
             there.name
         );
         // It can be mapped again once it was unmapped.
+        steps.push(cannot(of.clone(), why));
+    }
+    let none = DataChecksum::None.as_str();
+    let checksum = disk.data_checksum.as_deref().unwrap_or(none);
+    if there.data_checksum.as_deref().unwrap_or(none) != checksum {
+        let is = there.data_checksum.as_deref().unwrap_or(none);
+        let why = format!(
+            "{} is mapped with data_checksum {is} until it is unmapped, and not with {checksum}",
+            there.name
+        );
         steps.push(cannot(of.clone(), why));
     }
     for (key, value) in &disk.settings {

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
+use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::name::{DevicePath, SessionName};
 use toml_edit::{Document, Table};
@@ -20,6 +21,7 @@ use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
+const CHECKSUMS: [&str; 2] = [DataChecksum::None.as_str(), DataChecksum::Crc32c.as_str()];
 
 /// One text as a configuration.
 ///
@@ -280,6 +282,7 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
         let poll_queues = fields
             .number(source, "poll_queues", -1..=4096)
             .map_or(0, |n| n.value);
+        let data_checksum = fields.one_of(source, "data_checksum", &CHECKSUMS);
         let mut settings = Vec::new();
         for (key, range) in [
             ("io_timeout_limit", 0..=1000),
@@ -309,6 +312,7 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
             access,
             exclusive,
             poll_queues,
+            data_checksum,
             settings,
         });
     }

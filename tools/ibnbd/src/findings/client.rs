@@ -7,7 +7,7 @@ use crate::family::Side;
 use crate::host;
 use crate::model::{Disk, Machine, Path, Session, SessionState};
 use crate::root::Root;
-use crate::value;
+use crate::value::{self, ChecksumErrors};
 
 /// Where the rules for names that stay can be.
 const RULES: [&str; 2] = [
@@ -109,6 +109,17 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
         let remedy =
             format!("unmount and check what is on it, then: ibnbd set {name} cache_lost=0");
         found.push(Finding::new(Severity::Error, what, remedy));
+    }
+    let errors = disk.checksum_errors.unwrap_or_default();
+    if errors != ChecksumErrors::default() {
+        let what = format!(
+            "{name}: data was damaged on the way: {} requests to the server, {} from it",
+            errors.to_server, errors.from_server
+        );
+        let remedy = format!(
+            "check network cards and memory, and programs that change data while it is written; then: ibnbd set {name} checksum_errors=0"
+        );
+        found.push(Finding::new(Severity::Warning, what, remedy));
     }
     if disk.wwid.is_some() && !disk.has_identity() {
         let what = format!("{name} has no identity: after a restart of the server another disk under its name is noticed by its size only");

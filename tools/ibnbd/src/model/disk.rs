@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::reader::Reader;
 use super::session::Session;
 use crate::family::{Family, Side};
-use crate::value::{self, DiskStat, Latency};
+use crate::value::{self, ChecksumErrors, DiskStat, Latency};
 
 /// A disk. What is none is not known: the file is missing, or cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +40,10 @@ pub struct Disk {
     pub io_timeout_ms: Option<u64>,
     /// Whether the server has lost writes that were not flushed.
     pub cache_lost: Option<bool>,
+    /// The checksum of its data: `none` or `crc32c`.
+    pub data_checksum: Option<String>,
+    /// Requests that were damaged on the way, as the checksum has shown.
+    pub checksum_errors: Option<ChecksumErrors>,
     /// The name that it always has.
     pub wwid: Option<String>,
     /// Paths of its session.
@@ -133,6 +137,12 @@ fn disk(
         mapping_path: word("mapping_path"),
         access_mode: word("access_mode"),
         wwid: word("wwid"),
+        data_checksum: word("data_checksum"),
+        checksum_errors: reader.get_if(
+            wants("checksum_errors"),
+            &own("checksum_errors"),
+            value::checksum_errors,
+        ),
         exclusive: reader.get_if(wants("exclusive"), &own("exclusive"), value::flag),
         size_bytes: reader.get_if(wants("size_bytes"), &size, value::sectors),
         poll_queues: reader.get_if(wants("poll_queues"), &own("nr_poll_queues"), value::number),

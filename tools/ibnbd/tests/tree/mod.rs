@@ -102,6 +102,8 @@ impl Tree {
                 ("nr_poll_queues", "0\n"),
                 ("io_timeout_limit", "0\n"),
                 ("cache_lost", "0\n"),
+                ("data_checksum", "none\n"),
+                ("checksum_errors", "0 0\n"),
                 ("wwid", &format!("ibnbd-{session}{wwid}-0123456789abcdef\n")),
                 (
                     "unmap_device",

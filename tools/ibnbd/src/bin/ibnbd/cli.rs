@@ -9,6 +9,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use ibnbd_host::configfs;
 use ibnbd_host::family::Side;
 use ibnbd_host::prefix::Prefix;
+use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::auth::{KeyError, KeyId};
 
 const EXAMPLES: &str = "\
@@ -223,7 +224,8 @@ Examples:
 
 const SET_HELP: &str = "\
 Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
-hb_missed_max, queue_timeout_s, key_id. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost (0 only).
+hb_missed_max, queue_timeout_s, key_id. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost and
+checksum_errors (0 only).
 
 Example:
   ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";
@@ -451,6 +453,9 @@ pub(crate) struct Map {
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
+    /// Checksum of the data on its way: none or crc32c
+    #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
+    pub(crate) checksum: Option<DataChecksum>,
     /// Writes the disk into /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,
@@ -741,6 +746,10 @@ pub(crate) struct LoadKey {
     /// A credential of the service in which this runs
     #[arg(long, value_name = "NAME", group = "source")]
     pub(crate) credential: Option<PathBuf>,
+}
+
+fn checksum(text: &str) -> Result<DataChecksum, &'static str> {
+    DataChecksum::parse(text).map_err(|error| error.as_str())
 }
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {

@@ -21,7 +21,12 @@ const OF_SESSION: [&str; 7] = [
     "queue_timeout_s",
     "key_id",
 ];
-const OF_DISK: [&str; 3] = ["io_timeout_ms", "io_timeout_limit", "cache_lost"];
+const OF_DISK: [&str; 4] = [
+    "io_timeout_ms",
+    "io_timeout_limit",
+    "cache_lost",
+    "checksum_errors",
+];
 
 pub(super) fn policy(context: &Context, name: &str, policy: Option<&str>) -> Done {
     context.need(Side::Client)?;

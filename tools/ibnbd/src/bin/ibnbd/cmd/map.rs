@@ -106,6 +106,7 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         access,
         exclusive: map.exclusive,
         poll_queues: map.poll_queues,
+        data_checksum: map.checksum.map(|checksum| checksum.as_str().to_owned()),
         ..session(context, &map.server, own)?
     })
 }
