@@ -29,6 +29,13 @@
  *   null    0: no memory, nothing mapped, false
  *   alloc   0, but a call with the size 0, which frees, is let through
  *   post    -<errno>, and the first work request as the bad one
+ *   flip    the call goes on, with a bit of what it copies to memory flipped: of
+ *           functions like soft-RoCE's rxe_mr_copy(), which puts what has arrived
+ *           into memory, as a network card would by DMA.  Whoever calls them,
+ *           calls count that copy at least <errno> bytes
+ *   flipend as flip, but of the bit <errno> % 8 of the byte that lies <errno> / 8
+ *           before the end, of copies that have one and are shorter than 512
+ *           bytes.  Headers end what they are in
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -47,9 +54,9 @@
 #define MAX_MODULES 8
 #define MAX_DEPTH 16
 
-enum kind { KIND_ERRNO, KIND_NULL, KIND_ALLOC, KIND_POST };
+enum kind { KIND_ERRNO, KIND_NULL, KIND_ALLOC, KIND_POST, KIND_FLIP, KIND_FLIPEND };
 
-static const char * const kinds[] = { "errno", "null", "alloc", "post" };
+static const char * const kinds[] = { "errno", "null", "alloc", "post", "flip", "flipend" };
 
 struct watched {
 	struct list_head list;
@@ -121,12 +128,39 @@ static unsigned long caller(struct pt_regs *regs, int depth)
 	return addr;
 }
 
+/* Of f(object, address, what to copy, length, direction): 0 is to the object. */
+static int flip(struct watched *w, struct pt_regs *regs)
+{
+	unsigned int length = regs->cx, error = READ_ONCE(w->error), least = error;
+	unsigned int at = length / 2, bit = 0;
+	int call, n;
+
+	if (w->kind == KIND_FLIPEND) {
+		if (length >= 512)
+			return 0;
+		least = error / 8;
+		at = length - least;
+		bit = error % 8;
+	}
+	if (!length || !least || length < least || (u32)regs->r8)
+		return 0;
+	call = atomic_inc_return(&w->calls);
+	n = READ_ONCE(w->n);
+	if (!n || call < n || call >= n + READ_ONCE(w->times))
+		return 0;
+	((u8 *)regs->dx)[at] ^= 1 << bit;
+	atomic_inc(&w->failed);
+	return 0;
+}
+
 static int entered(struct kprobe *kp, struct pt_regs *regs)
 {
 	struct watched *w = container_of(kp, struct watched, kp);
 	unsigned long addr;
 	int call, n;
 
+	if (w->kind == KIND_FLIP || w->kind == KIND_FLIPEND)
+		return flip(w, regs);
 	if (w->kind == KIND_ALLOC && !regs->si)
 		return 0;
 	addr = caller(regs, w->depth);
@@ -154,6 +188,7 @@ static int entered(struct kprobe *kp, struct pt_regs *regs)
 	regs->sp += sizeof(long);
 	return 1;
 }
+NOKPROBE_SYMBOL(flip);
 NOKPROBE_SYMBOL(entered);
 
 /* With one a breakpoint is not made a jump, which could not skip the function. */

@@ -42,6 +42,8 @@ class Party:
         self.others: list[Connection] = []
         self.accepted: dict = {}
         self.chunks: list[tuple[int, int]] = []
+        # Of the last answer.
+        self.trailer = b""
 
     # Connecting.
 
@@ -158,10 +160,13 @@ class Party:
             return imm.errno
 
     def _new_key(self, message: Message) -> None:
-        """Takes the key in that comes with an answer."""
-        if message.data:
+        """Takes the key in that comes with an answer, and what is behind it."""
+        imm = wire.Immediate.of(message.imm)
+        new_key = self.accepted["flags"] & wire.NEW_RKEY and imm.kind != wire.IMM_ANSWER_SAME_KEY
+        self.trailer = message.data[wire.RKEY.length if new_key else 0:]
+        if new_key:
             key = wire.RKEY.unpack(message.data)
-            chunk = wire.Immediate.of(message.imm).chunk
+            chunk = imm.chunk
             assert key["type"] == wire.RKEY_RSP and key["chunk"] == chunk, key
             self.chunks[chunk] = (self.chunks[chunk][0], key["key"])
 

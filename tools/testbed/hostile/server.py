@@ -188,12 +188,12 @@ class Server:
         return wire.RKEY.pack(**{"chunk": chunk, "key": self.home.memory.rkey, **fields})
 
     def end(self, request: Request, error: int = 0, kind: int | None = None, by: Connection | None = None,
-            chunk: int | None = None) -> None:
+            chunk: int | None = None, more: bytes = b"") -> None:
         """Sends the last message of an answer."""
         chunk = request.chunk if chunk is None else chunk
         if kind is None:
             kind = wire.IMM_ANSWER_INV if request.wants_invalidation else wire.IMM_ANSWER
-        self.imm(by or request.by, wire.answer_imm(chunk, error, kind), self.rkey(chunk))
+        self.imm(by or request.by, wire.answer_imm(chunk, error, kind), self.rkey(chunk) + more)
 
     def put_data(self, request: Request, data: bytes) -> None:
         addr, key, length = request.desc
@@ -203,12 +203,12 @@ class Server:
         if request.wants_invalidation:
             request.by.pair.send_inv(request.desc[1])
 
-    def answer(self, request: Request, data: bytes = b"", error: int = 0) -> None:
-        """A whole answer, as it should be."""
+    def answer(self, request: Request, data: bytes = b"", error: int = 0, more: bytes = b"") -> None:
+        """A whole answer, as it should be, with `more` at its end."""
         if request.desc and not error:
             self.put_data(request, data)
         self.invalidate(request)
-        self.end(request, error)
+        self.end(request, error, more=more)
 
     def later(self, seconds: float, what) -> None:
         self.later_on.append((time.monotonic() + seconds, what))

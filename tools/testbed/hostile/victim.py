@@ -100,6 +100,8 @@ class Victim:
         self.name, self.port, self.device = name, port, device
         # Has the server do something, by name, and waits for what it says.
         self.tell = tell
+        # More words for map_device.
+        self.options = ""
         self.disk: str | None = None
         self.fd = -1
         self.page = mmap.mmap(-1, 1 << 17)
@@ -108,7 +110,7 @@ class Victim:
         return f"sessname={self.name} path=ip:{ADDRESS} dest_port={self.port}"
 
     def line(self) -> bytes:
-        return f"{self.session_line()} device_path={self.device}".encode()
+        return f"{self.session_line()} device_path={self.device}{self.options}".encode()
 
     def discover(self, seconds: float = TIME_LIMIT) -> str:
         """Asks for the exports, in a process that is killed after that time; the name of the error, "OK" or

@@ -23,7 +23,9 @@ EXT_SEND_IMM, EXT_SAME_KEY, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 5
 SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE, DISCOVER, DISCOVER_RSP = range(8)
 RO, RW, MIGRATION = range(3)
 READ, WRITE, FLUSH, DISCARD, SECURE_ERASE, WRITE_ZEROES = range(6)
-SYNC, FUA, PREFLUSH, NOUNMAP = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+SYNC, FUA, PREFLUSH, NOUNMAP, CHECKSUM = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
+# Flags of OPEN.
+ONLY_KNOWN, CHECKSUMS = 2, 4
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ OPEN_ANSWER = _layout(
     "alignment_offset@76:4 cache_run@80:8",
     type=OPEN_RSP, logical_block_size=512, physical_block_size=512)
 OPEN_ANSWER_SHORT = 56
-IO_REQ = _layout("IO", 32, "type@0:2 pad@2:2 device_id@4:4 sector@8:8 rw@16:4 bytes@20:4 prio@24:2 padding@26:6", type=IO)
+IO_REQ = _layout("IO", 32, "type@0:2 pad@2:2 device_id@4:4 sector@8:8 rw@16:4 bytes@20:4 prio@24:2 padding@26:2 "
+                 "checksum@28:4", type=IO)
 CLOSE_REQ = _layout("CLOSE", 8, "type@0:2 pad@2:2 device_id@4:4", type=CLOSE)
 DISCOVER_REQ = _layout("DISCOVER", 264, "type@0:2 pad@2:2 reserved@4:2 after@6:255 rest@261:3", type=DISCOVER)
 DISCOVER_HEAD = _layout("DISCOVER_RSP", 16, "type@0:2 pad@2:2 exports@4:2 portals@6:1 flags@7:1 reserved@8:8",

@@ -4,6 +4,7 @@
 import pytest
 
 from testbed.hostile import report, values, wire
+from testbed.hostile.checksum import crc32c, sealed, trailer
 from testbed.hostile.mutate import Mutator
 from testbed.hostile.wire import Immediate
 from testbed.hostile.x25519 import BASE, LOW_ORDER, x25519
@@ -57,9 +58,20 @@ def test_messages_of_the_block_device():
     io = wire.IO_REQ.pack(device_id=0x04030201, sector=0x0807060504030201, rw=wire.WRITE_ZEROES | 0xF00,
                           bytes=0x14131211, prio=0x6001)
     assert io == hexes("0400000001020304 0102030405060708 050f0000 11121314 0160") + bytes(6)
-    details = wire.OPEN_ANSWER.pack(details=1, details_flags=3, details_physical=0x04030201, io_min=0x08070605,
+    details = wire.OPEN_ANSWER.pack(details=1, details_flags=7, details_physical=0x04030201, io_min=0x08070605,
                                     io_opt=0x0C0B0A09, max_secure_erase_sectors=0x14131211, alignment_offset=0x18171615)
-    assert details[wire.OPEN_ANSWER_SHORT:] == hexes("01030000 01020304 05060708 090a0b0c 11121314 15161718") + bytes(8)
+    assert details[wire.OPEN_ANSWER_SHORT:] == hexes("01070000 01020304 05060708 090a0b0c 11121314 15161718") + bytes(8)
+
+
+def test_checksums_of_the_protocol_page():
+    assert crc32c(b"123456789") == 0xE3069283
+    fields = {"device_id": 0x04030201, "sector": 0x0807060504030201, "bytes": 512, "prio": 0x6001}
+    data = b"\x5a" * 512
+    write = sealed(data, rw=wire.WRITE | wire.SYNC, **fields)
+    assert write == hexes("04000000 01020304 0102030405060708 01110000 00020000 01600000 c810e629")
+    read = sealed(rw=wire.READ | wire.SYNC, **fields)
+    assert read[28:] == hexes("ea8b6175")
+    assert trailer(read, data) == hexes("99a2e4e4")
 
 
 def test_lists_of_exports():

@@ -37,11 +37,11 @@ def named(name: str):
     return register
 
 
-def opened(party: Party, name: str, mode: int = wire.RW) -> int:
+def opened(party: Party, name: str, mode: int = wire.RW, flags: int = 0) -> int:
     """Opens a disk, as soon as the session that had it before has gone."""
     deadline = time.monotonic() + 30
     while True:
-        error, answer = party.try_open(name, mode)
+        error, answer = party.try_open(name, mode, flags)
         if error != errno.EPERM or time.monotonic() > deadline:
             assert error == 0, f"open: {code(error)}"
             return answer["device_id"]
