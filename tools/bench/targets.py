@@ -71,6 +71,8 @@ class Transport(Target):
     client: Stack = OURS
     server: Stack = OURS
     invalidate: str = "Y"
+    # What map_device takes as data_checksum.
+    checksum: str = "none"
 
     def load(self, server: Guest, client: Guest) -> None:
         """Loads either side; both may be one guest, which then gets its key twice."""
@@ -86,8 +88,9 @@ class Transport(Target):
         # Mainline's server puts its folder and the name together as they are.
         name = device if self.server.search_path != "/" else device.removeprefix("/")
         paths = " ".join(f"path=ip:{SERVER_ADDRESS.format(link=link)}" for link in range(1, self.links + 1))
-        polled = " nr_poll_queues=-1" if self.polled else ""
-        guest.run(f'echo "sessname=demo {paths} device_path={name}{polled}" > {self.client.map_file}')
+        options = " nr_poll_queues=-1" if self.polled else ""
+        options += f" data_checksum={self.checksum}" if self.checksum != "none" else ""
+        guest.run(f'echo "sessname=demo {paths} device_path={name}{options}" > {self.client.map_file}')
 
     def connect(self, guest, exported, cpus):
         self.load(guest, guest)
@@ -134,6 +137,7 @@ TARGETS: list[Target] = [
     Transport("ibnbd Y", ours=True),
     Transport("ibnbd N", ours=True, invalidate="N"),
     Transport("ibnbd Y, keys", ours=True, keys=True),
+    Transport("ibnbd Y, checksums", ours=True, checksum="crc32c"),
     Transport("ibnbd to RNBD Y", server=MAINLINE, ours=True, mainline=True),
     Transport("RNBD to ibnbd Y", client=MAINLINE, ours=True, mainline=True),
     Transport("ibnbd Y, two paths", ours=True, links=2),
