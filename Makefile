@@ -4,7 +4,7 @@
 # make                 builds the modules for the kernel in KDIR
 # make install         installs them there, and rules for udev (root)
 # make demo            from a bare machine to a mapped disk, in two guests
-# make test            all tests
+# make test            the tests
 #
 # What else there is: make help.
 
@@ -107,6 +107,7 @@ help:
 	@echo '  make shell                  leaves you in the client with the disk mapped; KERNEL and STACK as well'
 	@echo 'In guests, with kernels of our own (built once and cached):'
 	@echo '  make test                   all suites: host, testbed, kunit, scenarios'
+	@echo '  make test-all               the same, with the scenarios that take longest'
 	@echo '  make kunit                  the suites inside the modules'
 	@echo '  make fuzz-host              random bytes against decoders, parsers, state machines'
 	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # test.sh [SUITE...]: runs the suites (all without an argument) and ends with the
-# counts of all of them together.  A suite that ran no test has failed.
+# counts of all of them together.  A suite that ran no test has failed.  With
+# IBTRS_THOROUGH=1 the scenarios marked `thorough` run as well.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
@@ -58,9 +59,10 @@ run_kunit() {
 # transport is in, which times out on slow guests, nor those
 # that are never idle.
 run_scenarios() {
-	local folder=$TOP/tools/testbed/scenarios
-	pytest scenarios "$folder" -m "not quiet" -n $(($(nproc) + 1)) --dist loadgroup
-	pytest scenarios-quiet "$folder" -m quiet
+	local folder=$TOP/tools/testbed/scenarios these=" and not thorough"
+	[ -z "${IBTRS_THOROUGH:-}" ] || these=
+	pytest scenarios "$folder" -m "not quiet$these" -n $(($(nproc) + 1)) --dist loadgroup
+	pytest scenarios-quiet "$folder" -m "quiet$these"
 }
 
 case " ${SUITES[*]} " in

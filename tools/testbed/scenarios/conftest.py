@@ -38,6 +38,7 @@ MARKERS = {
     "stock": "is for Debian's kernel only, as those with systemd are",
     "smoke": "of those with systemd, what .ci/run has",
     "long": "takes a minute or so: goes first, with others of its file",
+    "thorough": "says in more cases, or at more length, what others say: only `make test-all` has it",
     "quiet": "times out on slow guests, or keeps all processors busy: is run when no others are",
 }
 # How many batches the files that want the same guests are dealt to.  Guests take
