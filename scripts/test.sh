@@ -3,7 +3,9 @@
 #
 # test.sh [SUITE...]: runs the suites (all without an argument) and ends with the
 # counts of all of them together.  A suite that ran no test has failed.  With
-# IBTRS_THOROUGH=1 the scenarios marked `thorough` run as well.
+# IBTRS_ALL=1 all scenarios run; without, neither those marked `thorough` nor two
+# thirds of those that tools/testbed/scenarios/thirds.py lists.  Which third runs is
+# the commit's, or IBTRS_THIRD's.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
@@ -59,10 +61,16 @@ run_kunit() {
 # transport is in, which times out on slow guests, nor those
 # that are never idle.
 run_scenarios() {
-	local folder=$TOP/tools/testbed/scenarios these=" and not thorough"
-	[ -z "${IBTRS_THOROUGH:-}" ] || these=
-	pytest scenarios "$folder" -m "not quiet$these" -n $(($(nproc) + 1)) --dist loadgroup
-	pytest scenarios-quiet "$folder" -m "quiet$these"
+	local what=("$TOP/tools/testbed/scenarios") these='' commit
+	if [ -z "${IBTRS_ALL:-}" ]; then
+		commit=$(git -C "$TOP" rev-parse HEAD 2>/dev/null || echo 00000000)
+		: "${IBTRS_THIRD:=$((16#${commit:0:8} % 3 + 1))}"
+		say "Scenarios of every run, and third $IBTRS_THIRD of the others; make test-all runs all"
+		these=" and not thorough"
+		what+=(--third "$IBTRS_THIRD")
+	fi
+	pytest scenarios "${what[@]}" -m "not quiet$these" -n $(($(nproc) + 1)) --dist loadgroup
+	pytest scenarios-quiet "${what[@]}" -m "quiet$these"
 }
 
 case " ${SUITES[*]} " in

@@ -25,7 +25,7 @@ test:
 # With the scenarios that `make test` and .ci/run have no time for.
 .PHONY: test-all
 test-all:
-	@IBTRS_THOROUGH=1 scripts/test.sh
+	@IBTRS_ALL=1 scripts/test.sh
 
 # The Debian packages, in a fresh Debian 13 without a guest: not a part of `make test`.
 .PHONY: test-deb

@@ -20,6 +20,7 @@ import bootloop
 import emulator
 import not_on_stock
 import pytest
+import thirds
 
 from testbed import boots, judge, paths
 from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Solo, Trio
@@ -55,6 +56,8 @@ def pytest_addoption(parser):
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
                      help="mainline tries the scenarios of `stack` with the kernel's own RNBD")
+    parser.addoption("--third", type=int, choices=(1, 2, 3),
+                     help="leaves out the other two thirds of the scenarios of thirds.py")
     parser.addoption("--boots", type=int, metavar="N",
                      help="only boots the guests, as often as this")
 
@@ -141,12 +144,21 @@ def _choose_for_kernel(config, items) -> None:
     items[:] = [item for item in items if item not in others]
 
 
+def _leave_out(config, items) -> None:
+    """Deselects what other thirds have."""
+    third = config.getoption("third")
+    others = [item for item in items if not thirds.runs(item.path.stem, third)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session, config, items):
     """The longest go first.  Scenarios that can share guests follow one another,
     those that kill some last.  Guests have as many links as the most demanding
     scenario of the selected ones asks for."""
     _choose_for_kernel(config, items)
+    _leave_out(config, items)
     _deal(items)
     # pytest-xdist takes the batches in, and what is not selected goes.
     yield
