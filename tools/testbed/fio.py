@@ -10,6 +10,9 @@ from .guest import Guest
 # For I/O that is to be there while something else happens: as many requests at once as
 # the depth says, and time in between for the rest of an emulated machine.
 IN_BURSTS = "--thinktime=100ms --thinktime_blocks=64"
+# The same, for scenarios that only ask whether I/O goes on: one that goes as fast as it can takes most of
+# a machine's processors from all the others, above all where the kernel checks itself.
+NOW_AND_THEN = "--thinktime=100ms --thinktime_blocks=8"
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ FAILURES = 10_000 if os.environ.get("IBTRS_LONG") else 300
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 SESSION = "/sys/class/ibtrs-client/demo"
 SECOND = "ip:10.0.2.2,ip:10.0.2.1"
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-64k --iodepth=8 --direct=1 --ioengine=io_uring "
-        "--verify=crc32c --verify_backlog=32 --thinktime=20ms --thinktime_blocks=16 --time_based --runtime=600 "
-        "--size=16m")
+LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-16k --iodepth=8 --direct=1 --ioengine=io_uring "
+        "--verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=16m " + fio.NOW_AND_THEN)
 
 
 def map_disk(pair, stack, options: str = "") -> str:
@@ -69,8 +68,8 @@ def test_keys_on_both_sides(pair, stack):
         assert keyring.key_ids(guest, side) == ["default", "default"]
         assert keyring.suites(guest, side) == ["x25519", "x25519"]
     assert "authenticated with key default" in server.run("dmesg")
-    client.run(f"dd if=/dev/urandom of={stack.disk} bs=1M count=32 oflag=direct status=none")
-    assert blockdev.same_on_both(pair, device, stack.disk, 32)
+    client.run(f"dd if=/dev/urandom of={stack.disk} bs=1M count=4 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, stack.disk, 4)
     # A path that is lost proves itself again.
     client.run(f"echo 1 > {SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1/reconnect")
     assert keyring.key_ids(server, "server") == ["default", "default"]
@@ -599,6 +598,7 @@ print(after_failures(key_id="removed", address="10.0.2.1"))
     assert "no usable key removed of this session is loaded (ENOKEY)" in server.run("dmesg")
 
 
+@pytest.mark.thorough
 @fast
 @needs_immediates
 def test_failures_from_many_sources(pair, stack):

@@ -27,6 +27,7 @@ def measured(flavour: str, target: targets.Transport) -> dict[str, float]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.quiet
 def test_keys_cost_little(request):
     # The debug kernel's checks would be counted, too.

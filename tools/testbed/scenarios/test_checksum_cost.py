@@ -29,6 +29,7 @@ def measured(flavour: str) -> dict[str, tuple[float, float]]:
     return {job: (ours[0], ours[1]) for job, ours in found.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.quiet
 def test_checksums_cost_what_they_compute(request):
     # The debug kernel's checks would be counted, too.

@@ -280,7 +280,7 @@ def test_verify_while_paths_fail(pair):
     assert pair.client.run("cat /sys/block/ibnbd0/queue/stable_writes") == "1"
     load = pair.client.start(
         f"fio --name=load --filename={DISK} --rw=randrw --bsrange=4k-128k --size=12m --iodepth=8 --direct=1 "
-        "--ioengine=io_uring --time_based --runtime=600 --verify=crc32c --verify_fatal=1")
+        f"--ioengine=io_uring --time_based --runtime=600 --verify=crc32c --verify_fatal=1 {fio.IN_BURSTS}")
     for link in (1, 2, 1):
         path = f"{files}/ip:10.0.{link}.2@ip:10.0.{link}.1"
         wanted = ios(pair.client) + 60

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, exports, keyring, sysfs_walk
+from testbed import blockdev, exports, fio, keyring, sysfs_walk
 from testbed.hostile import launch
 from testbed.stack import STACKS
 from testbed.tool import PROGRAM, Tool
@@ -88,7 +88,7 @@ def test_each_host_sees_its_own(pair, stack, server):
     client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=disk1" > {stack.map_file}')
     client.wait_until(f"[ $(cat {SESSIONS}/demo/paths/*/state | grep -c ^connected) = 2 ]")
     load = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 "
-                        "--ioengine=io_uring --time_based --runtime=600 --size=8m")
+                        f"--ioengine=io_uring --time_based --runtime=600 --size=8m {fio.NOW_AND_THEN}")
     blockdev.wait_for_reads(client, stack)
     assert found(client) == of_demo
     client.run(f"echo sessname=demo > {CONTROL}/discover")
@@ -243,6 +243,7 @@ def test_all_paths(pair, stack, server):
     server.run("ip address del 10.0.9.1/24 dev $(ip -o -4 address | busybox awk '/10[.]0[.]9[.]1/ {print $2}')")
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_of_a_discovery_that_fails(pair, stack, server):
     client = pair.client
     for wrong in ("sessname=demo colour=blue", "path=ip:10.0.1.1", "sessname=demo path=10.0.1.1",

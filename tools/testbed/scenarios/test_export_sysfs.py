@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from testbed import blockdev
+from testbed import blockdev, fio
 
 pytestmark = pytest.mark.fast
 
@@ -64,7 +64,7 @@ def test_a_device_is_closed_by_force(pair, stack):
         refused = server.run(f"echo '{wrong}' > {close}", check=False)
         assert os.strerror(errno.EINVAL) in refused, wrong
     load = client.start(f"fio --name=x --filename={stack.disk} --rw=randrw --bs=4k --iodepth=16 --direct=1 "
-                        "--ioengine=io_uring --time_based --runtime=600 --size=32m")
+                        f"--ioengine=io_uring --time_based --runtime=600 --size=32m {fio.NOW_AND_THEN}")
     blockdev.wait_for_reads(client, stack)
     # Whoever comes first closes it, the other is told.
     server.run(f"for i in 1 2; do ( echo 1 > {close} ) 2>> /tmp/said & done; wait")

@@ -24,7 +24,7 @@ SECOND = f"{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1"
 SERVER = "/sys/class/ibtrs-server"
 STATE = "/sys/block/ibnbd{}/ibnbd/state"
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
-        "--time_based --runtime=600 --size=8m")
+        "--time_based --runtime=600 --size=8m " + fio.NOW_AND_THEN)
 
 
 @pytest.fixture
@@ -471,6 +471,7 @@ def rate(client, stack, job: str, seconds: int) -> fio.Figures:
                    f"--time_based --runtime={seconds} --size=8m {job}", 120)
 
 
+@pytest.mark.thorough
 @fast
 def test_rates_of_a_host(pair, stack, server):
     client = pair.client
@@ -488,7 +489,7 @@ def test_rates_of_a_host(pair, stack, server):
     assert 1 < done <= 22, figures
     # A path that is lost while its requests wait does not wait for them, and they are sent by the other.
     server.run(f"echo 100 > {host}/max_iops")
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(LOAD.format(disk=stack.disk) + " --thinktime=0")
     blockdev.wait_for_reads(client, stack)
     client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/disconnect", timeout=30)
     blockdev.wait_for_reads(client, stack)

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.fast, pytest.mark.rdma("siw"), pytest.mark.links(2)]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bsrange=512-128k --iodepth=16 --direct=1 "
-        "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=16m")
+        "--ioengine=io_uring --verify=crc32c --verify_backlog=32 --time_based --runtime=600 --size=16m " + fio.IN_BURSTS)
 
 
 def test_every_byte_is_right(pair, stack):

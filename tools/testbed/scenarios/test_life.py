@@ -23,7 +23,7 @@ LONG = bool(os.environ.get("IBTRS_LONG"))
 
 def times(full: int, checked: int):
     return pytest.mark.parametrize("times", [
-        pytest.param(full, id=f"{full}", marks=[pytest.mark.fast, pytest.mark.long]),
+        pytest.param(full, id=f"{full}", marks=[pytest.mark.fast, pytest.mark.long, pytest.mark.thorough]),
         pytest.param(full if LONG else checked, id="checked")])
 
 
@@ -89,6 +89,7 @@ def test_force_ends_io_with_errors(pair, stack):
     wait_for(lambda: blockdev.disks(client, stack) == [], 30, "the disk is gone")
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 @pytest.mark.kills
 def test_the_server_is_killed_under_load(pair, stack):

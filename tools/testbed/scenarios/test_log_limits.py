@@ -88,6 +88,7 @@ def left_out(log: str, address: str) -> list[int]:
     return [int(lines) for lines in re.findall(rf"ibtrs_server: ip:{address}: lines left out: (\d+)$", log, re.MULTILINE)]
 
 
+@pytest.mark.thorough
 def test_a_client_does_not_fill_the_log(pair):
     server, client = pair
     server.null_blk(DISK, size_mb=16)

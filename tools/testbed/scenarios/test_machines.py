@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from testbed import blockdev, exports, keyring
+from testbed import blockdev, exports, fio, keyring
 
 pytestmark = pytest.mark.fast
 
 VERIFY = ("fio --name=verify --filename={disk} --rw=randrw --bsrange=4k-32k --iodepth=8 --direct=1 --ioengine=io_uring "
-          "--size=8m --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600")
+          "--size=8m --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600 " + fio.IN_BURSTS)
 
 
 def map_line(link: int, name: str, session: str, options: str = "") -> str:

@@ -80,6 +80,7 @@ def test_boot_is_clean(solo):
     assert not klog.faults(solo.log.lines())
 
 
+@pytest.mark.thorough
 @pytest.mark.leaky
 def test_leaks_are_seen(pair):
     """The kernel's own sample forgets 18 objects or more each time it is loaded,

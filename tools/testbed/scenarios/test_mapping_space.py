@@ -9,6 +9,7 @@ FUNCTION = faults.BY_NAME["ib_dma_virt_map_sg"]
 TIMES = 20
 
 
+@pytest.mark.thorough
 def test_requests_wait_for_mapping_space(pair, stack):
     client = pair.client
     if not client.spec.kernel.slow:

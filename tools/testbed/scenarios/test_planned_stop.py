@@ -111,6 +111,7 @@ def test_modules_are_exchanged_under_load(pair, stack):
     assert server.run("dmesg | grep -E 'not flushed|cannot be flushed|does not answer' || true") == ""
 
 
+@pytest.mark.thorough
 def test_a_server_is_drained_and_goes_on(pair, stack):
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=32)

@@ -16,7 +16,7 @@ fast = pytest.mark.fast
 SESSION = "/sys/class/ibtrs-client/demo"
 FIRST, SECOND = (f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1" for link in (1, 2))
 LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
-        "--time_based --runtime=600 --size=8m")
+        "--time_based --runtime=600 --size=8m " + fio.NOW_AND_THEN)
 SETTINGS = {"max_reconnect_attempts": -1, "reconnect_delay_ms": 100}
 
 
@@ -166,6 +166,7 @@ def test_what_operators_write(pair, stack, server):
     server.run(f"{exports.CLEAR} && rmmod ibnbd_server && modprobe ibnbd_server")
 
 
+@pytest.mark.thorough
 def test_the_rdma_device_of_a_port_goes_and_comes_back(pair, stack, server):
     """Its removal does not wait for the operator, and the server listens again without him."""
     client = pair.client

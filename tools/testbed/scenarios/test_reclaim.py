@@ -80,6 +80,7 @@ class Client:
         assert not self.says("I/O error")
 
 
+@pytest.mark.thorough
 def test_written_back_while_memory_is_exhausted(pair, stack):
     """Also while there is no path, for longer than memory lasts; a path is added meanwhile."""
     server = pair.server

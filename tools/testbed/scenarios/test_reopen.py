@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, uevents
+from testbed import blockdev, fio, uevents
 from testbed.lab import Pair, wait_for
 from testbed.stack import Stack
 
@@ -82,6 +82,7 @@ def test_io_goes_on_when_the_server_was_restarted(pair, stack):
     pair.client.run(stack.unmap())
 
 
+@pytest.mark.thorough
 def test_another_disk_under_the_name_is_refused(pair, stack):
     right, wrong = new_disk(pair, "right"), new_disk(pair, "wrong")
     start_server(pair, stack, [right])
@@ -90,7 +91,8 @@ def test_another_disk_under_the_name_is_refused(pair, stack):
     before = blockdev.checksum(pair.client, "/dev/ibnbd0", 8)
     untouched = content(wrong)
     load = pair.client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 "
-                             "--direct=1 --ioengine=io_uring --offset=16m --size=8m --time_based --runtime=900")
+                             "--direct=1 --ioengine=io_uring --offset=16m --size=8m --time_based --runtime=900 "
+                             + fio.IN_BURSTS)
     pair.client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 200 ]")
 
     pair.server.kill()
@@ -142,6 +144,7 @@ def test_a_disk_that_was_put_right_is_remapped(pair, stack):
     pair.client.run(stack.unmap())
 
 
+@pytest.mark.thorough
 def test_unmapped_by_force_while_the_server_is_away(pair, stack):
     disk = new_disk(pair, "disk")
     start_server(pair, stack, [disk])

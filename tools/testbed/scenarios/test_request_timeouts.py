@@ -83,7 +83,7 @@ def test_a_path_that_is_silent_is_found_out(pair, stack):
     client.run(f"echo 2000 > {TIMEOUT.format(0)}")
     job = client.start("fio --name=x --filename=/dev/ibnbd0 --rw=randwrite --bsrange=4k-32k --iodepth=8 --direct=1"
                        " --ioengine=io_uring --time_based --runtime=900 --size=12m --verify=crc32c --verify_fatal=1"
-                       " --verify_backlog=32")
+                       f" --verify_backlog=32 {fio.IN_BURSTS}")
     blockdev.wait_for_reads(client, stack)
     begin = time.monotonic()
     with mishaps.losing(server, 2, 100):

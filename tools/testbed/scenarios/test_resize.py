@@ -43,7 +43,7 @@ def test_a_disk_grows_and_shrinks(pair, stack):
     client.run(stack.map_device(f"{other} access_mode=ro"))
     events = uevents.listen(client)
     load = client.start(f"fio --name=x --filename={stack.disk} --rw=randrw --bs=4k --iodepth=16 --direct=1 "
-                        "--ioengine=io_uring --time_based --runtime=600 --size=8m")
+                        f"--ioengine=io_uring --time_based --runtime=600 --size=8m {fio.NOW_AND_THEN}")
     blockdev.wait_for_reads(client, stack)
 
     set_size(server, 64)

@@ -26,6 +26,7 @@ def load(guest, stack):
     guest.run(f"modprobe ibtrs_server {SERVER_PARAMETERS} && {stack.load_server()} && {stack.load_client()}")
 
 
+@pytest.mark.thorough
 def test_sessions_from_many_namespaces(solo, stack):
     device = solo.null_blk(size_mb=16)
     solo.run(f"dd if=/dev/urandom of={device} bs=1M count=1 oflag=direct status=none")

@@ -203,6 +203,7 @@ print(cid)
     assert asked > 4 and said >= 2, (asked, said)
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 @pytest.mark.rdma("rxe")
 def test_a_server_that_is_behind_closes_no_path(pair):
@@ -251,6 +252,7 @@ def fill_page_cache(server) -> None:
     assert free_kb < 200 << 10, free_kb
 
 
+@pytest.mark.thorough
 @pytest.mark.fast
 @pytest.mark.long
 def test_a_lost_path_gets_its_memory_back(pair):

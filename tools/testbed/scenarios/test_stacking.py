@@ -104,6 +104,7 @@ def expect_loss(client, session: str) -> None:
                "echo 1000 > hb_interval_ms && echo 3 > hb_missed_max")
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.fresh
 @pytest.mark.kills

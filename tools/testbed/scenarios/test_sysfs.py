@@ -96,6 +96,7 @@ def test_modules_have_one_version(mapped):
         assert guest.run(f"cat /sys/module/{modules}/version").split() == [version] * 3
 
 
+@pytest.mark.thorough
 def test_a_device_that_is_renamed(mapped):
     """Its name is read all the time meanwhile: it is the one or the other."""
     server, client = mapped
@@ -200,6 +201,7 @@ def test_paths_come_and_go(mapped):
     load.wait(60)
 
 
+@pytest.mark.thorough
 def test_a_session_that_ends_while_paths_are_added(mapped, stack):
     """The writers to add_path are in a file of the directory that goes away."""
     nobody = " ".join(f"ip:10.0.1.{host}" for host in range(71, 77))
