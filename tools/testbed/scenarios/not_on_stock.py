@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 NO_RNBD = "Debian's kernel has no RTRS and RNBD"
 NO_SIW = "Debian's kernel has no soft-iWARP"
+NO_FAULTS = "Debian's kernel has no fault injection"
 
 # A disk that takes eight seconds for each read, and so minutes until it is there.
 SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
@@ -14,15 +15,24 @@ SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
 REASONS = {
     "test_access.py::test_a_flood_of_messages_has_one_worker": SLOW_DISK,
     "test_access.py::test_mainline_knows_no_exclusive_use": NO_RNBD,
+    "test_auth.py::test_mainlines_*": NO_RNBD,
+    "test_checksums.py::test_a_server_without_checksums_is_refused": NO_RNBD,
+    "test_checksums.py::test_another_path_is_tried": NO_FAULTS,
+    "test_checksums.py::test_damage*": NO_FAULTS,
+    "test_checksums.py::test_other_operations_are_checked": NO_FAULTS,
+    "test_checksums.py::test_without_checksums_damage_stays": NO_FAULTS,
+    "test_discovery.py::test_servers_without_lists": NO_RNBD,
     "test_encryption.py::*siw*": NO_SIW,
     "test_encryption.py::test_wireguard": NO_SIW,
     "test_exports.py::test_mainlines_client": NO_RNBD,
-    "test_faults.py::*": "Debian's kernel has no fault injection",
+    "test_exports.py::test_taking_an_export_away_needs_no_memory": NO_FAULTS,
+    "test_faults.py::*": NO_FAULTS,
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,
     "test_mainline_selfcheck.py::test_map_and_verify": NO_RNBD,
     "test_mainline_selfcheck.py::test_a_guest_is_killed_and_comes_back*": NO_RNBD,
     "test_mainline_selfcheck.py::test_leaks_are_seen": "Debian's kernel has no kmemleak",
+    "test_mapping_space.py::*": NO_FAULTS,
     "test_operations.py::test_operations_with_mainline*": NO_RNBD,
     "test_overtaking.py::*mainline*": NO_RNBD,
     "test_polled.py::test_mainlines_server_is_polled": NO_RNBD,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The list of scenarios that cannot pass on Debian's own kernel."""
 
-import re
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,28 +9,43 @@ from pathlib import Path
 import pytest
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
-sys.path.insert(0, str(SCENARIOS))
+sys.path += [str(SCENARIOS), str(Path(__file__).parent)]
 import not_on_stock  # noqa: E402
+import stock_needs  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def scenarios() -> list[tuple[str, str]]:
-    """File and name of each."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", SCENARIOS]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found, file = [], ""
-    for line in listing.splitlines():
-        if module := re.search(r"(?:<Module |^)(?:\S*/)?(test_\w+\.py)", line):
-            file = module[1]
-        if name := re.search(r"(?:<Function |::)(test_[^>]+)", line):
-            found.append((file, name[1].strip()))
-    assert found
-    return found
+def scenarios() -> list[tuple[str, str, list[str]]]:
+    """File and name of each, and what it needs that the kernel lacks."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "stock_needs", "--collect-only", "-q",
+               "--kernel", "debug", SCENARIOS]
+    folders = ":".join([str(SCENARIOS.parents[1]), str(Path(__file__).parent)])
+    listing = subprocess.run(command, capture_output=True, text=True, check=True,
+                             env={"PATH": "/usr/bin:/bin:/usr/sbin", "PYTHONPATH": folders}).stdout
+    return json.loads(next(line for line in listing.splitlines() if line.startswith("[[")))
 
 
 def test_each_entry_is_a_scenario(scenarios):
-    used = {not_on_stock.pattern_of(*scenario) for scenario in scenarios}
+    used = {not_on_stock.pattern_of(file, name) for file, name, _ in scenarios}
     assert set(not_on_stock.REASONS) <= used
+
+
+def test_each_scenario_that_needs_more_is_listed(scenarios):
+    needy = [scenario for scenario in scenarios if scenario[2]]
+    assert {need for scenario in needy for need in scenario[2]} == {
+        stock_needs.RNBD, stock_needs.INJECTION, stock_needs.SIW}
+    assert [scenario for scenario in needy if not not_on_stock.reason(*scenario[:2])] == []
+
+
+def test_what_scenarios_use_is_found(scenarios):
+    needs = {(file, name): found for file, name, found in scenarios}
+    # By a parameter, by a function and by a class of the file, and by a fixture or marker.
+    assert needs["test_overtaking.py", "test_our_server_lets_none_overtake[mainline-client]"] == ["RNBD"]
+    assert needs["test_overtaking.py", "test_our_server_lets_none_overtake[our-client]"] == []
+    assert needs["test_tool.py", "test_the_kernels_own_disks_are_shown"] == ["RNBD"]
+    assert needs["test_checksums.py", "test_damaged_headers"] == ["fault injection"]
+    assert needs["test_interop.py", "test_messages_of_a_read[ours]"] == []
+    assert needs["test_data.py", "test_every_byte_is_right"] == []
 
 
 def test_a_scenario_is_found_by_its_name():
