@@ -6,12 +6,14 @@ The kernel's source here is a few lines that make the same files as a real one.
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "scripts"
+TOP = pathlib.Path(__file__).resolve().parents[3]
+SCRIPTS = TOP / "scripts"
 RELEASE = "7.3.4+test-amd64"
 VERSION = "7.3.4-1"
 RUSTC = "rustc 1.85.1 (test)"
@@ -324,3 +326,21 @@ def test_check_kdir_says_why_a_kernel_does_not_serve(machine, release, option, w
     assert result.returncode == 1
     [line] = result.stderr.splitlines()
     assert line.startswith("missing: ") and why in line
+
+
+def test_what_a_kernel_must_have_is_the_same_everywhere(machine):
+    """DKMS skips a kernel that lacks something, by its own list; building for it would fail."""
+    demanded = set()
+    for line in CONFIG.splitlines():
+        machine.configure(CONFIG.replace(line + "\n", ""))
+        if machine.run("--kernel-only", machine.headers, script="check-kdir.sh").returncode != 0:
+            demanded.add(line.partition("=")[0])
+    machine.configure(CONFIG)
+    assert machine.run("--kernel-only", machine.headers, script="check-kdir.sh").returncode == 0
+    [listed] = re.findall('^BUILD_EXCLUSIVE_CONFIG="(.*)"$', (TOP / "tools/debian/dkms.conf").read_text(), re.M)
+    assert sorted(listed.split()) == sorted(demanded)
+    page = (TOP / "Documentation/installation.md").read_text()
+    table = page.partition("| requirement | reason |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `CONFIG_")]
+    written = {option for options, reason in rows if not reason.startswith(" wanted") for option in options.split()}
+    assert {option.strip("`,") for option in written} == demanded
