@@ -47,9 +47,11 @@ impl Carrier {
 /// `EFBIG` if the disk has more than [`MAX_SECTORS`]; `EINVAL` if the session cannot carry a
 /// logical block or a page in one request.
 pub(crate) fn of_disk(rsp: &OpenRsp, carrier: Carrier) -> Result<Limits> {
-    let block = u32::from(rsp.logical_block_size);
+    // No smaller block has been decoded. The compiler does not always see that, and would keep a
+    // panic for the divisions.
+    let block = u32::from(rsp.logical_block_size).max(1 << 9);
     let physical = match rsp.physical_block_size_bytes() {
-        said if said <= MAX_HINT_BYTES => said,
+        said if said <= MAX_HINT_BYTES => said.max(block),
         _ => block,
     };
     if rsp.nsectors > MAX_SECTORS {
