@@ -249,8 +249,10 @@ impl Chunk {
         self.memory.block().copy_out(at, hdr)
     }
 
-    /// Overwrites the transport header of the request in the chunk, so that nothing finds it there
-    /// any more.
+    /// Overwrites the transport header of the request in the chunk. If the next request for the
+    /// chunk does not get there, although its immediate does, its header is a bad one then, instead
+    /// of this one once more. A service that checks checksums relies on that, also for requests from
+    /// before the first that has one.
     pub(crate) fn forget_header(&self) -> Result {
         let at = self.request.data_len as usize + usize::from(self.request.usr_len);
         self.memory.block().zero(at, WRITE_HDR_LEN)?;

@@ -117,7 +117,8 @@ impl Con {
             return Err(IN_USE);
         };
         chunk.begin(self.cid);
-        if let Err(error) = parse(&mut chunk, offset, config.chunk_bytes) {
+        let parsed = parse(&mut chunk, offset, config.chunk_bytes, path.has_extensions());
+        if let Err(error) = parsed {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
             }
@@ -201,8 +202,14 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Parses the headers of a request in its chunk, and copies the user header out of it.
-fn parse(chunk: &mut Chunk, offset: u32, chunk_bytes: u32) -> Result<(), RequestError> {
+/// Parses the headers of a request in its chunk, and copies the user header out of it. With `forget`,
+/// nothing finds the request there any more.
+fn parse(
+    chunk: &mut Chunk,
+    offset: u32,
+    chunk_bytes: u32,
+    forget: bool,
+) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
     let at = offset as usize;
     let len = bytes.len().min((chunk_bytes - offset) as usize);
@@ -219,9 +226,11 @@ fn parse(chunk: &mut Chunk, offset: u32, chunk_bytes: u32) -> Result<(), Request
         return Err(RequestError::HeaderSize(usr_len));
     }
     chunk.request = request;
-    chunk
-        .copy_header()
-        .map_err(|_| RequestError::UserLen(usr_len))
+    let mut copied = chunk.copy_header();
+    if copied.is_ok() && forget {
+        copied = chunk.forget_header();
+    }
+    copied.map_err(|_| RequestError::UserLen(usr_len))
 }
 
 impl Handler for Con {

@@ -72,17 +72,6 @@ impl Request {
         }
     }
 
-    /// Overwrites the header of the request in the client's chunk. If the next request for the
-    /// chunk does not get there, although its immediate does, its header is a bad one then, instead
-    /// of this one once more. Must precede the service's first use of [`Request::buffer`].
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`, if the request was answered.
-    pub fn forget_header(&self) -> Result {
-        self.chunk.as_ref().ok_or(EINVAL)?.forget_header()
-    }
-
     /// Returns the number of bytes of data: of a write, those that arrived; of a read, those that
     /// the client wants.
     pub fn data_len(&self) -> usize {

@@ -170,7 +170,6 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Req
 ///
 /// `EBADMSG` if it is damaged.
 pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
-    request.forget_header()?;
     let arrived = Arrived {
         header: request.user_hdr(),
         direction: request.dir(),

@@ -23,14 +23,15 @@ def fields(device: int, op: int, size: int) -> dict:
     return {"device_id": device, "sector": SECTOR, "rw": op, "bytes": size}
 
 
-def session(run, flags: int = 0, epoch: int = 1, checksums: int = wire.CHECKSUMS):
+def session(run, flags: int = 0, epoch: int = 1, checksums: int = wire.CHECKSUMS, before=lambda party: None):
     """Has run(party, device) use a session, whose device has checksums unless said otherwise; both
-    are to go on after that."""
+    are to go on after that.  What before(party) does comes before there are checksums."""
     def whole() -> None:
         with Party(name="checksums", epoch=epoch) as party:
             for cid in range(party.cid_num):
                 party.connect(cid, **({"ext_flags": flags} if flags else {}))
             party.introduce()
+            before(party)
             device = opened(party, COMMON, flags=checksums)
             run(party, device)
             if checksums and epoch:
@@ -186,9 +187,37 @@ def _():
     def run(party: Party, device: int) -> None:
         for size in SIZES:
             put(party, device, NEW * size)
-            party.write_chunk(party.io, CHUNK, 0, b"", size + wire.IO_REQ.length)
-            assert code(party.answer(party.io, CHUNK)) == "EBADMSG"
+            does_not_arrive(party, party.io, CHUNK, size + wire.IO_REQ.length)
     session(run)()
+
+
+def does_not_arrive(party: Party, by, chunk: int, offset: int, said: str = "EBADMSG") -> None:
+    party.write_chunk(by, chunk, 0, b"", offset)
+    answer = code(party.answer(by, chunk))
+    assert answer == said, f"{answer} for {said}: the request before it is executed again"
+
+
+@named("a request that does not arrive, after one from before there were checksums")
+def _():
+    """Neither a request to a device without them is executed once more, nor the OPEN that is the
+    first with checksums."""
+    def before(party: Party) -> None:
+        for size in SIZES:
+            assert party.submit(opened(party, OTHER), wire.WRITE, SECTOR, size, OLD * size, CHUNK) == "OK"
+
+    def run(party: Party, device: int) -> None:
+        does_not_arrive(party, party.service, 0, wire.OPEN_ANSWER_SHORT + wire.OPEN_REQ.length)
+        for size in SIZES:
+            does_not_arrive(party, party.io, CHUNK, size + wire.IO_REQ.length)
+    session(run, before=before)()
+
+
+@named("a request that does not arrive, without checksums")
+def _():
+    def run(party: Party, device: int) -> None:
+        assert party.submit(device, wire.WRITE, SECTOR, 4096, OLD * 4096, CHUNK) == "OK"
+        does_not_arrive(party, party.io, CHUNK, 4096 + wire.IO_REQ.length, "EINVAL")
+    session(run, checksums=0)()
 
 
 def without_data(wanted: str, op: int, length: int, change=lambda user: user):
