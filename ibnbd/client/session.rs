@@ -227,10 +227,11 @@ pub(crate) fn ask_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
     access: Access,
+    checksum: DataChecksum,
 ) -> Result<OpenRsp> {
     let open = Open {
         only_known: true,
-        ..opening(name, access)
+        ..opening(name, access, checksum)
     };
     ask(transport, &open)
 }
@@ -254,44 +255,42 @@ pub(crate) fn open_device(
     if access.exclusive && !transport.has_extensions() {
         return Err(EOPNOTSUPP);
     }
-    let open = Open {
-        checksums: checksum.is_on(),
-        ..opening(name, access)
-    };
-    ask(transport, &open)
+    ask(transport, &opening(name, access, checksum))
 }
 
-/// Checks that the server of the opened device knows `checksum`. If it does not, the caller closes
-/// the device, unless the session was lost meanwhile: the number may be that of another device then.
+/// Checks that the server of the opened device does what `checksum` says. If it does not, the caller
+/// closes the device, unless the session was lost meanwhile: the number may be that of another
+/// device then.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP`.
+/// `EOPNOTSUPP` if the server does not know checksums; `EPROTO` if it expects some unasked.
 pub(crate) fn check_checksum(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
     checksum: DataChecksum,
     rsp: &OpenRsp,
 ) -> Result {
-    if !checksum.is_on() || rsp.has_checksums() {
-        return Ok(());
-    }
-    kx::pr_err_ratelimited!(
-        "{}: {}: the server does not know data_checksum: update it, or map the device without\n",
-        transport.name(),
-        name.as_str()
-    );
-    Err(EOPNOTSUPP)
+    let confirmed = checksum.check_confirmed(rsp.has_checksums());
+    confirmed.map_err(|error| {
+        kx::pr_err_ratelimited!(
+            "{}: {}: {}\n",
+            transport.name(),
+            name.as_str(),
+            error.as_str()
+        );
+        convert::error(error.errno())
+    })
 }
 
-/// Returns the message that opens a device, without checksums.
-fn opening(name: DevicePath<'_>, access: Access) -> Open<'_> {
+/// Returns the message that opens a device.
+fn opening(name: DevicePath<'_>, access: Access, checksum: DataChecksum) -> Open<'_> {
     Open {
         access_mode: access.mode,
         exclusive: access.exclusive,
         dev_name: name,
         only_known: false,
-        checksums: false,
+        checksums: checksum.is_on(),
     }
 }
 

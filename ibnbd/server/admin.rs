@@ -253,9 +253,16 @@ fn try_open(
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
             return Err(Refusal::new(EEXIST, why));
         }
-        let described = answer(session, known.id, &known.device, known.granted.as_ref())?;
-        if !message.only_known {
-            note_checksums(session, message, &known.device);
+        // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it anew.
+        let checksums = match message.only_known {
+            true => known.device.has_checksums(),
+            false => wants_checksums(session, message),
+        };
+        let granted = known.granted.as_ref();
+        let described = answer(session, known.id, &known.device, granted, checksums)?;
+        known.device.set_checksums(checksums);
+        if checksums {
+            session.set_checksums();
         }
         return Ok(described);
     }
@@ -287,7 +294,9 @@ fn try_open(
     let grant = granted.as_ref().map(|granted| granted.grant);
     let terms = granted.as_ref().map(|granted| granted.terms.clone());
     let device = Opened::open(&session.exports, dev, access, terms)?;
-    let rsp = answer(session, id, &device, granted.as_ref())?;
+    let checksums = wants_checksums(session, message);
+    device.set_checksums(checksums);
+    let rsp = answer(session, id, &device, granted.as_ref(), checksums)?;
     let view = Arc::new(
         View {
             session: session.clone(),
@@ -303,7 +312,6 @@ fn try_open(
     };
     let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
     open.reserve()?;
-    note_checksums(session, message, &device);
     // The client is not told that it has a device which is closed as soon as this lock is free.
     if device.is_revoked() {
         let why = "its export was taken away while it was being opened";
@@ -328,6 +336,9 @@ fn try_open(
             .map_err(|device| (ENOMEM.into(), device)),
     };
     if result.is_ok() {
+        if checksums {
+            session.set_checksums();
+        }
         session.publish(&mut open);
     }
     drop(open);
@@ -348,14 +359,9 @@ fn try_open(
     Ok(rsp)
 }
 
-/// Notes whether the requests to a device have checksums, as the last OPEN says that opens it: a
-/// client whose CLOSE was lost may map the device anew.
-fn note_checksums(session: &Session, message: &Open<'_>, device: &Opened) {
-    let checksums = message.checksums && session.has_extensions();
-    device.set_checksums(checksums);
-    if checksums {
-        session.set_checksums();
-    }
+/// Returns whether the requests to the device that `message` opens will have checksums.
+fn wants_checksums(session: &Session, message: &Open<'_>) -> bool {
+    message.checksums && session.has_extensions()
 }
 
 /// Returns the device number of a block device below `dev_search_path`.
@@ -377,6 +383,7 @@ fn answer(
     id: u32,
     device: &Opened,
     granted: Option<&Granted>,
+    checksums: bool,
 ) -> Result<OpenAnswer, Refusal> {
     let limits = device.tell_limits();
     let mut rsp = OpenRsp::new(id, &limits)?;
@@ -389,7 +396,7 @@ fn answer(
     let mut details = [0; DETAILS_LEN];
     if session.has_extensions() {
         rsp.identity = device.identity();
-        details = limits.details().encode();
+        details = limits.details(checksums).encode();
     }
     let mut answer = [0; OPEN_RSP_LONG_LEN];
     let (head, tail) = answer.split_at_mut(OPEN_RSP_LEN);

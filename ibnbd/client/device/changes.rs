@@ -51,7 +51,8 @@ impl Device {
             (inner.generation, inner.rsp.device_id)
         };
         let name = device_path(&self.name)?;
-        let answer = session::ask_device(self.io.transport(), name, self.access);
+        let checksum = self.io.damage().checksum();
+        let answer = session::ask_device(self.io.transport(), name, self.access, checksum);
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             return Ok(());

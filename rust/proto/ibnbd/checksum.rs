@@ -164,6 +164,37 @@ impl BadChecksum {
     }
 }
 
+/// What the answer to OPEN says about checksums is not what the client wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unconfirmed {
+    /// The server would refuse all requests to the device, as they have a checksum.
+    Missing,
+    /// The server would refuse all requests to the device, as they have no checksum.
+    Unasked,
+}
+
+impl Unconfirmed {
+    /// One line for the log.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Missing => {
+                "the server does not know data_checksum: update it, or map the device without"
+            }
+            Self::Unasked => {
+                "the server expects checksums that it was not asked for: the message was damaged on the way, try again"
+            }
+        }
+    }
+
+    /// The errno to return.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::Missing => Errno::EOPNOTSUPP,
+            Self::Unasked => Errno::EPROTO,
+        }
+    }
+}
+
 impl DataChecksum {
     /// All values.
     pub const ALL: [Self; 2] = [Self::None, Self::Crc32c];
@@ -180,6 +211,21 @@ impl DataChecksum {
     #[inline]
     pub const fn is_on(&self) -> bool {
         matches!(self, Self::Crc32c)
+    }
+
+    /// Checks that a server that has opened a device for this checksum will do the same as its
+    /// client: `confirmed` is what its answer [says](crate::msg::OpenRsp::has_checksums). OPEN has
+    /// no checksum of its own, and damage may have changed what it asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Unconfirmed`].
+    pub const fn check_confirmed(&self, confirmed: bool) -> Result<(), Unconfirmed> {
+        match (self.is_on(), confirmed) {
+            (true, false) => Err(Unconfirmed::Missing),
+            (false, true) => Err(Unconfirmed::Unasked),
+            (true, true) | (false, false) => Ok(()),
+        }
     }
 
     /// Parses the text of the option.

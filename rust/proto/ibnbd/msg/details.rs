@@ -37,8 +37,8 @@ pub struct Details {
     pub rotational: bool,
     /// Writing zeroes frees the space, unless the request forbids it.
     pub zeroes_unmap: bool,
-    /// The server checks the checksums of requests, and returns those of data; see
-    /// [`crate::checksum`].
+    /// The server expects a checksum in each request to the device, and returns those of data, as
+    /// OPEN has asked it to; see [`crate::checksum`].
     pub checksums: bool,
     /// The cache generation of the device; see [`crate::unflushed`].
     pub cache_run: Identity,

@@ -66,9 +66,9 @@ pub struct DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// The fields that do not fit into the answer to OPEN itself, from a server that checks
-    /// checksums.
-    pub const fn details(&self) -> Details {
+    /// The fields that do not fit into the answer to OPEN itself, of a device whose requests have
+    /// `checksums` or not.
+    pub const fn details(&self, checksums: bool) -> Details {
         Details {
             physical_block_size: self.physical_block_size,
             io_min: self.io_min,
@@ -77,7 +77,7 @@ impl DeviceLimits {
             alignment_offset: self.alignment_offset,
             rotational: self.rotational,
             zeroes_unmap: self.zeroes_unmap,
-            checksums: true,
+            checksums,
             cache_run: self.cache_run,
         }
     }
@@ -269,7 +269,8 @@ impl OpenRsp {
         Ok(())
     }
 
-    /// Whether the server checks checksums, and returns those of data.
+    /// Whether the server expects a checksum in each request to the device, and returns those of
+    /// data.
     pub fn has_checksums(&self) -> bool {
         self.details.is_some_and(|details| details.checksums)
     }

@@ -4,7 +4,8 @@
 
 use ibnbd_proto::access::AccessMode;
 use ibnbd_proto::checksum::{
-    self, examine, Arrived, BadChecksum, DataChecksum, Intact, Resends, COVERED, MAX_RESENDS,
+    self, examine, Arrived, BadChecksum, DataChecksum, Intact, Resends, Unconfirmed, COVERED,
+    MAX_RESENDS,
 };
 use ibnbd_proto::io_check::{self, Device, IoError};
 use ibnbd_proto::map_opts::{MapError, MapOptions};
@@ -375,8 +376,10 @@ fn close_has_its_length() {
     assert_eq!(UserMsg::parse(&long, false), Ok(UserMsg::Close(close)));
 }
 
+/// The answer to OPEN says whether the server has understood what OPEN asks for, which may have been
+/// damaged on the way; otherwise no request to the device would succeed.
 #[test]
-fn servers_say_that_they_check() {
+fn servers_confirm() {
     let limits = DeviceLimits {
         logical_block_size: 512,
         ..DeviceLimits::default()
@@ -384,15 +387,31 @@ fn servers_say_that_they_check() {
     let mut rsp = OpenRsp::new(7, &limits).unwrap();
     assert!(!rsp.has_checksums(), "a server without details");
     rsp.details = Some(Details::default());
-    assert!(!rsp.has_checksums(), "an older server");
-    rsp.details = Some(limits.details());
-    assert!(rsp.has_checksums());
-    let mut answer = [0; OPEN_RSP_LONG_LEN];
-    answer[OPEN_RSP_LEN..].copy_from_slice(&limits.details().encode());
-    assert_eq!(answer[57] & 4, 4);
-    assert!(Details::decode(&answer).unwrap().checksums);
-    answer[57] &= !4;
-    assert!(!Details::decode(&answer).unwrap().checksums);
+    assert!(!rsp.has_checksums(), "a server without checksums");
+    for is_on in [false, true] {
+        rsp.details = Some(limits.details(is_on));
+        assert_eq!(rsp.has_checksums(), is_on);
+        let mut answer = [0; OPEN_RSP_LONG_LEN];
+        answer[OPEN_RSP_LEN..].copy_from_slice(&limits.details(is_on).encode());
+        assert_eq!(answer[57] & 4, 4 * u8::from(is_on));
+        assert_eq!(Details::decode(&answer).unwrap().checksums, is_on);
+        answer[57] ^= 4;
+        assert_eq!(Details::decode(&answer).unwrap().checksums, !is_on);
+    }
+    let missing = DataChecksum::Crc32c.check_confirmed(false).unwrap_err();
+    assert_eq!(
+        (missing, missing.errno()),
+        (Unconfirmed::Missing, Errno::EOPNOTSUPP)
+    );
+    let unasked = DataChecksum::None.check_confirmed(true).unwrap_err();
+    assert_eq!(
+        (unasked, unasked.errno()),
+        (Unconfirmed::Unasked, Errno::EPROTO)
+    );
+    assert_ne!(missing.as_str(), unasked.as_str());
+    for known in DataChecksum::ALL {
+        assert_eq!(known.check_confirmed(known.is_on()), Ok(()));
+    }
 }
 
 #[test]

@@ -209,10 +209,10 @@ fn details_have_room_for_everything() {
     let mut rsp = OpenRsp::new(7, &limits).unwrap();
     assert_eq!(rsp.physical_block_size_bytes(), 32_768);
     assert_eq!(rsp.cache_run(), Identity::UNKNOWN);
-    rsp.details = Some(limits.details());
+    rsp.details = Some(limits.details(false));
     assert_eq!(rsp.physical_block_size_bytes(), 65_536);
     assert_eq!(rsp.cache_run(), limits.cache_run);
-    let details = limits.details();
+    let details = limits.details(false);
     assert_eq!((details.io_min, details.io_opt), (1 << 20, 3 << 20));
     assert_eq!(details.max_secure_erase_sectors, 65_536);
     assert_eq!(details.alignment_offset, 512);

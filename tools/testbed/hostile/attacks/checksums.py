@@ -161,6 +161,35 @@ def _():
     session(run)()
 
 
+def confirmed(party: Party, flags: int) -> int:
+    """What the answer to an OPEN with these flags says about checksums."""
+    message = wire.OPEN_REQ.pack(dev_name=COMMON.encode(), access_mode=wire.RW, flags=flags)
+    error, answer = party.ask(message, wire.OPEN_ANSWER.length)
+    assert error == 0, f"open: {code(error)}"
+    return wire.OPEN_ANSWER.unpack(answer)["details_flags"] & 4
+
+
+@named("OPEN, and what its answer says about checksums")
+def _():
+    """It confirms what the server has understood: a client whose OPEN was damaged on the way would
+    otherwise have no request succeed."""
+    def run(party: Party, device: int) -> None:
+        on = confirmed(party, wire.ONLY_KNOWN)
+        for flags in (wire.ONLY_KNOWN, 0, wire.ONLY_KNOWN | wire.CHECKSUMS, wire.CHECKSUMS, wire.ONLY_KNOWN):
+            on = on if flags & wire.ONLY_KNOWN else 4 * bool(flags)
+            said = confirmed(party, flags)
+            assert said == on, f"{said} for {on}, flags {flags}"
+        assert on
+    session(run)()
+
+
+def nothing_confirmed(party: Party, device: int) -> None:
+    assert confirmed(party, wire.CHECKSUMS) == 0
+
+
+attack("OPEN, and what its answer says about checksums, without extensions", session(nothing_confirmed, epoch=0))
+
+
 def message(wanted: str, user: bytes, want: int = 0):
     def run(party: Party, device: int) -> None:
         raw = user.replace(b"DEV.", device.to_bytes(4, "little"))

@@ -151,6 +151,14 @@ lie("no checksums", Honest, refused)
 lie("no checksums, and no extensions", like(extensions=False), refused)
 
 
+def not_asked_for(v: Victim) -> None:
+    said = v.map()
+    assert said == "EPROTO", f"map_device: {said}"
+
+
+lie("a device whose requests are to have checksums, unasked", like(opened={"details_flags": 4}), not_asked_for)
+
+
 class Loses(Checks):
     """Loses the session with the first read, and then knows no checksums."""
 
