@@ -129,8 +129,11 @@ pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN
 ///
 /// `EBADMSG` if request or answer were damaged; that of `result`.
 pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
+    // It has no data any more, and the answer is that to a message without effect in its place.
+    if rq.is_abandoned() {
+        return result;
+    }
     match result {
-        // A request that has ended for its user has no memory any more.
         Ok(()) if rq.op() == Some(kx::blk::Op::Read) && rq.bytes() > 0 => {
             let check = check_of(rq.pdu_mut());
             let (crc, received) = (check.crc, check.received);
@@ -140,7 +143,8 @@ pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
             rq.queue_data().damage().from_server.fetch_add(1, Relaxed);
             Err(EBADMSG)
         }
-        Err(EBADMSG) => {
+        // A flush is not abandoned when it is cancelled.
+        Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
             rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
             Err(EBADMSG)
         }

@@ -238,7 +238,8 @@ fn answered(rq: &Request<Queue>) -> Result {
 fn end(mut rq: Request<Queue>, mut result: Result) {
     let disk = rq.queue_data();
     let has_checksums = disk.has_checksums();
-    let cancelled = disk.timeouts().ends(rq.tag());
+    // A request that is cancelled while it is dispatched once more may be abandoned all the same.
+    let cancelled = disk.timeouts().ends(rq.tag()) || rq.is_abandoned();
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();

@@ -29,7 +29,6 @@ use ibtrs_core::convert::{
     self,
     Shown, //
 };
-use ibtrs_proto::msg::Direction;
 use ibtrs_server::Request;
 use kernel::prelude::*;
 use kx::{
@@ -173,10 +172,7 @@ pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
     let arrived = Arrived {
         header: request.user_hdr(),
         direction: request.dir(),
-        written: match request.dir() {
-            Direction::Write => request.data_len(),
-            Direction::Read => 0,
-        },
+        data_len: request.data_len(),
     };
     let has_checksums = |id| session.device_has_checksums(id);
     let of_data = |crc| data_crc(request, crc).ok();

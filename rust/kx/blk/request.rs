@@ -296,6 +296,13 @@ impl<D: Operations> Request<D> {
         unsafe { table.crc32c(crc) }
     }
 
+    /// Returns whether its users [already got an error](crate::io::IoHandle::end_early). The request
+    /// has no data any more, and cannot be sent again.
+    #[inline]
+    pub fn is_abandoned(&self) -> bool {
+        self.first_bio().is_null() && self.op() != Some(Op::Flush)
+    }
+
     /// Ends the request.
     ///
     /// # Context
@@ -340,14 +347,14 @@ impl<D: Operations> Request<D> {
         unsafe { bindings::blk_mq_complete_request(rq.as_ptr()) };
     }
 
-    /// Returns the request to the block layer, which dispatches it again at once. A request whose
-    /// users [already got an error](crate::io::IoHandle::end_early) ends instead.
+    /// Returns the request to the block layer, which dispatches it again at once. An
+    /// [abandoned](Self::is_abandoned) request ends instead.
     ///
     /// # Context
     ///
     /// *any*.
     pub fn requeue(self) {
-        if self.first_bio().is_null() && self.op() != Some(Op::Flush) {
+        if self.is_abandoned() {
             return self.end(Status::IO_ERROR);
         }
         let rq = self.into_raw();

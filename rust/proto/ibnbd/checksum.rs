@@ -46,8 +46,22 @@ pub struct Arrived<'a> {
     pub header: &'a [u8],
     /// Which way the data flows.
     pub direction: Direction,
-    /// Bytes of data that came with a write.
-    pub written: usize,
+    /// Bytes of data: of a write, those that came with it; of a read, those that it wants.
+    pub data_len: usize,
+}
+
+impl Arrived<'_> {
+    /// Whether no data came with the request.
+    fn is_without_data(&self) -> bool {
+        self.direction == Direction::Read || self.data_len == 0
+    }
+
+    /// Whether the request is the message without effect that takes the place of a cancelled one.
+    /// No damage of a transport header makes it of another request: a READ that wants nothing has
+    /// nothing in front of its headers, so the header of the other one would have to be there.
+    fn is_nothing(&self) -> bool {
+        self.header.is_empty() && self.direction == Direction::Read && self.data_len == 0
+    }
 }
 
 /// A message that a server believes.
@@ -66,6 +80,8 @@ pub enum Intact {
 /// - 32 bytes are a sealed I/O header, which has to match its checksum,
 /// - unless they are a valid header without checksum, whose bytes behind the priority are zeroes,
 ///   for a device of which `has_checksums` does not say that it has some.
+/// - No bytes, in a READ of nothing, are the message without effect that takes the place of a
+///   cancelled request.
 /// - Anything else is an administrative message of exactly its length, with the direction of its
 ///   type, without data, and with zeroes where these drivers have some.
 ///
@@ -83,7 +99,7 @@ pub fn examine(
 ) -> Result<Intact, IoError> {
     let header: &[u8; IO_HDR_LEN] = match arrived.header.try_into() {
         Ok(header) => header,
-        Err(_) if is_admin(arrived) => return Ok(Intact::Plain),
+        Err(_) if arrived.is_nothing() || is_admin(arrived) => return Ok(Intact::Plain),
         Err(_) => return Err(IoError::Damaged),
     };
     if let Ok(hdr @ IoHdr { checksum: None, .. }) = IoHdr::decode(header) {
@@ -127,7 +143,7 @@ fn is_admin(arrived: &Arrived<'_>) -> bool {
         UserMsg::Close(_) => (header.len(), 0, 0),
     };
     header.len() == len
-        && arrived.written == 0
+        && arrived.is_without_data()
         && message.check_direction(arrived.direction).is_ok()
         && is_zero(header, zeroes_from, to)
 }

@@ -338,6 +338,39 @@ def test_other_operations(pair):
 
 
 @pytest.mark.fast
+@pytest.mark.links(2)
+def test_cancelled_requests_are_no_damage(pair):
+    """A request that was cancelled has no data and no header any more when it is sent over another
+    path; the server refuses what is left of it, and nobody takes that for damage."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    server.run("modprobe dm_mod && dmsetup create --noudevsync stuck --table '0 32768 linear /dev/nullb0 0' "
+               "&& [ -b /dev/dm-0 ]")
+    disk = Disk(pair, links=2, device="/dev/dm-0")
+    paths = "/sys/class/ibtrs-client/s/paths"
+    client.wait_until(f"[ $(cat {paths}/*/state | grep -c '^connected') = 2 ]")
+    client.run("echo 1000 > /sys/block/ibnbd0/queue/io_timeout; echo 1 > /sys/block/ibnbd0/ibnbd/io_timeout_limit")
+    server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
+    try:
+        jobs = [client.start(f"dd if={what} of={where} bs=4k count=1 {how}=direct status=none")
+                for what, where, how in ((DISK, "/dev/null", "iflag"), ("/dev/zero", DISK, "oflag"))]
+        for job in jobs:
+            assert os.strerror(errno.ETIMEDOUT) in job.wait(60, check=False)
+        for link in (1, 2):
+            path = f"{paths}/ip:10.0.{link}.2@ip:10.0.{link}.1"
+            client.run(f"echo 1 > {path}/disconnect && echo 1 > {path}/reconnect")
+            client.wait_until(f"grep -q '^connected' {path}/state")
+    finally:
+        server.run("dmsetup resume --noudevsync stuck")
+    client.wait_until(f"dd if={DISK} of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
+    assert "message shorter than its format" in server.run("dmesg")
+    assert "damaged" not in server.run("dmesg") + client.run("dmesg")
+    assert disk.errors == "0 0"
+    client.run(OURS.unmap())
+    server.wait_until("dmsetup remove --noudevsync stuck")
+
+
+@pytest.mark.fast
 @pytest.mark.quiet
 def test_a_server_without_checksums_is_refused(pair):
     server, client = pair

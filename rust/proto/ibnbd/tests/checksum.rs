@@ -11,7 +11,7 @@ use ibnbd_proto::io_check::{self, Device, IoError};
 use ibnbd_proto::map_opts::{MapError, MapOptions};
 use ibnbd_proto::msg::*;
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::msg::Direction;
+use ibtrs_proto::msg::{Direction, ReadHdr, RequestError, RequestHdr, ServerRequest};
 use ibtrs_proto::name::DevicePath;
 use proptest::prelude::*;
 
@@ -104,10 +104,19 @@ fn serve<'a>(
     direction: Direction,
     data: &[u8],
 ) -> Result<(Intact, UserMsg<'a>), Errno> {
+    // The transport refuses a READ that wants nothing, but has data in front of its headers.
+    let wanted = if header.is_empty() && data.is_empty() {
+        0
+    } else {
+        512
+    };
     let arrived = Arrived {
         header,
         direction,
-        written: data.len(),
+        data_len: match direction {
+            Direction::Read => wanted,
+            Direction::Write => data.len(),
+        },
     };
     let of_data = |crc| Some(crc32c(crc, data));
     let intact = examine(&arrived, |id| id == SEALED, crc32c, of_data).map_err(|e| e.errno())?;
@@ -250,6 +259,39 @@ fn the_transports_header_is_not_believed() {
         assert_eq!(user.len(), OPEN_LEN);
         assert!(UserMsg::parse(&user, true).is_ok(), "but for the rule");
         assert_eq!(serve(&user, Direction::Read, &[]), Err(Errno::EBADMSG));
+    }
+}
+
+/// The message that takes the place of a cancelled request is refused as ever, and no damage makes
+/// another request pass for it: the transport refuses what it looks like then.
+#[test]
+fn nothing_is_intact() {
+    let said = |direction, data_len| {
+        let arrived = Arrived {
+            header: &[],
+            direction,
+            data_len,
+        };
+        examine(&arrived, |_| true, crc32c, Some)
+    };
+    assert_eq!(said(Direction::Read, 0), Ok(Intact::Plain));
+    assert_eq!(said(Direction::Read, 512), Err(IoError::Damaged));
+    assert_eq!(said(Direction::Write, 0), Err(IoError::Damaged));
+    assert_eq!(said(Direction::Write, 512), Err(IoError::Damaged));
+    let refused = serve(&[], Direction::Read, &[]);
+    assert_eq!(refused, Err(Errno::EINVAL), "not executed");
+    let mut flush = [0; 8];
+    let read = ReadHdr {
+        usr_len: 0,
+        need_inval: false,
+        desc: None,
+    };
+    assert_eq!(read.encode(&mut flush), Some(flush.len()));
+    let parsed = RequestHdr::parse(&flush).unwrap();
+    let at = |offset| ServerRequest::parse(&parsed, offset, 1 << 17);
+    assert!(at(0).is_ok());
+    for offset in 1..600 {
+        assert_eq!(at(offset), Err(RequestError::NoDesc));
     }
 }
 

@@ -210,6 +210,22 @@ for name, user in (("SESS_INFO", wire.SESS_INFO_REQ.pack()), ("OPEN", wire.OPEN_
     attack(f"{name} with other bytes, with checksums", session(message("EBADMSG", user[:30] + b"x" + user[31:], 88)))
 
 
+def nothing(said: str, length: int, want: int = 0, **header):
+    """An empty request, with so many bytes of a user header."""
+    def run(party: Party, device: int) -> None:
+        party.post_read(party.io, CHUNK, bytes(length), want, **header)
+        answer = code(party.answer(party.io, CHUNK))
+        assert answer == said, f"{answer} for {said}"
+    return run
+
+
+# Clients send it in place of a request that was cancelled, and it is not damaged.
+attack("a read of nothing with an empty header, checksums", session(nothing("EINVAL", 0)))
+attack("a read of nothing with a header, checksums", session(nothing("EBADMSG", 1)))
+attack("a read with an empty header, checksums", session(nothing("EBADMSG", 0, 4096)))
+attack("a read of nothing with a header said to be empty, checksums", session(nothing("EBADMSG", 32, usr_len=0)))
+
+
 @named("a request that does not arrive, but for its immediate")
 def _():
     """The one before it in the chunk is not executed once more."""
