@@ -82,8 +82,12 @@ pub(crate) struct Check {
     crc: u32,
     /// The checksum that came with the answer.
     received: Option<u32>,
-    /// The path of the last answer that came with a checksum or told of damage.
+    /// The path of the answer, if that came with a checksum or told of damage.
     path: Option<u32>,
+    /// The path that has damaged the request last.
+    avoid: Option<u32>,
+    /// How often the request has timed out before it was damaged.
+    timeouts: u32,
     resends: Resends,
 }
 
@@ -101,12 +105,15 @@ fn check_of(pdu: Pin<&mut Pdu>) -> &mut Check {
 }
 
 /// Returns the path that has damaged the request, if it is sent again.
-pub(crate) fn damaging_path(rq: &mut Request<Queue>) -> Option<u32> {
-    let check = check_of(rq.pdu_mut());
-    match check.resends == Resends::NONE {
-        true => None,
-        false => check.path,
-    }
+pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
+    rq.pdu().check.avoid
+}
+
+/// Returns how often a request that is sent again has timed out so far: the timeout limit is that
+/// of all attempts together.
+#[inline]
+pub(crate) fn timeouts(rq: &Request<Queue>) -> u32 {
+    rq.pdu().check.timeouts
 }
 
 /// Puts the checksum of a request into its header. Called for each attempt to send it, even if the
@@ -116,6 +123,7 @@ pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN
     let check = check_of(rq.pdu_mut());
     check.crc = crc;
     check.received = None;
+    check.path = None;
     let crc = match op {
         Op::Write => rq.crc32c(crc),
         _ => crc,
@@ -141,21 +149,29 @@ pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
                 return Ok(());
             }
             rq.queue_data().damage().from_server.fetch_add(1, Relaxed);
+            note_timeouts(rq);
             Err(EBADMSG)
         }
         // A flush is not abandoned when it is cancelled.
         Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
             rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
+            note_timeouts(rq);
             Err(EBADMSG)
         }
         other => other,
     }
 }
 
+fn note_timeouts(rq: &mut Request<Queue>) {
+    let so_far = rq.queue_data().timeouts().so_far(rq.tag());
+    check_of(rq.pdu_mut()).timeouts = so_far;
+}
+
 /// Returns whether a damaged request is sent again.
 pub(crate) fn is_resent(rq: &mut Request<Queue>, op: Op) -> bool {
     let check = check_of(rq.pdu_mut());
     let again = check.resends.again();
+    check.avoid = check.path;
     let path = check.path.unwrap_or_default();
     let disk = rq.queue_data().fair_share().number();
     // The sector of a flush means nothing.
@@ -186,6 +202,7 @@ pub(crate) fn is_resent(rq: &mut Request<Queue>, op: Op) -> bool {
 /// Notes the end of a request, whose tag the next one gets.
 pub(crate) fn ended(rq: &mut Request<Queue>) {
     let check = check_of(rq.pdu_mut());
+    check.avoid = None;
+    check.timeouts = 0;
     check.resends = Resends::NONE;
-    check.path = None;
 }

@@ -109,7 +109,7 @@ impl Operations for Queue {
             damage::ended(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
-        disk.timeouts().begins(rq.tag());
+        disk.timeouts().begins(rq.tag(), damage::timeouts(&rq));
         match disk.fair_share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
                 Outcome::Sent => return Ok(()),
@@ -324,7 +324,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         bytes: if op.has_data() { rq.bytes() } else { 0 },
         last,
         avoid: match disk.has_checksums() {
-            true => damage::damaging_path(&mut rq),
+            true => damage::damaging_path(&rq),
             false => None,
         },
         io: IoHandle::new(rq),

@@ -236,7 +236,8 @@ pub(crate) fn ask_device(
     ask(transport, &open)
 }
 
-/// Opens a device on the server; [`check_checksum`] follows.
+/// Opens a device on the server; [`check_checksum`] follows. A C server, which knows neither
+/// exclusive access nor checksums, is not asked.
 ///
 /// # Context
 ///
@@ -244,16 +245,19 @@ pub(crate) fn ask_device(
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the access is exclusive and the server is a C server; errors of the server and of
-/// the transport; `EPROTO` if the answer is invalid.
+/// `EOPNOTSUPP` if a C server is not asked; errors of the server and of the transport; `EPROTO` if
+/// the answer is invalid.
 pub(crate) fn open_device(
     transport: &ibtrs_client::Session,
     name: DevicePath<'_>,
     access: Access,
     checksum: DataChecksum,
 ) -> Result<OpenRsp> {
-    if access.exclusive && !transport.has_extensions() {
-        return Err(EOPNOTSUPP);
+    if !transport.has_extensions() {
+        if access.exclusive {
+            return Err(EOPNOTSUPP);
+        }
+        confirm(transport, name, checksum, false)?;
     }
     ask(transport, &opening(name, access, checksum))
 }
@@ -271,8 +275,17 @@ pub(crate) fn check_checksum(
     checksum: DataChecksum,
     rsp: &OpenRsp,
 ) -> Result {
-    let confirmed = checksum.check_confirmed(rsp.has_checksums());
-    confirmed.map_err(|error| {
+    confirm(transport, name, checksum, rsp.has_checksums())
+}
+
+/// Logs why a device is refused whose server has `confirmed` checksums or not.
+fn confirm(
+    transport: &ibtrs_client::Session,
+    name: DevicePath<'_>,
+    checksum: DataChecksum,
+    confirmed: bool,
+) -> Result {
+    checksum.check_confirmed(confirmed).map_err(|error| {
         kx::pr_err_ratelimited!(
             "{}: {}: {}\n",
             transport.name(),

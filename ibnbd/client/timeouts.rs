@@ -77,15 +77,15 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Notes that the request with `tag` begins.
+    /// Notes that the request with `tag` begins, which has already timed out `so_far` times.
     #[inline]
-    pub(crate) fn begins(&self, tag: u32) {
+    pub(crate) fn begins(&self, tag: u32, so_far: u32) {
         if !self.counting.load(Relaxed) {
             return;
         }
         if let Some(place) = self.places.get(tag) {
             // A request that is requeued may have been cancelled just now.
-            if place.xchg(0, Full) == CANCELLED {
+            if place.xchg(so_far, Full) == CANCELLED {
                 self.stuck.fetch_sub(1, Relaxed);
             }
         }
@@ -115,6 +115,15 @@ impl Timeouts {
                 }
                 cancelled
             }
+        }
+    }
+
+    /// Returns how often the request with `tag`, which has not ended, has timed out.
+    pub(crate) fn so_far(&self, tag: u32) -> u32 {
+        let place = self.places.get(tag);
+        match place.map_or(0, |place| place.load(Relaxed)) {
+            CANCELLED | ENDED => 0,
+            times => times,
         }
     }
 

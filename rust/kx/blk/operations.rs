@@ -246,8 +246,12 @@ impl<D: Operations> Vtable<D> {
     ) -> bindings::blk_status_t {
         // SAFETY: `bd` is valid by this function's contract.
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
-        // SAFETY: By this function's contract the request passes to the driver; it was not started
-        // yet.
+        // Whoever dispatches the request again must not merge it into another one, which would end it
+        // without the driver's knowledge.
+        // SAFETY: By this function's contract the request passes to the driver. It was not started
+        // yet, so its timer does not change its flags.
+        unsafe { (*rq).rq_flags |= 1 << bindings::rqf_flags___RQF_DONTPREP };
+        // SAFETY: As above.
         unsafe { bindings::blk_mq_start_request(rq) };
         // The scatterlist describes memory of the previous use, which belongs to another user now.
         // SAFETY: By this function's contract the request is initialized, and nobody else uses it

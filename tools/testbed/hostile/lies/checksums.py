@@ -108,6 +108,27 @@ for name, use in (("read", Victim.read), ("write", Victim.write)):
     lie(f"error of the disk's, {name}", saying(errno.EILSEQ, 1), uses("EILSEQ", "0 0", use=use))
 
 
+def slowly(seconds: float) -> type[Honest]:
+    """Says of the user's requests that they were damaged, each time after so long."""
+    class Slow(Checks):
+        def spot(self, server, request):
+            server.later(seconds, lambda: server.answer(request, error=errno.EBADMSG))
+    return Slow
+
+
+def limited(v: Victim) -> None:
+    """A write times out at least once in each attempt, and as often as the limit says before the last."""
+    v.options = ON
+    v.must_map()
+    v.attribute("queue/io_timeout", "1000")
+    v.attribute("ibnbd/io_timeout_limit", "3")
+    said = v.write()
+    assert said == "ETIMEDOUT", f"{said} from a write that times out in each attempt"
+
+
+lie("damaged on the way, later than the limit of all attempts", slowly(2.6), limited)
+
+
 class Together(Checks):
     """The checksum in the message that invalidates the key."""
 
