@@ -5,7 +5,7 @@
 //! A damaged request has changed nothing, neither on the server's disk nor in the memory that its
 //! user reads, as the user does not have it back yet. So it is sent again, at most
 //! [`MAX_RESENDS`](checksum::MAX_RESENDS) times, over another path than the one that has damaged it
-//! if there is another.
+//! if there is another, and after a pause from the second time on.
 //!
 //! Contexts: *any*.
 
@@ -167,8 +167,9 @@ fn note_timeouts(rq: &mut Request<Queue>) {
     check_of(rq.pdu_mut()).timeouts = so_far;
 }
 
-/// Returns whether a damaged request is sent again.
-pub(crate) fn is_resent(rq: &mut Request<Queue>, op: Op) -> bool {
+/// Returns the pause after which a damaged request is sent again, in milliseconds; `None` if it
+/// fails.
+pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
     let check = check_of(rq.pdu_mut());
     let again = check.resends.again();
     check.avoid = check.path;
@@ -178,7 +179,7 @@ pub(crate) fn is_resent(rq: &mut Request<Queue>, op: Op) -> bool {
     let sector = if op == Op::Flush { 0 } else { rq.sector() };
     rq.queue_data().transport().with_path_name(path, |path| {
         let path = path.unwrap_or(c"an unknown path");
-        if again {
+        if again.is_some() {
             kx::pr_warn_ratelimited!(
                 "ibnbd{}: {} at sector {}: damaged on the way over {}, its checksum does not match; it is sent again\n",
                 disk,

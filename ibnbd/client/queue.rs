@@ -246,8 +246,8 @@ fn end(mut rq: Request<Queue>, mut result: Result) {
     }
     if has_checksums {
         if let (false, Err(EBADMSG), Some(op)) = (cancelled, result, rq.op()) {
-            if damage::is_resent(&mut rq, wire_op(op)) {
-                return rq.requeue();
+            if let Some(pause_ms) = damage::resend_after(&mut rq, wire_op(op)) {
+                return rq.requeue_after(pause_ms);
             }
             result = Status::PROTECTION.to_result();
         }

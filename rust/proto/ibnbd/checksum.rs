@@ -21,8 +21,14 @@ use crate::msg::{
 /// Bytes of an I/O header that its checksum covers: all before the checksum itself.
 pub const COVERED: usize = 28;
 
-/// How often a request whose data was damaged is sent again before it fails.
-pub const MAX_RESENDS: u8 = 3;
+/// The pause before each further attempt to send a request that was damaged, in milliseconds. What
+/// damages it may last for a while, and there may be no other path. The first pause is none, as a
+/// single error is most likely.
+const PAUSES_MS: [u32; 3] = [0, 10, 100];
+
+/// How often a request that was damaged is sent again before it fails.
+// CAST: A short table.
+pub const MAX_RESENDS: u8 = PAUSES_MS.len() as u8;
 
 /// Begins a CRC-32C over the covered bytes of the header `bytes`, with the kernel's
 /// `crc32c(crc, bytes)`, which then continues it over the data. A header that has a checksum is not
@@ -269,11 +275,12 @@ impl Resends {
     /// A request that was not sent again.
     pub const NONE: Self = Self(0);
 
-    /// Counts one more; returns whether the request may be sent again.
+    /// Counts one more; returns the pause before it, in milliseconds, or `None` if the request
+    /// fails.
     #[must_use]
-    pub fn again(&mut self) -> bool {
-        let more = self.0 < MAX_RESENDS;
-        self.0 = self.0.saturating_add(u8::from(more));
-        more
+    pub fn again(&mut self) -> Option<u32> {
+        let pause_ms = PAUSES_MS.get(usize::from(self.0)).copied()?;
+        self.0 = self.0.saturating_add(1);
+        Some(pause_ms)
     }
 }

@@ -486,13 +486,11 @@ fn options_and_words() {
 #[test]
 fn a_request_is_sent_again_a_few_times() {
     let mut resends = Resends::NONE;
-    for _ in 0..MAX_RESENDS {
-        assert!(resends.again());
-    }
-    for _ in 0..300 {
-        assert!(!resends.again());
-    }
-    assert!(Resends::default().again());
+    let pauses: Vec<u32> = std::iter::from_fn(|| resends.again()).take(300).collect();
+    assert_eq!(pauses, [0, 10, 100]);
+    assert_eq!(pauses.len(), usize::from(MAX_RESENDS));
+    assert_eq!(resends.again(), None);
+    assert_eq!(Resends::default().again(), Some(0));
 }
 
 proptest! {

@@ -2,6 +2,7 @@
 """Data and checksums that do not match, and servers that do without."""
 
 import errno
+import time
 
 from .. import wire
 from ..checksum import checksum, trailer
@@ -106,6 +107,37 @@ for name, use in (("read", Victim.read), ("write", Victim.write)):
     lie(f"damaged on the way, {name}, without checksums", saying(errno.EBADMSG, 1, Honest),
         uses("EIO", "0 0", options="", use=use))
     lie(f"error of the disk's, {name}", saying(errno.EILSEQ, 1), uses("EILSEQ", "0 0", use=use))
+
+
+class Times(Checks):
+    """Notes when the user's requests come, and says of each that it was damaged."""
+
+    def __init__(self):
+        super().__init__()
+        self.times: list[float] = []
+
+    def spot(self, server, request):
+        self.times.append(time.monotonic())
+        if len(self.times) > SENT:
+            return self.serve(server, request)
+        server.answer(request, error=errno.EBADMSG)
+
+
+def paused(server: Server) -> str | None:
+    times = server.behaviour.times
+    gaps = [after - before for before, after in zip(times, times[1:])][:SENT - 1]
+    if len(gaps) != SENT - 1:
+        return f"{len(times)} requests"
+    # Of the first one, nobody knows how long it takes.
+    return None if gaps[1] >= 0.01 and gaps[2] >= 0.1 else f"sent again after {gaps}"
+
+
+def sees_pauses(v: Victim) -> None:
+    uses("EILSEQ", f"{SENT} 0", use=Victim.write)(v)
+    v.tell("order 0")
+
+
+lie("damaged on the way, and sent again after a while", Times, sees_pauses, paused)
 
 
 def slowly(seconds: float) -> type[Honest]:
