@@ -262,7 +262,7 @@ fn try_open(
         let described = answer(session, known.id, &known.device, granted, checksums)?;
         known.device.set_checksums(checksums);
         if checksums {
-            session.set_checksums();
+            session.set_checksums(known.device.throttle().cloned());
         }
         return Ok(described);
     }
@@ -296,6 +296,7 @@ fn try_open(
     let device = Opened::open(&session.exports, dev, access, terms)?;
     let checksums = wants_checksums(session, message);
     device.set_checksums(checksums);
+    let limits = device.throttle().cloned();
     let rsp = answer(session, id, &device, granted.as_ref(), checksums)?;
     let view = Arc::new(
         View {
@@ -337,7 +338,7 @@ fn try_open(
     };
     if result.is_ok() {
         if checksums {
-            session.set_checksums();
+            session.set_checksums(limits);
         }
         session.publish(&mut open);
     }

@@ -160,8 +160,8 @@ impl Opened {
 
     /// Returns the limits of the host, if there are any for this device.
     #[inline]
-    pub(crate) fn throttle(&self) -> Option<&HostThrottle> {
-        self.terms.as_ref()?.throttle.as_deref()
+    pub(crate) fn throttle(&self) -> Option<&Arc<HostThrottle>> {
+        self.terms.as_ref()?.throttle.as_ref()
     }
 
     /// Returns the use of the export.

@@ -29,6 +29,7 @@ use ibtrs_core::convert::{
     self,
     Shown, //
 };
+use ibtrs_proto::msg::Direction;
 use ibtrs_server::Request;
 use kernel::prelude::*;
 use kx::{
@@ -108,6 +109,9 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Req
     }
     let device = session.device(hdr.device_id);
     let Some(device) = device.filter(|device| !device.is_revoked()) else {
+        if crc.is_some() {
+            charge(session, &request);
+        }
         return refuse(session, hdr.device_id, request);
     };
     // CAST: At most the size of a chunk, which fits in 32 bits.
@@ -127,6 +131,11 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Req
                     hdr.device_id,
                     error.as_str()
                 );
+            }
+            // Who closes it does not wait for this.
+            drop(device);
+            if crc.is_some() {
+                charge(session, &request);
             }
             return request.respond(Err(convert::error(error.errno())));
         }
@@ -163,7 +172,35 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Req
     }
 }
 
+/// Charges the session's host for a message that is refused although its checksum was computed:
+/// a client must not have more data examined than it may write. So the message may have to wait.
+///
+/// # Context
+///
+/// May sleep, when the host has reached a limit.
+#[cold]
+fn charge(session: &Session, request: &Request) {
+    let Some(limits) = session.limits() else {
+        return;
+    };
+    let examined = match request.dir() {
+        // CAST: At most the size of a chunk, which fits in 32 bits.
+        Direction::Write => request.data_len() as u32,
+        Direction::Read => 0,
+    };
+    if request.may_wait() {
+        // Whether it is answered or not, nothing comes of it.
+        let _ = limits.wait(examined, || request.is_moot() || session.is_stopped());
+    } else {
+        limits.charge(examined);
+    }
+}
+
 /// Decides whether to believe a message of a session that has opened a device with checksums.
+///
+/// # Context
+///
+/// May sleep, when the message is damaged and the host has reached a limit.
 ///
 /// # Errors
 ///
@@ -180,7 +217,7 @@ pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
         .map_err(|error| damaged(session, request, error))
 }
 
-/// Logs that a message is damaged, and returns the error to answer with.
+/// Logs that a message is damaged, charges for it, and returns the error to answer with.
 #[cold]
 fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
     let source = request.source();
@@ -192,6 +229,7 @@ fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
             error.as_str()
         );
     }
+    charge(session, request);
     convert::error(error.errno())
 }
 

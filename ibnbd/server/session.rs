@@ -16,7 +16,8 @@ use crate::{
     },
     param,
     stop::Stopping,
-    sysfs::View, //
+    sysfs::View,
+    throttle::HostThrottle, //
 };
 use ibnbd_proto::{
     checksum::Intact,
@@ -68,6 +69,7 @@ use kernel::{
         },
         Arc,
         Mutex,
+        SetOnce,
         SpinLockIrq, //
     },
 };
@@ -159,6 +161,7 @@ impl Service {
                 extensions: info.extensions,
                 version: Atomic::new(0),
                 checksums: AtomicFlag::new(false),
+                limits: SetOnce::new(),
                 exports: self.exports.clone(),
                 config: self.config.clone(),
                 devices: RcuPtr::new(None),
@@ -400,6 +403,9 @@ pub(crate) struct Session {
     /// The session has opened a device with checksums, and keeps their rules until it ends: what
     /// was sent to the device may arrive after it was closed.
     checksums: AtomicFlag,
+    /// The limits of the session's host, if it has opened a device with checksums: they also apply
+    /// to messages that are refused once their checksum is computed.
+    limits: SetOnce<Arc<HostThrottle>>,
     pub(crate) exports: Arc<Exports>,
     pub(crate) config: Arc<Config>,
     devices: RcuPtr<Table>,
@@ -501,10 +507,19 @@ impl Session {
         self.version.load(Relaxed) >= 2
     }
 
-    /// Notes that the session opens a device with checksums.
-    pub(crate) fn set_checksums(&self) {
+    /// Notes that the session opens a device with checksums, which has these limits.
+    pub(crate) fn set_checksums(&self, limits: Option<Arc<HostThrottle>>) {
+        if let Some(limits) = limits {
+            // All devices of a session that have limits share them.
+            self.limits.populate(limits);
+        }
         // ORDERING: Before the answer to OPEN, and only then does the client send I/O.
         self.checksums.store(true, Relaxed);
+    }
+
+    /// Returns the limits of the session's host, if it has opened a device with checksums.
+    pub(crate) fn limits(&self) -> Option<&HostThrottle> {
+        self.limits.as_ref().map(|limits| &**limits)
     }
 
     /// Returns whether the session has opened a device with checksums.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import blockdev, faults, fio
+from testbed import blockdev, exports, faults, fio, keyring
 from testbed.blocktrace import BlockTrace
 from testbed.lab import wait_for
 from testbed.stack import STACKS
@@ -225,6 +225,30 @@ def test_other_operations_are_checked(pair, slow):
         pair.client.run("blkdiscard -f -z -o 1M -l 64k /dev/ibnbd1")
         assert (flip.struck, pair.client.run("cat /sys/block/ibnbd1/ibnbd/checksum_errors")) == (1, "1 0")
         pair.client.run(f"{OURS.unmap(1)}; {OURS.unmap()}")
+
+
+def test_damage_counts_towards_the_limits_of_a_host(pair, slow):
+    """The server examines no more data of a host than it would write for it."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    with Flip(server) as flip:
+        server.null_blk(size_mb=16)
+        server.run("modprobe ibnbd_server")
+        exports.make_host(server, max_bandwidth_mib_s=1)
+        exports.make(server, "disk1", "/dev/nullb0", ("demo",))
+        client.run(OURS.load_client())
+        client.run(f'echo "sessname=demo path=ip:10.0.1.1 device_path=disk1 data_checksum=crc32c" > {OURS.map_file}')
+        flip.times(ALWAYS)
+        writes, size = 6, SIZES[1]
+        since = client.uptime()
+        for _ in range(writes):
+            said = client.run(f"dd if=/dev/zero of={DISK} bs={size} count=1 oflag=direct status=none 2>&1", check=False)
+            assert os.strerror(errno.EILSEQ) in said
+        # An idle host is ahead by one request and 50 ms.
+        sent = writes * (1 + RESENDS) - 1
+        assert client.uptime() - since >= sent * size / 2**20 - 0.06
+        client.run(OURS.unmap())
 
 
 @pytest.mark.links(2)
