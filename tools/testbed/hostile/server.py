@@ -148,8 +148,8 @@ class Server:
         self.cons: dict[int, Connection] = {}
         self.paths = 0
         self.requests: list[Request] = []
-        # The last message without immediate.
-        self.heard = b""
+        # The last request for a connection, and the last message without immediate.
+        self.asked = self.heard = b""
         self.ended = 0
         self.mistakes: list[str] = []
         self.later_on: list[tuple[float, object]] = []
@@ -249,6 +249,7 @@ class Server:
         if kind == ce.RDMA_CM_EVENT_CONNECT_REQUEST:
             if connection is None:
                 return True
+            self.asked = private[:wire.CONN_REQ.length]
             asked = wire.CONN_REQ.unpack(private)
             if asked["cid"] == 0:
                 self._new_path()

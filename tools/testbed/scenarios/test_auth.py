@@ -864,3 +864,182 @@ def test_a_server_that_has_no_key(pair, stack):
     keyring.load(server)
     map_disk(pair, stack)
     assert keyring.key_ids(client, "client") == ["default"]
+
+
+# Between the client and a server that has its key, messages are changed, sent again, or sent to another path: the
+# errors of one mapping after the other.
+REJECTED = errno.EKEYREJECTED
+ON_THE_WAY = {
+    "nothing, suite 1": [0], "nothing, suite 2": [0],
+    # The request, whose offer and extensions others could want to be weaker.
+    "suites of the request": [REJECTED], "extensions of the request": [REJECTED],
+    "extensions removed from the request": [REJECTED], "path of the request": [REJECTED],
+    "session of the request": [REJECTED], "epoch of the request": [REJECTED],
+    "run of the server": [REJECTED], "nonce of the server": [REJECTED],
+    "nonce of AUTH1": [REJECTED], "nonce of AUTH2": [REJECTED], "refusal of AUTH2": [REJECTED],
+    "share of AUTH2": [REJECTED], "proof of connection 1": [REJECTED], "proof of another connection": [REJECTED],
+    # The first mapping is as it should be; its messages are those that come again.
+    "acceptance again": [0, REJECTED], "AUTH2 again": [0, REJECTED], "acceptance and AUTH2 again": [0, REJECTED],
+    "further acceptances again": [0, REJECTED]}
+IN_THE_MIDDLE = """
+from testbed.hostile.auth import *
+from testbed.hostile.key_server import *
+
+def changed(message, at, field):
+    return lambda me, what, said: replace(said, at, field) if what == message else said
+
+def again(*messages):
+    # Nothing is another message than it was when it first came.
+    return lambda me, what, said: me.first_said.setdefault(what, said) if what in messages else said
+
+def of_another(me, what, said):
+    if what in ("acceptance 1", "acceptance 2"):
+        return replace(said, NONCE_AT, me.first_said.setdefault("further", said)[NONCE_AT:])
+    return said
+
+DO = {
+    "nothing, suite 1": lambda me, what, said: said,
+    "nothing, suite 2": lambda me, what, said: said,
+    "suites of the request": changed("request", OFFERED_AT, bytes([HMAC_SHA256])),
+    "extensions of the request": changed("request", 46, bytes(1)),
+    "extensions removed from the request": changed("request", 45, bytes(2)),
+    "path of the request": changed("request", 12, bytes(16)),
+    "session of the request": changed("request", 28, bytes(16)),
+    "epoch of the request": changed("request", 48, bytes([77])),
+    "run of the server": changed("acceptance 0", 28, b"another server's"),
+    "nonce of the server": changed("acceptance 0", NONCE_AT, bytes(12)),
+    "nonce of AUTH1": changed("AUTH1", 296, bytes(32)),
+    "nonce of AUTH2": changed("AUTH2", 8, bytes(32)),
+    "refusal of AUTH2": changed("AUTH2", 4, bytes([104])),
+    "share of AUTH2": changed("AUTH2", 40, x25519(os.urandom(32), BASE)),
+    "proof of connection 1": changed("acceptance 1", NONCE_AT, bytes(12)),
+    "proof of another connection": of_another,
+    "acceptance again": again("acceptance 0"),
+    "AUTH2 again": again("AUTH2"),
+    "acceptance and AUTH2 again": again("acceptance 0", "AUTH2"),
+    "further acceptances again": again("acceptance 1", "acceptance 2"),
+}
+
+class Middle(KeyServer):
+    def __init__(self, name):
+        super().__init__(KEY, X25519 if name in ("nothing, suite 2", "share of AUTH2") else HMAC_SHA256)
+        self.do, self.first_said = DO[name], {}
+
+    def arrives(self, what, said):
+        return self.do(self, what, said)
+
+class Swaps(KeyServer):
+    # Sends each of two sessions what is for the other.
+    waiting = None
+
+    def prove(self, connection, auth2):
+        if self.waiting is None:
+            self.waiting = connection, auth2
+            return
+        other, others = self.waiting
+        connection.pair.send(others)
+        other.pair.send(auth2)
+
+servers = [Server("10.0.1.1", 5001 + number, Middle(name)) for number, name in enumerate(NAMES)]
+servers.append(Server("10.0.1.1", 5001 + len(NAMES), Swaps(KEY)))
+print("ready", flush=True)
+while not os.path.exists("/tmp/enough"):
+    if not any([server.step() for server in servers]):
+        time.sleep(0.01)
+print([mistake for server in servers for mistake in server.mistakes])
+"""
+
+
+@fast
+@needs_immediates
+def test_what_happens_on_the_way(pair, stack):
+    """A server with the key and somebody between it and the client: whatever he does to the messages of the exchange,
+    the client has no session."""
+    server, client = pair
+    for session in ("demo", "other"):
+        keyring.load(client, session=session)
+    client.run(stack.load_client())
+    server.run("rm -f /tmp/enough")
+    program = f"KEY = {keyring.secret('right')!r}\nNAMES = {list(ON_THE_WAY)}\n{IN_THE_MIDDLE}"
+    middle = launch.ready(launch.program(server, program))
+    for number, (name, outcomes) in enumerate(ON_THE_WAY.items()):
+        line = map_line(stack, f"dest_port={5001 + number}")
+        for outcome in outcomes:
+            assert (name, map_errno(client, line)) == (name, outcome)
+            if outcome == 0:
+                client.run(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
+                client.run(stack.unmap())
+            assert client.run("ls /sys/class/ibtrs-client").split() == []
+    # AUTH2 of one session arrives in the other, which has the same key.
+    line = map_line(stack, f"dest_port={5001 + len(ON_THE_WAY)}")
+    other = client.start(line.replace("sessname=demo", "sessname=other"))
+    assert map_errno(client, line) == REJECTED
+    assert not other.wait(120, check=False).ok
+    rejected = sum(REJECTED in outcomes for outcomes in ON_THE_WAY.values()) + 2
+    assert client.run("dmesg | grep -c 'the keys differ'") == str(rejected)
+    server.run("touch /tmp/enough")
+    assert middle.wait(60).splitlines()[-1] == "[]"
+
+
+@fast
+@needs_immediates
+def test_what_happens_on_the_way_to_the_server(pair, stack):
+    """The same towards the server, from a client that has the key: its AUTH1 is one of other messages than the server
+    has seen, or of another session; its proof of a connection, or its name, is that of another session."""
+    server, client = pair
+    keyring.load(server)
+    keyring.load(server, session="other")
+    server.run(stack.load_server())
+    said = hostile(client, """
+def honest(name="demo"):
+    me = KeyHolder(KEY, name, cid_num=2)
+    me.offer_patiently()
+    return me
+
+def disbelieved(me, message):
+    try:
+        return me.is_disbelieved(message)
+    finally:
+        me.leave()
+
+# The client has sent other bytes of the request than those that arrive, or has heard others of the acceptance.
+REQUEST = {"path": (12, bytes(16)), "session": (28, bytes(16)), "extensions": (45, bytes(1)), "flags": (46, bytes([5])),
+           "suites": (OFFERED_AT, bytes([HMAC_SHA256])), "epoch": (48, bytes([7]))}
+ACCEPTANCE = {"depth": (6, bytes([1])), "no extensions": (20, bytes(1)), "run": (28, bytes(16)),
+              "nonce": (NONCE_AT, bytes(12))}
+for number, (name, (at, value)) in enumerate({**REQUEST, **ACCEPTANCE}.items()):
+    me = honest()
+    if number < len(REQUEST):
+        me.asked = replace(me.asked, at, value)
+    else:
+        me.acceptance = replace(me.acceptance, at, value)
+    print(name, disbelieved(me, me.auth1()), flush=True)
+    if number % 3 == 2:
+        # Pays the debts of those before.
+        with honest() as me:
+            assert me.prove() == 0
+# With the extensions goes the offer.
+with KeyHolder(KEY, "demo") as me:
+    print("removed", errno.errorcode[me.refused(0, ext=0)])
+
+# Two sessions with the same key at once.
+with honest() as first, honest() as second, honest("other") as third:
+    message = first.auth1()
+    print("swapped", second.is_disbelieved(message), third.is_disbelieved(message))
+    assert first.prove(message) == 0
+    with honest("other") as fourth:
+        assert fourth.prove() == 0
+        proof = first.proved(1)[12:28]
+        print("proof", errno.errorcode[fourth.refused(1, replace(fourth.proved(1), 12, proof))])
+        fourth.join(1)
+        # The name of the other, which has proved it, too.
+        print("name", fourth.is_disbelieved(fourth.info_req(name=b"demo")))
+    first.join(1)
+    first.introduce()
+    first.heartbeat()
+""", 300)
+    names = "path session extensions flags suites epoch depth no|extensions run nonce".split()
+    assert said == [*[f"{name.replace('|', ' ')} True" for name in names], "removed EKEYREJECTED", "swapped True True",
+                    "proof EKEYREJECTED", "name True"]
+    assert "the peer authenticated for another session name" in server.run("dmesg")
+    wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
