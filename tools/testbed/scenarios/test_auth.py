@@ -1043,3 +1043,60 @@ with honest() as first, honest() as second, honest("other") as third:
                     "proof EKEYREJECTED", "name True"]
     assert "the peer authenticated for another session name" in server.run("dmesg")
     wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "nothing is left on the server")
+
+
+@fast
+@needs_immediates
+def test_what_waits_for_its_proof_has_a_queue_pair(pair, stack):
+    """Thirty clients that only begin: each has a queue pair on the server, and no region; all together they take less
+    memory than one that is believed."""
+    server, client = pair
+    keyring.load(server)
+    server.run(stack.load_server())
+
+    def taken() -> tuple[int, int, int]:
+        """Queue pairs, regions, KiB of memory."""
+        words = server.run("rdma resource show rxe0").split()
+        free = server.run("grep MemAvailable /proc/meminfo").split()[1]
+        return int(words[words.index("qp") + 1]), int(words[words.index("mr") + 1]), -int(free)
+
+    def more(before) -> list[int]:
+        return [now - then for now, then in zip(taken(), before, strict=True)]
+
+    client.run("rm -f /tmp/thirty /tmp/one /tmp/end")
+    begun = launch.program(client, f"""
+from testbed.hostile.auth import *
+first, *others = [KeyHolder({keyring.secret('right')!r}, "demo", cid_num=2) for _ in range(31)]
+
+def all_of_it():
+    assert first.prove() == 0
+    first.join(1)
+    first.introduce()
+
+# What the first one needs, the others do not need again.
+first.offer()
+print("ready", flush=True)
+for file, act in (("thirty", lambda: [me.offer() for me in others]), ("one", all_of_it), ("end", lambda: None)):
+    while not os.path.exists("/tmp/" + file):
+        time.sleep(0.05)
+    act()
+    print(file, flush=True)
+""")
+    launch.ready(begun)
+
+    def have(step: str) -> None:
+        client.run(f"touch /tmp/{step}")
+        wait_for(lambda: step in begun.text or not begun.running, 120, step)
+
+    before = taken()
+    have("thirty")
+    pairs, regions, kib = more(before)
+    assert (pairs, regions) == (30, 0)
+    assert server.run("ls /sys/class/ibtrs-server").split() == []
+    have("one")
+    pairs, regions, with_session = more(before)
+    print(f"thirty clients: {kib} KiB; a session: {with_session - kib} KiB")
+    assert pairs == 31 and regions > 0
+    assert kib < with_session - kib
+    have("end")
+    begun.wait(60)
