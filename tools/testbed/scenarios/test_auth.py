@@ -755,7 +755,8 @@ def test_policies(pair, stack, server_auth, client_auth, keys, outcome):
 
 @fast
 @needs_immediates
-@pytest.mark.parametrize("server_auth, gets_in", [("none", True), ("optional", True), ("auto", False)])
+@pytest.mark.parametrize("server_auth, gets_in", [
+    ("none", True), ("optional", True), ("auto", False), ("required", False)])
 def test_mainlines_client(pair, server_auth, gets_in):
     """It cannot authenticate, and is none the wiser where nobody asks it to."""
     server, client = pair
@@ -778,19 +779,32 @@ def test_mainlines_client(pair, server_auth, gets_in):
 @fast
 @needs_immediates
 def test_mainlines_server(pair):
-    """A client with a key refuses it, and one without goes on as ever."""
+    """A client that must authenticate refuses it, and says why; any other client goes on as ever, with a key or
+    without."""
     server, client = pair
     device = server.null_blk(size_mb=16)
     server.run(MAINLINE.load_server())
-    keyring.load(client)
-    client.run(OURS.load_client())
     line = f'echo "sessname=demo path=ip:10.0.1.1 device_path={device.removeprefix("/")}" > {OURS.map_file}'
-    assert map_errno(client, line) == errno.EKEYREJECTED
-    assert "the peer does not authenticate, but must" in client.run("dmesg")
-    keyring.remove(client)
-    wait_for(lambda: client.ok(line), 60, "the client is taken")
-    client.run(f"dd if={OURS.disk} of=/dev/null bs=64k count=4 iflag=direct status=none")
-    client.run(OURS.unmap())
+    keyring.load(client)
+    for auth in ("auto", "required", "none", "optional"):
+        client.run(f"dmesg -C; modprobe ibtrs_client auth={auth}; {OURS.load_client()}")
+        if auth in ("auto", "required"):
+            assert map_errno(client, line) == errno.EKEYREJECTED
+            assert "the peer does not authenticate, but must" in client.run("dmesg")
+            # With a key or without.
+            keyring.remove(client)
+            if auth == "required":
+                assert map_errno(client, line) == errno.ENOKEY
+                assert "authentication is required, but no key is loaded" in client.run("dmesg")
+        if auth != "required":
+            # It may not be done with the session before.
+            wait_for(lambda: client.ok(line), 60, "the client is taken")
+            assert keyring.key_ids(client, "client") == [""]
+            client.run(f"dd if=/dev/urandom of={OURS.disk} bs=64k count=16 oflag=direct status=none")
+            assert blockdev.same_on_both(pair, device, OURS.disk, 1)
+            client.run(OURS.unmap())
+        keyring.load(client)
+        client.run("busybox rmmod ibnbd_client ibtrs_client")
     server.run(MAINLINE.unload("server"), check=False)
 
 
