@@ -62,7 +62,7 @@ check-arm64:
 
 # Ten minutes, half of them against the server; IBTRS_SEED=... makes the same changes again.
 fuzz:
-	@scripts/setup.sh debug
+	@scripts/setup.sh $(if $(IBTRS_CHECKED),debug,fast)
 	@IBTRS_FUZZ_SECONDS=$${IBTRS_FUZZ_SECONDS:-300} scripts/pytest.sh -s -k test_fuzz \
 		tools/testbed/scenarios/test_hostile_client.py tools/testbed/scenarios/test_hostile_server.py
 

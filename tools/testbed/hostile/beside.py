@@ -27,9 +27,18 @@ def seed() -> str:
     return os.environ.get("IBTRS_SEED") or str(random.randrange(1 << 32))
 
 
+# The part of the tables that is run, as in 2/4: on the debug kernel whole tables take long.
+PART = os.environ.get("IBTRS_PART", "1/1")
+
+
 def table() -> str:
     """What the programs of the tables are told: CI has some cases of each kind."""
-    return "--all" if os.environ.get("IBTRS_LONG") else ""
+    return f"--part {PART}" + (" --all" if os.environ.get("IBTRS_LONG") else "")
+
+
+def at_least(cases: int) -> int:
+    """How many of that many cases are in the part that is run."""
+    return cases // int(PART.split("/")[1])
 
 
 def _rate(load: Load) -> float:

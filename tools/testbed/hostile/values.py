@@ -47,6 +47,15 @@ def chosen(names: list[str]) -> set[str]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--all", action="store_true", help="not only some of each kind")
+    parser.add_argument("--part", default="1/1", help="the n-th of m parts of these, as in 2/4")
     options = parser.parse_args()
     names = [name for name in names if options.only in name]
-    return set(names) if options.all else representatives(names)
+    wanted = set(names) if options.all else representatives(names)
+    return part([name for name in names if name in wanted], options.part)
+
+
+def part(names: list[str], which: str) -> set[str]:
+    """Every m-th name, from the n-th on, of the part n/m."""
+    number, count = map(int, which.split("/"))
+    assert 1 <= number <= count, f"there is no part {which}"
+    return set(names[number - 1::count])

@@ -12,6 +12,7 @@ batch of scenarios takes the next one: a batch has the scenarios of some files f
 guests, or the long scenarios of one file."""
 
 import functools
+import os
 import resource
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from testbed.reset import reset
 from testbed.stack import STACKS, Stack
 
 MARKERS = {
-    "fast": "runs on the kernel without checks",
+    "fast": "runs on the kernel without checks, unless IBTRS_CHECKED=1",
     "links(n)": "asks for so many links between the guests, or more",
     "kills": "kills guests: it runs after all others that share these",
     "leaky": "loses memory on purpose: its guests are discarded after it",
@@ -88,7 +89,7 @@ def wanted(item) -> tuple | None:
     if kind is None:
         return None
     flavour = item.config.getoption("kernel")
-    if _has(item, "fast") and flavour == "debug":
+    if _has(item, "fast") and flavour == "debug" and not os.environ.get("IBTRS_CHECKED"):
         flavour = "fast"
     return (kind, flavour, _argument(item, "kernel_arguments", ""), _argument(item, "cpus", 2),
             _argument(item, "rdma", item.config.getoption("--rdma")))

@@ -6,7 +6,7 @@ import pytest
 
 from testbed import blockdev
 from testbed.hostile import launch, report
-from testbed.hostile.beside import Beside, ends_well, seconds, seed, table
+from testbed.hostile.beside import Beside, at_least, ends_well, seconds, seed, table
 from testbed.lab import SERVER_ADDRESS
 from testbed.load import Load
 from testbed.stack import STACKS
@@ -28,8 +28,9 @@ def test_lies(pair):
     client.run(OURS.load_client())
     serve(server)
     said = launch.start(client, "hear_lies", table()).wait(3600, check=False)
+    print(said)
     assert not report.failures(said)
-    assert len(report.parse(said)) > 60, said
+    assert len(report.parse(said)) > at_least(60), said
     client.run(OURS.unload("client"))
 
 

@@ -2,9 +2,11 @@
 """Scenarios whose emulator fails run once more.  Stand-ins replace the guests."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +99,16 @@ def test_it_is_run_once_more_on_new_guests(scenario):
 
 def test_there_is_an_end_to_it(scenario):
     assert scenario(dies(ASSERTION, when="True")) == ((0, 1), (2, 1))
+
+
+@pytest.mark.parametrize("checked, flavour", [("", "fast"), ("1", "debug")])
+def test_the_fast_kernel_is_not_used_where_all_is_checked(monkeypatch, checked, flavour):
+    monkeypatch.setenv("IBTRS_CHECKED", checked)
+    monkeypatch.syspath_prepend(str(SCENARIOS))
+    wanted = runpy.run_path(str(SCENARIOS / "conftest.py"))["wanted"]
+    item = SimpleNamespace(fixturenames=["pair"], get_closest_marker=lambda name: pytest.mark.fast if name == "fast" else None,
+                           config=SimpleNamespace(getoption={"kernel": "debug", "rdma": "rxe"}.get))
+    assert wanted(item)[:2] == ("pair", flavour)
 
 
 NOTHING_LOADED = ("    guest.console = ['Kernel command line: ibtrs_client.ack_timeout=20', '[ 8.0] rdma_rxe: loaded']\n")

@@ -158,3 +158,13 @@ def test_some_of_each_kind_are_chosen():
              "other, so", "other, so or so", "size=1"]
     assert values.representatives(names) == {"type 0", "type 4", "type 8", "key 0x0", "key 0x3", "alone",
                                              "other, so or so", "size=1"}
+
+
+def test_parts_make_the_whole():
+    names = [f"type {number}" for number in range(10)]
+    parts = [values.part(names, f"{number}/3") for number in (1, 2, 3)]
+    assert set.union(*parts) == set(names) and sum(map(len, parts)) == len(names)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert values.part(names, "1/1") == set(names)
+    with pytest.raises(AssertionError):
+        values.part(names, "4/3")
