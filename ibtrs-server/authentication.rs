@@ -94,10 +94,9 @@ impl FailureTable {
         self.failures.lock().wait_ms(&source(addr), self.now_ms()) > 0
     }
 
-    /// Counts a failure; returns whether it is worth a line in the log.
-    fn failed(&self, addr: Addr, failure: Failure) -> bool {
+    fn failed(&self, addr: Addr, failure: Failure) {
         let mut failures = self.failures.lock();
-        failures.failed(&source(addr), failure, self.now_ms())
+        failures.failed(&source(addr), failure, self.now_ms());
     }
 
     fn succeeded(&self, addr: Addr) {
@@ -210,7 +209,8 @@ impl Path {
                     // Looked up whether or not the key is missing, so that the time does not tell.
                     beside_client: self.session.server.has_client_at(addr),
                 };
-                if table.failed(addr, failure) && self.may_log() {
+                table.failed(addr, failure);
+                if self.may_log() {
                     self.log_failure(message, error, missing);
                 }
                 false

@@ -84,18 +84,14 @@ impl<const N: usize> Failures<N> {
         debt.saturating_sub(FAILURE_MS * (FORGIVEN - 1))
     }
 
-    /// Records a failure of a source. Returns whether it is the source's first one recently, the
-    /// one that makes the source wait, or one that does not count: only these are worth a line in
-    /// the log.
-    pub fn failed(&mut self, source: &Source, failure: Failure, now_ms: u64) -> bool {
+    /// Records a failure of a source.
+    pub fn failed(&mut self, source: &Source, failure: Failure, now_ms: u64) {
         if !failure.counts() {
-            return true;
+            return;
         }
         let paid_ms = self.find(source).map_or(0, |entry| entry.paid_ms);
-        let waited = self.wait_ms(source, now_ms) > 0;
         let limit = now_ms.saturating_add(MAX_DEBT_MS);
         let paid_ms = paid_ms.max(now_ms).saturating_add(FAILURE_MS).min(limit);
-        let first = paid_ms == now_ms.saturating_add(FAILURE_MS);
         // The source's own entry, else the smallest debt: free entries have none.
         let entry = self
             .entries
@@ -107,7 +103,6 @@ impl<const N: usize> Failures<N> {
                 paid_ms,
             };
         }
-        first || !waited && self.wait_ms(source, now_ms) > 0
     }
 
     /// Forgets the failures of a source that has authenticated.

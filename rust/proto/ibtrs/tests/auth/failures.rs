@@ -29,12 +29,10 @@ fn a_source_has_five_failures_and_then_one_every_two_seconds() {
     let mut failures = Failures::<8>::new();
     let me = source(1);
     let mut now = 1000;
-    let mut logged = Vec::new();
     for _ in 0..FORGIVEN {
         assert_eq!(failures.wait_ms(&me, now), 0);
-        logged.push(failures.failed(&me, WRONG_KEY, now));
+        failures.failed(&me, WRONG_KEY, now);
     }
-    assert_eq!(logged, [true, false, false, false, true]);
     for _ in 0..3 {
         assert_eq!(failures.wait_ms(&me, now), FAILURE_MS);
         assert_eq!(failures.wait_ms(&me, now + FAILURE_MS - 1), 1);
@@ -53,10 +51,9 @@ fn a_source_has_five_failures_and_then_one_every_two_seconds() {
 #[test]
 fn failures_that_were_under_way_count_once_more_at_most() {
     let mut failures = Failures::<8>::new();
-    let logged = (0..1000)
-        .filter(|_| failures.failed(&source(1), WRONG_KEY, 5))
-        .count();
-    assert_eq!(logged, 2);
+    for _ in 0..1000 {
+        failures.failed(&source(1), WRONG_KEY, 5);
+    }
     assert_eq!(failures.wait_ms(&source(1), 5), 2 * FAILURE_MS);
 }
 
@@ -90,7 +87,7 @@ fn the_worst_are_remembered() {
 fn a_removed_key_counts_only_where_nobody_is_connected() {
     let mut failures = Failures::<8>::new();
     for _ in 0..100 {
-        assert!(failures.failed(&source(1), REMOVED_KEY, 0));
+        failures.failed(&source(1), REMOVED_KEY, 0);
         failures.failed(&source(2), WRONG_KEY, 0);
         failures.failed(&source(3), STRANGER, 0);
     }
@@ -111,10 +108,10 @@ proptest! {
             now += later;
             let failure = [WRONG_KEY, STRANGER, REMOVED_KEY].get(usize::from(what)).copied();
             match failure {
-                Some(REMOVED_KEY) => { failures.failed(&source(who), REMOVED_KEY, now); }
+                Some(REMOVED_KEY) => failures.failed(&source(who), REMOVED_KEY, now),
                 Some(failure) => {
-                    let worth_a_line = failures.failed(&source(who), failure, now);
-                    prop_assert_eq!(worth_a_line, without.failed(&source(who), failure, now));
+                    failures.failed(&source(who), failure, now);
+                    without.failed(&source(who), failure, now);
                 }
                 None => {
                     failures.succeeded(&source(who));
@@ -138,7 +135,7 @@ proptest! {
         for (who, later, success) in steps {
             now += later;
             match success {
-                false => { failures.failed(&source(who), WRONG_KEY, now); }
+                false => failures.failed(&source(who), WRONG_KEY, now),
                 true => failures.succeeded(&source(who)),
             }
             prop_assert_eq!(failures.wait_ms(&source(0), now), 0);
