@@ -98,6 +98,10 @@ use rdma::{
     slot::Slots, //
 };
 
+/// Time between two looks for the key of a connected path. The kernel tells nobody that a key was
+/// removed or has expired.
+const KEY_LOOK_MS: u32 = 500;
+
 struct Fsm {
     state: State,
     todo: Steps<Actions>,
@@ -225,6 +229,8 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
+    pub(crate) key_look: DelayedWork<Self, { work::KEY_LOOK }>,
+    #[pin]
     pub(crate) zombie: DelayedWork<Self, { work::ZOMBIE }>,
     #[pin]
     pub(crate) fences: DelayedWork<Self, { work::FENCES }>,
@@ -242,11 +248,13 @@ pub(crate) mod work {
     pub(crate) const ZOMBIE: u64 = 2;
     pub(crate) const FENCES: u64 = 3;
     pub(crate) const TEARDOWN: u64 = 4;
+    pub(crate) const KEY_LOOK: u64 = 5;
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, { work::EVENTS }>> for Path { self.events }
     impl HasWork<DelayedWork<Self, { work::HEARTBEAT }>> for Path { self.heartbeat_work }
+    impl HasWork<DelayedWork<Self, { work::KEY_LOOK }>> for Path { self.key_look }
     impl HasWork<DelayedWork<Self, { work::ZOMBIE }>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, { work::FENCES }>> for Path { self.fences }
     impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
@@ -382,6 +390,7 @@ impl Path {
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
+                key_look <- kx::new_delayed_work!(queue.clone(), "Path::key_look"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
                 teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
@@ -508,14 +517,19 @@ impl Path {
         self.authenticated.store(true, Relaxed);
     }
 
+    /// Returns whether the client has proved itself.
+    fn is_authenticated(&self) -> bool {
+        // ORDERING: The flag orders no other access.
+        self.authenticated.load(Relaxed)
+    }
+
     /// Returns whether to log a line that the client has caused.
     ///
     /// # Context
     ///
     /// Any.
     pub(crate) fn may_log(&self) -> bool {
-        // ORDERING: The flag orders no other access.
-        let trust = match self.authenticated.load(Relaxed) {
+        let trust = match self.is_authenticated() {
             true => Trust::Authenticated,
             false => Trust::Connected,
         };
@@ -665,6 +679,9 @@ impl Path {
                 Action::StartHeartbeat => {
                     self.heartbeat_work
                         .enqueue_in(self.clone(), self.hb_interval_ms());
+                    if self.is_authenticated() {
+                        self.key_look.enqueue_in(self.clone(), KEY_LOOK_MS);
+                    }
                 }
                 Action::SendInfoRsp => {
                     if let Err(error) = info::answer(self) {
@@ -727,14 +744,11 @@ impl WorkItem<{ work::EVENTS }> for Path {
     }
 }
 
-/// Sends heartbeats, and checks with each that the key is still loaded.
+/// Sends heartbeats.
 impl WorkItem<{ work::HEARTBEAT }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if !this.keeps_its_key() {
-            return;
-        }
         match this.heartbeat.send_due(|imm| this.send_heartbeat(imm)) {
             Ok(()) if this.state() == State::Connected => {
                 this.heartbeat_work
@@ -745,6 +759,17 @@ impl WorkItem<{ work::HEARTBEAT }> for Path {
                 "no heartbeat from the client ({})",
                 convert::errno(error).as_str()
             )),
+        }
+    }
+}
+
+/// Closes the path once the key that has authenticated it is no longer loaded.
+impl WorkItem<{ work::KEY_LOOK }> for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.keeps_its_key() && this.state() == State::Connected {
+            this.key_look.enqueue_in(this.clone(), KEY_LOOK_MS);
         }
     }
 }

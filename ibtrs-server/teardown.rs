@@ -25,6 +25,7 @@ impl Path {
     /// No other path, session or accept waits for this.
     fn tear_down(self: &Arc<Self>) {
         self.heartbeat_work.disable_sync();
+        self.key_look.disable_sync();
         self.zombie.disable_sync();
         self.fences.disable_sync();
         self.hide();

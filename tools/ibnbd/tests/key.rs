@@ -227,11 +227,7 @@ fn keys_are_listed_without_their_secret() {
 fn a_key_is_removed_by_session_and_id() {
     let tree = machine();
     let said = good(&tree, &["remove", "s", "--id", "web1-2026"], "");
-    assert!(
-        said.starts_with("removed key web1-2026 of session s;"),
-        "{said}"
-    );
-    assert!(said.contains("until their next connection"), "{said}");
+    assert_eq!(said, "removed key web1-2026 of session s\n");
     good(&tree, &["remove", "host1@storage1:a"], "");
     let asked = asked(&tree);
     let unlinked: Vec<&str> = asked.lines().filter(|l| l.starts_with("unlink")).collect();
@@ -274,17 +270,9 @@ fn paths_of_a_removed_key_are_disconnected() {
     for (session, n) in [("s", 1), ("s", 2), ("s", 3), ("s", 4), ("t", 5)] {
         tree.file(&file(session, n), "");
     }
-    let words = ["remove", "s", "--id", "web1-2026"];
-    // Without the option the server does it.
     assert_eq!(
-        good(&tree, &words, ""),
-        "removed key web1-2026 of session s; the server disconnects the 2 paths that it has authenticated with a heartbeat\n"
-    );
-    assert_eq!(tree.text(&file("s", 1)), "");
-    let words = [&words[..], &["--disconnect"]].concat();
-    assert_eq!(
-        good(&tree, &words, ""),
-        "removed key web1-2026 of session s\n"
+        good(&tree, &["remove", "s", "--id", "web1-2026"], ""),
+        "removed key web1-2026 of session s; this client's paths stay until their next connection\n"
     );
     let written = |session, n| tree.text(&file(session, n));
     assert_eq!(
@@ -310,7 +298,7 @@ fn a_path_that_stays_is_told() {
     };
     fs::remove_file(tree.real(&file(1))).unwrap();
     tree.file(&file(2), "");
-    let ran = run(&tree, &["remove", "s", "--id", "web1-2026", "--disconnect"]);
+    let ran = run(&tree, &["remove", "s", "--id", "web1-2026"]);
     assert_eq!(ran.code, 1);
     assert!(
         ran.err.contains("cannot disconnect the path ip:10.0.1.2"),

@@ -195,7 +195,7 @@ def test_a_key_that_is_removed_ends_its_paths(pair, tools):
     load_keys(pair)
     server_tool(f"export add {pair.server.null_blk()} disk1 --any-host")
     client_tool(f"map 10.0.1.1 disk1 --session web1 {TWO_PATHS}")
-    said = server_tool("key remove web1 --disconnect")
+    said = server_tool("key remove web1")
     assert said == "removed key default of session web1"
     pair.client.wait_until(f"{PROGRAM} sessions | grep -q ' 0/2 '")
     assert server_tool.json("clients")["clients"] == []

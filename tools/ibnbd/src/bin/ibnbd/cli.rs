@@ -721,7 +721,7 @@ pub(crate) enum KeyCommand {
     Load(LoadKey),
     /// Lists the keys that the kernel has, without their secret part
     List,
-    /// Removes a session's key from the kernel; a server then disconnects the paths that it has
+    /// Removes a session's key from the kernel, and disconnects the paths of clients that it has
     /// authenticated
     Remove {
         /// A session
@@ -729,9 +729,6 @@ pub(crate) enum KeyCommand {
         /// The key's name
         #[arg(long, default_value = "default", value_parser = key_id)]
         id: KeyId,
-        /// On a server, disconnects them at once and not with their next heartbeat
-        #[arg(long)]
-        disconnect: bool,
     },
 }
 

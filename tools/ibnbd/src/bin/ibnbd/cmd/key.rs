@@ -34,11 +34,7 @@ pub(super) fn run(context: &Context, command: &KeyCommand) -> Done {
         KeyCommand::New { id } => new(context, id),
         KeyCommand::Load(words) => load(context, words),
         KeyCommand::List => list(context),
-        KeyCommand::Remove {
-            session,
-            id,
-            disconnect,
-        } => remove(context, session, id, *disconnect),
+        KeyCommand::Remove { session, id } => remove(context, session, id),
     }
 }
 
@@ -93,7 +89,7 @@ fn list(context: &Context) -> Done {
     Ok(0)
 }
 
-fn remove(context: &Context, session: &str, id: &KeyId, disconnect: bool) -> Done {
+fn remove(context: &Context, session: &str, id: &KeyId) -> Done {
     let name = name(id.as_str(), session);
     let what = format!("cannot remove {name}");
     let failed = |error| failure(context, what.clone(), &error);
@@ -105,20 +101,14 @@ fn remove(context: &Context, session: &str, id: &KeyId, disconnect: bool) -> Don
     keyring::remove(&context.root, key).map_err(failed)?;
     // Only now: a path that went before could come back with the key.
     let machine = context.machine();
-    let paths = authenticated(&machine, session, id);
-    if !disconnect {
-        let then = match paths.len() {
-            0 => "connected paths stay until their next connection".to_owned(),
-            n => format!(
-                "the server disconnects the {n} paths that it has authenticated with a heartbeat"
-            ),
-        };
-        context.say(&format!("removed {name}; {then}"))?;
-        return Ok(0);
-    }
-    context.say(&format!("removed {name}"))?;
+    let then = match authenticated(&machine, Side::Client, session, id).len() {
+        0 => "",
+        _ => "; this client's paths stay until their next connection",
+    };
+    context.say(&format!("removed {name}{then}"))?;
     let mut result = Ok(0);
-    for path in &paths {
+    // The server does this as well, within a second.
+    for path in authenticated(&machine, Side::Server, session, id) {
         let done = serve::disconnect_path(context, path);
         // One that the server has disconnected meanwhile is gone, and the others have to go all the
         // same.
@@ -137,9 +127,14 @@ fn still_there(context: &Context, path: &ModelPath, failure: Failure) -> Result<
     }
 }
 
-/// Paths of a client to this server that the key has authenticated.
-fn authenticated<'a>(machine: &'a Machine, session: &str, id: &KeyId) -> Vec<&'a ModelPath> {
-    let own = machine.our(Side::Server, session);
+/// Paths of this side that the key has authenticated.
+fn authenticated<'a>(
+    machine: &'a Machine,
+    side: Side,
+    session: &str,
+    id: &KeyId,
+) -> Vec<&'a ModelPath> {
+    let own = machine.our(side, session);
     let paths = own.into_iter().flat_map(|session| &session.paths);
     paths
         .filter(|path| path.key_id.as_deref() == Some(id.as_str()))
