@@ -392,7 +392,7 @@ impl Incomer<'_> {
                 false => Err(Refusal::new(ENXIO, "no such session")),
             };
         };
-        if session.gone.load(Relaxed) || session.drained.load(Relaxed) {
+        if session.gone.load(Relaxed) || session.ending.load(Relaxed) {
             return Err(Refusal::new(ECONNRESET, "the session is being closed"));
         }
         Ok(Some(session.clone()))

@@ -96,7 +96,7 @@ impl Drain {
         sessions.drained = true;
         sessions.close_candidates();
         for session in &sessions.list {
-            session.drained.store(true, Relaxed);
+            session.ending.store(true, Relaxed);
             let (this, last) = (session.clone(), session.clone());
             // Without memory, the session is closed as if its paths were lost: its client may be
             // left with unflushed writes.

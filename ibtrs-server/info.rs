@@ -95,7 +95,7 @@ fn complete(path: &Arc<Path>, name: SessionName<'_>) -> Result<(), Refusal> {
         .server
         .service
         .check_name(name, session.kind() == Kind::Authenticated)?;
-    session.claim_name(name)?;
+    session.claim_name(name, path)?;
     path.make_chunks()?;
     path.session.path_up(path)?;
     wait_hidden(path)

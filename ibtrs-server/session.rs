@@ -79,10 +79,10 @@ pub(crate) struct Session {
     dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has gone; changes under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
-    /// The session was drained and serves nothing any more: no path joins it, even if it is still
-    /// there when the server accepts sessions again. Changes under the lock of the list of
-    /// sessions.
-    pub(crate) drained: AtomicFlag,
+    /// The session was drained, or has lost its name to an authenticated client: no path joins it,
+    /// even if it is still there when the server accepts sessions again. Changes under the lock of
+    /// the list of sessions.
+    pub(crate) ending: AtomicFlag,
     last_tag: Atomic<u32>,
     #[pin]
     pub(crate) owners: ChunkOwners,
@@ -126,7 +126,7 @@ impl Session {
                 up <- new_mutex!((), "Session::up"),
                 dir <- new_mutex!(None, "Session::dir"),
                 gone: AtomicFlag::new(false),
-                drained: AtomicFlag::new(false),
+                ending: AtomicFlag::new(false),
                 last_tag: Atomic::new(0),
                 owners <- ChunkOwners::new(server.config.queue_depth),
                 fences <- Fences::new(),
@@ -267,7 +267,8 @@ impl Session {
         }
     }
 
-    /// Gives the session its name when its first path comes up.
+    /// Gives the session its name when its first path, `path`, comes up. A session whose client
+    /// has proved that it has a key of the name takes it from one without authentication.
     ///
     /// # Context
     ///
@@ -276,10 +277,10 @@ impl Session {
     /// # Errors
     ///
     /// `EPERM`: another session has the name; `EINVAL`: this one has another name; `ENOMEM`.
-    pub(crate) fn claim_name(&self, name: SessionName<'_>) -> Result<(), Refusal> {
+    pub(crate) fn claim_name(&self, name: SessionName<'_>, path: &Path) -> Result<(), Refusal> {
         let _up = self.up.lock();
         match self.name.as_ref() {
-            None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?),
+            None => self.take_name(CString::try_from_fmt(fmt!("{}", name.as_str()))?, path),
             Some(own) if own.to_bytes() == name.as_str().as_bytes() => Ok(()),
             Some(_) => Err(Refusal::new(
                 EINVAL,
@@ -327,18 +328,23 @@ impl Session {
 
     /// Gives the session its name, once a closing session with this name is gone and its devices
     /// are closed.
-    fn take_name(&self, name: CString) -> Result<(), Refusal> {
+    fn take_name(&self, name: CString, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.server.sessions.lock();
         loop {
-            let holder = sessions
-                .list
-                .iter()
-                .find(|other| other.uuid != self.uuid && other.is_named(&name));
+            // While an authenticated client waits for the name, no other takes it: it would have to
+            // be thrown out again.
+            let is_proved = |other: &Session| !self.authenticated && other.is_of_client(&name);
+            let holder = sessions.list.iter().find(|other| {
+                other.uuid != self.uuid && (other.is_named(&name) || is_proved(other))
+            });
             let Some(holder) = holder else {
                 self.name.populate(name);
                 return Ok(());
             };
+            if self.authenticated && !holder.authenticated {
+                holder.give_up_name(path);
+            }
             if !holder.is_going() || left == 0 {
                 let why = "another client already has a session with this name";
                 return Err(Refusal::new(EPERM, why));
@@ -348,6 +354,22 @@ impl Session {
                 CondVarTimeoutResult::Woken { jiffies } => jiffies,
                 _ => 0,
             };
+        }
+    }
+
+    /// Closes a session without authentication, whose name the client of `path` has proved to have.
+    /// Call under the lock of the list of sessions.
+    fn give_up_name(&self, path: &Path) {
+        // Otherwise its client could keep the name by adding paths.
+        self.ending.store(true, Relaxed);
+        for own in self.paths.lock().iter() {
+            if own.event(Event::UserDisconnect) && path.may_log() {
+                pr_warn!(
+                    "{}: disconnected: its session is not authenticated, and the client at {} has proved a key of its name\n",
+                    **own,
+                    path.ends
+                );
+            }
         }
     }
 
@@ -364,13 +386,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// `ECONNRESET`: the session has gone, the server is closing or drained, or the path is being
-    /// closed, so that nothing would remove it again; `ENOMEM`.
+    /// `ECONNRESET`: the session has gone or is ending, the server is closing or drained, or the
+    /// path is being closed, so that nothing would remove it again; `ENOMEM`.
     pub(crate) fn add_path(&self, path: Arc<Path>) -> Result {
         // As in `enlist`.
         let _no_io = NoIo::enter();
         let mut sessions = self.server.sessions.lock();
-        let leaves = self.gone.load(Relaxed) || self.drained.load(Relaxed) || path.is_closing();
+        let leaves = self.gone.load(Relaxed) || self.ending.load(Relaxed) || path.is_closing();
         if sessions.check_open().is_err() || leaves {
             return Err(ECONNRESET);
         }

@@ -502,6 +502,68 @@ with KeyHolder(KEY, "demo", cid_num=3, epoch=5) as honest, KeyHolder(bytes(32), 
     assert said == ["EKEYREJECTED EKEYREJECTED", *["EKEYREJECTED"] * 4, "True", *["EKEYREJECTED OK"] * 2, "2 OK", "True OK"]
 
 
+@fast
+@needs_immediates
+def test_nobody_without_a_key_keeps_the_name_of_a_session_with_one(pair, stack):
+    """A stranger has taken the session's name and its disk. The client with the key gets both, and the stranger, who
+    adds paths as fast as it can, gets neither again."""
+    server, client = pair
+    device = server.null_blk(size_mb=16)
+    keyring.load(server)
+    server.run(f"modprobe ibtrs_server auth=optional && {stack.load_server()}")
+    said = hostile(client, f"""
+import threading
+
+def stranger(**options):
+    return Party(name="demo", epoch=5, **options)
+
+def is_in(me):
+    try:
+        me.set_up()
+        return True
+    except OSError:
+        return False
+
+with stranger() as first:
+    first.set_up()
+    first.sess_info()
+    disk = first.open("{device}")
+    print(first.submit(disk, wire.WRITE))
+    ended = threading.Event()
+    added = []
+    def cling():
+        while not ended.is_set() and len(added) < 500:
+            me = stranger(session=first.session, address=f"10.0.{{2 - len(added) % 2}}.1")
+            added.append(me)
+            is_in(me)
+    clinging = threading.Thread(target=cling)
+    clinging.start()
+    with KeyHolder(KEY, "demo") as owner:
+        owner.set_up()
+        owner.sess_info()
+        print(owner.submit(owner.open("{device}"), wire.READ))
+        ended.set()
+        clinging.join()
+        first.wait_closed()
+        for me in added:
+            me.leave(quietly=True)
+        with stranger() as again:
+            print(is_in(again))
+        owner.heartbeat()
+# The name is free.
+for _ in range(100):
+    with stranger() as again:
+        if is_in(again):
+            print("in")
+            break
+    time.sleep(0.2)
+""", 300)
+    assert said == ["OK", "OK", "False", "in"]
+    log = server.run("dmesg")
+    assert "disconnected: its session is not authenticated, and the client at ip:10.0.1.2@ip:10.0.1.1 has proved" in log
+    assert "demo: ip:10.0.1.2@ip:10.0.1.1: session refused: another client already has a session with this name" in log
+
+
 @needs_immediates
 def test_the_next_attempt_of_a_client_takes_the_place_of_the_last(pair, stack):
     """Once it has proved itself, and not before."""
