@@ -144,6 +144,8 @@ pub(crate) struct Attempt {
     pub(crate) path: Arc<Path>,
     /// The path epoch.
     pub(crate) epoch: u32,
+    /// The session's UUID for all connections of the attempt.
+    pub(crate) session_uuid: [u8; 16],
     /// The parameters with which the server accepted the service connection.
     pub(crate) wire: SetOnce<Wire>,
     /// Set when both sides have proved themselves; unset without authentication.
@@ -179,10 +181,12 @@ impl Attempt {
     pub(crate) fn new(path: Arc<Path>, epoch: u32) -> Result<Arc<Self>> {
         let setup = Setup::new(path.session.nr_cons() as usize)?;
         let missed_max = path.session.settings().hb_missed_max.get();
+        let session_uuid = path.session.uuid();
         Arc::pin_init(
             try_pin_init!(Self {
                 path,
                 epoch,
+                session_uuid,
                 wire: SetOnce::new(),
                 proved: SetOnce::new(),
                 published: SetOnce::new(),

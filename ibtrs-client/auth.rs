@@ -66,6 +66,22 @@ pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
     said_by_peer(error.errno())
 }
 
+/// As [`refused`], for the server's answer to the client's proof. If the session's UUID is another
+/// client's, the session gets a new one.
+fn not_let_in(attempt: &Attempt, error: AuthError) -> Error {
+    let renewed = match error.is_lost_session() {
+        true => attempt.path.session.take_new_uuid(attempt),
+        false => None,
+    };
+    let Some(outcome) = renewed else {
+        return refused(attempt, error);
+    };
+    attempt.error(fmt!(
+        "another client has begun a session under the UUID of this one: going on with a new UUID"
+    ));
+    outcome
+}
+
 /// Returns the error for a refusal that a peer has sent. A peer's `EAGAIN` becomes `EBUSY`, because
 /// our own starts the next attempt without delay.
 pub(crate) fn said_by_peer(errno: Errno) -> Error {
@@ -128,9 +144,10 @@ pub(crate) fn begin(
 ///
 /// # Errors
 ///
-/// `EKEYREJECTED`: the keys of the sides differ, or the server must authenticate but does not;
-/// `ENOKEY`: the key is no longer loaded; `EPROTO`: the server breaks the protocol; `ETIMEDOUT`;
-/// `ENOMEM`; the error of the attempt if it has failed meanwhile.
+/// `EAGAIN`: the session has got a new UUID; `EKEYREJECTED`: the keys of the sides differ, or the
+/// server must authenticate but does not; `ENOKEY`: the key is no longer loaded; `EPROTO`: the
+/// server breaks the protocol; `ETIMEDOUT`; `ENOMEM`; the error of the attempt if it has failed
+/// meanwhile.
 pub(crate) fn exchange(
     attempt: &Attempt,
     auth: &mut ClientAuth,
@@ -159,7 +176,7 @@ pub(crate) fn exchange(
     send_auth1(attempt, &service, &auth1)?;
     let answer = attempt.wait_auth2()?;
     auth.auth2(&Crypto, answer.bytes())
-        .map_err(|error| refused(attempt, error))?;
+        .map_err(|error| not_let_in(attempt, error))?;
     if let Some(suite) = auth.suite() {
         attempt.proved.populate(Proved { key_id, suite });
     }

@@ -204,7 +204,7 @@ impl ConnSetup {
             // CAST: The wire has room for the low bits only.
             recon_cnt: path.nr_attempts() as u16,
             path_uuid: path.uuid,
-            session_uuid: path.session.uuid,
+            session_uuid: attempt.session_uuid,
             first_conn,
             ext: Some(ReqExt {
                 epoch: attempt.epoch,

@@ -185,8 +185,6 @@ pub(crate) struct Limits {
 #[pin_data]
 pub struct Session {
     name: CString,
-    /// Identifies the session to the server.
-    pub(crate) uuid: [u8; 16],
     /// The network namespace of the task that opened the session.
     net: ARef<Net>,
     #[pin]
@@ -319,7 +317,6 @@ impl Session {
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 name: CString::try_from_fmt(fmt!("{}", name))?,
-                uuid: kx::random::uuid(),
                 net: Net::current(),
                 multipath <- RcuPtr::new(Some(KBox::new(Multipath::new(), GFP_KERNEL)?)),
                 paths <- new_mutex!(paths, "Session::paths"),

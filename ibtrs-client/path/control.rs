@@ -29,7 +29,8 @@ const RESETS_FORGIVEN: u32 = 3;
 impl Fsm {
     /// Returns the outcome of a failed attempt, or `None` if the attempt is to be repeated at once
     /// (`EAGAIN`) and may be. `EAGAIN` means that the server still knows connections from before a
-    /// reboot of this machine: at most `nr_cons`, and a few of other sessions.
+    /// reboot of this machine: at most `nr_cons`, and a few of other sessions; or that the session
+    /// has got a new UUID, once in an outage.
     pub(super) fn again(&mut self, error: Error, is_last: bool, nr_cons: u32) -> Option<Result> {
         const OTHERS: u32 = 8;
         if error != EAGAIN || is_last || self.nr_again >= nr_cons.saturating_add(OTHERS) {

@@ -53,6 +53,10 @@ pub(super) struct Paths {
     pub(super) capacity: usize,
     /// The session is being closed, so no path may be added.
     pub(super) closing: bool,
+    /// Identifies the session to the server, see [`Session::take_new_uuid`].
+    uuid: [u8; 16],
+    /// The UUID is new since the last path was published.
+    is_uuid_new: bool,
     /// Number of paths that are in sysfs or about to be.
     shown: usize,
 }
@@ -64,6 +68,8 @@ impl Paths {
             spare: Some(KBox::new(Multipath::new(), GFP_KERNEL)?),
             capacity: 0,
             closing: false,
+            uuid: kx::random::uuid(),
+            is_uuid_new: false,
             shown: 0,
         })
     }
@@ -137,6 +143,44 @@ impl Session {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
+    /// Returns the UUID by which an attempt that begins now identifies the session to the server.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.paths.lock().uuid
+    }
+
+    /// Gives the session a new UUID, because the server has proved that `attempt` named a session of
+    /// another client. Otherwise a client with a key of its own could keep this one out by beginning
+    /// a session under its UUID while it is not connected. The server has nothing left of this
+    /// client's session then, as after its restart, and begins another generation.
+    ///
+    /// Returns the error for the attempt: `EAGAIN`, after which the next one begins at once, or
+    /// `EKEYREJECTED`, after which it waits, as the other client seems to see each new UUID. Returns
+    /// `None` if a path is connected, which uses the UUID at some other server.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn take_new_uuid(&self, attempt: &Attempt) -> Option<Error> {
+        let mut paths = self.paths.lock();
+        if paths.uuid != attempt.session_uuid {
+            // Another attempt has been refused in the same way.
+            return Some(EAGAIN);
+        }
+        // Paths are published under the lock.
+        if self.is_connected() {
+            return None;
+        }
+        paths.uuid = kx::random::uuid();
+        match core::mem::replace(&mut paths.is_uuid_new, true) {
+            false => Some(EAGAIN),
+            true => Some(EKEYREJECTED),
+        }
+    }
+
     /// Returns whether users of the session wait for a path. An attempt may then use the memory
     /// reserve, as reclaim may depend on the users' writes.
     pub(crate) fn is_cut_off(&self) -> bool {
@@ -197,6 +241,11 @@ impl Session {
             Some(_) => None,
         };
         let mut paths = self.paths.lock();
+        if conn.attempt.session_uuid != paths.uuid {
+            conn.attempt
+                .error(fmt!("the session has got a new UUID meanwhile"));
+            return Ok(OfferResult::Again);
+        }
         // This attempt may have begun before another path authenticated the session.
         if self.is_authenticated() && conn.attempt.proved.as_ref().is_none() {
             return Err(auth::refused(&conn.attempt, AuthError::Mixed));
@@ -216,6 +265,7 @@ impl Session {
         failover.outage = None;
         self.publish_generation(&failover);
         drop(failover);
+        paths.is_uuid_new = false;
         self.limits.populate(Limits {
             queue_depth: depth,
             max_io_bytes: offer.max_io_bytes,

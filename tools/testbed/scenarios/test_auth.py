@@ -8,9 +8,10 @@ import time
 import pytest
 
 from testbed import blockdev, fio, keyring
-from testbed.hostile import launch
+from testbed.hostile import launch, wire
 from testbed.lab import wait_for
 from testbed.stack import STACKS
+from testbed.wire import recorded
 
 pytestmark = [pytest.mark.links(2)]
 fast = pytest.mark.fast
@@ -562,6 +563,55 @@ for _ in range(100):
     log = server.run("dmesg")
     assert "disconnected: its session is not authenticated, and the client at ip:10.0.1.2@ip:10.0.1.1 has proved" in log
     assert "demo: ip:10.0.1.2@ip:10.0.1.1: session refused: another client already has a session with this name" in log
+
+
+def session_seen(frames) -> bytes:
+    """The UUID of the session whose first request is in one of these frames."""
+    first = wire.CONN_REQ.pack()[2:8]
+    found = {wire.CONN_REQ.field("session").get(frame[frame.index(first) - 2:]) for frame in frames if first in frame}
+    [uuid] = found
+    return uuid
+
+
+@fast
+@needs_immediates
+def test_nobody_keeps_a_session_out_under_its_uuid(pair, stack):
+    """Somebody with the key of another session has seen the session's UUID, and begins one under it while the client is
+    away. The client comes back all the same, as to a server that was restarted, and its I/O goes on."""
+    server, client = pair
+    for guest in pair:
+        keyring.load(guest)
+    keyring.load(server, "other", session="other")
+    with recorded(server) as frames:
+        map_disk(pair, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = client.start(LOAD.format(disk=stack.disk))
+    blockdev.wait_for_reads(client, stack)
+    paths = [f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1" for link in (1, 2)]
+    for path in paths:
+        client.run(f"echo 1 > {path}/disconnect")
+    wait_for(lambda: server.run("ls /sys/class/ibtrs-server").split() == [], 30, "the session has ended")
+    client.run("rm -f /tmp/back")
+    insider = launch.program(client, f"""
+from testbed.hostile.auth import *
+with KeyHolder({keyring.secret("other")!r}, "other", session={session_seen(frames)!r}) as me:
+    me.set_up()
+    print("ready", flush=True)
+    while not os.path.exists("/tmp/back"):
+        me.heartbeat()
+        time.sleep(0.5)
+    me.heartbeat()
+    print("still there")
+""")
+    launch.ready(insider)
+    for path in paths:
+        client.run(f"echo 1 > {path}/reconnect")
+    assert keyring.key_ids(server, "server") == ["default", "default"]
+    blockdev.wait_for_reads(client, stack)
+    client.run("touch /tmp/back")
+    assert insider.wait(60).splitlines() == ["ready", "still there"]
+    assert client.run("dmesg").count("going on with a new UUID") == 1
+    fio.end(client, load)
 
 
 @needs_immediates

@@ -109,6 +109,12 @@ pub enum AuthError {
 }
 
 impl AuthError {
+    /// Whether the server says, with a proof, that the session's UUID is that of another client: so
+    /// nothing is left there of this client's session.
+    pub const fn is_lost_session(&self) -> bool {
+        matches!(self, Self::Refused(Errno::EKEYREJECTED))
+    }
+
     /// One line for the log.
     pub const fn as_str(&self) -> &'static str {
         match self {

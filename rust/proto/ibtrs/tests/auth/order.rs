@@ -192,6 +192,28 @@ fn a_path_is_refused_with_a_reason() {
     assert_eq!(told(&other), Err(AuthError::Proof));
 }
 
+/// Only the server can tell a client that its session is lost.
+#[test]
+fn a_session_is_lost_by_proof_only() {
+    let (mut server, run) = waiting();
+    server
+        .auth1(&SERVER, &run.wire[2], find, SERVER_NONCE)
+        .unwrap();
+    let auth2 = server.auth2(&Library, Some(Errno::EKEYREJECTED)).unwrap();
+    let told = |auth2: &[u8]| asked(&run).auth2(&CLIENT, auth2).unwrap_err();
+    assert!(told(&auth2).is_lost_session());
+    // The proof covers the error.
+    for bit in 0..8 * auth2.len() {
+        let mut other = auth2;
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert!(!told(&other).is_lost_session());
+    }
+    for error in [Errno::ECONNRESET, Errno::EPERM, Errno::ENOKEY] {
+        assert!(!AuthError::Refused(error).is_lost_session());
+    }
+    assert!(!AuthError::Required.is_lost_session());
+}
+
 /// The client of a run that waits for AUTH2.
 fn asked(run: &Run) -> ClientAuth {
     let mut request = plain_request(0, SIDES.epoch).encode();
