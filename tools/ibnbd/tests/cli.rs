@@ -61,6 +61,36 @@ fn columns_are_chosen_by_name() {
 }
 
 #[test]
+fn columns_are_those_of_one_table_where_there_are_two() {
+    let tree = Tree::new();
+    tree.usual_client().server("/x").opened("sda", "u", "a");
+    let csv = |words: &[&str]| good(&tree, &[words, &["-o", "csv"]].concat());
+    assert_eq!(
+        csv(&["list", "--columns", "disk,state"]),
+        "disk,state\nibnbd0,open\nibnbd1,open\nibnbd10,open\n"
+    );
+    assert_eq!(
+        csv(&["list", "--columns", "opened,client"]),
+        "opened,client\nsda,u\n"
+    );
+    let both = csv(&["list", "--columns", "mode"]);
+    assert_eq!(both, "mode\nrw\nrw\nrw\n\nmode\nrw\n");
+    assert_eq!(
+        csv(&["stats", "--columns", "disk,reads"]).lines().count(),
+        4
+    );
+    let top = ["top", "--batch", "1", "--columns", "disk"];
+    assert_eq!(csv(&top), "disk\nibnbd0\nibnbd1\nibnbd10\n");
+    let ran = run(&tree, &["list", "--columns", "disk,colour"]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.err.contains("there is no column colour") && ran.err.contains("opened"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn what_a_peer_has_named_is_harmless_in_a_table() {
     let tree = Tree::new();
     tree.server("/x").opened("sda", "u", "a\x1b[31m");

@@ -69,8 +69,7 @@ fn it_lists_all_pages_and_the_portals() {
     assert_eq!(rows[5], ["PORTAL", "PORT"]);
     assert_eq!(rows[6], ["ip:10.0.1.1", "1234"]);
     let csv = [&WORDS[..], &["-o", "csv", "--columns", "export"]].concat();
-    // Portals have no such column.
-    assert_eq!(run(&tree, &csv).code, 2);
+    assert_eq!(good(&tree, &csv), "export\ndisk1\nby-id/x\ndisk2\n");
     let found = document::<document::Discovered>(&tree, &WORDS);
     assert_eq!((found.session.as_str(), found.unlisted), ("web1", false));
     let sizes: Vec<_> = found.exports.iter().map(|e| e.size_bytes).collect();

@@ -40,23 +40,18 @@ impl Table {
         &self.rows
     }
 
-    /// With those columns only, in that order; none stands for all.
-    fn select(mut self, wanted: &[String]) -> Result<Self, Failure> {
-        if wanted.is_empty() {
-            return Ok(self);
-        }
-        let mut places = Vec::new();
-        for name in wanted {
-            let place = self
-                .columns
-                .iter()
-                .position(|column| column.eq_ignore_ascii_case(name));
-            places.push(place.ok_or_else(|| {
-                let all = self.columns.join(",").to_lowercase();
-                Failure::usage("--columns", format!("there is no column {name}"))
-                    .todo(format!("take some of: {all}"))
-            })?);
-        }
+    fn place(&self, name: &str) -> Option<usize> {
+        let is_it = |column: &&str| column.eq_ignore_ascii_case(name);
+        self.columns.iter().position(|column| is_it(&column))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
+    /// With those of the columns that it has, in that order.
+    fn select(mut self, wanted: &[String]) -> Self {
+        let places: Vec<usize> = wanted.iter().filter_map(|name| self.place(name)).collect();
         let pick = |row: &[String]| {
             places
                 .iter()
@@ -68,7 +63,7 @@ impl Table {
             .iter()
             .filter_map(|&at| self.columns.get(at).copied())
             .collect();
-        Ok(self)
+        self
     }
 
     fn drawn(&self) -> String {
@@ -137,24 +132,54 @@ pub(crate) fn json<T: Serialize>(document: &T) -> Result<String, Failure> {
         .map_err(|e| Failure::new(crate::fail::REFUSED, "json", e.to_string()))
 }
 
-/// Tables that have rows, or the first one if none has.
+/// Tables that have rows, or the first one if none has; with the columns that were chosen.
 pub(crate) fn joined(context: &Context, tables: Vec<Table>) -> Result<String, Failure> {
-    let draw = |table: Table| {
+    let draw = |table: &Table| {
         if context.format == Format::Csv {
             table.csv()
         } else {
             Ok(table.drawn())
         }
     };
+    let tables = chosen(tables, &context.columns)?;
     let all_empty = tables.iter().all(Table::is_empty);
     let mut parts = Vec::new();
-    for (number, table) in tables.into_iter().enumerate() {
+    for (number, table) in tables.iter().enumerate() {
         if table.is_empty() && !(all_empty && number == 0) {
             continue;
         }
-        parts.push(draw(table.select(&context.columns)?)?);
+        parts.push(draw(table)?);
     }
     Ok(parts.join("\n"))
+}
+
+/// The tables that have all of the columns; if none has, what each has of them. No columns stand
+/// for all.
+fn chosen(mut tables: Vec<Table>, wanted: &[String]) -> Result<Vec<Table>, Failure> {
+    if wanted.is_empty() {
+        return Ok(tables);
+    }
+    for name in wanted {
+        if !tables.iter().any(|table| table.has(name)) {
+            let mut all: Vec<String> = Vec::new();
+            for column in tables.iter().flat_map(|table| &table.columns) {
+                if !all.iter().any(|known| known == column) {
+                    all.push((*column).to_owned());
+                }
+            }
+            let all = all.join(",");
+            return Err(
+                Failure::usage("--columns", format!("there is no column {name}"))
+                    .todo(format!("take some of: {all}")),
+            );
+        }
+    }
+    let has_all = |table: &Table| wanted.iter().all(|name| table.has(name));
+    if tables.iter().any(has_all) {
+        tables.retain(has_all);
+    }
+    let selected = tables.into_iter().map(|table| table.select(wanted));
+    Ok(selected.filter(|table| !table.columns.is_empty()).collect())
 }
 
 /// A value that may not be known.
@@ -193,6 +218,44 @@ pub(crate) fn time(ns: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn two() -> Vec<Table> {
+        let mut disks = Table::new(["disk", "state", "size"]);
+        disks.row(["ibnbd0", "open", "1"].map(str::to_owned));
+        let mut opened = Table::new(["opened", "size"]);
+        opened.row(["sda", "2"].map(str::to_owned));
+        vec![disks, opened]
+    }
+
+    #[test]
+    fn columns_choose_among_tables() {
+        for (wanted, shown) in [
+            ("", "disk,state,size|opened,size"),
+            ("disk,state", "disk,state"),
+            ("SIZE,disk", "size,disk"),
+            ("opened", "opened"),
+            ("size", "size|size"),
+            ("disk,opened", "disk|opened"),
+            ("size,disk,opened", "size,disk|size,opened"),
+        ] {
+            let names: Vec<String> = wanted
+                .split(',')
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect();
+            let tables = chosen(two(), &names).unwrap_or_else(|_| panic!("{wanted}"));
+            let found: Vec<String> = tables.iter().map(|t| t.columns.join(",")).collect();
+            assert_eq!(found.join("|"), shown, "{wanted}");
+            for table in &tables {
+                assert!(table
+                    .rows
+                    .iter()
+                    .all(|row| row.len() == table.columns.len()));
+            }
+        }
+        let error = chosen(two(), &["disk".to_owned(), "colour".to_owned()]);
+        assert_eq!(error.err().map(|e| e.code), Some(crate::fail::USAGE));
+    }
 
     #[test]
     fn what_is_not_seen_is_written() {
