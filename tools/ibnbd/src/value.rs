@@ -329,6 +329,32 @@ impl Latency {
         None
     }
 
+    /// Both together; none if their rows are not the same.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Option<Self> {
+        let both =
+            |one: Option<u64>, other: Option<u64>, add: fn(u64, u64) -> u64| match (one, other) {
+                (Some(one), Some(other)) => Some(add(one, other)),
+                (one, other) => one.or(other),
+            };
+        let row = |(one, other): (&LatencyRow, &LatencyRow)| LatencyRow {
+            below_us: one.below_us,
+            reads: one.reads.saturating_add(other.reads),
+            writes: one.writes.saturating_add(other.writes),
+            discards: both(one.discards, other.discards, u64::saturating_add),
+            flushes: both(one.flushes, other.flushes, u64::saturating_add),
+        };
+        let limits =
+            |latency: &Self| -> Vec<_> { latency.rows.iter().map(|r| r.below_us).collect() };
+        (limits(self) == limits(other)).then(|| Self {
+            rows: self.rows.iter().zip(&other.rows).map(row).collect(),
+            longest_read_us: self.longest_read_us.max(other.longest_read_us),
+            longest_write_us: self.longest_write_us.max(other.longest_write_us),
+            longest_discard_us: both(self.longest_discard_us, other.longest_discard_us, u64::max),
+            longest_flush_us: both(self.longest_flush_us, other.longest_flush_us, u64::max),
+        })
+    }
+
     /// What was counted since `before`; all of it if that counted more, after a reset.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -1251,6 +1251,8 @@ fn top_counts_what_happens_in_between() {
     let text = good(&tree, &["top", "--batch", "1"]);
     let rows = rows(&text);
     assert_eq!(rows[1][..4], ["ibnbd0", "open", "0", "0"]);
+    let session = rows.iter().find(|row| row.len() > 4 && row[0] == "t");
+    assert_eq!(session.unwrap()[..4], ["t", "client", "degraded", "1/2"]);
     assert!(
         text.contains("P99 US") && text.contains("120.5 us"),
         "{text}"

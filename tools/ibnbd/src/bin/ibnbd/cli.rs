@@ -179,7 +179,7 @@ pub(crate) enum Command {
         #[arg(short = 'n', long)]
         count: Option<u64>,
     },
-    /// Shows what disks and paths do, all the time
+    /// Shows what disks, sessions and paths do, all the time
     #[command(after_help = TOP_HELP)]
     Top(Top),
     /// Shows each request of a disk as it ends, and where its time went; with --output json a

@@ -42,11 +42,11 @@ fn batch(context: &Context, interval: Duration, count: u64) -> Done {
     for number in 0..count {
         thread::sleep(interval);
         let now = Sample::take(context);
-        let (disks, paths) = rates::tables(&before, &now);
+        let tables = rates::tables(&before, &now);
         if number > 0 {
             context.print("\n")?;
         }
-        context.print(&crate::out::joined(context, vec![disks, paths])?)?;
+        context.print(&crate::out::joined(context, tables.into())?)?;
         before = now;
     }
     Ok(0)
@@ -83,15 +83,20 @@ fn ends(event: &Event) -> bool {
         && (interrupted || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
-fn draw(frame: &mut Frame<'_>, (disks, paths): &(Table, Table)) {
+fn draw(frame: &mut Frame<'_>, [disks, sessions, paths]: &[Table; 3]) {
     let height = |table: &Table| {
         u16::try_from(table.rows().len())
             .unwrap_or(u16::MAX)
             .saturating_add(3)
     };
-    let [above, below] =
-        Layout::vertical([Constraint::Max(height(disks)), Constraint::Min(0)]).areas(frame.area());
+    let heights = [
+        Constraint::Max(height(disks)),
+        Constraint::Max(height(sessions)),
+        Constraint::Min(0),
+    ];
+    let [above, middle, below] = Layout::vertical(heights).areas(frame.area());
     frame.render_widget(shown(disks, " disks "), above);
+    frame.render_widget(shown(sessions, " sessions "), middle);
     frame.render_widget(shown(paths, " paths; q ends "), below);
 }
 
@@ -117,4 +122,60 @@ fn shown<'a>(table: &'a Table, title: &'a str) -> Shown<'a> {
         .header(head)
         .column_spacing(2)
         .block(Block::bordered().title(title))
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyEvent, KeyEventKind};
+    use ratatui::Terminal;
+
+    use super::*;
+
+    fn screen(width: u16, height: u16) -> String {
+        let (before, now) = rates::tests::samples();
+        let tables = rates::tables(&before, &now);
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &tables)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_has_disks_sessions_and_paths() {
+        let text = screen(160, 20);
+        let place = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}: {text}"));
+        let order = [
+            " disks ",
+            " sessions ",
+            "3/3",
+            " paths; q ends ",
+            "10.0.3.2",
+        ]
+        .map(place);
+        assert!(order.is_sorted(), "{text}");
+        assert!(
+            text.contains("480.0 KiB/s") && text.contains("500/90"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_small_screen_is_no_harm() {
+        for (width, height) in [(1, 1), (20, 3), (80, 7), (300, 2)] {
+            screen(width, height);
+        }
+    }
+
+    #[test]
+    fn keys_end_it() {
+        let press = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        assert!(ends(&press(KeyCode::Char('q'), KeyModifiers::NONE)));
+        assert!(ends(&press(KeyCode::Esc, KeyModifiers::NONE)));
+        assert!(ends(&press(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        assert!(!ends(&press(KeyCode::Char('c'), KeyModifiers::NONE)));
+        assert!(!ends(&Event::Resize(1, 1)));
+        let mut release = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        release.kind = KeyEventKind::Release;
+        assert!(!ends(&Event::Key(release)));
+    }
 }

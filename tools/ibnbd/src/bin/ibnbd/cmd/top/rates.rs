@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use ibnbd_host::model::{Disk, Machine, Path};
-use ibnbd_host::value::{human, DiskStat, Traffic};
+use ibnbd_host::model::{Disk, Machine, Path, Session};
+use ibnbd_host::value::{human, DiskStat, Latency, Traffic};
 
 use crate::context::Context;
 use crate::out::{cell, time, Table};
@@ -26,10 +26,19 @@ impl Sample {
             at: Instant::now(),
         }
     }
+
+    /// The same path at this moment.
+    fn path(&self, path: &Path) -> Option<&Path> {
+        let mut paths = self.machine.sessions.iter().flat_map(|s| &s.paths);
+        paths.find(|old| {
+            (&old.session, &old.name, old.side, old.family)
+                == (&path.session, &path.name, path.side, path.family)
+        })
+    }
 }
 
-/// The numbers of each disk and path in the time between.
-pub(super) fn tables(before: &Sample, now: &Sample) -> (Table, Table) {
+/// The numbers of each disk, session and path in the time between.
+pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let mut disks = Table::new([
         "disk",
@@ -66,22 +75,94 @@ pub(super) fn tables(before: &Sample, now: &Sample) -> (Table, Table) {
         "p99 us",
         "heartbeat",
     ]);
-    let all = |machine: &Machine| -> Vec<Path> {
-        machine
-            .sessions
-            .iter()
-            .flat_map(|s| s.paths.clone())
-            .collect()
-    };
-    let olds = all(&before.machine);
-    for path in all(&now.machine) {
-        let same = |old: &&Path| {
-            (&old.session, &old.name, old.side, old.family)
-                == (&path.session, &path.name, path.side, path.family)
-        };
-        paths.row(path_row(&path, olds.iter().find(same), seconds));
+    let mut sessions = Table::new([
+        "session",
+        "side",
+        "state",
+        "paths",
+        "read/s",
+        "read",
+        "write/s",
+        "written",
+        "in flight",
+        "p50 us",
+        "p99 us",
+    ]);
+    for session in &now.machine.sessions {
+        let mut all = Growth::default();
+        for path in &session.paths {
+            let growth = Growth::of(path, before.path(path));
+            paths.row(path_row(path, &growth, seconds));
+            all.add(growth);
+        }
+        sessions.row(session_row(session, &all, seconds));
     }
-    (disks, paths)
+    [disks, sessions, paths]
+}
+
+/// What a path, or all of a session, has done in the time between.
+#[derive(Default)]
+struct Growth {
+    traffic: Traffic,
+    latency: Option<Latency>,
+}
+
+impl Growth {
+    fn of(path: &Path, old: Option<&Path>) -> Self {
+        let stats = path.stats.clone().unwrap_or_default();
+        let before = old
+            .and_then(|old| old.stats.clone())
+            .unwrap_or_else(|| stats.clone());
+        let (now, then) = (
+            stats.traffic.unwrap_or_default(),
+            before.traffic.unwrap_or_default(),
+        );
+        let since = |of: fn(&Traffic) -> u64| grown(of(&now), of(&then));
+        Self {
+            traffic: Traffic {
+                reads: since(|t| t.reads),
+                read_bytes: since(|t| t.read_bytes),
+                writes: since(|t| t.writes),
+                write_bytes: since(|t| t.write_bytes),
+                in_flight: now.in_flight,
+                failovers: None,
+            },
+            latency: stats
+                .latency
+                .zip(before.latency)
+                .map(|(now, then)| now.since(&then)),
+        }
+    }
+
+    fn add(&mut self, path: Self) {
+        let (all, more) = (&mut self.traffic, path.traffic);
+        all.reads = all.reads.saturating_add(more.reads);
+        all.read_bytes = all.read_bytes.saturating_add(more.read_bytes);
+        all.writes = all.writes.saturating_add(more.writes);
+        all.write_bytes = all.write_bytes.saturating_add(more.write_bytes);
+        all.in_flight = match (all.in_flight, more.in_flight) {
+            (Some(all), Some(more)) => Some(all.saturating_add(more)),
+            (all, more) => all.or(more),
+        };
+        self.latency = match (self.latency.take(), path.latency) {
+            (Some(all), Some(more)) => all.plus(&more).or(Some(all)),
+            (all, more) => all.or(more),
+        };
+    }
+
+    /// Cells that sessions and paths have alike.
+    fn cells(&self, seconds: f64) -> [String; 7] {
+        let (traffic, latency) = (&self.traffic, self.latency.as_ref());
+        [
+            each(traffic.reads, seconds),
+            bytes(traffic.read_bytes, seconds),
+            each(traffic.writes, seconds),
+            bytes(traffic.write_bytes, seconds),
+            cell(&traffic.in_flight),
+            crate::out::percentiles(latency, 50),
+            crate::out::percentiles(latency, 99),
+        ]
+    }
 }
 
 /// How much a counter grew; after a reset, all that it has.
@@ -139,34 +220,131 @@ fn disk_row(disk: &Disk, old: Option<&Disk>, seconds: f64) -> [String; 11] {
     ]
 }
 
-fn path_row(path: &Path, old: Option<&Path>, seconds: f64) -> [String; 12] {
-    let stats = path.stats.clone().unwrap_or_default();
-    let before = old
-        .and_then(|old| old.stats.clone())
-        .unwrap_or_else(|| stats.clone());
-    let (now, then) = (
-        stats.traffic.unwrap_or_default(),
-        before.traffic.unwrap_or_default(),
-    );
-    let since = |of: fn(&Traffic) -> u64| grown(of(&now), of(&then));
-    let latency = stats
-        .latency
-        .as_ref()
-        .zip(before.latency.as_ref())
-        .map(|(now, then)| now.since(then));
-    let percentile = |percent| crate::out::percentiles(latency.as_ref(), percent);
+fn session_row(session: &Session, all: &Growth, seconds: f64) -> [String; 11] {
+    let [reads, read, writes, written, in_flight, p50, p99] = all.cells(seconds);
+    [
+        session.name.clone(),
+        session.side.as_str().to_owned(),
+        session.state.as_str().to_owned(),
+        format!("{}/{}", session.connected(), session.paths.len()),
+        reads,
+        read,
+        writes,
+        written,
+        in_flight,
+        p50,
+        p99,
+    ]
+}
+
+fn path_row(path: &Path, growth: &Growth, seconds: f64) -> [String; 12] {
+    let [reads, read, writes, written, in_flight, p50, p99] = growth.cells(seconds);
     [
         path.session.clone(),
         path.name.clone(),
         path.side.as_str().to_owned(),
         path.state.as_str().to_owned(),
-        each(since(|t| t.reads), seconds),
-        bytes(since(|t| t.read_bytes), seconds),
-        each(since(|t| t.writes), seconds),
-        bytes(since(|t| t.write_bytes), seconds),
-        cell(&now.in_flight),
-        percentile(50),
-        percentile(99),
+        reads,
+        read,
+        writes,
+        written,
+        in_flight,
+        p50,
+        p99,
         time(path.latency_ns),
     ]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use serde_json::{json, Value};
+
+    use super::*;
+
+    /// A path; the histogram has two rows, of reads and writes.
+    fn path(number: u64, reads: u64, rows: [[u64; 2]; 2], longest: [u64; 2]) -> Value {
+        json!({
+            "session": "s",
+            "name": format!("ip:10.0.{number}.2@ip:10.0.{number}.1"),
+            "family": "ibnbd",
+            "side": "client",
+            "state": "connected",
+            "stats": {
+                "traffic": {
+                    "reads": reads,
+                    "read_bytes": reads * 4096,
+                    "writes": reads / 2,
+                    "write_bytes": reads * 1024,
+                    "in_flight": 3,
+                },
+                "latency": {
+                    "rows": [
+                        { "below_us": 8, "reads": rows[0][0], "writes": rows[0][1] },
+                        { "reads": rows[1][0], "writes": rows[1][1] },
+                    ],
+                    "longest_read_us": longest[0],
+                    "longest_write_us": longest[1],
+                },
+            },
+        })
+    }
+
+    fn sample(at: Instant, paths: &[Value]) -> Sample {
+        let session = json!({
+            "name": "s",
+            "family": "ibnbd",
+            "side": "client",
+            "state": "connected",
+            "settings": {},
+            "paths": paths,
+        });
+        let machine = Machine {
+            sessions: vec![serde_json::from_value(session).unwrap()],
+            ..Machine::default()
+        };
+        Sample { machine, at }
+    }
+
+    /// Two samples that are two seconds apart: a path was added in between.
+    pub(in super::super) fn samples() -> (Sample, Sample) {
+        let start = Instant::now();
+        let before = [
+            path(1, 100, [[5, 0], [0, 0]], [7, 0]),
+            path(2, 900, [[9, 0], [0, 0]], [7, 0]),
+        ];
+        let now = [
+            path(1, 300, [[6, 0], [0, 1]], [7, 90]),
+            // Its counts were reset.
+            path(2, 40, [[0, 0], [3, 0]], [500, 0]),
+            path(3, 7, [[7, 0], [0, 0]], [7, 0]),
+        ];
+        let later = start + Duration::from_secs(2);
+        (sample(start, &before), sample(later, &now))
+    }
+
+    #[test]
+    fn sessions_are_the_sum_of_their_paths() {
+        let (before, now) = samples();
+        let [disks, sessions, paths] = tables(&before, &now);
+        assert!(disks.is_empty());
+        let rates = |row: &[String], from: usize| row[from..from + 7].join(" ");
+        let paths: Vec<String> = paths.rows().iter().map(|row| rates(row, 4)).collect();
+        assert_eq!(
+            paths,
+            [
+                "100 400.0 KiB/s 50 100.0 KiB/s 3 8/90 8/90",
+                "20 80.0 KiB/s 10 20.0 KiB/s 3 500/- 500/-",
+                "0 0 B/s 0 0 B/s 3  ",
+            ]
+        );
+        let row = &sessions.rows()[0];
+        assert_eq!(row[..4], ["s", "client", "connected", "3/3"]);
+        // Reads: one below 8 us, three of up to 500 us.
+        assert_eq!(
+            rates(row, 4),
+            "120 480.0 KiB/s 60 120.0 KiB/s 9 500/90 500/90"
+        );
+    }
 }
