@@ -17,7 +17,7 @@ use ibnbd_host::document;
 use rustix::fs::{FileType, Mode};
 use rustix::process::{kill_process, Pid, Signal};
 use tree::ran::{document, good, rows, run};
-use tree::Tree;
+use tree::{Tree, DISK_LATENCY};
 
 #[test]
 fn list_shows_disks_and_what_clients_have_open() {
@@ -568,6 +568,29 @@ fn statistics_are_shown_and_then_reset() {
     );
     let other = "/sys/class/ibtrs-client/t/paths/ip:10.0.1.2@ip:10.0.3.1/stats/reset_all";
     assert!(tree.text(other).starts_with("echo"));
+    // What is written covers the first bytes of a file that is none of the kernel's.
+    let histogram = |disk: &str| tree.text(&format!("/sys/block/{disk}/ibnbd/latency_us"));
+    assert_eq!(histogram("ibnbd0"), DISK_LATENCY);
+    assert!(good(&tree, &["stats", "ibnbd0", "--reset"]).contains("8/2501"));
+    assert_eq!(histogram("ibnbd0"), DISK_LATENCY.replacen('1', "0", 1));
+    assert_eq!(histogram("ibnbd1"), DISK_LATENCY);
+}
+
+#[test]
+fn all_statistics_are_reset_at_either_end() {
+    let tree = Tree::new();
+    tree.usual_client()
+        .server("/x")
+        .served("u", "10.0.1.3", "10.0.1.1");
+    tree.mainline();
+    good(&tree, &["stats", "--reset"]);
+    let reset = |path: &str| tree.text(&format!("/sys/class/{path}/stats/reset_all"));
+    assert!(reset("ibtrs-server/u/paths/ip:10.0.1.3@ip:10.0.1.1").starts_with('1'));
+    assert!(reset("ibtrs-client/t/paths/ip:10.0.1.2@ip:10.0.3.1").starts_with('1'));
+    for disk in ["ibnbd0", "ibnbd1", "ibnbd10"] {
+        let text = tree.text(&format!("/sys/block/{disk}/ibnbd/latency_us"));
+        assert!(text.starts_with("0 us"), "{disk}: {text}");
+    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Stats {
         /// Only that disk, session or path
         name: Option<String>,
-        /// Lets the paths' counts begin at zero, once they were shown
+        /// Lets counts of paths, and percentiles of disks, begin at zero, once they were shown
         #[arg(long)]
         reset: bool,
     },

@@ -7,6 +7,7 @@ use ibnbd_host::document::{Stats, FORMAT};
 use ibnbd_host::find::{self, Found};
 use ibnbd_host::model::{Disk, Machine, Path};
 use ibnbd_host::value::human;
+use ibnbd_host::Family;
 
 use super::Done;
 use crate::act;
@@ -30,6 +31,7 @@ pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done 
     };
     out::emit(context, &document, tables)?;
     if reset {
+        reset_disks(context, &document.disks)?;
         reset_paths(context, &document.paths)?;
     }
     Ok(0)
@@ -142,19 +144,21 @@ fn of_paths(paths: &[Path]) -> Table {
     table
 }
 
+/// What the block layer has counted stays: it cannot be reset.
+fn reset_disks(context: &Context, disks: &[Disk]) -> Result<(), Failure> {
+    for disk in disks.iter().filter(|d| d.family == Family::Ibnbd) {
+        let what = format!("reset the histogram of {}", disk.name);
+        let file = format!("{}/latency_us", disk.folder());
+        act::write(context, Task::Other, &what, &file, "0")?;
+    }
+    Ok(())
+}
+
 fn reset_paths(context: &Context, paths: &[Path]) -> Result<(), Failure> {
-    for path in paths
-        .iter()
-        .filter(|p| p.family == ibnbd_host::Family::Ibnbd)
-    {
+    for path in paths.iter().filter(|p| p.family == Family::Ibnbd) {
         let what = format!("reset the statistics of {}", path.name);
-        act::write(
-            context,
-            Task::Other,
-            &what,
-            &format!("{}/stats/reset_all", path.folder()),
-            "1",
-        )?;
+        let file = format!("{}/stats/reset_all", path.folder());
+        act::write(context, Task::Other, &what, &file, "1")?;
     }
     Ok(())
 }
