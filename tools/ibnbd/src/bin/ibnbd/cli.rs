@@ -12,6 +12,8 @@ use ibnbd_host::prefix::Prefix;
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::auth::{KeyError, KeyId};
 
+use crate::examples;
+
 const EXAMPLES: &str = "\
 Examples:
   ibnbd map 10.0.1.1 disk1                    maps disk1 of a server, and prints /dev/ibnbd0
@@ -62,20 +64,25 @@ pub(crate) enum Format {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Lists disks that are mapped here, and devices that clients have open
+    #[command(after_help = examples::LIST)]
     List,
     /// Shows all of a disk, a session, a path, or a device that a client has open
+    #[command(after_help = examples::SHOW)]
     Show {
         /// A disk (ibnbd0, a link to it, its name on the server), a session, or SESSION/PATH
         name: String,
     },
     /// Lists sessions, at either end
+    #[command(after_help = examples::SESSIONS)]
     Sessions,
     /// Lists paths, at either end
+    #[command(after_help = examples::PATHS)]
     Paths {
         /// Only of that session
         session: Option<String>,
     },
     /// Shows what disks and paths have counted
+    #[command(after_help = examples::STATS)]
     Stats {
         /// Only that disk, session or path
         name: Option<String>,
@@ -90,13 +97,16 @@ pub(crate) enum Command {
     #[command(after_help = DISCOVER_HELP)]
     Discover(Server),
     /// Unmaps disks
+    #[command(after_help = examples::UNMAP)]
     Unmap(Unmap),
     /// Has the server open a disk again that it refused, or that its operator has closed
+    #[command(after_help = examples::REMAP)]
     Remap {
         /// A disk
         disk: String,
     },
     /// Gives a disk another size, for a server that does not tell
+    #[command(after_help = examples::RESIZE)]
     Resize {
         /// A disk
         disk: String,
@@ -107,6 +117,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Path(PathCommand),
     /// Shows or sets which path of a session a request takes
+    #[command(after_help = examples::POLICY)]
     Policy {
         /// A session
         session: String,
@@ -135,8 +146,10 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Key(KeyCommand),
     /// Lists the clients of this server
+    #[command(after_help = examples::CLIENTS)]
     Clients,
     /// Throws a client's path out, or all paths of its session; it may connect again
+    #[command(after_help = examples::DISCONNECT)]
     Disconnect {
         /// The client's session
         session: String,
@@ -144,6 +157,7 @@ pub(crate) enum Command {
         path: Option<String>,
     },
     /// Takes a device from clients; their I/O to it fails
+    #[command(after_help = examples::CLOSE)]
     Close {
         /// The device, by its name here or that of the clients
         device: String,
@@ -151,20 +165,20 @@ pub(crate) enum Command {
         session: Option<String>,
     },
     /// Stops this server in good order, so that clients lose nothing; they wait until it is undone
+    #[command(after_help = examples::DRAIN)]
     Drain {
         /// Takes clients again
         #[arg(long)]
         undo: bool,
     },
     /// Says in one line how things are, for monitoring
-    #[command(
-        after_help = "Exit status: 0 OK, 1 WARNING (a path is lost), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module)."
-    )]
+    #[command(after_help = STATUS_HELP)]
     Status,
     /// Finds what is wrong, and says what mends it
-    #[command(after_help = "Exit status: 1 if there is an error among the findings, else 0.")]
+    #[command(after_help = CHECK_HELP)]
     Check,
     /// Collects what a bug report needs
+    #[command(after_help = examples::REPORT)]
     Report {
         /// A file instead of standard output
         #[arg(long)]
@@ -174,6 +188,7 @@ pub(crate) enum Command {
     #[command(after_help = METRICS_HELP)]
     Metrics(Metrics),
     /// Prints events as they come; with --output json a document a line
+    #[command(after_help = examples::WATCH)]
     Watch {
         /// Ends after that many
         #[arg(short = 'n', long)]
@@ -190,14 +205,17 @@ pub(crate) enum Command {
     #[command(after_help = APPLY_HELP)]
     Apply(Apply),
     /// Writes into the files in /etc/ibtrs what the machine has; comments and order stay
+    #[command(after_help = examples::SAVE)]
     Save(Save),
     /// Prints completions for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Which one
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Writes the manual pages of all commands
+    #[command(after_help = examples::MANPAGES)]
     Manpages {
         /// Into that folder
         folder: PathBuf,
@@ -237,9 +255,9 @@ device file in that directory. While there are exports in configfs, clients cann
 devices in the directory.
 
 Examples:
-  ibnbd export add /dev/vg/data disk1                    in the directory of ibnbd_server
-  ibnbd export add /dev/vg/data disk1 --host web1        in configfs, for the host web1
-  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24 in configfs, for clients without keys";
+  ibnbd export add /dev/vg/data disk1                     in the directory of ibnbd_server
+  ibnbd export add /dev/vg/data disk1 --host web1         in configfs, for the host web1
+  ibnbd export add /dev/vg/data disk1 --from 10.0.1.0/24  in configfs, for clients without keys";
 
 const SET_EXPORT_HELP: &str = "\
 Settings: access_mode (ro, rw, migration), allow_realtime and allow_any_host (0, 1),
@@ -283,9 +301,28 @@ Examples:
   ibnbd key load web1 <web1.key
   ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
 
+const STATUS_HELP: &str = "\
+Exit status: 0 OK, 1 WARNING (a path is lost), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module).
+
+Example:
+  ibnbd status";
+
+const CHECK_HELP: &str = "\
+Exit status: 1 if there is an error among the findings, else 0. Root sees more: keys, and the rules of
+the firewall.
+
+Examples:
+  ibnbd check
+  ibnbd check -o json";
+
 const TOP_HELP: &str = "\
 Percentiles are those of the interval, as limits of the driver's counts: reads/writes in microseconds.
-q, Esc or Ctrl-C ends it.";
+q, Esc or Ctrl-C ends it.
+
+Examples:
+  ibnbd top
+  ibnbd top --interval 10
+  ibnbd top --batch 3 -o csv                  three samples, for programs";
 
 const TRACE_HELP: &str = "\
 Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost, and SERVER
@@ -317,7 +354,12 @@ It shows a line for each step: + is made, ~ changed, - taken away (with --prune 
 done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.
 
 With --until-done systemd is told that the service has started after the first attempt, whatever
-became of it, and `systemctl status` shows what is missing. Files that are wrong at first end it.";
+became of it, and `systemctl status` shows what is missing. Files that are wrong at first end it.
+
+Examples:
+  ibnbd apply --dry-run                       only shows the difference
+  ibnbd apply
+  ibnbd apply --side server --prune";
 
 const METRICS_HELP: &str = "\
 Examples:
@@ -480,6 +522,7 @@ pub(crate) struct Unmap {
 #[derive(Subcommand, Debug)]
 pub(crate) enum PathCommand {
     /// Adds a path, and waits until it is connected
+    #[command(after_help = examples::PATH_ADD)]
     Add {
         /// A session
         session: String,
@@ -488,12 +531,16 @@ pub(crate) enum PathCommand {
         path: String,
     },
     /// Removes a path
+    #[command(after_help = examples::PATH_REMOVE)]
     Remove(PathOf),
     /// Connects a path again, and waits until it is
+    #[command(after_help = examples::PATH_RECONNECT)]
     Reconnect(PathOf),
     /// Disconnects a path, until it is reconnected
+    #[command(after_help = examples::PATH_DISCONNECT)]
     Disconnect(PathOf),
     /// Moves the requests of a path to the others, and waits until none is in flight on it
+    #[command(after_help = examples::PATH_DRAIN)]
     Drain {
         #[command(flatten)]
         of: PathOf,
@@ -503,6 +550,7 @@ pub(crate) enum PathCommand {
     },
     /// Connects all paths of a session again, so that both sides prove their key, while requests
     /// take the other paths
+    #[command(after_help = examples::PATH_REAUTH)]
     Reauth {
         /// A session
         session: String,
@@ -520,11 +568,13 @@ pub(crate) struct PathOf {
 #[derive(Subcommand, Debug)]
 pub(crate) enum ExportCommand {
     /// Lists the devices that clients may open
+    #[command(after_help = examples::EXPORT_LIST)]
     List(Directory),
     /// Lets clients open a device
     #[command(after_help = EXPORT_HELP)]
     Add(AddExport),
     /// Takes a device from those that clients may open
+    #[command(after_help = examples::EXPORT_REMOVE)]
     Remove {
         /// The name that clients give
         #[arg(required_unless_present = "all")]
@@ -539,15 +589,19 @@ pub(crate) enum ExportCommand {
         directory: Directory,
     },
     /// Lets hosts open an export
+    #[command(after_help = examples::EXPORT_ALLOW)]
     Allow(HostsOf),
     /// Lets hosts open an export no longer, and closes it for them
+    #[command(after_help = examples::EXPORT_DENY)]
     Deny(HostsOf),
     /// Lets clients open an export that was disabled
+    #[command(after_help = examples::EXPORT_ENABLE)]
     Enable {
         /// An export
         name: String,
     },
     /// Closes an export for all clients, until it is enabled
+    #[command(after_help = examples::EXPORT_DISABLE)]
     Disable {
         /// An export
         name: String,
@@ -642,9 +696,11 @@ fn limit(key: &'static str) -> impl Fn(&str) -> Result<u64, String> + Clone + Se
 #[derive(Subcommand, Debug)]
 pub(crate) enum HostCommand {
     /// Lists the hosts that exports may name
+    #[command(after_help = examples::HOST_LIST)]
     List,
     /// Makes a session known by its name, so that exports may name it; its keys are loaded with
     /// `ibnbd key load`
+    #[command(after_help = examples::HOST_ADD)]
     Add {
         /// The session's name
         name: String,
@@ -655,6 +711,7 @@ pub(crate) enum HostCommand {
         limits: HostLimits,
     },
     /// Removes a host, and disconnects its paths
+    #[command(after_help = examples::HOST_REMOVE)]
     Remove {
         /// The session's name
         name: String,
@@ -670,6 +727,7 @@ pub(crate) enum HostCommand {
 #[derive(Subcommand, Debug)]
 pub(crate) enum PortCommand {
     /// Lists the addresses on which the server listens; on all of them if the list is empty
+    #[command(after_help = examples::PORT_LIST)]
     List,
     /// Makes the server listen on an address, and from the first one on no longer on all of them
     #[command(after_help = ADD_PORT_HELP)]
@@ -687,6 +745,7 @@ pub(crate) enum PortCommand {
     Set(SetOf),
     /// Stops listening on a port, and removes it; with the last one the server listens on all
     /// addresses again
+    #[command(after_help = examples::PORT_REMOVE)]
     Remove {
         /// A port
         name: String,
@@ -720,9 +779,11 @@ pub(crate) enum KeyCommand {
     #[command(after_help = LOAD_KEY_HELP)]
     Load(LoadKey),
     /// Lists the keys that the kernel has, without their secret part
+    #[command(after_help = examples::KEY_LIST)]
     List,
     /// Removes a session's key from the kernel, and disconnects the paths of clients that it has
     /// authenticated
+    #[command(after_help = examples::KEY_REMOVE)]
     Remove {
         /// A session
         session: String,
@@ -751,4 +812,61 @@ fn checksum(text: &str) -> Result<DataChecksum, &'static str> {
 
 fn key_id(text: &str) -> Result<KeyId, &'static str> {
     KeyId::new(text.as_bytes()).ok_or(KeyError::Id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Commands without subcommands, each with the words that lead to it.
+    fn leaves(command: &clap::Command, way: &str, found: &mut Vec<(String, String)>) {
+        let way = format!("{way} {}", command.get_name());
+        let help = command.get_after_help().map(ToString::to_string);
+        if !command.has_subcommands() {
+            found.push((way.trim().to_owned(), help.unwrap_or_default()));
+        }
+        for sub in command.get_subcommands() {
+            leaves(sub, &way, found);
+        }
+    }
+
+    /// The words of an example, without what a shell makes of it and what is said of it.
+    fn words(example: &str) -> Vec<&str> {
+        let plain = example.split("  ").next().unwrap_or_default();
+        let plain = plain.trim_start_matches("(umask 077; ");
+        let until = plain.find(['<', '>']).unwrap_or(plain.len());
+        plain[..until].split_whitespace().collect()
+    }
+
+    #[test]
+    fn each_command_has_examples_that_it_takes() {
+        let mut all = Vec::new();
+        leaves(&Cli::command(), "", &mut all);
+        assert!(all.len() > 45, "{}", all.len());
+        for (way, help) in all {
+            let below = help.split_once("Example").map(|(_, below)| below);
+            let below = below.unwrap_or_else(|| panic!("{way} has no example"));
+            let lines = below
+                .lines()
+                .skip(1)
+                .map_while(|line| line.strip_prefix("  "));
+            let lines: Vec<&str> = lines.collect();
+            assert_eq!(below.starts_with("s:"), lines.len() > 1, "{way}");
+            assert!(!lines.is_empty(), "{way} has no example");
+            for line in lines {
+                let words = words(line);
+                assert!(words.join(" ").starts_with(&way), "{way}: {line}");
+                if let Err(error) = Cli::try_parse_from(&words) {
+                    panic!("{line}: {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_definitions_go_together() {
+        Cli::command().debug_assert();
+    }
 }

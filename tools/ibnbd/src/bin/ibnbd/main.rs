@@ -14,6 +14,7 @@ mod act;
 mod cli;
 mod cmd;
 mod context;
+mod examples;
 mod fail;
 mod interrupt;
 mod notify;
