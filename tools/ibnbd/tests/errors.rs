@@ -208,3 +208,175 @@ fn other_errors_have_their_entries() {
     }
     assert_eq!(rows.len(), all.len());
 }
+
+/// The arguments of a call, from behind its parenthesis on.
+fn arguments(text: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut found) = (0u32, 0, Vec::new());
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 0 => {
+                found.push(text[from..at].trim());
+                found.retain(|argument| !argument.is_empty());
+                return found;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(text[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    panic!("no end: {text}");
+}
+
+/// The fixed parts of each literal in code: `{}` and line ends are between them.
+fn literals(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some(start) = rest.find('"') {
+        let text = &rest[start + 1..];
+        let mut escaped = false;
+        let end = text.char_indices().find(|(_, c)| {
+            let ends = *c == '"' && !escaped;
+            escaped = *c == '\\' && !escaped;
+            ends
+        });
+        let end = end.unwrap().0;
+        let mut parts = vec![String::new()];
+        let mut chars = text[..end].chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '{' => {
+                    chars.find(|c| *c == '}');
+                    parts.push(String::new());
+                }
+                '\\' => match chars.next() {
+                    Some('n') => parts.push(String::new()),
+                    // The literal goes on in the next line.
+                    Some('\n') => while chars.next_if(|c| c.is_whitespace()).is_some() {},
+                    Some(c) => parts.last_mut().unwrap().push(c),
+                    None => {}
+                },
+                c => parts.last_mut().unwrap().push(c),
+            }
+        }
+        found.push(parts);
+        rest = &text[end + 1..];
+    }
+    found
+}
+
+/// What is behind each place where the words stand.
+fn behind<'a>(source: &'a str, words: &str) -> Vec<&'a str> {
+    let at = source.match_indices(words);
+    at.map(|(at, _)| &source[at + words.len()..]).collect()
+}
+
+/// All reasons of failures that a source file has.
+fn reasons(source: &str, whole: bool) -> Vec<Vec<String>> {
+    let code = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let mut found = Vec::new();
+    for call in ["Failure::new(", "Failure::usage(", "wrong("] {
+        for text in behind(code, call) {
+            let arguments = arguments(text);
+            let Some(why) = arguments.last() else {
+                continue;
+            };
+            // What comes from elsewhere is looked at there, or is the system's.
+            let foreign = ["why", "unknown", "error.to_string()", "e.to_string()"];
+            let passed = foreign.contains(why) || *why == "error.as_str()" || call == "wrong(";
+            let own = literals(why);
+            assert!(passed || !own.is_empty(), "{why}");
+            found.extend(own);
+        }
+    }
+    if whole {
+        for text in behind(code, "let why = ") {
+            found.extend(literals(text.split(';').next().unwrap()));
+        }
+    }
+    for call in ["Err(", "ok_or_else(|| ", "ok_or(", "map_err(|_| "] {
+        for text in behind(code, call) {
+            let text = text.trim_start();
+            let starts = ["\"", "format!(", "io::Error::new("];
+            if starts.iter().any(|start| text.starts_with(start)) {
+                let arguments = arguments(text.split_once('(').map_or("", |(_, below)| below));
+                let why = if text.starts_with('"') {
+                    text.split_inclusive('"').take(2).collect()
+                } else {
+                    arguments.join(",")
+                };
+                found.extend(literals(&why));
+            }
+        }
+    }
+    found.retain(|parts| parts.concat().chars().filter(|c| c.is_alphabetic()).count() > 3);
+    found
+}
+
+/// A new error needs its entry. What a file of the configuration has wrong is said with its line
+/// and column, and has none.
+#[test]
+fn each_reason_has_its_entry() {
+    let page = PAGE.split("## Findings of ibnbd check").next().unwrap();
+    let entries: Vec<String> = page
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| line.replace('`', ""))
+        .collect();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let mut folders = vec![std::path::PathBuf::from(source)];
+    let (mut number, mut missing) = (0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(source).unwrap().to_str().unwrap();
+            if path.is_dir() && name != "config" {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for parts in reasons(&text, name.starts_with("bin")) {
+                    number += 1;
+                    let has = |line: &&String| parts.iter().all(|part| line.contains(part.trim()));
+                    if !entries.iter().any(|line| has(&line)) {
+                        missing.push(format!("{name}: {}", parts.join("...")));
+                    }
+                }
+            }
+        }
+    }
+    assert!(number > 60, "{number}");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn reasons_are_found_in_sources() {
+    let source = r#"
+        let why = "it is \"so\"";
+        return Err(Failure::new(REFUSED, format!("a {b}"), why));
+        Failure::usage(what, format!("{n} of them, and \
+            more"))
+        .ok_or_else(|| format!("{plain}: no address"))?;
+        Err(io::Error::new(io::ErrorKind::Other, "it stays, as it is"))
+        Err("only this".to_owned())
+    "#;
+    let found: Vec<String> = reasons(source, true).iter().map(|p| p.join("_")).collect();
+    let expected = [
+        "_ of them, and more",
+        "it is \"so\"",
+        "only this",
+        "it stays, as it is",
+        "_: no address",
+    ];
+    for text in expected {
+        assert!(found.iter().any(|one| one == text), "{text}: {found:?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+}
