@@ -111,6 +111,26 @@ def test_modules_are_exchanged_under_load(pair, stack):
     assert server.run("dmesg | grep -E 'not flushed|cannot be flushed|does not answer' || true") == ""
 
 
+def test_the_modules_of_a_client_are_exchanged(pair, stack):
+    """They stay while a file system is mounted; without one they are exchanged, and disk and server are as before."""
+    server, client = pair
+    device = blockdev.map_new(pair, stack, size_mb=32)
+    wwid = client.run("cat /sys/block/ibnbd0/ibnbd/wwid")
+    client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount /dev/ibnbd0 /mnt/disk && "
+               "dd if=/dev/urandom of=/mnt/disk/file bs=64k count=32 status=none && sha256sum /mnt/disk/file > /tmp/sums")
+    refused = client.run(f"{stack.unload('client')}; {stack.unmap()}", check=False)
+    assert not refused.ok and "busy" in str(refused).lower(), refused
+    client.run("touch /mnt/disk/more && sync /mnt/disk/more")
+    for _ in range(2):
+        client.run(f"umount /mnt/disk && {stack.unmap()} && {stack.unload('client')}")
+        wait_for(lambda: not blockdev.is_taken(server, device), 30, "the server has closed it")
+        client.run(f"{stack.load_client()} && {stack.map_device(device)} && mount /dev/ibnbd0 /mnt/disk && "
+                   "sha256sum -c --quiet /tmp/sums && [ -e /mnt/disk/more ] && touch /mnt/disk/again && sync /mnt/disk/again")
+        assert client.run("cat /sys/block/ibnbd0/ibnbd/wwid") == wwid
+    assert lost(client) == ""
+    client.run(f"umount /mnt/disk && fsck.ext4 -fn /dev/ibnbd0 && {stack.unmap()}")
+
+
 @pytest.mark.thorough
 def test_a_server_is_drained_and_goes_on(pair, stack):
     server, client = pair
