@@ -8,6 +8,7 @@ mod interrupts;
 mod network;
 mod ports;
 mod server;
+mod versions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,7 @@ const GOOD_MTU: u64 = 4200;
 /// All that is wrong, the worst first; `measured` is what was found of [`links`].
 pub fn all(root: &Root, machine: &Machine, measured: &[Measured]) -> Vec<Finding> {
     let mut found = modules(root);
+    found.append(&mut versions::all(root));
     found.append(&mut rdma(&host::ports(root)));
     found.append(&mut network::all(root, machine, measured));
     found.append(&mut interrupts::all(root));

@@ -8,17 +8,14 @@
 //! rule. A chain drops it if nothing but that may become of it.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::mem;
 use std::ops::BitOrAssign;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::program;
 use crate::root::Root;
 
 /// How long `nft` may take.
@@ -66,41 +63,9 @@ pub enum Manager {
 /// The system's where there is no such program; `TimedOut` if it does not end, and `Other` if it
 /// fails, without rights for example.
 pub fn rules(root: &Root) -> io::Result<Value> {
-    let program: OsString = if root.is_machine() {
-        "nft".into()
-    } else {
-        root.real("/usr/sbin/nft").into()
-    };
-    let mut nft = Command::new(program);
+    let mut nft = program::command(root, "nft");
     nft.args(["-j", "list", "ruleset"]);
-    Ok(serde_json::from_slice(&output(nft, LIMIT)?)?)
-}
-
-/// What a program prints, which is killed after a time.
-fn output(mut program: Command, limit: Duration) -> io::Result<Vec<u8>> {
-    let mut child = program
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let (ended, result) = mpsc::channel();
-    let stdout = child.stdout.take();
-    // It stays behind if the program cannot be killed.
-    thread::spawn(move || {
-        let mut printed = Vec::new();
-        let read = stdout.map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut printed));
-        // Nobody waits for it after the limit.
-        let _ = ended.send(read.map(|_| printed));
-    });
-    let Ok(printed) = result.recv_timeout(limit) else {
-        // Not waited for: it may hang in the kernel.
-        let _ = child.kill();
-        return Err(io::ErrorKind::TimedOut.into());
-    };
-    match child.wait()?.success() {
-        true => printed,
-        false => Err(io::ErrorKind::Other.into()),
-    }
+    Ok(serde_json::from_slice(&program::output(nft, LIMIT)?)?)
 }
 
 /// The chains that drop a packet.
@@ -567,8 +532,6 @@ fn any(values: &[Value], is_it: &dyn Fn(&str) -> bool, number: u64) -> Holds {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use serde_json::json;
 
     use super::*;
@@ -868,27 +831,6 @@ mod tests {
         }
         // A statement that we do not know may be the end of it.
         assert!(!is_dropped("drop", &[&[json!({"tproxy": {"port": 1}})]]));
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_not_waited_for() {
-        let shell = |text: &str| {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", text]);
-            shell
-        };
-        let start = Instant::now();
-        // It keeps its output open, and so does what it has started.
-        let found = output(
-            shell("sleep 20 & echo $$; exec sleep 20"),
-            Duration::from_millis(100),
-        );
-        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(start.elapsed() < Duration::from_secs(10));
-        let long = Duration::from_secs(30);
-        assert_eq!(output(shell("echo x"), long).unwrap(), b"x\n");
-        let error = output(shell("echo x; exit 1"), long).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::Other);
     }
 
     #[test]

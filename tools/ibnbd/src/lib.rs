@@ -55,6 +55,7 @@ pub mod metrics;
 pub mod model;
 pub mod prefix;
 pub mod probe;
+mod program;
 pub mod root;
 pub mod trace;
 #[cfg(test)]

@@ -701,6 +701,53 @@ fn check_finds_what_is_wrong_and_the_remedy() {
 }
 
 #[test]
+fn modules_of_other_versions_are_found() {
+    let own = env!("CARGO_PKG_VERSION");
+    let tree = Tree::new();
+    tree.usual_client().link(
+        "/usr/sbin/modinfo",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/modinfo"),
+    );
+    let checked = || run(&tree, &["check"]).out;
+    let version = |module: &str, loaded: &str, installed: &str| {
+        tree.files(
+            &format!("/sys/module/{module}"),
+            &[("version", loaded), ("srcversion", "0123\n")],
+        );
+        tree.files(
+            &format!("/modules/{module}"),
+            &[("version", installed), ("srcversion", "0123\n")],
+        );
+    };
+    for module in ["ibtrs_core", "ibnbd_client"] {
+        version(module, own, own);
+    }
+    assert!(!checked().contains("modules"), "{}", checked());
+    tree.file("/modules/ibtrs_core/srcversion", "4567\n");
+    let text = format!("hint: the modules that are loaded are not those that are installed: ibtrs_core {own} of other sources\n  remedy: unload all of them");
+    assert!(checked().contains(&text), "{}", checked());
+    // An upgrade leaves the modules loaded, and brings the new command.
+    for module in ["ibtrs_core", "ibnbd_client"] {
+        version(module, "0.0.9\n", own);
+    }
+    let out = checked();
+    let text = format!(
+        "warning: this command has version {own}, and the modules that are loaded have 0.0.9"
+    );
+    assert!(out.contains(&text), "{out}");
+    let text = format!("installed: ibtrs_core {own}, ibnbd_client {own}\n");
+    assert!(out.contains(&text), "{out}");
+    version("ibtrs_core", own, own);
+    let text = format!(
+        "error: modules of different versions are loaded: ibtrs_core {own}, ibnbd_client 0.0.9\n"
+    );
+    assert!(checked().contains(&text), "{}", checked());
+    // Without the program nothing is known of what is installed.
+    fs::remove_file(tree.real("/usr/sbin/modinfo")).unwrap();
+    assert!(!checked().contains("not those"), "{}", checked());
+}
+
+#[test]
 fn interrupts_that_are_not_spread_are_found() {
     let tree = Tree::new();
     tree.client()

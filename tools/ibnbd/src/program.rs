@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Other programs, and what they print.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::root::Root;
+
+/// A program of the machine, or that of a folder that looks like one.
+pub(crate) fn command(root: &Root, name: &str) -> Command {
+    let program: OsString = if root.is_machine() {
+        name.into()
+    } else {
+        root.real(&format!("/usr/sbin/{name}")).into()
+    };
+    Command::new(program)
+}
+
+/// What a program prints, which is killed after a time.
+///
+/// # Errors
+///
+/// The system's where there is no such program; `TimedOut` if it does not end, and `Other` if it
+/// fails.
+pub(crate) fn output(mut program: Command, limit: Duration) -> io::Result<Vec<u8>> {
+    let mut child = program
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let (ended, result) = mpsc::channel();
+    let stdout = child.stdout.take();
+    // It stays behind if the program cannot be killed.
+    thread::spawn(move || {
+        let mut printed = Vec::new();
+        let read = stdout.map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut printed));
+        // Nobody waits for it after the limit.
+        let _ = ended.send(read.map(|_| printed));
+    });
+    let Ok(printed) = result.recv_timeout(limit) else {
+        // Not waited for: it may hang in the kernel.
+        let _ = child.kill();
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    match child.wait()?.success() {
+        true => printed,
+        false => Err(io::ErrorKind::Other.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_not_waited_for() {
+        let shell = |text: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", text]);
+            shell
+        };
+        let start = Instant::now();
+        // It keeps its output open, and so does what it has started.
+        let found = output(
+            shell("sleep 20 & echo $$; exec sleep 20"),
+            Duration::from_millis(100),
+        );
+        assert_eq!(found.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let long = Duration::from_secs(30);
+        assert_eq!(output(shell("echo x"), long).unwrap(), b"x\n");
+        let error = output(shell("echo x; exit 1"), long).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Other);
+    }
+}
