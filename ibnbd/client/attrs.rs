@@ -24,7 +24,7 @@ use kx::{
 };
 
 /// Attributes of a disk.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 15] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 16] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -39,6 +39,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 15] = [
         show_io_timeout_limit,
         store_io_timeout_limit, //
     ),
+    Attr::ro(c"overdue", show_overdue),
     Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
     Attr::rw(c"latency_us", show_latency_us, store_latency_us),
@@ -148,6 +149,10 @@ fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Resu
         .timeouts()
         .set_limit(limit)
         .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
+}
+
+fn show_overdue(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.device().io().timeouts().overdue()))
 }
 
 fn show_cache_lost(this: &Mapping, buf: &mut Buf<'_>) -> Result {

@@ -355,6 +355,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
 fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
     disk.fair_share().leave(Admission::take(&mut rq), false);
     if status != Status::RESOURCE {
+        disk.timeouts().ends(rq.tag());
         damage::ended(&mut rq);
     }
     Outcome::Refused(rq, status)
@@ -364,7 +365,6 @@ fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome 
 fn submit_waiting(disk: &Arc<DiskQueue>) {
     while let Some((rq, queue)) = disk.fair_share().next(disk.timeouts().is_stuck()) {
         let outcome = if disk.timeouts().is_stuck() {
-            disk.timeouts().ends(rq.tag());
             refused(disk, rq, Status::TIMEOUT)
         } else {
             start(disk, rq, queue, true)

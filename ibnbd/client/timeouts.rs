@@ -7,6 +7,8 @@
 //! until the server has answered the last cancelled request, and all other requests fail: no
 //! cancelled write can take effect after a later one.
 //!
+//! A request that has timed out and not ended is overdue, with a limit or without one.
+//!
 //! Contexts: *any*, unless stated otherwise.
 
 use crate::by_tag::ByTag;
@@ -29,7 +31,8 @@ const CANCELLED: u32 = u32::MAX - 1;
 pub(crate) struct Timeouts {
     /// The timeout limit; 0 for none.
     limit: Atomic<u32>,
-    /// A limit was set at some time, so requests are tracked.
+    /// A limit was set, or a request has timed out, at some time: requests are tracked. Disks that
+    /// know neither pay nothing.
     counting: AtomicFlag,
     /// Number of cancelled requests that have not ended.
     stuck: Atomic<u32>,
@@ -94,16 +97,22 @@ impl Timeouts {
     /// Notes that the request with `tag` has timed out once more; returns whether it is cancelled.
     pub(crate) fn exceeded(&self, tag: u32) -> bool {
         let limit = self.limit();
-        let Some(place) = self.places.get(tag).filter(|_| limit > 0) else {
+        let Some(place) = self.places.get(tag) else {
             return false;
         };
+        if !self.counting.load(Relaxed) {
+            // From now on. The request itself counts when it times out again: if it ends just now,
+            // `ends` does not know of it, and it would be overdue until its tag is used again.
+            self.counting.store(true, Relaxed);
+            return false;
+        }
         let times = place.load(Relaxed);
         match times {
             ENDED => false,
             CANCELLED => true,
-            times if times + 1 < limit => {
+            times if limit == 0 || times + 1 < limit => {
                 // If this fails, the request has ended.
-                let _ = place.cmpxchg(times, times + 1, Relaxed);
+                let _ = place.cmpxchg(times, (times + 1).min(Self::MAX), Relaxed);
                 false
             }
             times => {
@@ -131,6 +140,12 @@ impl Timeouts {
     pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
         let place = self.places.get(tag);
         place.is_some_and(|place| place.load(Relaxed) == CANCELLED)
+    }
+
+    /// Returns the number of requests that have timed out and not ended.
+    pub(crate) fn overdue(&self) -> usize {
+        let is_overdue = |place: &&Atomic<u32>| !matches!(place.load(Relaxed), 0 | ENDED);
+        self.places.iter().filter(is_overdue).count()
     }
 
     /// Notes that the request with `tag` ends; returns whether it was cancelled.

@@ -100,6 +100,17 @@ impl Health {
                 );
             }
         }
+        for (disk, overdue) in disks().filter_map(|d| Some((d, d.overdue.filter(|n| *n > 0)?))) {
+            let limit = disk.io_timeout_ms.unwrap_or_default();
+            let text = format!(
+                "{}: {overdue} requests take longer than {limit} ms",
+                disk.name
+            );
+            health.add(Level::Warning, text);
+        }
+        if host::is_drained(root) {
+            health.add(Level::Warning, "the server is drained".to_owned());
+        }
         for session in ours() {
             let (has, all) = (session.connected(), session.paths.len());
             let text = format!("session {}: {has} of {all} paths connected", session.name);

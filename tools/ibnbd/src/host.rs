@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::family::Side;
+use crate::family::{Family, Side};
 use crate::root::Root;
 use crate::value;
 
@@ -28,8 +28,13 @@ pub fn is_loaded(root: &Root, module: &str) -> bool {
 
 /// Whether the block client or server is there.
 pub fn has(root: &Root, side: Side) -> bool {
-    let module = crate::family::Family::Ibnbd.module(side);
-    is_loaded(root, module) || root.exists(crate::family::Family::Ibnbd.control(side))
+    is_loaded(root, Family::Ibnbd.module(side)) || root.exists(Family::Ibnbd.control(side))
+}
+
+/// Whether the server was drained, so that no client can come.
+pub fn is_drained(root: &Root) -> bool {
+    let file = format!("{}/drain", Family::Ibnbd.control(Side::Server));
+    root.read(&file).is_ok_and(|text| text.trim() == "1")
 }
 
 /// Names and values of a module's parameters.

@@ -623,11 +623,32 @@ fn status_is_one_line_and_a_code() {
     assert_eq!(ran.code, 1);
     let line = "WARNING: session t: 1 of 2 paths connected (3 of 3 disks open, 3 of 4 paths connected, 0 clients)\n";
     assert_eq!(ran.out, line);
+    tree.file("/sys/block/ibnbd1/ibnbd/overdue", "4\n");
+    let ran = run(&tree, &["status"]);
+    assert_eq!(ran.code, 1);
+    let text = "WARNING: ibnbd1: 4 requests take longer than 30000 ms; session t";
+    assert!(ran.out.starts_with(text), "{}", ran.out);
+    assert!(good(&tree, &["stats", "ibnbd1", "--columns", "disk,overdue"]).contains("ibnbd1  4"));
     tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n");
     let ran = run(&tree, &["status"]);
     assert_eq!(ran.code, 2);
     assert!(
         ran.out.starts_with("CRITICAL: ibnbd0: flushes fail"),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
+fn a_server_that_is_drained_is_no_good_sign() {
+    let tree = Tree::new();
+    tree.server("/exports");
+    assert_eq!(run(&tree, &["status"]).code, 0);
+    tree.file("/sys/class/ibnbd-server/ctl/drain", "1\n");
+    let ran = run(&tree, &["status"]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.out.starts_with("WARNING: the server is drained ("),
         "{}",
         ran.out
     );

@@ -374,7 +374,6 @@ fn the_dashboard_asks_for_what_there_is() {
     }
     let unused: Vec<&String> = known.keys().filter(|name| !used.contains(*name)).collect();
     let expected = [
-        "ibnbd_disk_checksum_errors_total",
         "ibnbd_disk_flushes_total",
         "ibnbd_disk_request_duration_seconds_count",
         "ibnbd_disk_size_bytes",

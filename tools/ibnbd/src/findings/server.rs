@@ -30,8 +30,7 @@ pub(super) fn all(root: &Root, machine: &Machine) -> Vec<Finding> {
     }
     let sessions = machine.sessions.iter();
     found.extend(sessions.filter_map(without_extensions));
-    let drain = format!("{}/drain", Family::Ibnbd.control(Side::Server));
-    if root.read(&drain).is_ok_and(|text| text.trim() == "1") {
+    if host::is_drained(root) {
         let what = "the server is drained: no client can come";
         found.push(Finding::new(Severity::Warning, what, "ibnbd drain --undo"));
     }

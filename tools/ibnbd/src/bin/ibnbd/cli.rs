@@ -302,7 +302,8 @@ Examples:
   ibnbd key load web1 --credential web1.cred  in a service with LoadCredentialEncrypted=web1.cred:...";
 
 const STATUS_HELP: &str = "\
-Exit status: 0 OK, 1 WARNING (a path is lost), 2 CRITICAL (I/O waits or fails), 3 UNKNOWN (no module).
+Exit status: 0 OK, 1 WARNING (a path is lost, requests take too long, the server is drained), 2 CRITICAL
+(I/O waits or fails), 3 UNKNOWN (no module).
 
 Example:
   ibnbd status";
