@@ -173,7 +173,25 @@ fn offered(line: &str) -> Option<Offered> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_line_does_harm(text in "\\PC*|(ip:)?[0-9a-f.:%]{0,20} [0-9]{0,6}|[a-z/.]{1,9} (ro|rw) [0-9]{1,20} [0-9]{1,20}( x)?") {
+            if let Some(portal) = portal(&text) {
+                prop_assert!(Addr::parse(&portal.address).is_ok());
+                let _ = portal.gid();
+            }
+            if let Some(export) = offered(&text) {
+                prop_assert!(text.starts_with(&export.name));
+                // Neither is known without the other.
+                prop_assert!(export.block_size.is_some() || export.size_bytes.is_none());
+                prop_assert!(export.size_bytes.is_none_or(|size| size % 512 == 0));
+            }
+        }
+    }
 
     #[test]
     fn adding_has_an_end() {

@@ -177,7 +177,20 @@ fn parse(line: &str) -> Option<LoadedKey> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_line_does_harm(text in "\\PC*|[0-9a-f]{8} I--Q--- +1 +(perm|expd|[0-9]{1,2}[smhdw]) 3d010000 +0 +0 (logon|user) +(ibtrs:)?[a-z@:.]{0,20}:? ?[0-9]{0,3}") {
+            if let Some(key) = parse(&text) {
+                let description = format!("ibtrs:{}:{}:", key.id, key.session);
+                prop_assert!(text.contains(&description));
+                prop_assert!(!key.expires.is_empty());
+            }
+        }
+    }
 
     #[test]
     fn lines_of_the_kernel_are_read() {

@@ -80,7 +80,19 @@ fn message(record: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_record_does_harm(text in "\\PC*|[0-9]{1,2},[0-9]{1,9},[0-9]{1,9},-;(ibnbd_client|ibtrs_core|x)?:? ?\\PC{0,40}") {
+            if let Some(found) = message(&text) {
+                prop_assert!(text.ends_with(found));
+                prop_assert!(crate::host::MODULES.iter().any(|module| found.starts_with(module)));
+            }
+        }
+    }
 
     #[test]
     fn only_lines_of_ours_count() {

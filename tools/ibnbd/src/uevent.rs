@@ -136,3 +136,91 @@ impl Socket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(parts: &[&str]) -> Vec<u8> {
+        let ended = parts.iter().map(|part| [part.as_bytes(), b"\0"].concat());
+        ended.collect::<Vec<_>>().concat()
+    }
+
+    fn text(parts: &[&str]) -> Option<String> {
+        parse(&message(parts), 7).map(|event| event.text())
+    }
+
+    #[test]
+    fn events_of_ours_are_read() {
+        let path = "change@/devices/virtual/ibtrs-client/s";
+        let common = ["SUBSYSTEM=ibtrs-client", "ACTION=change", "SEQNUM=4711"];
+        let with = |more: &[&str]| text(&[&[path], &common[..], more].concat()).unwrap();
+        let lost = [
+            "IBTRS_PATH=ip:10.0.1.2@ip:10.0.1.1",
+            "IBTRS_STATE=disconnected",
+        ];
+        let said = "ibtrs-client s: path ip:10.0.1.2@ip:10.0.1.1: disconnected";
+        assert_eq!(with(&lost), said);
+        let session = "IBTRS_SESSION_STATE=connected";
+        assert_eq!(with(&[session]), "ibtrs-client s: session connected");
+        assert_eq!(with(&[]), "ibtrs-client s: change");
+        let disk = "change@/devices/virtual/block/ibnbd0";
+        let of_disk = |more| text(&[disk, "SUBSYSTEM=block", "DEVTYPE=disk", more]).unwrap();
+        assert_eq!(of_disk("IBNBD_STATE=closed"), "block ibnbd0: closed");
+        assert_eq!(of_disk("RESIZE=1"), "block ibnbd0: has another size");
+        let lost = "block ibnbd0: the server has lost its cache";
+        assert_eq!(of_disk("IBNBD_CACHE_LOST=1"), lost);
+        assert_eq!(of_disk("IBNBD_CACHE_LOST=0"), "block ibnbd0: change");
+    }
+
+    #[test]
+    fn only_variables_of_ours_are_kept() {
+        let parts = [
+            "add@/devices/virtual/block/ibnbd0",
+            "SUBSYSTEM=block",
+            "IBNBD_STATE=a=b",
+        ];
+        let event = parse(
+            &message(&[&parts[..], &["MAJOR=252", "no value"]].concat()),
+            7,
+        )
+        .unwrap();
+        assert_eq!((event.time, event.action.as_str()), (7, "add"));
+        let variables: Vec<_> = event.variables.iter().collect();
+        assert_eq!(variables, [(&"IBNBD_STATE".to_owned(), &"a=b".to_owned())]);
+    }
+
+    #[test]
+    fn other_messages_are_none() {
+        for parts in [
+            &["add@/devices/virtual/block/sda", "SUBSYSTEM=block"][..],
+            &["add@/devices/x/net/eth0", "SUBSYSTEM=net"],
+            &["add@/devices/virtual/block/ibnbd0"],
+            &["add@/devices/virtual/block/", "SUBSYSTEM=block"],
+            // What udev sends to other programs.
+            &["libudev", "SUBSYSTEM=block"],
+            &[],
+        ] {
+            assert_eq!(text(parts), None, "{parts:?}");
+        }
+        assert_eq!(parse(b"\xff@/x/ibnbd0\0SUBSYSTEM=block\0", 0), None);
+        assert_eq!(parse(b"", 0), None);
+        // One that was cut off has what came before.
+        let whole = b"change@/x/ibnbd0\0SUBSYSTEM=block\0IBNBD_STA";
+        assert!(parse(whole, 0).unwrap().variables.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_does_harm(bytes: Vec<u8>, parts in "([a-z]{0,6}@?/?(ibnbd0|s)?\0)?((SUBSYSTEM|IBTRS_PATH|IBTRS_STATE|RESIZE|[A-Z]{0,3})=?(block|ibtrs-client|\\PC{0,9})\0){0,6}") {
+            for message in [&bytes[..], parts.as_bytes()] {
+                if let Some(event) = parse(message, 1) {
+                    prop_assert!(!event.name.is_empty() && !event.name.contains('/'));
+                    prop_assert!(event.text().starts_with(&event.subsystem));
+                }
+            }
+        }
+    }
+}
