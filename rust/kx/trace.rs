@@ -34,7 +34,7 @@ macro_rules! plain_args {
         }
     )*};
 }
-plain_args! { bool u8 u16 u32 u64 i32 }
+plain_args! { bool u8 u16 u32 u64 i32 i64 }
 
 impl Arg for &CStr {
     type Raw = *const c_char;
@@ -73,15 +73,7 @@ macro_rules! trace_events {
         $vis fn $name<'a>(args: impl FnOnce() -> ($($ty,)*)) {
             #[cfg(CONFIG_TRACEPOINTS)]
             ::kernel::macros::paste! {
-                // SAFETY: The key of a tracepoint may be read at any time.
-                let traced = unsafe {
-                    ::kernel::jump_label::static_branch_unlikely!(
-                        $crate::trace::bindings::[< __tracepoint_ $event >],
-                        ::kernel::bindings::tracepoint,
-                        key
-                    )
-                };
-                if traced {
+                if $crate::is_traced!($event) {
                     let ($($arg,)*) = args();
                     // SAFETY: The compiler checks the types of the arguments. Strings are borrowed
                     // until the call, which copies them, has returned.
@@ -96,6 +88,36 @@ macro_rules! trace_events {
             let _ = args;
         }
     )*};
+}
+
+/// Returns whether somebody traces an event of this tree; costs one no-op instruction while nobody
+/// does.
+///
+/// # Examples
+///
+/// ```ignore
+/// if kx::is_traced!(my_submit) {
+///     note_time();
+/// }
+/// ```
+#[macro_export]
+macro_rules! is_traced {
+    ($event:ident) => {{
+        #[cfg(CONFIG_TRACEPOINTS)]
+        let traced = ::kernel::macros::paste! {
+            // SAFETY: The key of a tracepoint may be read at any time.
+            unsafe {
+                ::kernel::jump_label::static_branch_unlikely!(
+                    $crate::trace::bindings::[< __tracepoint_ $event >],
+                    ::kernel::bindings::tracepoint,
+                    key
+                )
+            }
+        };
+        #[cfg(not(CONFIG_TRACEPOINTS))]
+        let traced = false;
+        traced
+    }};
 }
 
 /// Enables all events of a trace system while it exists.
