@@ -27,10 +27,10 @@ use ibtrs_proto::{
         Revoked, //
     },
     msg::{
-        trailer,
         InvAnswer,
         MoreAnswers,
-        RkeyRsp, //
+        RkeyRsp,
+        Trailer, //
     },
 };
 use kernel::{
@@ -147,7 +147,7 @@ impl Con {
         qp: &QpRef<'_, Self>,
         imm::Answer { id, errno }: imm::Answer,
         rkey: Option<u32>,
-        trailer: Option<u32>,
+        trailer: Trailer,
     ) {
         let revoked = self.take_revoked();
         let Some(slot) = qp.slot(id) else {
@@ -183,12 +183,12 @@ impl Con {
             return;
         };
         if !wire.rsp.new_rkey {
-            return self.answered(qp, answer, None, trailer(message.bytes));
+            return self.answered(qp, answer, None, Trailer::decode(message.bytes));
         }
         match RkeyRsp::decode_for(message.bytes, answer.id, wire.depth) {
             Ok(rsp) => {
                 let rest = message.bytes.get(RKEY_RSP_LEN..).unwrap_or(&[]);
-                self.answered(qp, answer, Some(rsp.rkey), trailer(rest));
+                self.answered(qp, answer, Some(rsp.rkey), Trailer::decode(rest));
             }
             Err(error) => self.attempt.breach(fmt!("bad answer: {}", error.as_str())),
         }
@@ -222,7 +222,7 @@ impl Con {
             }
         };
         for answer in Iterator::chain([first].into_iter(), more.iter()) {
-            self.answered(qp, answer, None, None);
+            self.answered(qp, answer, None, Trailer::None);
         }
     }
 
@@ -287,7 +287,7 @@ impl Handler for Con {
             }
             Imm::IoRspSameKey { id, errno } => {
                 let answer = imm::Answer { id, errno };
-                self.answered(&qp, answer, None, trailer(message.bytes));
+                self.answered(&qp, answer, None, Trailer::decode(message.bytes));
             }
             Imm::IoRspMore { id, errno } => {
                 self.all_answered(&qp, &message, imm::Answer { id, errno })

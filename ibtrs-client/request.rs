@@ -62,7 +62,9 @@ use ibtrs_proto::{
     msg::{
         Chunk,
         ReadHdr,
+        ServerTimes,
         SgDesc,
+        Trailer,
         WriteHdr, //
     },
 };
@@ -193,7 +195,11 @@ struct InFlight {
     /// The request was cancelled.
     cancelled: bool,
     result: Result<(), Errno>,
-    /// The trailer of the answer.
+    /// The answer ends with the server's times.
+    timed: bool,
+    /// The server's times, as the answer has them.
+    times: Option<u32>,
+    /// The number of the server's upper layer at the end of the answer.
     trailer: Option<u32>,
 }
 
@@ -356,12 +362,13 @@ fn unanswered(in_flight: &mut Option<InFlight>) -> Option<&mut InFlight> {
 
 impl Inner {
     /// Writes the user header and the request header, which names `buffer` if the data goes through
-    /// it; returns the placement.
+    /// it, and asks for the server's times if `timed`; returns the placement.
     fn write_header(
         &mut self,
         wire: &Wire,
         submit: &Req<'_>,
         buffer: Option<&IoBuffer>,
+        timed: bool,
     ) -> Result<Placement> {
         let usr_len = u16::try_from(submit.user_hdr.len())?;
         let (chunk_size, max_hdr) = (wire.rsp.chunk_size(), wire.rsp.max_hdr_size);
@@ -387,7 +394,7 @@ impl Inner {
         user.copy_from_slice(submit.user_hdr);
         match submit.info.dir {
             Dir::Write => {
-                let bytes = WriteHdr { usr_len }.encode();
+                let bytes = WriteHdr { usr_len, timed }.encode();
                 hdr.get_mut(..bytes.len())
                     .ok_or(EMSGSIZE)?
                     .copy_from_slice(&bytes);
@@ -396,6 +403,7 @@ impl Inner {
                 let header = ReadHdr {
                     usr_len,
                     need_inval: buffer.is_none(),
+                    timed,
                     desc,
                 };
                 header.encode(hdr).ok_or(EMSGSIZE)?;
@@ -508,12 +516,16 @@ impl Inner {
         trace::client_complete(|| {
             let path = &attempt.path;
             let error = result.err().map_or(0, Error::to_errno);
+            let times = in_flight.times.map(ServerTimes::decode);
+            let (queue_ns, disk_ns) = trace::shares(times);
             (
                 path.session.name(),
                 path.name(),
                 in_flight.info.tag,
                 error,
                 ns,
+                queue_ns,
+                disk_ns,
             )
         });
         let io = in_flight.io?;
@@ -539,7 +551,7 @@ pub(crate) struct Ended {
     /// Bytes of data to copy from the slot's [`IoBuffer`].
     in_buffer: u32,
     result: Result,
-    /// The trailer of the answer.
+    /// The number of the server's upper layer at the end of the answer.
     trailer: Option<u32>,
     /// The epoch of the path.
     epoch: u32,
@@ -646,9 +658,11 @@ impl PathConn {
             None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,
         };
         let nents = io.nents();
-        let prepared = inner
-            .prepare(&self.wire, req, &io)
-            .and_then(|transfer| Ok((inner.write_header(&self.wire, req, buffer)?, transfer)));
+        let timed = trace::traces_client_complete() && self.wire.rsp.times;
+        let prepared = inner.prepare(&self.wire, req, &io).and_then(|transfer| {
+            let place = inner.write_header(&self.wire, req, buffer, timed)?;
+            Ok((place, transfer))
+        });
         let (place, transfer) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Err((error, io.release(self.pd.device()))),
@@ -667,6 +681,8 @@ impl PathConn {
             },
             cancelled: false,
             result: Ok(()),
+            timed,
+            times: None,
             trailer: None,
         });
         if req.counted {
@@ -734,8 +750,8 @@ pub(crate) struct Answer {
     pub(crate) revoked_at: u64,
     /// The new key of the chunk, if it has changed.
     pub(crate) rkey: Option<u32>,
-    /// The number of the server's upper layer at the end of the answer.
-    pub(crate) trailer: Option<u32>,
+    /// What follows the answer.
+    pub(crate) trailer: Trailer,
 }
 
 /// Why an answer is refused: the server has broken the protocol.
@@ -771,7 +787,7 @@ pub(crate) fn answered(
     let step = step.map_err(Stray::Bogus)?;
     in_flight.key = step.next;
     in_flight.unanswered = false;
-    in_flight.trailer = answer.trailer;
+    (in_flight.trailer, in_flight.times) = answer.trailer.parts(in_flight.timed);
     if let Some(errno) = Errno::from_imm(answer.errno) {
         in_flight.result = Err(errno);
     }

@@ -14,7 +14,9 @@ use ibtrs_proto::{
         MoreAnswers,
         RkeyRsp,
         ServerRequest,
+        ServerTimes,
         SgDesc,
+        Trailer,
         MORE_ANSWERS_LEN, //
     }, //
 };
@@ -24,6 +26,10 @@ use kernel::{
     sync::{
         Arc,
         SpinLockIrq, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     },
 };
 use kx::{
@@ -55,6 +61,7 @@ const NOTHING: ServerRequest = ServerRequest {
     usr_len: 0,
     desc: None,
     need_inval: false,
+    timed: false,
 };
 
 /// The slot of a chunk: where the chunk is tells its state.
@@ -123,6 +130,49 @@ impl ChunkSlot {
     }
 }
 
+/// The moments from which the server's share of a request's time is measured.
+pub(crate) struct Stages {
+    arrived: Instant<Monotonic>,
+    /// When the service handed the request to the disk.
+    executing: Option<Instant<Monotonic>>,
+    /// When the disk had executed it; otherwise that is the time of the answer.
+    executed: Option<Instant<Monotonic>>,
+}
+
+impl Stages {
+    /// Begins with a request that arrives now.
+    pub(crate) fn new() -> Self {
+        Self {
+            arrived: Instant::now(),
+            executing: None,
+            executed: None,
+        }
+    }
+
+    /// Notes that the disk gets the request.
+    pub(crate) fn executing(&mut self) {
+        self.executing = Some(Instant::now());
+    }
+
+    /// Notes that the disk has executed the request.
+    pub(crate) fn executed(&mut self) {
+        self.executed = Some(Instant::now());
+    }
+
+    /// Returns the times of a request that is answered now.
+    fn times(&self) -> ServerTimes {
+        let executed = self.executed.unwrap_or_else(Instant::now);
+        let executing = self.executing.unwrap_or(executed);
+        let ns = |from: Instant<Monotonic>, to: Instant<Monotonic>| {
+            u64::try_from((to - from).as_nanos()).unwrap_or(0)
+        };
+        ServerTimes {
+            queue_ns: ns(self.arrived, executing),
+            disk_ns: ns(executing, executed),
+        }
+    }
+}
+
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
     memory: DmaPages,
@@ -134,8 +184,12 @@ pub(crate) struct Chunk {
     hdr: [u8; MAX_USER_HDR],
     /// The request in service.
     pub(crate) request: ServerRequest,
-    /// The trailer of the answer; only of one that returns data.
+    /// The number of the service at the end of the answer; only of one that returns data.
     pub(crate) trailer: Option<u32>,
+    /// Of a request whose answer ends with times.
+    pub(crate) stages: Option<Stages>,
+    /// The times, once the request is answered.
+    times: Option<u32>,
     /// The answers to other requests that travel with this one's.
     pub(crate) more: MoreAnswers,
     /// The connection on which the request arrived.
@@ -172,6 +226,8 @@ impl Chunk {
             hdr: [0; MAX_USER_HDR],
             request: NOTHING,
             trailer: None,
+            stages: None,
+            times: None,
             more: MoreAnswers::NONE,
             cid: 0,
             invalidated: false,
@@ -198,6 +254,7 @@ impl Chunk {
     pub(crate) fn begin(&mut self, cid: u16) {
         self.request = NOTHING;
         self.trailer = None;
+        self.stages = None;
         self.more.clear();
         self.cid = cid;
         self.invalidated = false;
@@ -322,12 +379,27 @@ impl Chunk {
         }
     }
 
+    /// Measures the times that the answer ends with, if the client wants them.
+    pub(crate) fn note_times(&mut self) {
+        self.times = self.stages.as_ref().map(|stages| stages.times().encode());
+    }
+
+    /// Returns the numbers at the end of the answer.
+    fn end_of_answer(&self) -> Trailer {
+        Trailer::new(self.trailer, self.times)
+    }
+
+    /// Returns whether the answer has a trailer.
+    pub(crate) fn has_trailer(&self) -> bool {
+        self.trailer.is_some() || self.times.is_some()
+    }
+
     /// Writes the body of an answer with `key` and the trailer; returns its scatter element, `None`
     /// if there is neither.
     pub(crate) fn answer_body(&mut self, key: Option<RkeyRsp>) -> Result<Option<Sge>> {
         let body = AnswerBody {
             key,
-            trailer: self.trailer,
+            trailer: self.end_of_answer(),
         };
         match body.encode(self.body.bytes_mut()).ok_or(EINVAL)? {
             0 => Ok(None),
@@ -341,15 +413,15 @@ impl Chunk {
         let message = InvAnswer {
             answer,
             rkey: self.invalidated.then(|| self.mr.rkey()),
-            trailer: self.trailer,
+            trailer: self.end_of_answer(),
         };
         let len = message.encode(self.body.bytes_mut());
         self.body.sge(0, len.ok_or(EINVAL)?)
     }
 
-    /// Returns whether the answer is just a result, without data or key.
+    /// Returns whether the answer is just a result, without data, key or trailer.
     pub(crate) fn is_bare(&self) -> bool {
-        self.request.desc.is_none() && !self.invalidated
+        self.request.desc.is_none() && !self.invalidated && !self.has_trailer()
     }
 
     /// Writes the message with the answers to other requests; returns its scatter element. The

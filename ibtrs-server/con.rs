@@ -10,6 +10,7 @@ use crate::{
     chunk::{
         Chunk,
         ChunkSlot,
+        Stages,
         MAX_USER_HDR, //
     },
     chunk_owner::Claim,
@@ -117,6 +118,7 @@ impl Con {
             return Err(IN_USE);
         };
         chunk.begin(self.cid);
+        // Clients that know the extensions may ask for times, and have their headers forgotten.
         let parsed = parse(&mut chunk, offset, config.chunk_bytes, path.has_extensions());
         if let Err(error) = parsed {
             if path.may_log() {
@@ -202,13 +204,13 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
     }
 }
 
-/// Parses the headers of a request in its chunk, and copies the user header out of it. With `forget`,
-/// nothing finds the request there any more.
+/// Parses the headers of a request in its chunk, and copies the user header out of it. With
+/// `extensions`, a request may ask for times, and nothing finds it in the chunk any more.
 fn parse(
     chunk: &mut Chunk,
     offset: u32,
     chunk_bytes: u32,
-    forget: bool,
+    extensions: bool,
 ) -> Result<(), RequestError> {
     let mut bytes = [0; MAX_REQUEST_HDR_LEN];
     let at = offset as usize;
@@ -219,15 +221,18 @@ fn parse(
         .sync_for_cpu(at, len)
         .and_then(|()| chunk.memory().block().copy_out(at, hdr));
     copied.map_err(|_| RequestError::Short)?;
-    let header = RequestHdr::parse(hdr)?;
+    let header = RequestHdr::parse(hdr, extensions)?;
     let request = ServerRequest::parse(&header, offset, chunk_bytes)?;
     let usr_len = request.usr_len;
     if usize::from(usr_len) > MAX_USER_HDR {
         return Err(RequestError::HeaderSize(usr_len));
     }
     chunk.request = request;
+    if request.timed {
+        chunk.stages = Some(Stages::new());
+    }
     let mut copied = chunk.copy_header();
-    if copied.is_ok() && forget {
+    if copied.is_ok() && extensions {
         copied = chunk.forget_header();
     }
     copied.map_err(|_| RequestError::UserLen(usr_len))

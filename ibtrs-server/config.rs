@@ -74,6 +74,7 @@ impl Config {
     /// Returns the parameters with which connections are accepted.
     pub(crate) fn rsp(&self, ext: Option<RspExt>) -> ConnRsp {
         ConnRsp {
+            times: ext.is_some(),
             ext,
             ..limits::server_response(&self.layout, self.invalidate)
         }

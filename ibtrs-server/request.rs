@@ -3,7 +3,10 @@
 //! Requests in service.
 
 use crate::{
-    chunk::Chunk,
+    chunk::{
+        Chunk,
+        Stages, //
+    },
     con::Con,
     respond, //
 };
@@ -132,6 +135,27 @@ impl Request {
             chunk.trailer = chunk.request.desc.is_some().then_some(trailer);
         }
         self.answer(Ok(()));
+    }
+
+    /// Notes that the service hands the request to its disk now: until then the request has waited
+    /// on the server. Measured only if the client asks for it.
+    #[inline]
+    pub fn executing(&mut self) {
+        if let Some(stages) = self.stages() {
+            stages.executing();
+        }
+    }
+
+    /// Notes that the disk has executed the request. Otherwise that is when the service answers.
+    #[inline]
+    pub fn executed(&mut self) {
+        if let Some(stages) = self.stages() {
+            stages.executed();
+        }
+    }
+
+    fn stages(&mut self) -> Option<&mut Stages> {
+        self.chunk.as_mut()?.stages.as_mut()
     }
 
     /// Ends the request without an answer while the service is being drained, see

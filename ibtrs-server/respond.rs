@@ -77,6 +77,7 @@ impl Unsent {
 /// Any.
 pub(crate) fn respond(qp: &QueuePair<Con>, index: u32, mut chunk: KBox<Chunk>, result: Result) {
     leave_service(qp, index, &mut chunk, result);
+    chunk.note_times();
     let answered = Answered {
         index,
         chunk,
@@ -244,7 +245,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
             return post_more(qp, chunk.more_answers()?, imm);
         }
         let imm = Imm::IoRspSameKey { id: index, errno };
-        if let (Some(data), true) = (data, chunk.trailer.is_some()) {
+        if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
             return post_with_trailer(qp, data, trailer, imm);
         }
@@ -322,15 +323,17 @@ fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Resul
     })
 }
 
-/// Posts the data of a read, and an answer that is a message with the trailer.
+/// Posts an answer that is a message with the trailer, after the data of a read if there is any.
 fn post_with_trailer(
     qp: &QueuePair<Con>,
-    (to, from): (Remote, Sge),
+    data: Option<(Remote, Sge)>,
     trailer: Sge,
     imm: Imm,
 ) -> Result {
     qp.send(SqSpace { wrs: 2, sges: 2 }, Doorbell::Now, |chain| {
-        chain.rdma_write(to, [from]);
+        if let Some((to, from)) = data {
+            chain.rdma_write(to, [from]);
+        }
         chain.send_imm([trailer], imm.encode(), Signal::None);
     })
 }

@@ -59,7 +59,8 @@ impl IoRequest {
     /// In the context in which the disk ends its bios, which may be an interrupt: the CRC of 128 KiB,
     /// the longest read by default, takes some ten microseconds there, and that of 1 MiB up to a
     /// millisecond on a slow processor.
-    fn respond_with_checksum(self, crc: u32) {
+    fn respond_with_checksum(mut self, crc: u32) {
+        self.request.executed();
         match data_crc(&self.request, crc) {
             Ok(crc) => self.request.respond_with(checksum::finish(crc)),
             Err(error) => self.request.respond(Err(error)),
@@ -98,7 +99,7 @@ impl BioOwner for IoRequest {
 /// # Context
 ///
 /// May sleep, when the device's queue is full or the host has reached a limit.
-pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Request) {
+pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request: Request) {
     let crc = match intact {
         Intact::Sealed(crc) => Some(crc),
         Intact::Plain => None,
@@ -162,6 +163,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, request: Req
         false => 0,
     };
     let crc = crc.filter(|_| io.op == IoKind::Read);
+    request.executing();
     let owner = IoRequest {
         request,
         device,

@@ -99,16 +99,22 @@ DEFINE_EVENT(ibtrs_request, ibtrs_server_request,
 	TP_PROTO(const char *session, const char *path, u16 tag, bool write, u32 bytes),
 	TP_ARGS(session, path, tag, write, bytes));
 
-/* A request of the client has ended. */
+/*
+ * A request of the client has ended.  @queue_ns and @disk_ns are what the server says of
+ * its share of @ns, or -1 if it says nothing.
+ */
 TRACE_EVENT(ibtrs_client_complete,
-	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns),
-	TP_ARGS(session, path, tag, error, ns),
+	TP_PROTO(const char *session, const char *path, u16 tag, int error, u64 ns,
+		 s64 queue_ns, s64 disk_ns),
+	TP_ARGS(session, path, tag, error, ns, queue_ns, disk_ns),
 	TP_STRUCT__entry(
 		__string(session, session)
 		__string(path, path)
 		__field(u16, tag)
 		__field(int, error)
 		__field(u64, ns)
+		__field(s64, queue_ns)
+		__field(s64, disk_ns)
 	),
 	TP_fast_assign(
 		__assign_str(session);
@@ -116,10 +122,12 @@ TRACE_EVENT(ibtrs_client_complete,
 		__entry->tag = tag;
 		__entry->error = error;
 		__entry->ns = ns;
+		__entry->queue_ns = queue_ns;
+		__entry->disk_ns = disk_ns;
 	),
-	TP_printk("session=%s path=%s tag=%u error=%d ns=%llu",
+	TP_printk("session=%s path=%s tag=%u error=%d ns=%llu queue_ns=%lld disk_ns=%lld",
 		__get_str(session), __get_str(path), __entry->tag,
-		__entry->error, __entry->ns)
+		__entry->error, __entry->ns, __entry->queue_ns, __entry->disk_ns)
 );
 
 /* The server answers a request. */

@@ -11,6 +11,7 @@
 //!
 //! Contexts: *any*.
 
+use ibtrs_proto::msg::ServerTimes;
 use kernel::prelude::*;
 
 kx::trace_events! {
@@ -22,9 +23,11 @@ kx::trace_events! {
     pub fn client_submit = ibtrs_client_submit(
         session: &'a CStr, path: &'a CStr, tag: u16, write: bool, bytes: u32,
     );
-    /// A request of the client has ended; `error` is 0 or a negative errno, `ns` its duration.
+    /// A request of the client has ended; `error` is 0 or a negative errno, `ns` its duration,
+    /// `queue_ns` and `disk_ns` are the [`shares`] of the server.
     pub fn client_complete = ibtrs_client_complete(
         session: &'a CStr, path: &'a CStr, tag: u16, error: i32, ns: u64,
+        queue_ns: i64, disk_ns: i64,
     );
     /// A request is taken off the connection attempt `epoch`, which has failed.
     pub fn client_failover = ibtrs_client_failover(session: &'a CStr, tag: u16, epoch: u32);
@@ -61,6 +64,21 @@ kx::trace_events! {
     );
 }
 
+/// Returns whether [`client_complete`] is traced.
+#[inline(always)]
+pub fn traces_client_complete() -> bool {
+    kx::is_traced!(ibtrs_client_complete)
+}
+
+/// Returns what [`client_complete`] says of the server's times: how long the request waited on the
+/// server, and how long its disk took; -1 if that is not known.
+pub fn shares(times: Option<ServerTimes>) -> (i64, i64) {
+    let share = |ns| i64::try_from(ns).unwrap_or(i64::MAX);
+    times.map_or((-1, -1), |times| {
+        (share(times.queue_ns), share(times.disk_ns))
+    })
+}
+
 #[cfg(IBTRS_KUNIT)]
 #[kernel::macros::kunit_tests(ibtrs_trace)]
 mod tests {
@@ -95,7 +113,7 @@ mod tests {
         call! {
             0: client_path_state(session, path, 0, CLIENT);
             1: client_submit(session, path, 1, true, 4096);
-            2: client_complete(session, path, 1, -5, 1000);
+            2: client_complete(session, path, 1, -5, 1000, -1, -1);
             3: client_failover(session, 1, 2);
             4: client_requeue(session, 1, 0);
             5: client_fence(session, path, 2, false);
@@ -111,11 +129,23 @@ mod tests {
 
     #[test]
     fn arguments_are_asked_for_while_somebody_traces() -> Result {
-        assert_eq!(call_all(), [0; 12]);
+        assert_eq!((call_all(), traces_client_complete()), ([0; 12], false));
         let traced = Traced::new(c"ibtrs")?;
-        assert_eq!(call_all(), [1; 12]);
+        assert_eq!((call_all(), traces_client_complete()), ([1; 12], true));
         drop(traced);
-        assert_eq!(call_all(), [0; 12]);
+        assert_eq!((call_all(), traces_client_complete()), ([0; 12], false));
         Ok(())
+    }
+
+    #[test]
+    fn shares_that_nobody_tells_are_negative() {
+        assert_eq!(shares(None), (-1, -1));
+        let times = ServerTimes {
+            queue_ns: 0,
+            disk_ns: 2,
+        };
+        assert_eq!(shares(Some(times)), (0, 2));
+        let most = ServerTimes::decode(u32::MAX);
+        assert!(shares(Some(most)).0 > 0);
     }
 }

@@ -116,6 +116,8 @@ const EXT_SAME_KEY: u8 = 4;
 const EXT_DURABLE: u8 = 8;
 const EXT_MORE_ANSWERS: u8 = 16;
 const EXT_INV_ANSWERS: u8 = 32;
+/// Bit of the response's byte 22.
+const RSP_TIMES: u8 = 1;
 
 /// Connection request, client to server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +245,9 @@ pub struct ConnRsp {
     pub max_hdr_size: u32,
     /// Every answer comes with a new key for its chunk.
     pub new_rkey: bool,
+    /// Requests may ask for the server's times, see [`ServerTimes`](crate::msg::ServerTimes); only
+    /// with extensions.
+    pub times: bool,
     /// Present if the server knows the extensions, and the client does.
     pub ext: Option<RspExt>,
 }
@@ -260,7 +265,9 @@ impl ConnRsp {
             w.u32(if self.new_rkey { FLAG_NEW_RKEY } else { 0 });
             if let Some(ext) = &self.ext {
                 w.u8(EXT_VERSION);
-                w.zeros(3);
+                w.zeros(1);
+                w.u8(if self.times { RSP_TIMES } else { 0 });
+                w.zeros(1);
                 w.u32(ext.session_gen);
                 w.put(&ext.server_run);
             }
@@ -284,12 +291,16 @@ impl ConnRsp {
         let magic = r.u16()?;
         let version = r.u16()?;
         let status = r.u16()?;
+        let (queue_depth, max_io_size, max_hdr_size) = (r.u16()?, r.u32()?, r.u32()?);
+        let new_rkey = r.u32()? & FLAG_NEW_RKEY != 0;
+        let (ext, flags) = rsp_ext(&mut r)?;
         let rsp = Self {
-            queue_depth: r.u16()?,
-            max_io_size: r.u32()?,
-            max_hdr_size: r.u32()?,
-            new_rkey: r.u32()? & FLAG_NEW_RKEY != 0,
-            ext: rsp_ext(&mut r)?,
+            queue_depth,
+            max_io_size,
+            max_hdr_size,
+            new_rkey,
+            times: ext.is_some() && flags & RSP_TIMES != 0,
+            ext,
         };
         Some(match (check_version(magic, version), status) {
             (Err(e), _) => Err(e),
@@ -328,15 +339,17 @@ impl ConnRsp {
     }
 }
 
-/// The extensions of an acceptance; none if they are of an unknown version.
-fn rsp_ext(r: &mut Reader<'_>) -> Option<Option<RspExt>> {
+/// The extensions of an acceptance, none if they are of an unknown version; and its byte 22.
+fn rsp_ext(r: &mut Reader<'_>) -> Option<(Option<RspExt>, u8)> {
     let version = r.u8()?;
-    r.skip(3)?;
+    r.skip(1)?;
+    let flags = r.u8()?;
+    r.skip(1)?;
     let ext = RspExt {
         session_gen: r.u32()?,
         server_run: r.array()?,
     };
-    Some((version == EXT_VERSION).then_some(ext))
+    Some(((version == EXT_VERSION).then_some(ext), flags))
 }
 
 /// The 56 bytes of private data of a reject with `errno`.

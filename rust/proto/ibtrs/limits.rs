@@ -86,6 +86,7 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
         max_io_size: layout.chunk_size().saturating_sub(MAX_HDR_SIZE),
         max_hdr_size: MAX_HDR_SIZE,
         new_rkey,
+        times: false,
         ext: None,
     }
 }

@@ -149,6 +149,7 @@ fn acceptance() -> Message {
         max_io_size: 131_072,
         max_hdr_size: 4096,
         new_rkey: true,
+        times: false,
         ext: Some(RspExt {
             server_run: [3; 16],
             session_gen: 1,

@@ -68,9 +68,11 @@ pub(crate) fn requests(bytes: &[u8]) {
     let [a, b, c, d, e, f, g, h] = numbers;
     let offset = u32::from_le_bytes([a, b, c, d]);
     let chunk = u32::from_le_bytes([e, f, g, h]) % (1 << 25);
-    let Ok(hdr) = RequestHdr::parse(rest) else {
+    let Ok(hdr) = RequestHdr::parse(rest, true) else {
         return;
     };
+    // Whoever may not ask for times is refused, and nothing else changes.
+    assert_eq!(RequestHdr::parse(rest, false).is_err(), hdr.timed());
     if let Ok(req) = ServerRequest::parse(&hdr, offset, chunk) {
         let end = u64::from(req.data_len) + u64::from(req.usr_len) + hdr.wire_len() as u64;
         assert!(end <= u64::from(chunk));

@@ -297,7 +297,7 @@ FENCE = rf"{PATH} epoch=\d+ drain=[01]"
 EVENTS = {
     "client": {
         "path_state": rf"{PATH} from=connected to=closing", "submit": rf"{PATH} tag=\d+ write bytes=4\d{{3}}$",
-        "complete": rf"{PATH} tag=\d+ error=0 ns=[1-9]\d+", "failover": r"session=demo tag=\d+ epoch=\d+",
+        "complete": rf"{PATH} tag=\d+ error=0 ns=[1-9]\d+ queue_ns=\d+ disk_ns=\d+$", "failover": r"session=demo tag=\d+ epoch=\d+",
         "requeue": r"session=demo tag=\d+ epoch=0", "fence": FENCE, "fence_done": FENCE,
     },
     "server": {

@@ -3,7 +3,7 @@
 //! An answer in the message that invalidates the key of its request (extension;
 //! Documentation/protocol.md).
 
-use super::{trailer, MsgError, RkeyRsp, MORE_ANSWERS_LEN, TRAILER_LEN};
+use super::{MsgError, RkeyRsp, Trailer, MAX_TRAILER_LEN, MORE_ANSWERS_LEN};
 use crate::bytes::Writer;
 use crate::consts::RKEY_RSP_LEN;
 use crate::imm::{Answer, Imm};
@@ -11,13 +11,13 @@ use crate::imm::{Answer, Imm};
 /// Bytes of the immediate that the body begins with.
 const IMM_LEN: usize = 4;
 /// Bytes of the longest body.
-pub const INV_ANSWER_LEN: usize = IMM_LEN + RKEY_RSP_LEN + TRAILER_LEN;
+pub const INV_ANSWER_LEN: usize = IMM_LEN + RKEY_RSP_LEN + MAX_TRAILER_LEN;
 
 // The receives of clients have room for any answer.
 const _: () = assert!(INV_ANSWER_LEN <= MORE_ANSWERS_LEN);
 
 /// The body of a SEND WITH INV that is the whole answer, but for the data: 4 bytes, 8 more with a
-/// key, and 4 more with a trailer.
+/// key, and 4 or 8 more with a trailer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvAnswer {
     /// The answer.
@@ -25,7 +25,7 @@ pub struct InvAnswer {
     /// The new key of the chunk; `None` if the key stays as it was.
     pub rkey: Option<u32>,
     /// The trailer.
-    pub trailer: Option<u32>,
+    pub trailer: Trailer,
 }
 
 impl InvAnswer {
@@ -42,9 +42,7 @@ impl InvAnswer {
             let buf_id = u16::try_from(id).ok()?;
             w.put(&RkeyRsp { buf_id, rkey }.encode());
         }
-        if let Some(trailer) = self.trailer {
-            w.u32(trailer);
-        }
+        self.trailer.write(&mut w);
         w.finish()
     }
 
@@ -59,29 +57,24 @@ impl InvAnswer {
         let (head, rest) = bytes.split_first_chunk().ok_or(MsgError::Short)?;
         let imm = u32::from_le_bytes(*head);
         match Imm::decode(imm) {
-            Imm::IoRspSameKey { id, errno } if is_end(rest) => Ok(Self {
+            Imm::IoRspSameKey { id, errno } => Ok(Self {
                 answer: Answer { id, errno },
                 rkey: None,
-                trailer: trailer(rest),
+                trailer: Trailer::exact(rest).ok_or(MsgError::Answer(imm))?,
             }),
             Imm::IoRspInv { id, errno } if new_rkey => {
-                let (key, rest) = rest
+                let parts = rest
                     .split_at_checked(RKEY_RSP_LEN)
-                    .filter(|(_, rest)| is_end(rest))
-                    .ok_or(MsgError::Answer(imm))?;
+                    .and_then(|(key, rest)| Some((key, Trailer::exact(rest)?)));
+                let (key, trailer) = parts.ok_or(MsgError::Answer(imm))?;
                 let RkeyRsp { rkey, .. } = RkeyRsp::decode_for(key, id, queue_depth)?;
                 Ok(Self {
                     answer: Answer { id, errno },
                     rkey: Some(rkey),
-                    trailer: trailer(rest),
+                    trailer,
                 })
             }
             _ => Err(MsgError::Answer(imm)),
         }
     }
-}
-
-/// Whether this is all that may end a body: nothing, or a trailer.
-const fn is_end(rest: &[u8]) -> bool {
-    rest.is_empty() || rest.len() == TRAILER_LEN
 }

@@ -7,6 +7,7 @@
 //! - [`MoreAnswers`] is the body of a message that carries several responses;
 //! - [`InvAnswer`] is the body of a message that carries a response and invalidates a key;
 //! - [`AnswerBody`] is the body of any other response;
+//! - [`Trailer`] may end a response, [`ServerTimes`] are a part of it;
 //! - [`WriteHdr`] and [`ReadHdr`] end each request, inside its chunk;
 //! - [`RequestHdr`] and [`ServerRequest`] are the server's view of them.
 
@@ -16,6 +17,7 @@ mod inv_answer;
 mod request;
 mod rkey;
 mod server;
+mod times;
 mod trailer;
 
 pub use answers::{MoreAnswers, MAX_MORE_ANSWERS, MORE_ANSWERS_LEN};
@@ -24,7 +26,8 @@ pub use inv_answer::{InvAnswer, INV_ANSWER_LEN};
 pub use request::{Direction, ReadHdr, WriteHdr};
 pub use rkey::RkeyRsp;
 pub use server::{RequestError, RequestHdr, ServerRequest};
-pub use trailer::{trailer, AnswerBody, TRAILER_LEN};
+pub use times::{ServerTimes, MAX_SENT_NS};
+pub use trailer::{AnswerBody, Trailer, MAX_TRAILER_LEN};
 
 use crate::bytes::{Reader, Writer};
 use crate::errno::Errno;
@@ -35,6 +38,8 @@ pub(crate) const TYPE_INFO_RSP: u16 = 1;
 pub(crate) const TYPE_WRITE: u16 = 2;
 pub(crate) const TYPE_READ: u16 = 3;
 pub(crate) const TYPE_RKEY_RSP: u16 = 4;
+/// Added to the type of a request whose answer is to end with [`ServerTimes`] (extension).
+pub(crate) const TIMED: u16 = 1 << 15;
 
 /// Why a message was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 //! Request headers, the last bytes of a request in its chunk
 //! (Documentation/protocol.md, "Requests").
 
-use super::{SgDesc, TYPE_READ, TYPE_WRITE};
+use super::{SgDesc, TIMED, TYPE_READ, TYPE_WRITE};
 use crate::bytes::{message, Writer};
 use crate::consts::{READ_HDR_LEN, SG_DESC_LEN, WRITE_HDR_LEN};
 
@@ -24,6 +24,8 @@ pub enum Direction {
 pub struct WriteHdr {
     /// Bytes of the user header right before this header.
     pub usr_len: u16,
+    /// The answer is to end with the server's times (extension).
+    pub timed: bool,
 }
 
 impl WriteHdr {
@@ -37,7 +39,7 @@ impl WriteHdr {
     #[inline]
     pub fn encode(&self) -> [u8; WRITE_HDR_LEN] {
         message(|w| {
-            w.u16(TYPE_WRITE);
+            w.u16(timed(TYPE_WRITE, self.timed));
             w.u16(self.usr_len);
         })
     }
@@ -50,6 +52,8 @@ pub struct ReadHdr {
     pub usr_len: u16,
     /// The server must invalidate the descriptor's key. Ignored without a descriptor.
     pub need_inval: bool,
+    /// The answer is to end with the server's times (extension).
+    pub timed: bool,
     /// Client memory that takes the data; its length is the number of bytes to return.
     pub desc: Option<SgDesc>,
 }
@@ -70,7 +74,7 @@ impl ReadHdr {
     pub fn encode(&self, buf: &mut [u8]) -> Option<usize> {
         let inval = self.need_inval && self.desc.is_some();
         let mut w = Writer::new(buf);
-        w.u16(TYPE_READ);
+        w.u16(timed(TYPE_READ, self.timed));
         w.u16(self.usr_len);
         w.u16(if inval { FLAG_NEED_INVAL } else { 0 });
         w.u16(u16::from(self.desc.is_some()));
@@ -78,5 +82,13 @@ impl ReadHdr {
             desc.write(&mut w);
         }
         w.finish()
+    }
+}
+
+#[inline]
+const fn timed(kind: u16, timed: bool) -> u16 {
+    match timed {
+        true => kind | TIMED,
+        false => kind,
     }
 }

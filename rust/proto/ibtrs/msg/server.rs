@@ -5,7 +5,7 @@
 //! The server copies the header out of the chunk first; nothing here is read twice.
 
 use super::request::FLAG_NEED_INVAL;
-use super::{Direction, ReadHdr, SgDesc, WriteHdr, TYPE_READ, TYPE_WRITE};
+use super::{Direction, ReadHdr, SgDesc, WriteHdr, TIMED, TYPE_READ, TYPE_WRITE};
 use crate::bytes::Reader;
 use crate::consts::MAX_HDR_SIZE;
 use crate::errno::Errno;
@@ -70,22 +70,28 @@ pub enum RequestHdr {
 impl RequestHdr {
     /// Reads the header at the front of `bytes`, which may be longer.
     ///
-    /// Unknown flags are ignored; NEED_INVAL counts only with a descriptor.
+    /// Unknown flags are ignored; NEED_INVAL counts only with a descriptor. `has_times` says
+    /// whether requests of the session may ask for times.
     ///
     /// # Errors
     ///
     /// When the header is short, of another type, or has more than one descriptor.
     #[inline]
-    pub fn parse(bytes: &[u8]) -> Result<Self, RequestError> {
-        Self::fields(bytes).ok_or(RequestError::Short)?
+    pub fn parse(bytes: &[u8], has_times: bool) -> Result<Self, RequestError> {
+        Self::fields(bytes, has_times).ok_or(RequestError::Short)?
     }
 
     #[inline]
-    fn fields(bytes: &[u8]) -> Option<Result<Self, RequestError>> {
+    fn fields(bytes: &[u8], has_times: bool) -> Option<Result<Self, RequestError>> {
         let mut r = Reader::new(bytes);
         let kind = r.u16()?;
-        Some(match kind {
-            TYPE_WRITE => Ok(Self::Write(WriteHdr { usr_len: r.u16()? })),
+        let timed = has_times && kind & TIMED != 0;
+        let plain = if timed { kind & !TIMED } else { kind };
+        Some(match plain {
+            TYPE_WRITE => Ok(Self::Write(WriteHdr {
+                usr_len: r.u16()?,
+                timed,
+            })),
             TYPE_READ => {
                 let usr_len = r.u16()?;
                 let flags = r.u16()?;
@@ -97,10 +103,11 @@ impl RequestHdr {
                 Ok(Self::Read(ReadHdr {
                     usr_len,
                     need_inval: flags & FLAG_NEED_INVAL != 0 && desc.is_some(),
+                    timed,
                     desc,
                 }))
             }
-            other => Err(RequestError::Type(other)),
+            _ => Err(RequestError::Type(kind)),
         })
     }
 
@@ -119,6 +126,15 @@ impl RequestHdr {
         match self {
             Self::Write(h) => h.wire_len(),
             Self::Read(h) => h.wire_len(),
+        }
+    }
+
+    /// Whether the answer is to end with times.
+    #[inline]
+    pub const fn timed(&self) -> bool {
+        match self {
+            Self::Write(h) => h.timed,
+            Self::Read(h) => h.timed,
         }
     }
 
@@ -151,6 +167,8 @@ pub struct ServerRequest {
     pub desc: Option<SgDesc>,
     /// Invalidate the descriptor's key with the answer.
     pub need_inval: bool,
+    /// The answer ends with times.
+    pub timed: bool,
 }
 
 impl ServerRequest {
@@ -193,6 +211,7 @@ impl ServerRequest {
             usr_len,
             desc,
             need_inval: need_inval && desc.is_some(),
+            timed: hdr.timed(),
         })
     }
 

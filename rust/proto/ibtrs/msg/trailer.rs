@@ -1,13 +1,82 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A number of the upper layer at the end of an answer (extension; Documentation/protocol.md,
-//! "Trailers").
+//! Numbers at the end of an answer (extension; Documentation/protocol.md, "Trailers").
 
 use super::RkeyRsp;
-use crate::bytes::Writer;
+use crate::bytes::{Reader, Writer};
 
-/// Bytes of a trailer.
-pub const TRAILER_LEN: usize = 4;
+/// Bytes of one number.
+const NUMBER_LEN: usize = 4;
+/// Bytes of the longest trailer.
+pub const MAX_TRAILER_LEN: usize = 2 * NUMBER_LEN;
+
+/// What follows an answer and its key. What a single number means depends on the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Trailer {
+    /// Nothing.
+    #[default]
+    None,
+    /// The number of the upper layer, or the times.
+    One(u32),
+    /// The number of the upper layer, and the times.
+    Two(u32, u32),
+}
+
+impl Trailer {
+    /// The trailer of an answer with the number of the upper layer, and with
+    /// [`ServerTimes`](super::ServerTimes) if the request has asked for them.
+    #[inline]
+    pub const fn new(upper: Option<u32>, times: Option<u32>) -> Self {
+        match (upper, times) {
+            (None, None) => Self::None,
+            (Some(number), None) | (None, Some(number)) => Self::One(number),
+            (Some(upper), Some(times)) => Self::Two(upper, times),
+        }
+    }
+
+    /// Takes the trailer apart: the number of the upper layer, and the times, if the request was
+    /// `timed`. An answer to a request that was not has no second number.
+    #[inline]
+    pub const fn parts(self, timed: bool) -> (Option<u32>, Option<u32>) {
+        match (self, timed) {
+            (Self::One(upper), false) => (Some(upper), None),
+            (Self::One(times), true) => (None, Some(times)),
+            (Self::Two(upper, times), true) => (Some(upper), Some(times)),
+            (Self::None, _) | (Self::Two(..), false) => (None, None),
+        }
+    }
+
+    /// Reads the rest of an answer, after the key if the answer has one. A rest of another length
+    /// is none.
+    #[inline]
+    pub fn decode(rest: &[u8]) -> Self {
+        Self::exact(rest).unwrap_or(Self::None)
+    }
+
+    /// Reads a trailer and nothing else; `None` if the length is not that of one.
+    #[inline]
+    pub(super) fn exact(rest: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(rest);
+        match rest.len() {
+            0 => Some(Self::None),
+            NUMBER_LEN => Some(Self::One(r.u32()?)),
+            MAX_TRAILER_LEN => Some(Self::Two(r.u32()?, r.u32()?)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn write(self, w: &mut Writer<'_>) {
+        match self {
+            Self::None => {}
+            Self::One(number) => w.u32(number),
+            Self::Two(upper, times) => {
+                w.u32(upper);
+                w.u32(times);
+            }
+        }
+    }
+}
 
 /// The body of a message with an immediate that is an answer: both parts may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +84,7 @@ pub struct AnswerBody {
     /// The key of the chunk from now on.
     pub key: Option<RkeyRsp>,
     /// The trailer.
-    pub trailer: Option<u32>,
+    pub trailer: Trailer,
 }
 
 impl AnswerBody {
@@ -25,16 +94,7 @@ impl AnswerBody {
         if let Some(key) = &self.key {
             w.put(&key.encode());
         }
-        if let Some(trailer) = self.trailer {
-            w.u32(trailer);
-        }
+        self.trailer.write(&mut w);
         w.finish()
     }
-}
-
-/// The trailer of an answer: `rest` is its body, without the key if the answer has one. Anything
-/// but four bytes is none.
-#[inline]
-pub fn trailer(rest: &[u8]) -> Option<u32> {
-    Some(u32::from_le_bytes(rest.try_into().ok()?))
 }

@@ -192,6 +192,7 @@ fn conn_rsp_golden() {
         max_io_size: 126_976,
         max_hdr_size: 4096,
         new_rkey: true,
+        times: false,
         ext: None,
     };
     let b = rsp.encode();
@@ -219,6 +220,7 @@ fn conn_rsp_refusals() {
         max_io_size: 126_976,
         max_hdr_size: 4096,
         new_rkey: false,
+        times: false,
         ext: None,
     };
     for n in 0..56 {
@@ -309,6 +311,7 @@ fn extensions_golden() {
         max_io_size: 126_976,
         max_hdr_size: 4096,
         new_rkey: false,
+        times: false,
         ext: Some(RspExt {
             server_run: core::array::from_fn(|i| 0x50 + i as u8),
             session_gen: 0x0A0B_0C0D,
@@ -319,6 +322,21 @@ fn extensions_golden() {
     assert_eq!(b[28..44], rsp.ext.unwrap().server_run);
     assert!(b[44..].iter().all(|&x| x == 0));
     assert_eq!(ConnRsp::decode(&b), Ok(rsp));
+
+    // Times: bit 0 of byte 22, which counts only with extensions.
+    let timed = ConnRsp { times: true, ..rsp };
+    let mut b = timed.encode();
+    assert_eq!(b[20..28], [1, 0, 1, 0, 0x0D, 0x0C, 0x0B, 0x0A]);
+    assert_eq!(ConnRsp::decode(&b), Ok(timed));
+    b[22] = 0xFE;
+    assert_eq!(ConnRsp::decode(&b), Ok(rsp));
+    b[22] = 0xFF;
+    assert_eq!(ConnRsp::decode(&b), Ok(timed));
+    b[20] = 0;
+    let plain = ConnRsp { ext: None, ..rsp };
+    assert_eq!(ConnRsp::decode(&b), Ok(plain));
+    let without = ConnRsp { ext: None, ..timed };
+    assert_eq!(without.encode(), plain.encode());
 }
 
 /// A server sends an answer in a message of another kind only to clients that take it like that.

@@ -202,7 +202,7 @@ fn inv_answer_golden() {
     let same = InvAnswer {
         answer: Answer { id: 258, errno: 5 },
         rkey: None,
-        trailer: None,
+        trailer: Trailer::None,
     };
     assert_eq!(same.encode(&mut out), Some(4));
     assert_eq!(out[..5], [2, 1, 0x28, 0x60, 0xEE]);
@@ -211,7 +211,7 @@ fn inv_answer_golden() {
     let other = InvAnswer {
         answer: Answer { id: 258, errno: 0 },
         rkey: Some(0x0304_0506),
-        trailer: None,
+        trailer: Trailer::None,
     };
     assert_eq!(other.encode(&mut out), Some(12));
     assert_eq!(out[..12], [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3]);
@@ -235,7 +235,7 @@ fn inv_answer_golden() {
         InvAnswer {
             answer: beyond,
             rkey,
-            trailer: None
+            trailer: Trailer::None
         }
         .encode(&mut out),
         None
@@ -245,9 +245,11 @@ fn inv_answer_golden() {
 #[test]
 fn inv_answer_is_exact() {
     let decode = |bytes: &[u8]| InvAnswer::decode(bytes, true, 512);
-    let with_key = [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0, 0, 0, 0, 0];
+    let with_key = [
+        2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
     for len in 0..with_key.len() {
-        let valid = [12, 16].contains(&len);
+        let valid = [12, 16, 20].contains(&len);
         assert_eq!(decode(&with_key[..len]).is_ok(), valid, "{len} bytes");
         let without = InvAnswer::decode(&with_key[..len], false, 512);
         assert!(without.is_err(), "a key in a session without");
@@ -255,7 +257,7 @@ fn inv_answer_is_exact() {
     let mut same = with_key;
     same[3] = 0x60;
     for len in 0..same.len() {
-        let valid = [4, 8].contains(&len);
+        let valid = [4, 8, 12].contains(&len);
         assert_eq!(decode(&same[..len]).is_ok(), valid, "{len} bytes");
     }
     for kind in 0..16u8 {
@@ -263,7 +265,7 @@ fn inv_answer_is_exact() {
         bytes[3] = kind << 4;
         assert_eq!(decode(&bytes[..4]).is_ok(), kind == 6);
         assert_eq!(decode(&bytes[..8]).is_ok(), kind == 6);
-        assert_eq!(decode(&bytes[..12]).is_ok(), kind == 2);
+        assert_eq!(decode(&bytes[..12]).is_ok(), [2, 6].contains(&kind));
         assert_eq!(decode(&bytes[..16]).is_ok(), kind == 2);
     }
     // The key of another chunk, of one that does not exist, and what is no key.
@@ -285,7 +287,7 @@ fn trailers_golden() {
     let same = InvAnswer {
         answer: Answer { id: 258, errno: 0 },
         rkey: None,
-        trailer: Some(0x1413_1211),
+        trailer: Trailer::One(0x1413_1211),
     };
     assert_eq!(same.encode(&mut out), Some(8));
     assert_eq!(
@@ -294,19 +296,29 @@ fn trailers_golden() {
         "behind the answer"
     );
     assert_eq!(InvAnswer::decode(&out[..8], false, 512), Ok(same));
-    assert_eq!(trailer_of(&out[..4]), Ok(None));
-    let other = InvAnswer {
-        rkey: Some(0x0304_0506),
+    assert_eq!(trailer_of(&out[..4]), Ok(Trailer::None));
+    let both = InvAnswer {
+        trailer: Trailer::Two(0x1413_1211, 0x2423_2221),
         ..same
     };
-    assert_eq!(other.encode(&mut out), Some(16));
+    assert_eq!(both.encode(&mut out), Some(12));
     assert_eq!(
-        out,
-        [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0x11, 0x12, 0x13, 0x14],
-        "behind the key"
+        out[4..13],
+        [0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0xEE]
     );
+    assert_eq!(InvAnswer::decode(&out[..12], false, 512), Ok(both));
+    let other = InvAnswer {
+        rkey: Some(0x0304_0506),
+        ..both
+    };
+    assert_eq!(other.encode(&mut out), Some(20));
+    let want = [
+        2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24,
+    ];
+    assert_eq!(out, want, "behind the key");
     assert_eq!(InvAnswer::decode(&out, true, 512), Ok(other));
-    assert_eq!(trailer_of(&out[..12]), Ok(None));
+    assert_eq!(trailer_of(&out[..16]), Ok(Trailer::One(0x1413_1211)));
+    assert_eq!(trailer_of(&out[..12]), Ok(Trailer::None));
     for len in 0..INV_ANSWER_LEN {
         assert_eq!(other.encode(&mut out[..len]), None);
     }
@@ -315,66 +327,136 @@ fn trailers_golden() {
         buf_id: 258,
         rkey: 0x0304_0506,
     };
-    for (key, trailer, want) in [
-        (None, None, &[][..]),
-        (Some(key), None, &[4, 0, 2, 1, 6, 5, 4, 3]),
-        (None, Some(0x1413_1211), &[0x11, 0x12, 0x13, 0x14]),
-        (
-            Some(key),
-            Some(0x1413_1211),
-            &[4, 0, 2, 1, 6, 5, 4, 3, 0x11, 0x12, 0x13, 0x14],
-        ),
+    let (upper, times) = (0x1413_1211, 0x2423_2221);
+    let numbers = [0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24];
+    for (trailer, want) in [
+        (Trailer::None, &numbers[..0]),
+        (Trailer::One(upper), &numbers[..4]),
+        (Trailer::Two(upper, times), &numbers[..]),
     ] {
-        let body = AnswerBody { key, trailer };
-        let mut out = [0xEE; MORE_ANSWERS_LEN];
-        assert_eq!(body.encode(&mut out), Some(want.len()));
-        assert_eq!(out[..want.len()], *want);
-        let rest = &want[if key.is_some() { 8 } else { 0 }..];
-        assert_eq!(ibtrs_proto::msg::trailer(rest), trailer);
-        for len in 0..want.len() {
-            assert_eq!(body.encode(&mut out[..len]), None);
+        for key in [None, Some(key)] {
+            let start = key.map_or(Vec::new(), |key| key.encode().to_vec());
+            let want = [&start, want].concat();
+            let body = AnswerBody { key, trailer };
+            let mut out = [0xEE; MORE_ANSWERS_LEN];
+            assert_eq!(body.encode(&mut out), Some(want.len()));
+            assert_eq!(out[..want.len()], *want);
+            assert_eq!(Trailer::decode(&want[start.len()..]), trailer);
+            for len in 0..want.len() {
+                assert_eq!(body.encode(&mut out[..len]), None);
+            }
         }
     }
-    for len in 0..9 {
-        let known = ibtrs_proto::msg::trailer(&[1; 9][..len]).is_some();
-        assert_eq!(known, len == 4, "{len} bytes");
+    for len in (0..20).filter(|len| ![4, 8].contains(len)) {
+        assert_eq!(Trailer::decode(&[1; 20][..len]), Trailer::None, "{len}");
+    }
+}
+
+/// Which number is which depends on what the request has asked for.
+#[test]
+fn parts_of_trailers() {
+    for (trailer, plain, timed) in [
+        (Trailer::None, (None, None), (None, None)),
+        (Trailer::One(1), (Some(1), None), (None, Some(1))),
+        // Nobody has asked for the second number.
+        (Trailer::Two(1, 2), (None, None), (Some(1), Some(2))),
+    ] {
+        assert_eq!(trailer.parts(false), plain);
+        assert_eq!(trailer.parts(true), timed);
+    }
+    for (upper, times) in [
+        (None, None),
+        (Some(1), None),
+        (None, Some(2)),
+        (Some(1), Some(2)),
+    ] {
+        let trailer = Trailer::new(upper, times);
+        assert_eq!(trailer.parts(times.is_some()), (upper, times));
     }
 }
 
 #[test]
+fn times_golden() {
+    let times = |queue_ns, disk_ns| ServerTimes { queue_ns, disk_ns };
+    for (measured, number, read) in [
+        (times(0, 0), 0, times(0, 0)),
+        (times(1, 2047), 0x07FF_0001, times(1, 2047)),
+        (times(2048, 2049), 0x0C00_0C00, times(2048, 2048)),
+        (times(4095, 4096), 0x1400_0FFF, times(4094, 4096)),
+        // 150 us, and 5 ms.
+        (
+            times(150_000, 5_000_000),
+            0x64C4_3C93,
+            times(149_888, 4_997_120),
+        ),
+        (
+            times(MAX_SENT_NS, u64::MAX),
+            0xFFFF_FFFF,
+            times(MAX_SENT_NS, MAX_SENT_NS),
+        ),
+    ] {
+        assert_eq!(measured.encode(), number, "{measured:?}");
+        assert_eq!(ServerTimes::decode(number), read);
+    }
+    assert_eq!(MAX_SENT_NS / 1_000_000_000 / 60, 73);
+}
+
+#[test]
 fn request_headers_golden() {
-    assert_eq!(WriteHdr { usr_len: 0x0120 }.encode(), [2, 0, 0x20, 1]);
+    let parse = |bytes: &[u8]| RequestHdr::parse(bytes, true);
+    let mut w = WriteHdr {
+        usr_len: 0x0120,
+        timed: false,
+    };
+    assert_eq!(w.encode(), [2, 0, 0x20, 1]);
+    w.timed = true;
+    assert_eq!(w.encode(), [2, 0x80, 0x20, 1]);
+    assert_eq!(parse(&w.encode()), Ok(RequestHdr::Write(w)));
+    let refused = RequestHdr::parse(&w.encode(), false);
+    assert_eq!(refused, Err(RequestError::Type(0x8002)));
     let mut buf = [0xEE; 32];
     let mut h = ReadHdr {
         usr_len: 32,
         need_inval: true,
+        timed: false,
         desc: Some(desc(0x0102_0304_0506_0708, 0x1112_1314, 0x2000)),
     };
     assert_eq!(h.encode(&mut buf), Some(24));
     assert_eq!(buf[..8], [3, 0, 32, 0, 1, 0, 1, 0]);
     assert_eq!(buf[8..16], [8, 7, 6, 5, 4, 3, 2, 1]);
     assert_eq!(buf[16..25], [0x14, 0x13, 0x12, 0x11, 0, 0x20, 0, 0, 0xEE]);
-    assert_eq!(RequestHdr::parse(&buf), Ok(RequestHdr::Read(h)));
+    assert_eq!(parse(&buf), Ok(RequestHdr::Read(h)));
     assert_eq!(h.encode(&mut buf[..23]), None);
+    h.timed = true;
+    assert_eq!(h.encode(&mut buf), Some(24));
+    assert_eq!(buf[..8], [3, 0x80, 32, 0, 1, 0, 1, 0]);
+    assert_eq!(parse(&buf), Ok(RequestHdr::Read(h)));
+    let refused = RequestHdr::parse(&buf, false);
+    assert_eq!(refused, Err(RequestError::Type(0x8003)));
+    h.timed = false;
     // Without descriptor there is nothing to invalidate.
     h.desc = None;
     assert_eq!(h.encode(&mut buf), Some(8));
     assert_eq!(buf[..8], [3, 0, 32, 0, 0, 0, 0, 0]);
     buf[4] = 0xFF;
     h.need_inval = false;
-    assert_eq!(RequestHdr::parse(&buf[..8]), Ok(RequestHdr::Read(h)));
+    assert_eq!(parse(&buf[..8]), Ok(RequestHdr::Read(h)));
     buf[6] = 2;
-    assert_eq!(RequestHdr::parse(&buf), Err(RequestError::SgCount(2)));
+    assert_eq!(parse(&buf), Err(RequestError::SgCount(2)));
     buf[6] = 1;
     for n in 0..24 {
-        assert_eq!(RequestHdr::parse(&buf[..n]), Err(RequestError::Short));
+        assert_eq!(parse(&buf[..n]), Err(RequestError::Short));
     }
     for kind in [0u8, 1, 4, 5, 255] {
         buf[0] = kind;
+        assert_eq!(parse(&buf), Err(RequestError::Type(kind.into())));
+        // Only requests may ask for times.
+        buf[1] = 0x80;
         assert_eq!(
-            RequestHdr::parse(&buf),
-            Err(RequestError::Type(kind.into()))
+            parse(&buf),
+            Err(RequestError::Type(u16::from(kind) | 0x8000))
         );
+        buf[1] = 0;
     }
 }
 
@@ -418,14 +500,24 @@ fn server_requests() {
         RequestHdr::Read(ReadHdr {
             usr_len,
             need_inval: true,
+            timed: false,
             desc: d,
         })
     };
     let parse = |h: &RequestHdr, off| ServerRequest::parse(h, off, 8192);
-    let w = RequestHdr::Write(WriteHdr { usr_len: 32 });
+    let w = RequestHdr::Write(WriteHdr {
+        usr_len: 32,
+        timed: false,
+    });
     let r = parse(&w, 4128).unwrap();
     assert_eq!((r.data_len, r.usr_len, r.return_len()), (4096, 32, 0));
     assert_eq!((r.direction, r.need_inval), (Direction::Write, false));
+    assert!(!r.timed);
+    let timed = RequestHdr::Write(WriteHdr {
+        usr_len: 32,
+        timed: true,
+    });
+    assert!(parse(&timed, 4128).unwrap().timed);
     assert_eq!(parse(&w, 32).unwrap().data_len, 0);
     assert_eq!(parse(&w, 31), Err(RequestError::UserLen(32)));
     assert!(parse(&w, 8188).is_ok());
@@ -457,9 +549,15 @@ fn server_requests() {
     assert_eq!((r.data_len, r.return_len(), r.need_inval), (0, 0, false));
     assert_eq!(parse(&read(32, None), 33), Err(RequestError::NoDesc));
     // Headers stay inside the space for headers.
-    let w = RequestHdr::Write(WriteHdr { usr_len: 4093 });
+    let w = RequestHdr::Write(WriteHdr {
+        usr_len: 4093,
+        timed: false,
+    });
     assert_eq!(parse(&w, 8000), Err(RequestError::HeaderSize(4093)));
-    let w = RequestHdr::Write(WriteHdr { usr_len: 4092 });
+    let w = RequestHdr::Write(WriteHdr {
+        usr_len: 4092,
+        timed: false,
+    });
     assert!(parse(&w, 8000).is_ok());
     assert_eq!(RequestError::HeaderSize(1).errno(), Errno::EMSGSIZE);
     assert_eq!(RequestError::UserLen(1).errno(), Errno::EINVAL);

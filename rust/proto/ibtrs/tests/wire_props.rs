@@ -32,7 +32,7 @@ proptest! {
         let _ = RkeyRsp::decode_for(&b, qd.into(), qd);
         let _ = MoreAnswers::decode(&b);
         let _ = InvAnswer::decode(&b, c & 1 == 1, qd);
-        if let Ok(h) = RequestHdr::parse(&b) {
+        if let Ok(h) = RequestHdr::parse(&b, c & 2 == 2) {
             let _ = ServerRequest::parse(&h, c, c.wrapping_mul(3));
         }
     }
@@ -68,11 +68,12 @@ proptest! {
     #[test]
     fn conn_rsp_accepts_only_layouts(
         queue_depth: u16, io: u32, hdr: u32, new_rkey: bool,
-        ext in prop::option::of((any::<[u8; 16]>(), any::<u32>())),
+        ext in prop::option::of((any::<[u8; 16]>(), any::<u32>(), any::<bool>())),
     ) {
-        let ext = ext.map(|(server_run, session_gen)| RspExt { server_run, session_gen });
+        let times = ext.is_some_and(|(_, _, times)| times);
+        let ext = ext.map(|(server_run, session_gen, _)| RspExt { server_run, session_gen });
         let (io, hdr) = (io >> (io % 32), hdr >> (hdr % 32));
-        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, ext };
+        let rsp = ConnRsp { queue_depth, max_io_size: io, max_hdr_size: hdr, new_rkey, times, ext };
         if let Ok(back) = ConnRsp::decode(&rsp.encode()) {
             prop_assert_eq!(back, rsp);
             let l = rsp.layout().unwrap();
@@ -81,11 +82,42 @@ proptest! {
     }
 
     #[test]
-    fn inv_answer_round_trip(id in 0u32..512, errno in 0u16..512, rkey: Option<u32>, trailer: Option<u32>) {
+    fn inv_answer_round_trip(id in 0u32..512, errno in 0u16..512, rkey: Option<u32>,
+                             upper: Option<u32>, times: Option<u32>) {
+        let trailer = Trailer::new(upper, times);
         let message = InvAnswer { answer: ibtrs_proto::imm::Answer { id, errno }, rkey, trailer };
         let mut buf = [0; INV_ANSWER_LEN];
         let len = message.encode(&mut buf).unwrap();
         prop_assert_eq!(InvAnswer::decode(&buf[..len], true, 512), Ok(message));
+        // Who asked for times gets them, and others the number that they know.
+        prop_assert_eq!(trailer.parts(times.is_some()), (upper, times));
+    }
+
+    /// What arrives is less than what was measured by one part in 1024 at most, and never more.
+    #[test]
+    fn times_lose_little(queue: u64, disk: u64, shifts in (0u32..64, 0u32..64)) {
+        let sent = ServerTimes { queue_ns: queue >> shifts.0, disk_ns: disk >> shifts.1 };
+        let got = ServerTimes::decode(sent.encode());
+        for (sent, got) in [(sent.queue_ns, got.queue_ns), (sent.disk_ns, got.disk_ns)] {
+            let sent = sent.min(MAX_SENT_NS);
+            prop_assert!(got <= sent && sent - got <= sent / 1024, "{sent} {got}");
+        }
+        prop_assert_eq!(ServerTimes::decode(got.encode()), got);
+    }
+
+    /// A longer time is never shown as a shorter one.
+    #[test]
+    fn times_keep_their_order(a: u64, b: u64, shifts in (0u32..64, 0u32..64)) {
+        let sent = |ns| ServerTimes { queue_ns: ns, disk_ns: 0 }.encode();
+        let (a, b) = (a >> shifts.0, b >> shifts.1);
+        prop_assert!(sent(a.min(b)) <= sent(a.max(b)));
+    }
+
+    /// Whatever a server sends is a time that can be added up.
+    #[test]
+    fn any_number_is_times(number: u32) {
+        let ServerTimes { queue_ns, disk_ns } = ServerTimes::decode(number);
+        prop_assert!(queue_ns <= MAX_SENT_NS && disk_ns <= MAX_SENT_NS);
     }
 
     #[test]
@@ -111,15 +143,18 @@ proptest! {
     }
 
     #[test]
-    fn headers_round_trip(usr_len: u16, need_inval: bool, d in prop::option::of(any_desc())) {
+    fn headers_round_trip(usr_len: u16, need_inval: bool, timed: bool, d in prop::option::of(any_desc())) {
         let need_inval = need_inval && d.is_some();
-        let h = ReadHdr { usr_len, need_inval, desc: d };
+        let h = ReadHdr { usr_len, need_inval, timed, desc: d };
         let mut buf = [0; 24];
         let n = h.encode(&mut buf).unwrap();
         prop_assert_eq!(n, h.wire_len());
-        prop_assert_eq!(RequestHdr::parse(&buf[..n]), Ok(RequestHdr::Read(h)));
-        let w = WriteHdr { usr_len };
-        prop_assert_eq!(RequestHdr::parse(&w.encode()), Ok(RequestHdr::Write(w)));
+        prop_assert_eq!(RequestHdr::parse(&buf[..n], true), Ok(RequestHdr::Read(h)));
+        let w = WriteHdr { usr_len, timed };
+        prop_assert_eq!(RequestHdr::parse(&w.encode(), true), Ok(RequestHdr::Write(w)));
+        // Without times, it is no request.
+        prop_assert_eq!(RequestHdr::parse(&buf[..n], false).is_err(), timed);
+        prop_assert_eq!(RequestHdr::parse(&w.encode(), false).is_err(), timed);
     }
 
     /// What a client places, the server finds, with the same numbers.
@@ -132,16 +167,16 @@ proptest! {
         };
         prop_assert!(p.offset_of_first_byte + p.total_len <= c);
         let hdr = if write {
-            RequestHdr::Write(WriteHdr { usr_len })
+            RequestHdr::Write(WriteHdr { usr_len, timed: false })
         } else {
             let desc = (data_len > 0).then(|| desc(0, 1, data_len));
-            RequestHdr::Read(ReadHdr { usr_len, need_inval: true, desc })
+            RequestHdr::Read(ReadHdr { usr_len, need_inval: true, timed: true, desc })
         };
         let end = p.offset_of_first_byte + p.total_len;
         prop_assert_eq!(p.imm_offset + hdr.wire_len() as u32, end);
         let req = ServerRequest::parse(&hdr, p.imm_offset, c).unwrap();
         prop_assert_eq!((req.data_len, req.usr_len), (data_len, usr_len));
-        prop_assert_eq!(req.direction, hdr.direction());
+        prop_assert_eq!((req.direction, req.timed), (hdr.direction(), hdr.timed()));
     }
 
     /// Whatever the server accepts stays inside the chunk, and returns no more than the data.
@@ -150,7 +185,7 @@ proptest! {
                              sg in 0u8..2, offset in 0u32..20_000, c in 1u32..20_000) {
         let mut b = b;
         (b[0], b[1], b[6], b[7], b[3], b[22], b[23]) = (kind, 0, sg, 0, b[3] & 0x1F, 0, 0);
-        let hdr = RequestHdr::parse(&b).unwrap();
+        let hdr = RequestHdr::parse(&b, false).unwrap();
         if let Ok(r) = ServerRequest::parse(&hdr, offset, c) {
             let end = r.data_len + u32::from(r.usr_len) + hdr.wire_len() as u32;
             prop_assert!(end <= c);

@@ -116,6 +116,7 @@ fn plain_acceptance() -> ConnRsp {
         max_io_size: 131_072,
         max_hdr_size: 4096,
         new_rkey: true,
+        times: false,
         ext: Some(RspExt {
             server_run: [0xc3; 16],
             session_gen: 5,
