@@ -41,6 +41,13 @@ pub struct Traced {
     pub failover_us: u64,
     /// Of that, on the way to the server, there, and back.
     pub wire_and_server_us: u64,
+    /// Of `wire_and_server_us`, all but the next two: cards, network and interrupts at both ends.
+    /// Not known, as those, if the server does not tell its share.
+    pub wire_us: Option<u64>,
+    /// Of `wire_and_server_us`, on the server before its disk got the request.
+    pub server_queue_us: Option<u64>,
+    /// Of `wire_and_server_us`, on the server's disk.
+    pub disk_us: Option<u64>,
     /// The path that it was answered on; not known if it ended without.
     pub path: Option<String>,
     /// 0, or an error number of the transport below 0.
@@ -135,8 +142,34 @@ struct Sent {
 struct Over {
     time_us: u64,
     on_path_us: u64,
+    share: Option<ServerShare>,
     path: String,
     error: i32,
+}
+
+/// What the server says of its share.
+#[derive(Clone, Copy, Debug)]
+struct ServerShare {
+    queue_us: u64,
+    disk_us: u64,
+}
+
+impl ServerShare {
+    /// Of an event; none if the server, or an older driver, says nothing.
+    fn of(text: &str) -> Option<Self> {
+        let us = |name| Some(field(text, name)?.parse::<u64>().ok()? / 1000);
+        Some(Self {
+            queue_us: us("queue_ns")?,
+            disk_us: us("disk_ns")?,
+        })
+    }
+
+    /// As far as it fits: nothing that a server says takes longer than its request.
+    fn within(self, most_us: u64) -> Self {
+        let disk_us = self.disk_us.min(most_us);
+        let queue_us = self.queue_us.min(most_us.saturating_sub(disk_us));
+        Self { queue_us, disk_us }
+    }
 }
 
 impl Open {
@@ -167,6 +200,8 @@ impl Open {
                 failover_us = since_first.saturating_sub(wire_and_server_us);
             }
         }
+        let share = self.over.as_ref().and_then(|over| over.share);
+        let share = share.map(|share| share.within(wire_and_server_us));
         Traced {
             time_us,
             bytes: self.sectors.saturating_mul(512),
@@ -178,6 +213,13 @@ impl Open {
                 .saturating_sub(wire_and_server_us),
             failover_us,
             wire_and_server_us,
+            wire_us: share.map(|share| {
+                wire_and_server_us
+                    .saturating_sub(share.queue_us)
+                    .saturating_sub(share.disk_us)
+            }),
+            server_queue_us: share.map(|share| share.queue_us),
+            disk_us: share.map(|share| share.disk_us),
             error: self.over.as_ref().map_or(0, |over| over.error),
             path: self.over.map(|over| over.path),
         }
@@ -265,6 +307,7 @@ impl Tracer {
         open.over = Some(Over {
             time_us,
             on_path_us: ns / 1000,
+            share: ServerShare::of(text),
             path: field(text, "path")?.to_owned(),
             error: field(text, "error")?.parse().ok()?,
         });
@@ -324,19 +367,54 @@ mod tests {
             client_us: 15,
             failover_us: 0,
             wire_and_server_us: 195,
+            wire_us: None,
+            server_queue_us: None,
+            disk_us: None,
             path: Some("ip:10.0.1.1".to_owned()),
             error: 0,
         };
         assert_eq!(ended, [expected]);
     }
 
-    /// The first path is lost after 100 us; the second one takes 50 us.
     /// The whole time of each request, and the shares of it.
     fn shares(ended: &[Traced]) -> Vec<(u64, u64, u64, u64)> {
         let of = |t: &Traced| (t.total_us, t.client_us, t.failover_us, t.wire_and_server_us);
         ended.iter().map(of).collect()
     }
 
+    /// What the server says of its share, in an event of a request that took 195 us.
+    #[test]
+    fn the_servers_share_is_divided() {
+        let shares = |said: &str| {
+            let lines = WRITE.replace(" ns=195800", &format!(" ns=195800{said}"));
+            let ended = run(&mut Tracer::new("s"), &lines);
+            let t = ended.first().expect("a request").clone();
+            assert_eq!(t.wire_and_server_us, 195);
+            (t.wire_us, t.server_queue_us, t.disk_us)
+        };
+        let known = |wire, queue, disk| (Some(wire), Some(queue), Some(disk));
+        assert_eq!(shares(" queue_ns=20999 disk_ns=100000"), known(75, 20, 100));
+        assert_eq!(shares(" queue_ns=0 disk_ns=0"), known(195, 0, 0));
+        // An older driver, and a server that says nothing.
+        for said in [
+            "",
+            " queue_ns=-1 disk_ns=-1",
+            " queue_ns=5000",
+            " queue_ns=x disk_ns=1",
+        ] {
+            assert_eq!(shares(said), (None, None, None), "{said}");
+        }
+        // More than the request took: servers may say anything.
+        assert_eq!(
+            shares(" queue_ns=9000000 disk_ns=100000"),
+            known(0, 95, 100)
+        );
+        assert_eq!(shares(" queue_ns=1000 disk_ns=9000000"), known(0, 0, 195));
+        let most = format!(" queue_ns={} disk_ns={}", i64::MAX, u64::MAX);
+        assert_eq!(shares(&most), known(0, 0, 195));
+    }
+
+    /// The first path is lost after 100 us; the second one takes 50 us.
     #[test]
     fn a_request_that_is_sent_again_has_a_share_for_that() {
         let lines = "\

@@ -203,26 +203,39 @@ def test_a_server_that_is_gone(pair):
     assert tool.json("list")["disks"] == []
 
 
+BUFFERS = "/sys/kernel/tracing/instances"
+SHARES = "wire_us", "server_queue_us", "disk_us"
+
+
+def follow(client, words: str, disk: str = "ibnbd0"):
+    """Starts to trace a disk."""
+    job = client.start(f"{PROGRAM} trace {disk} {words}")
+    client.wait_until(f"grep -qx 1 {BUFFERS}/ibnbd-*/events/ibtrs/ibtrs_client_complete/enable")
+    return job
+
+
+def followed(client, job, told: bool = True) -> list[dict]:
+    """The requests of a trace, which has ended; `told` says whether the server tells its share."""
+    found = [json.loads(line) for line in job.wait(120).splitlines()]
+    assert client.run(f"ls {BUFFERS}").strip() == ""
+    for each in found:
+        assert each["total_us"] == each["client_us"] + each["failover_us"] + each["wire_and_server_us"], each
+        shares = [each[share] for share in SHARES]
+        assert (sum(shares) == each["wire_and_server_us"]) if told else (shares == [None] * 3), each
+    return found
+
+
 def test_requests_are_followed(pair):
     """Each request's time is divided among the client, lost paths, and the rest of its way."""
     server, client = pair
     _, tool = ready(pair)
     map_by_two_paths(tool)
-    buffers = "/sys/kernel/tracing/instances"
-
-    def follow(words: str):
-        job = client.start(f"{PROGRAM} trace ibnbd0 --output json {words}")
-        client.wait_until(f"grep -qx 1 {buffers}/ibnbd-*/events/ibtrs/ibtrs_client_complete/enable")
-        return job
+    buffers = BUFFERS
 
     def ended(job) -> list[dict]:
-        found = [json.loads(line) for line in job.wait(120).splitlines()]
-        assert client.run(f"ls {buffers}").strip() == ""
-        for each in found:
-            assert each["total_us"] == each["client_us"] + each["failover_us"] + each["wire_and_server_us"], each
-        return found
+        return followed(client, job)
 
-    job = follow("-n 8")
+    job = follow(client, "--output json -n 8")
     client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=4 seek=8 oflag=direct status=none && "
                "dd if=/dev/ibnbd0 of=/dev/null bs=8k count=4 iflag=direct status=none")
     plain = ended(job)
@@ -232,8 +245,8 @@ def test_requests_are_followed(pair):
         assert each["path"] in ("ip:10.0.1.2@ip:10.0.1.1", "ip:10.0.2.2@ip:10.0.2.1") and each["error"] == 0
         assert each["wire_and_server_us"] > 0 and each["failover_us"] == 0
 
-    # One waits for the server, and only that is shown; it is the server's share.
-    job = follow("-n 1 --slower-than 900")
+    # One waits for a server that stands still, and only that is shown; for its client, that is the wire.
+    job = follow(client, "--output json -n 1 --slower-than 900")
     client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=4 iflag=direct status=none")
     server.freeze()
     load = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none")
@@ -241,10 +254,10 @@ def test_requests_are_followed(pair):
     server.thaw()
     load.wait(60)
     (slow,) = ended(job)
-    assert slow["sector"] == 800 and slow["wire_and_server_us"] > 900_000
+    assert slow["sector"] == 800 and slow["wire_us"] > 900_000
 
     # One is lost with its path, and is sent again over the other one.
-    job = follow("-n 1 --slower-than 900")
+    job = follow(client, "--output json -n 1 --slower-than 900")
     server.freeze()
     load = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 skip=200 iflag=direct status=none")
     client.wait_until("grep -qE ' 1 [0-9]+$' /sys/class/ibtrs-client/s/paths/*/stats/rdma")
@@ -265,6 +278,78 @@ def test_requests_are_followed(pair):
                    f"kill -{name} $(busybox pidof {PROGRAM.rsplit('/', 1)[1]})")
         assert ended(job) == []
     assert "there is none of that name" in tool.refused("trace nothing", code=3)
+    tool("unmap ibnbd0")
+
+
+def test_the_servers_share_of_a_request(pair):
+    """The server tells how long a request has waited there, and how long its disk took."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    server.null_blk("nullb1", size_mb=16)
+    delay = "--noudevsync slow --table '0 32768 delay /dev/nullb0 0 {}'"
+    server.run(f"modprobe dm-delay && dmsetup create {delay.format(0)} && [ -b /dev/dm-0 ]")
+    serve(server, "/dev/dm-0", "/dev/nullb1")
+    client.run("modprobe ibnbd_client")
+    tool = Tool(client)
+    tool(f"map 10.0.1.1 dm-0 --session s {TWO_PATHS}")
+    tool("map 10.0.1.1 nullb1 --session s --checksum crc32c")
+    client.wait_until(f"{PROGRAM} sessions | grep -q ' 2/2 '")
+
+    # All kinds of answers, with a checksum as well: short and long, with data and without.
+    for disk in ("ibnbd0", "ibnbd1"):
+        job = follow(client, "--output json -n 8", disk)
+        client.run(f"for size in 4k 64k; do dd if=/dev/zero of=/dev/{disk} bs=$size count=2 oflag=direct status=none"
+                   f" && dd if=/dev/{disk} of=/dev/null bs=$size count=2 iflag=direct status=none; done")
+        plain = followed(client, job)
+        assert [(each["operation"][0], each["bytes"]) for each in plain] == [
+            (kind, size) for size in (4096, 65536) for kind in "WWRR"]
+        assert all(each["disk_us"] > 0 and each["error"] == 0 for each in plain), plain
+    assert client.run("cat /sys/block/ibnbd1/ibnbd/checksum_errors") == "0 0"
+
+    # A slow disk.
+    seconds = 5
+    server.run(f"dmsetup reload {delay.format(seconds * 1000)} && dmsetup suspend --noudevsync slow && "
+               "dmsetup resume --noudevsync slow")
+    job = follow(client, "--output json -n 2")
+    client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 skip=8 iflag=direct status=none && "
+               "dd if=/dev/zero of=/dev/ibnbd0 bs=64k count=1 seek=8 oflag=direct status=none", timeout=60)
+    for each in followed(client, job):
+        assert each["disk_us"] > seconds * 950_000, each
+        assert each["wire_us"] + each["server_queue_us"] < each["disk_us"] / 2, each
+
+    # One that is sent again waits on the server until the disk is done with it.
+    job = follow(client, "--output json -n 1")
+    load = client.start("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none")
+    client.wait_until("grep -qE ' 1 [0-9]+$' /sys/class/ibtrs-client/s/paths/*/stats/rdma")
+    busy = client.run("cd /sys/class/ibtrs-client/s/paths && grep -lE ' 1 [0-9]+$' */stats/rdma").split("/")[0]
+    client.run(f"echo 1 > /sys/class/ibtrs-client/s/paths/{busy}/disconnect", timeout=60)
+    load.wait(60)
+    (again,) = followed(client, job)
+    assert again["path"] != busy and again["error"] == 0
+    assert again["server_queue_us"] > 300_000 and again["disk_us"] > seconds * 950_000, again
+    tool("unmap ibnbd1")
+    tool("unmap ibnbd0")
+
+
+def test_a_server_that_does_not_tell_its_share(pair):
+    """The kernel's own: what is known is shown, and nobody asks it for more."""
+    server, client = pair
+    server.null_blk(size_mb=16)
+    server.run(STACKS["mainline"].load_server())
+    client.run("modprobe ibnbd_client")
+    tool = Tool(client)
+    tool("map 10.0.1.1 dev/nullb0 --session s --path 10.0.1.1")
+    some = "dd if=/dev/ibnbd0 of=/dev/null bs=4k count=2 iflag=direct status=none"
+    job = follow(client, "--output json -n 2")
+    client.run(some)
+    assert all(each["wire_and_server_us"] > 0 for each in followed(client, job, told=False))
+    job = follow(client, "-n 2")
+    client.run(some)
+    head, *lines = job.wait(60).splitlines()
+    columns = head.split()
+    for line in lines:
+        shown = dict(zip(columns, line.split(), strict=True))
+        assert int(shown["SERVER"]) > 0 and {shown[share] for share in ("WIRE", "QUEUE", "DISK")} == {"-"}, line
     tool("unmap ibnbd0")
 
 

@@ -327,7 +327,9 @@ Examples:
 
 const TRACE_HELP: &str = "\
 Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost, and SERVER
-on the way to the server, there, and back. Ctrl-C ends it.
+on the way to the server, there, and back. Of SERVER, QUEUE was spent on the server before its disk got
+the request, DISK on that disk, and WIRE on the rest of the way; a dash if the server does not tell.
+Ctrl-C ends it.
 
 Example:
   ibnbd trace ibnbd0 --slower-than 10         requests that took 10 ms or more";

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PIECE: usize = 1 << 16;
 
 const HEAD: &str =
-    "         TIME  OP     SECTOR       BYTES    TOTAL   CLIENT FAILOVER  SERVER  ERROR  PATH\n";
+    "         TIME  OP     SECTOR       BYTES    TOTAL   CLIENT FAILOVER  SERVER    WIRE   QUEUE    DISK  ERROR  PATH\n";
 
 pub(super) fn trace(context: &Context, words: &Trace) -> Done {
     let machine = context.machine();
@@ -141,7 +141,7 @@ impl Show<'_> {
         }
         let t = traced;
         self.context.say(&format!(
-            "{:>6}.{:06}  {:<4} {:>8} {:>11} {:>8} {:>8} {:>8} {:>7} {:>6}  {}",
+            "{:>6}.{:06}  {:<4} {:>8} {:>11} {:>8} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>6}  {}",
             t.time_us / 1_000_000,
             t.time_us % 1_000_000,
             t.operation,
@@ -151,10 +151,17 @@ impl Show<'_> {
             t.client_us,
             t.failover_us,
             t.wire_and_server_us,
+            or_dash(t.wire_us),
+            or_dash(t.server_queue_us),
+            or_dash(t.disk_us),
             t.error,
             t.path.as_deref().unwrap_or("-"),
         ))
     }
+}
+
+fn or_dash(us: Option<u64>) -> String {
+    us.map_or_else(|| "-".to_owned(), |us| us.to_string())
 }
 
 /// A buffer of tracefs of our own: others may trace at the same time.
