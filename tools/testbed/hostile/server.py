@@ -29,6 +29,8 @@ class Request:
     header: dict
     user: bytes
     data: bytes
+    # It asks for the server's times.
+    timed: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -72,6 +74,8 @@ class Honest:
     depth, max_io_size, max_hdr_size, flags = 16, 61440, 4096, 0
     # As a server of ours, or as one of mainline.
     extensions = True
+    # Whether requests may ask for times.
+    times = False
     device_id = 7
 
     def __init__(self):
@@ -125,6 +129,10 @@ class Honest:
                 self.disk[at:at + len(request.data)] = request.data
             server.answer(request)
 
+    def end_of_answer(self, request: Request, more: bytes) -> bytes:
+        """What follows an answer and its key."""
+        return more
+
     def fence(self, server: "Server", connection: Connection, payload: int) -> None:
         connection.pair.write_imm(b"", wire.imm(wire.IMM_FENCE_DONE, payload))
 
@@ -169,6 +177,8 @@ class Server:
         values = {"queue_depth": b.depth, "max_io_size": b.max_io_size, "max_hdr_size": b.max_hdr_size, "flags": b.flags}
         if b.extensions:
             values |= {"ext": 1, "session_gen": 1, "server_run": self.run}
+        if b.times:
+            values |= {"more_flags": wire.RSP_TIMES}
         return self.tamper(wire.CONN_RSP.pack(**{**values, **fields}))
 
     def info_rsp(self) -> bytes:
@@ -208,7 +218,7 @@ class Server:
         if request.desc and not error:
             self.put_data(request, data)
         self.invalidate(request)
-        self.end(request, error, more=more)
+        self.end(request, error, more=self.behaviour.end_of_answer(request, more))
 
     def later(self, seconds: float, what) -> None:
         self.later_on.append((time.monotonic() + seconds, what))
@@ -287,12 +297,15 @@ class Server:
         chunk, offset = imm.request(self.behaviour.depth)
         base = chunk * self.chunk_size
         raw = self.home.memory.get(base + offset, wire.READ_REQUEST.length)
-        layout = wire.READ_REQUEST if wire.READ_NOTHING.field("type").get(raw) == wire.READ_HDR else wire.WRITE_REQUEST
-        header = layout.unpack(raw)
+        kind = wire.READ_NOTHING.field("type").get(raw)
+        timed = bool(kind & wire.TIMED)
+        kind &= ~wire.TIMED
+        layout = wire.READ_REQUEST if kind == wire.READ_HDR else wire.WRITE_REQUEST
+        header = {**layout.unpack(raw), "type": kind}
         length = offset - header["usr_len"]
         user = self.home.memory.get(base + length, header["usr_len"])
         data = self.home.memory.get(base, length) if header["type"] == wire.WRITE_HDR else b""
-        return Request(connection, chunk, offset, header, user, data)
+        return Request(connection, chunk, offset, header, user, data, timed)
 
     def requests_that(self, which) -> list[Request]:
         return [request for request in self.requests if which(request)]

@@ -15,9 +15,11 @@ INFO_REQ, INFO_RSP, WRITE_HDR, READ_HDR, RKEY_RSP = range(5)
 IMM_REQUEST, IMM_ANSWER, IMM_ANSWER_INV, IMM_FENCE, IMM_FENCE_DONE, IMM_NOTICE, IMM_ANSWER_SAME_KEY = range(7)
 IMM_DURABLE, IMM_HEARTBEAT, IMM_HEARTBEAT_ACK, IMM_DURABLE_SEEN, IMM_ANSWERS = range(7, 12)
 NEED_INVAL, NEW_RKEY = 1, 2
+# Added to the type of a request that asks for times; says in an acceptance that requests may.
+TIMED, RSP_TIMES = 1 << 15, 1
 # Flags of extensions: immediates travel in messages; the client takes answers that leave the key of a chunk as it was,
-# and those in the message that invalidates its own.
-EXT_SEND_IMM, EXT_SAME_KEY, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 5
+# several in a message, and those in the message that invalidates its own.
+EXT_SEND_IMM, EXT_SAME_KEY, EXT_MORE_ANSWERS, EXT_INV_ANSWERS = 1 << 0, 1 << 2, 1 << 4, 1 << 5
 
 # Types of block device messages, access modes, operations and their flags.
 SESS_INFO, SESS_INFO_RSP, OPEN, OPEN_RSP, IO, CLOSE, DISCOVER, DISCOVER_RSP = range(8)
@@ -98,7 +100,7 @@ CONN_REQ = _layout(
 CONN_RSP = _layout(
     "connection answer", 56,
     "magic@0:2 version@2:2 errno@4:2 queue_depth@6:2 max_io_size@8:4 max_hdr_size@12:4 flags@16:4 ext@20:1 "
-    "session_gen@24:4 server_run@28:16 rest@44:8",
+    "more_flags@22:1 session_gen@24:4 server_run@28:16 rest@44:8",
     magic=MAGIC, version=VERSION)
 INFO_REQUEST = _layout("INFO_REQ", 272, "type@0:2 name@2:255 reserved@257:15", type=INFO_REQ)
 INFO_HEAD = _layout("INFO_RSP", 8, "type@0:2 sg_cnt@2:2 reserved@4:4", type=INFO_RSP)
@@ -160,6 +162,13 @@ def imm(kind: int, payload: int) -> int:
 def request_imm(queue_depth: int, chunk: int, offset: int) -> int:
     """What does not fit runs over into its neighbour, as a careless sender's would."""
     return imm(IMM_REQUEST, chunk << 28 - chunk_bits(queue_depth) | offset)
+
+
+def times(number: bytes) -> tuple[int, int]:
+    """How long a request has waited on the server, and how long its disk took, in nanoseconds."""
+    halves = (int.from_bytes(number[at:at + 2], "little") for at in (0, 2))
+    queue, disk = ((half & 0x7FF) << (half >> 11) for half in halves)
+    return queue, disk
 
 
 def answer_imm(chunk: int, errno: int = 0, kind: int = IMM_ANSWER) -> int:

@@ -74,6 +74,14 @@ def test_checksums_of_the_protocol_page():
     assert trailer(read, data) == hexes("99a2e4e4")
 
 
+def test_times_of_the_protocol_page():
+    assert wire.WRITE_REQUEST.pack(usr_len=0x0120, type=wire.WRITE_HDR | wire.TIMED) == hexes("02802001")
+    for number, times in ((0x07FF0001, (1, 2047)), (0x14000FFF, (4094, 4096)), (0x64C43C93, (149888, 4997120)),
+                          (0xFFFFFFFF, (4395899027456, 4395899027456))):
+        assert wire.times(number.to_bytes(4, "little")) == times
+    assert wire.CONN_RSP.pack(more_flags=wire.RSP_TIMES)[22:24] == hexes("0100")
+
+
 def test_lists_of_exports():
     assert wire.DISCOVER_REQ.pack(after=b"ram0") == hexes("06000000 0000 72616d30") + bytes(254)
     answer = wire.discovered([wire.listed(b"ram0", logical_block_size=4096, nsectors=0x07060504030201)],

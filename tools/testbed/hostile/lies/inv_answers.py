@@ -72,10 +72,10 @@ lie("answer that invalidates, key in a session without", sends(
 for kind in (kind for kind in range(16) if kind != wire.IMM_ANSWER_SAME_KEY):
     lie(f"answer that invalidates, of type {kind}", sends(lambda s, r, kind=kind: body(r.chunk, kind=kind)),
         reads_and_recovers("OK"))
-for length in (1, 3, 5, 7, 9, 12, 28, 29):
+for length in (1, 3, 5, 7, 9, 11, 13, 16, 28, 29):
     lie(f"answer that invalidates, {length} bytes", sends(lambda s, r, n=length: (own(s, r) * 8)[:n]),
         reads_and_recovers("OK"))
-for length in (4, 8, 11, 13, 15, 17):
+for length in (4, 8, 11, 13, 15, 17, 19, 21, 24):
     lie(f"answer that invalidates, with a key, {length} bytes",
         sends(lambda s, r, n=length: (with_key(s, r) * 2)[:n], flags=wire.NEW_RKEY), reads_and_recovers("OK"))
 for name, fields in (("another type", {"type": 3}), ("another chunk", {"chunk": 15}), ("no chunk", {"chunk": 65535})):
