@@ -5,7 +5,7 @@ from .. import wire
 from ..checksum import sealed, trailer
 from ..client import Party
 from .checksums import CHUNK, SECTOR, SIZES, fields, session
-from .table import SLOW, SLOW_SECONDS, attack, code, in_session, opened
+from .table import SLOW, SLOW_SECONDS, attack, code, opened
 
 TIMED_READ, TIMED_WRITE = wire.READ_HDR | wire.TIMED, wire.WRITE_HDR | wire.TIMED
 # Answers of one message, with and without.
@@ -111,7 +111,7 @@ def refused(kind: str, post):
         post(party, device)
         said = code(party.answer(party.io, CHUNK))
         assert said == "EINVAL" and party.trailer == b"", (said, party.trailer)
-    attack(f"{kind} with times, without extensions", in_session(run))
+    attack(f"{kind} with times, without extensions", session(run, epoch=0, checksums=0))
 
 
 refused("read", lambda p, d: p.post_read(p.io, CHUNK, p.io_header(d, wire.READ), 4096, type=TIMED_READ))
