@@ -119,7 +119,12 @@ impl Con {
         };
         chunk.begin(self.cid);
         // Clients that know the extensions may ask for times, and have their headers forgotten.
-        let parsed = parse(&mut chunk, offset, config.chunk_bytes, path.has_extensions());
+        let parsed = parse(
+            &mut chunk,
+            offset,
+            config.chunk_bytes,
+            path.has_extensions(),
+        );
         if let Err(error) = parsed {
             if path.may_log() {
                 pr_warn!("{}: bad request: {}\n", **path, error.as_str());
