@@ -344,3 +344,31 @@ def test_what_a_kernel_must_have_is_the_same_everywhere(machine):
     rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `CONFIG_")]
     written = {option for options, reason in rows if not reason.startswith(" wanted") for option in options.split()}
     assert {option.strip("`,") for option in written} == demanded
+
+
+def test_each_symbol_gets_a_version(tmp_path):
+    """Also one that gendwarfksyms knows nothing of; and another one when the objects change."""
+    program(tmp_path / "gendwarfksyms", "#!/bin/sh\n"
+            "while read -r name; do case $name in known*) version=12345678 ;; *) version=00000000\n"
+            'echo "warning: symbol_print_versions: no information for symbol $name" >&2 ;; esac\n'
+            'echo "#SYMVER $name 0x$version"; done; echo "warning: strange" >&2; exit "${FAILS:-0}"\n')
+    objects = [tmp_path / "one.o", tmp_path / "two.o"]
+
+    def versions(**env):
+        done = subprocess.run([SCRIPTS / "symbol-versions.sh", tmp_path / "gendwarfksyms", *objects], text=True,
+                              input="known1\nunknown1\nknown2\n", capture_output=True, check=False,
+                              env={**os.environ, **env})
+        return done.returncode, re.findall(r"^#SYMVER (\w+) 0x([0-9a-f]{8})$", done.stdout, re.M), done.stderr
+
+    found = []
+    for text in ("a", "b"):
+        for file in objects:
+            file.write_text(text)
+        status, listed, said = versions()
+        assert (status, said) == (0, "warning: strange\n")
+        assert [name for name, _ in listed] == ["known1", "unknown1", "known2"]
+        assert listed[0][1] == listed[2][1] == "12345678"
+        found.append(listed[1][1])
+    assert len({"00000000", *found}) == 3
+    status, listed, said = versions(FAILS="3")
+    assert status == 1 and listed == [] and "no information" in said
