@@ -41,8 +41,8 @@ impl Table {
     }
 
     fn place(&self, name: &str) -> Option<usize> {
-        let is_it = |column: &&str| column.eq_ignore_ascii_case(name);
-        self.columns.iter().position(|column| is_it(&column))
+        let mut columns = self.columns.iter();
+        columns.position(|column| column.eq_ignore_ascii_case(name))
     }
 
     fn has(&self, name: &str) -> bool {
