@@ -39,7 +39,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 16] = [
         show_io_timeout_limit,
         store_io_timeout_limit, //
     ),
-    Attr::ro(c"overdue", show_overdue),
+    Attr::ro(c"timed_out", show_timed_out),
     Attr::rw(c"cache_lost", show_cache_lost, store_cache_lost),
     Attr::ro(c"wwid", show_wwid),
     Attr::rw(c"latency_us", show_latency_us, store_latency_us),
@@ -151,8 +151,8 @@ fn store_io_timeout_limit(ctx: StoreCtx<'_, Arc<Mapping>>, input: &[u8]) -> Resu
         .inspect_err(|error| complain(this, c"io_timeout_limit", *error))
 }
 
-fn show_overdue(this: &Mapping, buf: &mut Buf<'_>) -> Result {
-    buf.line(fmt!("{}", this.device().io().timeouts().overdue()))
+fn show_timed_out(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.device().io().timeouts().timed_out()))
 }
 
 fn show_cache_lost(this: &Mapping, buf: &mut Buf<'_>) -> Result {

@@ -7,7 +7,7 @@
 //! until the server has answered the last cancelled request, and all other requests fail: no
 //! cancelled write can take effect after a later one.
 //!
-//! A request that has timed out and not ended is overdue, with a limit or without one.
+//! Requests that have timed out and not ended are counted, with a limit or without one.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -102,7 +102,7 @@ impl Timeouts {
         };
         if !self.counting.load(Relaxed) {
             // From now on. The request itself counts when it times out again: if it ends just now,
-            // `ends` does not know of it, and it would be overdue until its tag is used again.
+            // `ends` does not know of it, and it would count until its tag is used again.
             self.counting.store(true, Relaxed);
             return false;
         }
@@ -143,9 +143,9 @@ impl Timeouts {
     }
 
     /// Returns the number of requests that have timed out and not ended.
-    pub(crate) fn overdue(&self) -> usize {
-        let is_overdue = |place: &&Atomic<u32>| !matches!(place.load(Relaxed), 0 | ENDED);
-        self.places.iter().filter(is_overdue).count()
+    pub(crate) fn timed_out(&self) -> usize {
+        let has_timed_out = |place: &&Atomic<u32>| !matches!(place.load(Relaxed), 0 | ENDED);
+        self.places.iter().filter(has_timed_out).count()
     }
 
     /// Notes that the request with `tag` ends; returns whether it was cancelled.

@@ -174,7 +174,7 @@ DISK = {
         ("9" * 30, errno.ERANGE))),
     "io_timeout_limit": File(0o644, r"\d+\n", ("0", " 0\n"), (
         ("x", errno.EINVAL), ("-1", errno.EINVAL), ("1001", errno.EINVAL), ("9" * 30, errno.ERANGE))),
-    "overdue": File(0o444, "0\n"),
+    "timed_out": File(0o444, "0\n"),
     "cache_lost": File(0o644, "0\n", ("0", " 0\n"), tuple(
         (text, errno.EINVAL) for text in ("", "1", "x", "-0", "0 0", "9" * 30))),
     "nr_poll_queues": File(0o444, "0\n"),

@@ -100,10 +100,11 @@ impl Health {
                 );
             }
         }
-        for (disk, overdue) in disks().filter_map(|d| Some((d, d.overdue.filter(|n| *n > 0)?))) {
+        for (disk, timed_out) in disks().filter_map(|d| Some((d, d.timed_out.filter(|n| *n > 0)?)))
+        {
             let limit = disk.io_timeout_ms.unwrap_or_default();
             let text = format!(
-                "{}: {overdue} requests take longer than {limit} ms",
+                "{}: {timed_out} requests take longer than {limit} ms",
                 disk.name
             );
             health.add(Level::Warning, text);

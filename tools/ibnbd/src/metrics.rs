@@ -154,10 +154,10 @@ fn disks(out: &mut Out, disks: &[Disk]) {
         all(|d| d.stat.map(|s| s.in_flight as f64)),
     );
     out.metric(
-        "ibnbd_disk_requests_overdue",
+        "ibnbd_disk_requests_timed_out",
         "gauge",
         "Requests that have taken longer than io_timeout, and have not ended.",
-        all(|d| d.overdue.map(|n| n as f64)),
+        all(|d| d.timed_out.map(|n| n as f64)),
     );
     let both = |reads: fn(&Disk) -> Option<f64>, writes: fn(&Disk) -> Option<f64>| {
         disks.iter().flat_map(move |d| {

@@ -623,12 +623,12 @@ fn status_is_one_line_and_a_code() {
     assert_eq!(ran.code, 1);
     let line = "WARNING: session t: 1 of 2 paths connected (3 of 3 disks open, 3 of 4 paths connected, 0 clients)\n";
     assert_eq!(ran.out, line);
-    tree.file("/sys/block/ibnbd1/ibnbd/overdue", "4\n");
+    tree.file("/sys/block/ibnbd1/ibnbd/timed_out", "4\n");
     let ran = run(&tree, &["status"]);
     assert_eq!(ran.code, 1);
     let text = "WARNING: ibnbd1: 4 requests take longer than 30000 ms; session t";
     assert!(ran.out.starts_with(text), "{}", ran.out);
-    assert!(good(&tree, &["stats", "ibnbd1", "--columns", "disk,overdue"]).contains("ibnbd1  4"));
+    assert!(good(&tree, &["stats", "ibnbd1", "--columns", "disk,timed out"]).contains("ibnbd1  4"));
     tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n");
     let ran = run(&tree, &["status"]);
     assert_eq!(ran.code, 2);

@@ -152,7 +152,7 @@ def test_the_clients_files(pair, stack):
         "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",
         "exclusive": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
-        "overdue": "0", "cache_lost": "0", "data_checksum": "none", "checksum_errors": "0 0",
+        "timed_out": "0", "cache_lost": "0", "data_checksum": "none", "checksum_errors": "0 0",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",
         "remap_device": "Usage: echo 1 > remap_device",
         "resize": "Usage: echo <new size in sectors> > resize"}

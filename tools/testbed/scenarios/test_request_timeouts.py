@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 
 SESSION = "/sys/class/ibtrs-client/demo"
 LIMIT = "/sys/block/ibnbd0/ibnbd/io_timeout_limit"
-OVERDUE = "/sys/block/ibnbd0/ibnbd/overdue"
+TIMED_OUT = "/sys/block/ibnbd0/ibnbd/timed_out"
 TIMEOUT = "/sys/block/ibnbd{}/queue/io_timeout"
 
 
@@ -46,7 +46,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         write = client.start("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=1 oflag=direct status=none")
         # Several times the time-out, and the time to answer.
         client.wait_until("[ $(dmesg | grep -c 'backing device is slow') -ge 2 ]", 60)
-        client.wait_until(f"[ $(cat {OVERDUE}) = 1 ]", 30)
+        client.wait_until(f"[ $(cat {TIMED_OUT}) = 1 ]", 30)
         client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none", timeout=20)
         assert write.running and blockdev.connected(client) == 2 and reconnects(client) == 0
         assert client.run(f"cat {LIMIT}") == "0" and not client.ok(f"bash -c 'echo 1001 > {LIMIT}'")
@@ -56,8 +56,8 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
         read = client.start("dd if=/dev/ibnbd0 of=/dev/null bs=16k count=1 iflag=direct status=none")
         for job in (write, read):
             assert os.strerror(errno.ETIMEDOUT) in job.wait(60, check=False)
-        # They are overdue until the server has answered.
-        assert int(client.run(f"cat {OVERDUE}")) in (1, 2)
+        # They count until the server has answered.
+        assert int(client.run(f"cat {TIMED_OUT}")) in (1, 2)
         # Nothing gets to that disk before it has answered.
         begin = time.monotonic()
         said = client.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none", check=False)
@@ -69,7 +69,7 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     # The read's answer is not welcome any more: the key of its memory, which is too much for a buffer, is gone.
     wait_for(lambda: reconnects(client) == 1 and blockdev.connected(client) == 2, 60, "the path is back")
     client.wait_until("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", 60)
-    assert client.run(f"cat {OVERDUE}") == "0"
+    assert client.run(f"cat {TIMED_OUT}") == "0"
     client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=16 oflag=direct status=none")
     assert blockdev.same_on_both(pair, "/dev/nullb0", "/dev/ibnbd0", 1)
     for number in range(2):

@@ -40,7 +40,7 @@ pub struct Disk {
     pub io_timeout_ms: Option<u64>,
     /// Requests that have taken longer than `io_timeout_ms`, and have not ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub overdue: Option<u64>,
+    pub timed_out: Option<u64>,
     /// Whether the server has lost writes that were not flushed.
     pub cache_lost: Option<bool>,
     /// The checksum of its data: `none` or `crc32c`.
@@ -155,7 +155,7 @@ fn disk(
             value::number,
         ),
         io_timeout_ms: reader.get_if(wants("io_timeout_ms"), &timeout, value::number),
-        overdue: reader.get_if(wants("overdue"), &own("overdue"), value::number),
+        timed_out: reader.get_if(wants("timed_out"), &own("timed_out"), value::number),
         cache_lost: reader.get_if(wants("cache_lost"), &own("cache_lost"), value::flag),
         name: name.to_owned(),
         device: format!("/dev/{name}"),

@@ -101,7 +101,7 @@ impl Tree {
                 ("exclusive", "0\n"),
                 ("nr_poll_queues", "0\n"),
                 ("io_timeout_limit", "0\n"),
-                ("overdue", "0\n"),
+                ("timed_out", "0\n"),
                 ("cache_lost", "0\n"),
                 ("data_checksum", "none\n"),
                 ("checksum_errors", "0 0\n"),
