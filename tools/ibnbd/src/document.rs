@@ -2,8 +2,11 @@
 
 //! Output of commands with `--output json` and `yaml`.
 
-use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::configfs::{Export, Host, Port};
 use crate::discovery::{Offered, Portal};
@@ -166,8 +169,20 @@ pub struct Documents {
 
 /// The schema of all documents, as `Documentation/tool.schema.json` has it.
 pub fn schema() -> String {
-    let schema = schemars::schema_for!(Documents);
+    let open = RecursiveTransform(open);
+    let settings = SchemaSettings::default().with_transform(open);
+    let schema = settings
+        .into_generator()
+        .into_root_schema_for::<Documents>();
     // It is a tree of strings and numbers.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
     text + "\n"
+}
+
+/// Allows further fields, which a later version may add. This one refuses them when it reads a
+/// document.
+fn open(schema: &mut Schema) {
+    if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+        schema.remove("additionalProperties");
+    }
 }
