@@ -4,11 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, Side};
+use crate::program;
 use crate::root::Root;
 use crate::value;
 
@@ -190,6 +192,16 @@ pub fn block_name(root: &Root, major: u32, minor: u32) -> Option<String> {
 /// The size of a block device in bytes.
 pub fn block_size(root: &Root, name: &str) -> Option<u64> {
     value::sectors(&root.read(&format!("/sys/class/block/{name}/size")).ok()?)
+}
+
+/// The state of our services, as `systemctl` has it; none without systemd.
+pub fn services(root: &Root) -> Option<String> {
+    const UNITS: [&str; 3] = ["ibnbd-server", "ibnbd-client", "ibnbd-metrics"];
+    const FIELDS: &str = "Id,LoadState,UnitFileState,ActiveState,SubState,Result,StatusText";
+    let mut systemctl = program::command(root, "systemctl");
+    systemctl.args(["show", "--property", FIELDS]).args(UNITS);
+    let text = program::output(systemctl, Duration::from_secs(5)).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The machine's name, without its domain.

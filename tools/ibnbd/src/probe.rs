@@ -9,6 +9,7 @@
 //!
 //! RoCE's own packets cannot tell: their loss looks like that of any other packet.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::thread::{self, Builder};
@@ -81,6 +82,27 @@ pub struct Measured {
     pub reach: Reach,
     /// Whether the other end says that RoCE's port is closed.
     pub roce_is_closed: bool,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.link.from.ip(), self.link.to.ip());
+        match self.link.need {
+            Some(need) => write!(f, "{from} to {to}: packets of {need} bytes ")?,
+            None => write!(f, "{from} to {to}: small packets ")?,
+        }
+        match &self.reach {
+            Reach::Passes => f.write_str("arrive"),
+            Reach::Stops(Some(size)) => write!(f, "do not arrive, those of {size} bytes do"),
+            Reach::Stops(None) => f.write_str("do not arrive, small ones do"),
+            Reach::Silent => f.write_str("are not answered"),
+            Reach::Unsent(why) => write!(f, "cannot be sent: {why}"),
+        }?;
+        match self.roce_is_closed {
+            true => f.write_str("; UDP port 4791 is closed"),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Finds out what passes. `send` sends packets of these sizes, waits, and tells of each in turn.
@@ -261,6 +283,34 @@ mod tests {
             };
             sizes.iter().map(reply).collect()
         }
+    }
+
+    #[test]
+    fn what_was_found_is_said() {
+        let said = |need, reach, roce_is_closed| {
+            let [from, to] = ["ip:10.0.1.2", "ip:10.0.1.1"].map(|text| address(text, &|_| None));
+            let link = Link {
+                from: from.unwrap(),
+                to: to.unwrap(),
+                need,
+                ask_roce: true,
+            };
+            let measured = Measured {
+                link,
+                reach,
+                roce_is_closed,
+            };
+            measured.to_string()
+        };
+        let stops = Reach::Stops(Some(1500));
+        assert_eq!(
+            said(Some(4160), stops, false),
+            "10.0.1.2 to 10.0.1.1: packets of 4160 bytes do not arrive, those of 1500 bytes do"
+        );
+        assert_eq!(
+            said(None, Reach::Passes, true),
+            "10.0.1.2 to 10.0.1.1: small packets arrive; UDP port 4791 is closed"
+        );
     }
 
     #[test]

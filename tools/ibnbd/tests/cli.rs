@@ -997,9 +997,23 @@ fn a_report_has_modules_findings_and_the_log() {
         "/dev/kmsg",
         "6,1,5,-;ibnbd_client: s: connected\n6,2,6,-;other: x\n",
     );
+    tree.file("/sys/module/ibnbd_client/version", "0.0.9\n")
+        .file("/etc/ibtrs/client.toml", "[[session]]\nname = 's'\n")
+        .file("/etc/ibtrs/conf.d/more.toml", "# none\n")
+        .file("/etc/ibtrs/web1.key", "secret\n")
+        .link(
+            "/usr/sbin/systemctl",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/systemctl"),
+        );
     let text = good(&tree, &["report"]);
     for part in [
-        "module ibnbd_client 0123",
+        "module ibnbd_client 0.0.9 srcversion 0123\n",
+        "\n/etc/ibtrs/client.toml:\n  [[session]]\n  name = 's'\n",
+        "\n/etc/ibtrs/conf.d/more.toml:\n  # none\n",
+        "\nservices:\n  Id=ibnbd-client.service\n",
+        "  StatusText=2 steps are missing\n",
+        "ibnbd-server ibnbd-client ibnbd-metrics\n",
+        "    remedy: ibnbd path reconnect t ip:10.0.2.2@ip:10.0.3.2\n",
         "ack_timeout=0",
         "there is no RDMA device",
         "\"ibnbd10\"",
@@ -1007,7 +1021,7 @@ fn a_report_has_modules_findings_and_the_log() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains("other: x"));
+    assert!(!text.contains("other: x") && !text.contains("secret"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use ibnbd_host::config;
 use ibnbd_host::configfs::{self, Configured};
 use ibnbd_host::document::{Check, Status, FORMAT};
 use ibnbd_host::findings::{self, Severity};
@@ -203,10 +204,12 @@ fn report_text(context: &Context) -> Result<String, Failure> {
         .iter()
         .filter(|module| host::is_loaded(root, module))
     {
-        let version = root
-            .read(&format!("/sys/module/{module}/srcversion"))
-            .unwrap_or_default();
-        text += &format!("module {module} {}\n", version.trim());
+        let of = |file: &str| {
+            let text = root.read(&format!("/sys/module/{module}/{file}"));
+            text.unwrap_or_default().trim().to_owned()
+        };
+        let (version, source) = (of("version"), of("srcversion"));
+        text += &format!("module {module} {version} srcversion {source}\n");
         for (name, value) in host::parameters(root, module) {
             text += &format!("  {name}={value}\n");
         }
@@ -222,9 +225,19 @@ fn report_text(context: &Context) -> Result<String, Failure> {
             port.device, port.port
         );
     }
+    text += &configuration(context);
+    if let Some(services) = host::services(root) {
+        text += &format!("\nservices:\n{}", indented(&services));
+    }
+    let measured = measured(context, &machine);
+    text += "\nmeasured:\n";
+    for found in &measured {
+        text += &format!("  {found}\n");
+    }
     text += "\nfindings:\n";
-    for finding in findings::all(root, &machine, &measured(context, &machine)) {
-        text += &format!("  {}: {}\n", finding.severity.as_str(), finding.what);
+    for finding in findings::all(root, &machine, &measured) {
+        let (severity, what) = (finding.severity.as_str(), finding.what);
+        text += &format!("  {severity}: {what}\n    remedy: {}\n", finding.remedy);
     }
     text += &format!("\nmachine:\n{}\n", out::json(&machine)?);
     if configfs::is_there(root) {
@@ -237,4 +250,19 @@ fn report_text(context: &Context) -> Result<String, Failure> {
         Some(lines) => lines.iter().for_each(|line| text += &format!("  {line}\n")),
     }
     Ok(text)
+}
+
+/// The files in `/etc/ibtrs`. They have no key: those are in the kernel, and in credentials.
+fn configuration(context: &Context) -> String {
+    match config::files(&context.root, config::FOLDER) {
+        Ok(files) => files
+            .iter()
+            .map(|(name, content)| format!("\n{name}:\n{}", indented(content)))
+            .collect(),
+        Err((name, error)) => format!("\n{name}: {error}\n"),
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
 }
