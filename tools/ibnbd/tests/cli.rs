@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -1033,9 +1033,54 @@ fn completions_and_manual_pages_know_all_commands() {
             text.contains("reconnect") && text.contains("exclusive"),
             "{shell}"
         );
+        let file = tree.real(&format!("/{shell}"));
+        fs::write(&file, &text).unwrap();
+        let check = if shell == "fish" {
+            "--no-execute"
+        } else {
+            "-n"
+        };
+        // Those that are installed: bash always is.
+        match Command::new(shell).arg(check).arg(&file).output() {
+            Ok(output) => assert!(output.status.success(), "{shell}: {output:?}"),
+            Err(error) => assert!(shell != "bash" && error.kind() == io::ErrorKind::NotFound),
+        }
+    }
+    for (words, expected) in [
+        ("pa", "paths path"),
+        ("path rec", "reconnect"),
+        ("map --ex", "--exclusive"),
+    ] {
+        let script = format!(
+            "source \"$1\"; COMP_WORDS=(ibnbd {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _ibnbd ibnbd \"${{COMP_WORDS[COMP_CWORD]}}\" ibnbd; echo \"${{COMPREPLY[*]}}\""
+        );
+        let bash = Command::new("bash")
+            .args(["-c", &script, "bash"])
+            .arg(tree.real("/bash"))
+            .output();
+        assert_eq!(
+            String::from_utf8(bash.unwrap().stdout).unwrap().trim(),
+            expected
+        );
     }
     let folder = tree.real("/man");
     good(&tree, &["manpages", folder.to_str().unwrap()]);
+    let pages = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let pages: Vec<_> = pages.collect();
+    assert!(pages.len() > 50, "{pages:?}");
+    // Formats all of them, if that is installed, and says what is no manual page.
+    let mut groff = Command::new("groff");
+    match groff
+        .args(["-man", "-ww", "-z", "-Tutf8"])
+        .args(&pages)
+        .output()
+    {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stderr), ""),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+    }
     let page = tree.text("/man/ibnbd-map.1");
     assert!(
         page.contains("migration") && page.contains("Examples"),
