@@ -124,6 +124,24 @@ def test_the_tasks_of_the_guide(pair):
     assert "EEXIST" in answer and "kernel: ibnbd_client: map_device: second of session" in answer
     with_users = server_tool.refused("export remove second")
     assert f"the device is open, by {session}" in with_users
+    # The same disk in the other modes; with queues for polling it has a session of its own.
+    client_tool("unmap second")
+    assert client_tool("map 10.0.1.1 second --migration") == "/dev/ibnbd1"
+    disk = client_tool.json("show ibnbd1")["disk"]
+    assert (disk["access_mode"], disk["exclusive"], disk["session"]) == ("migration", False, session)
+    client_tool("unmap second")
+    assert client_tool("map 10.0.1.1 second --exclusive --poll-queues 1") == "/dev/ibnbd1"
+    disk = client_tool.json("show ibnbd1")["disk"]
+    assert (disk["access_mode"], disk["exclusive"], disk["poll_queues"]) == ("rw", True, 1)
+    assert disk["session"] == f"{session}+second"
+    # The histogram of a disk begins anew, and a client that was thrown out comes back.
+    client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=8 iflag=direct status=none")
+    client_tool("stats ibnbd0 --reset")
+    (counted,) = client_tool.json("stats ibnbd0")["disks"]
+    assert sum(row["reads"] for row in counted["latency"]["rows"]) == 0 and counted["timed_out"] == 0
+    server_tool(f"disconnect {session}")
+    client.wait_until(f"cat /sys/class/ibtrs-client/{session}/paths/*/stats/reconnects | grep -q '^[1-9]'")
+    client.wait_until(f"{PROGRAM} status")
     client_tool("unmap second nullb0")
     assert client_tool.json("list")["disks"] == []
     server_tool("export remove second")
@@ -186,12 +204,21 @@ def test_a_server_that_is_gone(pair):
     server, client = pair
     _, tool = ready(pair)
     tool("map 10.0.1.1 nullb0 --session s")
+    # It does not answer, and whoever does not want to wait ends the command, which leaves nothing behind.
+    server.freeze()
+    said = client.run(f"timeout --signal=INT 3 {PROGRAM} map 10.0.1.1 nullb0 --session other 2>&1", check=False)
+    server.thaw()
+    assert said.status == 124 and "ibnbd: waiting to map nullb0 of session other" in said, said
+    client.wait_until("[ ! -e /sys/class/ibtrs-client/other ]", 60)
+    client.wait_until(f"{PROGRAM} status", 60)
     events = client.start(f"{PROGRAM} watch -n 2 --output json")
     time.sleep(1)
     server.run("modprobe -r ibnbd_server")
     client.wait_until(f"{PROGRAM} list | grep -q closed")
     told = [json.loads(line) for line in events.wait(60).splitlines()]
     assert all(event["subsystem"] in ("block", "ibtrs-client") for event in told) and len(told) == 2
+    # Each says whose path or disk it is, and what became of it.
+    assert all(event["name"] in ("s", "ibnbd0") and event["variables"] for event in told), told
     answer = tool.refused("status", code=2)
     assert "ibnbd0 is closed" in answer and "0 of 1 paths connected" in answer
     assert "session s has no path to its server" in tool.refused("check")
