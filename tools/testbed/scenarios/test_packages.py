@@ -51,6 +51,9 @@ def test_from_installation_to_purge(installed, stack):
     left in the end."""
     server, client = installed
     assert modules_of(client) == {f"updates/dkms/{module}.ko" for module in MODULES}
+    # systemd finds no fault with the units, each of which it would say.
+    units = "ibnbd-client.service ibnbd-server.service ibnbd-metrics.service ibnbd-key@demo.service"
+    assert client.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     image = services.image(installed, size_mb=128)
     server.add_disk(image)
     services.configure(installed)
@@ -81,6 +84,13 @@ def test_from_installation_to_purge(installed, stack):
     # It was unmounted when the client shut down: nothing had to be made good.
     assert not any("EXT4-fs" in line and "recovery" in line for line in client.log.lines())
     assert client.run("ibnbd status").startswith("OK: 1 of 1 disks open")
+    # In its sandbox the service reads what root reads.
+    client.run("systemctl start ibnbd-metrics")
+    client.wait_until("(: < /dev/tcp/127.0.0.1/11234) 2> /dev/null")
+    metrics = client.run(r"exec 3<> /dev/tcp/127.0.0.1/11234 && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && cat <&3")
+    assert " 200 OK" in metrics and 'ibnbd_disk_open{disk="ibnbd0"} 1' in metrics, metrics
+    assert "ibnbd_unreadable_files 0" in metrics and 'ibtrs_path_connected{session="demo"' in metrics
+    client.run("systemctl stop ibnbd-metrics")
     client.wait_until("systemctl show ibnbd-client | grep SubState=exited")
     installed.server.wait_until("systemctl show ibnbd-server | grep SubState=exited")
 
