@@ -78,6 +78,60 @@ def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     pair.server.run("rmmod ibnbd_server && losetup -D && umount /mnt/disk")
 
 
+# A file for each of 16 names is replaced by the next one as a database does it, and is durable before its number is
+# printed.
+LEDGER = """
+import itertools, os, sys
+folder = os.open(sys.argv[1], os.O_DIRECTORY)
+os.chdir(folder)
+for number in itertools.count(1):
+    with open("new", "w") as file:
+        file.write(f"{number} " * 500)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename("new", str(number % 16))
+    os.fsync(folder)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.kills
+@pytest.mark.thorough
+def test_a_file_system_after_a_power_cut(pair, stack):
+    """It stops, as the server has lost what was not flushed; what was, is there after a check."""
+    image, export = cached_disks.make(pair.server)
+    client = pair.client
+    blockdev.load(pair, stack)
+    client.run(stack.map_device("/dev/loop0"))
+    patient(client)
+    client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk && "
+               "mkdir /mnt/disk/ledger && sync -f /mnt/disk")
+    client.push("/tmp/ledger.py", LEDGER)
+    ledger = client.start("python3 /tmp/ledger.py /mnt/disk/ledger")
+    wait_for(lambda: ledger.text.count("\n") > 64, 240, "all names are taken")
+    pair.server.kill()
+    pair.reboot("server", [image])
+    pair.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}")
+    client.wait_for_log("ibnbd0: the server has lost its write cache", 240)
+    said = ledger.wait(240, check=False)
+    assert "OSError" in said, said
+    newest = {number % 16: number for number in map(int, filter(str.isdigit, said.split()))}
+    assert sorted(newest) == list(range(16))
+    client.run("umount /mnt/disk")
+    # Its journal makes good what was begun; 1 says that something was.
+    checked = client.run("fsck.ext4 -fp /dev/ibnbd0", check=False)
+    assert checked.status <= 1, checked
+    client.run("mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk")
+    for name, number in newest.items():
+        numbers = set(client.run(f"cat /mnt/disk/ledger/{name}").split())
+        (there,) = map(int, numbers)
+        assert there >= number and there % 16 == name, (there, number)
+    # From then on it works as before.
+    client.run(f"dd if=/dev/zero of=/mnt/disk/zeroes bs=64k count=16 conv=fsync status=none && umount /mnt/disk && "
+               f"fsck.ext4 -fn /dev/ibnbd0 && {stack.unmap()}")
+    pair.server.run("rmmod ibnbd_server && losetup -D && umount /mnt/disk")
+
+
 @pytest.mark.links(2)
 def test_modules_are_exchanged_under_load(pair, stack):
     """One disk with a file system in use, another that fio writes to, flushes and reads back."""
