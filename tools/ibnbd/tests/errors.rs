@@ -380,3 +380,65 @@ fn reasons_are_found_in_sources() {
     }
     assert_eq!(found.len(), expected.len(), "{found:?}");
 }
+
+/// The words of a finding by which the page has it: up to a colon, and long enough to be its own.
+fn words(parts: &[String]) -> Option<&str> {
+    let mut long = parts
+        .iter()
+        .map(|part| part.trim_matches([' ', ':', ',', ';']));
+    let found = long.find(|part| part.chars().filter(|c| c.is_alphabetic()).count() > 8)?;
+    Some(found.split(": ").next().unwrap_or(found))
+}
+
+#[test]
+fn each_finding_has_its_entry() {
+    let page = PAGE.split("## Findings of ibnbd check").nth(1).unwrap();
+    let page = page.split("## When nothing happens").next().unwrap();
+    let rows: Vec<String> = page
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| line.replace('`', ""))
+        .collect();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings");
+    let mut files = vec![std::path::PathBuf::from(format!("{source}.rs"))];
+    files.extend(
+        std::fs::read_dir(source)
+            .unwrap()
+            .map(|entry| entry.unwrap().path()),
+    );
+    let (mut number, mut missing) = (0, Vec::new());
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let mut all = Vec::new();
+        for text in behind(code, "let what = ")
+            .into_iter()
+            .chain(behind(code, "let what =\n"))
+        {
+            all.extend(
+                literals(text.split(";\n").next().unwrap())
+                    .into_iter()
+                    .take(1),
+            );
+        }
+        for text in behind(code, "Finding::new(") {
+            let arguments = arguments(text);
+            all.extend(
+                arguments
+                    .get(1)
+                    .map(|what| literals(what))
+                    .into_iter()
+                    .flatten(),
+            );
+        }
+        for parts in &all {
+            let Some(words) = words(parts) else { continue };
+            number += 1;
+            if !rows.iter().any(|row| row.contains(words)) {
+                missing.push(format!("{}: {words}", file.display()));
+            }
+        }
+    }
+    assert!(number > 35, "{number}");
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
