@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests whose data was damaged on the way, which the checksums of a disk show.
+//! Requests that were damaged on the way, which the checksums of a disk show. A server that knows
+//! them also finds some damage of the requests of other disks, in a session that has a disk with
+//! checksums.
 //!
 //! A damaged request has changed nothing, neither on the server's disk nor in the memory that its
 //! user reads, as the user does not have it back yet. So it is sent again, at most
@@ -37,7 +39,7 @@ use kx::{
     crc::crc32c, //
 };
 
-/// The checksum of a disk, and the damage that it has shown.
+/// The checksum of a disk, and the damage of its requests.
 pub(crate) struct Damage {
     checksum: DataChecksum,
     /// Requests that the server has refused.
@@ -75,7 +77,7 @@ impl Damage {
     }
 }
 
-/// What a request knows about its checksum.
+/// What a request knows about damage on the way.
 #[derive(Default)]
 pub(crate) struct Check {
     /// The CRC of the header, which the CRC of the answer's data continues.
@@ -131,12 +133,20 @@ pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN
     IoHdr::set_checksum(header, checksum::finish(crc));
 }
 
-/// Checks an answer of a disk with checksums, and counts damage.
+/// Checks an answer, and counts damage.
 ///
 /// # Errors
 ///
 /// `EBADMSG` if request or answer were damaged; that of `result`.
+#[inline]
 pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
+    match rq.queue_data().has_checksums() || result == Err(EBADMSG) {
+        true => examine(rq, result),
+        false => result,
+    }
+}
+
+fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
     // It has no data any more, and the answer is that to a message without effect in its place.
     if rq.is_abandoned() {
         return result;
@@ -152,6 +162,8 @@ pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
             note_timeouts(rq);
             Err(EBADMSG)
         }
+        // A C server means something else.
+        Err(EBADMSG) if !rq.queue_data().transport().has_extensions() => Err(EIO),
         // A flush is not abandoned when it is cancelled.
         Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
             rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
@@ -181,7 +193,7 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
         let path = path.unwrap_or(c"an unknown path");
         if again.is_some() {
             kx::pr_warn_ratelimited!(
-                "ibnbd{}: {} at sector {}: damaged on the way over {}, its checksum does not match; it is sent again\n",
+                "ibnbd{}: {} at sector {}: damaged on the way over {}, as checksums show; it is sent again\n",
                 disk,
                 op.as_str(),
                 sector,
@@ -201,6 +213,7 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
 }
 
 /// Notes the end of a request, whose tag the next one gets.
+#[inline]
 pub(crate) fn ended(rq: &mut Request<Queue>) {
     let check = check_of(rq.pdu_mut());
     check.avoid = None;

@@ -192,10 +192,7 @@ impl IoOperations for Queue {
     }
 
     fn io_done(mut rq: Request<Self>, result: Result) {
-        let result = match rq.queue_data().has_checksums() {
-            true => damage::verify(&mut rq, result),
-            false => result,
-        };
+        let result = damage::verify(&mut rq, result);
         let result = result.and_then(|()| answered(&rq));
         let admission = Admission::take(&mut rq);
         if admission.is_counted() {
@@ -237,22 +234,19 @@ fn answered(rq: &Request<Queue>) -> Result {
 
 fn end(mut rq: Request<Queue>, mut result: Result) {
     let disk = rq.queue_data();
-    let has_checksums = disk.has_checksums();
     // A request that is cancelled while it is dispatched once more may be abandoned all the same.
     let cancelled = disk.timeouts().ends(rq.tag()) || rq.is_abandoned();
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();
     }
-    if has_checksums {
-        if let (false, Err(EBADMSG), Some(op)) = (cancelled, result, rq.op()) {
-            if let Some(pause_ms) = damage::resend_after(&mut rq, wire_op(op)) {
-                return rq.requeue_after(pause_ms);
-            }
-            result = Status::PROTECTION.to_result();
+    if let (false, Err(EBADMSG), Some(op)) = (cancelled, result, rq.op()) {
+        if let Some(pause_ms) = damage::resend_after(&mut rq, wire_op(op)) {
+            return rq.requeue_after(pause_ms);
         }
-        damage::ended(&mut rq);
+        result = Status::PROTECTION.to_result();
     }
+    damage::ended(&mut rq);
     if let Some(op) = rq.op() {
         let disk = rq.queue_data();
         disk.latencies().count(&rq, Kind::of(wire_op(op)));
@@ -323,10 +317,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         user_hdr: &user_hdr,
         bytes: if op.has_data() { rq.bytes() } else { 0 },
         last,
-        avoid: match disk.has_checksums() {
-            true => damage::damaging_path(&rq),
-            false => None,
-        },
+        avoid: damage::damaging_path(&rq),
         io: IoHandle::new(rq),
     };
     let Err((error, io)) = disk.transport().submit(queue, submit) else {

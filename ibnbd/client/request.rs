@@ -24,7 +24,7 @@ pub(crate) struct Pdu {
     pub(crate) admission: Admission,
     /// The cache generation in which the request was sent.
     pub(crate) generation: u32,
-    /// Of a disk with checksums.
+    /// What is known about damage on the way.
     pub(crate) check: Check,
     #[pin]
     pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,

@@ -197,6 +197,28 @@ fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
     )
 }
 
+/// Sends a message to the server, and once more if the server says that the message was damaged on
+/// the way, of which it has executed nothing then.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// Errors of the server and of the transport.
+fn send(
+    transport: &ibtrs_client::Session,
+    dir: Dir,
+    message: &[u8],
+    reply: &mut [u8],
+) -> Result<usize> {
+    match transport.admin(dir, message, reply) {
+        Err(EBADMSG) => transport.admin(dir, message, reply),
+        result => result,
+    }
+}
+
 /// Sends the client's version to the server, and returns the version that both sides speak.
 ///
 /// # Context
@@ -209,7 +231,7 @@ fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
 pub(crate) fn introduce(transport: &ibtrs_client::Session) -> Result<u8> {
     let msg = SessInfo { ver: VERSION_MAJOR };
     let mut reply = [0; SESS_INFO_LEN];
-    transport.admin(Dir::Read, &msg.encode(), &mut reply)?;
+    send(transport, Dir::Read, &msg.encode(), &mut reply)?;
     let rsp = SessInfoRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
     Ok(rsp.ver)
 }
@@ -317,7 +339,7 @@ fn ask(transport: &ibtrs_client::Session, msg: &Open<'_>) -> Result<OpenRsp> {
         OPEN_RSP_LEN
     };
     let (asked, _) = reply.split_at_mut(wanted);
-    transport.admin(Dir::Read, &msg.encode(), asked)?;
+    send(transport, Dir::Read, &msg.encode(), asked)?;
     let mut rsp = OpenRsp::decode(&reply).map_err(|error| nonsense(transport.name(), error))?;
     if extensions {
         rsp.details = Details::decode(&reply);
@@ -350,7 +372,7 @@ pub(crate) fn discover<'a>(
         return Err(EOPNOTSUPP);
     }
     let msg = Discover { after };
-    let sent = transport.admin(Dir::Read, &msg.encode(), reply);
+    let sent = send(transport, Dir::Read, &msg.encode(), reply);
     sent.map_err(|error| match error {
         // The answer to a type of message that the server does not have.
         EINVAL => EOPNOTSUPP,
@@ -371,7 +393,7 @@ pub(crate) fn discover<'a>(
 /// May sleep; interruptible.
 pub(crate) fn close_device(transport: &ibtrs_client::Session, device_id: u32) {
     let msg = Close { device_id };
-    let closed = transport.admin(Dir::Write, &msg.encode(), &mut []);
+    let closed = send(transport, Dir::Write, &msg.encode(), &mut []);
     if let Err(error) = closed {
         kx::pr_warn_ratelimited!(
             "{}: closing device {} on the server failed: {}\n",

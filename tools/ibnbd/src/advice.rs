@@ -85,7 +85,7 @@ pub const TABLE: &[Advice] = &[
     advice(Task::Map, Errno::EOPNOTSUPP, "the disk is zoned, or the server does not know exclusive use or checksums", "leave --exclusive and --checksum out; zoned disks cannot be used"),
     advice(Task::Map, Errno::ENOTCONN, "the session has lost its server", "see `ibnbd paths`; map again when a path is connected"),
     advice(Task::Map, Errno::EPROTO, "the server's answer makes no sense", "check that it is a server of RTRS 2.0 and RNBD 2.2"),
-    advice(Task::Map, Errno::EBADMSG, "a message was damaged on the way to the server", "map again; if that recurs, look for a defective network card or memory in either machine"),
+    advice(Task::Map, Errno::EBADMSG, "a message was damaged on the way to the server, twice", "map again; if that recurs, look for a defective network card or memory in either machine"),
     advice(Task::Map, Errno::EFBIG, "the device is larger than a disk can be", "export a part of it"),
     advice(Task::Map, Errno::EDQUOT, "the paths of the host would exceed a limit on the server, whose log says which", "`ibnbd host set` there, with a larger max_paths, max_connections or max_memory_mib"),
     advice(Task::Map, Errno::ENOKEY, "authentication is required, and this machine or the server has no key", "load it there: `ibnbd key load SESSION`; see `ibnbd key list`"),

@@ -106,9 +106,12 @@ class FlipHeader(Flip):
     # Of the user's header and of the transport's, of a write and of a read without data.
     USER, OF_WRITE, OF_FLUSH = 32, 4, 8
 
-    def once(self, byte: int, bit: int, behind: int = OF_WRITE) -> None:
-        """This bit of a header, the transport's from byte 32 on, with so many bytes of it."""
-        self.times(1, 8 * (self.USER + behind - byte) + bit)
+    # Of messages that are no I/O, and of the transport's header of a read with data.
+    OPEN, CLOSE, OF_READ = 264, 8, 24
+
+    def once(self, byte: int, bit: int, behind: int = OF_WRITE, user: int = USER) -> None:
+        """This bit of a header, of which the transport's follows, with so many bytes of it."""
+        self.times(1, 8 * (user + behind - byte) + bit)
 
 
 @pytest.fixture
@@ -131,7 +134,7 @@ def test_damage_on_the_way_to_the_server(pair, slow):
             assert disk.writes_of_the_server() == before + 1
             assert disk.is_written(size)
         assert "message refused: request was damaged on the way here" in pair.server.run("dmesg")
-        assert ("write at sector 0: damaged on the way over ip:10.0.1.1, its checksum does not match; it is sent again"
+        assert ("write at sector 0: damaged on the way over ip:10.0.1.1, as checksums show; it is sent again"
                 in pair.client.run("dmesg"))
         # Each time: nothing is written.
         for size in SIZES:
@@ -224,7 +227,37 @@ def test_other_operations_are_checked(pair, slow):
         flip.once(byte, bit)
         pair.client.run("blkdiscard -f -z -o 1M -l 64k /dev/ibnbd1")
         assert (flip.struck, pair.client.run("cat /sys/block/ibnbd1/ibnbd/checksum_errors")) == (1, "1 0")
+        others_of_the_session(pair, flip)
         pair.client.run(f"{OURS.unmap(1)}; {OURS.unmap()}")
+
+
+def others_of_the_session(pair, flip: FlipHeader) -> None:
+    """Requests of a disk without checksums, and messages, are sent again if damage is found; what an
+    OPEN asks for counts only if the server confirms it."""
+    plain = pair.server.null_blk("nullb1", size_mb=16)
+
+    def map_other(checksum: str) -> str:
+        return pair.client.run(f'echo "sessname=s device_path={plain} data_checksum={checksum}" > {OURS.map_file}', check=False)
+
+    # The name's padding; then it is the bit that asks for checksums, which nothing covers.
+    flip.once(200, 0, flip.OF_READ, flip.OPEN)
+    assert (map_other("none"), flip.struck) == ("", 1)
+    # The header's padding.
+    flip.once(26, 0)
+    pair.client.run("dd if=/dev/zero of=/dev/ibnbd2 bs=4k count=1 oflag=direct status=none")
+    assert (flip.struck, pair.client.run("cat /sys/block/ibnbd2/ibnbd/checksum_errors")) == (1, "1 0")
+    # The type.
+    flip.once(0, 3, flip.OF_WRITE, flip.CLOSE)
+    pair.client.run(OURS.unmap(2))
+    assert flip.struck == 1
+    assert f"device {plain}: closed: by its client" in pair.server.run("dmesg")
+    for checksum, error in (("none", errno.EPROTO), ("crc32c", errno.EOPNOTSUPP)):
+        flip.once(5, 2, flip.OF_READ, flip.OPEN)
+        assert os.strerror(error) in map_other(checksum) and flip.struck == 1
+        assert not blockdev.is_taken(pair.server, plain)
+    assert map_other("crc32c") == ""
+    pair.client.run("dd if=/dev/zero of=/dev/ibnbd2 bs=4k count=1 oflag=direct status=none")
+    pair.client.run(OURS.unmap(2))
 
 
 def test_damage_counts_towards_the_limits_of_a_host(pair, slow):

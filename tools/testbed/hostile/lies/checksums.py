@@ -104,7 +104,12 @@ for length in (SHORT, LONG):
 for name, use in (("read", Victim.read), ("write", Victim.write)):
     lie(f"damaged on the way, {name}, once", saying(errno.EBADMSG, 1), uses("OK", "1 0", use=use))
     lie(f"damaged on the way, {name}", saying(errno.EBADMSG, SENT), uses("EILSEQ", f"{SENT} 0", use=use))
-    lie(f"damaged on the way, {name}, without checksums", saying(errno.EBADMSG, 1, Honest),
+    # A session has disks with checksums and without.
+    lie(f"damaged on the way, {name}, without checksums, once", saying(errno.EBADMSG, 1, Honest),
+        uses("OK", "1 0", options="", use=use))
+    lie(f"damaged on the way, {name}, without checksums", saying(errno.EBADMSG, SENT, Honest),
+        uses("EILSEQ", f"{SENT} 0", options="", use=use))
+    lie(f"damaged on the way, {name}, without extensions", like(saying(errno.EBADMSG, 1, Honest), extensions=False),
         uses("EIO", "0 0", options="", use=use))
     lie(f"error of the disk's, {name}", saying(errno.EILSEQ, 1), uses("EILSEQ", "0 0", use=use))
 
