@@ -7,6 +7,7 @@ import time
 import pytest
 
 from testbed import keyring, netns, sysfs_made
+from testbed.load import Load
 from testbed.stack import STACKS
 from testbed.tool import PROGRAM, Tool
 
@@ -417,8 +418,13 @@ def test_keys_from_the_first_to_the_next(pair):
         tool("key load s --file /tmp/next")
         assert [(key["session"], key["id"]) for key in tool.json("key list")["keys"]] == [("s", "2027"), ("s", "default")]
     client_tool("set s key_id=2027")
-    for link in (1, 2):
-        client_tool(f"path reconnect s 10.0.{link}.1")
+    load = Load(pair.client, STACKS["ibtrs"])
+    since = pair.client.uptime()
+    client_tool("path reauth s")
+    assert keyring.key_ids(pair.client, "client", "s") == ["2027", "2027"]
+    load.goes_on()
+    assert load.gap(since) < 10 and "no path to the server is left" not in pair.client.run("dmesg")
+    load.end()
     for tool in tools:
         tool("key remove s")
         assert [key["id"] for key in tool.json("key list")["keys"]] == ["2027"]
