@@ -23,7 +23,8 @@ use ibtrs_proto::{
         self,
         Left,
         Next,
-        Place, //
+        Place,
+        Restored, //
     },
 };
 use kernel::{
@@ -155,12 +156,26 @@ impl Path {
                 Ok(Claim::Later)
             }
             serving::Claim::Waits { close, displaced } => {
-                // A request that arrives late over a path that is being closed does not show that
-                // the client has moved on; it is dropped with its path.
-                let close = self.takes_requests().then_some(close);
-                session.supersede(buf_id, close, displaced);
+                if self.takes_requests() {
+                    session.supersede(buf_id, displaced);
+                    session.close_superseded(close);
+                } else if let Some(displaced) = displaced {
+                    self.restore(slot, buf_id, displaced);
+                }
                 Ok(Claim::Later)
             }
+        }
+    }
+
+    /// Lets the request of path `displaced` wait again, in place of one that has arrived late over
+    /// this path, which is being closed. Such a request does not show that the client has moved on;
+    /// it is dropped with its path.
+    fn restore(self: &Arc<Self>, slot: &ChunkSlot, buf_id: u16, displaced: PathTag) {
+        let session = &self.session;
+        match serving::restore(&session.owners.words, self.tag, buf_id, slot, displaced) {
+            Restored::Waits(None) => {}
+            Restored::Waits(Some(chunk)) => slot.put(chunk),
+            Restored::Superseded => session.supersede(buf_id, Some(displaced)),
         }
     }
 
@@ -223,18 +238,23 @@ impl Session {
         }
     }
 
-    /// Closes paths that the client has superseded. A request now waits for one of path `close`,
-    /// and has taken the place of a waiting request of path `displaced`, which is no longer served.
-    fn supersede(&self, buf_id: u16, close: Option<PathTag>, displaced: Option<PathTag>) {
-        if let Some(path) = displaced.and_then(|tag| self.path(tag)) {
-            if let Some(slot) = path.slots.get(buf_id.into()) {
-                if let Some(chunk) = slot.take_waiting() {
-                    slot.put(chunk);
-                }
+    /// Drops the waiting request of path `displaced`, whose place a newer one has taken, and closes
+    /// that path.
+    fn supersede(&self, buf_id: u16, displaced: Option<PathTag>) {
+        let Some(path) = displaced.and_then(|tag| self.path(tag)) else {
+            return;
+        };
+        if let Some(slot) = path.slots.get(buf_id.into()) {
+            if let Some(chunk) = slot.take_waiting() {
+                slot.put(chunk);
             }
-            path.superseded();
         }
-        if let Some(path) = close.and_then(|tag| self.path(tag)) {
+        path.superseded();
+    }
+
+    /// Closes a path that the client has superseded.
+    fn close_superseded(&self, tag: PathTag) {
+        if let Some(path) = self.path(tag) {
             path.superseded();
         }
     }

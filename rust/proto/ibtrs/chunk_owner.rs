@@ -24,10 +24,11 @@
 //! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If
 //!    it is closing, drop the request instead, see below.
 //! 3. [`Arrive::Wait`]: *first* put the request into its place, *then* compare-exchange:
-//!    whoever serves finds the request once the word names it. After success take the request of
-//!    `displaced`, if there is one, out of its place, drop it, and close that path. Look once more
-//!    whether `me` is closing: if so `close` is *not* closed, and `me` leaves, see below. If not,
-//!    close the path `close`.
+//!    whoever serves finds the request once the word names it. After success look once more whether
+//!    `me` is closing. If it is not, take the request of `displaced`, if there is one, out of its
+//!    place, drop it, and close that path, and close the path `close`. If it is, the request does
+//!    not show where the client is now: no path is closed, a `displaced` request gets its place
+//!    back ([`ChunkOwner::restore`]), and `me` leaves, see below.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
 //! 5. If the word has changed by then, start over; the request may leave its place again, because
 //!    no other thread knew of it.
@@ -134,6 +135,19 @@ pub enum Leave {
     Elsewhere,
 }
 
+/// The decision about a displaced request whose place a closing path took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Restore {
+    /// Store this word, and drop the request of the closing path: the displaced one waits again.
+    Waits(ChunkOwner),
+    /// Store this word: the displaced request waits again, and another thread drops the request of
+    /// the closing path.
+    Behind(ChunkOwner),
+    /// The client may have sent a newer request meanwhile, over yet another path.
+    Superseded,
+}
+
 impl ChunkOwner {
     /// The number is free.
     pub const FREE: Self = Self {
@@ -201,6 +215,24 @@ impl ChunkOwner {
                 },
                 waiter,
             },
+        }
+    }
+
+    /// Decides about the request of path `displaced`, which has waited until [`Arrive::Wait`] put
+    /// one of path `me` into its place, if `me` is closing.
+    pub fn restore(self, me: PathTag, displaced: PathTag) -> Restore {
+        match (self.owner, self.waiter) {
+            (Some(owner), Some(waiter)) if waiter == me && owner != displaced => {
+                Restore::Waits(Self {
+                    owner: self.owner,
+                    waiter: Some(displaced),
+                })
+            }
+            (Some(owner), None) if owner == me && me != displaced => Restore::Behind(Self {
+                owner: self.owner,
+                waiter: Some(displaced),
+            }),
+            _ => Restore::Superseded,
         }
     }
 

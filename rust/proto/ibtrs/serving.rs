@@ -15,7 +15,7 @@
 //! other thread looks for it. So the teardown of a path only visits the places, and repeats that
 //! until they are empty.
 
-use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
+use crate::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag, Restore};
 
 /// The words of a session, one for each number.
 pub trait Words {
@@ -62,10 +62,10 @@ pub enum Claim<R> {
     /// The request has its number: serve it. If the path is closing, which the caller checks only
     /// after this, drop the request and [`release`] the number instead.
     Has(R),
-    /// The request waits.
+    /// The request waits. If its path is closing, which the caller checks only after this, the
+    /// caller closes no path, and has a displaced request [restored](restore).
     Waits {
-        /// The path that the client has superseded. The caller closes it, unless the request's own
-        /// path is closing, which the caller checks only after this.
+        /// The path that the client has superseded, and which the caller closes.
         close: PathTag,
         /// A path whose request the caller takes out of its place and drops, and which it closes.
         displaced: Option<PathTag>,
@@ -115,6 +115,44 @@ pub fn claim<W: Words, P: Place>(
         }
     }
     Claim::Violation(request)
+}
+
+/// What has become of a displaced request.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Restored<R> {
+    /// It waits again. Drop this request of the closing path, if another thread has not taken it.
+    Waits(Option<R>),
+    /// The client may have sent a newer one meanwhile: drop it, and close its path.
+    Superseded,
+}
+
+/// Gives the request of path `displaced` its place back, which a request of path `me` has taken
+/// with [`claim`]. Path `me` is closing and its request late, so the client does not wait for that.
+/// Path `displaced` may well be the one that the client uses.
+pub fn restore<W: Words, P: Place>(
+    words: &W,
+    me: PathTag,
+    number: u16,
+    place: &P,
+    displaced: PathTag,
+) -> Restored<P::Request> {
+    while let Some(word) = words.load(number) {
+        match word.restore(me, displaced) {
+            Restore::Waits(next) => {
+                if words.replace(number, word, next) {
+                    return Restored::Waits(place.take_waiting());
+                }
+            }
+            Restore::Behind(next) => {
+                if words.replace(number, word, next) {
+                    return Restored::Waits(None);
+                }
+            }
+            Restore::Superseded => break,
+        }
+    }
+    Restored::Superseded
 }
 
 /// The next request.

@@ -6,12 +6,13 @@
 //! the worker takes the request of B and invalidates its key. Meanwhile B is closed, as the client
 //! has superseded it, and in some cases path C brings the request again. In every order, no request
 //! is lost, no two are in service at once, the teardown of B completes, and the number is free
-//! afterwards.
+//! afterwards. In other cases B is the path that the client uses, and a request arrives late over
+//! C, which is closing: it takes nothing from B.
 
 mod interleave;
 
 use ibtrs_proto::chunk_owner::{ChunkOwner, PathTag};
-use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Words};
+use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Restored, Words};
 use interleave::{explore, Stage, Thread};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -46,6 +47,8 @@ struct Path {
     posted: u32,
     /// Requests that were served or dropped.
     over: u32,
+    /// Those of them that were served.
+    served: u32,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -57,6 +60,9 @@ struct World {
     /// Threads that may wake somebody yet.
     wakers: u32,
     worker_busy: bool,
+    /// A request came late, and whether it was over before another had its place back.
+    late: bool,
+    superseded: bool,
 }
 
 /// What may be wrong.
@@ -67,6 +73,8 @@ enum Wrong {
     LeavesBehind,
     /// The end of a path looks once, and then waits for the worker.
     LooksOnce,
+    /// A late request keeps the place of the one that it has displaced.
+    KeepsPlace,
 }
 
 /// A thread's view of the world.
@@ -109,6 +117,7 @@ impl View<'_> {
         self.act(|world| {
             world.in_service = None;
             world.paths[path].over += 1;
+            world.paths[path].served += 1;
         });
         self.release(path);
     }
@@ -227,7 +236,10 @@ impl View<'_> {
         } else {
             while self.look(path) {
                 // It looks now and then. What it finds is the same until that.
-                self.wait(move |world| world.paths[path].waiting.is_none());
+                self.wait(move |world| {
+                    let waiter = ChunkOwner::from_bits(world.word).waiter();
+                    world.paths[path].waiting.is_none() || waiter == Some(tag(path))
+                });
             }
         }
         self.wait(move |world| world.paths[path].refs == 0);
@@ -240,14 +252,53 @@ impl View<'_> {
             Claim::Has(request) => self.serve(request),
             Claim::Waits { displaced, .. } => {
                 if let Some(displaced) = displaced {
-                    let displaced = usize::from(displaced.get());
-                    if let Some(request) = self.place(displaced).take_waiting() {
-                        self.act(|world| world.paths[request.path].over += 1);
-                    }
+                    self.displace(displaced);
                 }
             }
             Claim::Violation(_) => panic!("the path has none"),
         }
+    }
+
+    fn displace(&self, displaced: PathTag) {
+        if let Some(request) = self.place(displaced.get().into()).take_waiting() {
+            self.act(|world| world.paths[request.path].over += 1);
+        }
+    }
+
+    /// A request arrives by a path that begins to be closed meanwhile, and then is closed.
+    fn arrive_late(&self, path: usize) {
+        self.act(|world| {
+            world.late = true;
+            world.paths[path].stopped = true;
+        });
+        let place = self.place(path);
+        match serving::claim(self, tag(path), 0, &place, Request { path }) {
+            Claim::Has(request) => self.drop_request(request),
+            Claim::Waits {
+                displaced: Some(displaced),
+                ..
+            } if self.wrong == Wrong::KeepsPlace => self.displace(displaced),
+            Claim::Waits {
+                displaced: Some(displaced),
+                ..
+            } => match serving::restore(self, tag(path), 0, &place, displaced) {
+                Restored::Waits(None) => {}
+                Restored::Waits(Some(_)) => self.act(|world| world.paths[path].over += 1),
+                Restored::Superseded => {
+                    self.act(|world| world.superseded = true);
+                    self.displace(displaced);
+                }
+            },
+            Claim::Waits { .. } => {}
+            Claim::Violation(_) => panic!("the path has none"),
+        }
+        self.end(path);
+    }
+
+    /// Closes a path once its request is over.
+    fn end_later(&self, path: usize) {
+        self.wait(move |world| world.paths[path].over == 1);
+        self.end(path);
     }
 }
 
@@ -337,6 +388,10 @@ fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
             (1, &None, &None),
             "the request is lost"
         );
+        if world.late && !world.superseded {
+            assert_eq!(b.served, 1, "the request is not served");
+            assert_eq!(world.paths[C].served, 0, "a late request is served");
+        }
     })
 }
 
@@ -420,6 +475,55 @@ fn and_a_third_path_has_the_request_too() {
     let states = play(4, &threads).unwrap();
     println!("{states} states");
     assert!(states > 5000, "{states}");
+}
+
+/// A request arrives late over C: it is dropped, and B's is served in its turn.
+macro_rules! late {
+    ($wrong:expr) => {{
+        let threads: [Thread<World>; 5] = [
+            thread!($wrong, |view| view.release(A)),
+            thread!($wrong, |view| view.end_later(B)),
+            thread!($wrong, |view| view.completions(B)),
+            thread!($wrong, |view| view.worker()),
+            thread!($wrong, |view| view.arrive_late(C)),
+        ];
+        play(4, &threads)
+    }};
+}
+
+#[test]
+fn a_late_request_displaces_nobody() {
+    let states = late!(Wrong::Nothing).unwrap();
+    println!("{states} states");
+    assert!(states > 1000, "{states}");
+}
+
+#[test]
+fn a_late_request_that_keeps_its_place_is_found() {
+    let wrong = late!(Wrong::KeepsPlace).unwrap_err();
+    assert!(wrong.contains("is not served"), "{wrong}");
+}
+
+/// As before, but B is closed meanwhile, and finds nothing on the word until its request has its
+/// place back.
+#[test]
+fn a_path_is_closed_while_its_request_is_displaced() {
+    let threads: [Thread<World>; 4] = [
+        thread!(Wrong::Nothing, |view| {
+            view.wait(|world| world.paths[B].gone && world.paths[C].gone);
+            view.release(A);
+        }),
+        thread!(Wrong::Nothing, |view| view.end(B)),
+        thread!(Wrong::Nothing, |view| view.worker()),
+        thread!(Wrong::Nothing, |view| {
+            // B's request is not served, of course.
+            view.act(|world| world.superseded = true);
+            view.arrive_late(C);
+        }),
+    ];
+    let states = play(3, &threads).unwrap();
+    println!("{states} states");
+    assert!(states > 50, "{states}");
 }
 
 /// What the model is for: it finds how a number can be lost.
