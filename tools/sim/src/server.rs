@@ -2,12 +2,16 @@
 
 //! The server: carries out its decisions for one session, its paths and the disk.
 
-use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use ibtrs_proto::chunk_owner::{ChunkOwner, PathTag};
 use ibtrs_proto::consts::ZOMBIE_TIMEOUT_MS;
 use ibtrs_proto::fsm::server_path::{self, Action, Event, State};
 use ibtrs_proto::hb::{HbAction, Heartbeat};
 use ibtrs_proto::imm::{Fence, Imm};
 use ibtrs_proto::join::{decide, Attempt, Decision, Known};
+use ibtrs_proto::serving::{self, Claim, Left, Next, Place, Restored, Words};
 
 use crate::net::{Io, Msg, Side, CM, CONS};
 use crate::schedule::{Kind, Mode, Time, MS, TAGS};
@@ -25,12 +29,76 @@ struct Path {
     cons: u8,
     /// The drain is over, but requests may still be executed.
     drain_over: bool,
-    drained: bool,
     /// Requests that arrived and were not parsed yet.
     arrived: u32,
     /// Requests that are on the disk or waiting.
     inflight: u32,
-    waiting: [Option<(Io, u32)>; TAGS],
+    slots: [Slot; TAGS],
+}
+
+/// A request that has arrived, and when.
+type Arrived = (Io, u32);
+
+/// The place of a path for its request with a number. Clients of the simulator ask for no
+/// invalidation of keys.
+#[derive(Debug, Default)]
+struct Slot {
+    waiting: Cell<Option<Arrived>>,
+}
+
+impl Place for Slot {
+    type Request = Arrived;
+
+    fn put_waiting(&self, request: Arrived) -> Result<(), Arrived> {
+        if self.has_waiting() {
+            return Err(request);
+        }
+        self.waiting.set(Some(request));
+        Ok(())
+    }
+
+    fn take_waiting(&self) -> Option<Arrived> {
+        self.waiting.take()
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting.get().is_some()
+    }
+
+    fn put_invalidating(&self, request: Arrived) -> Result<(), Arrived> {
+        Err(request)
+    }
+
+    fn take_invalidating(&self) -> Option<Arrived> {
+        None
+    }
+}
+
+/// The words of a session.
+#[derive(Debug)]
+struct Owners([Cell<ChunkOwner>; TAGS]);
+
+impl Owners {
+    fn new() -> Self {
+        Self([const { Cell::new(ChunkOwner::FREE) }; TAGS])
+    }
+
+    /// A number that is not free.
+    fn used(&self) -> Option<u8> {
+        let used = |word: &Cell<ChunkOwner>| word.get() != ChunkOwner::FREE;
+        self.0.iter().position(used).map(|tag| tag as u8)
+    }
+}
+
+impl Words for Owners {
+    fn load(&self, number: u16) -> Option<ChunkOwner> {
+        self.0.get(usize::from(number)).map(Cell::get)
+    }
+
+    fn replace(&self, number: u16, old: ChunkOwner, new: ChunkOwner) -> bool {
+        let word = &self.0[usize::from(number)];
+        word.get() == old && word.replace(new) == old
+    }
 }
 
 /// Something that the disk does.
@@ -54,8 +122,9 @@ pub(crate) struct Server {
     gen: u32,
     session: bool,
     paths: Vec<Path>,
-    /// Atomics of the session.
-    owners: [u32; TAGS],
+    owners: Owners,
+    /// Requests that waited, and have their number now, until the worker serves them.
+    woken: VecDeque<(PathTag, u8)>,
     /// The fence to answer when it is complete, by the attempt that carried it.
     fences: Vec<(u32, Fence)>,
     requests: Vec<Request>,
@@ -72,7 +141,8 @@ impl Server {
             gen: 0,
             session: false,
             paths: Vec::new(),
-            owners: [0; TAGS],
+            owners: Owners::new(),
+            woken: VecDeque::new(),
             fences: Vec::new(),
             requests: Vec::new(),
             arrivals: 0,
@@ -212,7 +282,7 @@ impl World<'_> {
         if !self.server.session {
             self.server.session = true;
             self.server.gen += 1;
-            self.server.owners = [0; TAGS];
+            self.server.owners = Owners::new();
         }
         self.links[attempt as usize].alive[Side::Server as usize] = true;
         let tag = self.server.free_tag();
@@ -225,10 +295,9 @@ impl World<'_> {
             stale_at: None,
             cons: 0,
             drain_over: false,
-            drained: false,
             arrived: 0,
             inflight: 0,
-            waiting: [None; TAGS],
+            slots: Default::default(),
         });
     }
 
@@ -308,18 +377,12 @@ impl World<'_> {
         if !p.drain_over || p.arrived != 0 {
             return;
         }
-        if !p.drained {
-            p.drained = true;
-            let me = p.tag;
-            for tag in 0..TAGS {
-                if self.server.paths[i].waiting[tag].is_none() {
-                    continue;
-                }
-                let word = ChunkOwner::from_bits(self.server.owners[tag]);
-                if let Leave::Left(next) = word.leave(me) {
-                    self.server.owners[tag] = next.to_bits();
-                    self.drop_waiting(me, tag);
-                }
+        for (tag, slot) in p.slots.iter().enumerate() {
+            match serving::leave(&self.server.owners, p.tag, tag as u16, slot) {
+                Left::Waiting(_) => p.inflight -= 1,
+                // Looked at again when the worker has it.
+                Left::Nothing | Left::Taken => {}
+                Left::Invalidating((io, _)) => return self.violate(Violation::Together(io.req)),
             }
         }
         if self.server.paths[i].inflight == 0 {
@@ -334,18 +397,18 @@ impl World<'_> {
         }
         if self.server.paths.is_empty() {
             self.server.session = false;
-            if let Some(tag) = self.server.owners.iter().position(|o| *o != 0) {
-                self.violate(Violation::Leaked(tag as u8));
+            if let Some(tag) = self.server.owners.used() {
+                self.violate(Violation::Leaked(tag));
             }
         }
     }
 
-    fn drop_waiting(&mut self, path: PathTag, tag: usize) {
+    fn drop_waiting(&mut self, path: PathTag, tag: u8) {
         let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == path) else {
             return self.violate(Violation::Stray);
         };
-        if p.waiting[tag].take().is_none() {
-            return self.violate(Violation::Leaked(tag as u8));
+        if p.slots[usize::from(tag)].take_waiting().is_none() {
+            return self.violate(Violation::Leaked(tag));
         }
         p.inflight -= 1;
     }
@@ -370,41 +433,38 @@ impl World<'_> {
         if self.with_ext() && io.req != Io::OPEN && io.device != self.server.device() {
             self.violate(Violation::Foreign(io.req));
         }
-        let me = self.server.paths[i].tag;
-        let tag = usize::from(io.tag);
-        let word = ChunkOwner::from_bits(self.server.owners[tag]);
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             self.server.paths[i].inflight += 1;
             self.serve(attempt, io, arrival);
             return;
         }
-        // It was not when the request arrived.
-        let closing = self.server.paths[i].state != State::Connected;
-        let late = closing && self.bug != Some(Bug::HastyFence);
-        match word.arrive(me) {
-            Arrive::Serve(_) if late => {}
-            Arrive::Serve(next) => {
-                self.server.owners[tag] = next.to_bits();
-                self.server.paths[i].inflight += 1;
+        let p = &mut self.server.paths[i];
+        let (me, slot) = (p.tag, &p.slots[usize::from(io.tag)]);
+        let claim = serving::claim(&self.server.owners, me, io.tag.into(), slot, (io, arrival));
+        // The path took requests when this one arrived.
+        let late = p.state != State::Connected && self.bug != Some(Bug::HastyFence);
+        match claim {
+            Claim::Has(_) if late => self.end_service(me, io.tag),
+            Claim::Has(_) => {
+                p.inflight += 1;
                 self.serve(attempt, io, arrival);
             }
-            Arrive::Wait { .. } if late && self.bug != Some(Bug::AbandonedCloses) => {}
-            Arrive::Wait {
-                next,
-                close,
-                displaced,
-            } => {
+            Claim::Waits { close, displaced } => {
+                p.inflight += 1;
                 self.server.waited += 1;
-                self.server.paths[i].inflight += 1;
-                self.server.paths[i].waiting[tag] = Some((io, arrival));
-                self.server.owners[tag] = next.to_bits();
-                if let Some(d) = displaced {
-                    self.drop_waiting(d, tag);
-                    self.supersede(d);
+                match displaced {
+                    Some(d) if !late || self.bug == Some(Bug::LateDisplaces) => {
+                        self.drop_waiting(d, io.tag);
+                        self.supersede(d);
+                    }
+                    Some(d) => self.restore(i, io.tag, d),
+                    None => {}
                 }
-                self.supersede(close);
+                if !late || self.bug == Some(Bug::AbandonedCloses) {
+                    self.supersede(close);
+                }
             }
-            Arrive::Violation => {
+            Claim::Violation(_) => {
                 if self.sch.mode == Mode::Ext {
                     self.violate(Violation::Stray);
                 }
@@ -412,6 +472,17 @@ impl World<'_> {
             }
         }
         self.closing(attempt);
+    }
+
+    /// Lets a displaced request wait again, in place of one that has arrived late.
+    fn restore(&mut self, i: usize, tag: u8, displaced: PathTag) {
+        let p = &mut self.server.paths[i];
+        let slot = &p.slots[usize::from(tag)];
+        match serving::restore(&self.server.owners, p.tag, tag.into(), slot, displaced) {
+            Restored::Waits(Some(_)) => p.inflight -= 1,
+            // Nobody else comes in between here.
+            Restored::Waits(None) | Restored::Superseded => self.violate(Violation::Stray),
+        }
     }
 
     fn serve(&mut self, attempt: u32, io: Io, arrival: u32) {
@@ -497,10 +568,7 @@ impl World<'_> {
         let Some(i) = self.server.find(attempt) else {
             return self.violate(Violation::Stray);
         };
-        self.end_service(i, io.tag);
-        let Some(i) = self.server.find(attempt) else {
-            return self.violate(Violation::Stray);
-        };
+        self.end_service(self.server.paths[i].tag, io.tag);
         if self.server.paths[i].state == State::Connected {
             let msg = Msg::IoRsp { io, value, arrival };
             let cid = self.chance(23, arrival.into()) % (CONS as u64 - 1) + 1;
@@ -510,39 +578,40 @@ impl World<'_> {
         self.closing(attempt);
     }
 
-    /// Gives the chunk number to the request that waits for it.
-    fn end_service(&mut self, i: usize, tag: u8) {
+    /// Releases a number, and has the worker serve the request that waits for it.
+    fn end_service(&mut self, me: PathTag, tag: u8) {
         if self.sch.mode == Mode::OldServer || self.bug == Some(Bug::AlwaysServe) {
             return;
         }
-        let me = self.server.paths[i].tag;
-        let tag = usize::from(tag);
-        match ChunkOwner::from_bits(self.server.owners[tag]).done(me) {
-            Done::Free(next) => self.server.owners[tag] = next.to_bits(),
-            Done::Wake { next, waiter } => {
-                self.server.owners[tag] = next.to_bits();
-                self.wake(waiter, tag);
+        match serving::release(&self.server.owners, me, tag.into()) {
+            Next::Nobody => {}
+            Next::Wake(waiter) => {
+                self.server.woken.push_back((waiter, tag));
+                let lag = self.chance(26, self.now) % MS;
+                self.at(self.now + lag, Ev::Woken);
             }
-            Done::Stray => self.violate(Violation::Stray),
+            Next::Stray => self.violate(Violation::Stray),
         }
     }
 
-    fn wake(&mut self, waiter: PathTag, tag: usize) {
-        let Some(w) = self.server.paths.iter().position(|p| p.tag == waiter) else {
+    /// The worker serves a request that has waited, or drops it if its path is being closed.
+    pub(crate) fn serve_woken(&mut self) {
+        // Gone with a crash.
+        let Some((waiter, tag)) = self.server.woken.pop_front() else {
+            return;
+        };
+        let Some(p) = self.server.paths.iter_mut().find(|p| p.tag == waiter) else {
             return self.violate(Violation::Stray);
         };
-        let p = &mut self.server.paths[w];
-        let (attempt, state) = (p.attempt, p.state);
-        let Some((io, arrival)) = p.waiting[tag].take() else {
-            return self.violate(Violation::Leaked(tag as u8));
+        let Some((io, arrival)) = p.slots[usize::from(tag)].take_waiting() else {
+            return self.violate(Violation::Leaked(tag));
         };
-        if state == State::Connected && self.bug != Some(Bug::LostWakeup) {
+        let attempt = p.attempt;
+        if p.state == State::Connected && self.bug != Some(Bug::LostWakeup) {
             return self.serve(attempt, io, arrival);
         }
-        self.end_service(w, tag as u8);
-        if let Some(w) = self.server.find(attempt) {
-            self.server.paths[w].inflight -= 1;
-        }
+        p.inflight -= 1;
+        self.end_service(waiter, tag);
         self.closing(attempt);
     }
 
@@ -619,6 +688,7 @@ impl World<'_> {
         }
         self.server.requests.clear();
         self.server.fences.clear();
+        self.server.woken.clear();
         for i in 0..self.server.paths.len() {
             let attempt = self.server.paths[i].attempt;
             self.links[attempt as usize].alive[Side::Server as usize] = false;

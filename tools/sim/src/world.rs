@@ -75,6 +75,8 @@ pub(crate) enum Ev {
     Written { request: u32 },
     /// The disk has done what it was asked for.
     DiskDone { request: u32 },
+    /// The server's worker takes a request that has waited.
+    Woken,
     /// The timer of a path's set-up.
     Stale { attempt: u32 },
     /// The server starts.
@@ -137,6 +139,8 @@ pub enum Bug {
     NoOlderIfFenced,
     /// The server answers such a fence before the I/O has ended.
     NoDrain,
+    /// Such a request takes the place of one that waits.
+    LateDisplaces,
     /// The server serves every request at once.
     AlwaysServe,
     /// The server drops a request that waits.
@@ -169,10 +173,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 20] = [
+    pub const ALL: [Bug; 21] = [
         Bug::NoFence,
         Bug::HastyFence,
         Bug::AbandonedCloses,
+        Bug::LateDisplaces,
         Bug::NoOlder,
         Bug::NoOlderIfFenced,
         Bug::NoDrain,
@@ -466,6 +471,7 @@ impl<'a> World<'a> {
             Ev::ServerDrained { attempt } => self.server_drained(attempt),
             Ev::Written { request } => self.written(request),
             Ev::DiskDone { request } => self.disk_done(request),
+            Ev::Woken => self.serve_woken(),
             Ev::Stale { attempt } => self.stale(attempt),
             Ev::ServerStart => self.server.start(),
         }
@@ -606,6 +612,7 @@ fn is_material(ev: &Ev) -> bool {
             ..
         } | Ev::Accept { .. }
             | Ev::DiskDone { .. }
+            | Ev::Woken
             | Ev::Written { .. }
             | Ev::Request(_)
             | Ev::Call(_)

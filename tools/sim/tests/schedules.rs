@@ -73,7 +73,8 @@ fn caught(bug: Bug, within: u64) -> (Schedule, Outcome) {
 
 #[test]
 fn mistakes_are_found() {
-    for bug in Bug::ALL {
+    let rare = |bug: &Bug| *bug == Bug::LateDisplaces;
+    for bug in Bug::ALL.into_iter().filter(|bug| !rare(bug)) {
         let (small, outcome) = caught(bug, 100_000);
         println!(
             "{bug:?}: seed {}, {:?} with {} requests and {} faults",
@@ -97,6 +98,19 @@ fn a_request_that_was_fenced_is_executed_late() {
         .count();
     println!("found {found} times");
     assert!(found >= 2, "{found}");
+}
+
+/// A request arrives late over a path that is being closed, when one of the client's present path
+/// waits. It takes 300,000 schedules to come upon that.
+#[test]
+fn a_late_request_displaces_nobody() {
+    let sch = Schedule::with_mode(329_508, Mode::Ext);
+    let displaced = run(&sch, Some(Bug::LateDisplaces)).violation;
+    assert!(
+        matches!(displaced, Some(Violation::Lost(_))),
+        "{displaced:?}"
+    );
+    assert_eq!(run(&sch, None).violation, None);
 }
 
 #[test]
