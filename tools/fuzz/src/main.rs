@@ -14,7 +14,7 @@ mod parsers;
 mod wire;
 
 /// What takes the bytes.
-const TARGETS: [fn(&[u8]); 19] = [
+const TARGETS: [fn(&[u8]); 20] = [
     wire::handshake,
     wire::messages,
     wire::requests,
@@ -34,6 +34,7 @@ const TARGETS: [fn(&[u8]); 19] = [
     auth::messages,
     auth::exchange,
     wire::discover,
+    wire::checksums,
 ];
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -3,6 +3,8 @@
 //! Parsers of user input.
 
 use ibnbd_proto::access::AccessMode;
+use ibnbd_proto::checksum::DataChecksum;
+use ibnbd_proto::grant;
 use ibnbd_proto::identity;
 use ibnbd_proto::map_opts::{MapOptions, UnmapMode};
 use ibnbd_proto::path;
@@ -99,6 +101,9 @@ pub(crate) fn names(bytes: &[u8]) {
         }
     }
     let _ = identity::value(bytes);
+    let name = grant::export_name(str(bytes));
+    assert!(bytes.ends_with(name.as_bytes()) || bytes.len() > str(bytes).len());
+    assert!(name.len() + 1 >= str(bytes).len());
 }
 
 pub(crate) fn numbers(bytes: &[u8]) {
@@ -122,4 +127,7 @@ pub(crate) fn numbers(bytes: &[u8]) {
         assert_eq!(Policy::from_u8(policy.to_u8()), Some(policy));
     }
     let _ = AccessMode::parse(str(bytes));
+    if let Ok(kind) = DataChecksum::parse(str(bytes)) {
+        assert_eq!(kind.as_str(), str(bytes));
+    }
 }

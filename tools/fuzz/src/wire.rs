@@ -2,16 +2,17 @@
 
 //! Decoders of messages from a peer. A decoded message encodes to the same bytes.
 
+use ibnbd_proto::checksum::{self, examine, Arrived, Intact};
 use ibnbd_proto::io_check::{self, Device};
 use ibnbd_proto::msg::{
     Details, DiscoverPage, DiscoverRsp, IoHdr, OpenRsp, SessInfoRsp, UserMsg, DISCOVER_RSP_LEN,
-    MAX_PORTALS, OPEN_RSP_LEN,
+    IO_HDR_LEN, MAX_PORTALS, OPEN_RSP_LEN,
 };
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
-    Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp, ServerRequest,
-    INV_ANSWER_LEN, MORE_ANSWERS_LEN,
+    trailer, AnswerBody, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
+    ServerRequest, INV_ANSWER_LEN, MORE_ANSWERS_LEN, TRAILER_LEN,
 };
 
 /// The first `N` bytes, and the others; zeros where there are none.
@@ -56,11 +57,26 @@ pub(crate) fn messages(bytes: &[u8]) {
             assert!(new_rkey || message.rkey.is_none());
         }
     }
+    answer_body(rest);
     if let Ok(more) = MoreAnswers::decode(rest) {
         let mut again = [0; MORE_ANSWERS_LEN];
         assert_eq!(more.encode(&mut again), Some(rest.len()));
         assert_eq!(&again[..rest.len()], rest);
     }
+}
+
+/// Bodies of answers, with a key and without: four bytes at the end are a trailer, anything else is
+/// none.
+fn answer_body(bytes: &[u8]) {
+    let key = RkeyRsp::decode(bytes).ok();
+    let key_len = key.map_or(0, |key| key.encode().len());
+    let trailer = trailer(&bytes[key_len..]);
+    assert_eq!(trailer.is_some(), bytes.len() - key_len == TRAILER_LEN);
+    let mut again = [0xEE; 16];
+    let len = AnswerBody { key, trailer }.encode(&mut again);
+    let len = len.expect("room for the longest body");
+    assert_eq!(&again[..len], &bytes[..len]);
+    assert_eq!(len, key_len + trailer.map_or(0, |_| TRAILER_LEN));
 }
 
 pub(crate) fn requests(bytes: &[u8]) {
@@ -161,4 +177,66 @@ pub(crate) fn io(bytes: &[u8]) {
     assert_eq!(io.bytes % dev.logical_block_size, 0);
     assert!(!(dev.read_only && io.op.modifies()));
     assert!(!io.op.has_data() || io.bytes == len);
+}
+
+/// As the kernel's `crc32c()`.
+fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(crc, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 }
+        })
+    })
+}
+
+/// Messages to a disk with checksums: one that is believed has not been changed, and is not
+/// believed any more after one bit of it has.
+pub(crate) fn checksums(bytes: &[u8]) {
+    let ([flags, bit, len], rest) = head(bytes);
+    let (header, data) = rest.split_at(usize::from(len).min(rest.len()));
+    let direction = match flags & 1 {
+        0 => Direction::Read,
+        _ => Direction::Write,
+    };
+    let data = match direction {
+        Direction::Read => &[],
+        Direction::Write => data,
+    };
+    let believed = |header: &[u8], data: &[u8], all_have: bool| {
+        let arrived = Arrived {
+            header,
+            direction,
+            written: data.len(),
+        };
+        let is_there = flags & 2 == 0;
+        let of_data = |crc| is_there.then(|| crc32c(crc, data));
+        examine(&arrived, |_| all_have, crc32c, of_data)
+    };
+    let mut header = header.to_vec();
+    if let (Ok(sealed), 0) = (
+        <&mut [u8; IO_HDR_LEN]>::try_from(&mut header[..]),
+        flags & 4,
+    ) {
+        let crc = crc32c(checksum::start(sealed, crc32c), data);
+        IoHdr::set_checksum(sealed, checksum::finish(crc));
+        let is_there = direction == Direction::Read || flags & 2 == 0;
+        assert_eq!(believed(&header, data, true).is_ok(), is_there);
+    }
+    let has_any = flags & 8 == 0;
+    match believed(&header, data, has_any) {
+        Ok(Intact::Sealed(crc)) => {
+            let sent = checksum::finish(crc32c(crc, data));
+            assert_eq!(&header[checksum::COVERED..], sent.to_le_bytes());
+            let mut changed = [&header[..], data].concat();
+            let at = (usize::from(bit) | usize::from(flags) << 8) % (8 * changed.len());
+            changed[at / 8] ^= 1 << (at % 8);
+            let (header, data) = changed.split_at(IO_HDR_LEN);
+            assert!(believed(header, data, true).is_err());
+        }
+        Ok(Intact::Plain) => match UserMsg::parse(&header, true) {
+            Ok(UserMsg::Io(io)) => assert!(!has_any && io.encode()[..] == header),
+            Ok(message) => assert!(data.is_empty() && message.check_direction(direction).is_ok()),
+            Err(error) => panic!("believed, but no message: {error:?}"),
+        },
+        Err(_) => {}
+    }
 }

@@ -17,9 +17,9 @@ TURNS, SECONDS = 3, 2.0
 
 
 def seconds() -> int:
-    """How long a fuzzer is there: a quarter of a minute each in CI, or as long as it takes to
-    measure the honest client beside it."""
-    return int(os.environ.get("IBTRS_FUZZ_SECONDS", 15))
+    """How long a fuzzer is there: half a minute each in CI, or as long as it takes to measure the
+    honest client beside it."""
+    return int(os.environ.get("IBTRS_FUZZ_SECONDS", 30))
 
 
 def seed() -> str:
