@@ -619,8 +619,10 @@ for _ in range(100):
 def session_seen(frames) -> bytes:
     """The UUID of the session whose first request is in one of these frames."""
     first = wire.CONN_REQ.pack()[2:8]
-    found = {wire.CONN_REQ.field("session").get(frame[frame.index(first) - 2:]) for frame in frames if first in frame}
-    [uuid] = found
+    asked = [wire.CONN_REQ.unpack(frame[frame.index(first) - 2:].ljust(wire.CONN_REQ.length))
+             for frame in frames if first in frame]
+    # An acceptance begins in the same way, with the queue depth in the place of the number of connections.
+    [uuid] = {request["session"] for request in asked if request["ext"] == 1 and request["cid_num"] < 64}
     return uuid
 
 
