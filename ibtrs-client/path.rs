@@ -71,6 +71,8 @@ use rdma::{
 mod control;
 mod state;
 
+pub(crate) use control::RESETS_FORGIVEN;
+
 /// The state of a path, and the actions and uevents that its changes still require.
 struct Fsm {
     machine: Machine,

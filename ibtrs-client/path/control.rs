@@ -24,7 +24,7 @@ use kernel::{
 
 /// Resets that a user's reconnect tolerates: the server resets new connections while it is still
 /// closing the former ones of the path.
-const RESETS_FORGIVEN: u32 = 3;
+pub(crate) const RESETS_FORGIVEN: u32 = 3;
 
 impl Fsm {
     /// Returns the outcome of a failed attempt, or `None` if the attempt is to be repeated at once
@@ -181,6 +181,15 @@ impl Path {
     /// Returns whether the path takes requests only if no other one does.
     pub(crate) fn is_spared(&self) -> bool {
         self.is_drained() || self.resting.load(Relaxed)
+    }
+
+    /// Ends the back-off of a path that waits for its next attempt.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn try_now(self: &Arc<Self>) {
+        let _ = self.event(Event::ReconnectDue);
     }
 
     /// Begins to connect the path again, unless attempt `epoch` is no longer the current one; then

@@ -6,7 +6,10 @@
 //! out in steps and waits for nothing, so that it ends soon when the session is closed.
 
 use super::Session;
-use crate::path::Path;
+use crate::path::{
+    Path,
+    RESETS_FORGIVEN, //
+};
 use ibtrs_core::convert;
 use ibtrs_proto::{
     fsm::client_path::State,
@@ -35,8 +38,12 @@ use kx::work::WorkItem;
 const DRAIN_MS: i64 = 5000;
 /// Time between two looks at the path.
 const LOOK_MS: u32 = 50;
-/// Time until the next try when the key is missing or the path could not be connected.
+/// Time that the server gets to close the former connections of a path.
+const RESET_MS: u32 = 200;
+/// Time until the next try when the key is missing.
 const AGAIN_MS: u32 = 60_000;
+/// Time until the next look at the paths when one could not be connected.
+const FAILED_MS: u32 = 1000;
 
 /// The path that is authenticating again.
 struct Round {
@@ -47,6 +54,10 @@ struct Round {
     /// The number of the path's outcomes before it began to connect again; `None` while its
     /// requests in flight end.
     outcomes: Option<u64>,
+    /// Attempts that the server has reset, because it was still closing the former one.
+    resets: u32,
+    /// The last attempt was reset, and the next one is due.
+    was_reset: bool,
 }
 
 struct Course {
@@ -123,7 +134,19 @@ impl Round {
             return self.reconnect();
         };
         match self.path.outcome_since(outcomes) {
-            None => Ok(LOOK_MS),
+            None => {
+                if core::mem::take(&mut self.was_reset) {
+                    self.path.try_now();
+                }
+                Ok(LOOK_MS)
+            }
+            // I/O may be waiting, so the back-off is left out.
+            Some(Err(ECONNRESET)) if self.resets < RESETS_FORGIVEN => {
+                self.resets += 1;
+                self.outcomes = Some(outcomes.wrapping_add(1));
+                self.was_reset = true;
+                Ok(RESET_MS)
+            }
             Some(outcome) => Err(outcome),
         }
     }
@@ -153,7 +176,7 @@ impl Session {
             Err(outcome) => {
                 round.path.set_resting(false);
                 // A path that has failed says why, and goes on trying by itself.
-                Some(outcome.map_or(AGAIN_MS, |()| 0))
+                Some(outcome.map_or(FAILED_MS, |()| 0))
             }
         }
     }
@@ -184,6 +207,8 @@ impl Session {
             path,
             began: Instant::now(),
             outcomes: None,
+            resets: 0,
+            was_reset: false,
         };
         kx::pr_info_ratelimited!(
             "{}: connecting again, to authenticate after {} s\n",

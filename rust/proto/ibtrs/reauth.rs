@@ -51,7 +51,10 @@ pub fn next(interval_ms: u64, paths: impl Iterator<Item = Seen>) -> Next {
         }
     }
     let Some((at, age_ms)) = oldest else {
-        return Next::Wait(MOST_WAIT_MS);
+        return Next::Wait(match coming {
+            true => LEAST_WAIT_MS,
+            false => MOST_WAIT_MS,
+        });
     };
     let left_ms = interval_ms.saturating_sub(age_ms);
     if left_ms > 0 {
