@@ -2,7 +2,7 @@
 
 //! Chunk ownership: each number is in service on one path at a time.
 
-use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
+use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag, Restore};
 use proptest::prelude::*;
 
 fn tag(n: u16) -> PathTag {
@@ -67,6 +67,22 @@ fn the_third_attempt_displaces_the_second() {
     // The second one's tear-down finds that its request is not its own any more.
     assert_eq!(c.leave(tag(2)), Leave::Elsewhere);
     assert_eq!((c.owner(), c.waiter()), (Some(tag(1)), Some(tag(3))));
+}
+
+/// Path 3 has displaced path 2, and is closing.
+#[test]
+fn the_displaced_attempt_has_its_place_back() {
+    let word = |owner, waiter: u16| ChunkOwner::from_bits(u32::from(waiter) << 16 | owner);
+    let restored = |owner, waiter| word(owner, waiter).restore(tag(3), tag(2));
+    assert_eq!(restored(1, 3), Restore::Waits(word(1, 2)));
+    // Its number has come already, and is given back by whoever has taken the request.
+    assert_eq!(restored(3, 0), Restore::Behind(word(3, 2)));
+    // Somebody else's may have come in between.
+    for (owner, waiter) in [(0, 0), (1, 0), (2, 0), (1, 4), (3, 4), (4, 0), (2, 3)] {
+        assert_eq!(restored(owner, waiter), Restore::Superseded);
+    }
+    // A path never waits for itself.
+    assert_eq!(word(2, 0).restore(tag(2), tag(2)), Restore::Superseded);
 }
 
 #[test]
