@@ -38,6 +38,7 @@ REASONS = {
     "test_polled.py::test_mainlines_server_is_polled": NO_RNBD,
     "test_server_limits.py::test_a_client_vanishes_while_it_connects": NO_RNBD,
     "test_server_paths.py::*": NO_RNBD,
+    "test_tool.py::test_a_server_that_does_not_tell_its_share": NO_RNBD,
     "test_tool.py::test_the_kernels_own_disks_are_shown": NO_RNBD,
     "test_tool.py::test_a_server_that_does_not_tell_its_share": NO_RNBD,
 }
