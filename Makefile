@@ -113,6 +113,7 @@ help:
 	@echo '  make mutants                looks which changes of rust/proto no test finds; hours'
 	@echo '  make fuzz                   hostile peers, ten minutes of them'
 	@echo '  make test-kcsan             races, on a kernel that watches for them'
+	@echo '  make test-modversions       versions of symbols, on a kernel that checks them'
 	@echo '  make test-deb               installs and purges the packages in a fresh Debian 13'
 	@echo "  make test-stock             all scenarios, on Debian's own kernel"
 	@echo '  make test-programs          LVM, md, dm-crypt, PostgreSQL and others, on that kernel'

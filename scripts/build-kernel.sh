@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]: builds a test kernel, or (prepare) only
+# build-kernel.sh fast|debug|kcsan|versions|arm64|stock [prepare]: builds a test kernel, or (prepare) only
 # the files that modules are compiled against, and prints its build folder as the last line.  The
 # folder is keyed by the kernel's version, the configuration and the toolchain, and is built once.
 # The stock kernel is Debian's own, which is fetched; see stock-kernel.sh.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 
-flavour=${1:?usage: build-kernel.sh fast|debug|kcsan|arm64|stock [prepare]}
+flavour=${1:?usage: build-kernel.sh fast|debug|kcsan|versions|arm64|stock [prepare]}
 [ "$flavour" != stock ] || exec "$TOP/scripts/stock-kernel.sh"
 goal=${2:-all}
 fragments=("$TOP/tools/testbed/kernel/base.config")
@@ -19,7 +19,7 @@ debug)
 	fragments+=("$TOP/tools/testbed/kernel/debug.config")
 	units=2250
 	;;
-kcsan) fragments+=("$TOP/tools/testbed/kernel/kcsan.config") ;;
+kcsan | versions) fragments+=("$TOP/tools/testbed/kernel/$flavour.config") ;;
 arm64)
 	fragments+=("$TOP/tools/testbed/kernel/arm64.config")
 	KERNEL_MAKE_ARGS+=(ARCH=arm64)
@@ -82,6 +82,8 @@ build() {
 		with_progress "Preparing the $flavour kernel $version" 550 kmake modules_prepare
 	else
 		with_progress "Building the $flavour kernel $version" "$units" kmake
+		# The versions of symbols are made of it; guests would only load it.
+		[ "$flavour" != versions ] || find "$out" -name '*.ko' -exec strip --strip-debug {} +
 	fi
 	touch "$stamp"
 }

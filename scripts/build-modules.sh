@@ -47,9 +47,11 @@ build() {
 	kmake -s modules
 	mkdir -p "$target"
 	cp "$out"/*.ko "$target"
-	# Debian's kernels are built with information for debuggers: ten times as
+	# These kernels are built with information for debuggers: ten times as
 	# much as the code, for the guests to load.
-	[ "$flavour" != stock ] || strip --strip-debug "$target"/*.ko
+	case $flavour in
+	stock | versions) strip --strip-debug "$target"/*.ko ;;
+	esac
 	echo "modules for the $flavour kernel are in $target"
 }
 

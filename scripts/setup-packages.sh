@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# setup-packages.sh [stock-tools|stock|bench]: installs the packages for the build and the
-# tests on Debian 12 or 13; or those for stock-tools.sh, or only those for a demonstration on
-# Debian's own kernel, or those for reports of the bench.  Ends quickly if all are installed.
+# setup-packages.sh [stock-tools|stock|bench|versions]: installs the packages for the build and
+# the tests on Debian 12 or 13; or those for stock-tools.sh, or only those for a demonstration on
+# Debian's own kernel, or those for reports of the bench, or what builds the kernel with versions
+# of symbols beside the rest.  Ends quickly if all are installed.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
 # shellcheck source=scripts/apt-suite.sh
@@ -20,6 +21,7 @@ DEMO=(busybox-static bash-static python3 procps fio iproute2 rdma-core ibverbs-p
 GUESTS=(python3-pytest python3-pytest-xdist python3-pyverbs perftest nvme-cli mdadm lvm2 cryptsetup-bin hdparm fdisk
 	e2fsprogs xfsprogs keyutils wireguard-tools wpasupplicant shellcheck python3-sphinx python3-myst-parser)
 BENCH=(python3-matplotlib)
+VERSIONS=(libdw-dev)
 STOCK_TOOLS=(mmdebstrap debian-archive-keyring kmod xz-utils)
 
 [ "$(uname -m)" = x86_64 ] || die "the guests are x86-64 only, and so must this machine be"
@@ -105,6 +107,10 @@ install_bindgen() {
 case ${1:-} in
 bench)
 	install_missing "${BENCH[@]}"
+	exit 0
+	;;
+versions)
+	install_missing "${VERSIONS[@]}"
 	exit 0
 	;;
 stock-tools)

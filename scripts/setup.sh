@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # setup.sh [FLAVOUR...]: does everything that guests need to boot: packages,
-# toolchain, and for each flavour (fast, debug, stock) the kernel and our modules.
+# toolchain, and for each flavour (fast, debug, kcsan, versions, stock) the kernel
+# and our modules.
 # Steps whose results are in the cache are skipped.
 # shellcheck source=scripts/env.sh
 . "$(dirname "$0")/env.sh"
@@ -13,6 +14,7 @@ modules() { [ -n "${NO_MODULES:-}" ] || make --no-print-directory -C "$TOP" modu
 
 case " $* " in
 *" stock "*) "$TOP/scripts/setup-packages.sh" stock-tools ;;
+*" versions "*) "$TOP/scripts/setup-packages.sh" versions ;;
 esac
 if [ "$*" = stock ]; then
 	# Nothing of the one is needed for the other: two processors are kept busy, and the network.

@@ -48,6 +48,11 @@ test-programs-smoke:
 test-kcsan:
 	@scripts/test-kcsan.sh
 
+# Versions of symbols, on a kernel that is built for it: not a part of `make test` either.
+.PHONY: test-modversions
+test-modversions:
+	@scripts/test-modversions.sh
+
 # Everything at once, for so many hours; fractions are allowed.
 HOURS ?= 1
 soak:

@@ -42,7 +42,7 @@ class Kernel:
     @property
     def slow(self) -> bool:
         """Whether the kernel checks itself: everything takes longer."""
-        return self.flavour not in ("fast", "stock")
+        return self.flavour not in ("fast", "stock", "versions")
 
     @property
     def boot_modules(self) -> list[Path]:
@@ -53,7 +53,7 @@ class Kernel:
 
 
 # Kernels of our own, and Debian's, which has no checks in it and no RNBD.
-FLAVOURS = ("fast", "debug", "kcsan", "stock")
+FLAVOURS = ("fast", "debug", "kcsan", "versions", "stock")
 
 
 def kernel(flavour: str) -> Kernel:

@@ -38,6 +38,7 @@ MARKERS = {
     "cpus(n)": "asks for so many processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
     "stock": "is for Debian's kernel only, as those with systemd are",
+    "versions": "is for the kernel that gives symbols versions only",
     "smoke": "of those with systemd, what .ci/run has",
     "long": "takes a minute or so: goes first, with others of its file",
     "thorough": "says in more cases, or at more length, what others say: only `make test-all` has it",
@@ -52,7 +53,7 @@ KINDS: dict[str, type[Lab]] = {"pair": Pair, "solo": Solo, "trio": Trio, "debian
 
 def pytest_addoption(parser):
     parser.addoption("--kernel", choices=paths.FLAVOURS, default="debug",
-                     help="the kernel for scenarios that do not ask for the fast one; kcsan and stock for all of them")
+                     help="the kernel for scenarios that do not ask for the fast one; all but debug for all of them")
     parser.addoption("--rdma", choices=tuple(RDMA_MODULES), default="rxe",
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
@@ -133,14 +134,16 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def _choose_for_kernel(config, items) -> None:
-    """Skips what Debian's kernel cannot do, and leaves out what only it is for."""
-    if config.getoption("kernel") == "stock":
+    """Skips what Debian's kernel cannot do, and leaves out what only another kernel is for."""
+    kernel = config.getoption("kernel")
+    others = [item for item in items if _has(item, "versions") and kernel != "versions"]
+    if kernel == "stock":
         for item in items:
             if reason := not_on_stock.reason(item.path.name, item.name):
                 item.add_marker(pytest.mark.skip(reason=reason))
-        return
-    others = [item for item in items
-              if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
+    else:
+        others += [item for item in items
+                   if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
 
