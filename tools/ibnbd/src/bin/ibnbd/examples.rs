@@ -179,4 +179,4 @@ Example:
 pub(crate) const KEY_REMOVE: &str = "\
 Examples:
   ibnbd key remove web1
-  ibnbd key remove web1 --id web1-2026 --disconnect";
+  ibnbd key remove web1 --id web1-2026";
