@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from testbed import blockdev, exports, fio, keyring
+from testbed import blockdev, exports, keyring
 
 pytestmark = pytest.mark.fast
 
@@ -26,13 +26,12 @@ def refused(guest, command: str, number: int) -> None:
     assert not answer.ok and os.strerror(number) in answer, (command, answer)
 
 
-@pytest.fixture
-def machines(trio, stack):
+def prepare(trio, stack, settings: str = ""):
     """`server, first, second`; both machines have keys and a host, and the server three disks."""
     first, second, server = trio
     for number in range(3):
         server.null_blk(f"nullb{number}", size_mb=16)
-    server.run("modprobe ibnbd_server")
+    server.run(f"modprobe ibtrs_server {settings}; modprobe ibnbd_server")
     for name, guest in (("first", first), ("second", second)):
         guest.run(stack.load_client())
         for machine in (guest, server):
@@ -44,8 +43,8 @@ def machines(trio, stack):
     return server, first, second
 
 
-def test_each_has_its_own(machines, stack):
-    server, first, second = machines
+def test_each_has_its_own(trio, stack):
+    server, first, second = prepare(trio, stack)
 
     def said(line: str) -> None:
         log = server.run("dmesg")
@@ -95,3 +94,32 @@ def test_each_has_its_own(machines, stack):
     first.run("busybox killall -INT fio")
     assert load.wait(60, check=False).status in (0, 128, 130), load.text
     assert blockdev.is_taken(server, "/dev/nullb0") and not blockdev.is_taken(server, "/dev/nullb1")
+
+
+def test_what_a_dead_machine_had(trio, stack):
+    """The disk that a machine has for itself is free once the server has missed its heartbeats. The machine that comes
+    back has its name and its other disk, but not this one until the next holder gives it up."""
+    server, first, second = prepare(trio, stack, "hb_interval_ms=1000 hb_missed_max=3")
+    state = "/sys/block/ibnbd{}/ibnbd/state"
+    first.run(map_line(1, "shared", "first", "exclusive=1"))
+    first.run(map_line(1, "own1", "first"))
+    refused(second, map_line(2, "shared", "second"), errno.EBUSY)
+    began = server.uptime()
+    first.freeze()
+    try:
+        second.wait_until(map_line(2, "shared", "second", "exclusive=1"), 60)
+        assert server.uptime() - began < 30
+        assert "first: session closed" in server.run("dmesg")
+        second.run(f"dd if=/dev/urandom of={stack.disk} bs=64k count=1 oflag=direct status=none")
+    finally:
+        first.thaw()
+    first.wait_until(f"grep -qx connected /sys/class/ibtrs-client/first/paths/*/state && "
+                     f"grep -qx open {state.format(1)} && grep -qx closed {state.format(0)}", 120)
+    remap = "echo 1 > /sys/block/ibnbd0/ibnbd/remap_device"
+    refused(first, remap, errno.EBUSY)
+    assert "first: ip:10.0.1.1: export shared: refused, rw, exclusive: it is in use" in server.run("dmesg")
+    assert not first.ok("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct 2> /dev/null")
+    first.run("dd if=/dev/zero of=/dev/ibnbd1 bs=4k count=1 oflag=direct status=none")
+    second.run(f"dd if={stack.disk} of=/dev/null bs=64k count=1 iflag=direct status=none && {stack.unmap()}")
+    first.wait_until(remap)
+    first.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none")
