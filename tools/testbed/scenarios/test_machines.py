@@ -4,10 +4,11 @@ other."""
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from testbed import blockdev, exports, keyring
+from testbed import blockdev, exports, fio, keyring
 
 pytestmark = pytest.mark.fast
 
@@ -41,6 +42,15 @@ def prepare(trio, stack, settings: str = ""):
     exports.make(server, "own2", "/dev/nullb1", ("second",))
     exports.make(server, "shared", "/dev/nullb2", ("first", "second"))
     return server, first, second
+
+
+def listed(guest, link: int, session: str) -> set[str]:
+    """The exports that discovery shows a session."""
+    control = "/sys/class/ibnbd-client/ctl"
+    guest.run(f'echo "sessname={session} path=ip:10.0.{link}.2" > {control}/discover', timeout=120)
+    pages = range(int(guest.run(f"cat {control}/discovered/{session}/pages")))
+    text = "\n".join(guest.run(f"cat {control}/discovered/{session}/{page}/exports") for page in pages)
+    return {line.split()[0] for line in text.splitlines()}
 
 
 def test_each_has_its_own(trio, stack):
@@ -123,3 +133,58 @@ def test_what_a_dead_machine_had(trio, stack):
     second.run(f"dd if={stack.disk} of=/dev/null bs=64k count=1 iflag=direct status=none && {stack.unmap()}")
     first.wait_until(remap)
     first.run("dd if=/dev/zero of=/dev/ibnbd0 bs=4k count=1 oflag=direct status=none")
+
+
+def test_each_has_its_own_limits(trio, stack):
+    """Lists, rates, paths, addresses and ports of one machine, which leave the other one alone; and a session without a
+    key, which opens what its address may."""
+    server, first, second = prepare(trio, stack, "auth=optional")
+    exports.make(server, "public", "/dev/nullb2", access_mode="ro", allow_unauthenticated="10.0.2.0/24")
+    server.run(exports.write(f"{exports.HOSTS}/second", max_paths=1, max_iops=100, addresses="10.0.2.0/24"))
+    assert listed(first, 1, "first") == {"own1", "shared"}
+    assert listed(second, 2, "second") == {"own2", "shared"}
+
+    # Without a key.
+    assert listed(first, 1, "nobody") == set()
+    assert listed(second, 2, "nobody") == {"public"}
+    refused(first, map_line(1, "public", "nobody", "access_mode=ro"), errno.EACCES)
+    refused(second, map_line(2, "own2", "nobody"), errno.EACCES)
+    second.run(map_line(2, "public", "nobody", "access_mode=ro"))
+    second.run(f"dd if={stack.disk} of=/dev/null bs=64k count=1 iflag=direct status=none && {stack.unmap()}")
+
+    # A key that got away is of no use from elsewhere.
+    keyring.load(first, seed="second", session="second")
+    refused(first, map_line(1, "own2", "second"), errno.EACCES)
+    assert "the host may not connect from this address: see its addresses (EACCES)" in server.run("dmesg")
+
+    # The rate of one is not that of the other.
+    first.run(map_line(1, "own1", "first"))
+    second.run(map_line(2, "own2", "second"))
+    job = (f"--name=rate --filename={stack.disk} --direct=1 --ioengine=io_uring --time_based --runtime=5 --size=8m "
+           "--bs=4k")
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(fio.run, first, f"{job} --rw=randread --iodepth=4 --rate_iops=250", 120)
+        theirs = pool.submit(fio.run, second, f"{job} --rw=randwrite --iodepth=8", 120)
+    assert 5 < theirs.result().write.iops <= 115 < ours.result().read.iops, (theirs.result(), ours.result())
+
+    # Nor the number of paths.
+    for guest, link, session in ((first, 1, "first"), (second, 2, "second")):
+        guest.run(f"ip addr add 10.0.{link}.3/24 dev eth0")
+        add = f"echo ip:10.0.{link}.3,ip:10.0.{link}.2 > /sys/class/ibtrs-client/{session}/add_path"
+        if session == "first":
+            guest.run(add)
+        else:
+            refused(guest, add, errno.EDQUOT)
+
+    # A port that is at one machine's link only; what is connected stays.
+    exports.make_port(server, "left", "ip:10.0.1.2")
+    refused(second, map_line(2, "public", "nobody", "access_mode=ro"), errno.ECONNREFUSED)
+    first.run(map_line(1, "shared", "first"))
+    assert second.run("cat /sys/block/ibnbd0/ibnbd/state").strip() == "open"
+    second.run(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
+    # It leaves the addresses of its host, and the other one does not notice.
+    server.run(f"echo 10.0.3.0/24 > {exports.HOSTS}/second/addresses")
+    second.wait_until("! grep -qx connected /sys/class/ibtrs-client/second/paths/*/state", 60)
+    assert first.run("cat /sys/class/ibtrs-client/first/paths/*/state").split() == ["connected"] * 2
+    for guest, link in ((first, 1), (second, 2)):
+        guest.run(f"ip addr del 10.0.{link}.3/24 dev eth0")
