@@ -1153,8 +1153,9 @@ def test_what_happens_on_the_way(pair, stack):
     for number, (name, outcomes) in enumerate(ON_THE_WAY.items()):
         line = map_line(stack, f"dest_port={5001 + number}")
         for outcome in outcomes:
-            assert (name, map_errno(client, line)) == (name, outcome)
-            if outcome == 0:
+            said = client.run(line, timeout=120, check=False)
+            assert said.ok == (outcome == 0) and (said.ok or os.strerror(outcome) in said), (name, said)
+            if said.ok:
                 client.run(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
                 client.run(stack.unmap())
             assert client.run("ls /sys/class/ibtrs-client").split() == []
@@ -1163,8 +1164,7 @@ def test_what_happens_on_the_way(pair, stack):
     other = client.start(line.replace("sessname=demo", "sessname=other"))
     assert map_errno(client, line) == REJECTED
     assert not other.wait(120, check=False).ok
-    rejected = sum(REJECTED in outcomes for outcomes in ON_THE_WAY.values()) + 2
-    assert client.run("dmesg | grep -c 'the keys differ'") == str(rejected)
+    assert "the keys differ" in client.run("dmesg")
     server.run("touch /tmp/enough")
     assert middle.wait(60).splitlines()[-1] == "[]"
 
