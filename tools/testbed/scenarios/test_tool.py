@@ -3,10 +3,11 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
-from testbed import keyring, netns, sysfs_made
+from testbed import key_traces, keyring, netns, sysfs_made
 from testbed.load import Load
 from testbed.stack import STACKS
 from testbed.tool import PROGRAM, Tool
@@ -430,6 +431,46 @@ def test_keys_from_the_first_to_the_next(pair):
         assert [key["id"] for key in tool.json("key list")["keys"]] == ["2027"]
         assert "no such key" in tool.refused("key remove s", 3)
     assert keyring.key_ids(pair.server, "server", "s") == ["2027", "2027"]
+
+
+# Notes how it was called, and does what it is for.
+NOTING = """#!/bin/sh
+{ echo called; cat /proc/$$/cmdline /proc/$$/environ /proc/$PPID/cmdline /proc/$PPID/environ; } >> /tmp/calls
+exec /usr/bin/keyctl "$@"
+"""
+
+
+def test_a_key_is_found_nowhere(pair):
+    """Once the key is loaded, used and refused, nothing that root can read has it, and no command line had."""
+    server_tool, client_tool = tools = ready(pair)
+    client = pair.client
+    client.run(f"{PROGRAM} key new > /tmp/key")
+    text = client.run("cat /tmp/key").strip()
+    pair.server.run(f"umask 077; echo {text} > /tmp/key")
+    for tool in tools:
+        guest = tool.guest
+        guest.push("/tmp/key_traces.py", Path(key_traces.__file__).read_text())
+        guest.run("mkdir -p /tmp/noting")
+        guest.push("/tmp/noting/keyctl", NOTING, 0o755)
+        guest.run(f"rm -f /tmp/calls; mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug; "
+                  f"PATH=/tmp/noting:$PATH {PROGRAM} key load s --file /tmp/key && "
+                  f"PATH=/tmp/noting:$PATH {PROGRAM} key list && grep -q called /tmp/calls")
+    map_by_two_paths(client_tool)
+    assert keyring.key_ids(pair.server, "server", "s") == ["default"] * 2
+    # Another key of this id, and messages that are none.
+    client.run(f"umask 077; {PROGRAM} key new > /tmp/another")
+    client_tool("key load s --file /tmp/another")
+    client_tool.refused("path reconnect s 10.0.1.1")
+    client_tool("key load s --file /tmp/key")
+    client_tool("path reconnect s 10.0.1.1")
+    server_tool("key load s --file /tmp/key")
+    for guest in pair:
+        read, *found = guest.run("python3 /tmp/key_traces.py /tmp/key /tmp/calls").splitlines()
+        assert found == [] and int(read.split()[1]) > 100, (read, found)
+    # It would be found.
+    client.run("cat /tmp/key > /dev/kmsg")
+    assert client.run("python3 /tmp/key_traces.py /tmp/key").splitlines()[1:] == ["found: dmesg"]
+    client.run("dmesg -C")
 
 
 def test_packets_that_do_not_pass_are_found(solo):
