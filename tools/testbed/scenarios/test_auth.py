@@ -298,12 +298,12 @@ def test_a_key_that_is_taken_away(pair, stack):
     fio.end(client, load)
 
 
-def use_disk(client, stack) -> None:
+def use_disk(client, stack, number: int = 0) -> None:
     """Maps a disk from another address than strangers come from, verifies it and unmaps it."""
     client.run(map_line(stack).replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1"))
-    client.run(f"fio --name=verify --filename={stack.disk} --rw=randwrite --bs=4k --iodepth=16 --direct=1 "
-               "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=2m", timeout=300)
-    client.run(stack.unmap())
+    client.run(f"fio --name=verify --filename=/dev/{stack.family}{number} --rw=randwrite --bs=4k --iodepth=16 "
+               "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=2m", timeout=300)
+    client.run(stack.unmap(number))
 
 
 def hostile(client, text: str, seconds: int = 120) -> list[str]:
@@ -776,13 +776,17 @@ print(after_failures(key_id="removed", address="10.0.2.1"))
 @fast
 @needs_immediates
 def test_failures_from_many_sources(pair, stack):
-    """A stranger whose addresses nobody can count fails from each of them while a client maps, verifies and
-    unmaps."""
+    """A stranger whose addresses nobody can count fails from each of them while one client maps, verifies and
+    unmaps, and another one, whose path is set up again each time, verifies all along."""
     server, client = pair
-    server.null_blk(size_mb=32)
-    for guest in pair:
-        keyring.load(guest)
+    for number, session in enumerate(("demo", "other")):
+        server.null_blk(f"nullb{number}", size_mb=32)
+        for guest in pair:
+            keyring.load(guest, session, session)
     blockdev.load(pair, stack)
+    steady = map_line(stack, device="/dev/nullb1").replace("sessname=demo", "sessname=other")
+    client.run(steady.replace("10.0.1.1", "10.0.2.2,ip:10.0.2.1"))
+    load = client.start(LOAD.format(disk=stack.disk) + " --thinktime=200ms --runtime=3600")
     own = range(50, 50 + SOURCES)
     change = "for n in {%d..%d}; do echo addr %%s 10.0.1.$n/24 dev eth0; done | ip -batch -" % (own[0], own[-1])
     neighbours = ("for n in {%d..%d}; do echo neigh %%s 10.0.1.$n lladdr 52:54:00:00:01:02 dev eth0 nud permanent; "
@@ -793,26 +797,33 @@ def test_failures_from_many_sources(pair, stack):
     stranger = launch.program(client, f"""
 from testbed.hostile.auth import *
 sources = [f"10.0.1.{{n}}" for n in {list(own)}]
-failures = 0
+failures = refused = 0
 print("ready", flush=True)
 end = time.monotonic() + 3600
-while failures < {FAILURES} and time.monotonic() < end:
-    me = KeyHolder(bytes(32), "demo", source=sources[failures % len(sources)])
+while failures + refused < {FAILURES} and time.monotonic() < end:
+    me = KeyHolder(bytes(32), "demo", source=sources[(failures + refused) % len(sources)])
     try:
         me.offer()
         assert me.is_disbelieved(me.auth1())
+        failures += 1
     except Rejected as rejected:
         assert refusal(rejected.private) == errno.EBUSY
-    # One that has to wait has failed, too.
-    failures += 1
+        # One that has to wait has failed, too.
+        refused += 1
     me.leave()
-print(failures)
+print(failures, refused)
 """)
     launch.ready(stranger)
-    use_disk(client, stack)
+    use_disk(client, stack, 1)
     while stranger.running:
-        use_disk(client, stack)
-    assert stranger.wait(120).splitlines()[-1] == str(FAILURES)
+        use_disk(client, stack, 1)
+        client.run("echo 1 > /sys/class/ibtrs-client/other/paths/ip:10.0.2.2@ip:10.0.2.1/reconnect")
+    failures, waits = map(int, stranger.wait(120).splitlines()[-1].split())
+    print(f"{failures} failures, {waits} refused before AUTH1")
+    # The server remembers fewer addresses than there are, so that most get as far as AUTH1.
+    assert failures + waits == FAILURES and failures > FAILURES / 2
+    assert keyring.key_ids(server, "server", "other") == ["default"]
+    fio.end(client, load)
     client.run(change % "del")
     server.run(neighbours % "del")
 
