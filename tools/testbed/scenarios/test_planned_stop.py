@@ -109,7 +109,10 @@ def test_a_file_system_after_a_power_cut(pair, stack):
     client.push("/tmp/ledger.py", LEDGER)
     ledger = client.start("python3 /tmp/ledger.py /mnt/disk/ledger")
     wait_for(lambda: ledger.text.count("\n") > 64, 240, "all names are taken")
+    # Something is in the server's cache then: nothing flushes it meanwhile.
+    client.run("pkill -STOP -f ledger.py && dd if=/dev/zero of=/mnt/disk/unflushed bs=64k count=4 oflag=direct status=none")
     pair.server.kill()
+    client.run("pkill -CONT -f ledger.py")
     pair.reboot("server", [image])
     pair.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}")
     client.wait_for_log("ibnbd0: the server has lost its write cache", 240)
