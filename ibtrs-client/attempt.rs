@@ -53,11 +53,7 @@ use kernel::{
         SetOnce,
         SpinLockIrq, //
     },
-    time::{
-        msecs_to_jiffies,
-        Instant,
-        Monotonic, //
-    }, //
+    time::msecs_to_jiffies, //
 };
 use kx::{
     mm::in_reclaim,
@@ -150,7 +146,6 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u32,
     /// The session's UUID for all connections of the attempt.
     pub(crate) session_uuid: [u8; 16],
-    pub(crate) made: Instant<Monotonic>,
     /// The parameters with which the server accepted the service connection.
     pub(crate) wire: SetOnce<Wire>,
     /// Set when both sides have proved themselves; unset without authentication.
@@ -192,7 +187,6 @@ impl Attempt {
                 path,
                 epoch,
                 session_uuid,
-                made: Instant::now(),
                 wire: SetOnce::new(),
                 proved: SetOnce::new(),
                 published: SetOnce::new(),

@@ -24,7 +24,7 @@ use kernel::{
 
 /// Resets that a user's reconnect tolerates: the server resets new connections while it is still
 /// closing the former ones of the path.
-pub(crate) const RESETS_FORGIVEN: u32 = 3;
+const RESETS_FORGIVEN: u32 = 3;
 
 impl Fsm {
     /// Returns the outcome of a failed attempt, or `None` if the attempt is to be repeated at once
@@ -161,46 +161,9 @@ impl Path {
         );
     }
 
-    /// Returns whether the operator has drained the path.
+    /// Returns whether the path takes requests only if no other one does.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained.load(Relaxed)
-    }
-
-    /// Drains the path without regard to the operator until it has been connected again.
-    ///
-    /// # Context
-    ///
-    /// May sleep.
-    pub(crate) fn set_resting(&self, on: bool) {
-        // ORDERING: As in `set_drained`.
-        if self.resting.xchg(on, Full) != on {
-            self.session.drained_changed();
-        }
-    }
-
-    /// Returns whether the path takes requests only if no other one does.
-    pub(crate) fn is_spared(&self) -> bool {
-        self.is_drained() || self.resting.load(Relaxed)
-    }
-
-    /// Ends the back-off of a path that waits for its next attempt.
-    ///
-    /// # Context
-    ///
-    /// Any.
-    pub(crate) fn try_now(self: &Arc<Self>) {
-        let _ = self.event(Event::ReconnectDue);
-    }
-
-    /// Begins to connect the path again, unless attempt `epoch` is no longer the current one; then
-    /// returns the number of outcomes before, for [`Path::outcome_since`].
-    ///
-    /// # Context
-    ///
-    /// Any.
-    pub(crate) fn begin_reconnect(self: &Arc<Self>, epoch: u32) -> Option<u64> {
-        let (reply, outcomes) = self.step(Event::UserReconnect, Some(epoch));
-        reply.accepted().then_some(outcomes)
     }
 
     /// Closes the path and removes it from the session. Before the removal, `unlink` is called,

@@ -76,8 +76,6 @@ pub struct Settings {
     pub reconnect_delay_ms: Number,
     /// How long requests wait for a path, in seconds; 0 if they do not wait.
     pub queue_timeout_s: Number,
-    /// Time after which a path authenticates again, in seconds; 0 for never.
-    pub reauth_interval_s: Number,
 }
 
 impl Settings {
@@ -89,7 +87,6 @@ impl Settings {
             hb_missed_max: Number::new(&settings::HB_MISSED_MAX),
             reconnect_delay_ms: Number::new(&settings::RECONNECT_DELAY_MS),
             queue_timeout_s: Number::new(&settings::QUEUE_TIMEOUT_S),
-            reauth_interval_s: Number::new(&settings::REAUTH_INTERVAL_S),
         }
     }
 
@@ -196,18 +193,6 @@ impl Session {
         self.settings.queue_timeout_s.set(s)?;
         // The work item computes the remaining time again.
         self.expiry.modify(self.clone(), 0);
-        Ok(())
-    }
-
-    /// Sets the time after which a path authenticates again, in seconds; also applies to connected
-    /// paths.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: out of range.
-    pub fn set_reauth_interval_s(self: &Arc<Self>, s: u32) -> Result {
-        self.settings.reauth_interval_s.set(s)?;
-        self.reauth_work.modify(self.clone(), 0);
         Ok(())
     }
 }

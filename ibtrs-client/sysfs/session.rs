@@ -33,7 +33,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 10] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -90,17 +90,6 @@ pub(super) static FILES: [Attr<Arc<Session>>; 10] = [
             session
                 .data()
                 .set_queue_timeout_s(number(&session, &settings::QUEUE_TIMEOUT_S, input)?)
-        },
-    ),
-    Attr::rw(
-        c"reauth_interval_s",
-        |session: &Session, buf| buf.line(fmt!("{}", session.settings().reauth_interval_s.get())),
-        |session, input| {
-            session.data().set_reauth_interval_s(number(
-                &session,
-                &settings::REAUTH_INTERVAL_S,
-                input,
-            )?)
         },
     ),
 ];

@@ -72,7 +72,6 @@ pub mod name;
 pub mod opts;
 pub mod permit;
 pub mod quota;
-pub mod reauth;
 pub mod serving;
 pub mod settings;
 pub mod setup;

@@ -51,22 +51,13 @@ pub const QUEUE_TIMEOUT_S: Setting = Setting {
     default: 60,
 };
 
-/// Time after which a path authenticates again, in seconds; 0: never.
-pub const REAUTH_INTERVAL_S: Setting = Setting {
-    name: "reauth_interval_s",
-    min: 0,
-    max: 2_592_000,
-    default: 0,
-};
-
 impl Setting {
     /// All settings.
-    pub const ALL: [Setting; 5] = [
+    pub const ALL: [Setting; 4] = [
         HB_INTERVAL_MS,
         HB_MISSED_MAX,
         RECONNECT_DELAY_MS,
         QUEUE_TIMEOUT_S,
-        REAUTH_INTERVAL_S,
     ];
 
     /// Parses what an operator wrote: a decimal number in the range.

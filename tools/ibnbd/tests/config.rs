@@ -372,8 +372,7 @@ fn what_is_so_already_is_not_touched() {
 fn what_is_written_is_what_is() {
     let tree = Tree::new();
     tree.usual_client()
-        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n")
-        .file("/sys/class/ibtrs-client/s/reauth_interval_s", "86400\n");
+        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n");
     tree.file("/sys/block/ibnbd1/ibnbd/access_mode", "ro\n")
         .file("/sys/block/ibnbd1/ibnbd/exclusive", "1\n")
         .file("/sys/block/ibnbd1/ibnbd/data_checksum", "crc32c\n");
@@ -382,8 +381,7 @@ fn what_is_written_is_what_is() {
     let config = good(&text);
     assert_eq!(
         config.sessions[0].settings,
-        [("queue_timeout_s", "300"), ("reauth_interval_s", "86400")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        [("queue_timeout_s".to_owned(), "300".to_owned())]
     );
     assert_eq!(
         config.sessions[0].paths,

@@ -10,7 +10,6 @@ import pytest
 from testbed import blockdev, fio, keyring
 from testbed.hostile import launch, wire
 from testbed.lab import wait_for
-from testbed.load import Load
 from testbed.stack import STACKS
 from testbed.wire import recorded
 
@@ -167,56 +166,6 @@ def test_keys_change_under_load(pair, stack):
     assert not client.ok(f"echo a:b > {SESSION}/key_id")
     assert not client.ok(map_line(stack, "key_id=default", "/dev/nullb1"))
     fio.end(client, load)
-
-
-@fast
-def test_paths_authenticate_again_after_a_time(pair, stack):
-    """I/O waits for an only path, and never for one of two. One that does not come back is the last one to go, and
-    without a key none goes."""
-    server, client = pair
-    for guest in pair:
-        keyring.load(guest)
-    map_disk(pair, stack)
-    load = Load(client, stack)
-
-    def proofs() -> int:
-        return server.run("dmesg").count("authenticated with key default")
-
-    def outages() -> int:
-        return client.run("dmesg").count("no path to the server is left")
-
-    def authenticate_again(more: int) -> tuple[int, float]:
-        """Waits for so many new proofs; how often there was no path, and the longest pause of I/O."""
-        before, cut_off, since = proofs(), outages(), client.uptime()
-        client.run(f"echo 2 > {SESSION}/reauth_interval_s")
-        wait_for(lambda: proofs() >= before + more, 120, "the paths have authenticated again")
-        client.run(f"echo 0 > {SESSION}/reauth_interval_s")
-        wait_for(lambda: blockdev.connected(client) == len(keyring.key_ids(client, "client")), 60, "all are connected")
-        return outages() - cut_off, load.gap(since)
-
-    cut_off, pause = authenticate_again(2)
-    assert cut_off >= 2 and pause < 10
-    client.run(f"echo {SECOND} > {SESSION}/add_path")
-    cut_off, pause = authenticate_again(4)
-    assert cut_off == 0 and pause < 10
-    for link in (1, 2):
-        file = f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1"
-        assert client.run(f"cat {file}/drain") == "0"
-    # The server does not have this key, so the first path stays away.
-    keyring.load(client, "wrong", key_id="wrong")
-    client.run(f"echo wrong > {SESSION}/key_id && echo 2 > {SESSION}/reauth_interval_s")
-    wait_for(lambda: blockdev.connected(client) == 1, 60, "one path is refused")
-    cut_off = outages()
-    time.sleep(6)
-    assert blockdev.connected(client) == 1 and outages() == cut_off
-    client.run(f"echo default > {SESSION}/key_id")
-    wait_for(lambda: blockdev.connected(client) == 2, 60, "the path is back")
-    keyring.remove(client)
-    client.wait_for_log("key default cannot be used (ENOKEY), so the paths do not authenticate again", 60)
-    before = proofs()
-    time.sleep(4)
-    assert proofs() == before and blockdev.connected(client) == 2
-    load.end()
 
 
 @fast

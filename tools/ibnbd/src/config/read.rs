@@ -125,7 +125,6 @@ impl All {
             ("hb_interval_ms", 100..=60_000),
             ("hb_missed_max", 1..=100),
             ("queue_timeout_s", 0..=86_400),
-            ("reauth_interval_s", 0..=2_592_000),
         ] {
             if let Some(found) = fields.number(source, key, range) {
                 settings.push((key.to_owned(), found.value.to_string()));
