@@ -11,8 +11,8 @@ use ibnbd_proto::msg::{
 use ibtrs_proto::handshake::{reject_decode, ConnReq, ConnRsp};
 use ibtrs_proto::imm::Imm;
 use ibtrs_proto::msg::{
-    trailer, AnswerBody, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
-    ServerRequest, INV_ANSWER_LEN, MORE_ANSWERS_LEN, TRAILER_LEN,
+    AnswerBody, Direction, InfoReq, InfoRsp, InvAnswer, MoreAnswers, RequestHdr, RkeyRsp,
+    ServerRequest, Trailer, INV_ANSWER_LEN, MAX_TRAILER_LEN, MORE_ANSWERS_LEN,
 };
 
 /// The first `N` bytes, and the others; zeros where there are none.
@@ -65,18 +65,21 @@ pub(crate) fn messages(bytes: &[u8]) {
     }
 }
 
-/// Bodies of answers, with a key and without: four bytes at the end are a trailer, anything else is
-/// none.
+/// Bodies of answers, with a key and without: four or eight bytes at the end are a trailer, anything
+/// else is none.
 fn answer_body(bytes: &[u8]) {
     let key = RkeyRsp::decode(bytes).ok();
     let key_len = key.map_or(0, |key| key.encode().len());
-    let trailer = trailer(&bytes[key_len..]);
-    assert_eq!(trailer.is_some(), bytes.len() - key_len == TRAILER_LEN);
+    let trailer = Trailer::decode(&bytes[key_len..]);
+    let trailer_len = match bytes.len() - key_len {
+        len @ (4 | MAX_TRAILER_LEN) => len,
+        _ => 0,
+    };
     let mut again = [0xEE; 16];
     let len = AnswerBody { key, trailer }.encode(&mut again);
     let len = len.expect("room for the longest body");
+    assert_eq!(len, key_len + trailer_len);
     assert_eq!(&again[..len], &bytes[..len]);
-    assert_eq!(len, key_len + trailer.map_or(0, |_| TRAILER_LEN));
 }
 
 pub(crate) fn requests(bytes: &[u8]) {
@@ -197,15 +200,15 @@ pub(crate) fn checksums(bytes: &[u8]) {
         0 => Direction::Read,
         _ => Direction::Write,
     };
-    let data = match direction {
-        Direction::Read => &[],
-        Direction::Write => data,
+    let (data, data_len) = match direction {
+        Direction::Read => (&[][..], usize::from(bit)),
+        Direction::Write => (data, data.len()),
     };
     let believed = |header: &[u8], data: &[u8], all_have: bool| {
         let arrived = Arrived {
             header,
             direction,
-            written: data.len(),
+            data_len,
         };
         let is_there = flags & 2 == 0;
         let of_data = |crc| is_there.then(|| crc32c(crc, data));
@@ -231,6 +234,10 @@ pub(crate) fn checksums(bytes: &[u8]) {
             changed[at / 8] ^= 1 << (at % 8);
             let (header, data) = changed.split_at(IO_HDR_LEN);
             assert!(believed(header, data, true).is_err());
+        }
+        // What a client sends in the place of a request that it has given up.
+        Ok(Intact::Plain) if header.is_empty() => {
+            assert!(direction == Direction::Read && data_len == 0);
         }
         Ok(Intact::Plain) => match UserMsg::parse(&header, true) {
             Ok(UserMsg::Io(io)) => assert!(!has_any && io.encode()[..] == header),
