@@ -351,7 +351,7 @@ def main() -> int:
 
     budget, seed, named = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     # Functions of modules can be watched once these are there.
-    races.program("modprobe", "rdma_cm")
+    races.load_needed()
     # The kernel would run modprobe for a disk that goes as it is opened, which holds up all.
     put("/proc/sys/kernel/modprobe", "\n")
     missing = watch()

@@ -67,10 +67,15 @@ def parameters(module: str) -> list[str]:
         return [word.partition(".")[2] for word in file.read().split() if word.startswith(module + ".")]
 
 
+def load_needed() -> None:
+    """Loads what ours need of the kernel; the second is not a module everywhere."""
+    program("modprobe", "-a", "rdma_cm", "libcurve25519")
+
+
 def load() -> list[str]:
     """Loads all modules of ours; what came of each."""
     if not os.path.exists("/sys/module/rdma_cm"):
-        program("modprobe", "rdma_cm")
+        load_needed()
     return [insmod(name, *parameters(name), *more) for name, *more in (
         ("ibtrs_core",), ("ibtrs_server", "sess_queue_depth=32"), ("ibtrs_client",), ("ibnbd_client",),
         ("ibnbd_server", "dev_search_path=/dev"))]
