@@ -248,9 +248,18 @@ impl<D: Operations> Vtable<D> {
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
         // Whoever dispatches the request again must not merge it into another one, which would end it
         // without the driver's knowledge.
-        // SAFETY: By this function's contract the request passes to the driver. It was not started
-        // yet, so its timer does not change its flags.
-        unsafe { (*rq).rq_flags |= 1 << bindings::rqf_flags___RQF_DONTPREP };
+        const DONTPREP: u32 = 1 << bindings::rqf_flags___RQF_DONTPREP;
+        // The timer may still be handling an earlier attempt of a request that is dispatched again.
+        // SAFETY: By this function's contract the request passes to the driver, and is live. What
+        // changes its flags meanwhile is the timer alone, on another CPU, and that sets another bit.
+        let flags = unsafe { (&raw const (*rq).rq_flags).read_volatile() };
+        if flags & DONTPREP == 0 {
+            // SAFETY: As above. Nobody else accesses the flags: the allocation of the request has
+            // cleared the bit, and the first dispatch sets it, so this is the first one. The timer
+            // handles only requests that were started, and has a reference to one that it handles,
+            // which the allocation has waited for.
+            unsafe { (*rq).rq_flags = flags | DONTPREP };
+        }
         // SAFETY: As above.
         unsafe { bindings::blk_mq_start_request(rq) };
         // The scatterlist describes memory of the previous use, which belongs to another user now.

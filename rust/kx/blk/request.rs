@@ -379,7 +379,8 @@ impl<D: Operations> Request<D> {
         // be removed. The reference delays that until the pause has begun: the block layer frees
         // a queue, and the work item that ends the pause, only when there is no reference left.
         // SAFETY: The driver owns a request of the queue by the type invariant, so the queue is live,
-        // and the request has a reference of its own.
+        // and somebody has a reference to it already: the request itself, or, of a flush that the
+        // block layer has made, the requests that wait for that.
         let uses = unsafe {
             let uses = &raw mut (*queue).q_usage_counter;
             ours::percpu_ref_get(uses);
