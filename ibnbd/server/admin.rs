@@ -253,7 +253,7 @@ fn try_open(
             let why = "the session has it open from dev_search_path, which is off: close it before the export is opened";
             return Err(Refusal::new(EEXIST, why));
         }
-        // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it anew.
+        // The last OPEN that opens the device counts: a client whose CLOSE was lost may map it again.
         let checksums = match message.only_known {
             true => known.device.has_checksums(),
             false => wants_checksums(session, message),

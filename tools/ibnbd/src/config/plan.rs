@@ -549,8 +549,8 @@ fn of_disk(
     }
     let none = DataChecksum::None.as_str();
     let checksum = disk.data_checksum.as_deref().unwrap_or(none);
-    if there.data_checksum.as_deref().unwrap_or(none) != checksum {
-        let is = there.data_checksum.as_deref().unwrap_or(none);
+    let is = there.data_checksum.as_deref().unwrap_or(none);
+    if is != checksum {
         let why = format!(
             "{} is mapped with data_checksum {is} until it is unmapped, and not with {checksum}",
             there.name

@@ -21,7 +21,6 @@ use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
-const CHECKSUMS: [&str; 2] = [DataChecksum::None.as_str(), DataChecksum::Crc32c.as_str()];
 
 /// One text as a configuration.
 ///
@@ -282,7 +281,8 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
         let poll_queues = fields
             .number(source, "poll_queues", -1..=4096)
             .map_or(0, |n| n.value);
-        let data_checksum = fields.one_of(source, "data_checksum", &CHECKSUMS);
+        let checksums = DataChecksum::ALL.map(|checksum| checksum.as_str());
+        let data_checksum = fields.one_of(source, "data_checksum", &checksums);
         let mut settings = Vec::new();
         for (key, range) in [
             ("io_timeout_limit", 0..=1000),

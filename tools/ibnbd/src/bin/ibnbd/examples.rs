@@ -28,7 +28,7 @@ Examples:
 pub(crate) const STATS: &str = "\
 Examples:
   ibnbd stats
-  ibnbd stats ibnbd0 --reset                  and its percentiles begin anew
+  ibnbd stats ibnbd0 --reset                  and its percentiles start again
   ibnbd stats s --columns path,reads,writes";
 
 pub(crate) const UNMAP: &str = "\

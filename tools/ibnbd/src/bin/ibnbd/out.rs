@@ -17,15 +17,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(columns: [&'static str; N]) -> Self {
+    pub(crate) fn new(columns: impl Into<Vec<&'static str>>) -> Self {
         Self {
-            columns: columns.to_vec(),
+            columns: columns.into(),
             rows: Vec::new(),
         }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, row: [String; N]) {
-        self.rows.push(row.to_vec());
+    pub(crate) fn row(&mut self, row: impl Into<Vec<String>>) {
+        self.rows.push(row.into());
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -37,6 +37,17 @@ impl Sample {
     }
 }
 
+/// Columns that sessions and paths have alike, see [`Growth::cells`].
+const GROWTH: [&str; 7] = [
+    "read/s",
+    "read",
+    "write/s",
+    "written",
+    "in flight",
+    "p50 us",
+    "p99 us",
+];
+
 /// The numbers of each disk, session and path in the time between.
 pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
@@ -61,33 +72,10 @@ pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
             .find(|old| old.name == disk.name);
         disks.row(disk_row(disk, old, seconds));
     }
-    let mut paths = Table::new([
-        "session",
-        "path",
-        "side",
-        "state",
-        "read/s",
-        "read",
-        "write/s",
-        "written",
-        "in flight",
-        "p50 us",
-        "p99 us",
-        "heartbeat",
-    ]);
-    let mut sessions = Table::new([
-        "session",
-        "side",
-        "state",
-        "paths",
-        "read/s",
-        "read",
-        "write/s",
-        "written",
-        "in flight",
-        "p50 us",
-        "p99 us",
-    ]);
+    let of_path = ["session", "path", "side", "state"];
+    let mut paths = Table::new([&of_path[..], &GROWTH, &["heartbeat"]].concat());
+    let of_session = ["session", "side", "state", "paths"];
+    let mut sessions = Table::new([of_session.as_slice(), &GROWTH].concat());
     for session in &now.machine.sessions {
         let mut all = Growth::default();
         for path in &session.paths {
@@ -150,7 +138,7 @@ impl Growth {
         };
     }
 
-    /// Cells that sessions and paths have alike.
+    /// The cells of [`GROWTH`].
     fn cells(&self, seconds: f64) -> [String; 7] {
         let (traffic, latency) = (&self.traffic, self.latency.as_ref());
         [
@@ -220,39 +208,25 @@ fn disk_row(disk: &Disk, old: Option<&Disk>, seconds: f64) -> [String; 11] {
     ]
 }
 
-fn session_row(session: &Session, all: &Growth, seconds: f64) -> [String; 11] {
-    let [reads, read, writes, written, in_flight, p50, p99] = all.cells(seconds);
-    [
+fn session_row(session: &Session, all: &Growth, seconds: f64) -> Vec<String> {
+    let own = [
         session.name.clone(),
         session.side.as_str().to_owned(),
         session.state.as_str().to_owned(),
         format!("{}/{}", session.connected(), session.paths.len()),
-        reads,
-        read,
-        writes,
-        written,
-        in_flight,
-        p50,
-        p99,
-    ]
+    ];
+    [own.as_slice(), &all.cells(seconds)].concat()
 }
 
-fn path_row(path: &Path, growth: &Growth, seconds: f64) -> [String; 12] {
-    let [reads, read, writes, written, in_flight, p50, p99] = growth.cells(seconds);
-    [
+fn path_row(path: &Path, growth: &Growth, seconds: f64) -> Vec<String> {
+    let own = [
         path.session.clone(),
         path.name.clone(),
         path.side.as_str().to_owned(),
         path.state.as_str().to_owned(),
-        reads,
-        read,
-        writes,
-        written,
-        in_flight,
-        p50,
-        p99,
-        time(path.latency_ns),
-    ]
+    ];
+    let heartbeat = [time(path.latency_ns)];
+    [own.as_slice(), &growth.cells(seconds), &heartbeat].concat()
 }
 
 #[cfg(test)]
