@@ -13,6 +13,8 @@ IN_BURSTS = "--thinktime=100ms --thinktime_blocks=64"
 # The same, for scenarios that only ask whether I/O goes on: one that goes as fast as it can takes most of
 # a machine's processors from all the others, above all where the kernel checks itself.
 NOW_AND_THEN = "--thinktime=100ms --thinktime_blocks=8"
+GOES_ON = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
+           "--time_based --runtime=600 --size=8m " + NOW_AND_THEN)
 
 
 @dataclass(frozen=True)

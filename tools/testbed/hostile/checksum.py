@@ -36,7 +36,7 @@ def checksum(user: bytes, data: bytes = b"") -> int:
 def sealed(data: bytes = b"", **fields) -> bytes:
     """An IO message with its checksum, for this data of a write."""
     user = wire.IO_REQ.pack(**{**fields, "rw": fields["rw"] | wire.CHECKSUM})
-    return user[:COVERED] + checksum(user, data).to_bytes(4, "little")
+    return user[:COVERED] + trailer(user, data)
 
 
 def trailer(user: bytes, data: bytes) -> bytes:

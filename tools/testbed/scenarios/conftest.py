@@ -133,6 +133,12 @@ def pytest_xdist_make_scheduler(config, log):
     return scheduler
 
 
+def _deselect(config, items, others) -> None:
+    """Takes these others out of the items."""
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 def _choose_for_kernel(config, items) -> None:
     """Skips what Debian's kernel cannot do, and leaves out what only another kernel is for."""
     kernel = config.getoption("kernel")
@@ -144,16 +150,13 @@ def _choose_for_kernel(config, items) -> None:
     else:
         others += [item for item in items
                    if _has(item, "stock") or {"debian", "installed"} & set(getattr(item, "fixturenames", ()))]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    _deselect(config, items, others)
 
 
 def _leave_out(config, items) -> None:
     """Deselects what other thirds have."""
     third = config.getoption("third")
-    others = [item for item in items if not thirds.runs(item.path.stem, third)]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    _deselect(config, items, [item for item in items if not thirds.runs(item.path.stem, third)])
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -40,7 +40,6 @@ REASONS = {
     "test_server_paths.py::*": NO_RNBD,
     "test_tool.py::test_a_server_that_does_not_tell_its_share": NO_RNBD,
     "test_tool.py::test_the_kernels_own_disks_are_shown": NO_RNBD,
-    "test_tool.py::test_a_server_that_does_not_tell_its_share": NO_RNBD,
 }
 
 

@@ -950,7 +950,7 @@ LIES = {"no suite": errno.EKEYREJECTED, "another suite": errno.EPROTO, "no proof
         "closes": errno.EKEYREJECTED, "fence": errno.ECONNABORTED, "heartbeat": errno.ECONNABORTED}
 LIARS = """
 from testbed.hostile.auth import *
-from testbed.hostile.server import Honest, Server
+from testbed.hostile.server import Honest, Server, serve
 
 def auth2(head=bytes(5), suite=HMAC_SHA256, share=bytes(32)):
     return bytes([AUTH2, 0, suite]) + head + os.urandom(32) + share + os.urandom(32)
@@ -985,11 +985,7 @@ class Liar(Honest):
         SAY[self.lie](server, connection)
 
 servers = [Server("10.0.1.1", 5001 + number, Liar(lie)) for number, lie in enumerate(LIES)]
-print("ready", flush=True)
-while not os.path.exists("/tmp/enough"):
-    if not any([server.step() for server in servers]):
-        time.sleep(0.01)
-print([mistake for server in servers for mistake in server.mistakes])
+serve(servers, "/tmp/enough")
 """
 
 
@@ -1032,6 +1028,7 @@ ON_THE_WAY = {
 IN_THE_MIDDLE = """
 from testbed.hostile.auth import *
 from testbed.hostile.key_server import *
+from testbed.hostile.server import serve
 
 def changed(message, at, field):
     return lambda me, what, said: replace(said, at, field) if what == message else said
@@ -1090,11 +1087,7 @@ class Swaps(KeyServer):
 
 servers = [Server("10.0.1.1", 5001 + number, Middle(name)) for number, name in enumerate(NAMES)]
 servers.append(Server("10.0.1.1", 5001 + len(NAMES), Swaps(KEY)))
-print("ready", flush=True)
-while not os.path.exists("/tmp/enough"):
-    if not any([server.step() for server in servers]):
-        time.sleep(0.01)
-print([mistake for server in servers for mistake in server.mistakes])
+serve(servers, "/tmp/enough")
 """
 
 

@@ -87,8 +87,7 @@ def test_each_host_sees_its_own(pair, stack, server):
     # A session with a disk is used as it is, and goes on.
     client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=disk1" > {stack.map_file}')
     client.wait_until(f"[ $(cat {SESSIONS}/demo/paths/*/state | grep -c ^connected) = 2 ]")
-    load = client.start(f"fio --name=load --filename={stack.disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 "
-                        f"--ioengine=io_uring --time_based --runtime=600 --size=8m {fio.NOW_AND_THEN}")
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     assert found(client) == of_demo
     client.run(f"echo sessname=demo > {CONTROL}/discover")

@@ -23,8 +23,6 @@ SESSION = "/sys/class/ibtrs-client/demo"
 SECOND = f"{SESSION}/paths/ip:10.0.2.2@ip:10.0.2.1"
 SERVER = "/sys/class/ibtrs-server"
 STATE = "/sys/block/ibnbd{}/ibnbd/state"
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
-        "--time_based --runtime=600 --size=8m " + fio.NOW_AND_THEN)
 
 
 @pytest.fixture
@@ -131,7 +129,7 @@ def test_hosts(pair, stack, server):
     said(server, "export disk1: granted, rw: its host is in allowed_hosts")
     assert states(client) == ["open"]
     client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     # The host is taken away under I/O: nothing of it reaches the disk any more.
     server.run(exports.unlink("disk1"))
@@ -170,7 +168,7 @@ def test_an_export_that_is_disabled_and_removed(pair, stack, server):
     exports.make(server, "disk2", "/dev/nullb1", allow_unauthenticated="any")
     client.run(map_line())
     client.run(map_line("disk2"))
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     refused(server, f"echo /dev/nullb1 > {folder}/device_path", errno.EBUSY)
     server.run(f"echo 0 > {folder}/enable")
@@ -406,7 +404,7 @@ def test_limits_of_a_host(pair, stack, server):
     client.run(f"echo ip:10.0.2.2,ip:10.0.2.1 > {SESSION}/add_path")
     client.run(map_line("disk2"))
     # The paths that do not fit go, the others carry the I/O.
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     server.run(f"echo 10.0.1.0/24 > {host}/addresses")
     wait_for(lambda: server.run(f"ls {SERVER}/demo/paths").split() == ["ip:10.0.1.2@ip:10.0.1.1"], 30,
@@ -489,7 +487,7 @@ def test_rates_of_a_host(pair, stack, server):
     assert 1 < done <= 22, figures
     # A path that is lost while its requests wait does not wait for them, and they are sent by the other.
     server.run(f"echo 100 > {host}/max_iops")
-    load = client.start(LOAD.format(disk=stack.disk) + " --thinktime=0")
+    load = client.start(fio.GOES_ON.format(disk=stack.disk) + " --thinktime=0")
     blockdev.wait_for_reads(client, stack)
     client.run(f"echo 1 > {SESSION}/paths/ip:10.0.1.2@ip:10.0.1.1/disconnect", timeout=30)
     blockdev.wait_for_reads(client, stack)

@@ -15,8 +15,6 @@ fast = pytest.mark.fast
 
 SESSION = "/sys/class/ibtrs-client/demo"
 FIRST, SECOND = (f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1" for link in (1, 2))
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
-        "--time_based --runtime=600 --size=8m " + fio.NOW_AND_THEN)
 SETTINGS = {"max_reconnect_attempts": -1, "reconnect_delay_ms": 100}
 
 
@@ -62,7 +60,7 @@ def test_the_server_listens_on_its_ports_only(pair, stack, server):
     refused(client, add_path(2), errno.ECONNREFUSED)
     exports.make_port(server, "second", "ip:10.0.2.1")
     client.run(f"{add_path(2)} && {exports.write(SESSION, **SETTINGS)}")
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.GOES_ON.format(disk=stack.disk))
     # What is connected stays, and does not come back while the port is disabled.
     server.run(f"echo 0 > {folder}/enable")
     assert server.run(f"cat {folder}/listening") == "0" and is_connected(client, FIRST)

@@ -105,22 +105,27 @@ attack("writes with times that are answered together",
 attack("read with times from a slow disk", slow)
 
 
+def is_unknown(party: Party) -> None:
+    """The next answer is that to a request of an unknown type."""
+    said = code(party.answer(party.io, CHUNK))
+    assert said == "EINVAL" and party.trailer == b"", (said, party.trailer)
+
+
 def refused(kind: str, post):
-    """Without extensions, and so without the offer, it is a request of an unknown type."""
+    """Without extensions, and so without the offer, no type has times."""
     def run(party: Party, device: int) -> None:
         post(party, device)
-        said = code(party.answer(party.io, CHUNK))
-        assert said == "EINVAL" and party.trailer == b"", (said, party.trailer)
+        is_unknown(party)
     attack(f"{kind} with times, without extensions", session(run, epoch=0, checksums=0))
 
 
 refused("read", lambda p, d: p.post_read(p.io, CHUNK, p.io_header(d, wire.READ), 4096, type=TIMED_READ))
 refused("write", lambda p, d: p.post_write(p.io, CHUNK, p.io_header(d, wire.WRITE), bytes(4096), type=TIMED_WRITE))
 
+
 def bad(party: Party, device: int, kind: int) -> None:
     party.post_read(party.io, CHUNK, party.io_header(device, wire.READ), 4096, type=kind | wire.TIMED)
-    said = code(party.answer(party.io, CHUNK))
-    assert said == "EINVAL" and party.trailer == b"", (said, party.trailer)
+    is_unknown(party)
 
 
 for kind in (0, 1, 4, 5, 0x7FFF):
