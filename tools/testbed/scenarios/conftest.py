@@ -21,7 +21,7 @@ import bootloop
 import emulator
 import not_on_stock
 import pytest
-import thirds
+import rotation
 
 from testbed import boots, judge, paths
 from testbed.lab import RDMA_MODULES, Debian, Installed, Lab, Pair, Solo, Trio
@@ -58,8 +58,8 @@ def pytest_addoption(parser):
                      help="the software RDMA for scenarios that ask for none")
     parser.addoption("--stack", choices=STACKS, default="ibtrs",
                      help="mainline tries the scenarios of `stack` with the kernel's own RNBD")
-    parser.addoption("--third", type=int, choices=(1, 2, 3),
-                     help="leaves out the other two thirds of the scenarios of thirds.py")
+    parser.addoption("--part", type=int, choices=rotation.PARTS,
+                     help="leaves out the other parts of the scenarios of rotation.py")
     parser.addoption("--boots", type=int, metavar="N",
                      help="only boots the guests, as often as this")
 
@@ -154,9 +154,9 @@ def _choose_for_kernel(config, items) -> None:
 
 
 def _leave_out(config, items) -> None:
-    """Deselects what other thirds have."""
-    third = config.getoption("third")
-    _deselect(config, items, [item for item in items if not thirds.runs(item.path.stem, third)])
+    """Deselects what other parts have."""
+    part = config.getoption("part")
+    _deselect(config, items, [item for item in items if not rotation.runs(item.path.stem, part)])
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
