@@ -248,6 +248,9 @@ impl Path {
     fn admit(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let session = &self.session;
         let _joining = session.server.joining.lock();
+        // The session was found before the client proved itself. If it is gone, the client may have
+        // begun one of its own under the UUID, which `EKEYREJECTED` would say is not there.
+        session.check_present()?;
         // Checked before anything in the session changes: the key may be another session's.
         let auth = self.auth.lock();
         session.belongs_to(auth.name().ok_or(EINVAL)?)?;

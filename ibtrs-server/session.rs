@@ -229,6 +229,19 @@ impl Session {
         }
     }
 
+    /// Checks that the session is in the list, or may be added.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sessions::has`].
+    pub(crate) fn check_present(&self) -> Result<(), Refusal> {
+        self.server.sessions.lock().has(self).map(drop)
+    }
+
     /// Adds the session to the list, unless it is there; `known` tells whether its client is known.
     ///
     /// # Context
@@ -244,13 +257,8 @@ impl Session {
         let _no_io = NoIo::enter();
         let mut sessions = self.server.sessions.lock();
         sessions.check_open()?;
-        match sessions.find(&self.uuid) {
-            Some(found) if Arc::ptr_eq(found, self) => return Ok(()),
-            Some(_) => return Err(Refusal::new(ECONNRESET, "another path began the session")),
-            None if self.gone.load(Relaxed) => {
-                return Err(Refusal::new(ECONNRESET, "the session is being closed"))
-            }
-            None => {}
+        if sessions.has(self)? {
+            return Ok(());
         }
         sessions.check_room(self.server.config.max_sessions, known)?;
         Ok(sessions
@@ -327,7 +335,8 @@ impl Session {
     }
 
     /// Gives the session its name, once a closing session with this name is gone and its devices
-    /// are closed.
+    /// are closed. A client that goes on under a new UUID relies on that: the requests that it left
+    /// in its former session, which had the same name, have ended then.
     fn take_name(&self, name: CString, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.server.sessions.lock();
@@ -503,6 +512,23 @@ impl Sessions {
     /// Finds the session with `uuid`.
     pub(crate) fn find(&self, uuid: &[u8; 16]) -> Option<&Arc<Session>> {
         self.list.iter().find(|session| session.uuid == *uuid)
+    }
+
+    /// Returns whether `session` is in the list.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET`: the session is being closed, or its client has begun another one under its
+    /// UUID.
+    fn has(&self, session: &Session) -> Result<bool, Refusal> {
+        if session.gone.load(Relaxed) {
+            return Err(Refusal::new(ECONNRESET, "the session is being closed"));
+        }
+        match self.find(&session.uuid) {
+            None => Ok(false),
+            Some(found) if core::ptr::eq(&**found, session) => Ok(true),
+            Some(_) => Err(Refusal::new(ECONNRESET, "another path began the session")),
+        }
     }
 
     /// Returns the generation of a new session.

@@ -154,8 +154,10 @@ impl Session {
 
     /// Gives the session a new UUID, because the server has proved that `attempt` named a session of
     /// another client. Otherwise a client with a key of its own could keep this one out by beginning
-    /// a session under its UUID while it is not connected. The server has nothing left of this
-    /// client's session then, as after its restart, and begins another generation.
+    /// a session under its UUID while it is not connected. The server has no session of this client
+    /// under that UUID then, and begins another generation, as after its restart. Should requests of
+    /// an earlier session still be in progress there, the new one waits for them: it gets the name,
+    /// which both have, only when the earlier one is gone.
     ///
     /// Returns the error for the attempt: `EAGAIN`, after which the next one begins at once, or
     /// `EKEYREJECTED`, after which it waits, as the other client seems to see each new UUID. Returns

@@ -616,6 +616,36 @@ with KeyHolder({keyring.secret("other")!r}, "other", session={session_seen(frame
     fio.end(client, load)
 
 
+@fast
+@needs_immediates
+def test_a_session_that_is_gone_rejects_no_key(pair, stack):
+    """A path asks for a session under its client's UUID that somebody with another key has begun and then ends. Before
+    it proves itself, its client begins the session over another path, and must not hear that it has none."""
+    server, client = pair
+    keyring.load(server)
+    keyring.load(server, "other", session="other")
+    server.run(stack.load_server())
+    assert hostile(client, """
+with KeyHolder(OTHER, "other") as insider:
+    insider.set_up()
+    first = KeyHolder(KEY, "demo", session=insider.session)
+    first.offer()
+for _ in range(100):
+    second = KeyHolder(KEY, "demo", address="10.0.2.1", epoch=2, session=insider.session)
+    try:
+        second.set_up()
+        break
+    except (Rejected, ConnectionError):
+        # The insider's session is still being closed.
+        second.leave(quietly=True)
+        time.sleep(0.2)
+print(errno.errorcode[first.prove()])
+second.heartbeat()
+first.leave()
+second.leave()
+""") == ["ECONNRESET"]
+
+
 @needs_immediates
 def test_the_next_attempt_of_a_client_takes_the_place_of_the_last(pair, stack):
     """Once it has proved itself, and not before."""

@@ -109,8 +109,8 @@ pub enum AuthError {
 }
 
 impl AuthError {
-    /// Whether the server says, with a proof, that the session's UUID is that of another client: so
-    /// nothing is left there of this client's session.
+    /// Whether the server says, with a proof, that another client has a session under this one's
+    /// UUID, so that this client has none under it.
     pub const fn is_lost_session(&self) -> bool {
         matches!(self, Self::Refused(Errno::EKEYREJECTED))
     }
