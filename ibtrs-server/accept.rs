@@ -353,6 +353,7 @@ impl Incomer<'_> {
     /// acceptance.
     fn find_path(&self, server: &Arc<Server>) -> Result<(Arc<Path>, Acceptance), Refusal> {
         let found = self.find_session(server)?;
+        let found = found.filter(|session| !self.may_replace(session));
         let kind = found.as_ref().map_or(Kind::New, |session| session.kind());
         if let (Kind::Authenticated, Some(session), true) = (kind, &found, self.request.cid > 0) {
             return self.join_by_proof(session);
@@ -396,6 +397,19 @@ impl Incomer<'_> {
             return Err(Refusal::new(ECONNRESET, "the session is being closed"));
         }
         Ok(Some(session.clone()))
+    }
+
+    /// Returns whether `session` does not authenticate, but its UUID is for the client of this
+    /// connection if that proves a key: a client that has joined such a session offers no proof any
+    /// more. See [`Session::take_uuid`].
+    fn may_replace(&self, session: &Session) -> bool {
+        if session.kind() != Kind::Plain || self.request.cid > 0 {
+            return false;
+        }
+        let (policy, has_keys) = authentication::policy(Kind::New);
+        let allowed = crate::auth_suites.usable();
+        let chosen = policy.choose(Kind::New, offered(self.bytes), allowed, has_keys);
+        matches!(chosen, Ok(Some(_)))
     }
 
     /// Begins a session without authentication.

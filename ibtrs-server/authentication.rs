@@ -247,6 +247,8 @@ impl Path {
     /// Adds a path whose client has proved itself to its session, and the session to the list.
     fn admit(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let session = &self.session;
+        // Not under the next lock: this may wait.
+        session.take_uuid(self)?;
         let _joining = session.server.joining.lock();
         // The session was found before the client proved itself. If it is gone, the client may have
         // begun one of its own under the UUID, which `EKEYREJECTED` would say is not there.

@@ -518,7 +518,7 @@ impl Path {
     }
 
     /// Returns whether the client has proved itself.
-    fn is_authenticated(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         // ORDERING: The flag orders no other access.
         self.authenticated.load(Relaxed)
     }

@@ -79,7 +79,7 @@ pub(crate) struct Session {
     dir: Mutex<Option<Arc<SessionDir>>>,
     /// The last path has gone; changes under the lock of the list of sessions.
     pub(crate) gone: AtomicFlag,
-    /// The session was drained, or has lost its name to an authenticated client: no path joins it,
+    /// The session was drained, or gives way to that of an authenticated client: no path joins it,
     /// even if it is still there when the server accepts sessions again. Changes under the lock of
     /// the list of sessions.
     pub(crate) ending: AtomicFlag,
@@ -229,6 +229,40 @@ impl Session {
         }
     }
 
+    /// Closes the session without authentication that has the UUID of this one, if there is one, and
+    /// waits until it is gone. Otherwise a stranger who has seen the UUID could keep the client of
+    /// `path` out, which has proved a key. No other session without authentication gets the UUID
+    /// before the path is in its session or closed.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Call without `Server::joining`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sessions::check_open`]; `ECONNRESET`: it takes too long.
+    pub(crate) fn take_uuid(&self, path: &Path) -> Result<(), Refusal> {
+        let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
+        let mut sessions = self.server.sessions.lock();
+        loop {
+            sessions.check_open()?;
+            let holder = sessions.find(&self.uuid);
+            let Some(holder) = holder.filter(|holder| !holder.authenticated) else {
+                return Ok(());
+            };
+            holder.give_way(path, "under its UUID");
+            if left == 0 {
+                let why = "the session without authentication under its UUID is being closed";
+                return Err(Refusal::new(ECONNRESET, why));
+            }
+            let emptied = &self.server.emptied;
+            left = match emptied.wait_interruptible_timeout(&mut sessions, left) {
+                CondVarTimeoutResult::Woken { jiffies } => jiffies,
+                _ => 0,
+            };
+        }
+    }
+
     /// Checks that the session is in the list, or may be added.
     ///
     /// # Context
@@ -250,8 +284,9 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The server accepts no sessions or has no room, the session is being closed, or the client
-    /// has begun it over another path; `ENOMEM`.
+    /// The server accepts no sessions or has no room, the session is being closed, the client has
+    /// begun it over another path, or it does not authenticate and [`Session::take_uuid`] has been
+    /// called for its UUID; `ENOMEM`.
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
         // Operators wait for this lock, so no allocation under it waits for I/O.
         let _no_io = NoIo::enter();
@@ -259,6 +294,10 @@ impl Session {
         sessions.check_open()?;
         if sessions.has(self)? {
             return Ok(());
+        }
+        if !self.authenticated && sessions.is_claimed(&self.uuid) {
+            let why = "a client that has proved a key begins a session under its UUID";
+            return Err(Refusal::new(ECONNRESET, why));
         }
         sessions.check_room(self.server.config.max_sessions, known)?;
         Ok(sessions
@@ -352,7 +391,7 @@ impl Session {
                 return Ok(());
             };
             if self.authenticated && !holder.authenticated {
-                holder.give_up_name(path);
+                holder.give_way(path, "of its name");
             }
             if !holder.is_going() || left == 0 {
                 let why = "another client already has a session with this name";
@@ -366,17 +405,19 @@ impl Session {
         }
     }
 
-    /// Closes a session without authentication, whose name the client of `path` has proved to have.
-    /// Call under the lock of the list of sessions.
-    fn give_up_name(&self, path: &Path) {
-        // Otherwise its client could keep the name by adding paths.
+    /// Closes a session without authentication, because the client of `path` has proved a key, and
+    /// needs what this session has; `which` says of what that is the key. Call under the lock of the
+    /// list of sessions.
+    fn give_way(&self, path: &Path, which: &str) {
+        // Otherwise its client could stay by adding paths.
         self.ending.store(true, Relaxed);
         for own in self.paths.lock().iter() {
             if own.event(Event::UserDisconnect) && path.may_log() {
                 pr_warn!(
-                    "{}: disconnected: its session is not authenticated, and the client at {} has proved a key of its name\n",
+                    "{}: disconnected: its session is not authenticated, and the client at {} has proved a key {}\n",
                     **own,
-                    path.ends
+                    path.ends,
+                    which
                 );
             }
         }
@@ -529,6 +570,13 @@ impl Sessions {
             Some(found) if core::ptr::eq(&**found, session) => Ok(true),
             Some(_) => Err(Refusal::new(ECONNRESET, "another path began the session")),
         }
+    }
+
+    /// Returns whether a candidate whose client has proved a key is about to begin or to join a
+    /// session under this UUID.
+    fn is_claimed(&self, uuid: &[u8; 16]) -> bool {
+        let mut candidates = self.candidates.iter();
+        candidates.any(|path| path.session.uuid == *uuid && path.is_authenticated())
     }
 
     /// Returns the generation of a new session.

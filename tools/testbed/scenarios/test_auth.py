@@ -618,6 +618,52 @@ with KeyHolder({keyring.secret("other")!r}, "other", session={session_seen(frame
 
 @fast
 @needs_immediates
+def test_nobody_without_a_key_keeps_a_session_out_under_its_uuid(pair, stack):
+    """A stranger has begun a session under the UUID of a client that is away, and begins others as fast as it can. The
+    client gets in with its first proof. A wrong one ends nothing."""
+    server, client = pair
+    keyring.load(server)
+    server.run(f"modprobe ibtrs_server auth=optional && {stack.load_server()}")
+    uuid = bytes(range(1, 17))
+    client.run("rm -f /tmp/in /tmp/enough")
+    clinging = launch.program(client, f"""
+print("ready", flush=True)
+late = 0
+while not os.path.exists("/tmp/enough"):
+    is_late = os.path.exists("/tmp/in")
+    me = Party("10.0.2.1", "stranger", epoch=5, session={uuid!r})
+    try:
+        me.set_up()
+        late += is_late
+    except OSError:
+        pass
+    me.leave(quietly=True)
+print(late)
+""")
+    launch.ready(clinging)
+    assert hostile(client, f"""
+with Party(name="stranger", epoch=5, session={uuid!r}) as first:
+    first.set_up()
+    with KeyHolder(OTHER, "demo", session={uuid!r}) as wrong:
+        wrong.offer()
+        print(wrong.is_disbelieved(wrong.auth1()))
+    first.heartbeat()
+    with KeyHolder(KEY, "demo", session={uuid!r}) as owner:
+        owner.set_up()
+        open("/tmp/in", "w").close()
+        first.wait_closed()
+        time.sleep(2)
+        open("/tmp/enough", "w").close()
+        owner.heartbeat()
+""") == ["True"]
+    assert clinging.wait(60).splitlines() == ["ready", "0"]
+    log = server.run("dmesg")
+    assert "disconnected: its session is not authenticated, and the client at ip:10.0.1.2@ip:10.0.1.1 has proved a key " \
+           "under its UUID" in log
+
+
+@fast
+@needs_immediates
 def test_a_session_that_is_gone_rejects_no_key(pair, stack):
     """A path asks for a session under its client's UUID that somebody with another key has begun and then ends. Before
     it proves itself, its client begins the session over another path, and must not hear that it has none."""
