@@ -28,7 +28,6 @@ use ibtrs_proto::{
         Loss,
         Published, //
     },
-    fsm::client_path::Event,
     imm::{
         Fence,
         Imm, //
@@ -372,8 +371,8 @@ impl Attempt {
         }
     }
 
-    /// Tells the state machine that the attempt has failed.
-    pub(crate) fn failed(&self) {
-        self.path.attempt_event(self.epoch, Event::ConnectFailed);
+    /// Tells the state machine that the attempt has failed with `error`.
+    pub(crate) fn failed(&self, error: Error) {
+        self.path.attempt_failed(self.epoch, error);
     }
 }

@@ -256,15 +256,11 @@ pub(crate) fn run(attempt: &Arc<Attempt>) {
             kx::pr_info_ratelimited!("{}: connected\n", attempt.log());
         }
         // The path failed after it was published.
-        Ok(()) => attempt.failed(),
+        Ok(()) => attempt.failed(ECONNRESET),
         Err(error) => {
-            if error == EAGAIN {
-                attempt.path.set_reconnect_now();
-            }
             // Logged only if no more specific error was.
             attempt.error(fmt!("cannot connect: {}", convert::errno(error).as_str()));
-            attempt.path.set_failure(attempt.epoch, error);
-            attempt.failed();
+            attempt.failed(error);
         }
     }
     attempt.set_ended();

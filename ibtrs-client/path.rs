@@ -83,8 +83,11 @@ struct Fsm {
     pending_uevents: Steps<State>,
     /// Attempts that have succeeded or failed.
     outcomes: u64,
-    /// Attempts since the last outcome that asked to be repeated, see [`Fsm::again`].
+    /// Attempts since the last outcome that were repeated because of `EAGAIN`, see
+    /// [`Fsm::again_in_ms`].
     nr_again: u32,
+    /// Resets that are still forgiven.
+    resets_left: u32,
     /// The last outcome.
     outcome: Result,
     /// The error of the current attempt, set before the attempt reports its failure.
@@ -189,6 +192,7 @@ impl Path {
             pending_uevents: Steps::default(),
             outcomes: 0,
             nr_again: 0,
+            resets_left: 0,
             outcome: Ok(()),
             failure: None,
         };

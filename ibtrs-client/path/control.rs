@@ -22,22 +22,35 @@ use kernel::{
     },
 };
 
-/// Resets that a user's reconnect tolerates: the server resets new connections while it is still
-/// closing the former ones of the path.
-const RESETS_FORGIVEN: u32 = 3;
+/// Resets that are forgiven when a user reconnects a path: the server resets new connections while
+/// it is still closing the former ones of the path.
+const RESETS_FORGIVEN: u32 = 5;
+/// Time that the server gets for that after the first reset; twice as long after each further one.
+const RESET_MS: u32 = 200;
 
 impl Fsm {
-    /// Returns the outcome of a failed attempt, or `None` if the attempt is to be repeated at once
-    /// (`EAGAIN`) and may be. `EAGAIN` means that the server still knows connections from before a
-    /// reboot of this machine: at most `nr_cons`, and a few of other sessions; or that the session
-    /// has got a new UUID, once in an outage.
-    pub(super) fn again(&mut self, error: Error, is_last: bool, nr_cons: u32) -> Option<Result> {
+    /// Returns after how many milliseconds an attempt that has failed with `error` is to be
+    /// repeated, as if it had not been made; `None` if it counts as failed. `EAGAIN` means that the
+    /// server still knows connections from before a reboot of this machine: at most `nr_cons`, and
+    /// a few of other sessions; or that the session has got a new UUID, once in an outage.
+    pub(super) fn again_in_ms(&mut self, error: Error, nr_cons: u32) -> Option<u32> {
         const OTHERS: u32 = 8;
-        if error != EAGAIN || is_last || self.nr_again >= nr_cons.saturating_add(OTHERS) {
-            return Some(Err(error));
+        if error == EAGAIN && self.nr_again < nr_cons.saturating_add(OTHERS) {
+            self.nr_again += 1;
+            return Some(0);
         }
-        self.nr_again += 1;
+        if error == ECONNRESET && self.resets_left > 0 {
+            let before = RESETS_FORGIVEN.saturating_sub(self.resets_left);
+            self.resets_left -= 1;
+            return Some(RESET_MS.checked_shl(before).unwrap_or(RESET_MS));
+        }
         None
+    }
+
+    /// Notes that the path connects because it was asked to.
+    pub(super) fn forgive_resets(&mut self) {
+        self.nr_again = 0;
+        self.resets_left = RESETS_FORGIVEN;
     }
 
     /// See [`Path::outcome_since`].
@@ -91,10 +104,6 @@ impl Path {
         self.wait(|fsm| matches!(fsm.machine.state, State::Closed | State::Dead).then_some(()))
     }
 
-    fn is_closing(&self) -> bool {
-        matches!(self.state(), State::Closing | State::Closed | State::Dead)
-    }
-
     /// Reconnects the path at once, whether it is connected or not, and waits for the outcome.
     ///
     /// # Context
@@ -108,14 +117,8 @@ impl Path {
     /// - `EINTR`: interrupted by a signal; the attempt goes on.
     /// - The error of the attempt; further attempts follow as set.
     pub fn reconnect(self: &Arc<Self>) -> Result {
-        let (reply, mut outcomes) = self.step(Event::UserReconnect, None);
+        let (reply, outcomes) = self.step(Event::UserReconnect, None);
         reply.result().map_err(convert::error)?;
-        for _ in 0..RESETS_FORGIVEN {
-            match self.wait_outcome(outcomes) {
-                Err(error) if error == ECONNRESET && !self.is_closing() => outcomes += 1,
-                result => return result,
-            }
-        }
         self.wait_outcome(outcomes)
     }
 

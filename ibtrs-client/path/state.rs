@@ -48,12 +48,25 @@ impl Path {
         self.fsm.lock().machine.reconnect_now();
     }
 
-    /// Sets the error of attempt `epoch`, if it is the current one.
-    pub(crate) fn set_failure(&self, epoch: u32, error: Error) {
+    /// Tells the state machine that attempt `epoch` has failed with `error`, if it is the current
+    /// one.
+    pub(crate) fn attempt_failed(self: &Arc<Self>, epoch: u32, error: Error) {
+        let nr_cons = self.session.nr_cons();
         let mut fsm = self.fsm.lock();
-        if fsm.machine.epoch == epoch {
-            fsm.failure = Some(error);
+        if fsm.machine.epoch != epoch {
+            return;
         }
+        fsm.failure = Some(error);
+        let again_ms = fsm.again_in_ms(error, nr_cons);
+        if let Some(again_ms) = again_ms {
+            fsm.machine.reconnect_in(again_ms);
+        }
+        drop(fsm);
+        let event = match again_ms {
+            Some(_) => Event::ConnectAgain,
+            None => Event::ConnectFailed,
+        };
+        self.attempt_event(epoch, event);
     }
 
     /// Steps the state machine.
@@ -87,17 +100,17 @@ impl Path {
             fsm.is_new = false;
             let outcome = match event {
                 Event::Established => Some(Ok(())),
-                Event::ConnectFailed => {
-                    let error = fsm.failure.unwrap_or(ECONNRESET);
-                    let is_last = matches!(step.next, State::Closing | State::Closed | State::Dead);
-                    fsm.again(error, is_last, self.session.nr_cons())
-                }
+                Event::ConnectFailed => Some(Err(fsm.failure.unwrap_or(ECONNRESET))),
                 _ => None,
             };
             if let Some(outcome) = outcome {
                 fsm.outcomes += 1;
                 fsm.outcome = outcome;
                 fsm.nr_again = 0;
+                fsm.resets_left = 0;
+            }
+            if event == Event::UserReconnect {
+                fsm.forgive_resets();
             }
         }
         let work = moved || !step.actions.is_empty();
@@ -167,8 +180,7 @@ impl Path {
                 }
                 Action::StartConnect => {
                     if let Err(error) = self.begin() {
-                        self.set_failure(0, error);
-                        self.attempt_event(0, Event::ConnectFailed);
+                        self.attempt_failed(0, error);
                     }
                 }
                 Action::StartHeartbeat => {

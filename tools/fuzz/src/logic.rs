@@ -25,7 +25,10 @@ pub(crate) fn client_path(bytes: &[u8]) {
             limit = Attempts::AtMost(u16::from(byte >> 4));
         }
         let possible = match event {
-            c::Event::Established | c::Event::ConnectFailed | c::Event::Error => attempt,
+            c::Event::Established
+            | c::Event::ConnectFailed
+            | c::Event::ConnectAgain
+            | c::Event::Error => attempt,
             c::Event::ReconnectDue => std::mem::take(&mut timer),
             c::Event::CloseDone => m.state == c::State::Closing,
             _ => true,
@@ -51,7 +54,8 @@ pub(crate) fn client_path(bytes: &[u8]) {
                             base_ms: 10,
                             max_ms: 500,
                         };
-                        assert!(!timer && limit.allow(made));
+                        assert!(!timer);
+                        assert!(event == c::Event::ConnectAgain || limit.allow(made));
                         assert!(m.delay_ms(&backoff, u32::from(*byte) << 24) <= 500);
                         timer = true;
                     }

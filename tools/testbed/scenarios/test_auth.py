@@ -579,7 +579,8 @@ def session_seen(frames) -> bytes:
 @needs_immediates
 def test_nobody_keeps_a_session_out_under_its_uuid(pair, stack):
     """Somebody with the key of another session has seen the session's UUID, and begins one under it while the client is
-    away. The client comes back all the same, as to a server that was restarted, and its I/O goes on."""
+    away. The client comes back all the same, as to a server that was restarted, and its I/O goes on. It has one attempt,
+    which does not end with the old UUID."""
     server, client = pair
     for guest in pair:
         keyring.load(guest)
@@ -589,6 +590,7 @@ def test_nobody_keeps_a_session_out_under_its_uuid(pair, stack):
     client.run(f"echo {SECOND} > {SESSION}/add_path")
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
+    client.run(f"echo 1 > {SESSION}/max_reconnect_attempts")
     paths = [f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1" for link in (1, 2)]
     for path in paths:
         client.run(f"echo 1 > {path}/disconnect")

@@ -104,6 +104,9 @@ pub enum Event {
     Established,
     /// The worker of the attempt reports that it has failed.
     ConnectFailed,
+    /// As [`Event::ConnectFailed`], but only because the server was not ready: another attempt
+    /// follows, and the limit of attempts does not count this one. The driver limits how often.
+    ConnectAgain,
     /// Something broke: a work completion, the connection, the heartbeat, a post; or the RDMA
     /// device goes away. The path tries again, as its addresses may lead to another device, or to
     /// this one when it is back.
@@ -125,9 +128,10 @@ pub enum Event {
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 9] = [
+    pub const ALL: [Event; 10] = [
         Event::Established,
         Event::ConnectFailed,
+        Event::ConnectAgain,
         Event::Error,
         Event::ReconnectDue,
         Event::LimitSet,
@@ -142,6 +146,7 @@ impl Event {
         match self {
             Event::Established => "established",
             Event::ConnectFailed => "connect failed",
+            Event::ConnectAgain => "connect again",
             Event::Error => "error",
             Event::ReconnectDue => "reconnect due",
             Event::LimitSet => "limit of attempts set",
@@ -206,8 +211,24 @@ pub struct Machine {
 pub struct Tries {
     /// Number of attempts since the last success, or since an operator's reconnect.
     pub made: u32,
-    /// The next attempt does not wait, because the reason for the last failure is gone.
-    pub reconnect_now: bool,
+    /// The last attempt does not count: it is repeated, see [`Event::ConnectAgain`].
+    pub repeats: bool,
+    /// The delay before the next attempt in milliseconds, in place of the back-off.
+    pub delay_ms: Option<u32>,
+}
+
+impl Tries {
+    const NONE: Self = Self {
+        made: 0,
+        repeats: false,
+        delay_ms: None,
+    };
+
+    /// Number of attempts that count.
+    const fn counted(&self) -> u32 {
+        // Lossless: 0 or 1.
+        self.made.saturating_sub(self.repeats as u32)
+    }
 }
 
 impl Machine {
@@ -216,24 +237,27 @@ impl Machine {
         Self {
             state: initial().next,
             epoch: 0,
-            tries: Tries {
-                made: 0,
-                reconnect_now: false,
-            },
+            tries: Tries::NONE,
         }
     }
 
     /// Handles an event of the path. `limit` is how many attempts an operator allows in a row.
     pub fn step(&mut self, event: Event, limit: Attempts) -> Step {
-        let step = step(self.state, event, limit.allow(self.tries.made));
+        let step = step(self.state, event, limit.allow(self.tries.counted()));
         self.state = step.next;
         if step.reply.accepted() {
             match event {
                 Event::ReconnectDue => {
-                    self.tries.made = self.tries.made.saturating_add(1);
-                    self.tries.reconnect_now = false;
+                    self.tries = Tries {
+                        made: match self.tries.repeats {
+                            true => self.tries.made,
+                            false => self.tries.made.saturating_add(1),
+                        },
+                        ..Tries::NONE
+                    };
                 }
-                Event::Established | Event::UserReconnect => self.tries = Tries::default(),
+                Event::ConnectAgain => self.tries.repeats = true,
+                Event::Established | Event::UserReconnect => self.tries = Tries::NONE,
                 _ => {}
             }
         }
@@ -267,15 +291,20 @@ impl Machine {
 
     /// Lets the next attempt begin without delay, because the reason for the failure is gone.
     pub fn reconnect_now(&mut self) {
-        self.tries.reconnect_now = true;
+        self.reconnect_in(0);
+    }
+
+    /// Lets the next attempt begin after `delay_ms` milliseconds, because the reason for the
+    /// failure should be gone by then.
+    pub fn reconnect_in(&mut self, delay_ms: u32) {
+        self.tries.delay_ms = Some(delay_ms);
     }
 
     /// The delay before the next attempt, in milliseconds. `random` is any 32 random bits.
     pub fn delay_ms(&self, backoff: &Backoff, random: u32) -> u32 {
-        if self.tries.reconnect_now {
-            0
-        } else {
-            backoff.delay_ms(self.tries.made, random)
+        match self.tries.delay_ms {
+            Some(delay_ms) => delay_ms,
+            None => backoff.delay_ms(self.tries.made, random),
         }
     }
 }
@@ -314,6 +343,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
             Actions::of(Action::CountConnect).with(Action::StartHeartbeat),
         ),
         (S::Connecting, E::ConnectFailed) => failed(retry),
+        (S::Connecting, E::ConnectAgain) => failed(true),
         (S::Connecting, E::Error) => Step::to(S::ConnectingErr, Actions::of(Action::AbortConnect)),
         (S::Connecting, E::ReconnectDue) => Step::ignore(state),
         (S::Connecting, E::LimitSet) => Step::ignore(state),
@@ -325,6 +355,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // The attempt is lost, and its worker is about to report it.
         (S::ConnectingErr, E::Established) => Step::ignore(state),
         (S::ConnectingErr, E::ConnectFailed) => failed(retry),
+        (S::ConnectingErr, E::ConnectAgain) => failed(true),
         (S::ConnectingErr, E::Error) => Step::ignore(state),
         (S::ConnectingErr, E::ReconnectDue) => Step::ignore(state),
         (S::ConnectingErr, E::LimitSet) => Step::ignore(state),
@@ -338,6 +369,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // Requests flow.
         (S::Connected, E::Established) => Step::ignore(state),
         (S::Connected, E::ConnectFailed) => Step::ignore(state),
+        (S::Connected, E::ConnectAgain) => Step::ignore(state),
         (S::Connected, E::Error) if retry => Step::to(S::Reconnecting, DOWN.and(LATER)),
         (S::Connected, E::Error) => Step::to(S::Closing, DOWN),
         (S::Connected, E::ReconnectDue) => Step::ignore(state),
@@ -350,6 +382,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // Torn down or about to be, waiting for the next attempt.
         (S::Reconnecting, E::Established) => Step::ignore(state),
         (S::Reconnecting, E::ConnectFailed) => Step::ignore(state),
+        (S::Reconnecting, E::ConnectAgain) => Step::ignore(state),
         (S::Reconnecting, E::Error) => Step::ignore(state),
         (S::Reconnecting, E::ReconnectDue) => {
             Step::to(S::Connecting, Actions::of(Action::StartConnect))
@@ -364,6 +397,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // Being torn down.
         (S::Closing, E::Established) => Step::ignore(state),
         (S::Closing, E::ConnectFailed) => Step::ignore(state),
+        (S::Closing, E::ConnectAgain) => Step::ignore(state),
         (S::Closing, E::Error) => Step::ignore(state),
         (S::Closing, E::ReconnectDue) => Step::ignore(state),
         (S::Closing, E::LimitSet) => Step::ignore(state),
@@ -375,6 +409,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // Torn down.
         (S::Closed, E::Established) => Step::ignore(state),
         (S::Closed, E::ConnectFailed) => Step::ignore(state),
+        (S::Closed, E::ConnectAgain) => Step::ignore(state),
         (S::Closed, E::Error) => Step::ignore(state),
         (S::Closed, E::ReconnectDue) => Step::ignore(state),
         (S::Closed, E::LimitSet) => Step::ignore(state),
@@ -386,6 +421,7 @@ pub const fn step(state: State, event: Event, retry: bool) -> Step {
         // Removed.
         (S::Dead, E::Established) => Step::ignore(state),
         (S::Dead, E::ConnectFailed) => Step::ignore(state),
+        (S::Dead, E::ConnectAgain) => Step::ignore(state),
         (S::Dead, E::Error) => Step::ignore(state),
         (S::Dead, E::ReconnectDue) => Step::ignore(state),
         (S::Dead, E::LimitSet) => Step::ignore(state),

@@ -200,7 +200,12 @@ impl ClientShell {
 /// one are there when they have to be, once, and nothing is left when the path is closed.
 #[test]
 fn a_client_leaves_nothing_behind() {
-    for limit in [Attempts::Forever, Attempts::AtMost(0), Attempts::AtMost(2)] {
+    let limits = [Attempts::Forever, Attempts::AtMost(0), Attempts::AtMost(2)];
+    for (limit, repeats) in limits
+        .map(|l| [(l, false), (l, true)])
+        .into_iter()
+        .flatten()
+    {
         let mut first = (c::Machine::new(), ClientShell::default());
         assert!(!first.1.perform(c::initial().actions));
         assert!(first.0.begin(1));
@@ -208,11 +213,16 @@ fn a_client_leaves_nothing_behind() {
         let mut seen = HashSet::new();
         while let Some((machine, driver)) = todo.pop() {
             let tries = machine.tries;
-            if tries.made > 4 || !seen.insert((machine.state, tries.made, driver)) {
+            let key = (machine.state, tries.made, tries.repeats, driver);
+            if tries.made > 4 || !seen.insert(key) {
                 continue;
             }
             assert!(driver.fits(machine.state), "{machine:?} {driver:?}");
-            for ev in driver.events(machine.state) {
+            let mut events = driver.events(machine.state);
+            if driver.attempt && repeats {
+                events.push(c::Event::ConnectAgain);
+            }
+            for ev in events {
                 let (mut machine, mut driver) = (machine, driver);
                 driver.timer &= ev != c::Event::ReconnectDue;
                 let mut step = machine.step(ev, limit);
@@ -223,8 +233,8 @@ fn a_client_leaves_nothing_behind() {
             }
         }
         let states: HashSet<_> = seen.iter().map(|(st, ..)| *st).collect();
-        // Without attempts it never waits for one.
-        let waits = limit != Attempts::AtMost(0);
+        // Without attempts it never waits for one, unless one is repeated.
+        let waits = limit != Attempts::AtMost(0) || repeats;
         assert_eq!(states.contains(&c::State::Reconnecting), waits);
         assert_eq!(states.len(), c::State::ALL.len() - usize::from(!waits));
     }
@@ -393,6 +403,48 @@ fn attempts_are_limited() {
     );
 }
 
+/// An attempt that is repeated does not count, however strict the limit.
+#[test]
+fn attempts_that_are_repeated_do_not_count() {
+    use c::{Event, Machine, State};
+    for (limit, asked) in [(0, true), (1, true), (1, false), (2, false)] {
+        let limit = Attempts::AtMost(limit);
+        let mut m = Machine::new();
+        let _ = m.step(Event::Established, limit);
+        if asked {
+            let now = m.step(Event::UserReconnect, limit);
+            assert!(now.actions.contains(c::Action::ReconnectNow));
+        } else {
+            assert_eq!(m.step(Event::Error, limit).next, State::Reconnecting);
+        }
+        for _ in 0..5 {
+            assert_eq!(m.step(Event::ReconnectDue, limit).next, State::Connecting);
+            let again = m.step(Event::ConnectAgain, limit);
+            assert_eq!(again.next, State::Reconnecting, "{limit:?}");
+            assert!(again.actions.contains(c::Action::ScheduleReconnect));
+        }
+        // Nor does it when the limit is set meanwhile, to what it was.
+        if limit != Attempts::AtMost(0) {
+            assert!(!m.step(Event::LimitSet, limit).reply.accepted());
+        }
+        assert_eq!(m.step(Event::ReconnectDue, limit).next, State::Connecting);
+        assert_eq!(m.tries.made, 1);
+        let last = limit.allow(1);
+        let failed = m.step(Event::ConnectFailed, limit).next;
+        let next = [State::Closing, State::Reconnecting][usize::from(last)];
+        assert_eq!(failed, next, "{limit:?}");
+    }
+    // The first of all, after which one is allowed.
+    let limit = Attempts::AtMost(1);
+    let mut m = Machine::new();
+    let _ = m.step(Event::ConnectAgain, limit);
+    let _ = m.step(Event::ReconnectDue, limit);
+    assert_eq!(
+        m.step(Event::ConnectFailed, limit).next,
+        State::Reconnecting
+    );
+}
+
 /// The more attempts, the later the next one, unless what the last one failed for is over.
 #[test]
 fn attempts_wait() {
@@ -416,7 +468,8 @@ fn attempts_wait() {
     let _ = m.step(Event::ReconnectDue, Attempts::Forever);
     let _ = m.step(Event::ConnectFailed, Attempts::Forever);
     assert_eq!(m.delay_ms(&backoff, u32::MAX), 1000);
-    m.reconnect_now();
+    m.reconnect_in(7);
+    assert_eq!(m.delay_ms(&backoff, u32::MAX), 7);
     let _ = m.step(Event::UserReconnect, Attempts::Forever);
     assert_eq!(m.delay_ms(&backoff, u32::MAX), 100);
     // An event that is not taken changes nothing.
@@ -456,7 +509,7 @@ fn tables_are_complete() {
     assert_eq!(server.len(), s::State::ALL.len() * s::Event::ALL.len());
     // Rows, as they are written: an event without a value in any row of it has one row.
     for (source, states, events) in [
-        (include_str!("../fsm/client_path.rs"), 7, 9),
+        (include_str!("../fsm/client_path.rs"), 7, 10),
         (include_str!("../fsm/server_path.rs"), 4, 7),
     ] {
         let rows = source.lines().filter(|l| l.contains("(S::")).count();
@@ -510,7 +563,12 @@ fn client_reconnect_actions() {
         let ok = step.reply.accepted();
         let trying = matches!(st, State::Connecting | State::ConnectingErr);
         // The attempt is stopped by everybody but its own worker.
-        let abort = ok && trying && !matches!(ev, Event::ConnectFailed | Event::Established);
+        let own = [
+            Event::ConnectFailed,
+            Event::ConnectAgain,
+            Event::Established,
+        ];
+        let abort = ok && trying && !own.contains(&ev);
         assert_eq!(has(Action::AbortConnect), abort, "{what}");
         // A user is not kept waiting, everything else is.
         let again = ok && step.next == State::Reconnecting;
@@ -561,6 +619,7 @@ fn client_rows() {
         (Established, true, [u, e, u, r, g, d, x]),
         (ConnectFailed, true, [r, r, u, r, g, d, x]),
         (ConnectFailed, false, [g, g, u, r, g, d, x]),
+        (ConnectAgain, true, [r, r, u, r, g, d, x]),
         (Error, true, [e, e, r, r, g, d, x]),
         (Error, false, [e, e, g, r, g, d, x]),
         (ReconnectDue, true, [a, e, u, a, g, d, x]),
@@ -618,7 +677,7 @@ fn names_and_numbers() {
     let set = c::Actions::of(c::Action::StartHeartbeat).and(c::Actions::of(c::Action::TearDown));
     assert_eq!(format!("{set:?}"), "{TearDown, StartHeartbeat}");
     for (names, count) in [
-        (c::Event::ALL.map(|ev| ev.as_str()).to_vec(), 9),
+        (c::Event::ALL.map(|ev| ev.as_str()).to_vec(), 10),
         (s::Event::ALL.map(|ev| ev.as_str()).to_vec(), 7),
         (s::State::ALL.map(|st| st.as_str()).to_vec(), 4),
     ] {

@@ -103,12 +103,13 @@ impl Path {
         } = self.machine;
         let has = (self.attempt, self.heartbeat, self.timer);
         let todo: Vec<_> = self.todo.iter().collect();
-        (state, epoch, tries.made, todo, self.taken.clone(), has)
+        let tries = (tries.made, tries.repeats);
+        (state, epoch, tries, todo, self.taken.clone(), has)
     }
 
     fn event(&mut self, event: Event) {
         let step = match event {
-            Event::Established | Event::ConnectFailed | Event::Error => {
+            Event::Established | Event::ConnectFailed | Event::ConnectAgain | Event::Error => {
                 self.machine.attempt_step(1, event, self.limit)
             }
             Event::ReconnectDue => {
@@ -133,7 +134,7 @@ impl Path {
         use Event::*;
         let mut events = vec![LimitSet, UserReconnect, UserDisconnect, UserRemove];
         if self.attempt {
-            events.extend([Established, ConnectFailed, Error]);
+            events.extend([Established, ConnectFailed, ConnectAgain, Error]);
         }
         if self.timer {
             events.push(ReconnectDue);
