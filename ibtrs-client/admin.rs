@@ -71,6 +71,13 @@ impl Admin {
         in_reclaim(|| drop(self.state.lock()));
     }
 
+    /// Returns whether a message is under way, or waits for its answer.
+    pub(crate) fn is_busy(&self) -> bool {
+        let mut state = self.state.lock();
+        state.collect_late();
+        !state.free.all_are_free()
+    }
+
     /// Waits for a permit.
     ///
     /// # Errors

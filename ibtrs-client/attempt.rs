@@ -52,7 +52,11 @@ use kernel::{
         SetOnce,
         SpinLockIrq, //
     },
-    time::msecs_to_jiffies, //
+    time::{
+        msecs_to_jiffies,
+        Instant,
+        Monotonic, //
+    }, //
 };
 use kx::{
     mm::in_reclaim,
@@ -151,6 +155,8 @@ pub(crate) struct Attempt {
     pub(crate) proved: SetOnce<Proved>,
     /// Set when submitters can find the path.
     pub(crate) published: SetOnce<Published>,
+    /// Set with `published`.
+    pub(crate) published_at: SetOnce<Instant<Monotonic>>,
     #[pin]
     pub(crate) setup: SpinLockIrq<Setup>,
     /// Notified when `setup` changes.
@@ -189,6 +195,7 @@ impl Attempt {
                 wire: SetOnce::new(),
                 proved: SetOnce::new(),
                 published: SetOnce::new(),
+                published_at: SetOnce::new(),
                 setup <- new_spinlock_irq!(setup, "Attempt::setup"),
                 progress <- new_condvar!("Attempt::progress"),
                 cons <- new_cons(),

@@ -105,6 +105,16 @@ impl Session {
         }
     }
 
+    /// Returns why no path could authenticate now with the session's key, if that is so.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn lacks_key(&self) -> Option<Error> {
+        let name = self.session_name();
+        name.and_then(|name| find_key(&self.key_id(), name)).err()
+    }
+
     pub(crate) fn session_name(&self) -> Result<SessionName<'_>> {
         SessionName::new(self.name().to_bytes()).map_err(|error| convert::error(error.errno()))
     }

@@ -40,7 +40,7 @@
 //!
 //! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
-//! `Session::key_id`;
+//! `Session::key_id`; `Reauth::course`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept`.
 

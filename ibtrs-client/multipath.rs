@@ -82,7 +82,7 @@ impl Multipath {
     pub(crate) fn find_drained(&mut self) {
         self.drained = PathSet::NONE;
         for (at, path) in self.paths.iter().enumerate() {
-            if path.attempt.path.is_drained() {
+            if path.attempt.path.is_spared() {
                 self.drained.add(at);
             }
         }

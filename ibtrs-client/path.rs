@@ -129,6 +129,8 @@ pub struct Path {
     accepted: AtomicFlag,
     /// The operator has drained the path.
     drained: AtomicFlag,
+    /// The path is about to be connected again, and is drained until then.
+    resting: AtomicFlag,
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
     #[pin]
@@ -218,6 +220,7 @@ impl Path {
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
                 drained: AtomicFlag::new(false),
+                resting: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),

@@ -63,6 +63,7 @@ use kx::{
 
 mod events;
 mod paths;
+mod reauth;
 mod settings;
 mod submit;
 
@@ -72,6 +73,7 @@ pub(crate) use paths::{
     ShownPath,
     Token, //
 };
+use reauth::Reauth;
 pub(crate) use submit::cid_of;
 
 pub use settings::{
@@ -241,6 +243,10 @@ pub struct Session {
     pub(crate) notice: Work<Self, { work::NOTICE }>,
     #[pin]
     uevents: Work<Self, { work::UEVENTS }>,
+    #[pin]
+    reauth: Reauth,
+    #[pin]
+    reauth_work: DelayedWork<Self, { work::REAUTH }>,
 }
 
 /// Ids of the work items of a session.
@@ -252,6 +258,7 @@ pub(crate) mod work {
     pub(crate) const POLL: u64 = 4;
     pub(crate) const NOTICE: u64 = 5;
     pub(crate) const UEVENTS: u64 = 6;
+    pub(crate) const REAUTH: u64 = 7;
 }
 
 kx::impl_has_work! {
@@ -262,6 +269,7 @@ kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::POLL }>> for Session { self.poll_work }
     impl HasWork<Work<Self, { work::NOTICE }>> for Session { self.notice }
     impl HasWork<Work<Self, { work::UEVENTS }>> for Session { self.uevents }
+    impl HasWork<DelayedWork<Self, { work::REAUTH }>> for Session { self.reauth_work }
 }
 
 /// Opening and closing.
@@ -346,6 +354,8 @@ impl Session {
                 poll_work <- kx::new_delayed_work!(requeue_queue, "Session::poll_work"),
                 notify <- kx::new_work!(slow_queue.clone(), "Session::notify"),
                 notice <- kx::new_work!(slow_queue.clone(), "Session::notice"),
+                reauth <- Reauth::new(),
+                reauth_work <- kx::new_delayed_work!(slow_queue.clone(), "Session::reauth_work"),
                 slow_queue,
             }? Error),
             GFP_KERNEL,
@@ -448,6 +458,9 @@ impl Session {
     ///
     /// May sleep; not from [`SessionEvents`].
     pub fn close(self: &Arc<Self>) {
+        // Before the paths are closed: this connects paths.
+        self.reauth_work.disable_sync();
+        self.reauth.stop();
         let mut paths = self.paths.lock();
         paths.closing = true;
         for path in &paths.list {
@@ -508,9 +521,10 @@ impl Session {
     ///
     /// # Context
     ///
-    /// Any.
-    pub fn set_key_id(&self, id: KeyId) {
+    /// May sleep.
+    pub fn set_key_id(self: &Arc<Self>, id: KeyId) {
         *self.key_id.lock() = id;
+        self.reauth_set();
     }
 
     /// Returns whether a path has ever authenticated.

@@ -185,12 +185,17 @@ impl Stats {
         self.counters.inc(CONNECT_FAILED);
     }
 
+    /// Returns the number of requests that the path has taken and that have not ended.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.flow.in_flight()
+    }
+
     /// Returns the contents of the file `rdma`.
     pub(crate) fn rdma(&self) -> ClientRdma {
         ClientRdma {
             reads: self.flow.reads(),
             writes: self.flow.writes(),
-            in_flight: self.flow.in_flight(),
+            in_flight: self.in_flight(),
             failovers: self.counters.sum(FAILOVERS),
         }
     }

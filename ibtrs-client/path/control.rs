@@ -90,6 +90,12 @@ impl Path {
         self.fsm.lock().outcome_since(outcomes)
     }
 
+    /// Returns whether the path was closed before there was an outcome after the first `outcomes`.
+    pub(crate) fn is_closed_since(&self, outcomes: u64) -> bool {
+        let fsm = self.fsm.lock();
+        fsm.outcomes == outcomes && fsm.outcome_since(outcomes).is_some()
+    }
+
     /// Waits for the outcome of an attempt after the first `outcomes`.
     ///
     /// # Errors
@@ -164,9 +170,37 @@ impl Path {
         );
     }
 
-    /// Returns whether the path takes requests only if no other one does.
+    /// Returns whether the operator has drained the path.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained.load(Relaxed)
+    }
+
+    /// Drains the path without regard to the operator until it has been connected again.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn set_resting(&self, on: bool) {
+        // ORDERING: As in `set_drained`.
+        if self.resting.xchg(on, Full) != on {
+            self.session.drained_changed();
+        }
+    }
+
+    /// Returns whether the path takes requests only if no other one does.
+    pub(crate) fn is_spared(&self) -> bool {
+        self.is_drained() || self.resting.load(Relaxed)
+    }
+
+    /// Begins to connect the path again, unless attempt `epoch` is no longer the current one; then
+    /// returns the number of outcomes before, for [`Path::outcome_since`].
+    ///
+    /// # Context
+    ///
+    /// Any.
+    pub(crate) fn begin_reconnect(self: &Arc<Self>, epoch: u32) -> Option<u64> {
+        let (reply, outcomes) = self.step(Event::UserReconnect, Some(epoch));
+        reply.accepted().then_some(outcomes)
     }
 
     /// Closes the path and removes it from the session. Before the removal, `unlink` is called,

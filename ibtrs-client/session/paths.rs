@@ -273,6 +273,7 @@ impl Session {
             max_io_bytes: offer.max_io_bytes,
         });
         conn.attempt.published.populate(published);
+        conn.attempt.published_at.populate(Instant::now());
         conn.attempt.path.set_previous(offer.epoch);
         self.swap(&mut paths, |paths| {
             // `make_room` has reserved the capacity.

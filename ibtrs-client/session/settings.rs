@@ -55,7 +55,7 @@ impl Number {
     ///
     /// `EINVAL`: out of range.
     pub(crate) fn set(&self, value: u32) -> Result {
-        if !(self.setting.min..=self.setting.max).contains(&value) {
+        if !self.setting.allows(value) {
             return Err(EINVAL);
         }
         self.value.store(value, Relaxed);
@@ -76,6 +76,8 @@ pub struct Settings {
     pub reconnect_delay_ms: Number,
     /// How long requests wait for a path, in seconds; 0 if they do not wait.
     pub queue_timeout_s: Number,
+    /// Time after which a path authenticates again, in seconds; 0 for never.
+    pub reauth_interval_s: Number,
 }
 
 impl Settings {
@@ -87,6 +89,7 @@ impl Settings {
             hb_missed_max: Number::new(&settings::HB_MISSED_MAX),
             reconnect_delay_ms: Number::new(&settings::RECONNECT_DELAY_MS),
             queue_timeout_s: Number::new(&settings::QUEUE_TIMEOUT_S),
+            reauth_interval_s: Number::new(&settings::REAUTH_INTERVAL_S),
         }
     }
 
@@ -193,6 +196,22 @@ impl Session {
         self.settings.queue_timeout_s.set(s)?;
         // The work item computes the remaining time again.
         self.expiry.modify(self.clone(), 0);
+        Ok(())
+    }
+
+    /// Sets the time after which a path authenticates again, in seconds; also applies to connected
+    /// paths.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: out of range.
+    pub fn set_reauth_interval_s(self: &Arc<Self>, s: u32) -> Result {
+        self.settings.reauth_interval_s.set(s)?;
+        self.reauth_set();
         Ok(())
     }
 }

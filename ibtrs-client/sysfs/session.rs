@@ -22,6 +22,7 @@ use ibtrs_proto::{
     Errno, //
 };
 use kernel::{
+    fmt,
     prelude::*,
     sync::Arc, //
 };
@@ -33,7 +34,7 @@ use kx::sysfs::{
 
 type Ctx<'a> = StoreCtx<'a, Arc<Session>>;
 
-pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
+pub(super) static FILES: [Attr<Arc<Session>>; 10] = [
     Attr::rw(c"add_path", show_add_path, store_add_path),
     Attr::rw(
         c"max_reconnect_attempts",
@@ -48,7 +49,7 @@ pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
                     &session,
                     "max_reconnect_attempts",
                     error,
-                    (-1, Attempts::MAX.into()),
+                    fmt!("-1 to {}", Attempts::MAX),
                 )
             })?);
             Ok(())
@@ -92,25 +93,40 @@ pub(super) static FILES: [Attr<Arc<Session>>; 9] = [
                 .set_queue_timeout_s(number(&session, &settings::QUEUE_TIMEOUT_S, input)?)
         },
     ),
+    Attr::rw(
+        c"reauth_interval_s",
+        |session: &Session, buf| buf.line(fmt!("{}", session.settings().reauth_interval_s.get())),
+        |session, input| {
+            session.data().set_reauth_interval_s(number(
+                &session,
+                &settings::REAUTH_INTERVAL_S,
+                input,
+            )?)
+        },
+    ),
 ];
 
 /// Logs what is wrong with a number; returns the error.
-fn refused(session: &Session, file: &str, error: TextError, range: (i64, i64)) -> Error {
+fn refused(session: &Session, file: &str, error: TextError, range: fmt::Arguments<'_>) -> Error {
     kx::pr_err_ratelimited!(
-        "{}: {}: {}: {} to {}\n",
+        "{}: {}: {}: {}\n",
         session.name(),
         file,
         error.as_str(),
-        range.0,
-        range.1
+        range
     );
     convert::error(error.errno())
 }
 
 fn number(session: &Session, setting: &Setting, input: &[u8]) -> Result<u32> {
     setting.parse(input).map_err(|error| {
-        let range = (setting.min.into(), setting.max.into());
-        refused(session, setting.name, error, range)
+        let off = if setting.may_be_off { "0, or " } else { "" };
+        refused(
+            session,
+            setting.name,
+            error,
+            fmt!("{}{} to {}", off, setting.min, setting.max),
+        )
     })
 }
 
@@ -134,7 +150,7 @@ fn store_key_id(session: Ctx<'_>, input: &[u8]) -> Result {
         kx::pr_err_ratelimited!("{}: key_id: {}\n", session.name(), why);
         EINVAL
     })?;
-    session.set_key_id(id);
+    session.data().set_key_id(id);
     Ok(())
 }
 

@@ -72,6 +72,7 @@ pub mod name;
 pub mod opts;
 pub mod permit;
 pub mod quota;
+pub mod reauth;
 pub mod serving;
 pub mod settings;
 pub mod setup;

@@ -99,6 +99,11 @@ impl FreeIds {
         Some(id)
     }
 
+    /// Whether no id is taken.
+    pub const fn all_are_free(&self) -> bool {
+        self.free == self.all
+    }
+
     /// Frees an id; returns `false` if it was not taken.
     pub fn give(&mut self, id: u16) -> bool {
         match 1u64.checked_shl(u32::from(id)) {

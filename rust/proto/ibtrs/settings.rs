@@ -10,12 +10,14 @@ use crate::text::{self, TextError};
 pub struct Setting {
     /// Name of the attribute.
     pub name: &'static str,
-    /// Smallest value.
+    /// Smallest value, unless 0 is one.
     pub min: u32,
     /// Largest value.
     pub max: u32,
     /// The value unless it is set.
     pub default: u32,
+    /// 0 is allowed, too: it turns the setting off.
+    pub may_be_off: bool,
 }
 
 /// Time between two heartbeats, in milliseconds.
@@ -24,6 +26,7 @@ pub const HB_INTERVAL_MS: Setting = Setting {
     min: 100,
     max: 60_000,
     default: consts::HB_INTERVAL_MS,
+    may_be_off: false,
 };
 
 /// Heartbeats in a row that a peer may miss before its path counts as dead.
@@ -32,6 +35,7 @@ pub const HB_MISSED_MAX: Setting = Setting {
     min: 1,
     max: 100,
     default: consts::HB_MISSED_MAX,
+    may_be_off: false,
 };
 
 /// Longest delay before the first attempt to reconnect, in milliseconds. The delay doubles with
@@ -41,6 +45,7 @@ pub const RECONNECT_DELAY_MS: Setting = Setting {
     min: 10,
     max: 30_000,
     default: consts::RECONNECT_BACKOFF_MS,
+    may_be_off: false,
 };
 
 /// How long requests wait for a path when there is none, in seconds; 0: not at all.
@@ -49,16 +54,33 @@ pub const QUEUE_TIMEOUT_S: Setting = Setting {
     min: 0,
     max: 86_400,
     default: 60,
+    may_be_off: false,
+};
+
+/// Time after which a path authenticates again, in seconds; 0: never. A path takes up to some
+/// seconds to do so, so it is not asked to much more often.
+pub const REAUTH_INTERVAL_S: Setting = Setting {
+    name: "reauth_interval_s",
+    min: 10,
+    max: 2_592_000,
+    default: 0,
+    may_be_off: true,
 };
 
 impl Setting {
     /// All settings.
-    pub const ALL: [Setting; 4] = [
+    pub const ALL: [Setting; 5] = [
         HB_INTERVAL_MS,
         HB_MISSED_MAX,
         RECONNECT_DELAY_MS,
         QUEUE_TIMEOUT_S,
+        REAUTH_INTERVAL_S,
     ];
+
+    /// Whether the setting may have this value.
+    pub const fn allows(&self, value: u32) -> bool {
+        value >= self.min && value <= self.max || self.may_be_off && value == 0
+    }
 
     /// Parses what an operator wrote: a decimal number in the range.
     ///
@@ -66,7 +88,8 @@ impl Setting {
     ///
     /// For any other text.
     pub fn parse(&self, bytes: &[u8]) -> Result<u32, TextError> {
-        let n = text::decimal(bytes, i64::from(self.min), i64::from(self.max))?;
-        u32::try_from(n).map_err(|_| TextError::Range)
+        let n = text::decimal(bytes, 0, i64::from(self.max))?;
+        let n = u32::try_from(n).ok().filter(|n| self.allows(*n));
+        n.ok_or(TextError::Range)
     }
 }

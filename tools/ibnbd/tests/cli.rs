@@ -406,6 +406,11 @@ fn commands_write_to_their_files() {
             "300",
         ),
         (
+            &["set", "s", "reauth_interval_s=86400"],
+            "/sys/class/ibtrs-client/s/reauth_interval_s",
+            "86400",
+        ),
+        (
             &["set", "s", "key_id=web1-2026"],
             "/sys/class/ibtrs-client/s/key_id",
             "web1-2026",

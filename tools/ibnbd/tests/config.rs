@@ -242,6 +242,10 @@ name = "../x"
 [ibnbd_server]
 port = 1
 dev_search_path = "/a b"
+[[session]]
+name = "u"
+servers = ["10.0.1.1"]
+reauth_interval_s = 9
 "#;
     let found: Vec<String> = wrong(text).iter().map(Problem::to_string).collect();
     for expected in [
@@ -264,6 +268,7 @@ dev_search_path = "/a b"
         "x.toml:18:8: name: \"../x\" is no place below a folder",
         "x.toml:20:1: ibnbd_server has no \"port\"",
         "x.toml:21:19: dev_search_path: it is empty, or has blanks",
+        "x.toml:25:21: reauth_interval_s: 9 is neither 0 nor 10 or more",
     ] {
         assert!(
             found.iter().any(|f| f.starts_with(expected)),
@@ -372,7 +377,8 @@ fn what_is_so_already_is_not_touched() {
 fn what_is_written_is_what_is() {
     let tree = Tree::new();
     tree.usual_client()
-        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n");
+        .file("/sys/class/ibtrs-client/s/queue_timeout_s", "300\n")
+        .file("/sys/class/ibtrs-client/s/reauth_interval_s", "86400\n");
     tree.file("/sys/block/ibnbd1/ibnbd/access_mode", "ro\n")
         .file("/sys/block/ibnbd1/ibnbd/exclusive", "1\n")
         .file("/sys/block/ibnbd1/ibnbd/data_checksum", "crc32c\n");
@@ -381,7 +387,8 @@ fn what_is_written_is_what_is() {
     let config = good(&text);
     assert_eq!(
         config.sessions[0].settings,
-        [("queue_timeout_s".to_owned(), "300".to_owned())]
+        [("queue_timeout_s", "300"), ("reauth_interval_s", "86400")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
     );
     assert_eq!(
         config.sessions[0].paths,

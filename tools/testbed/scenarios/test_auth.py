@@ -168,6 +168,108 @@ def test_keys_change_under_load(pair, stack):
     fio.end(client, load)
 
 
+class Again:
+    """Two paths that authenticate again after a time."""
+
+    def __init__(self, pair, stack):
+        """The session has one of the paths. None has an attempt to spare."""
+        self.server, self.client = pair
+        self.stack = stack
+        for guest in pair:
+            keyring.load(guest)
+        map_disk(pair, stack)
+        self.client.run(f"echo 0 > {SESSION}/max_reconnect_attempts && echo round-robin > {SESSION}/mp_policy")
+        self.paths = [f"{SESSION}/paths/ip:10.0.{link}.2@ip:10.0.{link}.1" for link in (1, 2)]
+
+    def start_load(self):
+        load = self.client.start(LOAD.format(disk=self.stack.disk))
+        blockdev.wait_for_reads(self.client, self.stack)
+        return load
+
+    def every(self, seconds: int) -> None:
+        self.client.run(f"echo {seconds} > {SESSION}/reauth_interval_s")
+
+    def proofs(self) -> int:
+        return self.server.run("dmesg").count("authenticated with key default")
+
+    def outages(self) -> int:
+        return self.client.run("dmesg").count("no path to the server is left")
+
+    def failovers(self) -> int:
+        lines = self.client.run(f"cat {SESSION}/paths/*/stats/rdma").splitlines()
+        return sum(int(line.split()[-1]) for line in lines)
+
+    def connected(self) -> int:
+        return blockdev.connected(self.client)
+
+    def wait(self, more: int) -> tuple[int, int]:
+        """Waits for so many new proofs; how often there was no path, and how many requests were sent again."""
+        before, cut_off, again = self.proofs(), self.outages(), self.failovers()
+        self.every(10)
+        wait_for(lambda: self.proofs() >= before + more, 120, "the paths have authenticated again")
+        self.every(0)
+        wait_for(lambda: self.connected() == len(keyring.key_ids(self.client, "client")), 60, "all are connected")
+        return self.outages() - cut_off, self.failovers() - again
+
+    def lose_one(self) -> int:
+        """Takes a key that the server does not have, which closes one path; how often there was no path."""
+        keyring.load(self.client, "wrong", key_id="wrong")
+        self.client.run(f"echo wrong > {SESSION}/key_id")
+        self.every(10)
+        wait_for(lambda: self.connected() == 1, 60, "one path is refused")
+        return self.outages()
+
+
+@fast
+def test_paths_authenticate_again_after_a_time(pair, stack):
+    """I/O waits for an only path if it may, and never for one of two, which is drained first. What the server resets
+    meanwhile is no attempt. Without a key no path goes, and one that does not come back is the last one to go."""
+    again = Again(pair, stack)
+    client = again.client
+    assert not client.ok(f"echo 9 > {SESSION}/reauth_interval_s")
+    client.run(f"echo 0 > {SESSION}/queue_timeout_s")
+    again.every(10)
+    client.wait_for_log("the only path does not authenticate again, as requests would fail with queue_timeout_s 0", 60)
+    client.run(f"echo 60 > {SESSION}/queue_timeout_s")
+    keyring.remove(client)
+    again.every(10)
+    client.wait_for_log("key default cannot be used (ENOKEY), so the paths do not authenticate again", 60)
+    assert again.proofs() == 1 and again.outages() == 0 and again.connected() == 1
+    keyring.load(client)
+    load = again.start_load()
+    assert again.wait(1)[0] >= 1
+    blockdev.wait_for_reads(client, stack)
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    assert again.wait(2) == (0, 0)
+    assert client.run(f"cat {' '.join(f'{path}/drain' for path in again.paths)}").split() == ["0", "0"]
+    fio.end(client, load)
+    cut_off = again.lose_one()
+    # The other one is due by now, or in a moment.
+    time.sleep(4)
+    assert again.connected() == 1 and again.outages() == cut_off
+
+
+@pytest.mark.thorough
+@fast
+def test_paths_authenticate_again_and_again(pair, stack):
+    """Several times each. One that cannot for three intervals, because of another one, is a line in the log, and both do
+    so again when that one is back."""
+    again = Again(pair, stack)
+    client = again.client
+    client.run(f"echo {SECOND} > {SESSION}/add_path")
+    load = again.start_load()
+    assert again.wait(6) == (0, 0)
+    cut_off = again.lose_one()
+    client.wait_for_log("has not authenticated again for three intervals, as ip:10.0.", 120)
+    assert again.connected() == 1 and again.outages() == cut_off
+    again.every(0)
+    client.run(f"echo default > {SESSION}/key_id")
+    for path in again.paths:
+        client.run(f"[ $(cat {path}/state) = connected ] || echo 1 > {path}/reconnect")
+    assert again.wait(2) == (0, 0)
+    fio.end(client, load)
+
+
 @fast
 def test_a_path_ends_with_its_key(pair, stack):
     """The server closes the paths that a key has authenticated once it is removed, and no other."""

@@ -219,14 +219,18 @@ fn depth_split() {
 fn free_ids() {
     for n in [0u16, 1, 5, 64, 70] {
         let mut f = FreeIds::new(n);
+        assert!(f.all_are_free());
         let got: Vec<_> = core::iter::from_fn(|| f.take()).collect();
         assert_eq!(got, (0..n.min(64)).collect::<Vec<_>>());
         assert!(!f.give(n.min(64)), "never was one of them");
         assert!(!f.give(u16::MAX));
         if n > 2 {
-            assert!(f.give(2) && !f.give(2));
+            assert!(f.give(2) && !f.give(2) && !f.all_are_free());
             assert_eq!(f.take(), Some(2));
         }
+        assert_eq!(f.all_are_free(), n == 0);
+        got.iter().for_each(|id| assert!(f.give(*id)));
+        assert!(f.all_are_free());
     }
 }
 

@@ -155,7 +155,7 @@ proptest! {
         for setting in Setting::ALL {
             let parsed = setting.parse(n.to_string().as_bytes());
             match u32::try_from(n) {
-                Ok(n) if (setting.min..=setting.max).contains(&n) => prop_assert_eq!(parsed, Ok(n)),
+                Ok(n) if setting.allows(n) => prop_assert_eq!(parsed, Ok(n)),
                 _ => prop_assert_eq!(parsed, Err(TextError::Range)),
             }
         }
@@ -279,7 +279,11 @@ fn migrations() {
 #[test]
 fn settings() {
     for setting in Setting::ALL {
-        assert!((setting.min..=setting.max).contains(&setting.default));
+        assert!(setting.allows(setting.default));
+        assert!(setting.allows(setting.min) && setting.allows(setting.max));
+        assert!(setting.min < 2 || !setting.allows(setting.min - 1));
+        assert!(!setting.allows(setting.max + 1));
+        assert_eq!(setting.allows(0), setting.min == 0 || setting.may_be_off);
         for bad in [
             &b""[..],
             b"x",

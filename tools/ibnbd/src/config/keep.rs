@@ -17,13 +17,14 @@ use crate::root::Root;
 pub use super::keep_others::Others;
 
 /// What the drivers take where nothing is set.
-const DEFAULTS: [(&str, &str); 9] = [
+const DEFAULTS: [(&str, &str); 10] = [
     ("mp_policy", "min-inflight"),
     ("max_reconnect_attempts", "-1"),
     ("reconnect_delay_ms", "1000"),
     ("hb_interval_ms", "5000"),
     ("hb_missed_max", "5"),
     ("queue_timeout_s", "60"),
+    ("reauth_interval_s", "0"),
     ("key_id", "default"),
     ("io_timeout_limit", "0"),
     ("io_timeout_ms", "30000"),

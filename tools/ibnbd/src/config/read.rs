@@ -124,10 +124,17 @@ impl All {
             ("hb_interval_ms", 100..=60_000),
             ("hb_missed_max", 1..=100),
             ("queue_timeout_s", 0..=86_400),
+            ("reauth_interval_s", 0..=2_592_000),
         ] {
-            if let Some(found) = fields.number(source, key, range) {
-                settings.push((key.to_owned(), found.value.to_string()));
+            let Some(found) = fields.number(source, key, range) else {
+                continue;
+            };
+            if key == "reauth_interval_s" && (1..10).contains(&found.value) {
+                let what = format!("{key}: {} is neither 0 nor 10 or more", found.value);
+                source.problem(found.span, what);
+                continue;
             }
+            settings.push((key.to_owned(), found.value.to_string()));
         }
         if let Some(id) = key_id(source, &mut fields) {
             settings.push(("key_id".to_owned(), id));

@@ -89,6 +89,9 @@ pub struct Settings {
     pub hb_missed_max: Option<i64>,
     /// Seconds that requests wait while there is no path.
     pub queue_timeout_s: Option<i64>,
+    /// Seconds after which a path authenticates again; 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reauth_interval_s: Option<i64>,
     /// The id of the key that its paths use from their next connection on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key_id: Option<String>,
@@ -105,6 +108,7 @@ impl Settings {
             number("hb_interval_ms", self.hb_interval_ms),
             number("hb_missed_max", self.hb_missed_max),
             number("queue_timeout_s", self.queue_timeout_s),
+            number("reauth_interval_s", self.reauth_interval_s),
             self.key_id.clone().map(|v| ("key_id", v)),
         ]
         .into_iter()
@@ -290,6 +294,7 @@ fn settings(reader: &mut Reader<'_>, folder: &str) -> Settings {
         hb_interval_ms: reader.get(&file("hb_interval_ms"), value::number),
         hb_missed_max: reader.get(&file("hb_missed_max"), value::number),
         queue_timeout_s: reader.get(&file("queue_timeout_s"), value::number),
+        reauth_interval_s: reader.get(&file("reauth_interval_s"), value::number),
         key_id: reader.get_if_any(&file("key_id")),
     }
 }

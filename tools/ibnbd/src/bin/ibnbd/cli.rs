@@ -242,8 +242,8 @@ Examples:
 
 const SET_HELP: &str = "\
 Settings of a session: mp_policy, max_reconnect_attempts, reconnect_delay_ms, hb_interval_ms,
-hb_missed_max, queue_timeout_s, key_id. Of a disk: io_timeout_ms, io_timeout_limit, cache_lost and
-checksum_errors (0 only).
+hb_missed_max, queue_timeout_s, reauth_interval_s, key_id. Of a disk: io_timeout_ms,
+io_timeout_limit, cache_lost and checksum_errors (0 only).
 
 Example:
   ibnbd set s queue_timeout_s=300 hb_interval_ms=1000";

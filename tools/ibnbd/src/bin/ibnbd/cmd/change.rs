@@ -12,13 +12,14 @@ use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
 
-const OF_SESSION: [&str; 7] = [
+const OF_SESSION: [&str; 8] = [
     "mp_policy",
     "max_reconnect_attempts",
     "reconnect_delay_ms",
     "hb_interval_ms",
     "hb_missed_max",
     "queue_timeout_s",
+    "reauth_interval_s",
     "key_id",
 ];
 const OF_DISK: [&str; 4] = [
