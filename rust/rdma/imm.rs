@@ -28,8 +28,34 @@ const NONE: u32 = u32::MAX;
 
 /// The immediates of the messages in flight on one send queue.
 pub(crate) struct ImmRing {
-    buf: DmaBuf,
+    buf: Buf,
     places: Places,
+}
+
+/// The memory of a ring.
+enum Buf {
+    Mapped(DmaBuf),
+    /// Memory that is mapped for no device, at address 0 of that with the number.
+    #[cfg(IBTRS_KUNIT)]
+    Unmapped(KVec<u8>, u64),
+}
+
+impl Buf {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Mapped(buf) => buf.bytes_mut(),
+            #[cfg(IBTRS_KUNIT)]
+            Self::Unmapped(bytes, _) => bytes,
+        }
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Result<Sge> {
+        match self {
+            Self::Mapped(buf) => buf.sge(at, len),
+            #[cfg(IBTRS_KUNIT)]
+            Self::Unmapped(_, device) => Ok(Sge::of_device(*device, at as u64, len as u32, 0)),
+        }
+    }
 }
 
 impl ImmRing {
@@ -43,9 +69,28 @@ impl ImmRing {
         let count = depth.max(1) as usize;
         let len = count.checked_mul(IMM_LEN as usize).ok_or(EINVAL)?;
         Ok(Self {
-            buf: DmaBuf::new(pd, len, Direction::ToDevice)?,
+            buf: Buf::Mapped(DmaBuf::new(pd, len, Direction::ToDevice)?),
             places: Places::new(count),
         })
+    }
+
+    /// Creates a ring for tests, in memory that no device reads.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn unmapped(device: u64, depth: u32) -> Result<Self> {
+        let count = depth as usize;
+        let bytes = KVec::from_elem(0u8, count * IMM_LEN as usize, GFP_KERNEL)?;
+        Ok(Self {
+            buf: Buf::Unmapped(bytes, device),
+            places: Places::new(count),
+        })
+    }
+
+    /// Returns the bytes at place `number`.
+    #[cfg(IBTRS_KUNIT)]
+    pub(crate) fn at(&mut self, number: usize) -> Option<u32> {
+        let len = IMM_LEN as usize;
+        let bytes = self.buf.bytes_mut().chunks_exact(len).nth(number)?;
+        Some(u32::from_be_bytes(bytes.try_into().ok()?))
     }
 
     /// Writes the immediate of the next message, for which the send queue must have an entry, and

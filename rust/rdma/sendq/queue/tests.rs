@@ -208,6 +208,54 @@ mod suite {
         Ok(())
     }
 
+    /// Adds a message with an immediate to a chain, as a queue pair without immediates does.
+    fn say(draft: &mut Draft<'_>, imm: u32) {
+        let Some(prefix) = draft.prefix(Some(imm)) else {
+            return draft.refuse();
+        };
+        let wr = draft.gather(bindings::ib_wr_opcode_IB_WR_SEND, [prefix]);
+        draft.push(Wr { send: wr }, ptr::null_mut(), true);
+    }
+
+    /// Queues and posts a message; returns the address of its immediate.
+    fn message(queue: &mut SendQueue, imm: u32) -> Result<u64> {
+        let mut draft = queue.begin(space(1, 1));
+        say(&mut draft, imm);
+        draft.finish()?;
+        let list = list(queue)?;
+        let (_, addr) = *list.first().ok_or(EINVAL)?;
+        post(queue);
+        Ok(addr)
+    }
+
+    /// A refused chain gives the places of its immediates back. Otherwise later messages would
+    /// come round to a place whose message is still in flight.
+    #[test]
+    fn immediates_of_a_refused_chain_are_taken_back() -> Result {
+        let mut queue = queue()?;
+        queue.set_imms(ImmRing::unmapped(DEVICE, DEPTH)?);
+        assert_eq!(message(&mut queue, 1)?, 0);
+        for wrs in 0..DEPTH {
+            let mut draft = queue.begin(space(wrs, DEPTH));
+            for number in 0..=wrs {
+                say(&mut draft, 100 + number);
+            }
+            assert_eq!(draft.finish(), Err(EINVAL));
+        }
+        for number in 1..DEPTH {
+            assert_eq!(message(&mut queue, 1 + number)?, u64::from(4 * number));
+        }
+        // All entries of the device's queue are in flight now, each with its own immediate.
+        assert_eq!(message(&mut queue, 100), Err(EINVAL));
+        let ring = queue.imms.as_mut().ok_or(EINVAL)?;
+        for number in 0..DEPTH {
+            assert_eq!(ring.at(number as usize), Some(1 + number));
+        }
+        queue.completed();
+        assert_eq!(message(&mut queue, 200)?, 0);
+        Ok(())
+    }
+
     /// No error of a driver says that nothing was sent.
     #[test]
     fn errors_of_drivers_are_others() {
