@@ -110,12 +110,13 @@ def test_parameters_that_make_no_session_are_refused(pair):
 def sits(client, code: str):
     """Starts a program of a stranger, who asks for what he likes, and waits until he sits there.
     `ask()` makes the connection `cid` of a path of `count` connections; it gives the number of the
-    error that the server refuses it with, 0 if it does not."""
+    error that the server refuses it with, 0 if it does not.  `source` is another address than the
+    client's own."""
     client.run("rm -f /tmp/leave /tmp/sits")
     program = launch.program(client, """
 kept = []
-def ask(count, cid=0, path=None, session=None):
-    party = Party(cid_num=count)
+def ask(count, cid=0, path=None, session=None, source=None):
+    party = Party(cid_num=count, source=source)
     party.path, party.session = path or party.path, session or party.session
     kept.append(party)
     return party.refused(cid)
@@ -179,6 +180,54 @@ def test_paths_that_one_address_begins_are_limited(pair):
     # An address that is known waits for itself, too.
     program = sits(client, "print([ask(2) for _ in range(4)])")
     assert leaves(client, program) == [str([0, 0, 0, errno.EBUSY])]
+
+
+@pytest.fixture
+def strangers(pair):
+    """Two more addresses of the client, which the server has never heard of."""
+    addresses = ["10.0.1.98", "10.0.1.99"]
+    for address in addresses:
+        pair.client.run(f"ip addr add {address}/24 dev eth0")
+    yield addresses
+    for address in addresses:
+        pair.client.run(f"ip addr del {address}/24 dev eth0")
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_the_last_sessions_are_for_those_who_are_known(pair, strangers):
+    server, client = pair
+    # An eighth of them is one.
+    start(pair, "max_sessions=8 max_attempts_per_address=16 sess_queue_depth=16 setup_timeout_ms=60000")
+    client.run(OURS.map_device("/dev/nullb0", session="one"))
+    program = sits(client, f"print([ask(2, source='{strangers[0]}') for _ in range(7)])")
+    client.run(OURS.map_device("/dev/nullb1", session="two"))
+    assert os.strerror(errno.ENOSPC) in refused(client, "three", "/dev/nullb1")
+    assert leaves(client, program) == [str([0] * 6 + [errno.ENOSPC])]
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_strangers_leave_memory_to_others(pair, strangers):
+    """One address has half of the memory for paths that it begins; the last eighth of all is for
+    those who are known."""
+    server, client = pair
+    # A path takes some 0.4 MiB when it begins, and as much when it is complete.
+    start(pair, "max_chunk_memory_mib=4 sess_queue_depth=16 max_chunk_size=8192 max_attempts_per_address=16 "
+                "setup_timeout_ms=60000")
+    first = sits(client, f"print([ask(2, source='{strangers[0]}') for _ in range(6)])")
+    client.run(OURS.map_device("/dev/nullb0", session="one"))
+    second = sits(client, f"print(ask(2, source='{strangers[1]}'))")
+    client.run(OURS.map_device("/dev/nullb1", session="two"))
+    said = server.run("dmesg")
+    assert leaves(client, first) == [str([0] * 5 + [errno.ENOMEM])]
+    assert leaves(client, second) == [str(errno.ENOMEM)]
+    assert (f"ip:{strangers[0]}@ip:10.0.1.1: refused: incomplete paths of this address already use half of "
+            "max_chunk_memory_mib (ENOMEM)") in said
+    assert (f"ip:{strangers[1]}@ip:10.0.1.1: refused: other paths leave too little of max_chunk_memory_mib (ENOMEM)"
+            in said)
+    client.run(f"{OURS.unmap()} && {OURS.unmap(1)}")
 
 
 @pytest.mark.fast
