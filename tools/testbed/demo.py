@@ -14,6 +14,7 @@ from .guest import Guest
 from .lab import Pair
 from .stack import STACKS, Stack
 
+EXPORTS = "/dev/ibnbd-exports"
 DISK_MB = 128
 REGION_MB = 32
 
@@ -44,9 +45,19 @@ def bring_up(lab: Network, stack: Stack) -> None:
     server.run(f"modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/nullb0 && "
                f"cd /sys/kernel/config/nullb/nullb0 && echo {DISK_MB} > size && "
                "echo 1 > memory_backed && echo 1 > power")
-    server.run(stack.load_server())
+    device = export(server, stack)
     client.run(stack.load_client())
-    client.run(stack.map_device("/dev/nullb0"))
+    client.run(stack.map_device(device))
+
+
+def export(server: Guest, stack: Stack) -> str:
+    """Loads the server; the name of the disk for clients.  Ours exports that disk alone."""
+    if stack.name == "mainline":
+        server.run(stack.load_server())
+        return "/dev/nullb0"
+    server.run(f"mkdir {EXPORTS} && cp --archive /dev/nullb0 {EXPORTS}/disk1")
+    server.run(f"modprobe {stack.server_module} dev_search_path={EXPORTS}")
+    return "disk1"
 
 
 def measure(client: Guest, disk: str) -> tuple[list, int]:
