@@ -27,6 +27,7 @@ except ImportError:  # in a guest, where it lies beside it
 
 FOLDER = "/sys/kernel/debug/ibtrs_faults"
 DEBUG = "/sys/kernel/debug"
+MODPROBE = "/proc/sys/kernel/modprobe"
 MODULES = ("ibtrs_core", "ibtrs_server", "ibtrs_client", "ibnbd_server", "ibnbd_client")
 
 
@@ -353,7 +354,9 @@ def main() -> int:
     # Functions of modules can be watched once these are there.
     races.load_needed()
     # The kernel would run modprobe for a disk that goes as it is opened, which holds up all.
-    put("/proc/sys/kernel/modprobe", "\n")
+    with open(MODPROBE, encoding="utf-8") as file:
+        modprobe = file.read()
+    put(MODPROBE, "\n")
     missing = watch()
     say(f"not watched: {missing}")
     races.put_right()
@@ -377,6 +380,7 @@ def main() -> int:
         failed = f"{case}: {error}"
         print(f"FAILED: {failed}\n{races.stacks()}", flush=True)
     checkers.end(failed is None)
+    put(MODPROBE, modprobe)
     print(json.dumps({"cases": len(cases), "run": done, "struck": struck, "failed": failed, "missing": missing,
                       **checkers.figures()}), flush=True)
     return 0 if failed is None else 1

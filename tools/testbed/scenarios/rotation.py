@@ -10,8 +10,8 @@ ROTATION = (
     {"test_access", "test_discovery", "test_export", "test_export_sysfs", "test_exports", "test_machines",
      "test_mapping_space", "test_resize"},
     # Limits, files and names.
-    {"test_encryption", "test_heartbeats", "test_log_limits", "test_mainline_selfcheck", "test_server_limits",
-     "test_sysfs"},
+    {"test_encryption", "test_faults", "test_heartbeats", "test_log_limits", "test_mainline_selfcheck",
+     "test_server_limits", "test_sysfs"},
     # What comes and goes.
     {"test_life", "test_map_device_input", "test_planned_stop", "test_races", "test_reopen", "test_unload"},
     # The way of the data.

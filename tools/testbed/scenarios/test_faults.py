@@ -5,9 +5,9 @@ over, is connected again or added, a device is closed, and everything is removed
 with an error or goes on; afterwards everything works, every byte is there, and kmemleak finds
 nothing lost.
 
-Run by hand only: IBTRS_FAULTS=<seconds> counts the calls and runs as many cases as fit into that
-time, in random order; IBTRS_SEED=<number> repeats an order, IBTRS_CASES="connect:ib_alloc_mr:3 ..."
-runs those cases, IBTRS_LONG=1 all of them."""
+Some cases are fixed.  The others are run by hand only: IBTRS_FAULTS=<seconds> counts the calls and
+runs as many cases as fit into that time, in random order; IBTRS_SEED=<number> repeats an order,
+IBTRS_CASES="connect:ib_alloc_mr:3 ..." runs those cases, IBTRS_LONG=1 all of them."""
 
 import json
 import os
@@ -20,9 +20,10 @@ from testbed import checker, faults, races
 
 # One of these has to be set.
 ASKED = ("IBTRS_FAULTS", "IBTRS_SEED", "IBTRS_CASES", "IBTRS_LONG")
-pytestmark = [pytest.mark.links(2), pytest.mark.fresh, pytest.mark.long,
-              pytest.mark.skipif(not any(map(os.environ.get, ASKED)),
-                                 reason="takes long: by hand, with IBTRS_FAULTS=<seconds>")]
+pytestmark = pytest.mark.links(2)
+# What goes into sysfs for a session and its paths, on both sides.
+FIXED = """connect:kobject_add:2 connect:kobject_add:4 connect:kobject_add:6 connect:kobject_add:8
+connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1""".split()
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
 # Seconds for cases; counting what is called comes before that, and takes a minute or two.
@@ -44,6 +45,21 @@ def run(guest, budget: float, seed: int, cases: list[str]) -> dict:
     return json.loads(words.splitlines()[-1])
 
 
+def test_calls_for_sysfs_fail(solo):
+    """Neither side keeps or uses what it could not show."""
+    if not solo.spec.kernel.slow:
+        pytest.skip("the fast kernel does not fail on demand")
+    solo.null_blk(size_mb=races.SIZE_MB)
+    counted = run(solo, 0, 1, FIXED)
+    assert counted["missing"] == []
+    assert counted["wrong"] == counted["unexpected"] == 0
+    assert counted["run"] == counted["struck"] == len(FIXED)
+
+
+@pytest.mark.fresh
+@pytest.mark.long
+@pytest.mark.skipif(not any(map(os.environ.get, ASKED)),
+                    reason="takes long: by hand, with IBTRS_FAULTS=<seconds>")
 def test_every_call_fails_once(solo):
     if not solo.spec.kernel.slow:
         pytest.skip("the fast kernel does not fail on demand")
