@@ -88,8 +88,6 @@ pub(crate) struct Check {
     path: Option<u32>,
     /// The path that has damaged the request last.
     avoid: Option<u32>,
-    /// How often the request has timed out before it was damaged.
-    timeouts: u32,
     resends: Resends,
 }
 
@@ -109,13 +107,6 @@ fn check_of(pdu: Pin<&mut Pdu>) -> &mut Check {
 /// Returns the path that has damaged the request, if it is sent again.
 pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
     rq.pdu().check.avoid
-}
-
-/// Returns how often a request that is sent again has timed out so far: the timeout limit is that
-/// of all attempts together.
-#[inline]
-pub(crate) fn timeouts(rq: &Request<Queue>) -> u32 {
-    rq.pdu().check.timeouts
 }
 
 /// Puts the checksum of a request into its header. Called for each attempt to send it, even if the
@@ -159,7 +150,6 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
                 return Ok(());
             }
             rq.queue_data().damage().from_server.fetch_add(1, Relaxed);
-            note_timeouts(rq);
             Err(EBADMSG)
         }
         // A C server means something else.
@@ -167,16 +157,10 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
         // A flush is not abandoned when it is cancelled.
         Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
             rq.queue_data().damage().to_server.fetch_add(1, Relaxed);
-            note_timeouts(rq);
             Err(EBADMSG)
         }
         other => other,
     }
-}
-
-fn note_timeouts(rq: &mut Request<Queue>) {
-    let so_far = rq.queue_data().timeouts().so_far(rq.tag());
-    check_of(rq.pdu_mut()).timeouts = so_far;
 }
 
 /// Returns the pause after which a damaged request is sent again, in milliseconds; `None` if it
@@ -212,11 +196,10 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
     again
 }
 
-/// Notes the end of a request, whose tag the next one gets.
+/// Forgets the damage of a request that ends.
 #[inline]
 pub(crate) fn ended(rq: &mut Request<Queue>) {
     let check = check_of(rq.pdu_mut());
     check.avoid = None;
-    check.timeouts = 0;
     check.resends = Resends::NONE;
 }

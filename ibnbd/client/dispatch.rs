@@ -16,7 +16,10 @@ use crate::{
         FairShare, //
     },
     latencies::Latencies,
-    request::Queue,
+    request::{
+        self,
+        Queue, //
+    },
     timeouts::Timeouts,
     write_cache::WriteCache, //
 };
@@ -305,6 +308,6 @@ impl DiskQueue {
 
 fn requeue(slot: &TakeCell<Request<Queue>>) {
     if let Some(rq) = slot.take() {
-        rq.requeue();
+        request::hand_back(rq);
     }
 }

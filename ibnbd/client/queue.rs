@@ -17,6 +17,7 @@ use crate::{
     },
     fair_share::Entry,
     request::{
+        self,
         Admission,
         Pdu,
         Queue, //
@@ -103,13 +104,13 @@ impl Operations for Queue {
         last: bool,
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.timeouts().is_stuck() {
-            // The request itself may have been cancelled while it waited here.
-            disk.timeouts().ends(rq.tag());
             let mut rq = rq;
-            damage::ended(&mut rq);
+            // If a request that had the tag was cancelled just when it ended, it ends now.
+            request::leaves(&mut rq);
+            request::ended(&mut rq);
             return Err((rq, Status::TIMEOUT));
         }
-        disk.timeouts().begins(rq.tag(), damage::timeouts(&rq));
+        disk.timeouts().begins(rq.tag(), rq.pdu().timeouts);
         match disk.fair_share().enter(rq, hctx.index()) {
             Entry::Go(rq) => match start(disk, rq, hctx.index(), last) {
                 Outcome::Sent => return Ok(()),
@@ -233,9 +234,8 @@ fn answered(rq: &Request<Queue>) -> Result {
 }
 
 fn end(mut rq: Request<Queue>, mut result: Result) {
-    let disk = rq.queue_data();
     // A request that is cancelled while it is dispatched once more may be abandoned all the same.
-    let cancelled = disk.timeouts().ends(rq.tag()) || rq.is_abandoned();
+    let cancelled = request::leaves(&mut rq) || rq.is_abandoned();
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
         return rq.requeue();
@@ -246,7 +246,7 @@ fn end(mut rq: Request<Queue>, mut result: Result) {
         }
         result = Status::PROTECTION.to_result();
     }
-    damage::ended(&mut rq);
+    request::ended(&mut rq);
     if let Some(op) = rq.op() {
         let disk = rq.queue_data();
         disk.latencies().count(&rq, Kind::of(wire_op(op)));
@@ -281,7 +281,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
             disk.fair_share().leave(Admission::take(&mut rq), false);
             return match disk.queue(rq) {
                 Ok(()) => Outcome::Elsewhere,
-                Err((rq, status)) => Outcome::Refused(rq, status),
+                Err((rq, status)) => refused(disk, rq, status),
             };
         }
         Dispatch::Fail => return refused(disk, rq, Status::IO_ERROR),
@@ -335,7 +335,7 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         EAGAIN | ENOMEM => refused(disk, rq, Status::RESOURCE),
         ESTALE => {
             disk.fair_share().leave(Admission::take(&mut rq), false);
-            rq.requeue();
+            request::hand_back(rq);
             Outcome::Elsewhere
         }
         ETIMEDOUT => refused(disk, rq, Status::TIMEOUT),
@@ -345,9 +345,12 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
 
 fn refused(disk: &DiskQueue, mut rq: Request<Queue>, status: Status) -> Outcome {
     disk.fair_share().leave(Admission::take(&mut rq), false);
+    let status = match request::leaves(&mut rq) {
+        true => Status::TIMEOUT,
+        false => status,
+    };
     if status != Status::RESOURCE {
-        disk.timeouts().ends(rq.tag());
-        damage::ended(&mut rq);
+        request::ended(&mut rq);
     }
     Outcome::Refused(rq, status)
 }

@@ -4,10 +4,16 @@
 //!
 //! Contexts: *any*.
 
-use crate::damage::Check;
+use crate::damage::{
+    self,
+    Check, //
+};
 use kernel::prelude::*;
 use kx::{
-    blk::Request,
+    blk::{
+        Request,
+        Status, //
+    },
     sg::SgList, //
 };
 
@@ -24,6 +30,8 @@ pub(crate) struct Pdu {
     pub(crate) admission: Admission,
     /// The cache generation in which the request was sent.
     pub(crate) generation: u32,
+    /// How often the request had timed out when the driver returned it to the block layer.
+    pub(crate) timeouts: u32,
     /// What is known about damage on the way.
     pub(crate) check: Check,
     #[pin]
@@ -36,6 +44,7 @@ impl Pdu {
         try_pin_init!(Self {
             admission: Admission::default(),
             generation: 0,
+            timeouts: 0,
             check: Check::default(),
             sg <- SgList::new(),
         }? Error)
@@ -59,4 +68,31 @@ impl Admission {
     pub(crate) fn is_counted(self) -> bool {
         self.0.is_some()
     }
+}
+
+/// Notes that the request leaves the driver. The block layer may dispatch it again with another tag,
+/// so it takes along how often it has timed out: the timeout limit is that of all attempts together.
+/// Returns whether the request was cancelled; then it has to end.
+#[inline]
+pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
+    let times = rq.queue_data().timeouts().ends(rq.tag());
+    *rq.pdu_mut().project().timeouts = times.unwrap_or_default();
+    times.is_none()
+}
+
+/// Notes the end of a request, which the next one follows in its place.
+#[inline]
+pub(crate) fn ended(rq: &mut Request<Queue>) {
+    *rq.pdu_mut().project().timeouts = 0;
+    damage::ended(rq);
+}
+
+/// Returns a request that was not sent to the block layer, which dispatches it again. If it was
+/// cancelled, it ends instead.
+pub(crate) fn hand_back(mut rq: Request<Queue>) {
+    if !leaves(&mut rq) && !rq.is_abandoned() {
+        return rq.requeue();
+    }
+    ended(&mut rq);
+    rq.end(Status::TIMEOUT);
 }

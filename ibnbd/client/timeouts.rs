@@ -80,14 +80,14 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Notes that the request with `tag` begins, which has already timed out `so_far` times.
+    /// Notes that the request with `tag` is dispatched, which has already timed out `so_far` times.
     #[inline]
     pub(crate) fn begins(&self, tag: u32, so_far: u32) {
         if !self.counting.load(Relaxed) {
             return;
         }
         if let Some(place) = self.places.get(tag) {
-            // A request that is requeued may have been cancelled just now.
+            // That of a request which ended just when a limit was set first, see `ends`.
             if place.xchg(so_far, Full) == CANCELLED {
                 self.stuck.fetch_sub(1, Relaxed);
             }
@@ -127,15 +127,6 @@ impl Timeouts {
         }
     }
 
-    /// Returns how often the request with `tag`, which has not ended, has timed out.
-    pub(crate) fn so_far(&self, tag: u32) -> u32 {
-        let place = self.places.get(tag);
-        match place.map_or(0, |place| place.load(Relaxed)) {
-            CANCELLED | ENDED => 0,
-            times => times,
-        }
-    }
-
     /// Returns whether the request with `tag` is cancelled and has not ended.
     pub(crate) fn is_cancelled(&self, tag: u32) -> bool {
         let place = self.places.get(tag);
@@ -148,19 +139,22 @@ impl Timeouts {
         self.places.iter().filter(has_timed_out).count()
     }
 
-    /// Notes that the request with `tag` ends; returns whether it was cancelled.
+    /// Notes that the request with `tag` ends, or returns to the block layer, which may dispatch it
+    /// again with another tag. Returns how often it has timed out; [`None`] if it was cancelled.
     #[inline]
-    pub(crate) fn ends(&self, tag: u32) -> bool {
+    pub(crate) fn ends(&self, tag: u32) -> Option<u32> {
         if !self.counting.load(Relaxed) {
-            return false;
+            return Some(0);
         }
         // ORDERING: Pairs with the exchange in `exceeded`.
-        let before = self.places.get(tag).map(|place| place.xchg(ENDED, Full));
-        if before != Some(CANCELLED) {
-            return false;
+        match self.places.get(tag).map(|place| place.xchg(ENDED, Full)) {
+            Some(CANCELLED) => {
+                self.stuck.fetch_sub(1, Relaxed);
+                None
+            }
+            None | Some(ENDED) => Some(0),
+            Some(times) => Some(times),
         }
-        self.stuck.fetch_sub(1, Relaxed);
-        true
     }
 
     /// Returns whether there is a cancelled request that has not ended.

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from testbed import blockdev, fio, mishaps
+from testbed.channel import Job
 from testbed.lab import SERVER_ADDRESS, wait_for
 
 pytestmark = [pytest.mark.links(2), pytest.mark.fast]
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.fast]
 SESSION = "/sys/class/ibtrs-client/demo"
 LIMIT = "/sys/block/ibnbd0/ibnbd/io_timeout_limit"
 TIMED_OUT = "/sys/block/ibnbd0/ibnbd/timed_out"
+REMAP = "/sys/block/ibnbd0/ibnbd/remap_device"
 TIMEOUT = "/sys/block/ibnbd{}/queue/io_timeout"
 
 
@@ -75,6 +77,66 @@ def test_a_disk_that_is_stuck_costs_no_path(pair, stack):
     for number in range(2):
         client.run(stack.unmap(number))
     server.wait_until("dmsetup remove --noudevsync stuck")
+
+
+def test_with_a_scheduler_nothing_is_left_of_an_outage(pair, stack):
+    """A request that the driver gives back gets another tag from the scheduler, and takes its timeouts there."""
+    server, client = pair
+    device, name = server.null_blk(size_mb=16), "/dev/disk-of-an-outage"
+    away, back = f"rm {name}", f"ln -s {os.path.basename(device)} {name}"
+    server.run(back)
+    blockdev.load(pair, stack)
+    map_disks(pair, stack, name)
+    client.run(f"echo 600 > {SESSION}/queue_timeout_s; echo 100 > {SESSION}/reconnect_delay_ms;"
+               f" echo mq-deadline > /sys/block/ibnbd0/queue/scheduler; echo 2 > /sys/block/ibnbd0/queue/nomerges;"
+               f" echo 1000 > {TIMEOUT.format(0)}")
+    requests = 32
+
+    def stop() -> None:
+        server.run(f"{stack.unload('server')} && {away}", timeout=60)
+
+    def begin_without_the_disk() -> None:
+        client.run("dmesg -C")
+        server.run(stack.load_server())
+        client.wait_until(f"dmesg | grep -q 'ibnbd0: {name} cannot be opened again yet'", 60)
+
+    def start() -> Job:
+        return client.start(f"fio --name=x --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth={requests} --direct=1"
+                            f" --ioengine=io_uring --number_ios={2 * requests}")
+
+    def reopen() -> None:
+        server.run(back)
+        client.run(f"echo 1 > {REMAP}")
+
+    def all_have_timed_out() -> None:
+        client.wait_until(f"[ $(cat {TIMED_OUT}) = {requests} ]", 60)
+
+    stop()
+    writes = start()
+    all_have_timed_out()
+    begin_without_the_disk()
+    # Each was refused, as its session is gone, and waits for the disk: still as many.
+    all_have_timed_out()
+    reopen()
+    writes.wait(60)
+    assert client.run(f"cat {TIMED_OUT}") == "0"
+
+    # With a limit, what waits for the disk fails when that is back, and nothing of what follows.
+    stop()
+    begin_without_the_disk()
+    client.run(f"echo 1 > {LIMIT}")
+    late = start()
+    all_have_timed_out()
+    said = client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=1 iflag=direct status=none", timeout=20, check=False)
+    assert os.strerror(errno.ETIMEDOUT) in said
+    reopen()
+    assert os.strerror(errno.ETIMEDOUT) in late.wait(60, check=False)
+    assert client.run(f"cat {TIMED_OUT}") == "0"
+    client.run(f"echo 30000 > {TIMEOUT.format(0)}")
+    client.run("dd if=/dev/urandom of=/dev/ibnbd0 bs=64k count=16 oflag=direct status=none")
+    assert blockdev.same_on_both(pair, device, "/dev/ibnbd0", 1)
+    client.run(stack.unmap())
+    server.run(away)
 
 
 def test_a_path_that_is_silent_is_found_out(pair, stack):
