@@ -11,11 +11,11 @@
 
 # What guests need, what ibtrs-dkms depends on, and what builds the packages.
 PACKAGES=(bash-static busybox-static python3-minimal procps fio iproute2 rdma-core kmod
-	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs keyutils
+	systemd systemd-sysv udev dbus util-linux-extra e2fsprogs keyutils initramfs-tools
 	dkms zstd debhelper dh-dkms cargo)
 # What goes into the packages.
 SOURCES=(COPYING Cargo.lock Cargo.toml Kbuild Makefile README.md Documentation ibnbd ibtrs-client ibtrs-server rust
-	scripts tools/debian tools/grafana tools/ibnbd tools/sim tools/systemd tools/udev)
+	scripts tools/debian tools/grafana tools/ibnbd tools/initramfs tools/sim tools/systemd tools/udev)
 # The crates of the command, and what was compiled of them: that is kept.
 VENDOR=$IBTRS_CACHE/vendor-$(cat "$TOP/Cargo.lock" "$TOP/scripts/vendor.py" | sha256sum | cut -c1-12)
 

@@ -35,7 +35,7 @@ test-deb:
 # Debian's own kernel: all scenarios, and those with what people run on a disk alone.
 # Neither is a part of `make test`; .ci/run has the cheapest of the latter.
 PROGRAMS = tools/testbed/scenarios/test_programs.py tools/testbed/scenarios/test_services.py \
-	tools/testbed/scenarios/test_virtual_machine.py
+	tools/testbed/scenarios/test_root_disk.py tools/testbed/scenarios/test_virtual_machine.py
 .PHONY: test-stock test-programs test-programs-smoke
 test-stock:
 	@scripts/test-stock.sh

@@ -49,6 +49,8 @@ class Spec:
     tree: Path | None = None
     # What it finds in this Debian when it boots: texts by their paths.
     files: dict[str, str] = field(default_factory=dict)
+    # An initramfs that finds a root of its own; without one the testbed's, which boots into the tree.
+    initrd: Path | None = None
 
     @property
     def memory_mb(self) -> int:
@@ -173,7 +175,8 @@ class Guest:
             "-name", self.name, "-m", str(spec.memory_mb),
             # One processor a socket: without ACPI the kernel finds no others.
             "-smp", f"{spec.cpus},sockets={spec.cpus}",
-            "-kernel", str(spec.kernel.image), "-initrd", str(initramfs.build(spec.kernel.boot_modules)),
+            "-kernel", str(spec.kernel.image),
+            "-initrd", str(spec.initrd or initramfs.build(spec.kernel.boot_modules)),
             "-append", " ".join([COMMAND_LINE, spec.accel.kernel_arguments,
                                  f"testbed.name={self.name}", *systemd, spec.kernel_arguments]),
             "-serial", f"file:{self.console}",

@@ -32,6 +32,15 @@ DEBUG_ARGUMENTS = ("ibtrs_server.sess_queue_depth=64 rtrs_server.sess_queue_dept
 _numbers = itertools.count(1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Boot:
+    """How a guest boots that has a root of its own."""
+
+    initrd: Path
+    kernel_arguments: str
+
+
+
 def _mac(link: int, side: int) -> str:
     """The hardware address of the server's (1) or the client's (2) end."""
     return f"52:54:00:00:{link:02x}:{side:02x}"
@@ -75,6 +84,8 @@ class Lab:
         # What guests with systemd have in their Debian from the next boot on: by guest, texts
         # by their paths.  Whatever they write there themselves is gone by then.
         self.files: dict[str, dict[str, str]] = {}
+        # Those that boot otherwise from the next boot on.
+        self.boots: dict[str, Boot] = {}
         self.tree = self._debian() if self.systemd else None
         self.folder = _run_folder()
         modules.stage(self.kernel, self.folder / "modules")
@@ -101,10 +112,12 @@ class Lab:
 
     def _launch(self, name: str) -> None:
         folder = self.folder / f"{name}-{next(self.generation)}"
+        boot = self.boots.get(name)
+        arguments = f"{self.kernel_arguments} {boot.kernel_arguments}" if boot else self.kernel_arguments
         spec = Spec(name, self.kernel, self.accel, self.folder / "modules", cpus=self.cpus,
                     nics=self._nics(name), disks=self.disks.get(name, []),
-                    kernel_arguments=self.kernel_arguments, tree=self.tree,
-                    files=self._files(name))
+                    kernel_arguments=arguments, tree=self.tree,
+                    files=self._files(name), initrd=boot and boot.initrd)
         self.guests[name] = Guest(spec, folder)
 
     def _ready(self, guest: Guest) -> None:
@@ -137,6 +150,16 @@ class Lab:
         if disks is not None:
             self.disks = {**self.disks, name: disks}
         self._launch(name)
+        return self.ready(name)
+
+    def launch(self, name: str) -> Guest:
+        """The same for one that cannot come up yet, and is not waited for."""
+        self.guests[name].kill()
+        self._launch(name)
+        return self.guests[name]
+
+    def ready(self, name: str) -> Guest:
+        """Waits until a guest that was launched is up."""
         self._ready(self.guests[name])
         return self.guests[name]
 

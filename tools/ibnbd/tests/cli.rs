@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -1208,6 +1208,7 @@ impl Manager {
             .arg(tree.base())
             .args(words)
             .env("NOTIFY_SOCKET", self.folder.path().join("notify"))
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap()
     }
@@ -1235,7 +1236,7 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
     tree.file("/etc/ibtrs/client.toml", format!("{text}access = 'ro'\n"));
     let words = ["apply", "--until-done"];
     let manager = Manager::new();
-    let mut service = manager.start(&tree, &words);
+    let service = manager.start(&tree, &words);
     assert_eq!(
         manager.hears(),
         "READY=1\nSTATUS=1 steps could not be done; tried again after 5 s\n"
@@ -1249,7 +1250,14 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
     );
     tree.file("/etc/ibtrs/client.toml", text);
     assert_eq!(manager.hears(), "READY=1\nSTATUS=all of it is done\n");
-    assert!(service.wait().unwrap().success());
+    // Where there is no manager, as in an initramfs, people see on the console that it goes on.
+    let ended = service.wait_with_output().unwrap();
+    assert!(ended.status.success());
+    let said = String::from_utf8(ended.stderr).unwrap();
+    for pause in ["5 s", "10 s"] {
+        let line = format!("\nibnbd: tried again after {pause}\n");
+        assert!(said.contains(&line), "{said}");
+    }
 }
 
 /// The operator has changed a setting while something else is still missing.

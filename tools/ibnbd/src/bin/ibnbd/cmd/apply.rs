@@ -79,7 +79,9 @@ fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
         failure.print();
         pause = LONGEST.min(pause + STEP);
         let why = failure.why.lines().next().unwrap_or_default();
-        notify::ready(&format!("{why}; tried again after {} s", pause.as_secs()));
+        let next = format!("tried again after {} s", pause.as_secs());
+        note!("{next}");
+        notify::ready(&format!("{why}; {next}"));
         thread::sleep(pause);
         result = read(context, &words.files.config).and_then(|config| {
             if config != attempts.config {
