@@ -12,6 +12,7 @@ import time
 from pyverbs.pyverbs_error import PyverbsError
 
 from . import report, wire
+from .auth import KeyHolder
 from .client import Party
 from .mutate import Mutator
 from .server import Honest, Server
@@ -90,7 +91,7 @@ class Fuzzer:
         seed = f"{self.seed}-{self.sessions}"
         chance = random.Random(seed)
         self.mutator = Mutator(seed, 0)
-        party = Party(name=f"fuzz{self.sessions % 100}", epoch=chance.choice((0, 1)))
+        party = self.party(chance)
         set_up = chance.random() < 0.2
         try:
             self.mutator.rate = 0.3 if set_up else 0
@@ -107,6 +108,9 @@ class Fuzzer:
             pass
         finally:
             party.leave(quietly=chance.random() < 0.3)
+
+    def party(self, chance: random.Random) -> Party:
+        return Party(name=f"fuzz{self.sessions % 100}", epoch=chance.choice((0, 1)))
 
     def connect(self, party: Party, cid: int) -> None:
         private = self.mutator.message(party.request(cid), fixed=True)
@@ -178,13 +182,36 @@ class Fuzzer:
             pause.take()
 
 
+class KeyHolders(Fuzzer):
+    """A client that has the key of some sessions; its part of the authentication is changed like all else."""
+
+    # fuzz0 and so on: one that was left without a word keeps its name for a while.
+    NAMES = 24
+
+    def __init__(self, seed: str, device: str, key: bytes):
+        super().__init__(seed, device)
+        self.key = key
+
+    def party(self, chance: random.Random) -> KeyHolder:
+        return KeyHolder(self.key, f"fuzz{self.sessions % self.NAMES}")
+
+    def connect(self, party: KeyHolder, cid: int) -> None:
+        if cid:
+            party.connect(cid, self.mutator.message(party.proved(cid), fixed=True))
+            return
+        party.offer(asked=self.mutator.message(party.offered(), fixed=True))
+        for message in self.mutator.order([party.auth1()]):
+            party.prove(self.mutator.message(message))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("seed")
     parser.add_argument("seconds", type=float)
     parser.add_argument("device")
+    parser.add_argument("--key", type=bytes.fromhex)
     chosen = parser.parse_args()
-    fuzzer = Fuzzer(chosen.seed, chosen.device)
+    fuzzer = KeyHolders(chosen.seed, chosen.device, chosen.key) if chosen.key else Fuzzer(chosen.seed, chosen.device)
     print("ready", flush=True)
     for _ in report.rounds(chosen.seconds):
         fuzzer.session()

@@ -42,13 +42,13 @@ def representatives(names: list[str]) -> set[str]:
     return chosen
 
 
-def chosen(names: list[str]) -> set[str]:
-    """The cases of a table that the command line of its program asks for."""
+def chosen(names: list[str], arguments: list[str] | None = None) -> set[str]:
+    """The cases of a table that the command line of its program, or the rest of it, asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--all", action="store_true", help="not only some of each kind")
     parser.add_argument("--part", default="1/1", help="the n-th of m parts of these, as in 2/4")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     names = [name for name in names if options.only in name]
     wanted = set(names) if options.all else representatives(names)
     return part([name for name in names if name in wanted], options.part)

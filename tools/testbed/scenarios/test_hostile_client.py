@@ -4,6 +4,7 @@ its own path, and no other client notices."""
 
 import pytest
 
+from testbed import exports, keyring
 from testbed.hostile import launch, report
 from testbed.hostile.beside import Beside, at_least, ends_well, seconds, seed, table
 from testbed.load import Load
@@ -65,4 +66,59 @@ def test_fuzz(pair):
     fuzz = launch.ready(launch.start(client, "fuzz", f"{seed()} {seconds()} {DISK}"))
     ends_well(load, fuzz, Beside(client, "testbed.hostile.fuzz"))
     client.run(OURS.unmap())
+    nothing_is_left(server)
+
+
+KEY = f"--key {keyring.secret('right').hex()}"
+# All that attacks are called, and sessions of the fuzzer.
+NAMES = ("raw", "shared", "honest", "checksums", "look", "rewriter", "second", "one", "two", "deaf", "mute", "inval", "slow",
+         "offered")
+FUZZ_NAMES = tuple(f"fuzz{number}" for number in range(24))
+
+
+def admit(server, names: tuple[str, ...], *devices: str) -> None:
+    """Has hosts that may open the devices, and nobody else."""
+    for name in names:
+        keyring.load(server, session=name)
+        exports.make_host(server, name)
+    for device in devices:
+        exports.make(server, device, f"/dev/{device}", allow_any_host=1)
+
+
+@pytest.mark.thorough
+@pytest.mark.fast
+@pytest.mark.long
+def test_attacks_of_a_host(pair):
+    """The table once more, of one who has the keys of hosts."""
+    server, client = pair
+    export(server, OTHER, COMMON)
+    slow_disk(server)
+    admit(server, NAMES, DISK, OTHER, COMMON, SLOW)
+    client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
+    said = launch.start(client, "attack", f"{KEY} {table()}").wait(3600, check=False)
+    print(said)
+    assert not report.failures(said)
+    assert len(report.parse(said)) > at_least(100), said
+    assert "authenticated with key default" in server.run("dmesg")
+    client.run(f"ip addr del {ELSEWHERE}/24 dev eth0")
+    server.run(exports.CLEAR)
+    nothing_is_left(server)
+
+
+@pytest.mark.thorough
+@pytest.mark.fast
+@pytest.mark.quiet
+def test_fuzz_of_a_host(pair):
+    """The fuzzer once more, which proves keys by messages that may be changed."""
+    server, client = pair
+    export(server, OTHER)
+    admit(server, ("demo", *FUZZ_NAMES), DISK, OTHER)
+    keyring.load(client)
+    client.run(OURS.load_client())
+    client.run(OURS.map_device(OTHER))
+    load = Load(client, OURS)
+    fuzz = launch.ready(launch.start(client, "fuzz", f"{seed()} {seconds()} {DISK} {KEY}"))
+    ends_well(load, fuzz, Beside(client, "testbed.hostile.fuzz"))
+    client.run(OURS.unmap())
+    server.run(exports.CLEAR)
     nothing_is_left(server)
