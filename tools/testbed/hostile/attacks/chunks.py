@@ -7,7 +7,7 @@ import time
 from .. import wire
 from ..client import Party
 from ..verbs import Closed, Failed
-from .table import DISK, SLOW, SLOW_SECONDS, attack, named, opened
+from .table import DISK, ELSEWHERE, SLOW, SLOW_SECONDS, attack, named, opened
 
 
 @named("two requests in one chunk")
@@ -36,13 +36,23 @@ def on_disk(device_name: str, sector: int, length: int) -> bytes:
         return party.returned(length)
 
 
-def rewrites(length: int, other_path: bool = False):
+OWN, PATH, SESSION = "its own path", "another path", "another session"
+
+
+def other(whose: str, party: Party) -> Party:
+    """A path that is not the party's: of its session, or of another one."""
+    if whose == PATH:
+        return Party(name="rewriter", session=party.session, source=ELSEWHERE)
+    return Party(name="second", session=os.urandom(16))
+
+
+def rewrites(length: int, whose: str = OWN):
     """Changes a write in its chunk while the disk has it."""
     def run():
-        with Party(name="rewriter").set_up() as party, Party(name="second", session=os.urandom(16)).set_up() as second:
+        with Party(name="rewriter").set_up() as party, other(whose, party).set_up() as second:
             device = opened(party, SLOW)
             before, after = b"\x11" * length, b"\x22" * length
-            by = (second if other_path else party).io
+            by = (party if whose == OWN else second).io
             party.post_io(device, wire.WRITE, 0, length, before, chunk=3)
             time.sleep(SLOW_SECONDS / 3)
             addr, key = party.chunks[3]
@@ -52,9 +62,9 @@ def rewrites(length: int, other_path: bool = False):
                 by.pair.wait_sent(by.pair.write(evil, addr, key))
             except (Failed, Closed):
                 taken = False
-            if other_path:
-                assert not taken, "another session's chunk could be written to"
-            if not taken and not other_path:
+            if whose != OWN:
+                assert not taken, f"a chunk could be written to over {whose}"
+            if not taken and whose == OWN:
                 # Its own path is gone.  What the disk has got is what was sent.
                 time.sleep(SLOW_SECONDS)
             else:
@@ -67,8 +77,10 @@ def rewrites(length: int, other_path: bool = False):
 attack("write changed on its way to the disk, 4 KiB", rewrites(4096))
 attack("write changed on its way to the disk, 16 KiB", rewrites(16384))
 attack("write changed on its way to the disk, 60 KiB", rewrites(61440))
-attack("write changed from another session, 4 KiB", rewrites(4096, True))
-attack("write changed from another session, 60 KiB", rewrites(61440, True))
+attack("write changed from another session, 4 KiB", rewrites(4096, SESSION))
+attack("write changed from another session, 60 KiB", rewrites(61440, SESSION))
+attack("write changed over another path, 4 KiB", rewrites(4096, PATH))
+attack("write changed over another path, 60 KiB", rewrites(61440, PATH))
 
 
 def refused(post):

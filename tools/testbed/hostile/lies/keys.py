@@ -199,3 +199,81 @@ def orders_meanwhile(v: Victim) -> None:
 
 
 lie("memory of a read is read", HoldsReads, orders_meanwhile, reads_the_clients_memory)
+
+
+# Keys over connections that they were not made for.
+
+def first_read(server: Server):
+    return server.requests_that(lambda r: r.is_read and r.at_spot)[0]
+
+
+def last_read(server: Server):
+    return server.requests_that(lambda r: r.is_read and r.at_spot)[-1]
+
+
+def is_taken(request, by) -> bool:
+    """Writes to the memory of a read by a connection; whether that is taken."""
+    addr, key, length = request.desc
+    try:
+        by.pair.wait_sent(by.pair.write(b"\xEE" * length, addr, key), 60)
+    except (Failed, Closed, OSError, PyverbsError) as error:
+        print(f"refused: {error}", flush=True)
+        return False
+    return True
+
+
+def writes_by_the_present_path(server: Server) -> str | None:
+    request, by = first_read(server), last_read(server).by
+    assert by is not request.by, "the path is the same"
+    return "a key of the lost path was taken over the present one" if is_taken(request, by) else None
+
+
+def has_two_paths(v: Victim) -> None:
+    """The path is lost with a read, which is answered over the next one."""
+    v.must_map()
+    v.session("reconnect_delay_ms", 10)
+    said = v.read(LONG)
+    assert said == "OK", f"a read whose path has come back: {said}"
+    assert v.tell("paths") == "2 paths", "the client has kept the path"
+    v.fill()
+    v.tell("order 0")
+    time.sleep(0.5)
+    assert v.is_filled(), "the memory of a read of the lost path was written to"
+
+
+lie("lost path's key over the present path", once(lambda server, request: [
+    con.disconnect() for con in server.cons.values()]), has_two_paths, writes_by_the_present_path)
+
+
+def writes_by_its_own(server: Server) -> str | None:
+    request = first_read(server)
+    return None if is_taken(request, request.by) else "a read's own connection cannot write to its memory"
+
+
+def writes_by_another_session(server: Server) -> str | None:
+    request, by = first_read(server), server.cons[1]
+    assert by is not request.by, "there is one session only"
+    return "a key of another session was taken" if is_taken(request, by) else None
+
+
+def has_two_sessions(v: Victim) -> None:
+    """A read of one session is under way, while there is another."""
+    v.must_map().impatient()
+    v.fill()
+    v.beside(lambda: v.read(LONG))
+    v.tell("wait read")
+    second = Victim(f"{v.name}b", v.port, v.tell)
+    second.must_map()
+    try:
+        v.tell("order 0")
+        time.sleep(0.5)
+        assert not v.is_filled(), "the memory is not that of the read"
+        v.fill()
+        v.tell("order 1")
+        time.sleep(0.5)
+        assert v.is_filled(), "the memory of a read of another session was written to"
+    finally:
+        second.unmap()
+
+
+lie("another session's key", HoldsReads, has_two_sessions, writes_by_its_own, writes_by_another_session)
