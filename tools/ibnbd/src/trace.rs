@@ -5,14 +5,19 @@
 //! The block layer has events for the issue and the completion of a request, the transport for its
 //! submission to a path and for its end there. No number appears in all four. The driver submits
 //! the request on the CPU on which the block layer has issued it, right afterwards. That relates
-//! the sector to the transport's tag, and the sector identifies the request on completion.
+//! the sector to the transport's tag, and the sector identifies the request on completion. A request
+//! that is to be sent once more goes back to the block layer, which has an event for that too, and
+//! may come with another tag.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The events that are needed, by folder.
 pub const EVENTS: [(&str, &[&str]); 2] = [
-    ("block", &["block_rq_issue", "block_rq_complete"]),
+    (
+        "block",
+        &["block_rq_issue", "block_rq_requeue", "block_rq_complete"],
+    ),
     ("ibtrs", &["ibtrs_client_submit", "ibtrs_client_complete"]),
 ];
 
@@ -37,7 +42,7 @@ pub struct Traced {
     pub total_us: u64,
     /// Of that, on this machine: before it was handed to a path, and after its answer.
     pub client_us: u64,
-    /// Of that, on paths that were lost, and waiting for another one.
+    /// Of that, on paths that were lost or have damaged it, and waiting before it was sent again.
     pub failover_us: u64,
     /// Of that, on the way to the server, there, and back.
     pub wire_and_server_us: u64,
@@ -132,9 +137,10 @@ struct Open {
 
 #[derive(Debug)]
 struct Sent {
-    tag: u64,
+    /// None while the block layer has it once more.
+    tag: Option<u64>,
     first_us: u64,
-    /// Whether it was sent again, over another path.
+    /// Whether it was sent again.
     again: bool,
 }
 
@@ -186,8 +192,14 @@ impl Open {
         }
     }
 
+    /// Whether the transport does not have it.
+    fn is_unsent(&self) -> bool {
+        self.sent.as_ref().is_none_or(|sent| sent.tag.is_none())
+    }
+
     fn has_tag(&self, tag: u64) -> bool {
-        self.over.is_none() && self.sent.as_ref().is_some_and(|sent| sent.tag == tag)
+        let sent = self.sent.as_ref().and_then(|sent| sent.tag);
+        self.over.is_none() && sent == Some(tag)
     }
 
     fn ended(self, time_us: u64) -> Traced {
@@ -247,6 +259,7 @@ impl Tracer {
     pub fn take(&mut self, cpu: u32, time_us: u64, name: &str, text: &str) -> Option<Traced> {
         match name {
             "block_rq_issue" => self.issued(cpu, time_us, text),
+            "block_rq_requeue" => self.requeued(text),
             "ibtrs_client_submit" => self.submitted(cpu, time_us, text),
             "ibtrs_client_complete" => self.completed(time_us, text),
             "block_rq_complete" => return self.ended(time_us, text),
@@ -258,7 +271,7 @@ impl Tracer {
     fn issued(&mut self, cpu: u32, time_us: u64, text: &str) -> Option<()> {
         let (operation, sector, sectors) = block(text)?;
         let again = self.open.iter_mut().find(|o| {
-            o.sent.is_none()
+            o.is_unsent()
                 && (o.operation.as_str(), o.sector, o.sectors) == (operation, sector, sectors)
         });
         if let Some(open) = again {
@@ -281,6 +294,19 @@ impl Tracer {
         None
     }
 
+    fn requeued(&mut self, text: &str) -> Option<()> {
+        let (operation, sector, _) = block(text)?;
+        let is_it =
+            |o: &Open| !o.is_unsent() && (o.operation.as_str(), o.sector) == (operation, sector);
+        let answered = self.open.iter().position(|o| is_it(o) && o.over.is_some());
+        let at = answered.or_else(|| self.open.iter().position(is_it))?;
+        let open = self.open.get_mut(at)?;
+        open.over = None;
+        let sent = open.sent.as_mut()?;
+        (sent.tag, sent.again) = (None, true);
+        None
+    }
+
     fn submitted(&mut self, cpu: u32, time_us: u64, text: &str) -> Option<()> {
         let tag = self.tag(text)?;
         let mut sent = self.open.iter_mut().filter(|open| open.has_tag(tag));
@@ -291,12 +317,13 @@ impl Tracer {
         let bytes: u64 = field(text, "bytes")?.parse().ok()?;
         // The latest: what an interrupt began in between has been handed over since.
         let mut open = self.open.iter_mut().rev();
-        let open = open.find(|o| o.sent.is_none() && o.cpu == cpu && o.data() == bytes)?;
-        open.sent = Some(Sent {
-            tag,
+        let open = open.find(|o| o.is_unsent() && o.cpu == cpu && o.data() == bytes)?;
+        let sent = open.sent.get_or_insert(Sent {
+            tag: None,
             first_us: time_us,
             again: false,
         });
+        sent.tag = Some(tag);
         None
     }
 
@@ -427,6 +454,54 @@ mod tests {
         let ended = run(&mut Tracer::new("s"), lines);
         assert_eq!(shares(&ended), [(165, 15, 100, 50)]);
         assert_eq!(ended.first().and_then(|t| t.path.as_deref()), Some("b"));
+    }
+
+    /// It is damaged on the way, pauses, and comes with another tag; the next one of its sector has
+    /// nothing of it.
+    #[test]
+    fn a_request_that_was_damaged_is_one_request() {
+        let lines = "\
+ fio-1 [000] ..... 1.000000: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [fio]
+ fio-1 [000] ..... 1.000010: ibtrs_client_submit: session=s path=a tag=7 read bytes=4096
+ kw-2  [001] ..... 1.000110: ibtrs_client_complete: session=s path=a tag=7 error=-74 ns=90000 queue_ns=1000 disk_ns=2000
+ kw-2  [001] ..... 1.000120: block_rq_requeue: 252,0 R () 16 + 8 none,0,0 [0]
+ kw-2  [001] ..... 1.010200: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [kw]
+ kw-2  [001] ..... 1.010210: ibtrs_client_submit: session=s path=b tag=9 read bytes=4096
+ kw-2  [001] ..... 1.010270: ibtrs_client_complete: session=s path=b tag=9 error=0 ns=50000 queue_ns=10000 disk_ns=20000
+ kw-2  [001] ..... 1.010280: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
+ fio-1 [000] ..... 2.000000: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [fio]
+ fio-1 [000] ..... 2.000010: ibtrs_client_submit: session=s path=a tag=7 read bytes=4096
+ kw-2  [001] ..... 2.000110: ibtrs_client_complete: session=s path=a tag=7 error=0 ns=90000
+ kw-2  [001] ..... 2.000120: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
+";
+        let mut tracer = Tracer::new("s");
+        let ended = run(&mut tracer, lines);
+        assert_eq!(shares(&ended), [(10_280, 20, 10_210, 50), (120, 30, 0, 90)]);
+        let of = |t: &Traced| (t.error, t.disk_us, t.path.clone());
+        let said: Vec<_> = ended.iter().map(of).collect();
+        assert_eq!(
+            said,
+            [
+                (0, Some(20), Some("b".to_owned())),
+                (0, None, Some("a".to_owned()))
+            ]
+        );
+        assert!(tracer.open.is_empty());
+    }
+
+    /// The transport has no room for it, so it comes once more, and was not sent yet.
+    #[test]
+    fn a_request_that_is_put_back_unsent_is_not_sent_again() {
+        let lines = "\
+ fio-1 [000] ..... 1.000000: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [fio]
+ fio-1 [000] ..... 1.000005: block_rq_requeue: 252,0 R () 16 + 8 none,0,0 [0]
+ kw-2  [001] ..... 1.000010: block_rq_issue: 252,0 R 4096 () 16 + 8 none,0,0 [kw]
+ kw-2  [001] ..... 1.000020: ibtrs_client_submit: session=s path=a tag=7 read bytes=4096
+ kw-2  [001] ..... 1.000120: ibtrs_client_complete: session=s path=a tag=7 error=0 ns=100000
+ kw-2  [001] ..... 1.000130: block_rq_complete: 252,0 R () 16 + 8 none,0,0 [0]
+";
+        let ended = run(&mut Tracer::new("s"), lines);
+        assert_eq!(shares(&ended), [(130, 30, 0, 100)]);
     }
 
     /// An interrupt comes between an event and the moment from which the transport measures: that

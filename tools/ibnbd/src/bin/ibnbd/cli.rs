@@ -326,9 +326,10 @@ Examples:
   ibnbd top --batch 3 -o csv                  three samples, for programs";
 
 const TRACE_HELP: &str = "\
-Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost, and SERVER
-on the way to the server, there, and back. Of SERVER, QUEUE was spent on the server before its disk got
-the request, DISK on that disk, and WIRE on the rest of the way; a dash if the server does not tell.
+Times are in microseconds. CLIENT was spent on this machine, FAILOVER on paths that were lost or have
+damaged the request, and SERVER on the way to the server, there, and back. Of SERVER, QUEUE was spent on
+the server before its disk got the request, DISK on that disk, and WIRE on the rest of the way; a dash if
+the server does not tell.
 Ctrl-C ends it.
 
 Example:
