@@ -255,6 +255,7 @@ impl Chunk {
         self.request = NOTHING;
         self.trailer = None;
         self.stages = None;
+        self.times = None;
         self.more.clear();
         self.cid = cid;
         self.invalidated = false;

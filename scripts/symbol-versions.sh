@@ -13,6 +13,7 @@ set -eu
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
 cat >"$work/names"
 if ! "$@" <"$work/names" >"$work/versions" 2>"$work/warnings"; then
 	cat "$work/warnings" >&2

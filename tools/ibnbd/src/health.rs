@@ -102,11 +102,15 @@ impl Health {
         }
         for (disk, timed_out) in disks().filter_map(|d| Some((d, d.timed_out.filter(|n| *n > 0)?)))
         {
-            let limit = disk.io_timeout_ms.unwrap_or_default();
-            let text = format!(
-                "{}: {timed_out} requests take longer than {limit} ms",
-                disk.name
-            );
+            let requests = match timed_out {
+                1 => "1 request takes".to_owned(),
+                many => format!("{many} requests take"),
+            };
+            let limit = match disk.io_timeout_ms {
+                Some(limit) => format!("{limit} ms"),
+                None => "io_timeout".to_owned(),
+            };
+            let text = format!("{}: {requests} longer than {limit}", disk.name);
             health.add(Level::Warning, text);
         }
         if host::is_drained(root) {

@@ -634,6 +634,11 @@ fn status_is_one_line_and_a_code() {
     let text = "WARNING: ibnbd1: 4 requests take longer than 30000 ms; session t";
     assert!(ran.out.starts_with(text), "{}", ran.out);
     assert!(good(&tree, &["stats", "ibnbd1", "--columns", "disk,timed out"]).contains("ibnbd1  4"));
+    tree.file("/sys/block/ibnbd1/ibnbd/timed_out", "1\n");
+    tree.file("/sys/block/ibnbd1/queue/io_timeout", "?\n");
+    let ran = run(&tree, &["status"]);
+    let text = "WARNING: ibnbd1: 1 request takes longer than io_timeout; session t";
+    assert!(ran.out.starts_with(text), "{}", ran.out);
     tree.file("/sys/block/ibnbd0/ibnbd/cache_lost", "1\n");
     let ran = run(&tree, &["status"]);
     assert_eq!(ran.code, 2);
