@@ -181,7 +181,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
 ///
 /// May sleep, when the host has reached a limit.
 #[cold]
-fn charge(session: &Session, request: &Request) {
+pub(crate) fn charge(session: &Session, request: &Request) {
     let Some(limits) = session.limits() else {
         return;
     };

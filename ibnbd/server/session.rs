@@ -702,6 +702,9 @@ impl ServiceSession for Handle {
             }
             Err(error) => {
                 let error = admin::refused(&self.session, &request.source(), error);
+                if let Intact::Sealed(_) = intact {
+                    io::charge(session, &request);
+                }
                 request.respond(Err(error));
             }
         }

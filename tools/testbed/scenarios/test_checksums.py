@@ -12,6 +12,7 @@ import pytest
 
 from testbed import blockdev, exports, faults, fio, keyring
 from testbed.blocktrace import BlockTrace
+from testbed.hostile import launch
 from testbed.lab import wait_for
 from testbed.stack import STACKS
 
@@ -283,6 +284,42 @@ def test_damage_counts_towards_the_limits_of_a_host(pair, slow):
         sent = writes * (1 + RESENDS) - 1
         assert client.uptime() - since >= sent * size / 2**20 - 0.06
         client.run(OURS.unmap())
+
+
+@pytest.mark.fast
+@pytest.mark.rdma("rxe")
+def test_nonsense_with_a_checksum_counts_towards_the_limits_of_a_host(pair):
+    """The server examines the data before it knows that the message is none."""
+    server, client = pair
+    keyring.load(server)
+    server.null_blk(size_mb=16)
+    server.run("modprobe ibnbd_server")
+    exports.make_host(server, max_bandwidth_mib_s=1)
+    exports.make(server, "disk1", "/dev/nullb0", ("demo",))
+    messages, size = 8, SIZES[1]
+    said = launch.program(client, f"""
+from testbed.hostile.auth import *
+from testbed.hostile.checksum import checksum, sealed
+with KeyHolder({keyring.secret("right")!r}, "demo", cid_num=3) as me:
+    me.set_up()
+    me.sess_info()
+    device, data = me.open("disk1", flags=wire.CHECKSUMS), bytes({size})
+    # Of no type, and with no operation.
+    for at, bit in ((0, 8), (16, 0x80)):
+        user = bytearray(sealed(data, device_id=device, rw=wire.WRITE, bytes={size}))
+        user[at] ^= bit
+        user = user[:28] + checksum(bytes(user), data).to_bytes(4, "little")
+        begin = time.monotonic()
+        for _ in range({messages}):
+            me.post_write(me.io, 1, bytes(user), data)
+            print(errno.errorcode[me.answer(me.io, 1)])
+        print(time.monotonic() - begin, flush=True)
+""").wait(120).splitlines()
+    assert len(said) == 2 * (messages + 1), said
+    for answers in (said[:messages + 1], said[messages + 1:]):
+        assert len(set(answers[:-1])) == 1 and "EBADMSG" not in answers, said
+        # An idle host is ahead by one request and 50 ms.
+        assert float(answers[-1]) >= (messages - 1) * size / 2**20 - 0.06, said
 
 
 @pytest.mark.links(2)
