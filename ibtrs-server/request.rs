@@ -67,6 +67,12 @@ impl Request {
         self.chunk.as_ref().is_none_or(|chunk| !chunk.woken)
     }
 
+    /// Returns whether the request arrived on the service connection, which also has the path's
+    /// heartbeats: while a request waits there, they do.
+    pub fn is_on_service_connection(&self) -> bool {
+        self.chunk.as_ref().is_some_and(|chunk| chunk.cid == 0)
+    }
+
     /// Returns the user header, a private copy.
     pub fn user_hdr(&self) -> &[u8] {
         match &self.chunk {

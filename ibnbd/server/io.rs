@@ -21,7 +21,8 @@ use ibnbd_proto::{
     msg::{
         IoFlags,
         IoHdr,
-        Op as IoKind, //
+        Op as IoKind,
+        IO_HDR_LEN, //
     },
     prio,
 };
@@ -175,7 +176,8 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
 }
 
 /// Charges the session's host for a message that is refused although its checksum was computed:
-/// a client must not have more data examined than it may write. So the message may have to wait.
+/// a client must not have more data examined than it may write. So the message may have to wait,
+/// unless it is one without data on the service connection.
 ///
 /// # Context
 ///
@@ -190,7 +192,9 @@ pub(crate) fn charge(session: &Session, request: &Request) {
         Direction::Write => request.data_len() as u32,
         Direction::Read => 0,
     };
-    if request.may_wait() {
+    // An administrative message that was damaged must not delay heartbeats. It has no data.
+    let may_wait = examined > 0 || !request.is_on_service_connection();
+    if may_wait && request.may_wait() {
         // Whether it is answered or not, nothing comes of it.
         let _ = limits.wait(examined, || request.is_moot() || session.is_stopped());
     } else {
@@ -231,7 +235,10 @@ fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
             error.as_str()
         );
     }
-    charge(session, request);
+    // The checksum of another header was not computed.
+    if request.user_hdr().len() == IO_HDR_LEN {
+        charge(session, request);
+    }
     convert::error(error.errno())
 }
 
