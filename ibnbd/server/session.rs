@@ -53,7 +53,7 @@ use ibtrs_server::{
 };
 use kernel::{
     alloc::kvec::InsertError,
-    fmt, new_mutex, new_spinlock_irq,
+    fmt, new_mutex, new_spinlock, new_spinlock_irq,
     prelude::*,
     str::{
         CStr,
@@ -69,7 +69,7 @@ use kernel::{
         },
         Arc,
         Mutex,
-        SetOnce,
+        SpinLock,
         SpinLockIrq, //
     },
 };
@@ -161,7 +161,7 @@ impl Service {
                 extensions: info.extensions,
                 version: Atomic::new(0),
                 checksums: AtomicFlag::new(false),
-                limits: SetOnce::new(),
+                limits <- new_spinlock!(None, "Session::limits"),
                 exports: self.exports.clone(),
                 config: self.config.clone(),
                 devices: RcuPtr::new(None),
@@ -404,8 +404,10 @@ pub(crate) struct Session {
     /// was sent to the device may arrive after it was closed.
     checksums: AtomicFlag,
     /// The limits of the session's host, if it has opened a device with checksums: they also apply
-    /// to messages that are refused once their checksum is computed.
-    limits: SetOnce<Arc<HostThrottle>>,
+    /// to messages that are refused once their checksum is computed. If an operator makes the host
+    /// anew, devices that are opened from then on have other limits, and these count.
+    #[pin]
+    limits: SpinLock<Option<Arc<HostThrottle>>>,
     pub(crate) exports: Arc<Exports>,
     pub(crate) config: Arc<Config>,
     devices: RcuPtr<Table>,
@@ -509,17 +511,17 @@ impl Session {
 
     /// Notes that the session opens a device with checksums, which has these limits.
     pub(crate) fn set_checksums(&self, limits: Option<Arc<HostThrottle>>) {
-        if let Some(limits) = limits {
-            // All devices of a session that have limits share them.
-            self.limits.populate(limits);
+        if limits.is_some() {
+            let former = core::mem::replace(&mut *self.limits.lock(), limits);
+            drop(former);
         }
         // ORDERING: Before the answer to OPEN, and only then does the client send I/O.
         self.checksums.store(true, Relaxed);
     }
 
     /// Returns the limits of the session's host, if it has opened a device with checksums.
-    pub(crate) fn limits(&self) -> Option<&HostThrottle> {
-        self.limits.as_ref().map(|limits| &**limits)
+    pub(crate) fn limits(&self) -> Option<Arc<HostThrottle>> {
+        self.limits.lock().clone()
     }
 
     /// Returns whether the session has opened a device with checksums.
