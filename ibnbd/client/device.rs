@@ -162,6 +162,7 @@ impl Device {
             prio: session.wants_prio(),
             safe: !rsp.cache.writeback,
             checksum,
+            work_queue: session.registry().retries().clone(),
         };
         let inner = Inner {
             standing: Standing::Open,
@@ -473,6 +474,7 @@ impl Device {
         self.look.disable_sync();
         self.uevents.disable_sync();
         self.forcing.disable_sync();
+        self.io.paused().end();
         self.close_asking(queue);
         // Last: until it is closed, the device must learn when the server has lost the session.
         self.events.remove(self);

@@ -16,6 +16,7 @@ use crate::{
         FairShare, //
     },
     latencies::Latencies,
+    paused::Paused,
     request::{
         self,
         Queue, //
@@ -48,7 +49,8 @@ use kx::{
         Request,
         Status, //
     },
-    sync::TakeCell, //
+    sync::TakeCell,
+    work, //
 };
 
 const LIVE: u32 = 0;
@@ -71,6 +73,8 @@ pub(crate) struct Traits {
     pub(crate) safe: bool,
     /// The checksum of the disk's data.
     pub(crate) checksum: DataChecksum,
+    /// Where paused requests are looked at; no work on it waits for a disk.
+    pub(crate) work_queue: Arc<work::Queue>,
 }
 
 /// The queue data of a disk: everything that its requests need.
@@ -93,6 +97,7 @@ pub(crate) struct DiskQueue {
     fair_share: FairShare,
     /// Requests that wait for the queue state to change, by tag.
     queued: ByTag<TakeCell<Request<Queue>>>,
+    paused: Arc<Paused>,
 }
 
 impl DiskQueue {
@@ -122,6 +127,7 @@ impl DiskQueue {
             damage: Damage::new(traits.checksum),
             fair_share <- FairShare::new(group, number, tags),
             queued: ByTag::new(tags, TakeCell::empty)?,
+            paused: Paused::new(tags, traits.work_queue.clone())?,
         }? Error);
         Arc::pin_init(init, GFP_KERNEL)
     }
@@ -160,6 +166,12 @@ impl DiskQueue {
     #[inline]
     pub(crate) fn has_checksums(&self) -> bool {
         self.damage.checksum().is_on()
+    }
+
+    /// Returns the requests that pause before they are sent again.
+    #[inline]
+    pub(crate) fn paused(&self) -> &Arc<Paused> {
+        &self.paused
     }
 
     /// Returns the disk's fair share of the session.

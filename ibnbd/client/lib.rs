@@ -18,6 +18,7 @@
 //! | [`background`] | work that continues after its user has stopped waiting |
 //! | [`mapping`], [`attrs`] | a mapped disk, and its files |
 //! | [`request`], [`queue`], [`dispatch`] | the disk's requests, and their dispatch |
+//! | [`paused`] | requests that pause before they are sent again |
 //! | [`by_tag`] | one value for each tag |
 //! | [`timeouts`] | request timeouts |
 //! | [`write_cache`] | unflushed writes and losses of the server's write cache |
@@ -60,6 +61,7 @@ mod fair_share;
 mod latencies;
 mod limits;
 mod mapping;
+mod paused;
 mod queue;
 mod registry;
 mod request;

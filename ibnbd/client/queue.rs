@@ -242,7 +242,8 @@ fn end(mut rq: Request<Queue>, mut result: Result) {
     }
     if let (false, Err(EBADMSG), Some(op)) = (cancelled, result, rq.op()) {
         if let Some(pause_ms) = damage::resend_after(&mut rq, wire_op(op)) {
-            return rq.requeue_after(pause_ms);
+            let paused = rq.queue_data().paused().clone();
+            return paused.requeue_after(rq, pause_ms);
         }
         result = Status::PROTECTION.to_result();
     }

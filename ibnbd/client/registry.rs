@@ -46,7 +46,8 @@ pub(crate) struct Registry {
     #[pin]
     changed: CondVar,
     disks: DiskOwner,
-    /// Runs the work that reopens devices; no work on it waits for a disk.
+    /// Runs the work that reopens devices, and that ends the pauses of requests; no work on it waits
+    /// for a disk.
     retries: Arc<Queue>,
     /// Sends uevents of disks; nothing that a disk needs waits for it.
     uevent_queue: Arc<Queue>,

@@ -361,40 +361,6 @@ impl<D: Operations> Request<D> {
         // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
         unsafe { bindings::blk_mq_requeue_request(rq.as_ptr(), true) };
     }
-
-    /// As [`Self::requeue`], but the block layer dispatches the request after `pause_ms`
-    /// milliseconds: earlier if another request of the disk is requeued meanwhile, and later if
-    /// that has a pause, too.
-    ///
-    /// # Context
-    ///
-    /// *any*.
-    pub fn requeue_after(self, pause_ms: u32) {
-        if pause_ms == 0 || self.is_abandoned() {
-            return self.requeue();
-        }
-        let queue = self.queue();
-        let rq = self.into_raw();
-        // The request may be dispatched and end as soon as it is on the list, and the disk may then
-        // be removed. The reference delays that until the pause has begun: the block layer frees
-        // a queue, and the work item that ends the pause, only when there is no reference left.
-        // SAFETY: The driver owns a request of the queue by the type invariant, so the queue is live,
-        // and somebody has a reference to it already: the request itself, or, of a flush that the
-        // block layer has made, the requests that wait for that.
-        let uses = unsafe {
-            let uses = &raw mut (*queue).q_usage_counter;
-            ours::percpu_ref_get(uses);
-            uses
-        };
-        // SAFETY: The driver owns the request by the type invariant, and gives up ownership here.
-        unsafe { bindings::blk_mq_requeue_request(rq.as_ptr(), false) };
-        // CAST: Kernels have at least 32 bits.
-        // SAFETY: The reference that was taken above keeps the queue live, and is given up here.
-        unsafe {
-            bindings::blk_mq_delay_kick_requeue_list(queue, pause_ms as usize);
-            ours::percpu_ref_put(uses);
-        }
-    }
 }
 
 impl<D: Operations> Drop for Request<D> {

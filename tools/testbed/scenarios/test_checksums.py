@@ -24,6 +24,22 @@ SIZES = (4096, 65536)
 # More often than a request is sent.
 ALWAYS = 1000
 RESENDS = 3
+# Before the second time, and before the third, in seconds.
+PAUSES = (0.01, 0.1)
+# How each of many ends that begin one after the other, and after which time.
+SIMULTANEOUS_READS = f"""
+import mmap, os, threading, time
+disk = os.open("{DISK}", os.O_RDONLY | os.O_DIRECT)
+def read(number):
+    block, begin, error = mmap.mmap(-1, 4096), time.monotonic(), 0
+    try:
+        os.preadv(disk, [block], number << 16)
+    except OSError as failed:
+        error = failed.errno
+    print(f"{{error}} {{time.monotonic() - begin}}\\n", end="", flush=True)
+for number in range(16):
+    threading.Thread(target=read, args=[number]).start()
+"""
 
 
 class Disk:
@@ -169,6 +185,10 @@ def test_damage_on_the_way_from_the_server(pair, slow):
         for size in SIZES:
             assert os.strerror(errno.EILSEQ) in disk.read(size)
         assert disk.errors == f"0 {len(SIZES) + len(SIZES) * (1 + RESENDS)}"
+        # However many there are: what one of them does ends no pause of another.
+        ends = [line.split() for line in pair.client.run(f"python3 -c '{SIMULTANEOUS_READS}'").splitlines()]
+        assert len(ends) == 16 and {int(error) for error, _ in ends} == {errno.EILSEQ}, ends
+        assert min(float(seconds) for _, seconds in ends) >= sum(PAUSES), ends
         flip.times(0)
         assert disk.read(SIZES[-1]) == "" and disk.is_read()
         pair.client.run(OURS.unmap())

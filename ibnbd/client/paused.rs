@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that pause before they are sent again.
+//!
+//! The block layer has a list of requests to dispatch again, and one timer for all of it: each
+//! request that is to be dispatched at once would end the pauses of the others, or begin one itself.
+//! So paused requests wait here, each until its own time.
+//!
+//! Contexts: *any*, unless stated otherwise.
+
+use crate::{
+    by_tag::ByTag,
+    request::Queue, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::{
+    blk::Request,
+    sync::TakeCell,
+    work::{
+        self,
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+/// The time from one look at the paused requests to the next one, in milliseconds: a pause may be
+/// longer by that.
+const LOOK_MS: u32 = 10;
+
+/// A request whose pause has begun at a time, and takes so many milliseconds.
+struct Pause {
+    rq: Request<Queue>,
+    since: Instant<Monotonic>,
+    ms: u32,
+}
+
+impl Pause {
+    fn is_over(&self) -> bool {
+        self.since.elapsed().as_millis() >= i64::from(self.ms)
+    }
+}
+
+/// The paused requests of a disk.
+#[pin_data]
+pub(crate) struct Paused {
+    places: ByTag<TakeCell<Pause>>,
+    #[pin]
+    look: DelayedWork<Self>,
+}
+
+kx::impl_has_work! {
+    impl HasWork<DelayedWork<Self>> for Paused { self.look }
+}
+
+impl Paused {
+    /// Creates the places of `tags` tags. No work on `queue` may wait for a disk.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(tags: usize, queue: Arc<work::Queue>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            try_pin_init!(Self {
+                places: ByTag::new(tags, TakeCell::empty)?,
+                look <- kx::new_delayed_work!(queue, "Paused::look"),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns a request to the block layer after `ms` milliseconds. Until then it keeps its tag,
+    /// and the disk cannot be removed. The caller has noted that it leaves the driver.
+    pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<Queue>, ms: u32) {
+        let place = match self.places.get(rq.tag()) {
+            Some(place) if ms > 0 => place,
+            _ => return rq.requeue(),
+        };
+        let pause = Pause {
+            rq,
+            since: Instant::now(),
+            ms,
+        };
+        match place.put(pause) {
+            // If it is queued already, it has not looked yet, or looks once more.
+            Ok(()) => {
+                self.look.enqueue_in(self.clone(), LOOK_MS);
+            }
+            // Does not happen: a place belongs to the request with its tag.
+            Err(Pause { rq, .. }) => rq.requeue(),
+        }
+    }
+
+    /// Waits for the last look. The disk has been removed, so no request pauses any more.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn end(&self) {
+        self.look.flush();
+    }
+}
+
+/// A look at the paused requests.
+impl WorkItem for Paused {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let mut again = false;
+        for place in this.places.iter() {
+            match place.take() {
+                Some(pause) if pause.is_over() => pause.rq.requeue(),
+                Some(pause) => {
+                    again = true;
+                    if let Err(Pause { rq, .. }) = place.put(pause) {
+                        rq.requeue();
+                    }
+                }
+                None => (),
+            }
+        }
+        if again {
+            this.look.enqueue_in(this.clone(), LOOK_MS);
+        }
+    }
+}
