@@ -14,13 +14,13 @@ BLOCKS = 256
 SIZE_MB = 16
 
 
-def make(server) -> tuple[Path, str]:
-    """Makes a guest's disk with both files, and gives its image, and the command that has the
-    server's kernel serve them again, once that disk is there as {}.  The image is of its own: a
-    guest that was rebooted by an earlier scenario has that one's disk still."""
+def make(server, size_mb: int = SIZE_MB // 2) -> tuple[Path, str]:
+    """Makes a guest's disk with both files, the first one of that size, and gives its image, and the
+    command that has the server's kernel serve them again, once that disk is there as {}.  The image is
+    of its own: a guest that was rebooted by an earlier scenario has that one's disk still."""
     handle, name = tempfile.mkstemp(".img", "cached-", server.folder)
     image = Path(name)
-    os.truncate(handle, 32 << 20)
+    os.truncate(handle, (size_mb + size_mb // 8 + 24) << 20)
     os.close(handle)
     subprocess.run(["mkfs.ext4", "-q", image], check=True)
     export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
@@ -30,7 +30,7 @@ def make(server) -> tuple[Path, str]:
     device = server.add_disk(image)
     server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
                f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "
-               f"dd if=/dev/zero of=0 bs=1M count={SIZE_MB // 2} status=none && "
+               f"dd if=/dev/zero of=0 bs=1M count={size_mb} status=none && "
                "dd if=/dev/zero of=1 bs=1M count=1 status=none && cd / && umount /mnt/disk && "
                + export.format(device))
     return image, export

@@ -7,6 +7,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import cached_disks
 import pytest
 
 from testbed import blockdev, mishaps
@@ -35,13 +36,18 @@ def disk(debian, stack) -> str:
     server, client = debian
     device = server.null_blk(size_mb=DISK_MB)
     blockdev.load(debian, stack)
-    client.run(f'echo "sessname=demo path=ip:10.0.1.2,ip:10.0.1.1 path=ip:10.0.2.2,ip:10.0.2.1 '
-               f'device_path={device}" > {stack.map_file} && udevadm settle')
-    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
-    name = client.run("find /dev/disk/by-ibnbd/demo -type l")
+    name = map_it(client, stack, device)
     assert client.run(f"readlink -f {name}") == stack.disk
     client.run("mkdir -p /mnt/disk")
     return name
+
+
+def map_it(client, stack, device: str) -> str:
+    """Maps a device over both links; gives the name that udev has for it."""
+    client.run(f'echo "sessname=demo path=ip:10.0.1.2,ip:10.0.1.1 path=ip:10.0.2.2,ip:10.0.2.1 '
+               f'device_path={device}" > {stack.map_file} && udevadm settle')
+    wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
+    return client.run("find /dev/disk/by-ibnbd/demo -type l")
 
 
 def fill(client, folder: str = "/mnt/disk") -> None:
@@ -218,9 +224,15 @@ class Postgres:
         return answer.split("|")
 
 
-def test_a_database(debian, disk):
-    """PostgreSQL on ext4, while one path after the other fails; then a crash of its own."""
-    client = debian.client
+def processed(answer: str) -> int:
+    """How many transactions pgbench has seen end."""
+    return int(re.search(r"transactions actually processed: (\d+)", answer)[1])
+
+
+def test_a_database(debian, disk, stack):
+    """PostgreSQL on ext4, while one path after the other fails, and the server's modules are exchanged in between;
+    then a crash of its own."""
+    server, client = debian
     client.run(f"mkfs.ext4 -q {disk} && mount {disk} /mnt/disk && "
                f"echo 1000 > {SESSION}/hb_interval_ms && echo 3 > {SESSION}/hb_missed_max", timeout=300)
     postgres = Postgres(client, "/mnt/disk")
@@ -236,11 +248,14 @@ def test_a_database(debian, disk):
         if not bench.running:
             break
         failures += 1
+        server.run(f"{stack.unload('server')} && {stack.load_server()}", timeout=120)
+        wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are back")
     answer = bench.wait(120)
-    done = int(re.search(r"transactions actually processed: (\d+)", answer)[1])
+    done = processed(answer)
     assert "number of failed transactions: 0 " in answer and "aborted" not in answer
     assert failures >= 2 and done > 20
-    print(f"\n{done} transactions while {failures} times a path failed")
+    assert client.run("dmesg | grep 'has lost its write cache' || true") == ""
+    print(f"\n{done} transactions while {failures} times a path failed and the server's modules were exchanged")
 
     postgres.stop("immediate")
     client.run(f"umount /mnt/disk && mount {disk} /mnt/disk")
@@ -252,6 +267,68 @@ def test_a_database(debian, disk):
     client.run(f"umount /mnt/disk && mount {disk} /mnt/disk")
     assert re.search(r"Bad checksums: +0$", postgres.run("pg_checksums --check"), re.M)
     client.run("umount /mnt/disk")
+
+
+@pytest.mark.kills
+def test_a_database_whose_server_reboots(debian, stack):
+    """PostgreSQL on ext4 waits for a server that is rebooted, and sees nothing of it.  After a power cut,
+    which takes from the server what nobody has flushed, it stops, and has all that it ever answered once
+    the file system is mounted again."""
+    server, client = debian
+    image, export = cached_disks.make(server, DISK_MB)
+    blockdev.load(debian, stack)
+    disk = map_it(client, stack, "/dev/loop0")
+    client.run(f"mkdir -p /mnt/disk && mkfs.ext4 -q {disk} && mount {disk} /mnt/disk && cd {SESSION} && "
+               "echo 600 > queue_timeout_s && echo 1000 > hb_interval_ms && echo 3 > hb_missed_max", timeout=300)
+    postgres = Postgres(client, "/mnt/disk")
+    postgres.run("initdb --data-checksums --auth trust --no-locale --encoding UTF8")
+    postgres.start()
+    postgres.run("pgbench --initialize --quiet --scale 1 postgres")
+
+    def begin(transactions: int):
+        """Few a second, as what counts is that they go on."""
+        bench = postgres.start_job(f"pgbench --client 4 --jobs 1 --rate 4 --transactions {transactions} --progress 2 "
+                                   "--no-vacuum postgres 2>&1")
+        wait_for(lambda: bench.text.count("progress: ") > 1, 120, "there is load")
+        return bench
+
+    def come_back() -> None:
+        debian.reboot("server", [image])
+        debian.server.run(f"{export.format('/dev/vda')} && {stack.load_server()}", timeout=120)
+
+    bench = begin(transactions=15)
+    # Nothing but the modules writes anything back then.
+    server.start("busybox reboot -f")
+    wait_for(lambda: not server.alive, 120, "the server has gone")
+    come_back()
+    answer = bench.wait(300)
+    assert processed(answer) == 60 and "number of failed transactions: 0 " in answer and "aborted" not in answer
+    assert client.run("dmesg | grep -E 'has lost its write cache|I/O error|EXT4-fs.*error' || true") == ""
+    assert postgres.sums()[4] == "60"
+
+    bench = begin(transactions=1000)
+    # Something is in the server's cache then: nobody flushes it meanwhile.
+    client.run("pkill -STOP pgbench && sleep 1 && "
+               "dd if=/dev/zero of=/mnt/disk/unflushed bs=64k count=4 oflag=direct status=none")
+    debian.server.kill()
+    # runuser has stopped with it, and continues both.
+    client.run("pkill -CONT runuser")
+    come_back()
+    client.wait_for_log("ibnbd0: the server has lost its write cache", 240)
+    answer = bench.wait(300, check=False)
+    assert not answer.ok and "aborted" in answer
+    postgres.start_job("pg_ctl stop --silent --wait --mode immediate").wait(300, check=False)
+    client.wait_until("umount /mnt/disk", 120)
+    checked = client.run(f"fsck.ext4 -fp {disk}", check=False, timeout=300)
+    assert checked.status <= 1, checked
+    client.run(f"mount {disk} /mnt/disk")
+    postgres.start()
+    accounts, tellers, branches, history, count = postgres.sums()
+    assert accounts == tellers == branches == history and int(count) >= 60 + processed(answer)
+    postgres.stop("fast")
+    assert re.search(r"Bad checksums: +0$", postgres.run("pg_checksums --check"), re.M)
+    client.run(f"umount /mnt/disk && {stack.unmap()}")
+    debian.server.run("busybox rmmod ibnbd_server && losetup -D && udevadm settle && umount /mnt/disk")
 
 
 def gone(guest, within: float) -> float:
