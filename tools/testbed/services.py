@@ -20,6 +20,20 @@ name = "data"
 device = "/dev/disk/by-id/virtio-data"
 hosts = ["demo"]
 """
+# The first host may come from two addresses, by one path; the second one may open nothing.
+LIMITED = """[[host]]
+name = "demo"
+addresses = ["10.0.1.2/31"]
+max_paths = 1
+
+[[host]]
+name = "other"
+
+[[export]]
+name = "data"
+device = "/dev/disk/by-id/virtio-data"
+hosts = ["demo"]
+"""
 PORT = """
 [[port]]
 name = "left"
@@ -69,7 +83,7 @@ def keep_key(lab: Lab, guest: str, name: str, text: str) -> None:
     units = "/etc/systemd/system"
     keep(lab, guest, f"/etc/ibtrs/keys/{name}.key", f"{text}\n")
     keep(lab, guest, f"{units}/ibnbd-key@{name}.service.d/testbed.conf", KEY_UNIT.format(name=name))
-    keep(lab, guest, f"{units}/ibnbd-{guest}.service.d/testbed.conf", WANTS_KEY.format(name=name))
+    keep(lab, guest, f"{units}/ibnbd-{guest}.service.d/{name}.conf", WANTS_KEY.format(name=name))
 
 
 def configure(lab: Lab) -> None:

@@ -2,6 +2,8 @@
 """The services of our packages: stopped and started, and during a reboot of one side.
 test_packages.py reboots both.  Only with --kernel stock."""
 
+import errno
+import os
 from pathlib import Path
 
 import fsload
@@ -149,10 +151,14 @@ def test_exports_of_hosts_after_reboots(served):
     client.run("umount /mnt/disk && systemctl stop ibnbd-client && ibnbd unmap --unused && modprobe -r ibnbd_client",
                timeout=120)
     server.run("systemctl stop ibnbd-server && dmesg -C", timeout=120)
-    text = client.run("ibnbd key new")
-    for guest in ("server", "client"):
-        services.keep_key(served, guest, "demo", text)
-    services.keep(served, "server", "/etc/ibtrs/server.toml", services.IN_CONFIGFS + services.PORT)
+    for name in ("demo", "other"):
+        text = client.run("ibnbd key new")
+        for guest in ("server", "client"):
+            services.keep_key(served, guest, name, text)
+    services.keep(served, "server", "/etc/ibtrs/server.toml", services.LIMITED + services.PORT)
+    # An emulated server can take longer than the default to come back.
+    patient = services.CLIENT.replace("\n\n", "\nqueue_timeout_s = 600\n\n", 1)
+    services.keep(served, "client", "/etc/ibtrs/client.toml", patient)
     server.run("systemctl daemon-reload && systemctl start ibnbd-server", timeout=120)
     client.run("systemctl daemon-reload && systemctl start ibnbd-client", timeout=120)
     client.wait_until("findmnt /mnt/disk || mount /mnt/disk", 120)
@@ -168,6 +174,19 @@ def test_exports_of_hosts_after_reboots(served):
         # Nobody was let in for another reason, while the services were still at it.
         granted = [line for line in server.run("dmesg").splitlines() if "granted" in line]
         assert granted and all("export data: granted, rw: its host is in allowed_hosts" in line for line in granted)
+        # Its limits hold: another path of it, and one from an address that is not its own.
+        device = client.run("ip -brief addr show to 10.0.1.2 | cut -d' ' -f1").split("@")[0].strip()
+        for last, number in ((3, errno.EDQUOT), (4, errno.EACCES)):
+            client.run(f"ip addr replace 10.0.1.{last}/24 dev {device}")
+            add = f"echo ip:10.0.1.{last},ip:10.0.1.1 > /sys/class/ibtrs-client/demo/add_path"
+            wait_for(lambda: os.strerror(number) in client.run(add, timeout=120, check=False), 60, f"{add}: refused")
+            client.run(f"ip addr del 10.0.1.{last}/24 dev {device}")
+        # The other host sees nothing and opens nothing.
+        assert "data" in client.run("ibnbd discover 10.0.1.1 --session demo", timeout=120)
+        assert "data" not in client.run("ibnbd discover 10.0.1.1 --session other 2>&1", timeout=120, check=False)
+        assert "other: ip:10.0.1.2: discovery: exports listed: 0" in server.run("dmesg")
+        answer = client.run("ibnbd map 10.0.1.1 data --session other 2>&1", timeout=120, check=False)
+        assert not answer.ok and "other: ip:10.0.1.2: export data: refused, rw: its host is not" in server.run("dmesg")
 
     is_as_before()
     # The server alone, whose client has the file system mounted; then the client; then both.
