@@ -222,7 +222,9 @@ pub(crate) fn checksums(bytes: &[u8]) {
         let crc = crc32c(checksum::start(sealed, crc32c), data);
         IoHdr::set_checksum(sealed, checksum::finish(crc));
         let is_there = direction == Direction::Read || flags & 2 == 0;
-        assert_eq!(believed(&header, data, true).is_ok(), is_there);
+        // A header that says that it has none is not believed with one.
+        let has_one = !matches!(IoHdr::decode(&header), Ok(IoHdr { checksum: None, .. }));
+        assert_eq!(believed(&header, data, true).is_ok(), is_there && has_one);
     }
     let has_any = flags & 8 == 0;
     match believed(&header, data, has_any) {
@@ -240,7 +242,11 @@ pub(crate) fn checksums(bytes: &[u8]) {
             assert!(direction == Direction::Read && data_len == 0);
         }
         Ok(Intact::Plain) => match UserMsg::parse(&header, true) {
-            Ok(UserMsg::Io(io)) => assert!(!has_any && io.encode()[..] == header),
+            Ok(UserMsg::Io(io)) => {
+                // Nobody looks at the two bytes behind the type.
+                header[2..4].fill(0);
+                assert!(!has_any && io.encode()[..] == header);
+            }
             Ok(message) => assert!(data.is_empty() && message.check_direction(direction).is_ok()),
             Err(error) => panic!("believed, but no message: {error:?}"),
         },
