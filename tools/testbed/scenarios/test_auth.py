@@ -836,6 +836,7 @@ def test_failures_of_others_keep_nobody_out(pair, stack):
         keyring.load(guest)
     blockdev.load(pair, stack)
     before = len(failures(server))
+    client.run("rm -f /tmp/enough /tmp/seen")
     stranger = launch.program(client, f"""
 from testbed.hostile.auth import *
 idle = []
@@ -854,11 +855,16 @@ while time.monotonic() < end and not os.path.exists("/tmp/enough"):
     except Rejected as rejected:
         waits += refusal(rejected.private) == errno.EBUSY
     me.leave()
+    if failures > 4 and waits:
+        open("/tmp/seen", "w").close()
 print(failures, waits > 0)
 """)
     launch.ready(stranger)
     for _ in range(3):
         use_disk(client, stack)
+    # On a slow machine the stranger has not begun to fail by then.
+    client.wait_until("[ -e /tmp/seen ]", 240)
+    use_disk(client, stack)
     client.run("touch /tmp/enough")
     failed, has_waited = stranger.wait(120).splitlines()[-1].split()
     assert int(failed) > 4 and has_waited == "True"
