@@ -32,15 +32,19 @@ use ibtrs_proto::{
     name::SessionName, //
 };
 use kernel::{
-    new_condvar, new_mutex,
+    new_condvar,
+    new_mutex,
     prelude::*,
     str::CStr,
     sync::{
         atomic::AtomicFlag,
         Arc,
         CondVar,
-        Mutex, //
+        CondVarTimeoutResult,
+        Mutex,
+        MutexGuard, //
     },
+    time::Jiffies, //
 };
 use kx::work::{
     DelayedWork,
@@ -299,6 +303,23 @@ impl Server {
             }? Error),
             GFP_KERNEL,
         )
+    }
+
+    /// Waits until a session or a candidate is gone, but no longer than `left`; returns the rest of
+    /// that time, which is 0 after a signal.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    pub(crate) fn wait_for_end(
+        &self,
+        sessions: &mut MutexGuard<'_, Sessions>,
+        left: Jiffies,
+    ) -> Jiffies {
+        match self.emptied.wait_interruptible_timeout(sessions, left) {
+            CondVarTimeoutResult::Woken { jiffies } => jiffies,
+            _ => 0,
+        }
     }
 
     /// Closes every session and waits until the last is gone.

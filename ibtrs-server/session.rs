@@ -45,7 +45,6 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        CondVarTimeoutResult,
         Mutex,
         SetOnce, //
     },
@@ -255,11 +254,7 @@ impl Session {
                 let why = "the session without authentication under its UUID is being closed";
                 return Err(Refusal::new(ECONNRESET, why));
             }
-            let emptied = &self.server.emptied;
-            left = match emptied.wait_interruptible_timeout(&mut sessions, left) {
-                CondVarTimeoutResult::Woken { jiffies } => jiffies,
-                _ => 0,
-            };
+            left = self.server.wait_for_end(&mut sessions, left);
         }
     }
 
@@ -397,11 +392,7 @@ impl Session {
                 let why = "another client already has a session with this name";
                 return Err(Refusal::new(EPERM, why));
             }
-            let emptied = &self.server.emptied;
-            left = match emptied.wait_interruptible_timeout(&mut sessions, left) {
-                CondVarTimeoutResult::Woken { jiffies } => jiffies,
-                _ => 0,
-            };
+            left = self.server.wait_for_end(&mut sessions, left);
         }
     }
 
