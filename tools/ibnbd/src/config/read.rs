@@ -10,6 +10,7 @@ use std::ops::Range;
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::name::{DevicePath, SessionName};
+use ibtrs_proto::settings::{self, Setting};
 use toml_edit::{Document, Table};
 
 use super::fields::{Fields, Source};
@@ -21,6 +22,14 @@ use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
+/// The settings of a session that are numbers, in the order in which they are set.
+const SETTINGS: [Setting; 5] = [
+    settings::RECONNECT_DELAY_MS,
+    settings::HB_INTERVAL_MS,
+    settings::HB_MISSED_MAX,
+    settings::QUEUE_TIMEOUT_S,
+    settings::REAUTH_INTERVAL_S,
+];
 
 /// One text as a configuration.
 ///
@@ -118,23 +127,14 @@ impl All {
         if let Some(policy) = fields.one_of(source, "mp_policy", &POLICIES) {
             settings.push(("mp_policy".to_owned(), policy));
         }
-        for (key, range) in [
-            ("max_reconnect_attempts", -1..=9999),
-            ("reconnect_delay_ms", 10..=30_000),
-            ("hb_interval_ms", 100..=60_000),
-            ("hb_missed_max", 1..=100),
-            ("queue_timeout_s", 0..=86_400),
-            ("reauth_interval_s", 0..=2_592_000),
-        ] {
-            let Some(found) = fields.number(source, key, range) else {
-                continue;
-            };
-            if key == "reauth_interval_s" && (1..10).contains(&found.value) {
-                let what = format!("{key}: {} is neither 0 nor 10 or more", found.value);
-                source.problem(found.span, what);
-                continue;
+        if let Some(attempts) = fields.number(source, "max_reconnect_attempts", -1..=9999) {
+            let value = attempts.value.to_string();
+            settings.push(("max_reconnect_attempts".to_owned(), value));
+        }
+        for setting in SETTINGS {
+            if let Some(value) = self::setting(source, &mut fields, &setting) {
+                settings.push((setting.name.to_owned(), value));
             }
-            settings.push((key.to_owned(), found.value.to_string()));
         }
         if let Some(id) = key_id(source, &mut fields) {
             settings.push(("key_id".to_owned(), id));
@@ -276,6 +276,25 @@ fn key_id(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Option<String> {
         source.problem(found.span, format!("key_id: {}", KeyError::Id.as_str()));
     }
     Some(found.value)
+}
+
+/// A setting that the driver would take.
+fn setting(source: &mut Source<'_>, fields: &mut Fields<'_>, setting: &Setting) -> Option<String> {
+    let least = match setting.may_be_off {
+        true => 0,
+        false => setting.min,
+    };
+    let range = i64::from(least)..=i64::from(setting.max);
+    let found = fields.number(source, setting.name, range)?;
+    if u32::try_from(found.value).is_ok_and(|value| setting.allows(value)) {
+        return Some(found.value.to_string());
+    }
+    let what = format!(
+        "{}: {} is neither 0 nor {} or more",
+        setting.name, found.value, setting.min
+    );
+    source.problem(found.span, what);
+    None
 }
 
 fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
