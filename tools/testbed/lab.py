@@ -40,7 +40,6 @@ class Boot:
     kernel_arguments: str
 
 
-
 def _mac(link: int, side: int) -> str:
     """The hardware address of the server's (1) or the client's (2) end."""
     return f"52:54:00:00:{link:02x}:{side:02x}"
@@ -146,10 +145,9 @@ class Lab:
         """Kills a guest and starts it again, as after a power cut.  It keeps the
         disks that it had (images on the host: /dev/vda, /dev/vdb and so on),
         unless others are given."""
-        self.guests[name].kill()
         if disks is not None:
             self.disks = {**self.disks, name: disks}
-        self._launch(name)
+        self.launch(name)
         return self.ready(name)
 
     def launch(self, name: str) -> Guest:

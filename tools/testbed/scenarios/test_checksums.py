@@ -319,7 +319,7 @@ def test_nonsense_with_a_checksum_counts_towards_the_limits_of_a_host(pair):
     messages, size = 8, SIZES[1]
     said = launch.program(client, f"""
 from testbed.hostile.auth import *
-from testbed.hostile.checksum import checksum, sealed
+from testbed.hostile.checksum import COVERED, sealed, trailer
 with KeyHolder({keyring.secret("right")!r}, "demo", cid_num=3) as me:
     me.set_up()
     me.sess_info()
@@ -328,7 +328,7 @@ with KeyHolder({keyring.secret("right")!r}, "demo", cid_num=3) as me:
     for at, bit in ((0, 8), (16, 0x80)):
         user = bytearray(sealed(data, device_id=device, rw=wire.WRITE, bytes={size}))
         user[at] ^= bit
-        user = user[:28] + checksum(bytes(user), data).to_bytes(4, "little")
+        user = user[:COVERED] + trailer(bytes(user), data)
         begin = time.monotonic()
         for _ in range({messages}):
             me.post_write(me.io, 1, bytes(user), data)

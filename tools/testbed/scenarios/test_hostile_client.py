@@ -33,6 +33,16 @@ def slow_disk(server) -> None:
                f"echo {SLOW_NS} > completion_nsec && echo 1 > power")
 
 
+def run_attacks(client, arguments: str, cases: int) -> None:
+    """Runs the table, of which more than so many cases are to be there; none may fail."""
+    client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
+    said = launch.start(client, "attack", arguments).wait(3600, check=False)
+    print(said)
+    assert not report.failures(said)
+    assert len(report.parse(said)) > at_least(cases), said
+    client.run(f"ip addr del {ELSEWHERE}/24 dev eth0")
+
+
 def nothing_is_left(server) -> None:
     server.wait_until("! rdma resource show qp | grep -q 'type RC'")
     server.run(OURS.unload("server"))
@@ -44,12 +54,7 @@ def test_attacks(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
-    client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
-    said = launch.start(client, "attack", table()).wait(3600, check=False)
-    print(said)
-    assert not report.failures(said)
-    assert len(report.parse(said)) > at_least(150), said
-    client.run(f"ip addr del {ELSEWHERE}/24 dev eth0")
+    run_attacks(client, table(), 150)
     nothing_is_left(server)
 
 
@@ -94,13 +99,8 @@ def test_attacks_of_a_host(pair):
     export(server, OTHER, COMMON)
     slow_disk(server)
     admit(server, NAMES, DISK, OTHER, COMMON, SLOW)
-    client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
-    said = launch.start(client, "attack", f"{KEY} {table()}").wait(3600, check=False)
-    print(said)
-    assert not report.failures(said)
-    assert len(report.parse(said)) > at_least(100), said
+    run_attacks(client, f"{KEY} {table()}", 100)
     assert "authenticated with key default" in server.run("dmesg")
-    client.run(f"ip addr del {ELSEWHERE}/24 dev eth0")
     server.run(exports.CLEAR)
     nothing_is_left(server)
 

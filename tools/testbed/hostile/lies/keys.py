@@ -203,12 +203,8 @@ lie("memory of a read is read", HoldsReads, orders_meanwhile, reads_the_clients_
 
 # Keys over connections that they were not made for.
 
-def first_read(server: Server):
-    return server.requests_that(lambda r: r.is_read and r.at_spot)[0]
-
-
-def last_read(server: Server):
-    return server.requests_that(lambda r: r.is_read and r.at_spot)[-1]
+def reads(server: Server) -> list:
+    return server.requests_that(lambda r: r.is_read and r.at_spot)
 
 
 def is_taken(request, by) -> bool:
@@ -223,7 +219,7 @@ def is_taken(request, by) -> bool:
 
 
 def writes_by_the_present_path(server: Server) -> str | None:
-    request, by = first_read(server), last_read(server).by
+    request, by = reads(server)[0], reads(server)[-1].by
     assert by is not request.by, "the path is the same"
     return "a key of the lost path was taken over the present one" if is_taken(request, by) else None
 
@@ -246,12 +242,12 @@ lie("lost path's key over the present path", once(lambda server, request: [
 
 
 def writes_by_its_own(server: Server) -> str | None:
-    request = first_read(server)
+    request = reads(server)[0]
     return None if is_taken(request, request.by) else "a read's own connection cannot write to its memory"
 
 
 def writes_by_another_session(server: Server) -> str | None:
-    request, by = first_read(server), server.cons[1]
+    request, by = reads(server)[0], server.cons[1]
     assert by is not request.by, "there is one session only"
     return "a key of another session was taken" if is_taken(request, by) else None
 
