@@ -34,7 +34,7 @@ use kx::{
 /// longer by that.
 const LOOK_MS: u32 = 10;
 
-/// A request whose pause has begun at a time, and takes so many milliseconds.
+/// A request, and its pause: when it has begun, and how many milliseconds it lasts.
 struct Pause {
     rq: Request<Queue>,
     since: Instant<Monotonic>,

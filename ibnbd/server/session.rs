@@ -404,8 +404,8 @@ pub(crate) struct Session {
     /// was sent to the device may arrive after it was closed.
     checksums: AtomicFlag,
     /// The limits of the session's host, if it has opened a device with checksums: they also apply
-    /// to messages that are refused once their checksum is computed. If an operator makes the host
-    /// anew, devices that are opened from then on have other limits, and these count.
+    /// to messages that are refused once their checksum is computed. If an operator removes the
+    /// host and makes it again, devices that are opened from then on have other limits, which count.
     #[pin]
     limits: SpinLock<Option<Arc<HostThrottle>>>,
     pub(crate) exports: Arc<Exports>,

@@ -65,7 +65,7 @@ enum End {
     Over,
     /// The path could not be connected. It says why, and goes on trying as its limit allows.
     Failed,
-    /// The path stays connected; the next round begins after so many milliseconds.
+    /// The path stays connected; the next round begins after this many milliseconds.
     PutOff(u32),
 }
 
@@ -257,16 +257,13 @@ impl Session {
         let failed = self.forget_failed();
         let paths = self.paths.lock();
         let seen = || paths.list.iter().map(|path| path.seen(failed).0);
-        let (next, late) = (
-            reauth::next(interval_ms, seen()),
-            reauth::late(interval_ms, seen()),
-        );
         let path = |at: usize| paths.list.get(at).cloned();
-        let late = late.and_then(|(due, away)| Some((path(due)?, path(away)?)));
-        let (chosen, is_only) = match next {
+        let (chosen, is_only) = match reauth::next(interval_ms, seen()) {
             Next::Drain(at) => (path(at), false),
             Next::Only(at) => (path(at), true),
             Next::Wait(wait_ms) => {
+                let late = reauth::late(interval_ms, seen());
+                let late = late.and_then(|(due, away)| Some((path(due)?, path(away)?)));
                 drop(paths);
                 self.tell_late(late);
                 return wait_ms;

@@ -13,7 +13,7 @@
 /// A path of an authenticated session, as this module sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It has been connected for so many milliseconds.
+    /// It has been connected for this many milliseconds.
     Connected(u64),
     /// It is lost, or being connected.
     Coming,
@@ -31,7 +31,7 @@ pub enum Next {
     Drain(usize),
     /// Connect the path with this index again, the only one of the session.
     Only(usize),
-    /// Ask again after so many milliseconds.
+    /// Ask again after this many milliseconds.
     Wait(u32),
 }
 
@@ -39,7 +39,7 @@ pub enum Next {
 const LEAST_WAIT_MS: u32 = 1000;
 /// See [`LEAST_WAIT_MS`].
 const MOST_WAIT_MS: u32 = 60_000;
-/// After so many intervals without authentication the operator is told what a path waits for.
+/// After this many intervals without authentication the operator is told what a path waits for.
 const LATE: u64 = 3;
 
 /// The paths of a session, counted.
