@@ -31,7 +31,7 @@ with_tools=()
 if [ "$flavour" = stock ]; then
 	[ -z "$tool" ] || die "$tool is for kernels of our own: FLAVOUR=fast or debug"
 	make_stock_tools "$release"
-	kernel=$(stock_kdir "$release" | tee /dev/stderr | tail -n 1)
+	kernel=$(stock_kdir "$release" | tee -a /dev/stderr | tail -n 1)
 	with_tools=(with_stock_tools)
 	KERNEL_MAKE_ARGS=(RUSTC=/usr/bin/rustc BINDGEN=/usr/bin/bindgen)
 fi

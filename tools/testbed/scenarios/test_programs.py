@@ -339,7 +339,12 @@ def gone(guest, within: float) -> float:
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("order, how", [("client first", "poweroff"), ("server first", "reboot")])
+@pytest.mark.parametrize("order, how", [
+    ("client first", "poweroff"),
+    ("server first", "reboot"),
+    pytest.param("client first", "reboot", marks=pytest.mark.thorough),
+    pytest.param("server first", "poweroff", marks=pytest.mark.thorough),
+])
 def test_shutdown(debian, disk, order, how):
     """With the disk mounted, neither side hangs, whichever goes first.  A client without
     its server gives what it has not written up after a minute, as it is set when new."""
