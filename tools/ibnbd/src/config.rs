@@ -15,6 +15,7 @@
 //! [[session.disk]]
 //! device = "disk1"
 //! access = "ro"                      # else rw
+//! auto = false                       # a unit of its own maps it, and plain `apply` does not
 //!
 //! [ibnbd_server]                     # parameters of modules
 //! dev_search_path = "/dev/ibnbd-exports"
@@ -143,6 +144,8 @@ pub struct Disk {
     pub data_checksum: Option<String>,
     /// Settings: file and value.
     pub settings: Vec<(String, String)>,
+    /// Whether it is mapped only by itself, when that is asked for: `auto = false`.
+    pub manual: bool,
 }
 
 /// A device that clients are to be able to open.

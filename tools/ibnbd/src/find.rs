@@ -4,6 +4,7 @@
 
 use std::fs;
 
+use crate::disk_name::DiskName;
 use crate::family::{Family, Side};
 use crate::model::{Disk, Machine, Opened, Path, Session};
 use crate::root::Root;
@@ -38,8 +39,8 @@ fn only<T>(mut found: Vec<&T>, call: fn(&T) -> String) -> Result<&T, Unclear> {
     }
 }
 
-/// A disk: `ibnbd0`, `/dev/ibnbd0`, a link to it as udev makes them, its `wwid`, its name on the
-/// server, or that with `@` and the session.
+/// A disk: `ibnbd0`, `/dev/ibnbd0`, a link to it as udev makes them, `SESSION/DEVICE`, its `wwid`,
+/// its name on the server, or that with `@` and the session.
 ///
 /// # Errors
 ///
@@ -53,6 +54,10 @@ pub fn disk<'a>(machine: &'a Machine, root: &Root, name: &str) -> Result<&'a Dis
     if let Some(disk) = by_link(machine, root, name) {
         return Ok(disk);
     }
+    // As units name it, for which there must be no other one.
+    if let Some(disk) = name.parse().ok().and_then(|name| mapped_as(machine, &name)) {
+        return Ok(disk);
+    }
     let mapped = |disk: &&Disk| {
         let path = disk.mapping_path.as_deref();
         let both = path
@@ -63,6 +68,11 @@ pub fn disk<'a>(machine: &'a Machine, root: &Root, name: &str) -> Result<&'a Dis
     only(machine.disks.iter().filter(mapped).collect(), |disk| {
         disk.name.clone()
     })
+}
+
+/// A disk of ours by its session and its name on the server.
+fn mapped_as<'a>(machine: &'a Machine, name: &DiskName) -> Option<&'a Disk> {
+    machine.our_disk(&name.session, &name.device)
 }
 
 fn by_link<'a>(machine: &'a Machine, root: &Root, name: &str) -> Option<&'a Disk> {

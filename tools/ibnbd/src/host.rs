@@ -28,6 +28,12 @@ pub fn is_loaded(root: &Root, module: &str) -> bool {
     root.exists(&format!("/sys/module/{module}"))
 }
 
+/// Whether a module is loaded, and no longer on the way.
+pub fn is_live(root: &Root, module: &str) -> bool {
+    let state = root.read(&format!("/sys/module/{module}/initstate"));
+    is_loaded(root, module) && !state.is_ok_and(|state| state.trim() == "coming")
+}
+
 /// Whether the block client or server is there.
 pub fn has(root: &Root, side: Side) -> bool {
     is_loaded(root, Family::Ibnbd.module(side)) || root.exists(Family::Ibnbd.control(side))
@@ -196,7 +202,12 @@ pub fn block_size(root: &Root, name: &str) -> Option<u64> {
 
 /// The state of our services, as `systemctl` has it; none without systemd.
 pub fn services(root: &Root) -> Option<String> {
-    const UNITS: [&str; 3] = ["ibnbd-server", "ibnbd-client", "ibnbd-metrics"];
+    const UNITS: [&str; 4] = [
+        "ibnbd-server",
+        "ibnbd-client",
+        "ibnbd-metrics",
+        "ibnbd@*.service",
+    ];
     const FIELDS: &str = "Id,LoadState,UnitFileState,ActiveState,SubState,Result,StatusText";
     let mut systemctl = program::command(root, "systemctl");
     systemctl.args(["show", "--property", FIELDS]).args(UNITS);

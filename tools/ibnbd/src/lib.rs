@@ -40,6 +40,7 @@ pub mod advice;
 pub mod config;
 pub mod configfs;
 pub mod discovery;
+pub mod disk_name;
 pub mod document;
 pub mod family;
 pub mod find;

@@ -78,6 +78,7 @@ fn steps_of(tree: &Tree, config: &Config, prune: bool, side: Option<Side>) -> Ve
         resolve: &resolve,
         prune,
         side,
+        disk: None,
     };
     plan::steps(&root, &machine, config, &wish)
         .iter()
@@ -425,6 +426,7 @@ fn a_disk_has_its_checksum_until_it_is_unmapped() {
             resolve: &resolve,
             prune: false,
             side: None,
+            disk: None,
         };
         let config = of("new", checksum);
         let all = plan::steps(&root, &Machine::read(&root), &config, &wish);

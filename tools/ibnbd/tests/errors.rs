@@ -194,6 +194,12 @@ fn other_errors_have_their_entries() {
     ];
     configured.port("right", "ip:10.0.1.1");
     all.extend(words.iter().map(|words| said(&configured, words)));
+    let one = Tree::new();
+    one.file(
+        "/etc/ibtrs/client.toml",
+        "[[session]]\nname = 's'\nservers = ['10.0.1.1']\n[[session.disk]]\ndevice = 'disk1'\n",
+    );
+    all.push(said(&one, "apply --disk s/x"));
     all.push(said(&bare, "key list"));
     all.push(said(&empty, "key remove s"));
     let rows: Vec<Vec<&str>> = rows("### Any command")

@@ -126,11 +126,26 @@ pub fn client(
         });
     }
     if choice.prune {
-        list.retain(|table| machine.our(Side::Client, &name(root, table)).is_some());
+        list.retain(|table| {
+            let is_there = machine.our(Side::Client, &name(root, table)).is_some();
+            is_there || disks(table).any(is_manual)
+        });
     }
     if list.is_empty() {
         document.remove("session");
     }
+}
+
+/// The disks of a session in a file.
+fn disks(session: &Table) -> impl Iterator<Item = &Table> {
+    let list = session.get("disk").and_then(Item::as_array_of_tables);
+    list.into_iter().flatten()
+}
+
+/// Whether a disk in a file is mapped only when that is asked for. Most of the time it may not be
+/// there.
+fn is_manual(disk: &Table) -> bool {
+    disk.get("auto").and_then(Item::as_bool) == Some(false)
 }
 
 /// The name of a session in a file, given or made.
@@ -146,7 +161,6 @@ fn name(root: &Root, table: &Table) -> String {
             })
             .unwrap_or_default()
     };
-    let disks = table.get("disk").and_then(Item::as_array_of_tables);
     let disk = |table: &Table| super::Disk {
         device: text(table, "device").unwrap_or_default().to_owned(),
         poll_queues: table
@@ -161,9 +175,7 @@ fn name(root: &Root, table: &Table) -> String {
             name: text(table, "name").map(String::from),
             servers: strings("servers"),
             paths: strings("paths"),
-            disks: disks
-                .map(|disks| disks.iter().map(disk).collect())
-                .unwrap_or_default(),
+            disks: disks(table).map(disk).collect(),
             ..Session::default()
         },
     )
@@ -245,7 +257,9 @@ fn keep_session(
     if choice.prune {
         list.retain(|table| {
             let device = text(table, "device");
-            device.is_some_and(|device| machine.our_disk(&session.name, device).is_some())
+            let is_there =
+                device.is_some_and(|device| machine.our_disk(&session.name, device).is_some());
+            is_there || is_manual(table)
         });
     }
     if list.is_empty() {
@@ -292,12 +306,7 @@ pub fn forget(root: &Root, document: &mut DocumentMut, session: &str, device: &s
             found |= disks.len() != before;
         }
     }
-    let used = |table: &Table| {
-        table
-            .get("disk")
-            .and_then(Item::as_array_of_tables)
-            .is_some_and(|d| !d.is_empty())
-    };
+    let used = |table: &Table| disks(table).next().is_some();
     list.retain(|table| !(found && name(root, table) == session) || used(table));
     if list.is_empty() {
         document.remove("session");

@@ -8,6 +8,7 @@ use ibnbd_proto::checksum::DataChecksum;
 
 use super::{plan_exports, plan_ports, Config, Disk, Session};
 use crate::configfs::change::Change;
+use crate::disk_name::DiskName;
 use crate::family::{Family, Side};
 use crate::folder;
 use crate::host;
@@ -245,11 +246,22 @@ pub struct Wish<'a> {
     pub prune: bool,
     /// What the files say about the other side is left out; none for both.
     pub side: Option<Side>,
+    /// The only disk that is looked at, with its session; none for all but those that say
+    /// `auto = false`.
+    pub disk: Option<&'a DiskName>,
 }
 
 impl Wish<'_> {
     fn is_for(&self, side: Side) -> bool {
-        self.side.is_none_or(|only| only == side)
+        let one_disk = self.disk.is_none() || side == Side::Client;
+        one_disk && self.side.is_none_or(|only| only == side)
+    }
+
+    fn wants(&self, session: &str, disk: &Disk) -> bool {
+        match self.disk {
+            Some(only) => only.session == session && only.device == disk.device,
+            None => !disk.manual,
+        }
     }
 }
 
@@ -285,12 +297,32 @@ fn mappings(
 ) {
     let mut names = Vec::new();
     for session in &config.sessions {
-        names.push(name(root, session));
-        of_session(root, machine, session, wish, steps);
+        let name = name(root, session);
+        let wanted = |disk: &&Disk| wish.wants(&name, disk);
+        let disks: Vec<&Disk> = session.disks.iter().filter(wanted).collect();
+        // A session is left to whoever maps its disks; one that has none yet is looked at.
+        let has_none = session.disks.is_empty() && wish.disk.is_none();
+        if has_none || !disks.is_empty() {
+            of_session(root, machine, (&name, session), &disks, wish, steps);
+        }
+        names.push(name);
     }
     if wish.prune {
         prune(machine, config, &names, steps);
     }
+}
+
+/// All disks that the files have, each with its name.
+pub fn disks<'a>(root: &Root, config: &'a Config) -> Vec<(DiskName, &'a Disk)> {
+    let mut all = Vec::new();
+    for session in &config.sessions {
+        let name = name(root, session);
+        all.extend(session.disks.iter().map(|disk| {
+            let (session, device) = (name.clone(), disk.device.clone());
+            (DiskName { session, device }, disk)
+        }));
+    }
+    all
 }
 
 /// The name of a session, given or made.
@@ -331,11 +363,16 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
         if !wanted {
             continue;
         }
-        if !host::is_loaded(root, module) {
+        // One that is only being loaded has no files yet: modprobe waits for it.
+        if !host::is_live(root, module) {
             let parameters = of(module)
                 .map(|(_, name, value)| format!("{name}={value}"))
                 .collect();
             steps.push(Step::Load { module, parameters });
+            continue;
+        }
+        // It concerns more than one disk.
+        if wish.disk.is_some() {
             continue;
         }
         for (_, name, value) in of(module) {
@@ -423,12 +460,12 @@ fn exports(
 fn of_session(
     root: &Root,
     machine: &Machine,
-    session: &Session,
+    (name, session): (&str, &Session),
+    disks: &[&Disk],
     wish: &Wish<'_>,
     steps: &mut Vec<Step>,
 ) {
-    let name = name(root, session);
-    let there = machine.our(Side::Client, &name);
+    let there = machine.our(Side::Client, name);
     // Each with the words of the files for it.
     let mut found: Vec<(&str, String)> = Vec::new();
     for text in session.paths.iter().chain(&session.servers) {
@@ -441,14 +478,14 @@ fn of_session(
                         .any(|(_, p)| p.split(',').next_back() == Some(&path)) => {}
             Ok(path) => found.push((text, path)),
             Err(why) => steps.push(cannot(
-                path_words(&name, text),
+                path_words(name, text),
                 format!("session {name}: {why}"),
             )),
         }
     }
     let paths: Vec<String> = found.iter().map(|(_, path)| path.clone()).collect();
-    for disk in &session.disks {
-        of_disk(machine, &name, session, disk, &paths, steps);
+    for disk in disks {
+        of_disk(machine, name, session, disk, &paths, steps);
     }
     if let Some(there) = there {
         of_paths(there, &found, wish.prune, steps);

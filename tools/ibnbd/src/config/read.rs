@@ -318,6 +318,7 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
                 settings.push((key.to_owned(), found.value.to_string()));
             }
         }
+        let auto = fields.flag(source, "auto").unwrap_or(true);
         fields.end(source, "a disk");
         let Some(device) = device else {
             if !table.contains_key("device") {
@@ -340,6 +341,7 @@ fn disks(source: &mut Source<'_>, fields: &mut Fields<'_>) -> Vec<Disk> {
             poll_queues,
             data_checksum,
             settings,
+            manual: !auto,
         });
     }
     disks

@@ -33,6 +33,7 @@ pub fn planned(tree: &Tree, text: &str, prune: bool, side: Option<Side>) -> Vec<
         resolve: &nobody,
         prune,
         side,
+        disk: None,
     };
     plan::steps(&root, &Machine::read(&root), &good(text), &wish)
 }

@@ -80,6 +80,7 @@ pub(crate) fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Ma
     };
     let (why, todo) = advice::find(task, errno);
     let mut failure = Failure::new(REFUSED, what, why);
+    failure.errno = Some(errno);
     failure.kernel = mark.map(Mark::lines).unwrap_or_default();
     let exact = advice::of_lines(&failure.kernel);
     failure.todo = exact.or(todo).map(String::from);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use ibnbd_host::configfs;
+use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::family::Side;
 use ibnbd_host::prefix::Prefix;
 use ibnbd_proto::checksum::DataChecksum;
@@ -355,7 +356,8 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 
 const APPLY_HELP: &str = "\
 It shows a line for each step: + is made, ~ changed, - taken away (with --prune only), ! cannot be
-done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one.
+done while something is in use. client.toml, server.toml and conf.d/*.toml are read as one. Disks
+with auto = false stay as they are; `--disk` maps one of them, as the unit ibnbd@.service does.
 
 With --until-done systemd is told that the service has started after the first attempt, whatever
 became of it, and `systemctl status` shows what is missing. Files that are wrong at first end it.
@@ -363,7 +365,8 @@ became of it, and `systemctl status` shows what is missing. Files that are wrong
 Examples:
   ibnbd apply --dry-run                       only shows the difference
   ibnbd apply
-  ibnbd apply --side server --prune";
+  ibnbd apply --side server --prune
+  ibnbd apply --disk web1/disk1               only the disk1 of the session web1";
 
 const METRICS_HELP: &str = "\
 Examples:
@@ -411,6 +414,9 @@ pub(crate) struct Apply {
     /// Only what the files say about the client, or about the server
     #[arg(long, value_enum)]
     pub(crate) side: Option<OneSide>,
+    /// Only that disk with its session and paths, whether it says auto = false or not
+    #[arg(long, value_name = "SESSION/DEVICE", conflicts_with_all = ["prune", "side"])]
+    pub(crate) disk: Option<DiskName>,
     #[command(flatten)]
     pub(crate) files: Files,
 }
@@ -518,9 +524,12 @@ pub(crate) struct Unmap {
     /// Takes them out of /etc/ibtrs/client.toml as well
     #[arg(long)]
     pub(crate) persist: bool,
-    /// All disks that nobody uses; names those that stay
-    #[arg(long, conflicts_with_all = ["disks", "force", "persist"])]
+    /// Only those that nobody uses, of these disks or of all; names those that stay
+    #[arg(long, conflicts_with_all = ["force", "persist"])]
     pub(crate) unused: bool,
+    /// Of all disks, leaves those that say auto = false in the files in /etc/ibtrs
+    #[arg(long, requires = "unused", conflicts_with = "disks")]
+    pub(crate) auto: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -36,7 +36,8 @@ Examples:
   ibnbd unmap ibnbd0
   ibnbd unmap ibnbd0 ibnbd1 --persist         nor will they be mapped at the next boot
   ibnbd unmap disk1@s                         by its name on the server, and its session
-  ibnbd unmap --unused";
+  ibnbd unmap --unused
+  ibnbd unmap --unused web1/disk1             by its session and its name on the server";
 
 pub(crate) const REMAP: &str = "\
 Example:

@@ -32,6 +32,8 @@ pub(crate) struct Failure {
     pub(crate) kernel: Vec<String>,
     pub(crate) todo: Option<String>,
     pub(crate) code: u8,
+    /// The error number of the kernel, if it has refused.
+    pub(crate) errno: Option<i32>,
 }
 
 impl Failure {
@@ -42,6 +44,7 @@ impl Failure {
             kernel: Vec::new(),
             todo: None,
             code,
+            errno: None,
         }
     }
 

@@ -10,13 +10,14 @@ use std::time::Duration;
 use ibnbd_host::advice::Task;
 use ibnbd_host::config::plan::{self, Of, Step, Wish};
 use ibnbd_host::config::{self, Config};
+use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::{configfs, find, folder, mapping, Machine};
 
 use super::{change, configured, export, map, paths, Done};
 use crate::act;
 use crate::cli::Apply;
 use crate::context::Context;
-use crate::fail::{Failure, CONFIGURATION, REFUSED};
+use crate::fail::{Failure, CONFIGURATION, NOT_FOUND, REFUSED};
 use crate::notify;
 
 /// The files of a folder as one configuration, or all that is wrong with them.
@@ -38,8 +39,37 @@ pub(super) fn read(context: &Context, folder: &str) -> Result<Config, Failure> {
     })
 }
 
+/// The files, which must have the disk that is asked for.
+fn wanted(context: &Context, words: &Apply) -> Result<Config, Failure> {
+    let folder = &words.files.config;
+    let config = read(context, folder)?;
+    let Some(wanted) = &words.disk else {
+        return Ok(config);
+    };
+    let known = plan::disks(&context.root, &config);
+    let known: Vec<DiskName> = known.into_iter().map(|(name, _)| name).collect();
+    match known.contains(wanted) {
+        true => Ok(config),
+        false => Err(unknown(folder, wanted, &known)),
+    }
+}
+
+fn unknown(folder: &str, wanted: &DiskName, known: &[DiskName]) -> Failure {
+    let why = format!("the files in {folder} have no such disk");
+    let failure = Failure::new(NOT_FOUND, format!("disk {wanted}"), why);
+    // Those of the session, if it has any.
+    let is_near = |name: &DiskName| name.session == wanted.session;
+    let has_near = known.iter().any(is_near);
+    let near = known.iter().filter(|name| !has_near || is_near(name));
+    let names: Vec<String> = near.map(ToString::to_string).collect();
+    match names.is_empty() {
+        true => failure.todo(format!("write it into {folder}/client.toml")),
+        false => failure.todo(format!("take one of: {}", names.join(" "))),
+    }
+}
+
 pub(super) fn apply(context: &Context, words: &Apply) -> Done {
-    let config = read(context, &words.files.config)?;
+    let config = wanted(context, words)?;
     if words.until_done {
         return until_done(context, words, config);
     }
@@ -83,7 +113,7 @@ fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
         note!("{next}");
         notify::ready(&format!("{why}; {next}"));
         thread::sleep(pause);
-        result = read(context, &words.files.config).and_then(|config| {
+        result = wanted(context, words).and_then(|config| {
             if config != attempts.config {
                 attempts = Attempts::new(config);
             }
@@ -114,6 +144,7 @@ impl Attempts {
             resolve: &mapping::resolve,
             prune: words.prune,
             side: words.side.map(Into::into),
+            disk: words.disk.as_ref(),
         };
         let plan = |machine: &Machine| {
             let mut steps = plan::steps(&context.root, machine, &self.config, &wish);
@@ -225,7 +256,7 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
             let line = wanted
                 .line()
                 .map_err(|why| Failure::usage(format!("map {}", wanted.device), why))?;
-            map::map_line(context, &wanted, &line).map(|_| ())
+            map::map_unless_others_do(context, &wanted, &line)
         }
         Step::Unmap { disk } => {
             let machine = context.machine();

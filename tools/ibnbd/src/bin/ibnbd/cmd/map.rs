@@ -7,14 +7,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ibnbd_host::advice::Task;
+use ibnbd_host::config::{self, plan};
+use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::family::{Family, Side};
+use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::kmsg::Mark;
 use ibnbd_host::mapping::{self, Mapping};
 use ibnbd_host::model::{Disk, Machine, Path, PathState};
 use ibnbd_host::root::is_gone;
-use ibnbd_host::{find, host, value};
+use ibnbd_host::{host, value};
+use ibtrs_proto::Errno;
 
-use super::{discover, save, Done};
+use super::{apply, discover, save, Done};
 use crate::act;
 use crate::cli::{Map, Server, Unmap};
 use crate::context::Context;
@@ -94,6 +98,35 @@ pub(super) fn map_line(context: &Context, wanted: &Mapping, line: &str) -> Resul
     }
 }
 
+/// How long a mapping that others have begun may take to be seen: their server has answered.
+const OTHERS_ARE_DONE: Duration = Duration::from_secs(3);
+
+/// Maps. Two services may do so at the same moment, of which the kernel lets one: then the disk is
+/// as both want it.
+pub(super) fn map_unless_others_do(
+    context: &Context,
+    wanted: &Mapping,
+    line: &str,
+) -> Result<(), Failure> {
+    let Err(failure) = map_line(context, wanted, line) else {
+        return Ok(());
+    };
+    if failure.errno != Some(Errno::EEXIST.get()) {
+        return Err(failure);
+    }
+    let deadline = Instant::now() + OTHERS_ARE_DONE;
+    loop {
+        let machine = context.machine();
+        if machine.our_disk(&wanted.session, &wanted.device).is_some() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(failure);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
     let own = (map.poll_queues != 0).then_some(map.device.as_str());
     let access = match (map.ro, map.migration) {
@@ -167,7 +200,7 @@ pub(super) fn disk<'a>(
 pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
     // Without the module no disk is mapped.
     if words.unused {
-        return unmap_unused(context);
+        return unmap_unused(context, words);
     }
     context.need(Side::Client)?;
     let machine = context.machine();
@@ -190,10 +223,47 @@ pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
 /// udev reads a disk that somebody has just closed, which takes a moment.
 const UDEV_IS_DONE: Duration = Duration::from_secs(3);
 
-/// The last one first, as it may be made of those before it. What is in use stays, and is named.
-fn unmap_unused(context: &Context) -> Done {
+/// The disks that are to go if nobody uses them. All of them: the last one first, as it may be made
+/// of those before it. One that is not mapped has gone already.
+fn candidates<'a>(
+    context: &Context,
+    machine: &'a Machine,
+    words: &Unmap,
+) -> Result<Vec<&'a Disk>, Failure> {
+    if words.disks.is_empty() {
+        let manual = match words.auto {
+            true => manual(context)?,
+            false => Vec::new(),
+        };
+        let stays = |disk: &&Disk| !manual.iter().any(|name| is_called(disk, name));
+        return Ok(machine.our_disks().rev().filter(stays).collect());
+    }
+    let mut found = Vec::new();
+    for name in &words.disks {
+        match find::disk(machine, &context.root, name) {
+            Err(Unclear::Nothing) => context.say(&format!("{name} is not mapped"))?,
+            _ => found.push(disk(context, machine, name)?),
+        }
+    }
+    Ok(found)
+}
+
+/// The disks that the files leave to units of their own.
+fn manual(context: &Context) -> Result<Vec<DiskName>, Failure> {
+    let config = apply::read(context, config::FOLDER)?;
+    let disks = plan::disks(&context.root, &config).into_iter();
+    let manual = disks.filter(|(_, disk)| disk.manual);
+    Ok(manual.map(|(name, _)| name).collect())
+}
+
+fn is_called(disk: &Disk, name: &DiskName) -> bool {
+    disk.session.as_ref() == Some(&name.session) && disk.mapping_path.as_ref() == Some(&name.device)
+}
+
+/// What is in use stays, and is named.
+fn unmap_unused(context: &Context, words: &Unmap) -> Done {
     let machine = context.machine();
-    let mut left: Vec<&Disk> = machine.our_disks().rev().collect();
+    let mut left = candidates(context, &machine, words)?;
     let deadline = Instant::now() + UDEV_IS_DONE;
     let mut failed = false;
     loop {
