@@ -46,10 +46,27 @@ servers = ["10.0.1.1"]
 [[session.disk]]
 device = "data"
 """
+# Another disk of the same session, which is left to a unit of its own.  Its name has what systemd
+# escapes.
+FURTHER_EXPORT = """
+[[export]]
+name = "a-b"
+device = "/dev/nullb0"
+"""
+FURTHER_DISK = """
+[[session.disk]]
+device = "a-b"
+auto = false   # its unit maps it
+"""
+UNIT = r"ibnbd@demo-a\x2db.service"
 # What udev calls it on the client.
 DISK = "/dev/disk/by-ibnbd/demo/data"
+FURTHER = "/dev/disk/by-ibnbd/demo/a-b"
 # As tool.md has it: the machine boots without the disk, and mounts it when it comes.
 FSTAB = "UUID={uuid} /mnt/disk ext4 _netdev,nofail,x-systemd.device-timeout=0 0 0\n"
+# The same of a disk that has a unit; and one that is mapped when somebody looks into the folder.
+FSTAB_UNIT = f"UUID={{uuid}} /mnt/disk ext4 _netdev,nofail,x-systemd.requires={UNIT},x-systemd.device-timeout=0 0 0\n"
+FSTAB_AUTOMOUNT = f"UUID={{uuid}} /mnt/disk ext4 _netdev,noauto,x-systemd.automount,x-systemd.requires={UNIT} 0 0\n"
 
 
 def image(lab: Lab, size_mb: int) -> Path:

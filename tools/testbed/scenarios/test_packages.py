@@ -52,7 +52,8 @@ def test_from_installation_to_purge(installed, stack):
     server, client = installed
     assert modules_of(client) == {f"updates/dkms/{module}.ko" for module in MODULES}
     # systemd finds no fault with the units, each of which it would say.
-    units = "ibnbd-client.service ibnbd-server.service ibnbd-metrics.service ibnbd-key@demo.service"
+    units = ("ibnbd-client.service ibnbd-server.service ibnbd-metrics.service ibnbd-key@demo.service "
+             "ibnbd@demo-data.service")
     assert client.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     image = services.image(installed, size_mb=128)
     server.add_disk(image)

@@ -199,6 +199,91 @@ def test_exports_of_hosts_after_reboots(served):
     is_as_before()
 
 
+@pytest.fixture
+def one_by_one(installed):
+    """Two disks of one session: the client's service maps "data", and a unit of its own "a-b"."""
+    server, client = installed
+    server.add_disk(services.image(installed, size_mb=128))
+    server.null_blk("nullb0", size_mb=128)
+    services.keep(installed, "server", "/etc/ibtrs/server.toml", services.SERVER + services.FURTHER_EXPORT)
+    services.keep(installed, "client", "/etc/ibtrs/client.toml", services.CLIENT + services.FURTHER_DISK)
+    server.run("udevadm settle && systemctl start ibnbd-server")
+    client.run("systemctl start ibnbd-client && mkdir -p /mnt/disk")
+    return installed
+
+
+def mapped(client) -> list[str]:
+    return client.run("cat /sys/block/ibnbd*/ibnbd/mapping_path 2> /dev/null | sort").split()
+
+
+def test_a_unit_for_one_disk(one_by_one):
+    """The unit and the client's service leave each other's disk alone, and what is in use stays mapped."""
+    client = one_by_one.client
+    unit = f"'{services.UNIT}'"
+    assert client.run("systemd-escape --template=ibnbd@.service demo/a-b") == services.UNIT
+    assert client.run(f"systemd-analyze verify --man=no {unit} 2>&1") == ""
+    assert mapped(client) == ["data"]
+    client.run(f"systemctl enable --now {unit} && udevadm settle")
+    assert client.run(f"systemctl is-enabled {unit}") == "enabled"
+    assert mapped(client) == ["a-b", "data"] and sorted(state(client, unit)) == ["0", "active", "exited"]
+    client.run("systemctl stop ibnbd-client")
+    assert mapped(client) == ["a-b"]
+    client.run(f"systemctl start ibnbd-client && systemctl reload ibnbd-client {unit}")
+    assert mapped(client) == ["a-b", "data"]
+
+    client.run(f"mkfs.ext4 -q {services.FURTHER} && udevadm settle && mount {services.FURTHER} /mnt/disk")
+    client.run(f"systemctl stop {unit}")
+    assert mapped(client) == ["a-b", "data"] and "inactive" in state(client, unit)
+    assert "stays, as it is in use" in client.run(f"journalctl --boot --unit {unit}")
+    client.run(f"touch /mnt/disk/file && umount /mnt/disk && systemctl start {unit} && systemctl stop {unit}")
+    assert mapped(client) == ["data"]
+    assert client.run("ibnbd save --dry-run --prune").count("auto = false   # its unit maps it") == 1
+
+    # Of several at once the kernel lets one map it, and the others find it there.
+    client.run("jobs=; for n in 1 2 3 4; do ibnbd apply --disk demo/a-b & jobs=\"$jobs $!\"; done; "
+               "for job in $jobs; do wait $job || exit 1; done")
+    assert mapped(client) == ["a-b", "data"]
+    client.run(f"systemctl start {unit} && systemctl stop {unit}")
+    assert mapped(client) == ["data"]
+    assert not client.ok("systemctl start ibnbd@demo-missing")
+    assert sorted(state(client, "ibnbd@demo-missing")) == ["3", "failed", "failed"]
+    assert "remedy: take one of: demo/data demo/a-b" in client.run("journalctl --boot --unit ibnbd@demo-missing")
+
+
+def test_a_mount_that_requires_its_disk(one_by_one):
+    """The disk is mapped at boot because a mount of fstab needs it, and unmapped when its unit stops, which
+    unmounts first, as a shutdown does."""
+    client = one_by_one.client
+    unit = f"'{services.UNIT}'"
+    client.run(f"systemctl start {unit} && udevadm settle && mkfs.ext4 -q {services.FURTHER} && udevadm settle")
+    uuid = client.run(f"blkid -o value -s UUID {services.FURTHER}")
+    client.run(f"systemctl stop {unit}")
+    assert mapped(client) == ["data"]
+    services.keep(one_by_one, "client", "/etc/fstab", services.FSTAB_UNIT.format(uuid=uuid))
+    client.run("systemctl daemon-reload && systemctl start mnt-disk.mount", timeout=120)
+    assert mapped(client) == ["a-b", "data"]
+    client.run("echo kept > /mnt/disk/file")
+
+    client.start("systemctl reboot")
+    wait_for(lambda: not client.alive, 180, "the client has shut down")
+    client = one_by_one.reboot("client")
+    client.wait_until("findmnt /mnt/disk", 180)
+    assert client.run("cat /mnt/disk/file") == "kept"
+    assert not any("EXT4-fs" in line and "recovery" in line for line in client.log.lines())
+    assert "active" in state(client, unit) and mapped(client) == ["a-b", "data"]
+
+    client.run(f"systemctl stop {unit}", timeout=120)
+    assert not client.ok("findmnt /mnt/disk") and mapped(client) == ["data"]
+
+    client.push("/etc/fstab", services.FSTAB_AUTOMOUNT.format(uuid=uuid))
+    client.run("systemctl daemon-reload && systemctl start mnt-disk.automount")
+    assert mapped(client) == ["data"]
+    assert client.run("cat /mnt/disk/file", timeout=120) == "kept"
+    assert mapped(client) == ["a-b", "data"]
+    client.run(f"systemctl stop mnt-disk.automount {unit}", timeout=120)
+    assert mapped(client) == ["data"]
+
+
 def test_the_cost_of_a_list(installed):
     """The command of the package, on a machine with 200 disks and 64 sessions. The host counts, as
     the times that an emulated guest sees depend on what else the host does."""
