@@ -13,7 +13,7 @@ use ibnbd_host::config::{self, Config};
 use ibnbd_host::disk_name::DiskName;
 use ibnbd_host::{configfs, find, folder, mapping, Machine};
 
-use super::{change, configured, export, map, paths, Done};
+use super::{change, configured, export, map, paths, unmap, Done};
 use crate::act;
 use crate::cli::Apply;
 use crate::context::Context;
@@ -260,7 +260,7 @@ fn one(context: &Context, step: Step) -> Result<bool, Failure> {
         }
         Step::Unmap { disk } => {
             let machine = context.machine();
-            map::unmap_disk(context, map::disk(context, &machine, &disk)?, false)
+            unmap::unmap_disk(context, map::disk(context, &machine, &disk)?, false)
         }
         Step::AddPath { session, path, .. } => {
             let machine = context.machine();

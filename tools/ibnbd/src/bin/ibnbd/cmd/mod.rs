@@ -21,6 +21,7 @@ mod show;
 mod stats;
 mod top;
 mod trace;
+mod unmap;
 mod watch;
 
 use crate::cli::Command;
@@ -55,7 +56,7 @@ pub(crate) fn run(context: &Context, command: Command) -> Done {
         Command::Stats { name, reset } => stats::stats(context, name.as_deref(), reset),
         Command::Map(map) => map::map(context, &map),
         Command::Discover(server) => discover::run(context, &server),
-        Command::Unmap(unmap) => map::unmap(context, &unmap),
+        Command::Unmap(unmap) => unmap::unmap(context, &unmap),
         Command::Remap { disk } => map::remap(context, &disk),
         Command::Resize { disk, size } => map::resize(context, &disk, &size),
         Command::Path(command) => paths::run(context, &command),

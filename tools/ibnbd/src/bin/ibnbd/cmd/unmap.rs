@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `unmap`.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ibnbd_host::advice::Task;
+use ibnbd_host::config::{self, plan};
+use ibnbd_host::disk_name::DiskName;
+use ibnbd_host::family::Side;
+use ibnbd_host::find::{self, Unclear};
+use ibnbd_host::kmsg::Mark;
+use ibnbd_host::model::{Disk, Machine};
+use ibnbd_host::root::is_gone;
+
+use super::{apply, map, save, Done};
+use crate::act;
+use crate::cli::Unmap;
+use crate::context::Context;
+use crate::fail::{Failure, REFUSED};
+
+pub(super) fn unmap(context: &Context, words: &Unmap) -> Done {
+    // Without the module no disk is mapped.
+    if words.unused {
+        return unmap_unused(context, words);
+    }
+    context.need(Side::Client)?;
+    let machine = context.machine();
+    let disks: Result<Vec<&Disk>, _> = words
+        .disks
+        .iter()
+        .map(|name| map::disk(context, &machine, name))
+        .collect();
+    for disk in disks? {
+        unmap_disk(context, disk, words.force)?;
+        if let (true, Some(session), Some(device)) =
+            (words.persist, &disk.session, &disk.mapping_path)
+        {
+            save::forget(context, session, device)?;
+        }
+    }
+    Ok(0)
+}
+
+/// The disks that are to go if nobody uses them. All of them: the last one first, as it may be made
+/// of those before it. One that is not mapped has gone already.
+fn candidates<'a>(
+    context: &Context,
+    machine: &'a Machine,
+    words: &Unmap,
+) -> Result<Vec<&'a Disk>, Failure> {
+    if words.disks.is_empty() {
+        let manual = match words.auto {
+            true => manual(context)?,
+            false => Vec::new(),
+        };
+        let stays = |disk: &&Disk| !manual.iter().any(|name| is_called(disk, name));
+        return Ok(machine.our_disks().rev().filter(stays).collect());
+    }
+    let mut found = Vec::new();
+    for name in &words.disks {
+        match find::disk(machine, &context.root, name) {
+            Err(Unclear::Nothing) => context.say(&format!("{name} is not mapped"))?,
+            _ => found.push(map::disk(context, machine, name)?),
+        }
+    }
+    Ok(found)
+}
+
+/// The disks that the files leave to units of their own.
+fn manual(context: &Context) -> Result<Vec<DiskName>, Failure> {
+    let config = apply::read(context, config::FOLDER)?;
+    let disks = plan::disks(&context.root, &config).into_iter();
+    let manual = disks.filter(|(_, disk)| disk.manual);
+    Ok(manual.map(|(name, _)| name).collect())
+}
+
+fn is_called(disk: &Disk, name: &DiskName) -> bool {
+    disk.session.as_ref() == Some(&name.session) && disk.mapping_path.as_ref() == Some(&name.device)
+}
+
+/// udev reads a disk that somebody has just closed, which takes a moment.
+const UDEV_IS_DONE: Duration = Duration::from_secs(3);
+
+/// What is in use stays, and is named.
+fn unmap_unused(context: &Context, words: &Unmap) -> Done {
+    let machine = context.machine();
+    let mut left = candidates(context, &machine, words)?;
+    let deadline = Instant::now() + UDEV_IS_DONE;
+    let mut failed = false;
+    loop {
+        left.retain(|disk| {
+            unmap_if_unused(context, disk).unwrap_or_else(|failure| {
+                failure.print();
+                failed = true;
+                false
+            })
+        });
+        if left.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    for disk in left {
+        context.say(&format!("{} stays, as it is in use", disk.name))?;
+    }
+    Ok(u8::from(failed) * REFUSED)
+}
+
+/// Returns whether the disk is in use.
+fn unmap_if_unused(context: &Context, disk: &Disk) -> Result<bool, Failure> {
+    let mark = Mark::now(&context.root);
+    let file = format!("{}/unmap_device", disk.folder());
+    match context.root.write(&file, "normal") {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
+        // Somebody else was faster.
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => {
+            let what = format!("unmap {}", disk.name);
+            Err(act::failure(Task::Unmap, &what, &error, mark))
+        }
+        Ok(()) => Ok(false),
+    }
+}
+
+pub(super) fn unmap_disk(context: &Context, disk: &Disk, force: bool) -> Result<(), Failure> {
+    let file = format!("{}/unmap_device", disk.folder());
+    let how = if force { "force" } else { "normal" };
+    act::write(
+        context,
+        Task::Unmap,
+        &format!("unmap {}", disk.name),
+        &file,
+        how,
+    )
+}
