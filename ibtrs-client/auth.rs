@@ -66,8 +66,8 @@ pub(crate) fn refused(attempt: &Attempt, error: AuthError) -> Error {
     said_by_peer(error.errno())
 }
 
-/// As [`refused`], for the server's answer to the client's proof. If the session's UUID is another
-/// client's, the session gets a new one.
+/// As [`refused`], for the server's answer to the client's proof. If another client uses the
+/// session's UUID, the session gets a new one.
 fn not_let_in(attempt: &Attempt, error: AuthError) -> Error {
     let renewed = match error.is_lost_session() {
         true => attempt.path.session.take_new_uuid(attempt),
@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Returns why no path could authenticate now with the session's key, if that is so.
+    /// Returns the error with which a path would fail to authenticate now for want of a usable key.
     ///
     /// # Context
     ///
@@ -154,7 +154,7 @@ pub(crate) fn begin(
 ///
 /// # Errors
 ///
-/// `EAGAIN`: the session has got a new UUID; `EKEYREJECTED`: the keys of the sides differ, or the
+/// `EAGAIN`: the session has a new UUID; `EKEYREJECTED`: the keys of the sides differ, or the
 /// server must authenticate but does not; `ENOKEY`: the key is no longer loaded; `EPROTO`: the
 /// server breaks the protocol; `ETIMEDOUT`; `ENOMEM`; the error of the attempt if it has failed
 /// meanwhile.

@@ -16,10 +16,12 @@
 //! | [`path`] | a path and its state |
 //! | [`attempt`], [`connect`], [`con`] | its connections |
 //! | [`auth`] | authentication of a path |
-//! | [`request`], [`admin`] | requests in flight, permits for messages |
+//! | [`request`], [`io_buffer`] | requests in flight, buffers for the data of small ones |
+//! | [`admin`] | permits for messages |
 //! | [`requeue_list`], [`requeue`] | requests that wait for a path, failover |
 //! | [`timeout`] | request timeouts |
 //! | [`poll`] | polled connections |
+//! | [`wait_queue`] | tasks that wait for a change of a session or a path |
 //! | [`Settings`], [`stats`], [`text`], [`sysfs`] | settings, statistics and sysfs |
 //!
 //! # Work queues
@@ -40,7 +42,7 @@
 //!
 //! `Session::hook` or `Path::hook`, `Session::paths`, `Path::attempt`,
 //! `Attempt::cons`, then one of `Path::fsm` and `Attempt::setup` (never both);
-//! `Session::key_id`; `Reauth::course`;
+//! `Session::key_id`; `Reauth::state`;
 //! `Request::inner`, `Session::failover`; then the locks of the RDMA crate. Nothing is taken under
 //! `Path::kept`.
 

@@ -129,8 +129,8 @@ pub struct Path {
     accepted: AtomicFlag,
     /// The operator has drained the path.
     drained: AtomicFlag,
-    /// The path is about to be connected again, and is drained until then.
-    resting: AtomicFlag,
+    /// The path is about to reconnect, to authenticate again, and is drained until then.
+    drained_for_reauth: AtomicFlag,
     pub(crate) stats: Stats,
     /// As [`Session::hook`].
     #[pin]
@@ -220,7 +220,7 @@ impl Path {
                 nr_attempts: Atomic::new(0),
                 accepted: AtomicFlag::new(false),
                 drained: AtomicFlag::new(false),
-                resting: AtomicFlag::new(false),
+                drained_for_reauth: AtomicFlag::new(false),
                 stats: Stats::new()?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),

@@ -572,7 +572,7 @@ impl Ended {
                 .and_then(|buffer| buffer.copy_to(&mut self.io, self.in_buffer));
             self.result = copied.map_err(|_| EIO);
         }
-        // Whoever uses trailers wants to know which path has damaged a request.
+        // A user of trailers needs to know which path has damaged a request.
         if self.trailer.is_some() || self.result == Err(EBADMSG) {
             self.io.note_answer(self.trailer, self.epoch);
         }
@@ -750,7 +750,7 @@ pub(crate) struct Answer {
     pub(crate) revoked_at: u64,
     /// The new key of the chunk, if it has changed.
     pub(crate) rkey: Option<u32>,
-    /// What follows the answer.
+    /// The trailer of the answer.
     pub(crate) trailer: Trailer,
 }
 

@@ -165,8 +165,8 @@ pub struct Submit<'a> {
     pub bytes: u32,
     /// Ring the doorbell now. If not, [`Session::commit`] must follow.
     pub last: bool,
-    /// The epoch of a path that gets the request only if no other path takes it: its number in
-    /// [`Io::note_answer`](kx::io::Io::note_answer).
+    /// The epoch of a path that gets the request only if no other path takes it, as
+    /// [`Io::note_answer`](kx::io::Io::note_answer) reported it.
     pub avoid: Option<u32>,
     /// The memory of the data, and the receiver of the result.
     pub io: IoHandle,
@@ -524,7 +524,7 @@ impl Session {
     /// May sleep.
     pub fn set_key_id(self: &Arc<Self>, id: KeyId) {
         *self.key_id.lock() = id;
-        self.reauth_set();
+        self.reauth_settings_changed();
     }
 
     /// Returns whether a path has ever authenticated.

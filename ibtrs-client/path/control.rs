@@ -22,17 +22,19 @@ use kernel::{
     },
 };
 
-/// Resets that are forgiven when a user reconnects a path: the server resets new connections while
-/// it is still closing the former ones of the path.
+/// Number of resets that do not fail a user's reconnect: the server resets new connections while it
+/// is still closing the former ones of the path.
 const RESETS_FORGIVEN: u32 = 5;
-/// Time that the server gets for that after the first reset; twice as long after each further one.
+/// Pause after the first reset, in which the server can close them; doubled after each further one.
 const RESET_MS: u32 = 200;
 
 impl Fsm {
-    /// Returns after how many milliseconds an attempt that has failed with `error` is to be
-    /// repeated, as if it had not been made; `None` if it counts as failed. `EAGAIN` means that the
-    /// server still knows connections from before a reboot of this machine: at most `nr_cons`, and
-    /// a few of other sessions; or that the session has got a new UUID, once in an outage.
+    /// Returns the milliseconds after which an attempt that has failed with `error` is repeated
+    /// without counting; `None` if it counts as failed.
+    ///
+    /// `EAGAIN` has two causes. Either the server still knows connections from before a reboot of
+    /// this machine: at most `nr_cons`, and a few of other sessions. Or the session has a new UUID,
+    /// which happens once in an outage.
     pub(super) fn again_in_ms(&mut self, error: Error, nr_cons: u32) -> Option<u32> {
         const OTHERS: u32 = 8;
         if error == EAGAIN && self.nr_again < nr_cons.saturating_add(OTHERS) {
@@ -47,7 +49,7 @@ impl Fsm {
         None
     }
 
-    /// Notes that the path connects because it was asked to.
+    /// Notes that the path connects at the request of a user.
     pub(super) fn forgive_resets(&mut self) {
         self.nr_again = 0;
         self.resets_left = RESETS_FORGIVEN;
@@ -90,7 +92,7 @@ impl Path {
         self.fsm.lock().outcome_since(outcomes)
     }
 
-    /// Returns whether the path was closed before there was an outcome after the first `outcomes`.
+    /// Returns whether the path was closed, and has had no outcome since the first `outcomes`.
     pub(crate) fn is_closed_since(&self, outcomes: u64) -> bool {
         let fsm = self.fsm.lock();
         fsm.outcomes == outcomes && fsm.outcome_since(outcomes).is_some()
@@ -175,25 +177,25 @@ impl Path {
         self.drained.load(Relaxed)
     }
 
-    /// Drains the path without regard to the operator until it has been connected again.
+    /// Drains the path until it has been reconnected, whether or not the operator has drained it.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn set_resting(&self, on: bool) {
+    pub(crate) fn set_drained_for_reauth(&self, on: bool) {
         // ORDERING: As in `set_drained`.
-        if self.resting.xchg(on, Full) != on {
+        if self.drained_for_reauth.xchg(on, Full) != on {
             self.session.drained_changed();
         }
     }
 
     /// Returns whether the path takes requests only if no other one does.
     pub(crate) fn is_spared(&self) -> bool {
-        self.is_drained() || self.resting.load(Relaxed)
+        self.is_drained() || self.drained_for_reauth.load(Relaxed)
     }
 
-    /// Begins to connect the path again, unless attempt `epoch` is no longer the current one; then
-    /// returns the number of outcomes before, for [`Path::outcome_since`].
+    /// Begins to reconnect the path, if attempt `epoch` is still the current one. Returns the number
+    /// of outcomes so far, for [`Path::outcome_since`].
     ///
     /// # Context
     ///

@@ -25,7 +25,7 @@ use kx::work::WorkItem;
 /// Maximum number of pending notices. Further ones are dropped, as the server repeats them.
 const MAX: usize = 64;
 
-/// Received notices that the users have not been told of yet.
+/// Received notices that were not passed to the users yet.
 #[pin_data]
 pub(super) struct Notices {
     #[pin]

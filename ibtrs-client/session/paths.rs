@@ -143,7 +143,7 @@ impl Session {
         self.failover.lock().logic.begin().ok_or(EOVERFLOW)
     }
 
-    /// Returns the UUID by which an attempt that begins now identifies the session to the server.
+    /// Returns the UUID with which a new attempt identifies the session to the server.
     ///
     /// # Context
     ///
@@ -152,16 +152,18 @@ impl Session {
         self.paths.lock().uuid
     }
 
-    /// Gives the session a new UUID, because the server has proved that `attempt` named a session of
-    /// another client. Otherwise a client with a key of its own could keep this one out by beginning
-    /// a session under its UUID while it is not connected. The server has no session of this client
-    /// under that UUID then, and begins another generation, as after its restart. Should requests of
-    /// an earlier session still be in progress there, the new one waits for them: it gets the name,
-    /// which both have, only when the earlier one is gone.
+    /// Gives the session a new UUID, because the server has proved that the UUID of `attempt` belongs
+    /// to the session of another client. Otherwise a client with a key of its own could keep this
+    /// client out by beginning a session under its UUID while it is not connected.
     ///
-    /// Returns the error for the attempt: `EAGAIN`, after which the next one begins at once, or
-    /// `EKEYREJECTED`, after which it waits, as the other client seems to see each new UUID. Returns
-    /// `None` if a path is connected, which uses the UUID at some other server.
+    /// The server knows no session under the new UUID and begins another generation, as after a
+    /// restart. If requests of an earlier session are still in progress there, the new session waits
+    /// for them: both have the same name, which the server gives to the new session only when the
+    /// earlier one is gone.
+    ///
+    /// Returns the error for the attempt: `EAGAIN`, after which the next attempt begins at once, or
+    /// `EKEYREJECTED`, after which it waits, because the other client seems to see each new UUID.
+    /// Returns `None` if a path is connected, which uses the UUID at some other server.
     ///
     /// # Context
     ///
@@ -169,7 +171,7 @@ impl Session {
     pub(crate) fn take_new_uuid(&self, attempt: &Attempt) -> Option<Error> {
         let mut paths = self.paths.lock();
         if paths.uuid != attempt.session_uuid {
-            // Another attempt has been refused in the same way.
+            // Another attempt was refused for the same reason, and has replaced the UUID.
             return Some(EAGAIN);
         }
         // Paths are published under the lock.

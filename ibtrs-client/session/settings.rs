@@ -211,7 +211,7 @@ impl Session {
     /// `EINVAL`: out of range.
     pub fn set_reauth_interval_s(self: &Arc<Self>, s: u32) -> Result {
         self.settings.reauth_interval_s.set(s)?;
-        self.reauth_set();
+        self.reauth_settings_changed();
         Ok(())
     }
 }

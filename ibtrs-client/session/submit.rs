@@ -19,8 +19,8 @@ use crate::{
 use ibtrs_core::trace;
 use ibtrs_proto::failover::{
     Entry,
-    Look,
     Phase, //
+    PhaseCheck,
 };
 use kernel::{
     prelude::*,
@@ -135,10 +135,10 @@ impl Session {
     ) -> Result<bool, (Error, IoHandle)> {
         let multipath = self.multipath.read();
         if let Some(multipath) = multipath.get() {
-            match multipath.generation.0.look(generation.0) {
-                Look::Stale => return Err((ESTALE, io)),
-                Look::Requeue => {}
-                Look::Submit => {
+            match multipath.generation.0.check(generation.0) {
+                PhaseCheck::Stale => return Err((ESTALE, io)),
+                PhaseCheck::Requeue => {}
+                PhaseCheck::Submit => {
                     match multipath.submit(&self.settings, &self.round_robin, *req, io) {
                         Ok(_) => return Ok(multipath.paths.len() == 1),
                         Err((ENOTCONN, back)) => io = back,

@@ -21,14 +21,14 @@
 //! **A request arrives** by path `me`, which is not closing:
 //!
 //! 1. Load the word (acquire) and ask [`ChunkOwner::arrive`].
-//! 2. [`Arrive::Serve`]: compare-exchange, look once more whether `me` is closing, then serve. If
-//!    it is closing, drop the request instead, see below.
+//! 2. [`Arrive::Serve`]: compare-exchange, check again whether `me` is closing, then serve. If it
+//!    is closing, drop the request instead, see below.
 //! 3. [`Arrive::Wait`]: *first* put the request into its place, *then* compare-exchange:
-//!    whoever serves finds the request once the word names it. After success look once more whether
-//!    `me` is closing. If it is not, take the request of `displaced`, if there is one, out of its
-//!    place, drop it, and close that path, and close the path `close`. If it is, the request does
-//!    not show where the client is now: no path is closed, a `displaced` request gets its place
-//!    back ([`ChunkOwner::restore`]), and `me` leaves, see below.
+//!    the thread that serves it finds the request once the word names it. After success check again
+//!    whether `me` is closing. If it is not, take the request of `displaced`, if there is one, out
+//!    of its place, drop it and close its path; also close the path `close`. If `me` is closing, its
+//!    request does not show which path the client uses now: close no path, give a `displaced`
+//!    request its place back ([`ChunkOwner::restore`]), and let `me` leave, see below.
 //! 4. [`Arrive::Violation`]: close `me`; the request is dropped.
 //! 5. If the word has changed by then, start over; the request may leave its place again, because
 //!    no other thread knew of it.
@@ -139,7 +139,7 @@ pub enum Leave {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Restore {
-    /// Store this word, and drop the request of the closing path: the displaced one waits again.
+    /// Store this word, and drop the request of the closing path: the displaced request waits again.
     Waits(ChunkOwner),
     /// Store this word: the displaced request waits again, and another thread drops the request of
     /// the closing path.

@@ -231,14 +231,14 @@ pub enum Call {
 ///
 /// A driver that builds an I/O reads the phase before anything that changes with the generation,
 /// such as the number of a device. The phase is also part of the published paths, so that a
-/// submitter reads both at once, and asks [`Phase::look`].
+/// submitter reads both at once, and calls [`Phase::check`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Phase(u32);
 
 /// The decision about an I/O that is being submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum Look {
+pub enum PhaseCheck {
     /// A connected path may take the I/O. If none does, it goes on the requeue list.
     Submit,
     /// The I/O goes on the requeue list, see [`Failover::may_requeue`].
@@ -268,13 +268,13 @@ impl Phase {
 
     /// Decides about an I/O that was built in phase `built`, when the published paths are of this
     /// phase.
-    pub const fn look(self, built: Phase) -> Look {
+    pub const fn check(self, built: Phase) -> PhaseCheck {
         if !self.is_open() {
-            Look::Requeue
+            PhaseCheck::Requeue
         } else if self.0 == built.0 {
-            Look::Submit
+            PhaseCheck::Submit
         } else {
-            Look::Stale
+            PhaseCheck::Stale
         }
     }
 }
@@ -405,7 +405,7 @@ impl Failover {
         }
         // While I/O is quiesced, the generation that it was built for is not known: `unsent` takes
         // care of that.
-        if self.phase().look(built) == Look::Stale {
+        if self.phase().check(built) == PhaseCheck::Stale {
             return Err(Errno::ESTALE);
         }
         Ok(())
@@ -441,8 +441,8 @@ impl Failover {
             }
         };
         if offer.ext.is_some() {
-            if let Some(admit) = self.check_abandoned(offer) {
-                return admit;
+            if let Some(result) = self.check_abandoned(offer) {
+                return result;
             }
         }
         OfferResult::Publish(self.publish(offer, session_lost))

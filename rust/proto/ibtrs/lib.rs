@@ -25,6 +25,7 @@
 //! | [`fsm`] | path state machines of client and server |
 //! | [`steps`] | actions of state machines, queued for a work item |
 //! | [`mp`] | path selection |
+//! | [`reauth`] | the path that authenticates again next |
 //! | [`failover`] | requests of the client when paths come and go |
 //! | [`chunk_owner`] | the path that has a chunk in service |
 //! | [`serving`] | how requests get into service, in the order that [`chunk_owner`] prescribes |

@@ -1,45 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When the paths of a session authenticate again (client).
+//! Re-authentication: chooses the path of a session that authenticates again next (client).
 //!
 //! The operator may set an interval after which both sides of each path prove themselves again. A
-//! path does so by connecting again, and only one does at a time. Others take its requests
-//! meanwhile: no path connects again while another one of the session is not back. Only a session
-//! that has no other path to use connects its only one again, and its requests wait for that.
+//! path authenticates again by reconnecting. One path of a session reconnects at a time, and only
+//! while all others are connected, so that these take its requests. If a session has one path only,
+//! requests wait until that has reconnected.
 //!
-//! A key that does not fit costs one path, and not the session: as long as the path that could not
-//! authenticate again is not back, no other one tries. That path may have used up its attempts.
+//! A wrong key costs one path and not the session: while a path that failed to authenticate again
+//! is not connected, no other path tries, even if that path has used up its attempts.
 
-/// A path of an authenticated session, as this module sees it.
+/// The status of a path of an authenticated session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum PathStatus {
     /// It has been connected for this many milliseconds.
     Connected(u64),
     /// It is lost, or being connected.
-    Coming,
-    /// It could not authenticate again, and has given up.
+    Connecting,
+    /// It could not authenticate again, and makes no more attempts.
     Failed,
     /// A user has closed it.
     Closed,
 }
 
-/// What to do next.
+/// The next action of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Next {
-    /// Drain the path with this index, and connect it again.
+    /// Drain the path with this index, and reconnect it.
     Drain(usize),
-    /// Connect the path with this index again, the only one of the session.
+    /// Reconnect the path with this index, the only one of the session.
     Only(usize),
     /// Ask again after this many milliseconds.
     Wait(u32),
 }
 
-/// Shortest and longest time between two questions: paths come and go.
+/// Shortest and longest time between two calls of [`next`]: paths are added, lost and connected in
+/// between.
 const LEAST_WAIT_MS: u32 = 1000;
 /// See [`LEAST_WAIT_MS`].
 const MOST_WAIT_MS: u32 = 60_000;
-/// After this many intervals without authentication the operator is told what a path waits for.
+/// Number of intervals without authentication after which the log says what a path waits for.
 const LATE: u64 = 3;
 
 /// The paths of a session, counted.
@@ -52,7 +53,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(paths: impl Iterator<Item = Seen>) -> Self {
+    fn of(paths: impl Iterator<Item = PathStatus>) -> Self {
         let mut counts = Self {
             oldest: None,
             connected: 0,
@@ -60,14 +61,16 @@ impl Counts {
         };
         for (at, path) in paths.enumerate() {
             match path {
-                Seen::Connected(age_ms) => {
+                PathStatus::Connected(age_ms) => {
                     counts.connected = counts.connected.saturating_add(1);
                     if counts.oldest.is_none_or(|(_, most)| age_ms > most) {
                         counts.oldest = Some((at, age_ms));
                     }
                 }
-                Seen::Coming | Seen::Failed => counts.away = counts.away.or(Some(at)),
-                Seen::Closed => {}
+                PathStatus::Connecting | PathStatus::Failed => {
+                    counts.away = counts.away.or(Some(at))
+                }
+                PathStatus::Closed => {}
             }
         }
         counts
@@ -76,7 +79,7 @@ impl Counts {
 
 /// Chooses the path that has been connected for the longest time, if that is at least
 /// `interval_ms`.
-pub fn next(interval_ms: u64, paths: impl Iterator<Item = Seen>) -> Next {
+pub fn next(interval_ms: u64, paths: impl Iterator<Item = PathStatus>) -> Next {
     let counts = Counts::of(paths);
     let Some((at, age_ms)) = counts.oldest else {
         return Next::Wait(match counts.away {
@@ -96,9 +99,9 @@ pub fn next(interval_ms: u64, paths: impl Iterator<Item = Seen>) -> Next {
     }
 }
 
-/// Whether the path that was chosen may still connect again, in the same way. Draining takes a
-/// while: by then the path may be the last one.
-pub fn still(chosen: Next, paths: impl Iterator<Item = Seen>) -> bool {
+/// Whether the chosen path may still reconnect as it was chosen. Draining takes a while, and the
+/// path may be the last connected one by then.
+pub fn may_proceed(chosen: Next, paths: impl Iterator<Item = PathStatus>) -> bool {
     let (chosen, alone) = match chosen {
         Next::Drain(at) => (at, false),
         Next::Only(at) => (at, true),
@@ -106,15 +109,15 @@ pub fn still(chosen: Next, paths: impl Iterator<Item = Seen>) -> bool {
     };
     let mut is_there = false;
     let paths = paths.enumerate().inspect(|(at, path)| {
-        is_there |= *at == chosen && matches!(path, Seen::Connected(_));
+        is_there |= *at == chosen && matches!(path, PathStatus::Connected(_));
     });
     let counts = Counts::of(paths.map(|(_, path)| path));
     is_there && counts.away.is_none() && alone == (counts.connected == 1)
 }
 
-/// Returns the path that should have authenticated two intervals ago, and the lost one that it
+/// Returns the path that should have authenticated two intervals ago, and the lost path that it
 /// waits for; `None` if no path is that late.
-pub fn late(interval_ms: u64, paths: impl Iterator<Item = Seen>) -> Option<(usize, usize)> {
+pub fn late(interval_ms: u64, paths: impl Iterator<Item = PathStatus>) -> Option<(usize, usize)> {
     let counts = Counts::of(paths);
     let (at, age_ms) = counts.oldest?;
     let is_late = age_ms >= interval_ms.saturating_mul(LATE);

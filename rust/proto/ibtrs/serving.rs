@@ -117,11 +117,11 @@ pub fn claim<W: Words, P: Place>(
     Claim::Violation(request)
 }
 
-/// What has become of a displaced request.
+/// The outcome for a displaced request.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Restored<R> {
-    /// It waits again. Drop this request of the closing path, if another thread has not taken it.
+    /// It waits again. Drop this request of the closing path, unless another thread has taken it.
     Waits(Option<R>),
     /// The client may have sent a newer one meanwhile: drop it, and close its path.
     Superseded,

@@ -10,13 +10,13 @@ use crate::text::{self, TextError};
 pub struct Setting {
     /// Name of the attribute.
     pub name: &'static str,
-    /// Smallest value, unless 0 is one.
+    /// Smallest value other than 0.
     pub min: u32,
     /// Largest value.
     pub max: u32,
     /// The value unless it is set.
     pub default: u32,
-    /// 0 is allowed, too: it turns the setting off.
+    /// 0 is allowed as well, and turns the setting off.
     pub may_be_off: bool,
 }
 

@@ -6,7 +6,9 @@ use ibnbd_proto::unflushed::{Record, Unflushed};
 use ibnbd_proto::window::Window;
 use ibtrs_proto::backoff::{Attempts, Backoff};
 use ibtrs_proto::chunk_owner::{Arrive, ChunkOwner, Done, Leave, PathTag};
-use ibtrs_proto::failover::{Entry, Failover, Look, Loss, Next, Offer, OfferResult, Published};
+use ibtrs_proto::failover::{
+    Entry, Failover, Loss, Next, Offer, OfferResult, PhaseCheck, Published,
+};
 use ibtrs_proto::fsm::{client_path as c, server_path as s};
 use ibtrs_proto::handshake::RspExt;
 use ibtrs_proto::hb::{HbAction, Heartbeat};
@@ -193,7 +195,7 @@ pub(crate) fn failover(bytes: &[u8]) {
                     };
                     waiting[at] = Some(f.unsent(entry));
                 }
-                assert_eq!(phase.look(phase) == Look::Submit, !f.is_quiesced());
+                assert_eq!(phase.check(phase) == PhaseCheck::Submit, !f.is_quiesced());
             }
             8 => drop(f.call().map(|_| ())),
             9 => f.returned(),
@@ -219,7 +221,7 @@ pub(crate) fn failover(bytes: &[u8]) {
     }
 }
 
-/// One serves at most, and whoever waits is woken or leaves.
+/// At most one path serves, and a waiting path is woken or leaves.
 pub(crate) fn owner(bytes: &[u8]) {
     let mut word = ChunkOwner::FREE;
     for byte in bytes {

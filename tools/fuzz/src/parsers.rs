@@ -37,7 +37,7 @@ pub(crate) fn map_device(bytes: &[u8]) {
             assert!(!error.to_string().is_empty());
         }
     }
-    // The options in front of random values, so that these are looked at.
+    // Valid options before random values, so that the values are parsed.
     let mut line = b"sessname=s device_path=d path=".to_vec();
     line.extend(bytes);
     if let Ok(options) = MapOptions::parse(&line) {

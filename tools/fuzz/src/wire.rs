@@ -90,7 +90,7 @@ pub(crate) fn requests(bytes: &[u8]) {
     let Ok(hdr) = RequestHdr::parse(rest, true) else {
         return;
     };
-    // Whoever may not ask for times is refused, and nothing else changes.
+    // Without the right to ask for times the request is refused, and nothing else changes.
     assert_eq!(RequestHdr::parse(rest, false).is_err(), hdr.timed());
     if let Ok(req) = ServerRequest::parse(&hdr, offset, chunk) {
         let end = u64::from(req.data_len) + u64::from(req.usr_len) + hdr.wire_len() as u64;
@@ -137,7 +137,7 @@ pub(crate) fn user_messages(bytes: &[u8]) {
 
 /// A list that was read has entries that a user can take, and is written to the same entries.
 pub(crate) fn discover(bytes: &[u8]) {
-    // Behind the type, so that the lists are looked at.
+    // After a valid type, so that the lists are decoded.
     let mut message = vec![7, 0, 0, 0];
     message.extend(bytes);
     message.truncate(DISCOVER_RSP_LEN);
@@ -237,7 +237,7 @@ pub(crate) fn checksums(bytes: &[u8]) {
             let (header, data) = changed.split_at(IO_HDR_LEN);
             assert!(believed(header, data, true).is_err());
         }
-        // What a client sends in the place of a request that it has given up.
+        // The message that a client sends in place of a cancelled request.
         Ok(Intact::Plain) if header.is_empty() => {
             assert!(direction == Direction::Read && data_len == 0);
         }

@@ -37,7 +37,7 @@ enum Stage {
     Others,
     /// Waiting for the answer to a fence of abandoned requests.
     Fencing,
-    /// Admitted; the worker is about to say so.
+    /// Accepted; the worker is about to say so.
     Done,
     /// Lost; the worker is about to say so.
     Lost,

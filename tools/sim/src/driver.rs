@@ -9,7 +9,7 @@
 
 use ibnbd_proto::state::{QueueState, Standing};
 use ibtrs_proto::errno::Errno;
-use ibtrs_proto::failover::{Call, Entry, Look};
+use ibtrs_proto::failover::{Call, Entry, PhaseCheck};
 use ibtrs_proto::handshake::RspExt;
 
 use crate::client::Slot;
@@ -143,24 +143,24 @@ impl World<'_> {
     }
 
     fn submit(&mut self, t: usize) {
-        if self.bug == Some(Bug::LateStage) {
+        if self.bug == Some(Bug::LatePhase) {
             self.client.tags[t].built = self.client.phase;
         }
-        let mut look = self.client.set_phase.look(self.client.tags[t].built);
-        if self.bug == Some(Bug::NoLook) {
-            look = Look::Submit;
+        let mut checked = self.client.set_phase.check(self.client.tags[t].built);
+        if self.bug == Some(Bug::NoPhaseCheck) {
+            checked = PhaseCheck::Submit;
         }
-        match look {
-            Look::Stale => self.build_anew(t),
-            Look::Submit if self.post(t) => {}
-            Look::Submit | Look::Requeue => self.then(t, Step::Requeue),
+        match checked {
+            PhaseCheck::Stale => self.build_again(t),
+            PhaseCheck::Submit if self.post(t) => {}
+            PhaseCheck::Submit | PhaseCheck::Requeue => self.then(t, Step::Requeue),
         }
     }
 
     fn requeue(&mut self, t: usize) {
         let tag = self.client.tags[t];
         match self.client.fo.may_requeue(tag.built) {
-            Err(Errno::ESTALE) if self.bug != Some(Bug::RequeueStale) => self.build_anew(t),
+            Err(Errno::ESTALE) if self.bug != Some(Bug::RequeueStale) => self.build_again(t),
             Err(errno) if errno != Errno::ESTALE => self.end(t, Err(errno), 0),
             _ => {
                 let tag = &mut self.client.tags[t];
@@ -172,7 +172,7 @@ impl World<'_> {
     }
 
     /// Puts a request back, before those that wait.
-    fn build_anew(&mut self, t: usize) {
+    fn build_again(&mut self, t: usize) {
         self.client.stale += 1;
         let tag = &mut self.client.tags[t];
         tag.slot = Slot::Free;
@@ -189,14 +189,14 @@ impl World<'_> {
             return self.at(self.now + lag, Ev::Opened { result });
         }
         if result == Err(Errno::ESTALE) {
-            return self.build_anew(t);
+            return self.build_again(t);
         }
         self.client.tags[t].slot = Slot::Free;
         self.complete(io, result, arrival);
         self.at(self.now, Ev::Dispatch);
     }
 
-    // --- what the driver is told
+    // --- calls of the driver
 
     /// Tells the driver what there is to tell, one call at a time.
     pub(crate) fn calls(&mut self) {

@@ -162,11 +162,11 @@ pub enum Bug {
     /// The client never waits before the next attempt.
     AlwaysReconnectNow,
     /// The client sends what was built in another phase of the session generation.
-    NoLook,
+    NoPhaseCheck,
     /// The client puts such requests on the requeue list.
     RequeueStale,
     /// The driver reads the phase after the number of the device.
-    LateStage,
+    LatePhase,
     /// The driver takes the answer of a server that is not the present one.
     OldAnswer,
 }
@@ -191,9 +191,9 @@ impl Bug {
         Bug::NoCount,
         Bug::NoReset,
         Bug::AlwaysReconnectNow,
-        Bug::NoLook,
+        Bug::NoPhaseCheck,
         Bug::RequeueStale,
-        Bug::LateStage,
+        Bug::LatePhase,
         Bug::OldAnswer,
     ];
 }

@@ -4,7 +4,7 @@
 
 use ibtrs_sim::{run, shrink, Bug, Mode, Outcome, Schedule, Violation};
 
-/// So many, unless the variable says something else.
+/// The number of schedules unless the variable sets another.
 fn runs() -> u64 {
     let runs = std::env::var("IBTRS_SIM_RUNS").ok();
     runs.and_then(|n| n.parse().ok()).unwrap_or(20_000)

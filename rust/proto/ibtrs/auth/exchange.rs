@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The key exchange of suite 2: from a key that may become known later, a secret that does not.
+//! The key exchange of suite 2, which derives a secret that stays unknown even if the shared key
+//! becomes known later.
 
 use super::{AuthError, HmacSha256, Key, KEY_LEN};
 

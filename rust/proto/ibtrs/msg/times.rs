@@ -11,7 +11,8 @@ const MAX_EXPONENT: u32 = 31;
 /// The longest time that can be sent, about 73 minutes. Anything longer is sent as this.
 pub const MAX_SENT_NS: u64 = (MANTISSA_MASK as u64) << MAX_EXPONENT;
 
-/// How long a request was on the server, in nanoseconds; what answers carry is up to 1/1024 less.
+/// The time that a request spent on the server, in nanoseconds. Answers carry it rounded down, by up
+/// to 1/1024.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerTimes {
     /// From its arrival until the service handed it to the disk.
@@ -26,7 +27,7 @@ impl ServerTimes {
         u32::from(encode(self.queue_ns)) | u32::from(encode(self.disk_ns)) << 16
     }
 
-    /// Reads the number. Any is valid; whether it is true is for its reader to judge.
+    /// Reads the number. Every number is valid, but the server may have made it up.
     pub fn decode(number: u32) -> Self {
         let [a, b, c, d] = number.to_le_bytes();
         Self {

@@ -10,7 +10,7 @@ const NUMBER_LEN: usize = 4;
 /// Bytes of the longest trailer.
 pub const MAX_TRAILER_LEN: usize = 2 * NUMBER_LEN;
 
-/// What follows an answer and its key. What a single number means depends on the request.
+/// The numbers after an answer and its key. The meaning of a single number depends on the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Trailer {
     /// Nothing.
@@ -34,8 +34,8 @@ impl Trailer {
         }
     }
 
-    /// Takes the trailer apart: the number of the upper layer, and the times, if the request was
-    /// `timed`. An answer to a request that was not has no second number.
+    /// Returns the number of the upper layer, and the times if the request was `timed`, that is,
+    /// asked for times. Other answers have no second number.
     #[inline]
     pub const fn parts(self, timed: bool) -> (Option<u32>, Option<u32>) {
         match (self, timed) {
@@ -46,14 +46,14 @@ impl Trailer {
         }
     }
 
-    /// Reads the rest of an answer, after the key if the answer has one. A rest of another length
-    /// is none.
+    /// Reads the rest of an answer, after its key if it has one. A rest of a wrong length counts as
+    /// no trailer.
     #[inline]
     pub fn decode(rest: &[u8]) -> Self {
         Self::exact(rest).unwrap_or(Self::None)
     }
 
-    /// Reads a trailer and nothing else; `None` if the length is not that of one.
+    /// Reads a trailer; `None` if no trailer has this length.
     #[inline]
     pub(super) fn exact(rest: &[u8]) -> Option<Self> {
         let mut r = Reader::new(rest);
@@ -78,7 +78,7 @@ impl Trailer {
     }
 }
 
-/// The body of a message with an immediate that is an answer: both parts may be missing.
+/// The body of a message whose immediate is an answer. Both parts may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerBody {
     /// The key of the chunk from now on.

@@ -75,7 +75,7 @@ fn the_displaced_attempt_has_its_place_back() {
     let word = |owner, waiter: u16| ChunkOwner::from_bits(u32::from(waiter) << 16 | owner);
     let restored = |owner, waiter| word(owner, waiter).restore(tag(3), tag(2));
     assert_eq!(restored(1, 3), Restore::Waits(word(1, 2)));
-    // Its number has come already, and is given back by whoever has taken the request.
+    // Its number has come already; the thread that has taken the request gives it back.
     assert_eq!(restored(3, 0), Restore::Behind(word(3, 2)));
     // Somebody else's may have come in between.
     for (owner, waiter) in [(0, 0), (1, 0), (2, 0), (1, 4), (3, 4), (4, 0), (2, 3)] {

@@ -493,8 +493,8 @@ fn requests_belong_to_their_generation() {
     assert_ne!(new, Phase::NONE);
     assert_eq!(Phase::from_bits(new.to_bits()), new);
     assert!(new.is_open() && !Phase::NONE.is_open());
-    assert_eq!(Phase::NONE.look(new), Look::Requeue);
-    assert_eq!(new.look(new), Look::Submit);
+    assert_eq!(Phase::NONE.check(new), PhaseCheck::Requeue);
+    assert_eq!(new.check(new), PhaseCheck::Submit);
     assert_eq!(f.may_requeue(new), Ok(()));
     // The same server again: the same generation.
     let a = up(&mut f, server(1, 1));
@@ -509,8 +509,8 @@ fn requests_belong_to_their_generation() {
     let quiesced = f.phase();
     assert!(!quiesced.is_open() && quiesced != first);
     assert_eq!(
-        (quiesced.look(first), quiesced.look(quiesced)),
-        (Look::Requeue, Look::Requeue)
+        (quiesced.check(first), quiesced.check(quiesced)),
+        (PhaseCheck::Requeue, PhaseCheck::Requeue)
     );
     assert_eq!(
         (f.may_requeue(first), f.may_requeue(quiesced)),
@@ -520,12 +520,15 @@ fn requests_belong_to_their_generation() {
     f.returned();
     let second = f.phase();
     assert!(second.is_open());
-    for (built, look, requeue) in [
-        (first, Look::Stale, Err(Errno::ESTALE)),
-        (quiesced, Look::Stale, Err(Errno::ESTALE)),
-        (second, Look::Submit, Ok(())),
+    for (built, checked, requeue) in [
+        (first, PhaseCheck::Stale, Err(Errno::ESTALE)),
+        (quiesced, PhaseCheck::Stale, Err(Errno::ESTALE)),
+        (second, PhaseCheck::Submit, Ok(())),
     ] {
-        assert_eq!((second.look(built), f.may_requeue(built)), (look, requeue));
+        assert_eq!(
+            (second.check(built), f.may_requeue(built)),
+            (checked, requeue)
+        );
     }
 }
 

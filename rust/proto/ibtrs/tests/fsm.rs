@@ -125,13 +125,13 @@ fn server_transitions_of_the_protocol() {
 
 /// What the driver of a client's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-struct ClientShell {
+struct ClientDriver {
     attempt: bool,
     heartbeat: bool,
     timer: bool,
 }
 
-impl ClientShell {
+impl ClientDriver {
     /// Does what a step asks for; says whether the next attempt is to begin at once.
     fn perform(&mut self, actions: c::Actions) -> bool {
         use c::Action::*;
@@ -206,7 +206,7 @@ fn a_client_leaves_nothing_behind() {
         .into_iter()
         .flatten()
     {
-        let mut first = (c::Machine::new(), ClientShell::default());
+        let mut first = (c::Machine::new(), ClientDriver::default());
         assert!(!first.1.perform(c::initial().actions));
         assert!(first.0.begin(1));
         let mut todo = vec![first];
@@ -258,7 +258,7 @@ fn attempts_are_counted_once() {
 
 /// What the driver of a server's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct ServerShell {
+struct ServerDriver {
     cons: bool,
     heartbeat: bool,
     stale_timer: bool,
@@ -270,7 +270,7 @@ struct ServerShell {
 #[test]
 fn a_server_leaves_nothing_behind() {
     use s::{Action, Event, State};
-    let first = ServerShell {
+    let first = ServerDriver {
         cons: true,
         heartbeat: false,
         stale_timer: true,

@@ -2,11 +2,11 @@
 
 //! When paths authenticate again.
 
-use ibtrs_proto::reauth::{late, next, still, Next, Seen};
+use ibtrs_proto::reauth::{late, may_proceed, next, Next, PathStatus};
 use proptest::prelude::*;
-use Seen::{Closed, Coming, Connected, Failed};
+use PathStatus::{Closed, Connected, Connecting, Failed};
 
-fn of(interval_ms: u64, paths: &[Seen]) -> Next {
+fn of(interval_ms: u64, paths: &[PathStatus]) -> Next {
     next(interval_ms, paths.iter().copied())
 }
 
@@ -24,9 +24,12 @@ fn the_oldest_path_is_the_next() {
 
 #[test]
 fn no_path_leaves_while_another_is_not_back() {
-    let paths = [Connected(10_000), Coming, Connected(10_000)];
+    let paths = [Connected(10_000), Connecting, Connected(10_000)];
     assert_eq!(of(10_000, &paths), Next::Wait(1000));
-    assert_eq!(of(10_000, &[Connected(10_000), Coming]), Next::Wait(1000));
+    assert_eq!(
+        of(10_000, &[Connected(10_000), Connecting]),
+        Next::Wait(1000)
+    );
 }
 
 /// Such a path may have used up its attempts; the others would follow it, one after the other.
@@ -41,40 +44,46 @@ fn no_path_leaves_while_one_has_failed() {
 /// While a path is drained, the others may go, or come.
 #[test]
 fn a_path_that_has_become_the_last_one_stays() {
-    let still = |chosen, paths: &[Seen]| still(chosen, paths.iter().copied());
+    let may_proceed = |chosen, paths: &[PathStatus]| may_proceed(chosen, paths.iter().copied());
     let both = [Connected(1), Connected(2)];
-    assert!(still(Next::Drain(0), &both) && still(Next::Drain(1), &both));
-    for other in [Coming, Failed, Closed] {
-        assert!(!still(Next::Drain(0), &[Connected(1), other]));
+    assert!(may_proceed(Next::Drain(0), &both) && may_proceed(Next::Drain(1), &both));
+    for other in [Connecting, Failed, Closed] {
+        assert!(!may_proceed(Next::Drain(0), &[Connected(1), other]));
         // It has gone itself.
-        assert!(!still(Next::Drain(1), &[Connected(1), other]));
-        assert!(!still(Next::Drain(0), &[other, Connected(1), Connected(2)]));
+        assert!(!may_proceed(Next::Drain(1), &[Connected(1), other]));
+        assert!(!may_proceed(
+            Next::Drain(0),
+            &[other, Connected(1), Connected(2)]
+        ));
     }
-    assert!(still(Next::Drain(0), &[Connected(1), Closed, Connected(2)]));
-    assert!(!still(
+    assert!(may_proceed(
         Next::Drain(0),
-        &[Connected(1), Coming, Connected(2)]
+        &[Connected(1), Closed, Connected(2)]
     ));
-    assert!(!still(Next::Drain(2), &both));
+    assert!(!may_proceed(
+        Next::Drain(0),
+        &[Connected(1), Connecting, Connected(2)]
+    ));
+    assert!(!may_proceed(Next::Drain(2), &both));
     // The only one.
-    assert!(still(Next::Only(1), &[Closed, Connected(1)]));
+    assert!(may_proceed(Next::Only(1), &[Closed, Connected(1)]));
     for paths in [
         &both[..],
-        &[Connected(1), Coming],
+        &[Connected(1), Connecting],
         &[Connected(1), Failed],
         &[Closed],
         &[],
     ] {
-        assert!(!still(Next::Only(0), paths), "{paths:?}");
+        assert!(!may_proceed(Next::Only(0), paths), "{paths:?}");
     }
-    assert!(!still(Next::Wait(1), &both));
+    assert!(!may_proceed(Next::Wait(1), &both));
 }
 
 #[test]
 fn the_operator_learns_what_a_path_waits_for() {
-    let late = |paths: &[Seen]| late(10_000, paths.iter().copied());
-    for away in [Coming, Failed] {
-        let paths = [Connected(29_999), Connected(30_000), away, Coming];
+    let late = |paths: &[PathStatus]| late(10_000, paths.iter().copied());
+    for away in [Connecting, Failed] {
+        let paths = [Connected(29_999), Connected(30_000), away, Connecting];
         assert_eq!(late(&paths), Some((1, 2)));
         assert_eq!(late(&[Connected(29_999), away]), None);
         assert_eq!(late(&[away]), None);
@@ -94,15 +103,15 @@ fn without_a_path_nothing_is_due() {
         assert_eq!(of(1, paths), Next::Wait(60_000));
     }
     // Soon there is one.
-    for paths in [&[Coming][..], &[Closed, Coming]] {
+    for paths in [&[Connecting][..], &[Closed, Connecting]] {
         assert_eq!(of(1, paths), Next::Wait(1000));
     }
 }
 
-fn seen() -> impl Strategy<Value = Seen> {
+fn seen() -> impl Strategy<Value = PathStatus> {
     prop_oneof![
         4 => (0u64..100_000).prop_map(Connected),
-        1 => Just(Coming),
+        1 => Just(Connecting),
         1 => Just(Failed),
         1 => Just(Closed),
     ]
@@ -117,10 +126,10 @@ proptest! {
         paths in prop::collection::vec(seen(), 0..8),
     ) {
         let connected = paths.iter().filter(|path| matches!(path, Connected(_))).count();
-        let all_back = !paths.contains(&Coming) && !paths.contains(&Failed);
+        let all_back = !paths.contains(&Connecting) && !paths.contains(&Failed);
         let chosen = of(interval_ms, &paths);
         let goes = !matches!(chosen, Next::Wait(_));
-        prop_assert_eq!(still(chosen, paths.iter().copied()), goes);
+        prop_assert_eq!(may_proceed(chosen, paths.iter().copied()), goes);
         let is_late = late(interval_ms, paths.iter().copied()).is_some();
         prop_assert!(!is_late || !goes);
         match chosen {
@@ -132,7 +141,7 @@ proptest! {
             ),
             Next::Wait(ms) => {
                 prop_assert!((1000..=60_000).contains(&ms));
-                let due = |path: &Seen| matches!(path, Connected(age) if *age >= interval_ms);
+                let due = |path: &PathStatus| matches!(path, Connected(age) if *age >= interval_ms);
                 prop_assert!(!all_back || !paths.iter().any(due));
             }
         }

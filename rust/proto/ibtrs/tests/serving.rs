@@ -366,7 +366,7 @@ impl Place for Spot<'_> {
     }
 }
 
-/// All orders of `threads`; so many of them wake others.
+/// Runs all orders of `threads`; returns how many of them wake others.
 fn play(wakers: u32, threads: &[Thread<World>]) -> Result<usize, String> {
     let mut world = World {
         wakers,

@@ -32,7 +32,7 @@ fn each_connection_gives_time_but_no_more_than_all_have() {
 
 #[test]
 fn what_waits_for_the_server_takes_none_of_the_clients_time() {
-    // Three come at once, and are admitted a minute after each other.
+    // Three come at once, and are accepted a minute after each other.
     let clock = after(&[(1000, 60_000), (1000, 120_000), (1001, 180_000)]);
     assert_eq!(clock, {
         let mut same = SetupClock::default();

@@ -229,7 +229,7 @@ fn a_worker_may_be_late() {
 
 /// Users ask for a path again and again that takes long to tear down, and then for its end.
 #[test]
-fn impatient_users() {
+fn users_who_do_not_wait() {
     let mut path = Path::new(Attempts::Forever);
     let work = |path: &mut Path| while path.work() {};
     work(&mut path);
