@@ -399,9 +399,9 @@ impl Incomer<'_> {
         Ok(Some(session.clone()))
     }
 
-    /// Returns whether `session` does not authenticate, but its UUID is for the client of this
-    /// connection if that proves a key: a client that has joined such a session offers no proof any
-    /// more. See [`Session::take_uuid`].
+    /// Returns whether the client of this connection gets the UUID of `session` once it proves a
+    /// key, because `session` is not authenticated. (A client that has joined such a session offers
+    /// no proof any more.) See [`Session::take_uuid`].
     fn may_replace(&self, session: &Session) -> bool {
         if session.kind() != Kind::Plain || self.request.cid > 0 {
             return false;

@@ -168,14 +168,14 @@ impl Path {
             return;
         }
         // Before the answer, which the client's next connection may follow at once.
-        let admitted = self.admit(came);
-        if let Err(refusal) = &admitted {
+        let entered = self.enter_session(came);
+        if let Err(refusal) = &entered {
             if self.may_log() {
                 pr_warn!("{}: refused: {}\n", **self, refusal);
             }
         }
         // The client closes a refused path; otherwise the limit for incomplete paths does.
-        if let Err(error) = self.send_auth2(admitted.err()) {
+        if let Err(error) = self.send_auth2(entered.err()) {
             self.error(fmt!(
                 "cannot answer the authentication ({})",
                 convert::errno(error).as_str()
@@ -245,13 +245,13 @@ impl Path {
     }
 
     /// Adds a path whose client has proved itself to its session, and the session to the list.
-    fn admit(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
+    fn enter_session(self: &Arc<Self>, came: Instant<Monotonic>) -> Result<(), Refusal> {
         let session = &self.session;
         // Not under the next lock: this may wait.
         session.take_uuid(self)?;
         let _joining = session.server.joining.lock();
-        // The session was found before the client proved itself. If it is gone, the client may have
-        // begun one of its own under the UUID, which `EKEYREJECTED` would say is not there.
+        // The session was found before the client proved itself. If the session is gone, the client
+        // may have begun one of its own under the UUID, and must not get `EKEYREJECTED`.
         session.check_present()?;
         // Checked before anything in the session changes: the key may be another session's.
         let auth = self.auth.lock();
@@ -279,7 +279,7 @@ impl Path {
         if self.session.path(self.tag).is_some() {
             return Err(Refusal::new(ECONNRESET, "another path has its tag"));
         }
-        self.session.admit(self)?;
+        self.session.authorize(self)?;
         self.session.add_path(self.clone())?;
         self.client_has_answered(came);
         let auth = self.auth.lock();

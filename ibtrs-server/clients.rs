@@ -66,13 +66,13 @@ impl Clients {
     }
 
     /// Closes the paths of the authenticated session `name` for which `may_stay` returns false,
-    /// including paths about which [`Service::admit`](crate::Service::admit) was asked before this
-    /// call. The clients may connect these paths again, if they are admitted.
+    /// including paths about which [`Service::authorize`](crate::Service::authorize) was asked before this
+    /// call. The clients may connect these paths again, if they are authorized.
     ///
     /// # Context
     ///
     /// May sleep, until the path that is being created is in its session. Call without locks that
-    /// `Service::admit` takes.
+    /// `Service::authorize` takes.
     pub fn recheck(&self, name: &CStr, may_stay: impl Fn(&Addr) -> bool) {
         self.disconnect(
             |session| session.is_of_client(name),

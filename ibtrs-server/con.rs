@@ -210,7 +210,7 @@ fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
 }
 
 /// Parses the headers of a request in its chunk, and copies the user header out of it. With
-/// `extensions`, a request may ask for times, and nothing finds it in the chunk any more.
+/// `extensions`, a request may ask for times, and its transport header is overwritten.
 fn parse(
     chunk: &mut Chunk,
     offset: u32,

@@ -30,7 +30,7 @@ use kernel::{
 };
 
 /// Interval at which a drain checks whether the sessions are gone.
-const LOOK_MS: i64 = 10;
+const CHECK_MS: i64 = 10;
 /// Time for the paths to be closed after the limit has passed.
 const CLOSE_MS: u32 = 2000;
 
@@ -115,7 +115,7 @@ impl Drain {
             if end.has_passed() {
                 return Err(ETIMEDOUT);
             }
-            fsleep(Delta::from_millis(LOOK_MS));
+            fsleep(Delta::from_millis(CHECK_MS));
         }
         // ORDERING: Written before the session left the list, whose lock has been taken since.
         match self.server.left_over.load(Relaxed) {

@@ -45,7 +45,7 @@
 //! # Lock order
 //!
 //! The locks of the service's configuration, then `Ports::inner`, then `Server::backlog`;
-//! `Server::draining`, `Server::joining`, then the locks of the service that [`Service::admit`] and
+//! `Server::draining`, `Server::joining`, then the locks of the service that [`Service::authorize`] and
 //! [`ServiceSession::join`] take, then `Server::sessions`, `Session::fences`, `Session::paths`,
 //! `Path::auth`, `Path::cons`, `Path::fsm`; `Server::backlog`, `Path::auth`;
 //! `FailureTable::failures` and `Audit::limiters` are taken last; `Unsent::queue`,

@@ -98,9 +98,9 @@ use rdma::{
     slot::Slots, //
 };
 
-/// Time between two looks for the key of a connected path. The kernel tells nobody that a key was
+/// Time between two checks of the key of a connected path. The kernel tells nobody that a key was
 /// removed or has expired.
-const KEY_LOOK_MS: u32 = 500;
+const KEY_CHECK_MS: u32 = 500;
 
 struct Fsm {
     state: State,
@@ -131,7 +131,7 @@ pub(crate) struct Resources {
     /// `qps`.
     pub(crate) closed: KVVec<QpEnd<Con>>,
     /// Number of checks whether the `closed` connections have ended; `None` until they are closed.
-    pub(crate) looks: Option<u32>,
+    pub(crate) checks: Option<u32>,
 }
 
 /// The addresses of a path.
@@ -229,7 +229,7 @@ pub(crate) struct Path {
     #[pin]
     pub(crate) heartbeat_work: DelayedWork<Self, { work::HEARTBEAT }>,
     #[pin]
-    pub(crate) key_look: DelayedWork<Self, { work::KEY_LOOK }>,
+    pub(crate) key_check: DelayedWork<Self, { work::KEY_CHECK }>,
     #[pin]
     pub(crate) zombie: DelayedWork<Self, { work::ZOMBIE }>,
     #[pin]
@@ -248,13 +248,13 @@ pub(crate) mod work {
     pub(crate) const ZOMBIE: u64 = 2;
     pub(crate) const FENCES: u64 = 3;
     pub(crate) const TEARDOWN: u64 = 4;
-    pub(crate) const KEY_LOOK: u64 = 5;
+    pub(crate) const KEY_CHECK: u64 = 5;
 }
 
 kx::impl_has_work! {
     impl HasWork<Work<Self, { work::EVENTS }>> for Path { self.events }
     impl HasWork<DelayedWork<Self, { work::HEARTBEAT }>> for Path { self.heartbeat_work }
-    impl HasWork<DelayedWork<Self, { work::KEY_LOOK }>> for Path { self.key_look }
+    impl HasWork<DelayedWork<Self, { work::KEY_CHECK }>> for Path { self.key_check }
     impl HasWork<DelayedWork<Self, { work::ZOMBIE }>> for Path { self.zombie }
     impl HasWork<DelayedWork<Self, { work::FENCES }>> for Path { self.fences }
     impl HasWork<DelayedWork<Self, { work::TEARDOWN }>> for Path { self.teardown }
@@ -382,7 +382,7 @@ impl Path {
                         removal: None,
                         clock: SetupClock::default(),
                         closed,
-                        looks: None,
+                        checks: None,
                     },
                     "Path::cons"
                 ),
@@ -390,7 +390,7 @@ impl Path {
                 inbox <- Inbox::new(),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 heartbeat_work <- kx::new_delayed_work!(queue.clone(), "Path::heartbeat_work"),
-                key_look <- kx::new_delayed_work!(queue.clone(), "Path::key_look"),
+                key_check <- kx::new_delayed_work!(queue.clone(), "Path::key_check"),
                 zombie <- kx::new_delayed_work!(queue.clone(), "Path::zombie"),
                 fences <- kx::new_delayed_work!(queue.clone(), "Path::fences"),
                 teardown <- kx::new_delayed_work!(slow.clone(), "Path::teardown"),
@@ -680,7 +680,7 @@ impl Path {
                     self.heartbeat_work
                         .enqueue_in(self.clone(), self.hb_interval_ms());
                     if self.is_authenticated() {
-                        self.key_look.enqueue_in(self.clone(), KEY_LOOK_MS);
+                        self.key_check.enqueue_in(self.clone(), KEY_CHECK_MS);
                     }
                 }
                 Action::SendInfoRsp => {
@@ -764,12 +764,12 @@ impl WorkItem<{ work::HEARTBEAT }> for Path {
 }
 
 /// Closes the path once the key that has authenticated it is no longer loaded.
-impl WorkItem<{ work::KEY_LOOK }> for Path {
+impl WorkItem<{ work::KEY_CHECK }> for Path {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         if this.keeps_its_key() && this.state() == State::Connected {
-            this.key_look.enqueue_in(this.clone(), KEY_LOOK_MS);
+            this.key_check.enqueue_in(this.clone(), KEY_CHECK_MS);
         }
     }
 }

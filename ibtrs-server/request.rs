@@ -67,8 +67,8 @@ impl Request {
         self.chunk.as_ref().is_none_or(|chunk| !chunk.woken)
     }
 
-    /// Returns whether the request arrived on the service connection, which also has the path's
-    /// heartbeats: while a request waits there, they do.
+    /// Returns whether the request arrived on the service connection. While it waits there, the
+    /// path's heartbeats wait behind it.
     pub fn is_on_service_connection(&self) -> bool {
         self.chunk.as_ref().is_some_and(|chunk| chunk.cid == 0)
     }
@@ -143,8 +143,8 @@ impl Request {
         self.answer(Ok(()));
     }
 
-    /// Notes that the service hands the request to its disk now: until then the request has waited
-    /// on the server. Measured only if the client asks for it.
+    /// Notes that the service hands the request to its disk now; the time until then counts as
+    /// server queue. Measured only if the client asks for times.
     #[inline]
     pub fn executing(&mut self) {
         if let Some(stages) = self.stages() {
@@ -152,7 +152,8 @@ impl Request {
         }
     }
 
-    /// Notes that the disk has executed the request. Otherwise that is when the service answers.
+    /// Notes that the disk has executed the request. Without this call, the disk's time ends with
+    /// the answer.
     #[inline]
     pub fn executed(&mut self) {
         if let Some(stages) = self.stages() {

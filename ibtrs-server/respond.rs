@@ -323,7 +323,7 @@ fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Resul
     })
 }
 
-/// Posts an answer that is a message with the trailer, after the data of a read if there is any.
+/// Posts the data of a read, if there is any, and then an answer with the trailer as a message.
 fn post_with_trailer(
     qp: &QueuePair<Con>,
     data: Option<(Remote, Sge)>,

@@ -105,7 +105,7 @@ pub trait Service: Send + Sync + 'static {
     /// # Errors
     ///
     /// The reason for refusing the path, whose error the client gets.
-    fn admit(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
+    fn authorize(&self, joining: &Joining<'_>) -> Result<(), Refusal>;
 }
 
 /// The service of one session.
@@ -120,8 +120,8 @@ pub trait ServiceSession: Send + Sync + 'static {
     /// must not wait long for anything else.
     fn request(&self, request: Request);
 
-    /// Returns the error to answer a request with whose transport header is bad, which would
-    /// otherwise be `error`: a service whose requests have checksums knows that it is damaged.
+    /// Returns the error for the answer to a request whose transport header is bad, `error` by
+    /// default. A service whose requests have checksums knows that the request was damaged.
     ///
     /// # Context
     ///
@@ -135,7 +135,7 @@ pub trait ServiceSession: Send + Sync + 'static {
     ///
     /// # Context
     ///
-    /// As for [`Service::admit`].
+    /// As for [`Service::authorize`].
     ///
     /// # Errors
     ///
@@ -305,8 +305,8 @@ impl Server {
         )
     }
 
-    /// Waits until a session or a candidate is gone, but no longer than `left`; returns the rest of
-    /// that time, which is 0 after a signal.
+    /// Waits until a session or a candidate is gone, at most for `left`. Returns the remaining
+    /// time; 0 after a signal.
     ///
     /// # Context
     ///

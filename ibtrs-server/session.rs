@@ -163,7 +163,7 @@ impl Session {
     /// # Errors
     ///
     /// The service's reason for refusing the path.
-    pub(crate) fn admit(&self, path: &Path) -> Result<(), Refusal> {
+    pub(crate) fn authorize(&self, path: &Path) -> Result<(), Refusal> {
         let owner = self.owner.as_ref().ok_or(EINVAL)?;
         let name = SessionName::new(owner.to_bytes())
             .map_err(|error| Refusal::new(convert::error(error.errno()), error.as_str()))?;
@@ -195,7 +195,7 @@ impl Session {
             paths.iter().for_each(|path| add(path, path.is_closing()));
         }
         drop(sessions);
-        self.server.service.admit(&joining)
+        self.server.service.authorize(&joining)
     }
 
     /// Returns the session's kind, for authentication.
@@ -228,10 +228,10 @@ impl Session {
         }
     }
 
-    /// Closes the session without authentication that has the UUID of this one, if there is one, and
-    /// waits until it is gone. Otherwise a stranger who has seen the UUID could keep the client of
-    /// `path` out, which has proved a key. No other session without authentication gets the UUID
-    /// before the path is in its session or closed.
+    /// Closes the unauthenticated session that has the UUID of this one, if there is one, and waits
+    /// until it is gone. Otherwise a stranger who has seen the UUID could keep out the client of
+    /// `path`, which has proved a key. No other unauthenticated session gets the UUID until the path
+    /// is in its session or closed.
     ///
     /// # Context
     ///
@@ -279,8 +279,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The server accepts no sessions or has no room, the session is being closed, the client has
-    /// begun it over another path, or it does not authenticate and [`Session::take_uuid`] has been
+    /// The server accepts no sessions or has no room; the session is being closed; the client has
+    /// begun it over another path; the session is not authenticated and [`Session::take_uuid`] was
     /// called for its UUID; `ENOMEM`.
     pub(crate) fn enlist(self: &Arc<Self>, known: bool) -> Result<(), Refusal> {
         // Operators wait for this lock, so no allocation under it waits for I/O.
@@ -309,8 +309,8 @@ impl Session {
         }
     }
 
-    /// Gives the session its name when its first path, `path`, comes up. A session whose client
-    /// has proved that it has a key of the name takes it from one without authentication.
+    /// Gives the session its name when its first path, `path`, comes up. If the client has proved a
+    /// key for that name, the session takes the name from an unauthenticated session.
     ///
     /// # Context
     ///
@@ -369,14 +369,14 @@ impl Session {
     }
 
     /// Gives the session its name, once a closing session with this name is gone and its devices
-    /// are closed. A client that goes on under a new UUID relies on that: the requests that it left
-    /// in its former session, which had the same name, have ended then.
+    /// are closed. A client that continues under a new UUID relies on that: by then, its requests in
+    /// the former session, which had the same name, have ended.
     fn take_name(&self, name: CString, path: &Path) -> Result<(), Refusal> {
         let mut left = msecs_to_jiffies(GOING_TIMEOUT_MS);
         let mut sessions = self.server.sessions.lock();
         loop {
-            // While an authenticated client waits for the name, no other takes it: it would have to
-            // be thrown out again.
+            // While an authenticated client waits for the name, no other session takes it, as it
+            // would have to give the name up again.
             let is_proved = |other: &Session| !self.authenticated && other.is_of_client(&name);
             let holder = sessions.list.iter().find(|other| {
                 other.uuid != self.uuid && (other.is_named(&name) || is_proved(other))
@@ -396,11 +396,11 @@ impl Session {
         }
     }
 
-    /// Closes a session without authentication, because the client of `path` has proved a key, and
-    /// needs what this session has; `which` says of what that is the key. Call under the lock of the
-    /// list of sessions.
+    /// Closes an unauthenticated session, because the client of `path` has proved a key, and needs
+    /// the session's name or UUID; `which` completes the log line. Call under the lock of the list
+    /// of sessions.
     fn give_way(&self, path: &Path, which: &str) {
-        // Otherwise its client could stay by adding paths.
+        // Otherwise its client could keep the session by adding paths.
         self.ending.store(true, Relaxed);
         for own in self.paths.lock().iter() {
             if own.event(Event::UserDisconnect) && path.may_log() {

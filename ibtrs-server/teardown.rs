@@ -25,7 +25,7 @@ impl Path {
     /// No other path, session or accept waits for this.
     fn tear_down(self: &Arc<Self>) {
         self.heartbeat_work.disable_sync();
-        self.key_look.disable_sync();
+        self.key_check.disable_sync();
         self.zombie.disable_sync();
         self.fences.disable_sync();
         self.hide();
@@ -49,7 +49,7 @@ impl Path {
         }
         let mut cons = self.cons.lock();
         cons.closed = closed;
-        cons.looks = Some(0);
+        cons.checks = Some(0);
     }
 
     /// Frees the connections and gives back the chunks, unless requests are still in service or
@@ -58,9 +58,9 @@ impl Path {
         let dropped = self.drop_waiting();
         let mut cons = self.cons.lock();
         if !dropped || !cons.closed.iter().all(|qp| qp.is_over()) {
-            let looks = cons.looks.unwrap_or(0);
-            cons.looks = Some(looks.saturating_add(1));
-            return Err(1 << looks.min(LONGEST_PAUSE));
+            let checks = cons.checks.unwrap_or(0);
+            cons.checks = Some(checks.saturating_add(1));
+            return Err(1 << checks.min(LONGEST_PAUSE));
         }
         let closed = core::mem::take(&mut cons.closed);
         let messages = (cons.auth2.take(), cons.info_rsp.take());
@@ -74,7 +74,7 @@ impl Path {
     /// Keeps the memory of the chunks in the pool, for the next path.
     ///
     /// One chunk may be missing: a thread that takes a waiting request sees that the path is being
-    /// closed, and puts the chunk back a moment after this looks for it (`Session::serve_woken`,
+    /// closed, and puts the chunk back a moment after this checks for it (`Session::serve_woken`,
     /// `Session::supersede`). That chunk is not kept but freed with the path, to which the thread
     /// has a reference. Its charge is given back a moment too early.
     fn give_chunks_back(&self) {
@@ -93,7 +93,7 @@ impl WorkItem<{ crate::path::work::TEARDOWN }> for Path {
         if this.state() == State::Closed {
             return this.session.path_gone(&this);
         }
-        if this.cons.lock().looks.is_none() {
+        if this.cons.lock().checks.is_none() {
             this.tear_down();
         }
         match this.finish() {

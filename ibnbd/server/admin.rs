@@ -313,7 +313,8 @@ fn try_open(
     };
     let text = CString::try_from_fmt(fmt!("{}", name.as_str()))?;
     open.reserve()?;
-    // The client is not told that it has a device which is closed as soon as this lock is free.
+    // Otherwise the client would be told that it has opened a device that is closed as soon as this
+    // lock is free.
     if device.is_revoked() {
         let why = "its export was taken away while it was being opened";
         return Err(Refusal::new(EACCES, why));
@@ -360,7 +361,7 @@ fn try_open(
     Ok(rsp)
 }
 
-/// Returns whether the requests to the device that `message` opens will have checksums.
+/// Returns whether requests to the device that `message` opens will have checksums.
 fn wants_checksums(session: &Session, message: &Open<'_>) -> bool {
     message.checksums && session.has_extensions()
 }

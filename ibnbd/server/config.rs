@@ -79,7 +79,7 @@ pub(crate) struct Config {
     closers: Arc<Queue>,
     #[pin]
     inner: Mutex<Inner>,
-    /// Where the server listens, which clients are told; `None` before it listens, and once it is
+    /// Where the server listens, as clients learn it; `None` before it listens, and once it is
     /// about to stop. The ports have a reference to this.
     #[pin]
     ports: Mutex<Option<Arc<Ports>>>,
@@ -117,7 +117,7 @@ pub(crate) struct Export {
     opens: KVec<Open>,
 }
 
-/// The size of an export when its device was last looked at; zeroes until then.
+/// The size of an export when its device was last checked; zeroes until then.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Size {
     pub(crate) nsectors: u64,
@@ -357,7 +357,7 @@ impl Config {
 
     /// Writes the exports that a session may open to `page`, in the order of their names from the
     /// first one behind `after` on, and the server's portals if this is the first page. A session
-    /// that may open nothing is not told of portals.
+    /// that may open nothing does not learn the portals.
     ///
     /// # Errors
     ///
@@ -440,7 +440,7 @@ impl Config {
     /// # Errors
     ///
     /// The reason of a refusal.
-    pub(crate) fn admit(
+    pub(crate) fn authorize(
         &self,
         name: SessionName<'_>,
         source: Addr,
@@ -450,7 +450,7 @@ impl Config {
         let inner = self.lock();
         let mut hosts = inner.hosts.iter();
         match hosts.find(|host| host.name.to_bytes() == name.as_bytes()) {
-            Some(host) => grant::admit(&host.addresses, &host.limits, &source, used, closing),
+            Some(host) => grant::authorize(&host.addresses, &host.limits, &source, used, closing),
             None => Ok(()),
         }
     }
@@ -473,13 +473,13 @@ impl Config {
     /// # Context
     ///
     /// May sleep; so may `add`, for a short time, with locks that follow those of
-    /// [`Service::admit`].
+    /// [`Service::authorize`].
     ///
     /// # Errors
     ///
     /// `None` if an export does not allow the address; the error of `add`.
     ///
-    /// [`Service::admit`]: ibtrs_server::Service::admit
+    /// [`Service::authorize`]: ibtrs_server::Service::authorize
     pub(crate) fn join<E>(
         &self,
         session: &Session,
@@ -656,7 +656,7 @@ impl Export {
         &self.name
     }
 
-    /// Returns the export as clients are told of it; its name was checked when it was made.
+    /// Returns the export as a discovery lists it; its name was checked when it was created.
     fn listed(&self) -> Option<Listed<'_>> {
         let name = DevicePath::new(self.name.to_bytes()).ok()?;
         let Size {

@@ -57,9 +57,9 @@ pub(crate) struct IoRequest {
 impl IoRequest {
     /// Answers a read that succeeded, with the checksum of its header and its data.
     ///
-    /// In the context in which the disk ends its bios, which may be an interrupt: the CRC of 128 KiB,
-    /// the longest read by default, takes some ten microseconds there, and that of 1 MiB up to a
-    /// millisecond on a slow processor.
+    /// Runs in the context in which the disk ends its bios, which may be an interrupt. The CRC of
+    /// 128 KiB, the longest read by default, takes some ten microseconds there; that of 1 MiB takes
+    /// up to a millisecond on a slow processor.
     fn respond_with_checksum(mut self, crc: u32) {
         self.request.executed();
         match data_crc(&self.request, crc) {
@@ -95,7 +95,7 @@ impl BioOwner for IoRequest {
     }
 }
 
-/// Serves an I/O request that is [intact](examine), as far as its session checks that.
+/// Serves an I/O request. If its session has checksums, it has been [examined](examine).
 ///
 /// # Context
 ///
@@ -134,7 +134,7 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
                     error.as_str()
                 );
             }
-            // Who closes it does not wait for this.
+            // The task that closes the device does not wait for this request.
             drop(device);
             if crc.is_some() {
                 charge(session, &request);
@@ -175,9 +175,9 @@ pub(crate) fn serve(session: &Session, hdr: &IoHdr, intact: Intact, mut request:
     }
 }
 
-/// Charges the session's host for a message that is refused although its checksum was computed:
-/// a client must not have more data examined than it may write. So the message may have to wait,
-/// unless it is one without data on the service connection.
+/// Charges the session's host for a message that is refused after its checksum was computed: a
+/// client may have no more data examined than it may write. So the message may have to wait, unless
+/// it has no data and came over the service connection.
 ///
 /// # Context
 ///
@@ -192,10 +192,10 @@ pub(crate) fn charge(session: &Session, request: &Request) {
         Direction::Write => request.data_len() as u32,
         Direction::Read => 0,
     };
-    // An administrative message that was damaged must not delay heartbeats. It has no data.
+    // A damaged administrative message, which has no data, must not delay heartbeats.
     let may_wait = examined > 0 || !request.is_on_service_connection();
     if may_wait && request.may_wait() {
-        // Whether it is answered or not, nothing comes of it.
+        // The message has no effect, so it does not matter whether it is answered.
         let _ = limits.wait(examined, || request.is_moot() || session.is_stopped());
     } else {
         limits.charge(examined);
@@ -223,7 +223,7 @@ pub(crate) fn examine(session: &Session, request: &Request) -> Result<Intact> {
         .map_err(|error| damaged(session, request, error))
 }
 
-/// Logs that a message is damaged, charges for it, and returns the error to answer with.
+/// Logs a damaged message, charges for it, and returns the error for the answer.
 #[cold]
 fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
     let source = request.source();
@@ -235,7 +235,7 @@ fn damaged(session: &Session, request: &Request, error: IoError) -> Error {
             error.as_str()
         );
     }
-    // The checksum of another header was not computed.
+    // No checksum was computed for headers of other lengths.
     if request.user_hdr().len() == IO_HDR_LEN {
         charge(session, request);
     }

@@ -43,7 +43,7 @@ use kx::{
 };
 
 /// Interval at which an operator's task checks whether the devices are closed.
-const LOOK_MS: i64 = 2;
+const CHECK_MS: i64 = 2;
 
 /// Closes the device of a session when the session may no longer open the export.
 #[pin_data]
@@ -146,7 +146,7 @@ pub(crate) fn wait_closed(config: &Config, export: ExportId, limit_ms: u32) -> R
         if limit.has_passed() {
             return Err(ETIMEDOUT);
         }
-        fsleep(Delta::from_millis(LOOK_MS));
+        fsleep(Delta::from_millis(CHECK_MS));
     }
     Ok(())
 }

@@ -126,16 +126,16 @@ impl ibtrs_server::Service for Service {
         self.check_host_name(name.as_bytes(), authenticated)
     }
 
-    fn admit(&self, joining: &Joining<'_>) -> Result<(), Refusal> {
+    fn authorize(&self, joining: &Joining<'_>) -> Result<(), Refusal> {
         let used = grant::PathUse {
             paths: joining.paths,
             connections: joining.connections,
             memory: joining.memory,
         };
-        let admitted = self
-            .config
-            .admit(joining.name, joining.source, &used, joining.closing);
-        admitted.map_err(|why| Refusal::new(convert::error(why.errno()), why.as_str()))
+        let authorized =
+            self.config
+                .authorize(joining.name, joining.source, &used, joining.closing);
+        authorized.map_err(|why| Refusal::new(convert::error(why.errno()), why.as_str()))
     }
 }
 
@@ -400,12 +400,13 @@ pub(crate) struct Session {
     extensions: bool,
     /// The version that both sides speak; 0 until the client has sent SESS_INFO.
     version: Atomic<u32>,
-    /// The session has opened a device with checksums, and keeps their rules until it ends: what
-    /// was sent to the device may arrive after it was closed.
+    /// The session has opened a device with checksums. The rules for checksums apply until the
+    /// session ends, because requests for the device may arrive after it was closed.
     checksums: AtomicFlag,
-    /// The limits of the session's host, if it has opened a device with checksums: they also apply
-    /// to messages that are refused once their checksum is computed. If an operator removes the
-    /// host and makes it again, devices that are opened from then on have other limits, which count.
+    /// The limits of the session's host, if the session has opened a device with checksums: they
+    /// also apply to messages that are refused after their checksum was computed. If the operator
+    /// removes the host and creates it again, the limits are those of the device that was opened
+    /// last.
     #[pin]
     limits: SpinLock<Option<Arc<HostThrottle>>>,
     pub(crate) exports: Arc<Exports>,
@@ -682,7 +683,7 @@ impl ServiceSession for Handle {
 
     fn request(&self, request: Request) {
         let session = &self.session;
-        // First, because anything in a damaged header may be wrong.
+        // Comes first, because any field of a damaged header may be wrong.
         let intact = match session.has_checksums() {
             true => match io::examine(session, &request) {
                 Ok(intact) => intact,

@@ -52,7 +52,7 @@ use kx::{
 };
 
 /// Interval in milliseconds at which a worker checks whether the requests of a device have ended.
-const LOOK_MS: i64 = 5;
+const CHECK_MS: i64 = 5;
 /// Interval in milliseconds at which the server repeats an unanswered message.
 const AGAIN_MS: u32 = 200;
 /// Time in milliseconds that a client has to answer; its machine may be dead.
@@ -227,7 +227,7 @@ impl Stopping {
             if limit.has_passed() {
                 return Err(ETIMEDOUT);
             }
-            fsleep(Delta::from_millis(LOOK_MS));
+            fsleep(Delta::from_millis(CHECK_MS));
         }
         if let Err(error) = device.bdev().flush() {
             pr_err_ratelimited!(

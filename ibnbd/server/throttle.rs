@@ -3,9 +3,10 @@
 //! A host's limits of requests and bytes per second; [`ibnbd_proto::throttle`] has the rules.
 //!
 //! A request above the limit waits in the completion handler of its connection, and later requests
-//! on that connection wait behind it. Requests of other hosts have other connections. So have the
-//! heartbeats of the path, unless a client sends I/O over its service connection, which delays them:
-//! ours does not. The work queue of the RDMA core handles up to 1024 connections at a time on each
+//! on that connection wait behind it. Requests of other hosts, and the heartbeats of the path, use
+//! other connections. (A client that sent I/O over its service connection would delay its own
+//! heartbeats; ours does not.) The work queue of the RDMA core handles up to 1024 connections at a
+//! time on each
 //! CPU, so a host with that many waiting connections delays the others: `max_connections` prevents
 //! that.
 

@@ -80,7 +80,7 @@ impl AccessMode {
     /// # Errors
     ///
     /// EPERM if there are as many writers as the mode tolerates.
-    const fn admit(&self, writers: u32) -> Result<(), Errno> {
+    const fn check_writers(&self, writers: u32) -> Result<(), Errno> {
         let allowed = match self {
             AccessMode::Ro => true,
             AccessMode::Rw => writers == 0,
@@ -150,7 +150,7 @@ impl Users {
         if self.exclusive || access.exclusive && !self.is_empty() {
             return Err(Errno::EBUSY);
         }
-        access.mode.admit(self.writers)?;
+        access.mode.check_writers(self.writers)?;
         self.all = self.all.saturating_add(1);
         self.writers = self.writers.saturating_add(u32::from(access.writes()));
         self.exclusive = access.exclusive;

@@ -2,10 +2,10 @@
 
 //! End-to-end checksums of data (extension; Documentation/protocol.md, "Checksums").
 //!
-//! Only the decisions are here: the kernel's library computes the CRC-32C. [`start`] and
-//! [`finish`] say how: it begins with the first bytes of the header, so that it also covers the
-//! device, the sector and the operation, and continues over the data. [`examine`] decides which
-//! messages a server believes.
+//! The kernel's library computes the CRC-32C; this module decides what it covers. A checksum begins
+//! ([`start`]) with the first bytes of the header, so that it covers the device, the sector and the
+//! operation, continues over the data, and ends with [`finish`]. [`examine`] decides which messages
+//! a server accepts as intact.
 
 use core::fmt;
 
@@ -21,38 +21,38 @@ use crate::msg::{
 /// Bytes of an I/O header that its checksum covers: all before the checksum itself.
 pub const COVERED: usize = 28;
 
-/// The pause before each further attempt to send a request that was damaged, in milliseconds. What
-/// damages it may last for a while, and there may be no other path. The first pause is none, as a
-/// single error is most likely.
+/// The pauses in milliseconds before a damaged request is sent again. The first attempt does not
+/// wait, because a single error is most likely. Later ones do, because the cause of the damage may
+/// last for a while, and there may be no other path.
 const PAUSES_MS: [u32; 3] = [0, 10, 100];
 
 /// How often a request that was damaged is sent again before it fails.
 // CAST: A short table.
 pub const MAX_RESENDS: u8 = PAUSES_MS.len() as u8;
 
-/// Begins a CRC-32C over the covered bytes of the header `bytes`, with the kernel's
-/// `crc32c(crc, bytes)`, which then continues it over the data. A header that has a checksum is not
-/// shorter than the covered bytes.
+/// Begins a CRC-32C with the covered bytes of the header `bytes`; `crc32c(crc, bytes)` is the
+/// kernel's, and then continues over the data. A header that has a checksum is not shorter than the
+/// covered bytes.
 #[inline]
 pub fn start(bytes: &[u8], crc32c: impl FnOnce(u32, &[u8]) -> u32) -> u32 {
     crc32c(u32::MAX, bytes.get(..COVERED).unwrap_or(bytes))
 }
 
-/// The checksum as it travels, from what [`start`] and the data have resulted in.
+/// Turns the CRC of header and data into the checksum as it is sent.
 #[inline]
 pub const fn finish(crc: u32) -> u32 {
     !crc
 }
 
-/// A request as its transport header describes it. No checksum covers that header, so all of it may
-/// be wrong.
+/// A request as its transport header describes it. No checksum covers that header, so any field of
+/// it may be wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
     /// The user header.
     pub header: &'a [u8],
-    /// Which way the data flows.
+    /// The direction of the data.
     pub direction: Direction,
-    /// Bytes of data: of a write, those that came with it; of a read, those that it wants.
+    /// Bytes of data: those that came with a write, or those that a read asks for.
     pub data_len: usize,
 }
 
@@ -63,36 +63,36 @@ impl Arrived<'_> {
     }
 
     /// Whether the request is the message without effect that takes the place of a cancelled one.
-    /// No damage of a transport header makes it of another request: a READ that wants nothing has
-    /// nothing in front of its headers, so the header of the other one would have to be there.
+    /// Damage of its transport header cannot turn another request into this one: a READ of nothing
+    /// has no bytes before its headers, but another request has its user header there.
     fn is_nothing(&self) -> bool {
         self.header.is_empty() && self.direction == Direction::Read && self.data_len == 0
     }
 }
 
-/// A message that a server believes.
+/// A message that a server accepts as intact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intact {
-    /// It has no checksum, and may be what it seems to be.
+    /// The message has no checksum, and nothing contradicts its contents.
     Plain,
-    /// It matches its checksum; with the CRC of its header, which that of an answer's data
-    /// continues.
+    /// The message matches its checksum. The value is the CRC of its header, which the CRC of an
+    /// answer's data continues.
     Sealed(u32),
 }
 
-/// Decides whether a server believes a message of a session that has opened a device with
-/// checksums. Nothing in the header says which rule applies, as anything in it may be wrong:
+/// Decides whether a message is intact, in a session that has opened a device with checksums. Any
+/// field of the header may be wrong, so the length of the header selects the rule:
 ///
-/// - 32 bytes are a sealed I/O header, which has to match its checksum,
-/// - unless they are a valid header without checksum, whose bytes behind the priority are zeroes,
-///   for a device of which `has_checksums` does not say that it has some.
-/// - No bytes, in a READ of nothing, are the message without effect that takes the place of a
+/// - A header of 32 bytes must match its checksum. The exception is a valid header without
+///   checksum, with zeroes after the priority, for a device that has no checksums
+///   (`has_checksums`).
+/// - An empty header, in a READ of nothing, is the message without effect that takes the place of a
 ///   cancelled request.
-/// - Anything else is an administrative message of exactly its length, with the direction of its
-///   type, without data, and with zeroes where these drivers have some.
+/// - Any other header must be that of an administrative message: exactly its length, the direction
+///   of its type, no data, and zeroes where our client sends zeroes.
 ///
-/// `crc32c` is the kernel's, and `of_data` continues a CRC over the data of a write; without
-/// result, the data is not there.
+/// `crc32c` is the kernel's. `of_data` continues a CRC over the data of a write; it returns `None`
+/// if the data is missing.
 ///
 /// # Errors
 ///
@@ -116,7 +116,7 @@ pub fn examine(
             false => Err(IoError::Damaged),
         };
     }
-    // Even if its type or its operation are unknown: if it matches, its sender means that.
+    // An unknown type or operation is no damage if the checksum matches: the sender means it.
     let crc = start(header, crc32c);
     let all = match arrived.direction {
         Direction::Write => of_data(crc),
@@ -128,7 +128,7 @@ pub fn examine(
     }
 }
 
-/// Whether a message that is no I/O is exactly what these drivers send.
+/// Whether a message is exactly an administrative message as our client sends it.
 fn is_admin(arrived: &Arrived<'_>) -> bool {
     let header = arrived.header;
     let Ok(message) = UserMsg::parse(header, true) else {
@@ -186,7 +186,7 @@ impl BadChecksum {
     }
 }
 
-/// What the answer to OPEN says about checksums is not what the client wants.
+/// The answer to OPEN contradicts the client's choice about checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unconfirmed {
     /// The server would refuse all requests to the device, as they have a checksum.
@@ -235,9 +235,9 @@ impl DataChecksum {
         matches!(self, Self::Crc32c)
     }
 
-    /// Checks that a server that has opened a device for this checksum will do the same as its
-    /// client: `confirmed` is what its answer [says](crate::msg::OpenRsp::has_checksums). OPEN has
-    /// no checksum of its own, and damage may have changed what it asks for.
+    /// Checks that the server uses this checksum for a device that it has opened; `confirmed` comes
+    /// from [its answer](crate::msg::OpenRsp::has_checksums). OPEN has no checksum of its own, so
+    /// damage may have changed its flags.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ impl fmt::Display for DataChecksum {
     }
 }
 
-/// How often a request was sent again because its data was damaged.
+/// Number of times that a request was sent again because it was damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resends(u8);
 
@@ -275,8 +275,8 @@ impl Resends {
     /// A request that was not sent again.
     pub const NONE: Self = Self(0);
 
-    /// Counts one more; returns the pause before it, in milliseconds, or `None` if the request
-    /// fails.
+    /// Counts another attempt; returns the pause before it in milliseconds, or `None` if there were
+    /// too many and the request fails.
     #[must_use]
     pub fn again(&mut self) -> Option<u32> {
         let pause_ms = PAUSES_MS.get(usize::from(self.0)).copied()?;

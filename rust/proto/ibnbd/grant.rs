@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who may open an export, and from where a host may connect.
+//! The rules for clients: which exports a session may open, and from which addresses a host may
+//! connect.
 
 use ibtrs_proto::addr::Addr;
 use ibtrs_proto::Errno;
@@ -101,7 +102,7 @@ impl Refusal {
                 "it is not authenticated, and not all its paths come from allow_unauthenticated"
             }
             Self::Disabled => "it is not enabled",
-            Self::Mode => "access_mode does not let this",
+            Self::Mode => "access_mode does not allow this",
             Self::Devices => "the host has max_devices devices open",
         }
     }
@@ -221,7 +222,7 @@ pub struct PathUse {
 /// # Errors
 ///
 /// The reason of the refusal.
-pub fn admit(
+pub fn authorize(
     addresses: &[Prefix],
     limits: &PathUse,
     source: &Addr,

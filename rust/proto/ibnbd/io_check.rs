@@ -37,10 +37,10 @@ pub enum IoError {
     Alignment,
     /// Beyond the end of the device.
     Range,
-    /// Header or data differ from what the client computed their checksum of.
+    /// The checksum does not match header and data.
     Damaged,
-    /// A header that matches its checksum contradicts that of the transport, which no checksum
-    /// covers: the latter is damaged.
+    /// A header that matches its checksum contradicts the transport header. No checksum covers that
+    /// one, so it is damaged.
     Contradiction,
 }
 
@@ -61,7 +61,7 @@ impl IoError {
         }
     }
 
-    /// What the error means if the header matches its checksum.
+    /// The meaning of the error for a header that matches its checksum.
     #[must_use]
     pub const fn of_sealed(self) -> Self {
         match self {

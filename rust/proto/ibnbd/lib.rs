@@ -10,8 +10,9 @@
 //! |---|---|
 //! | [`msg`] | messages between client and server |
 //! | [`access`] | access modes, and the rules for opening an export |
+//! | [`checksum`] | end-to-end checksums of data |
 //! | [`dispatch`] | dispatch of a disk's requests: sent, queued or failed |
-//! | [`grant`] | who may open an export, and from where a host may connect |
+//! | [`grant`] | the rules for clients: exports that a session may open, addresses of a host |
 //! | [`identity`] | whether a disk is the same as before |
 //! | [`io_check`] | the server's checks before it submits a request |
 //! | [`latency`] | latency histograms of a disk |

@@ -176,7 +176,7 @@ const fn mask(bits: u8, width: u8) -> u128 {
 ///
 /// # Errors
 ///
-/// [`PrefixError::NotText`]. The iterator returns all other errors, each in the place of its
+/// [`PrefixError::NotText`]. The iterator returns all other errors, each in place of its
 /// prefix: [`PrefixError::TooMany`] for those beyond [`MAX_PREFIXES`].
 pub fn list(
     bytes: &[u8],

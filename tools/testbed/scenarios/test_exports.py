@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Exports and hosts in configfs: who may open what, and what becomes of it when the operator
-changes his mind."""
+"""Exports and hosts in configfs: which sessions may open which export, and the effect of changes by the
+operator."""
 
 import contextlib
 import errno
@@ -232,7 +232,7 @@ def test_a_disk_that_hangs_does_not_hold_the_operator_up(pair, stack):
 @fast
 def test_an_export_is_taken_away_while_another_is_being_opened(pair, stack):
     """An OPEN that hangs holds the lock of the session's devices, so that none can be closed. The
-    client reaches the disk no more all the same."""
+    client cannot reach the disk any more."""
     server, client = pair
     server.null_blk(size_mb=16)
     other = server.null_blk("nullb2", size_mb=16)
@@ -318,7 +318,7 @@ def test_modes(pair, stack, server):
     client = pair.client
     folder = exports.make(server, "disk1", "/dev/nullb0", allow_unauthenticated="any", access_mode="ro")
     refused(client, map_line(), errno.EACCES)
-    said(server, "export disk1: refused, rw: access_mode does not let this (EACCES)")
+    said(server, "export disk1: refused, rw: access_mode does not allow this (EACCES)")
     refused(client, map_line(options="access_mode=ro exclusive=1"), errno.EACCES)
     client.run(map_line(options="access_mode=ro"))
     assert not client.ok(f"dd if=/dev/zero of={stack.disk} bs=4k count=1 oflag=direct status=none")
@@ -451,7 +451,7 @@ with KeyHolder(KEY, "demo") as first, KeyHolder(KEY, "demo") as second, KeyHolde
     second.offer()
     print(errno.errorcode[second.prove()])
     first.leave()
-    third.offer_patiently()
+    third.offer_until_allowed()
     deadline = time.monotonic() + 60
     while (refused := third.prove()) and time.monotonic() < deadline:
         third.leave()

@@ -34,7 +34,7 @@ def slow_disk(server) -> None:
 
 
 def run_attacks(client, arguments: str, cases: int) -> None:
-    """Runs the table, of which more than so many cases are to be there; none may fail."""
+    """Runs the table, which must have more cases than this number; none may fail."""
     client.run(f"ip addr add {ELSEWHERE}/24 dev eth0")
     said = launch.start(client, "attack", arguments).wait(3600, check=False)
     print(said)
@@ -81,7 +81,7 @@ NAMES = ("raw", "shared", "honest", "checksums", "look", "rewriter", "second", "
 FUZZ_NAMES = tuple(f"fuzz{number}" for number in range(24))
 
 
-def admit(server, names: tuple[str, ...], *devices: str) -> None:
+def grant_all(server, names: tuple[str, ...], *devices: str) -> None:
     """Has hosts that may open the devices, and nobody else."""
     for name in names:
         keyring.load(server, session=name)
@@ -98,7 +98,7 @@ def test_attacks_of_a_host(pair):
     server, client = pair
     export(server, OTHER, COMMON)
     slow_disk(server)
-    admit(server, NAMES, DISK, OTHER, COMMON, SLOW)
+    grant_all(server, NAMES, DISK, OTHER, COMMON, SLOW)
     run_attacks(client, f"{KEY} {table()}", 100)
     assert "authenticated with key default" in server.run("dmesg")
     server.run(exports.CLEAR)
@@ -112,7 +112,7 @@ def test_fuzz_of_a_host(pair):
     """The fuzzer once more, which proves keys by messages that may be changed."""
     server, client = pair
     export(server, OTHER)
-    admit(server, ("demo", *FUZZ_NAMES), DISK, OTHER)
+    grant_all(server, ("demo", *FUZZ_NAMES), DISK, OTHER)
     keyring.load(client)
     client.run(OURS.load_client())
     client.run(OURS.map_device(OTHER))

@@ -2,8 +2,8 @@
 
 //! An extension of the answer to OPEN, behind its 56 bytes.
 //!
-//! In a session with extensions, a client that knows it asks for the longer answer. A server that
-//! does not know it fills the rest with zeroes, which means "not said".
+//! In a session with extensions, a client that knows this extension asks for the longer answer. A
+//! server that does not know it fills the rest with zeroes, which stand for "unknown".
 
 use ibtrs_proto::bytes::message;
 
@@ -37,8 +37,8 @@ pub struct Details {
     pub rotational: bool,
     /// Writing zeroes frees the space, unless the request forbids it.
     pub zeroes_unmap: bool,
-    /// The server expects a checksum in each request to the device, and returns those of data, as
-    /// OPEN has asked it to; see [`crate::checksum`].
+    /// As OPEN has asked for, the server expects a checksum in each request to the device and
+    /// returns the checksums of data; see [`crate::checksum`].
     pub checksums: bool,
     /// The cache generation of the device; see [`crate::unflushed`].
     pub cache_run: Identity,

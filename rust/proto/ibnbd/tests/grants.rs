@@ -4,7 +4,7 @@
 
 use ibnbd_proto::access::{Access, AccessMode};
 use ibnbd_proto::grant::{
-    admit, decide, export_name, may_come_from, unknown, Client, Grant, PathRefusal, PathUse,
+    authorize, decide, export_name, may_come_from, unknown, Client, Grant, PathRefusal, PathUse,
     Refusal, Rules,
 };
 use ibnbd_proto::prefix::{contains, list, Prefix, PrefixError, MAX_PREFIXES};
@@ -296,10 +296,10 @@ fn paths_of_hosts() {
         memory,
     };
     let (any, most) = (of(0, 0, 0), of(u32::MAX, u32::MAX, u64::MAX));
-    assert_eq!(admit(&[], &any, &outside, &most, u64::MAX), Ok(()));
-    assert_eq!(admit(&near, &any, &inside, &most, u64::MAX), Ok(()));
+    assert_eq!(authorize(&[], &any, &outside, &most, u64::MAX), Ok(()));
+    assert_eq!(authorize(&near, &any, &inside, &most, u64::MAX), Ok(()));
     assert_eq!(
-        admit(&near, &any, &outside, &of(1, 1, 1), 0),
+        authorize(&near, &any, &outside, &of(1, 1, 1), 0),
         Err(PathRefusal::Address)
     );
     for (limits, refusal) in [
@@ -307,18 +307,18 @@ fn paths_of_hosts() {
         (of(0, 2, 0), PathRefusal::Connections),
         (of(0, 0, 2), PathRefusal::Memory),
     ] {
-        assert_eq!(admit(&near, &limits, &inside, &of(2, 2, 2), 2), Ok(()));
+        assert_eq!(authorize(&near, &limits, &inside, &of(2, 2, 2), 2), Ok(()));
         assert_eq!(
-            admit(&near, &limits, &inside, &of(3, 3, 3), 0),
+            authorize(&near, &limits, &inside, &of(3, 3, 3), 0),
             Err(refusal)
         );
-        assert_eq!(admit(&[], &limits, &inside, &most, 0), Err(refusal));
+        assert_eq!(authorize(&[], &limits, &inside, &most, 0), Err(refusal));
     }
     // Paths that are being closed keep their memory: twice the limit with them.
     let (limits, one) = (of(0, 0, 2), of(1, 1, 1));
-    assert_eq!(admit(&[], &limits, &inside, &one, 3), Ok(()));
+    assert_eq!(authorize(&[], &limits, &inside, &one, 3), Ok(()));
     assert_eq!(
-        admit(&[], &limits, &inside, &one, 4),
+        authorize(&[], &limits, &inside, &one, 4),
         Err(PathRefusal::Memory)
     );
     assert!(
@@ -406,8 +406,8 @@ proptest! {
         prop_assert_eq!(beginning(&text).contains(&Addr::V4(other.to_be_bytes())), same);
     }
 
-    /// Without authentication nobody gets in from an address that no prefix has, whatever else is
-    /// set.
+    /// A client without authentication is refused from an address outside of all prefixes, whatever
+    /// else is set.
     #[test]
     fn strangers_come_from_prefixes(
         list in prop::collection::vec(any_prefix(), 0..4),

@@ -183,7 +183,7 @@ fn who_may_open() {
     assert!(!AccessMode::Ro.writes() && AccessMode::Migration.writes());
 }
 
-/// Whoever is alone stays alone, and whoever wants to be waits for the others to go.
+/// An exclusive user stays alone, and a user that wants to be exclusive waits for the others to leave.
 #[test]
 fn who_may_be_alone() {
     for mode in AccessMode::ALL {

@@ -389,7 +389,7 @@ fn all_is_flushed_in_the_end() {
 fn a_planned_stop_counts_once() {
     let mut cache = CacheHistory::new(cache_of(1));
     cache.durable();
-    // Whoever opens the device later than two servers were stopped, has lost nothing either.
+    // A client that opens the device after two planned stops has lost nothing either.
     cache.durable();
     assert_eq!(cache.reopened(cache_of(2)), Reopened::Kept);
     assert_eq!(cache.reopened(cache_of(2)), Reopened::Same);

@@ -136,7 +136,7 @@ fn names() {
         let name = access.mode.as_str();
         assert!(access.as_str().starts_with(name));
         assert_eq!(access.as_str().ends_with(", exclusive"), access.exclusive);
-        // Whoever only reads, and lets others do as they like, claims nothing.
+        // A reader that does not exclude others claims nothing.
         let reads = access.mode == AccessMode::Ro;
         assert_eq!(access.claims(), access.exclusive || !reads, "{access:?}");
     }
