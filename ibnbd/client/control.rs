@@ -43,7 +43,7 @@ use kx::{
 
 static FILES: [Attr<Arc<Registry>>; 2] = [
     Attr::rw(c"map_device", show_map_device, store_map_device),
-    // What a server exports is for those who may open it.
+    // The list of exports is only for users who may open them.
     Attr::new(
         c"discover",
         0o600,

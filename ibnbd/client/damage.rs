@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that were damaged on the way, which the checksums of a disk show. A server that knows
-//! them also finds some damage of the requests of other disks, in a session that has a disk with
-//! checksums.
+//! Detects damaged requests by the checksums of a disk, and sends them again.
 //!
-//! A damaged request has changed nothing, neither on the server's disk nor in the memory that its
-//! user reads, as the user does not have it back yet. So it is sent again, at most
-//! [`MAX_RESENDS`](checksum::MAX_RESENDS) times, over another path than the one that has damaged it
-//! if there is another, and after a pause from the second time on.
+//! In a session that has a disk with checksums, the server also detects some damaged requests of
+//! the other disks.
+//!
+//! A damaged request has changed nothing on the server's disk, and its user has not seen the data
+//! yet. So the client sends it again, at most [`MAX_RESENDS`](checksum::MAX_RESENDS) times, and
+//! after a pause from the second time on. It prefers another path than the one that has damaged the
+//! request.
 //!
 //! Contexts: *any*.
 
 use crate::request::{
+    Check,
     Pdu,
     Queue, //
 };
 use ibnbd_proto::{
     checksum::{
         self,
-        DataChecksum,
-        Resends, //
+        DataChecksum, //
     },
     msg::{
         IoHdr,
@@ -77,28 +78,6 @@ impl Damage {
     }
 }
 
-/// What a request knows about damage on the way.
-#[derive(Default)]
-pub(crate) struct Check {
-    /// The CRC of the header, which the CRC of the answer's data continues.
-    crc: u32,
-    /// The checksum that came with the answer.
-    received: Option<u32>,
-    /// The path of the answer, if that came with a checksum or told of damage.
-    path: Option<u32>,
-    /// The path that has damaged the request last.
-    avoid: Option<u32>,
-    resends: Resends,
-}
-
-impl Check {
-    /// Notes the checksum that came with the answer, and the answer's path.
-    pub(crate) fn note(&mut self, received: Option<u32>, path: u32) {
-        self.received = received;
-        self.path = Some(path);
-    }
-}
-
 /// Returns the request's part of `pdu`.
 fn check_of(pdu: Pin<&mut Pdu>) -> &mut Check {
     pdu.project().check
@@ -109,8 +88,9 @@ pub(crate) fn damaging_path(rq: &Request<Queue>) -> Option<u32> {
     rq.pdu().check.avoid
 }
 
-/// Puts the checksum of a request into its header. Called for each attempt to send it, even if the
-/// transport took none of the earlier ones, because its user may have changed the data since.
+/// Puts the checksum of a request into its header. Called before each attempt to send it, even if
+/// the transport took none of the earlier attempts, because the user may have changed the data
+/// since.
 pub(crate) fn seal(rq: &mut Request<Queue>, op: Op, header: &mut [u8; IO_HDR_LEN]) {
     let crc = checksum::start(header, crc32c);
     let check = check_of(rq.pdu_mut());
@@ -138,7 +118,8 @@ pub(crate) fn verify(rq: &mut Request<Queue>, result: Result) -> Result {
 }
 
 fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
-    // It has no data any more, and the answer is that to a message without effect in its place.
+    // An abandoned request has no data any more. This is the answer to the message without effect
+    // that took its place.
     if rq.is_abandoned() {
         return result;
     }
@@ -152,7 +133,7 @@ fn examine(rq: &mut Request<Queue>, result: Result) -> Result {
             rq.queue_data().damage().from_server.fetch_add(1, Relaxed);
             Err(EBADMSG)
         }
-        // A C server means something else.
+        // From a C server, the error does not mean damage.
         Err(EBADMSG) if !rq.queue_data().transport().has_extensions() => Err(EIO),
         // A flush is not abandoned when it is cancelled.
         Err(EBADMSG) if !rq.queue_data().timeouts().is_cancelled(rq.tag()) => {
@@ -171,13 +152,13 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
     check.avoid = check.path;
     let path = check.path.unwrap_or_default();
     let disk = rq.queue_data().fair_share().number();
-    // The sector of a flush means nothing.
+    // A flush has no sector.
     let sector = if op == Op::Flush { 0 } else { rq.sector() };
     rq.queue_data().transport().with_path_name(path, |path| {
         let path = path.unwrap_or(c"an unknown path");
         if again.is_some() {
             kx::pr_warn_ratelimited!(
-                "ibnbd{}: {} at sector {}: damaged on the way over {}, as checksums show; it is sent again\n",
+                "ibnbd{}: {} at sector {} was damaged on the way over {} (checksum mismatch): sending it again\n",
                 disk,
                 op.as_str(),
                 sector,
@@ -185,7 +166,7 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
             );
         } else {
             kx::pr_err_ratelimited!(
-                "ibnbd{}: {} at sector {} fails: it was damaged on the way each time, the last time over {}; look for a defective network card or memory, or a program that changes data while it is being written\n",
+                "ibnbd{}: {} at sector {} failed: it was damaged on the way each time, the last time over {} (checksum mismatch); look for a defective network card or memory, or a program that changes data while it is being written\n",
                 disk,
                 op.as_str(),
                 sector,
@@ -194,12 +175,4 @@ pub(crate) fn resend_after(rq: &mut Request<Queue>, op: Op) -> Option<u32> {
         }
     });
     again
-}
-
-/// Forgets the damage of a request that ends.
-#[inline]
-pub(crate) fn ended(rq: &mut Request<Queue>) {
-    let check = check_of(rq.pdu_mut());
-    check.avoid = None;
-    check.resends = Resends::NONE;
 }

@@ -5,6 +5,7 @@
 //! Contexts: *may sleep*, unless stated otherwise.
 
 use crate::{
+    admin,
     background,
     dispatch::{
         DiskQueue,
@@ -15,8 +16,7 @@ use crate::{
         PlaceRef,
         SessionRef, //
     },
-    request::Queue,
-    session, //
+    request::Queue, //
 };
 use ibnbd_proto::{
     checksum::DataChecksum,
@@ -99,7 +99,7 @@ pub(crate) struct Device {
     #[pin]
     reopen: DelayedWork<Self, { work::REOPEN }>,
     #[pin]
-    look: DelayedWork<Self, { work::LOOK }>,
+    refresh: DelayedWork<Self, { work::REFRESH }>,
     #[pin]
     uevents: Work<Self, { work::UEVENTS }>,
     #[pin]
@@ -109,14 +109,14 @@ pub(crate) struct Device {
 /// Ids of the work items of a device.
 pub(crate) mod work {
     pub(crate) const REOPEN: u64 = 0;
-    pub(crate) const LOOK: u64 = 1;
+    pub(crate) const REFRESH: u64 = 1;
     pub(crate) const UEVENTS: u64 = 2;
     pub(crate) const FORCING: u64 = 3;
 }
 
 kx::impl_has_work! {
     impl HasWork<DelayedWork<Self, { work::REOPEN }>> for Device { self.reopen }
-    impl HasWork<DelayedWork<Self, { work::LOOK }>> for Device { self.look }
+    impl HasWork<DelayedWork<Self, { work::REFRESH }>> for Device { self.refresh }
     impl HasWork<Work<Self, { work::UEVENTS }>> for Device { self.uevents }
     impl HasWork<DelayedWork<Self, { work::FORCING }>> for Device { self.forcing }
 }
@@ -135,7 +135,7 @@ struct Inner {
     shown: DevState,
     pending_uevents: PendingUevents,
     /// When the server was last asked what has changed.
-    looked: Option<Instant<Monotonic>>,
+    refreshed: Option<Instant<Monotonic>>,
     /// Failed attempts to reopen the device since the session was lost.
     attempts: u32,
     /// When the server lost the session; starts the queue timeout of waiting requests.
@@ -172,7 +172,7 @@ impl Device {
             disk: None,
             shown: DevState::Init,
             pending_uevents: PendingUevents::default(),
-            looked: None,
+            refreshed: None,
             attempts: 0,
             since: Instant::now(),
             last_error: None,
@@ -190,7 +190,7 @@ impl Device {
                 asking <- new_mutex!((), "Device::asking"),
                 inner <- new_mutex!(inner, "Device::inner"),
                 reopen <- kx::new_delayed_work!(queue.clone(), "Device::reopen"),
-                look <- kx::new_delayed_work!(queue.clone(), "Device::look"),
+                refresh <- kx::new_delayed_work!(queue.clone(), "Device::refresh"),
                 forcing <- kx::new_delayed_work!(queue, "Device::forcing"),
                 uevents <- kx::new_work!(uevents, "Device::uevents"),
             }? Error),
@@ -298,7 +298,7 @@ impl Device {
     ///   mapping is not complete.
     /// - `ESTALE` if the server now has another disk under this name.
     /// - `EAGAIN` if the server lost the session meanwhile; `EINTR` if a signal arrived.
-    /// - Errors of [`session::open_device`].
+    /// - Errors of [`admin::open_device`].
     pub(crate) fn remap(self: &Arc<Self>, queue: &kx::work::Queue) -> Result {
         let state = self.state();
         state.may_remap().map_err(convert::error)?;
@@ -322,7 +322,7 @@ impl Device {
         };
         let name = device_path(&self.name)?;
         let checksum = self.io.damage().checksum();
-        let answer = session::open_device(self.io.transport(), name, self.access, checksum);
+        let answer = admin::open_device(self.io.transport(), name, self.access, checksum);
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             // The session was lost meanwhile; the loss has already queued another OPEN.
@@ -335,11 +335,11 @@ impl Device {
                 return Err(error);
             }
         };
-        let known = session::check_checksum(self.io.transport(), name, checksum, &rsp);
+        let known = admin::check_checksum(self.io.transport(), name, checksum, &rsp);
         if let Err(error) = known {
             self.failed(&mut inner, error);
             drop(inner);
-            session::close_device(self.io.transport(), rsp.device_id);
+            admin::close_device(self.io.transport(), rsp.device_id);
             return Err(error);
         }
         let same = rsp.same_disk(&inner.rsp);
@@ -358,7 +358,7 @@ impl Device {
         self.show_locked(&mut inner);
         drop(inner);
         // Close the other disk, so that this client does not keep it from its users.
-        session::close_device(self.io.transport(), rsp.device_id);
+        admin::close_device(self.io.transport(), rsp.device_id);
         Err(ESTALE)
     }
 
@@ -419,7 +419,7 @@ impl Device {
         let standing = inner.standing.failed(late);
         if inner.last_error != Some(error) {
             kx::pr_warn_ratelimited!(
-                "ibnbd{}: {} cannot be opened again yet: {} ({})\n",
+                "ibnbd{}: {} cannot be opened again yet: {} ({}); trying again\n",
                 self.number,
                 *self.name,
                 convert::errno(error).as_str(),
@@ -440,7 +440,7 @@ impl Device {
 
     /// Returns how long requests may still wait for the device, in milliseconds.
     fn left_ms(&self, inner: &Inner) -> u32 {
-        let limit_ms = i64::from(session::queue_timeout_s(self.io.transport())) * 1000;
+        let limit_ms = i64::from(self.io.transport().settings().queue_timeout_s.get()) * 1000;
         let left = limit_ms.saturating_sub(inner.since.elapsed().as_millis());
         u32::try_from(left.max(0)).unwrap_or(u32::MAX)
     }
@@ -471,7 +471,7 @@ impl Device {
     /// Closes the device on the server.
     fn close(self: &Arc<Self>, queue: &kx::work::Queue) {
         self.reopen.disable_sync();
-        self.look.disable_sync();
+        self.refresh.disable_sync();
         self.uevents.disable_sync();
         self.forcing.disable_sync();
         self.io.paused().end();
@@ -493,13 +493,13 @@ impl Device {
             return;
         }
         if !kernel::current!().signal_pending() {
-            session::close_device(transport, device_id);
+            admin::close_device(transport, device_id);
             return;
         }
         let transport = transport.clone();
         // Without memory for this, the device stays open on the server until the session ends.
         let _ = background::complete(queue, move || {
-            session::close_device(&transport, device_id);
+            admin::close_device(&transport, device_id);
         });
     }
 }
@@ -530,7 +530,7 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`session::open_device`].
+    /// `EINTR` if a signal arrived; `ENOMEM`; errors of [`admin::open_device`].
     pub(crate) fn open(
         session: SessionRef,
         place: PlaceRef,
@@ -555,9 +555,9 @@ impl Opened {
         let name = device_path(name)?;
         let generation = session.events().generation();
         let transport = session.transport().clone();
-        let rsp = session::open_device(&transport, name, access, checksum)?;
+        let rsp = admin::open_device(&transport, name, access, checksum)?;
         let opened = (generation, rsp);
-        let device = session::check_checksum(&transport, name, checksum, &rsp)
+        let device = admin::check_checksum(&transport, name, checksum, &rsp)
             .and_then(|()| Device::new(&session, place.number(), name, access, checksum, opened))
             .and_then(|device| session.events().add(&device, generation).map(|()| device));
         match device {
@@ -567,9 +567,9 @@ impl Opened {
                 place,
             }),
             Err(error) => {
-                // After the loss of the session, the number may be that of another device.
+                // If the session was lost, the number may be that of another device.
                 if session.events().generation() == generation {
-                    session::close_device(&transport, rsp.device_id);
+                    admin::close_device(&transport, rsp.device_id);
                 }
                 Err(error)
             }

@@ -8,9 +8,9 @@
 //!
 //! Contexts: *sysfs*.
 
-use crate::session::{
-    self,
-    Session, //
+use crate::{
+    admin,
+    session::Session, //
 };
 use ibnbd_proto::msg::{
     DiscoverRsp,
@@ -127,7 +127,7 @@ impl Found {
 /// # Errors
 ///
 /// `EFBIG` if there are too many exports or answers; `ETIMEDOUT` if the answers take too long;
-/// errors of [`session::discover`].
+/// errors of [`admin::discover`].
 pub(crate) fn ask(session: &Session) -> Result<Found> {
     let begin = Instant::<Monotonic>::now();
     let mut found = Found {
@@ -145,7 +145,7 @@ pub(crate) fn ask(session: &Session) -> Result<Found> {
             Some(name) => Some(DevicePath::new(name.to_bytes()).map_err(|_| EPROTO)?),
             None => None,
         };
-        let rsp = match session::discover(session.transport(), name, &mut reply) {
+        let rsp = match admin::discover(session.transport(), name, &mut reply) {
             // The session was lost before the message left.
             Err(ESTALE) => continue,
             rsp => rsp?,

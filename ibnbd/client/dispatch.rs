@@ -73,7 +73,7 @@ pub(crate) struct Traits {
     pub(crate) safe: bool,
     /// The checksum of the disk's data.
     pub(crate) checksum: DataChecksum,
-    /// Where paused requests are looked at; no work on it waits for a disk.
+    /// Runs the work that ends the pauses of requests; no work on it waits for a disk.
     pub(crate) work_queue: Arc<work::Queue>,
 }
 
@@ -156,7 +156,7 @@ impl DiskQueue {
         &self.latencies
     }
 
-    /// Returns the checksum of the disk, and the damage that it has shown.
+    /// Returns the checksum of the disk, and the counts of damaged requests.
     #[inline]
     pub(crate) fn damage(&self) -> &Damage {
         &self.damage

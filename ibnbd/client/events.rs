@@ -6,8 +6,8 @@
 //! own, so that a slow one delays no other.
 
 use crate::{
-    device::Device,
-    session, //
+    admin,
+    device::Device, //
 };
 use ibtrs_client::{
     Session,
@@ -158,7 +158,7 @@ impl SessionEvents for EventHandler {
             return;
         };
         // A server that does not answer this message may still open devices.
-        let _ = session::introduce(&transport);
+        let _ = admin::introduce(&transport);
         self.for_each(|device| device.open_soon());
     }
 }

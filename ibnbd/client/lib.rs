@@ -12,7 +12,8 @@
 //! | [`control`] | files of the class, mapping of disks |
 //! | [`discovery`] | lists of the exports that a session may open |
 //! | [`registry`] | all sessions and mappings |
-//! | [`session`] | what the disks of a session share |
+//! | [`session`] | the parts of a session that its disks share |
+//! | [`admin`] | administrative messages to the server |
 //! | [`events`] | session events |
 //! | [`device`] | a device that is open on the server |
 //! | [`background`] | work that continues after its user has stopped waiting |
@@ -48,6 +49,7 @@ use kernel::{
     sync::Arc, //
 };
 
+mod admin;
 mod attrs;
 mod background;
 mod by_tag;

@@ -2,9 +2,9 @@
 
 //! Requests that pause before they are sent again.
 //!
-//! The block layer has a list of requests to dispatch again, and one timer for all of it: each
-//! request that is to be dispatched at once would end the pauses of the others, or begin one itself.
-//! So paused requests wait here, each until its own time.
+//! The block layer has one timer for all requests on its requeue list. A request that is to be
+//! dispatched at once would end the pauses of the others, or would have to pause itself. So paused
+//! requests wait here, each until its own time.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -30,11 +30,10 @@ use kx::{
     }, //
 };
 
-/// The time from one look at the paused requests to the next one, in milliseconds: a pause may be
-/// longer by that.
-const LOOK_MS: u32 = 10;
+/// Interval at which paused requests are checked, in milliseconds. A pause may be longer by that.
+const CHECK_MS: u32 = 10;
 
-/// A request, and its pause: when it has begun, and how many milliseconds it lasts.
+/// A request that pauses for `ms` milliseconds from `since` on.
 struct Pause {
     rq: Request<Queue>,
     since: Instant<Monotonic>,
@@ -52,15 +51,16 @@ impl Pause {
 pub(crate) struct Paused {
     places: ByTag<TakeCell<Pause>>,
     #[pin]
-    look: DelayedWork<Self>,
+    check: DelayedWork<Self>,
 }
 
 kx::impl_has_work! {
-    impl HasWork<DelayedWork<Self>> for Paused { self.look }
+    impl HasWork<DelayedWork<Self>> for Paused { self.check }
 }
 
 impl Paused {
-    /// Creates the places of `tags` tags. No work on `queue` may wait for a disk.
+    /// Creates an empty list with a place for each of `tags` tags. No work on `queue` may wait for
+    /// a disk.
     ///
     /// # Context
     ///
@@ -73,14 +73,16 @@ impl Paused {
         Arc::pin_init(
             try_pin_init!(Self {
                 places: ByTag::new(tags, TakeCell::empty)?,
-                look <- kx::new_delayed_work!(queue, "Paused::look"),
+                check <- kx::new_delayed_work!(queue, "Paused::check"),
             }? Error),
             GFP_KERNEL,
         )
     }
 
-    /// Returns a request to the block layer after `ms` milliseconds. Until then it keeps its tag,
-    /// and the disk cannot be removed. The caller has noted that it leaves the driver.
+    /// Returns a request to the block layer after `ms` milliseconds. Until then the request keeps
+    /// its tag, and the disk cannot be removed. The caller has called [`leaves`] for the request.
+    ///
+    /// [`leaves`]: crate::request::leaves
     pub(crate) fn requeue_after(self: &Arc<Self>, rq: Request<Queue>, ms: u32) {
         let place = match self.places.get(rq.tag()) {
             Some(place) if ms > 0 => place,
@@ -92,26 +94,26 @@ impl Paused {
             ms,
         };
         match place.put(pause) {
-            // If it is queued already, it has not looked yet, or looks once more.
+            // If the work item is already queued, it will find this request when it runs.
             Ok(()) => {
-                self.look.enqueue_in(self.clone(), LOOK_MS);
+                self.check.enqueue_in(self.clone(), CHECK_MS);
             }
             // Does not happen: a place belongs to the request with its tag.
             Err(Pause { rq, .. }) => rq.requeue(),
         }
     }
 
-    /// Waits for the last look. The disk has been removed, so no request pauses any more.
+    /// Waits for the last check. The disk has been removed, so no request pauses any more.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(crate) fn end(&self) {
-        self.look.flush();
+        self.check.flush();
     }
 }
 
-/// A look at the paused requests.
+/// Returns the requests whose pause is over to the block layer.
 impl WorkItem for Paused {
     type Pointer = Arc<Self>;
 
@@ -130,7 +132,7 @@ impl WorkItem for Paused {
             }
         }
         if again {
-            this.look.enqueue_in(this.clone(), LOOK_MS);
+            this.check.enqueue_in(this.clone(), CHECK_MS);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Operations for Queue {
     ) -> Result<(), (Request<Self>, Status)> {
         if disk.timeouts().is_stuck() {
             let mut rq = rq;
-            // If a request that had the tag was cancelled just when it ended, it ends now.
+            // Clears the tag, in case an earlier request was cancelled at the moment when it ended.
             request::leaves(&mut rq);
             request::ended(&mut rq);
             return Err((rq, Status::TIMEOUT));
@@ -234,7 +234,8 @@ fn answered(rq: &Request<Queue>) -> Result {
 }
 
 fn end(mut rq: Request<Queue>, mut result: Result) {
-    // A request that is cancelled while it is dispatched once more may be abandoned all the same.
+    // A request that was cancelled while it was dispatched again may be abandoned, although its
+    // new tag does not show that it was cancelled.
     let cancelled = request::leaves(&mut rq) || rq.is_abandoned();
     // The server has lost the session or the written data: send the request again.
     if !cancelled && result == Err(ESTALE) {
@@ -271,7 +272,7 @@ enum Outcome {
     Refused(Request<Queue>, Status),
 }
 
-/// Submits an admitted request.
+/// Submits an accepted request.
 fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) -> Outcome {
     // Read before the number of the device: if the session is lost in between, `submit` refuses
     // the request with `ESTALE`.

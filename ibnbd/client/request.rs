@@ -4,10 +4,7 @@
 //!
 //! Contexts: *any*.
 
-use crate::damage::{
-    self,
-    Check, //
-};
+use ibnbd_proto::checksum::Resends;
 use kernel::prelude::*;
 use kx::{
     blk::{
@@ -30,9 +27,10 @@ pub(crate) struct Pdu {
     pub(crate) admission: Admission,
     /// The cache generation in which the request was sent.
     pub(crate) generation: u32,
-    /// How often the request had timed out when the driver returned it to the block layer.
+    /// Number of times that the request had timed out when the driver returned it to the block
+    /// layer.
     pub(crate) timeouts: u32,
-    /// What is known about damage on the way.
+    /// Detects damage on the way.
     pub(crate) check: Check,
     #[pin]
     pub(crate) sg: SgList<{ MAX_SEGMENTS as usize }>,
@@ -48,6 +46,35 @@ impl Pdu {
             check: Check::default(),
             sg <- SgList::new(),
         }? Error)
+    }
+}
+
+/// The part of a request that detects damage, see [`crate::damage`].
+#[derive(Default)]
+pub(crate) struct Check {
+    /// The CRC of the header. The CRC of the answer's data continues it.
+    pub(crate) crc: u32,
+    /// The checksum that came with the answer.
+    pub(crate) received: Option<u32>,
+    /// The path of the answer, if the answer has a checksum or reports damage.
+    pub(crate) path: Option<u32>,
+    /// The path that has damaged the request last.
+    pub(crate) avoid: Option<u32>,
+    pub(crate) resends: Resends,
+}
+
+impl Check {
+    /// Notes the checksum that came with the answer, and the answer's path.
+    pub(crate) fn note(&mut self, received: Option<u32>, path: u32) {
+        self.received = received;
+        self.path = Some(path);
+    }
+
+    /// Forgets the damage of a request that ends.
+    #[inline]
+    fn ended(&mut self) {
+        self.avoid = None;
+        self.resends = Resends::NONE;
     }
 }
 
@@ -70,9 +97,11 @@ impl Admission {
     }
 }
 
-/// Notes that the request leaves the driver. The block layer may dispatch it again with another tag,
-/// so it takes along how often it has timed out: the timeout limit is that of all attempts together.
-/// Returns whether the request was cancelled; then it has to end.
+/// Notes that the request leaves the driver. Returns whether the request was cancelled and must
+/// end now.
+///
+/// The request keeps the number of its timeouts, because the timeout limit covers all attempts and
+/// the block layer may dispatch the request again with another tag.
 #[inline]
 pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
     let times = rq.queue_data().timeouts().ends(rq.tag());
@@ -80,15 +109,16 @@ pub(crate) fn leaves(rq: &mut Request<Queue>) -> bool {
     times.is_none()
 }
 
-/// Notes the end of a request, which the next one follows in its place.
+/// Notes the end of a request. Resets the data of the request for the next one.
 #[inline]
 pub(crate) fn ended(rq: &mut Request<Queue>) {
-    *rq.pdu_mut().project().timeouts = 0;
-    damage::ended(rq);
+    let pdu = rq.pdu_mut().project();
+    *pdu.timeouts = 0;
+    pdu.check.ended();
 }
 
-/// Returns a request that was not sent to the block layer, which dispatches it again. If it was
-/// cancelled, it ends instead.
+/// Returns an unsent request to the block layer, which dispatches it again. A cancelled request
+/// ends instead.
 pub(crate) fn hand_back(mut rq: Request<Queue>) {
     if !leaves(&mut rq) && !rq.is_abandoned() {
         return rq.requeue();

@@ -7,7 +7,7 @@
 //! until the server has answered the last cancelled request, and all other requests fail: no
 //! cancelled write can take effect after a later one.
 //!
-//! Requests that have timed out and not ended are counted, with a limit or without one.
+//! With a limit or without, the driver counts the requests that have timed out and not ended.
 //!
 //! Contexts: *any*, unless stated otherwise.
 
@@ -31,8 +31,8 @@ const CANCELLED: u32 = u32::MAX - 1;
 pub(crate) struct Timeouts {
     /// The timeout limit; 0 for none.
     limit: Atomic<u32>,
-    /// A limit was set, or a request has timed out, at some time: requests are tracked. Disks that
-    /// know neither pay nothing.
+    /// Set once a limit was set or a request has timed out. Until then requests are not tracked,
+    /// so a disk without timeouts pays nothing.
     counting: AtomicFlag,
     /// Number of cancelled requests that have not ended.
     stuck: Atomic<u32>,
@@ -80,14 +80,14 @@ impl Timeouts {
         Ok(())
     }
 
-    /// Notes that the request with `tag` is dispatched, which has already timed out `so_far` times.
+    /// Notes that the request with `tag` is dispatched. It has already timed out `so_far` times.
     #[inline]
     pub(crate) fn begins(&self, tag: u32, so_far: u32) {
         if !self.counting.load(Relaxed) {
             return;
         }
         if let Some(place) = self.places.get(tag) {
-            // That of a request which ended just when a limit was set first, see `ends`.
+            // An earlier request ended while the first limit was being set, see `ends`.
             if place.xchg(so_far, Full) == CANCELLED {
                 self.stuck.fetch_sub(1, Relaxed);
             }
@@ -101,8 +101,9 @@ impl Timeouts {
             return false;
         };
         if !self.counting.load(Relaxed) {
-            // From now on. The request itself counts when it times out again: if it ends just now,
-            // `ends` does not know of it, and it would count until its tag is used again.
+            // Requests are tracked from now on. This request counts when it times out again: it
+            // may be ending now without `ends` seeing the flag, and would then count until its tag
+            // is used again.
             self.counting.store(true, Relaxed);
             return false;
         }
@@ -139,8 +140,9 @@ impl Timeouts {
         self.places.iter().filter(has_timed_out).count()
     }
 
-    /// Notes that the request with `tag` ends, or returns to the block layer, which may dispatch it
-    /// again with another tag. Returns how often it has timed out; [`None`] if it was cancelled.
+    /// Notes that the request with `tag` ends, or that it returns to the block layer, which may
+    /// dispatch it again with another tag. Returns the number of its timeouts; [`None`] if it was
+    /// cancelled.
     #[inline]
     pub(crate) fn ends(&self, tag: u32) -> Option<u32> {
         if !self.counting.load(Relaxed) {

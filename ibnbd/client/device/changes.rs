@@ -7,7 +7,7 @@ use super::{
     Device,
     Inner, //
 };
-use crate::session;
+use crate::admin;
 use ibnbd_proto::state::Standing;
 use ibtrs_proto::imm::notice_number;
 use kernel::{
@@ -20,31 +20,32 @@ use kx::{
     work::WorkItem, //
 };
 
-/// Least time between two looks, in milliseconds, however many notices arrive.
-const LOOK_PAUSE_MS: u32 = 1000;
+/// Least time between two questions to the server, in milliseconds, however many notices arrive.
+const REFRESH_PAUSE_MS: u32 = 1000;
 
 impl Device {
-    /// Queues a look at the device, if `number` of a notice is that of this device.
+    /// Queues a question for the properties of the device, if the notice with `number` concerns
+    /// this device.
     pub(crate) fn noticed(self: &Arc<Self>, number: u32) {
         let inner = self.inner.lock();
         if notice_number(inner.rsp.device_id) != number {
             return;
         }
-        let passed = inner.looked.map(|at| at.elapsed().as_millis());
+        let passed = inner.refreshed.map(|at| at.elapsed().as_millis());
         drop(inner);
         let passed = passed.and_then(|ms| u32::try_from(ms).ok());
-        let delay = passed.map_or(0, |ms| LOOK_PAUSE_MS.saturating_sub(ms));
-        self.look.enqueue_in(self.clone(), delay);
+        let delay = passed.map_or(0, |ms| REFRESH_PAUSE_MS.saturating_sub(ms));
+        self.refresh.enqueue_in(self.clone(), delay);
     }
 
     /// Asks the server what has changed about the device. If the answer is lost, the server repeats
     /// its notice.
-    fn look(self: &Arc<Self>) -> Result {
+    fn refresh(self: &Arc<Self>) -> Result {
         let _no_io = NoIo::enter();
         let _asking = self.asking.lock();
         let (generation, device_id) = {
             let mut inner = self.inner.lock();
-            inner.looked = Some(Instant::now());
+            inner.refreshed = Some(Instant::now());
             if inner.closed || inner.standing != Standing::Open {
                 return Ok(());
             }
@@ -52,7 +53,7 @@ impl Device {
         };
         let name = device_path(&self.name)?;
         let checksum = self.io.damage().checksum();
-        let answer = session::ask_device(self.io.transport(), name, self.access, checksum);
+        let answer = admin::ask_device(self.io.transport(), name, self.access, checksum);
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             return Ok(());
@@ -133,12 +134,12 @@ impl Device {
     }
 }
 
-/// A look at the device after a notice.
-impl WorkItem<{ crate::device::work::LOOK }> for Device {
+/// Handles a notice.
+impl WorkItem<{ crate::device::work::REFRESH }> for Device {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         // If the answer is lost, the server repeats its notice.
-        let _ = this.look();
+        let _ = this.refresh();
     }
 }

@@ -128,7 +128,7 @@ class FlipHeader(Flip):
     OPEN, CLOSE, OF_READ = 264, 8, 24
 
     def once(self, byte: int, bit: int, behind: int = OF_WRITE, user: int = USER) -> None:
-        """This bit of a header, of which the transport's follows, with so many bytes of it."""
+        """This bit of a user header of the given length, which the transport header follows."""
         self.times(1, 8 * (user + behind - byte) + bit)
 
 
@@ -152,7 +152,7 @@ def test_damage_on_the_way_to_the_server(pair, slow):
             assert disk.writes_of_the_server() == before + 1
             assert disk.is_written(size)
         assert "message refused: request was damaged on the way here" in pair.server.run("dmesg")
-        assert ("write at sector 0: damaged on the way over ip:10.0.1.1, as checksums show; it is sent again"
+        assert ("write at sector 0 was damaged on the way over ip:10.0.1.1 (checksum mismatch): sending it again"
                 in pair.client.run("dmesg"))
         # Each time: nothing is written.
         for size in SIZES:
@@ -163,7 +163,7 @@ def test_damage_on_the_way_to_the_server(pair, slow):
             assert disk.writes_of_the_server() == before
             assert not disk.is_written(size)
         assert disk.errors == f"{len(SIZES) + len(SIZES) * (1 + RESENDS)} 0"
-        assert "fails: it was damaged on the way each time" in pair.client.run("dmesg")
+        assert "failed: it was damaged on the way each time" in pair.client.run("dmesg")
         flip.times(0)
         assert disk.write(SIZES[0]) == "" and disk.is_written(SIZES[0])
         pair.client.run(f"echo 0 > {FILES}/checksum_errors")
@@ -357,7 +357,7 @@ def test_another_path_is_tried(pair, slow):
             assert disk.read(SIZES[0]) == ""
             log = pair.client.run("dmesg")
             # As the operator has named it.
-            first = [name for name in names if f"damaged on the way over {name.split('@')[-1]}, " in log]
+            first = [name for name in names if f"damaged on the way over {name.split('@')[-1]} (" in log]
             assert len(first) == 1, log
             reads = {name: reads_over(pair.client, name) for name in names}
             flip.times(1)
@@ -446,7 +446,7 @@ def test_other_operations(pair):
     for number in range(3):
         assert pair.client.run(f"cat /sys/block/ibnbd{number}/ibnbd/checksum_errors") == "0 0"
     pair.client.run(f"{OURS.unmap(2)}; {OURS.unmap(1)}; {OURS.unmap()}")
-    # CLOSE is none of the requests with a checksum, and reaches the server all the same.
+    # CLOSE has no checksum, and reaches the server.
     assert "closed: by its client" in pair.server.run("dmesg")
 
 
@@ -465,7 +465,7 @@ def test_cancelled_requests_are_no_damage(pair):
     client.run("echo 1000 > /sys/block/ibnbd0/queue/io_timeout; echo 1 > /sys/block/ibnbd0/ibnbd/io_timeout_limit")
     server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
     try:
-        # So many that one of the two processors sends some over each path.
+        # Enough requests for each of the two processors to send some over each path.
         jobs = [client.start(f"dd if={what} of={where} bs=4k count=1 {how}=direct status=none")
                 for what, where, how in 2 * ((DISK, "/dev/null", "iflag"), ("/dev/zero", DISK, "oflag"))]
         for job in jobs:

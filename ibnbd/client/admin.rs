@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Administrative messages to the server: session information, opening and closing of devices,
+//! discovery.
+
+use ibnbd_proto::{
+    checksum::DataChecksum,
+    identity::Identity,
+    msg::{
+        Close,
+        Details,
+        Discover,
+        DiscoverRsp,
+        MsgError,
+        Open,
+        OpenRsp,
+        SessInfo,
+        SessInfoRsp,
+        OPEN_RSP_LEN,
+        OPEN_RSP_LONG_LEN,
+        SESS_INFO_LEN,
+        VERSION_MAJOR, //
+    },
+    Access, //
+};
+use ibtrs_client::{
+    Dir,
+    Session, //
+};
+use ibtrs_core::convert;
+use ibtrs_proto::name::DevicePath;
+use kernel::prelude::*;
+
+/// Sends a message to the server. If the server answers that the message was damaged on the way,
+/// it has executed nothing, so the client sends the message once more.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// Errors of the server and of the transport.
+fn send(transport: &Session, dir: Dir, message: &[u8], reply: &mut [u8]) -> Result<usize> {
+    match transport.admin(dir, message, reply) {
+        Err(EBADMSG) => transport.admin(dir, message, reply),
+        result => result,
+    }
+}
+
+/// Sends the client's version to the server, and returns the version that both sides speak.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// Errors of the transport; `EPROTO` if the answer is invalid.
+pub(crate) fn introduce(transport: &Session) -> Result<u8> {
+    let msg = SessInfo { ver: VERSION_MAJOR };
+    let mut reply = [0; SESS_INFO_LEN];
+    send(transport, Dir::Read, &msg.encode(), &mut reply)?;
+    let rsp =
+        SessInfoRsp::decode(&reply).map_err(|error| invalid_answer(transport.name(), error))?;
+    Ok(rsp.ver)
+}
+
+/// Asks the server to describe a device that this session has open.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// `ENOENT` if the server has the device no longer open; errors of [`open_device`].
+pub(crate) fn ask_device(
+    transport: &Session,
+    name: DevicePath<'_>,
+    access: Access,
+    checksum: DataChecksum,
+) -> Result<OpenRsp> {
+    let open = Open {
+        only_known: true,
+        ..opening(name, access, checksum)
+    };
+    ask(transport, &open)
+}
+
+/// Opens a device on the server. The caller calls [`check_checksum`] with the answer.
+///
+/// A C server knows neither exclusive access nor checksums, so the client does not ask it for them.
+///
+/// # Context
+///
+/// May sleep; interruptible. The server may open the device despite the interruption.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if a C server would be needed to know an extension; errors of the server and of the
+/// transport; `EPROTO` if the answer is invalid.
+pub(crate) fn open_device(
+    transport: &Session,
+    name: DevicePath<'_>,
+    access: Access,
+    checksum: DataChecksum,
+) -> Result<OpenRsp> {
+    if !transport.has_extensions() {
+        if access.exclusive {
+            return Err(EOPNOTSUPP);
+        }
+        confirm(transport, name, checksum, false)?;
+    }
+    ask(transport, &opening(name, access, checksum))
+}
+
+/// Checks that the server uses the same `checksum` for the opened device. If not, the caller closes
+/// the device, unless the session was lost meanwhile: then the number may be that of another device.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the server does not know checksums; `EPROTO` if it expects checksums that the
+/// client did not ask for.
+pub(crate) fn check_checksum(
+    transport: &Session,
+    name: DevicePath<'_>,
+    checksum: DataChecksum,
+    rsp: &OpenRsp,
+) -> Result {
+    confirm(transport, name, checksum, rsp.has_checksums())
+}
+
+/// Compares the `checksum` of a disk with the server's answer, and logs a difference.
+fn confirm(
+    transport: &Session,
+    name: DevicePath<'_>,
+    checksum: DataChecksum,
+    confirmed: bool,
+) -> Result {
+    checksum.check_confirmed(confirmed).map_err(|error| {
+        kx::pr_err_ratelimited!(
+            "{}: {}: {}\n",
+            transport.name(),
+            name.as_str(),
+            error.as_str()
+        );
+        convert::error(error.errno())
+    })
+}
+
+/// Returns the message that opens a device.
+fn opening(name: DevicePath<'_>, access: Access, checksum: DataChecksum) -> Open<'_> {
+    Open {
+        access_mode: access.mode,
+        exclusive: access.exclusive,
+        dev_name: name,
+        only_known: false,
+        checksums: checksum.is_on(),
+    }
+}
+
+fn ask(transport: &Session, msg: &Open<'_>) -> Result<OpenRsp> {
+    let mut reply = [0; OPEN_RSP_LONG_LEN];
+    let extensions = transport.has_extensions();
+    // A C server sends as much of its memory as the client asks for.
+    let wanted = if extensions {
+        OPEN_RSP_LONG_LEN
+    } else {
+        OPEN_RSP_LEN
+    };
+    let (asked, _) = reply.split_at_mut(wanted);
+    send(transport, Dir::Read, &msg.encode(), asked)?;
+    let mut rsp =
+        OpenRsp::decode(&reply).map_err(|error| invalid_answer(transport.name(), error))?;
+    if extensions {
+        rsp.details = Details::decode(&reply);
+    } else {
+        // A C server leaves arbitrary bytes there.
+        rsp.identity = Identity::UNKNOWN;
+    }
+    Ok(rsp)
+}
+
+/// Asks the server for the exports that the session may open, from the one behind `after` on;
+/// `reply` has the answer, which has room for [`DISCOVER_RSP_LEN`] bytes.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the server does not know the message; errors of the server and of the transport;
+/// `EPROTO` if the answer is invalid.
+///
+/// [`DISCOVER_RSP_LEN`]: ibnbd_proto::msg::DISCOVER_RSP_LEN
+pub(crate) fn discover<'a>(
+    transport: &Session,
+    after: Option<DevicePath<'_>>,
+    reply: &'a mut [u8],
+) -> Result<DiscoverRsp<'a>> {
+    if !transport.has_extensions() {
+        return Err(EOPNOTSUPP);
+    }
+    let msg = Discover { after };
+    let sent = send(transport, Dir::Read, &msg.encode(), reply);
+    sent.map_err(|error| match error {
+        // The answer to a type of message that the server does not have.
+        EINVAL => EOPNOTSUPP,
+        error => error,
+    })?;
+    DiscoverRsp::decode(reply, after).map_err(|error| {
+        // The user does not ask for one of the exports, so the error of an export says nothing.
+        let _ = invalid_answer(transport.name(), error);
+        EPROTO
+    })
+}
+
+/// Closes a device on the server. A failure is only logged: the device then stays open until the
+/// session ends.
+///
+/// # Context
+///
+/// May sleep; interruptible.
+pub(crate) fn close_device(transport: &Session, device_id: u32) {
+    let msg = Close { device_id };
+    let closed = send(transport, Dir::Write, &msg.encode(), &mut []);
+    if let Err(error) = closed {
+        kx::pr_warn_ratelimited!(
+            "{}: closing device {} on the server failed: {}\n",
+            transport.name(),
+            device_id,
+            convert::errno(error).as_str()
+        );
+    }
+}
+
+/// Logs that the server's answer is invalid, and returns the error for it.
+fn invalid_answer(name: &CStr, error: MsgError) -> Error {
+    kx::pr_err_ratelimited!(
+        "{}: the server sent an invalid answer: {}\n",
+        name,
+        error.as_str()
+    );
+    match error {
+        MsgError::BlockSize(_) | MsgError::Capacity(_) => convert::error(error.errno()),
+        _ => EPROTO,
+    }
+}
