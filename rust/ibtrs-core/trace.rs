@@ -70,8 +70,8 @@ pub fn traces_client_complete() -> bool {
     kx::is_traced!(ibtrs_client_complete)
 }
 
-/// Returns what [`client_complete`] says of the server's times: how long the request waited on the
-/// server, and how long its disk took; -1 if that is not known.
+/// Returns the server's times for [`client_complete`]: the server queue and the disk, in
+/// nanoseconds; -1 if they are not known.
 pub fn shares(times: Option<ServerTimes>) -> (i64, i64) {
     let share = |ns| i64::try_from(ns).unwrap_or(i64::MAX);
     times.map_or((-1, -1), |times| {

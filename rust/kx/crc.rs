@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC-32C from the kernel's library, which uses the processor's own instructions where there are
-//! some.
+//! CRC-32C from the kernel's library, which uses instructions of the processor if it has any for
+//! that.
 //!
 //! C header: [`include/linux/crc32.h`](srctree/include/linux/crc32.h)
 
 use ibtrs_bindings as bindings;
 
-/// Continues a CRC-32C with `bytes`. It begins with all ones; the result is inverted at its end.
+/// Continues a CRC-32C with `bytes`. The caller begins with all ones, and inverts the final value.
 ///
 /// # Context
 ///
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(crc32c(7, b""), 7);
     }
 
-    /// Blocks and scatterlists, whose data crosses pages, result in the same as plain bytes.
+    /// Blocks and scatterlists, whose data crosses pages, have the same CRC as plain bytes.
     #[test]
     fn of_memory() -> Result {
         let block = PageBlock::new(1, Node::ANY)?;

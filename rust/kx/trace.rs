@@ -90,8 +90,7 @@ macro_rules! trace_events {
     )*};
 }
 
-/// Returns whether somebody traces an event of this tree; costs one no-op instruction while nobody
-/// does.
+/// Returns whether an event of this tree is traced; costs one no-op instruction while it is not.
 ///
 /// # Examples
 ///

@@ -42,8 +42,8 @@ mod queue;
 
 pub(crate) use queue::SendQueue;
 use queue::{
-    Admitted,
     Draft,
+    Fit,
     Wr, //
 };
 
@@ -286,12 +286,12 @@ impl<H: Handler> QueuePair<H> {
             return Err(ENOTCONN);
         }
         let space = queue.with_imm(space);
-        let admitted = queue.admit(space);
-        if admitted != Ok(Admitted::Beside) {
+        let fit = queue.fit(space);
+        if fit != Ok(Fit::Beside) {
             // SAFETY: This is the send queue of the queue pair, which is live, as `self` is.
             unsafe { queue.post(self.as_raw()) }?;
         }
-        admitted?;
+        fit?;
         let mut chain = Chain {
             draft: queue.begin(space),
             owner: self,

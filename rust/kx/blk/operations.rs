@@ -246,12 +246,12 @@ impl<D: Operations> Vtable<D> {
     ) -> bindings::blk_status_t {
         // SAFETY: `bd` is valid by this function's contract.
         let (rq, last) = unsafe { ((*bd).rq, (*bd).last) };
-        // Whoever dispatches the request again must not merge it into another one, which would end it
-        // without the driver's knowledge.
+        // When the block layer dispatches the request again, it must not merge it into another one,
+        // which would end the request without the driver's knowledge.
         const DONTPREP: u32 = 1 << bindings::rqf_flags___RQF_DONTPREP;
         // The timer may still be handling an earlier attempt of a request that is dispatched again.
-        // SAFETY: By this function's contract the request passes to the driver, and is live. What
-        // changes its flags meanwhile is the timer alone, on another CPU, and that sets another bit.
+        // SAFETY: By this function's contract the request passes to the driver, and is live. Only
+        // the timer, on another CPU, changes its flags meanwhile, and it sets another bit.
         let flags = unsafe { (&raw const (*rq).rq_flags).read_volatile() };
         if flags & DONTPREP == 0 {
             // SAFETY: As above. Nobody else accesses the flags: the allocation of the request has

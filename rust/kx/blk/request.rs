@@ -279,8 +279,8 @@ impl<D: Operations> Request<D> {
         Ok(table.nents())
     }
 
-    /// Continues a CRC-32C with the request's data, see [`crc32c`](crate::crc::crc32c): with
-    /// nothing if the operation has no data, before [`Self::map_sg`], and for an
+    /// Continues a CRC-32C with the request's data, see [`crc32c`](crate::crc::crc32c). There is no
+    /// data if the operation has none, before [`Self::map_sg`], and for an
     /// [abandoned](crate::io::IoHandle::end_early) request. No device may be using the data.
     ///
     /// # Context

@@ -123,15 +123,15 @@ impl SendQueue {
     /// # Errors
     ///
     /// `EINVAL`: never possible; `EAGAIN`: not now.
-    pub(super) fn admit(&self, space: SqSpace) -> Result<Admitted> {
+    pub(super) fn fit(&self, space: SqSpace) -> Result<Fit> {
         if !self.is_possible(space) {
             Err(EINVAL)
         } else if !self.has_credit(space) {
             Err(EAGAIN)
         } else if !self.fits(space) {
-            Ok(Admitted::Alone)
+            Ok(Fit::Alone)
         } else {
-            Ok(Admitted::Beside)
+            Ok(Fit::Beside)
         }
     }
 
@@ -213,9 +213,9 @@ fn driver_error(error: Error) -> Error {
     }
 }
 
-/// The place of an admitted chain; see [`SendQueue::admit`].
+/// The place of a chain that fits; see [`SendQueue::fit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Admitted {
+pub(super) enum Fit {
     /// Behind the waiting chains.
     Beside,
     /// At the beginning, once the waiting chains were posted.

@@ -170,15 +170,15 @@ mod suite {
     fn full_queues_are_rung() -> Result {
         let mut queue = queue()?;
         chain(&mut queue, DEPTH - 1, false)?;
-        assert_eq!(queue.admit(space(1, 0)), Ok(Admitted::Beside));
-        assert_eq!(queue.admit(space(2, 0)), Err(EAGAIN));
-        assert_eq!(queue.admit(space(DEPTH + 1, 0)), Err(EINVAL));
+        assert_eq!(queue.fit(space(1, 0)), Ok(Fit::Beside));
+        assert_eq!(queue.fit(space(2, 0)), Err(EAGAIN));
+        assert_eq!(queue.fit(space(DEPTH + 1, 0)), Err(EINVAL));
         post(&mut queue);
         queue.completed();
-        assert_eq!(queue.admit(space(2, 0)), Ok(Admitted::Beside));
+        assert_eq!(queue.fit(space(2, 0)), Ok(Fit::Beside));
         let mut queue = SendQueue::new(1000, 4, DEVICE)?;
         chain(&mut queue, SendQueue::BATCH_WRS as u32, true)?;
-        assert_eq!(queue.admit(space(1, 0)), Ok(Admitted::Alone));
+        assert_eq!(queue.fit(space(1, 0)), Ok(Fit::Alone));
         Ok(())
     }
 
