@@ -58,7 +58,7 @@ build() {
 # clippy's warnings are errors for us.
 clippy() {
 	local log=$IBTRS_CACHE/logs/clippy.log nothing_said=$out/nothing-said
-	# Code that did not change is not looked at again: it must have passed.
+	# Unchanged code is not checked again: it must have passed.
 	[ -e "$nothing_said" ] || find "$out" -name '*.o' -delete
 	rm -f "$nothing_said"
 	kmake -s CLIPPY=1 modules 2>&1 | tee "$log" || return 1

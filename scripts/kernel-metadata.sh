@@ -43,7 +43,7 @@ is_of_this_source() {
 
 is_made() { is_of_this_source && cmp -s "$headers/Module.symvers" "$work/build/Module.symvers"; }
 
-# Whoever names a folder for the cache may have other things there.
+# A folder that the caller names as the cache may have other files.
 is_ours() { [ -e "$1/.ibtrs-metadata" ] || [ -e "$1/.done" ]; }
 
 # Unpacked will do: headers have DKMS build for them while they are configured.

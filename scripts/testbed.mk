@@ -53,7 +53,7 @@ test-kcsan:
 test-modversions:
 	@scripts/test-modversions.sh
 
-# Everything at once, for so many hours; fractions are allowed.
+# Everything at once, for HOURS hours; fractions are allowed.
 HOURS ?= 1
 soak:
 	@scripts/soak.sh $(HOURS)

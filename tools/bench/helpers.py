@@ -33,7 +33,7 @@ def calls(guest: Guest) -> Counter:
 
 
 def measure(lab: Pair, disk: str, pattern: str) -> dict[str, Counter]:
-    """The calls of so many I/Os, on either side."""
+    """The calls that `count` I/Os make, on either side."""
     for guest in lab:
         calls(guest)
     fio.run(lab.client, f"--name=count --filename={disk} --rw={pattern} --bs=4k --iodepth=1 --size=64m "

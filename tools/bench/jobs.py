@@ -14,11 +14,11 @@ class Job:
     # The arguments that make it what it is.
     load: str
     ios: int
-    # At depth 1 the mean latency is looked at, else the requests in a second.
+    # At depth 1 the figure is the mean latency, otherwise the requests per second.
     unit: str = "IOPS"
 
     def arguments(self, disks: list[str], workers: int, scale: float, polled: bool = False) -> str:
-        """For fio: so many workers share the I/Os."""
+        """The arguments of fio; the workers share the I/Os."""
         ios = max(int(self.ios * scale / workers), 20)
         return (f"--name=bench --filename={':'.join(disks)} {self.load} --number_ios={ios} "
                 f"--numjobs={workers} --size=512m --direct=1 --ioengine=io_uring --randseed=1 "

@@ -27,9 +27,9 @@ def map_new(pair: Pair, stack: Stack, name: str = "nullb0", size_mb: int = 128,
     return device
 
 
-def impatient(client: Guest) -> None:
-    """Has every session of ours find out within seconds that its server is away,
-    and I/O fail soon after that.  Mainline's fails at once anyway."""
+def fail_fast(client: Guest) -> None:
+    """Sets every session of ours to detect the loss of its server within seconds, and to fail I/O
+    soon afterwards.  Mainline's fails it at once anyway."""
     client.run("for session in /sys/class/ibtrs-client/*/hb_interval_ms; do "
                "[ ! -e $session ] || { cd ${session%/*} && echo 1000 > hb_interval_ms && "
                "echo 3 > hb_missed_max && echo 2 > queue_timeout_s; } || exit 1; done")
@@ -81,8 +81,8 @@ def disks(guest: Guest, stack: Stack) -> list[str]:
 
 
 def wait_for_reads(guest: Guest, stack: Stack, count: int = 20) -> None:
-    """Waits until so many more reads of the first disk have ended.  Who unmaps a disk
-    before a program has opened it may find a file in its place."""
+    """Waits until `count` further reads of the first disk have ended.  If a disk is unmapped before a
+    program has opened it, the program may create a file in its place."""
     reads = f"read -r reads _ < /sys/block/{stack.family}0/stat"
     before = int(guest.run(f"{reads} && echo $reads"))
     guest.wait_until(f"{reads} && [ $reads -gt {before + count} ]")

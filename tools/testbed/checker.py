@@ -142,7 +142,7 @@ class Checker:
             # There are times when nobody has it open.
             time.sleep(self.dice.choice((0, self.dice.random() / 10)))
             try:
-                # Nothing is looked for that a program made in the place of a disk.
+                # Blocks of a file that a program created in place of a disk do not count.
                 if not os.path.exists("/sys/block/" + os.path.basename(self.disk)):
                     raise OSError(errno.ENOENT, "no disk")
                 self.session(calm)

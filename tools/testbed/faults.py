@@ -117,7 +117,7 @@ BEHIND = {"alloc_pages_node": "alloc_pages_node_noprof", "ib_dma_map_sg": "ib_dm
 # Injectors of the kernel, and what each is tried on: memory wherever it is taken below a
 # call of ours, also by others for it; requests to the server's disk.
 SLAB, PAGES, REQUESTS = "failslab", "fail_page_alloc", "fail_make_request"
-# The last of so many calls fails, counted from an unknown one: chance, but once.
+# The Nth call from an unknown one fails: which one that is depends on chance, but it is one only.
 INTERVALS = (1, 3, 11, 37, 101, 307)
 
 

@@ -21,8 +21,8 @@ SERVER = Path(__file__).parent / "guest/server.py"
 # What a guest with systemd has in addition: the server's unit, and what `make install` installs.
 SYSTEMD = (Path(__file__).parent / "guest/testbed.service", paths.TOP / "tools/udev/60-ibnbd.rules")
 
-# What every kernel gets.  The guests are often emulated on a machine that is
-# busy, so the watchdogs for things that stand still are patient.
+# The command line of every kernel.  The guests are often emulated on a busy machine,
+# so the watchdogs for stalled tasks wait longer.
 COMMAND_LINE = (
     "console=ttyS0 loglevel=7 pty.legacy_count=0 8250.nr_uarts=1 log_buf_len=1M panic=-1 reboot=t no_timer_check "
     "rcupdate.rcu_cpu_stall_timeout=240 "
@@ -90,7 +90,7 @@ class Limits:
 # kernel after 15 to 40 s; on a busy one after several times that.
 FAST, SLOW = Limits(60, 240), Limits(120, 600)
 # One whose instructions are counted has a single thread of the host, and its figures do not
-# depend on how much of a processor that gets: there is no hurry.
+# depend on how much of a processor that gets, so its limits are generous.
 COUNTED = Limits(600, 1800)
 
 
@@ -324,7 +324,7 @@ class Guest:
         self.qmp("blockdev-add", **{"driver": "raw", "node-name": name, "discard": "unmap",
                                     "file": {"driver": "file", "filename": str(image), "discard": "unmap"}})
         self.qmp("device_add", driver="virtio-blk-pci", id=name, drive=name, serial=image.stem[:20])
-        # Without ACPI it is told to look.
+        # Without ACPI, the guest has to scan its bus.
         self.run("echo 1 > /sys/bus/pci/rescan")
         (new,) = set(self._disks()) - before
         return f"/dev/{new}"

@@ -57,7 +57,7 @@ ALLOWED = [
     Allowed(r"BUG: KCSAN: data-race in __blk_flush_plug / kthread_data",
             "the block layer clears PF_BLOCK_TS of a task, and the tick that interrupts it looks at PF_KTHREAD"),
     Allowed(r"kobject_add_internal failed for \S+ \(error: -12 ",
-            "there was no memory for it, or a test said so; whoever asked has got the error"),
+            "there was no memory for it, or a test made it fail; the caller has got the error"),
     Allowed(r"(?s)page allocation failure: order:0.*\btry_fill_recv\b",
             "virtio-net found no page for a receive buffer while a test fills the memory; it tries again later"),
 ]

@@ -21,7 +21,7 @@ MTU = 9000
 # Kinds of software RDMA, and the modules that have them.
 RDMA_MODULES = {"rxe": "rdma_rxe", "siw": "siw"}
 
-# Watchdogs are patient for the same reason as guest.COMMAND_LINE's.
+# Watchdogs wait longer for the same reason as in guest.COMMAND_LINE.
 STOCK_ARGUMENTS = "sysctl.kernel.watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=120"
 # Tests inside modules run when these are loaded: only where asked for.  Sessions
 # are small, as setting up what a request needs takes longest where every

@@ -43,7 +43,7 @@ def device_gone(pair: Pair, guest: Guest, link: int):
 
 def make_ready(pair: Pair) -> None:
     """Before the sessions that packets of theirs get lost or late: while a
-    queueing discipline is put in the place of another, packets are refused,
+    queueing discipline replaces another, packets are refused,
     which soft-RoCE does not get over."""
     for guest in pair:
         guest.run("modprobe sch_netem" + "".join(

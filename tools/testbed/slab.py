@@ -18,6 +18,6 @@ def used(guest: Guest) -> dict[str, int]:
 
 
 def grown(before: dict[str, int], after: dict[str, int], by: int) -> dict[str, int]:
-    """The caches that have at least so many objects more than before."""
+    """The caches that have at least this number of objects more than before."""
     return {name: count - before.get(name, 0) for name, count in after.items()
             if count - before.get(name, 0) >= by}

@@ -60,7 +60,7 @@ class Tally:
     last: dict[str, int] = field(default_factory=dict)
 
     def follow(self, name: str, value: int) -> int:
-        """How much a counter went up since it was last looked at."""
+        """The increase of a counter since the last call."""
         before = self.last.get(name, 0)
         self.last[name] = value
         return value - before if value >= before else value

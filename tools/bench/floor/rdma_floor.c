@@ -29,11 +29,11 @@
 #define FLOOR_SEGMENTS	(FLOOR_DATA / PAGE_SIZE + 1)
 #define FLOOR_QUEUES	16
 #define FLOOR_PORT	7777
-#define FLOOR_PATIENCE	msecs_to_jiffies(20000)
+#define FLOOR_TIMEOUT	msecs_to_jiffies(20000)
 /* An invalidation, a registration and the message for each request. */
 #define FLOOR_SEND_WRS	(4 * FLOOR_DEPTH)
 #define FLOOR_RECV_WRS	(2 * FLOOR_DEPTH)
-/* One of so many messages is signalled, so that the send queue moves on. */
+/* Every Nth message is signalled, so that entries of the send queue are freed. */
 #define FLOOR_SIGNAL	32
 
 static char *addr = "10.0.1.1";
@@ -448,7 +448,7 @@ static int floor_connect(struct floor_queue *queue, struct sockaddr_in *to)
 	ret = rdma_resolve_addr(id, NULL, (struct sockaddr *)to, 2000);
 	if (ret)
 		return ret;
-	if (!wait_for_completion_timeout(&queue->connected, FLOOR_PATIENCE))
+	if (!wait_for_completion_timeout(&queue->connected, FLOOR_TIMEOUT))
 		return -ETIMEDOUT;
 	return queue->status ?: floor_alloc_slots(queue);
 }

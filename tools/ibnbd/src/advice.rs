@@ -177,7 +177,7 @@ pub fn of_lines(lines: &[String]) -> Option<&'static str> {
     lines.iter().rev().find_map(|line| of_line(line))
 }
 
-/// What is to be said of an error of a task: of its own, or what the number means in general.
+/// The explanation of an error of a task: one for this task, or the general one of the number.
 pub fn find(task: Task, errno: i32) -> (String, Option<&'static str>) {
     let errno = Errno(errno);
     let name = errno.as_str();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Family {
     /// `ibtrs_*` and `ibnbd_*`.
     Ibnbd,
-    /// The kernel's own `rtrs_*` and `rnbd_*`; they are looked at, and not touched.
+    /// The kernel's own `rtrs_*` and `rnbd_*`, which the command shows and does not change.
     Rnbd,
 }
 

@@ -2,10 +2,10 @@
 
 //! Rules of nftables that drop RDMA's packets.
 //!
-//! Only what is certain counts. The rules are followed with all that may become of a packet:
-//! whether a condition holds that depends on more than the protocol and the port (an interface, an
-//! address) is not known, so that the packet may meet the rule's verdict, and may go on to the next
-//! rule. A chain drops it if nothing but that may become of it.
+//! Only a drop that is certain counts. Some conditions depend on more than the protocol and the port
+//! (on an interface or an address, for example), and their result is unknown here. Such a rule may
+//! apply to a packet or may not, and both ways are followed. A chain drops the packet if all ways end
+//! in a drop.
 
 use std::collections::HashMap;
 use std::io;

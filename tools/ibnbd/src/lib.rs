@@ -24,6 +24,7 @@
 //! | [`findings`] | faults of a machine, and their remedies |
 //! | [`health`] | the health of a machine in one line |
 //! | [`metrics`] | metrics in the format of Prometheus |
+//! | [`program`] | other programs, and what they print |
 //! | [`probe`] | measures which sizes of packets pass between the ends of paths |
 //! | [`firewall`] | rules of nftables that drop RDMA's packets |
 //! | [`trace`] | latency of each part of a request |

@@ -105,7 +105,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Finds out what passes. `send` sends packets of these sizes, waits, and tells of each in turn.
+/// Finds the sizes that pass. `send` sends packets of the given sizes, waits, and returns a result for each.
 pub fn search(need: Option<u32>, send: &mut dyn FnMut(&[u32]) -> Vec<Reply>) -> Reach {
     let needed = need.unwrap_or(SMALL);
     let first = send(&[needed, SMALL]);

@@ -106,7 +106,7 @@ pub struct Traffic {
     pub reads: u64,
     /// Bytes of these.
     pub read_bytes: u64,
-    /// Writes and all else.
+    /// Writes and all other operations.
     pub writes: u64,
     /// Bytes of these.
     pub write_bytes: u64,

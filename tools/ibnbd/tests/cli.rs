@@ -877,7 +877,7 @@ fn a_firewall_that_drops_rdma_is_found() {
     tree.server("/x");
     let out = run(&tree, &["check"]).out;
     assert!(out.contains("the firewall drops tcp port 1234"), "{out}");
-    // Whoever may not read the rules, or has no nft, is told nothing.
+    // Without the right to read the rules, or without nft, there is no finding.
     fs::remove_file(tree.real("/rules.json")).unwrap();
     assert!(!run(&tree, &["check"]).out.contains("firewall"));
     fs::remove_file(tree.real("/usr/sbin/nft")).unwrap();
@@ -891,7 +891,7 @@ fn a_firewall_that_drops_rdma_is_found() {
     let out = run(&tree, &["check"]).out;
     let text = "hint: it is not known whether the firewall drops tcp port 1234: nft did not answer within 5 s\n  remedy: try: nft -j list ruleset\n";
     assert!(out.contains(text), "{out}");
-    // Whoever still reads it may end.
+    // The reader may end.
     drop(fs::File::options().read(true).write(true).open(&pipe));
 }
 
@@ -1393,7 +1393,7 @@ fn all_unused_disks_are_unmapped() {
     assert!(tree
         .text("/sys/block/rnbd0/rnbd/unmap_device")
         .starts_with("Usage"));
-    // One that cannot be unmapped keeps no other from it.
+    // A disk that cannot be unmapped does not keep the others mapped.
     let file = tree.real("/sys/block/ibnbd10/ibnbd/unmap_device");
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();

@@ -508,7 +508,7 @@ fn apply_changes_what_differs() {
         "~ set hosts of export disk1 from web1 to web2 web1\n~ set allow_realtime of export disk1 from 0 to 1\n"
     );
     assert_eq!(ran::good(&tree, &["apply"]), "");
-    // One that fails is told, and is not there.
+    // An export that fails is reported, and does not exist.
     let more = format!("{SERVER}[[export]]\ndevice = '/dev/vdc'\nany_host = true\n");
     tree.file("/etc/ibtrs/server.toml", more);
     let ran = run(&tree, &["apply"]);

@@ -351,7 +351,7 @@ fn apply_changes_what_differs() {
         "~ set enable of port left from 0 to 1\n"
     );
     assert_eq!(ran::good(&tree, &["apply"]), "");
-    // What fails is told and taken back, the other settings among it.
+    // A failure is reported and taken back, with the other settings.
     tree.file(&format!("{PORTS}/left/address"), "ip:10.0.1.2\n");
     fs::remove_file(tree.real(&format!("{PORTS}/left/port"))).unwrap();
     let ran = run(&tree, &["apply"]);

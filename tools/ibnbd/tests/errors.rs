@@ -295,7 +295,7 @@ fn reasons(source: &str, whole: bool) -> Vec<Vec<String>> {
             let Some(why) = arguments.last() else {
                 continue;
             };
-            // What comes from elsewhere is looked at there, or is the system's.
+            // Texts from elsewhere are checked there, or belong to the system.
             let foreign = ["why", "unknown", "error.to_string()", "e.to_string()"];
             let passed = foreign.contains(why) || *why == "error.as_str()" || call == "wrong(";
             let own = literals(why);

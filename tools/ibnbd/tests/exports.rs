@@ -121,7 +121,7 @@ fn files_of(tree: &Tree) -> Vec<String> {
     files
 }
 
-/// Each file in turn is what it should not be: all else is there as before.
+/// Each file in turn has bad contents: everything else is read as before.
 #[test]
 fn damage_stays_where_it_is() {
     for bytes in [&b""[..], b"\x01\x02 0x?!\nx\n", b"\xff\xfe\n"] {
@@ -622,7 +622,7 @@ impl Waiting {
         fs::remove_file(&pipe).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-        // Whoever runs the tests may ignore signals, as a shell does for jobs in the background.
+        // The caller of the tests may ignore signals, as a shell does for jobs in the background.
         let mut child = process::Command::new("env")
             .args(["--default-signal=HUP,INT,TERM", "sh", "-c"])
             .arg(format!("{shell}; exec \"$0\" \"$@\""))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `ibnbd key`, with a program in the place of keyctl.
+//! `ibnbd key`, with a program in place of keyctl.
 
 mod tree;
 
@@ -286,7 +286,7 @@ fn paths_of_a_removed_key_are_disconnected() {
     assert!(tree.text(own).starts_with("Usage"));
 }
 
-/// One path that cannot be disconnected keeps no other from it.
+/// A path that cannot be disconnected does not keep the others connected.
 #[test]
 fn a_path_that_stays_is_told() {
     let tree = machine();

@@ -106,7 +106,7 @@ fn the_kernels_own_modules_are_read_too() {
     assert_eq!(machine.opened[0].access_mode.as_deref(), Some("migration"));
 }
 
-/// Each file of the tree in turn is what it should not be: all else is there as before.
+/// Each file of the tree in turn has bad contents: everything else is read as before.
 #[test]
 fn damage_stays_where_it_is() {
     for (damage, bytes) in [

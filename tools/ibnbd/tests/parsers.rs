@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! No text that the library reads does any harm: random ones, and such as are nearly right. Parsers
+//! Random texts and nearly valid ones do no harm to any parser of the library. Parsers
 //! that only their modules see are tested there.
 
 use std::io;

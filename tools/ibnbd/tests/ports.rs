@@ -67,7 +67,7 @@ fn ports_are_read() {
 
 const FILES: [&str; 4] = ["address", "port", "enable", "listening"];
 
-/// Each file in turn is what it should not be: all else is there as before.
+/// Each file in turn has bad contents: everything else is read as before.
 #[test]
 fn damage_stays_where_it_is() {
     for bytes in [&b""[..], b"\x01\x02 0x?!\nx\n", b"\xff\xfe\n"] {
@@ -351,7 +351,7 @@ fn takes_ctrl_c(process: u32) -> bool {
 
 /// Tries something until it succeeds; what never does is a failure, and does not hang.
 #[track_caller]
-fn patiently<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + TIME_LIMIT;
     loop {
         if let Some(found) = attempt() {
@@ -379,7 +379,7 @@ fn ctrl_c_takes_back_what_was_done() {
     fs::remove_file(&pipe).unwrap();
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-    // Whoever runs the tests may ignore Ctrl-C, as a shell does for jobs in the background.
+    // The caller of the tests may ignore Ctrl-C, as a shell does for jobs in the background.
     let mut child = process::Command::new("env")
         .args(["--default-signal=INT", env!("CARGO_BIN_EXE_ibnbd")])
         .arg("--root")
@@ -398,12 +398,12 @@ fn ctrl_c_takes_back_what_was_done() {
     });
     // What it is before.
     let mut options = fs::File::options();
-    let before = patiently("the address is not read", || {
+    let before = until("the address is not read", || {
         pipe_end(&pipe, options.write(true)).ok()
     });
     (&before).write_all(b"ip:10.0.1.1\n").unwrap();
     drop(before);
-    patiently("the command takes no Ctrl-C", || {
+    until("the command takes no Ctrl-C", || {
         (takes_ctrl_c(child.id()) && waits(child.id())).then_some(())
     });
     kill_process(pid, Signal::INT).unwrap();
@@ -484,7 +484,7 @@ fn words_that_make_no_sense_change_nothing() {
 /// The parameter that says where the server listens without ports.
 const PORT_NR: &str = "/sys/module/ibnbd_server/parameters/port_nr";
 
-/// Who disables or removes ports is told what the server does then.
+/// Disabling or removing ports prints what the server does afterwards.
 #[test]
 fn where_the_server_listens_is_told() {
     const NOWHERE: &str = "ibnbd: warning: the server listens nowhere, as no port is enabled: ibnbd port set NAME enable=1\n";
@@ -584,7 +584,7 @@ fn ports_are_checked() {
     tree.file(&format!("{PORTS}/left/address"), "\n");
     let remedy = "remedy: ibnbd port set left address=ADDRESS enable=1\n";
     assert!(checked(&tree).contains(remedy));
-    // What cannot be read is told, and is no port that is disabled.
+    // An unreadable file is reported, and does not count as a disabled port.
     tree.file(&format!("{PORTS}/left/enable"), "?\n");
     let text = checked(&tree);
     assert!(text.contains("left/enable: not understood") && !text.contains("nowhere"));

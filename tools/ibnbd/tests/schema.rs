@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Documents that the command prints, held against `Documentation/tool.schema.json` as a program
-//! would that knows nothing else of them.
+//! Validates the documents that the command prints against `Documentation/tool.schema.json`, as any
+//! other program could.
 
 mod tree;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands that wait for the kernel, which a pipe in the place of a file of sysfs stands for: they
-//! say so after a second, and Ctrl-C ends them.
+//! Commands that wait for the kernel: they say so after a second, and Ctrl-C ends them. A pipe in
+//! place of a file of sysfs plays the kernel.
 
 mod tree;
 
@@ -30,7 +30,7 @@ impl Waiting {
         fs::remove_file(&pipe).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         mknodat(CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-        // Whoever runs the tests may ignore Ctrl-C, as a shell does for jobs in the background.
+        // The caller of the tests may ignore Ctrl-C, as a shell does for jobs in the background.
         let mut command = Command::new("timeout");
         command.args(["--foreground", "60", "env", "--default-signal=INT"]);
         command.arg(env!("CARGO_BIN_EXE_ibnbd"));

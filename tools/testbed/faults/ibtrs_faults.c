@@ -31,7 +31,7 @@
  *   post    -<errno>, and the first work request as the bad one
  *   flip    the call goes on, with a bit of what it copies to memory flipped: of
  *           functions like soft-RoCE's rxe_mr_copy(), which puts what has arrived
- *           into memory, as a network card would by DMA.  Whoever calls them,
+ *           into memory, as a network card would by DMA.  Their caller,
  *           calls count that copy at least <errno> bytes
  *   flipend as flip, but of the bit <errno> % 8 of the byte that lies <errno> / 8
  *           before the end, of copies that have one and are shorter than 512
@@ -290,7 +290,7 @@ static ssize_t arm_write(struct file *file, const char __user *from, size_t coun
 	if (target && n) {
 		target->error = error;
 		target->times = times;
-		smp_wmb(); /* whoever sees that it is armed sees with what */
+		smp_wmb(); /* a reader that sees it armed also sees its arguments */
 		WRITE_ONCE(target->n, n);
 	}
 	mutex_unlock(&lock);

@@ -106,7 +106,7 @@ class KeyHolder(Party):
         for cid in range(1, self.cid_num):
             self.join(cid)
 
-    def offer_patiently(self, seconds: float = 60) -> None:
+    def offer_until_allowed(self, seconds: float = 60) -> None:
         """As `offer`, also from an address that has failed too often of late."""
         deadline = time.monotonic() + seconds
         while True:

@@ -32,7 +32,7 @@ PART = os.environ.get("IBTRS_PART", "1/1")
 
 
 def table() -> str:
-    """What the programs of the tables are told: CI has some cases of each kind."""
+    """The arguments of the programs that run the tables: CI has some cases of each kind."""
     return f"--part {PART}" + (" --all" if os.environ.get("IBTRS_LONG") else "")
 
 

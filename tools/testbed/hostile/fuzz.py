@@ -183,7 +183,7 @@ class Fuzzer:
 
 
 class KeyHolders(Fuzzer):
-    """A client that has the key of some sessions; its part of the authentication is changed like all else."""
+    """A client that has the key of some sessions; its part of the authentication is changed like everything else."""
 
     # fuzz0 and so on: one that was left without a word keeps its name for a while.
     NAMES = 24

@@ -29,7 +29,7 @@ def use(victim: Victim, counts: dict) -> None:
         act = victim.write if number % 4 == 3 else victim.read
         try:
             if number == 0:
-                victim.impatient()
+                victim.fail_fast()
             said = act((4096, 4096, 20480, 61440)[number % 4], seconds=1)
         except Stuck:
             # Some answers never come; unmapping ends what waits for them.

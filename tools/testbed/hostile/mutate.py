@@ -11,7 +11,7 @@ class Mutator:
 
     def __init__(self, seed: str, rate: float):
         self.random, self.rate = random.Random(seed), rate
-        # What was changed, for whoever looks for the reason of something.
+        # The changes, for the search for the cause of a failure.
         self.changed = 0
 
     def hits(self) -> bool:

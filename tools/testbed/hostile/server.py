@@ -15,7 +15,7 @@ from . import wire
 from .verbs import Closed, Connection, Home, Listener
 
 SECTORS = 4096
-# Where users read and write; whatever else is read, the kernel reads when a disk is new.
+# The range that users read and write; the kernel reads other blocks of a new disk.
 SPOT = 2048
 
 
@@ -147,7 +147,7 @@ class Server:
         self.behaviour = behaviour
         self.listener = Listener(address, port)
         self.chunk_size = behaviour.max_io_size + behaviour.max_hdr_size
-        # Whoever reads a header at the end of the last chunk reads a little beyond it.
+        # Reading a header at the end of the last chunk reads a little beyond it.
         self.home = Home(self.listener.device, behaviour.depth * self.chunk_size + 64)
         self.run = os.urandom(16)
         # Those that there are or were; the last one of each number.
@@ -247,7 +247,7 @@ class Server:
             what(*arguments)
         except (Closed, PyverbsError):
             pass
-        except Exception as error:  # noqa: BLE001: whoever ends the case is told
+        except Exception as error:  # noqa: BLE001: the end of the case reports it
             traceback.print_exc()
             self.mistakes.append(f"{type(error).__name__}: {error}")
 

@@ -17,7 +17,7 @@ def around(limit: int) -> tuple[int, ...]:
 
 
 def numbers(size: int) -> tuple[int, ...]:
-    """Those of SPECIAL that fit so many bytes, and the greatest ones of these."""
+    """The values of SPECIAL that fit this number of bytes, and the greatest ones that do."""
     top = 1 << 8 * size
     return tuple(sorted({*(value for value in SPECIAL if value < top), top // 2 - 1, top // 2, top - 2, top - 1}))
 

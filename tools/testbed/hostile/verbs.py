@@ -165,7 +165,7 @@ class Memory:
         return bytes(self.mr.read(length, at)) if length else b""
 
     def _check(self, at: int, length: int) -> None:
-        """pyverbs reads and writes wherever it is told to."""
+        """pyverbs does not check addresses that it reads and writes."""
         if at < 0 or length < 0 or at + length > self.length:
             raise ValueError(f"bytes {at} to {at + length} of {self.length}")
 

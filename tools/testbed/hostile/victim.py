@@ -159,9 +159,9 @@ class Victim:
         with open(f"{SESSIONS}/{self.name}/{name}", "w") as file:
             file.write(str(value))
 
-    def impatient(self) -> "Victim":
-        """Has I/O that no path carries fail soon, and I/O that the server does not answer, too:
-        without a limit it waits for ever."""
+    def fail_fast(self) -> "Victim":
+        """Makes I/O fail soon if no path carries it or the server does not answer it; without
+        limits it waits forever."""
         self.session("queue_timeout_s", 2)
         self.attribute("queue/io_timeout", "3000")
         self.attribute("ibnbd/io_timeout_limit", "2")
@@ -173,7 +173,7 @@ class Victim:
             deadline = time.monotonic() + 10
             while not os.path.exists(node) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            # Whoever opens a disk may have to wait until its partitions were looked for.
+            # Opening a disk may have to wait for the partition scan.
             self.fd = in_time(lambda: os.open(node, os.O_RDWR | os.O_DIRECT))
         return self.fd
 

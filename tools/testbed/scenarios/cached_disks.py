@@ -26,7 +26,7 @@ def make(server, size_mb: int = SIZE_MB // 2) -> tuple[Path, str]:
     export = ("modprobe loop && mkdir -p /mnt/disk && mount {} /mnt/disk && losetup /dev/loop0 /mnt/disk/0 && "
               "losetup /dev/loop1 /mnt/disk/1")
     # Of zeroes that are there already, so that the journal has nothing to do with it.
-    # Nor age: after half a minute what nobody has flushed would be written all the same.
+    # Nor by age: after half a minute the kernel would write unflushed data back.
     device = server.add_disk(image)
     server.run("echo 0 > /proc/sys/vm/dirty_writeback_centisecs && "
                f"mkdir -p /mnt/disk && mount {device} /mnt/disk && cd /mnt/disk && "

@@ -30,12 +30,12 @@ from testbed.stack import STACKS, Stack
 
 MARKERS = {
     "fast": "runs on the kernel without checks, unless IBTRS_CHECKED=1",
-    "links(n)": "asks for so many links between the guests, or more",
+    "links(n)": "asks for n links between the guests, or more",
     "kills": "kills guests: it runs after all others that share these",
     "leaky": "loses memory on purpose: its guests are discarded after it",
     "fresh": "gets guests that no other scenario has used, nor will",
     "kernel_arguments(text)": "adds to the guests' kernel command line",
-    "cpus(n)": "asks for so many processors in each guest",
+    "cpus(n)": "asks for n processors in each guest",
     "rdma(kind)": "asks for rxe or siw on every link",
     "stock": "is for Debian's kernel only, as those with systemd are",
     "versions": "is for the kernel that gives symbols versions only",

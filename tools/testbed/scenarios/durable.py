@@ -17,8 +17,8 @@ import threading
 
 THREADS = 4
 SIZE = 4096
-# One block in so many is written with FUA, or followed by a flush.  That ends for a
-# while each time, so that what has FUA has nothing else to rely on.
+# Every 8th block is written with FUA, every 16th is followed by a flush.  Flushes stop for a
+# while from time to time, so that blocks with FUA are not made durable by a flush.
 EACH_FUA, EACH_FLUSH, WHILE = 8, 16, 64
 MAGIC = b"numbered"
 # Its thread and number; of each thread how many blocks were flushed, and which was
@@ -65,7 +65,7 @@ class Writer:
         self.known = Known()
         # One at a time: what a flush is for is then in the log when any later
         # one has ended.
-        self.flushing, self.telling = threading.Lock(), threading.Lock()
+        self.flushing, self.printing = threading.Lock(), threading.Lock()
         self.fifo, self.together = fifo, threading.Barrier(THREADS, action=self.pause)
 
     def flush(self) -> None:
@@ -75,7 +75,7 @@ class Writer:
             self.known.flushed = done
 
     def tell(self) -> None:
-        with self.telling:
+        with self.printing:
             print("known", *self.known.flushed, *self.known.single, flush=True)
 
     def pause(self) -> None:
@@ -87,7 +87,7 @@ class Writer:
         try:
             self.write(thread)
         except OSError as error:
-            with self.telling:
+            with self.printing:
                 print(error.strerror, flush=True)
             # The others may wait for this one.
             os._exit(1)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `make test` leaves out: it is to take half an hour on two processors, and all scenarios take
-longer.  Those of the files below run in every fifth commit or so, by the commit's number; those of all
-other files, new ones among them, run in each.  `make test-all` runs all."""
+"""Selects the scenarios that `make test` leaves out, so that it takes half an hour on two processors.
+
+The files below take turns: the number of the commit selects one part of them, so the scenarios of
+each file run about every fifth commit.  Scenarios of all other files, and new ones, always run.
+`make test-all` runs all."""
 
 ROTATION = (
     # Authentication, and what needs it.

@@ -48,7 +48,7 @@ print(client.submit(reader, WRITE, 16))
 
 
 def test_a_device_that_becomes_read_only(pair, stack):
-    """It is looked at for each request, and not when it was opened."""
+    """The server checks for each request whether the device is read-only, not only at OPEN."""
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=16)
     write = f"dd if=/dev/zero of={stack.disk} bs=4k count=1 oflag=direct status=none"

@@ -203,7 +203,7 @@ class Again:
         return blockdev.connected(self.client)
 
     def wait(self, more: int) -> tuple[int, int]:
-        """Waits for so many new proofs; how often there was no path, and how many requests were sent again."""
+        """Waits for this number of new proofs; returns how often there was no path, and how many requests were sent again."""
         before, cut_off, again = self.proofs(), self.outages(), self.failovers()
         self.every(10)
         wait_for(lambda: self.proofs() >= before + more, 120, "the paths have authenticated again")
@@ -458,7 +458,7 @@ def test_shares_of_low_order(pair, stack):
 for key in (KEY, bytes(32)):
     clients = [(KeyHolder(key, "demo"), share) for share in LOW_ORDER[:4]]
     for me, _ in clients:
-        me.offer_patiently()
+        me.offer_until_allowed()
     # All at once, so that none has to wait because of those before it.
     messages = [(me, me.auth1(share=share)) for me, share in clients]
     for me, message in messages:
@@ -469,7 +469,7 @@ for key in (KEY, bytes(32)):
         me.leave()
     # One that the server believes pays the debts of the others.
     with KeyHolder(KEY, "demo", cid_num=1) as me:
-        me.offer_patiently()
+        me.offer_until_allowed()
         print(me.prove())
 """, 300)
     assert said == [*["2 0"] * 4, "0"] * 2
@@ -489,7 +489,7 @@ def test_a_path_is_not_completed_without_its_key(pair, stack):
     keyring.load(server)
     server.run(stack.load_server())
     client.run("rm -f /tmp/removed /tmp/replaced /tmp/returned")
-    patient = launch.program(client, f"""
+    waiting = launch.program(client, f"""
 from testbed.hostile.auth import *
 
 def wait_for(file):
@@ -510,14 +510,14 @@ with KeyHolder(KEY, "demo") as first, KeyHolder(KEY, "demo") as second, KeyHolde
     third.heartbeat()
     print("in")
 """)
-    launch.ready(patient)
+    launch.ready(waiting)
     for file, change in (("removed", keyring.remove), ("replaced", lambda guest: keyring.load(guest, "next")),
                          ("returned", keyring.load)):
         change(server)
-        before = len(patient.text.splitlines())
+        before = len(waiting.text.splitlines())
         client.run(f"touch /tmp/{file}")
-        wait_for(lambda: len(patient.text.splitlines()) > before or not patient.running, 60, file)
-    assert patient.wait(60).splitlines() == ["ready", "True", "True", "in"]
+        wait_for(lambda: len(waiting.text.splitlines()) > before or not waiting.running, 60, file)
+    assert waiting.wait(60).splitlines() == ["ready", "True", "True", "in"]
     assert "its key default is no longer loaded (ENOKEY)" in server.run("dmesg")
 
 
@@ -530,7 +530,7 @@ def test_strangers_prove_nothing(pair, stack):
     said = hostile(client, """
 def attempt(name, message_of, key=KEY):
     with KeyHolder(key, "demo") as me:
-        me.offer_patiently()
+        me.offer_until_allowed()
         print(name, me.is_disbelieved(message_of(me)), flush=True)
 
 attempt("wrong-key", lambda me: me.auth1(), bytes(32))
@@ -548,7 +548,7 @@ attempt("info-first", lambda me: me.info_req())
 attempt("reflected", lambda me: b"\x06" + me.auth1()[1:])
 # What an honest client sent in another exchange, for the same request.
 with KeyHolder(KEY, "demo", cid_num=1) as honest:
-    honest.offer_patiently()
+    honest.offer_until_allowed()
     overheard = honest.auth1()
     honest.prove(overheard)
 attempt("replayed", lambda me: overheard)
@@ -672,7 +672,7 @@ def session_seen(frames) -> bytes:
     first = wire.CONN_REQ.pack()[2:8]
     asked = [wire.CONN_REQ.unpack(frame[frame.index(first) - 2:].ljust(wire.CONN_REQ.length))
              for frame in frames if first in frame]
-    # An acceptance begins in the same way, with the queue depth in the place of the number of connections.
+    # An acceptance begins in the same way, with the queue depth in place of the number of connections.
     [uuid] = {request["session"] for request in asked if request["ext"] == 1 and request["cid_num"] < 64}
     return uuid
 
@@ -681,7 +681,7 @@ def session_seen(frames) -> bytes:
 @needs_immediates
 def test_nobody_keeps_a_session_out_under_its_uuid(pair, stack):
     """Somebody with the key of another session has seen the session's UUID, and begins one under it while the client is
-    away. The client comes back all the same, as to a server that was restarted, and its I/O goes on. It has one attempt,
+    away. The client comes back nevertheless, as to a restarted server, and its I/O goes on. It has one attempt,
     which does not end with the old UUID."""
     server, client = pair
     for guest in pair:
@@ -1205,7 +1205,7 @@ ON_THE_WAY = {
     "suites of the request": [REJECTED], "extensions of the request": [REJECTED],
     "extensions removed from the request": [REJECTED], "path of the request": [REJECTED],
     "session of the request": [REJECTED], "epoch of the request": [REJECTED],
-    "run of the server": [REJECTED], "nonce of the server": [REJECTED],
+    "boot id of the server": [REJECTED], "nonce of the server": [REJECTED],
     "nonce of AUTH1": [REJECTED], "nonce of AUTH2": [REJECTED], "refusal of AUTH2": [REJECTED],
     "share of AUTH2": [REJECTED], "proof of connection 1": [REJECTED], "proof of another connection": [REJECTED],
     # The first mapping is as it should be; its messages are those that come again.
@@ -1237,7 +1237,7 @@ DO = {
     "path of the request": changed("request", 12, bytes(16)),
     "session of the request": changed("request", 28, bytes(16)),
     "epoch of the request": changed("request", 48, bytes([77])),
-    "run of the server": changed("acceptance 0", 28, b"another server's"),
+    "boot id of the server": changed("acceptance 0", 28, b"another server's"),
     "nonce of the server": changed("acceptance 0", NONCE_AT, bytes(12)),
     "nonce of AUTH1": changed("AUTH1", 296, bytes(32)),
     "nonce of AUTH2": changed("AUTH2", 8, bytes(32)),
@@ -1320,7 +1320,7 @@ def test_what_happens_on_the_way_to_the_server(pair, stack):
     said = hostile(client, """
 def honest(name="demo"):
     me = KeyHolder(KEY, name, cid_num=2)
-    me.offer_patiently()
+    me.offer_until_allowed()
     return me
 
 def disbelieved(me, message):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Discovery: what servers tell a session of their exports and of their addresses, and what not."""
+"""Discovery: the exports and addresses that a session learns from a server, and those that it must not learn."""
 
 import errno
 import os
@@ -274,7 +274,7 @@ def test_nothing_is_left_of_a_discovery_that_fails(pair, stack, server):
     client.run(f"for n in $(busybox seq 30); do ( {ask('s$((n % 5))')} ) & done; wait", timeout=300)
     assert client.run(f"cat {CONTROL}/discovered/s*/0/exports").split("\n") == ["disk1 rw 32768 512"] * 5
     assert not client.ok(f"ls -d {SESSIONS}/s?")
-    # Only so many are kept: the oldest goes.
+    # The client keeps a limited number of lists: the oldest goes.
     for number in range(17):
         client.run(ask(f"t{number}"))
     kept = client.run(f"ls {CONTROL}/discovered").split()

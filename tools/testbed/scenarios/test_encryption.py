@@ -174,7 +174,7 @@ def test_ipsec_that_does_not_agree(pair, stack):
         assert_hidden(frames, "esp")
         assert int(max(re.findall(r"replay \d+ failed (\d+)", server.run("ip -s xfrm state")))) > 0
 
-        # The server does not answer packets in the clear, be it of a machine that shares keys with it or of another.
+        # The server answers no packets in the clear, whether or not the sender shares keys with it.
         client.run("ip xfrm policy flush && ip xfrm state flush")
         for server_forgets in ("true", "ip xfrm policy del src 10.0.1.2 dst 10.0.1.1 dir in"):
             server.run(server_forgets)

@@ -66,7 +66,7 @@ def test_a_device_is_closed_by_force(pair, stack):
     load = client.start(f"fio --name=x --filename={stack.disk} --rw=randrw --bs=4k --iodepth=16 --direct=1 "
                         f"--ioengine=io_uring --time_based --runtime=600 --size=32m {fio.NOW_AND_THEN}")
     blockdev.wait_for_reads(client, stack)
-    # Whoever comes first closes it, the other is told.
+    # The first writer closes the device, the other one gets an error.
     server.run(f"for i in 1 2; do ( echo 1 > {close} ) 2>> /tmp/said & done; wait")
     assert names(server, DEVICES) == ["nullb1"]
     # The disk is free for others at once, and no request of the client reaches it.

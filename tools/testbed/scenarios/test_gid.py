@@ -17,7 +17,7 @@ SESSION = "/sys/class/ibtrs-client/demo"
 
 
 def complaints(guest) -> list[str]:
-    """What the client said of a session or of a mapping."""
+    """The client's log lines about a session or a mapping."""
     return [line for line in guest.run("dmesg -l err,warn").splitlines() if "ibtrs_client:" in line or "ibnbd_client:" in line]
 
 

@@ -48,7 +48,7 @@ CAUSES = {
     "way back": (lambda pair: mishaps.losing(pair.server, 1, 100), ("client", "server"), ("client",)),
 }
 PATH = {"client": r"demo: ip:10\.0\.1\.1\S*: ", "server": r"demo: ip:10\.0\.1\.2\S*: "}
-# The first thing that is said of a path that is lost: why it failed.
+# The first line about a lost path: why it failed.
 SILENCE, ANYTHING = r"no heartbeat from the (server|client)", r"(no heartbeat from|connection \d+)"
 
 
@@ -80,7 +80,7 @@ def test_whatever_is_lost_is_noticed_in_time(pair, stack):
                 took[side] = noticed(guest, words) - before[side]
             wait_for(lambda: blockdev.connected(pair.client) < 2, 20, "the path fails")
         print(f"{name} lost: failed after " + ", ".join(f"{t:.2f} s by the {side}" for side, t in took.items()))
-        # Each of them, whoever was first.
+        # Either side may be the first.
         assert max(took.values()) <= LIMIT + SLACK, (name, took)
         for side in alone:
             assert noticed(getattr(pair, side), PATH[side] + SILENCE), (name, side)

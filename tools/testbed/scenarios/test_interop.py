@@ -15,7 +15,7 @@ from testbed import blockdev, fio, mishaps
 from testbed.lab import SERVER_ADDRESS, wait_for
 from testbed.stack import STACKS
 
-# On the fast kernel: mainline cannot be told to be patient with emulated guests.
+# On the fast kernel: time limits of mainline are fixed, and too short for emulated guests.
 # Nor can it do without immediates, which soft-iWARP has none of.
 pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2), pytest.mark.rdma("rxe")]
 
@@ -105,7 +105,7 @@ class Session:
             self.client.wait_until(f"grep -qx disconnected {self.path(link)}/state", 120)
             yield
         if self.server_stack is MAINLINE and not LONG:
-            # It takes half a minute to notice, unless it had to send: now it is told.
+            # Without anything to send, the loss takes half a minute to detect; so the path is disconnected.
             files = f"{MAINLINE.sessions('server')}/s/paths/*10.0.{link}.2*/disconnect"
             self.server.run(f"for file in {files}; do [ ! -e $file ] || echo 1 > $file; done")
         self.connect(link)

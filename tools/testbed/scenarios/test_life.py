@@ -97,7 +97,7 @@ def test_the_server_is_killed_under_load(pair, stack):
     blockdev.map_new(pair, stack)
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
-    blockdev.impatient(client)
+    blockdev.fail_fast(client)
     pair.server.kill()
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)

@@ -73,7 +73,7 @@ def test_each_has_its_own(trio, stack):
     said("first: ip:10.0.2.1@ip:10.0.2.2: authentication failed: the client's key default differs from the one loaded")
     assert second.run("ls /sys/class/ibtrs-client").split() == ["second"]
 
-    # The writer's place of a shared disk, and the disk for itself alone, are of whoever came first,
+    # The writer's place of a shared disk, and the disk for itself alone, belong to the machine that came first,
     # and free again after it.
     first.run(map_line(1, "shared", "first", "exclusive=1"))
     refused(second, map_line(2, "shared", "second"), errno.EBUSY)

@@ -20,7 +20,7 @@ def map_disk(server, client, device="nullb0"):
     return "/dev/rnbd0"
 
 
-# On the fast kernel: mainline cannot be told to be patient with emulated guests.
+# On the fast kernel: time limits of mainline are fixed, and too short for emulated guests.
 @pytest.mark.fast
 @pytest.mark.quiet
 def test_map_and_verify(pair):

@@ -32,7 +32,7 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
     device = blockdev.map_new(pair, stack)
     load = client.start(LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
-    blockdev.impatient(client)
+    blockdev.fail_fast(client)
     guest.run(pair.remove_device(side, 1), timeout=120)
     assert not load.wait(120, check=False).ok
     client.run(stack.unmap(how="force"), timeout=120)
@@ -48,7 +48,7 @@ def test_the_rdma_device_of_a_lost_path_goes_away(pair, stack):
     """What is kept of a path until it is back does not keep its device, which comes back with it."""
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=16)
-    blockdev.impatient(client)
+    blockdev.fail_fast(client)
     client.run("dmesg --clear")
     server.run(pair.remove_device("server", 1), timeout=120)
     client.wait_for_log("no path to the server is left", 60)

@@ -21,7 +21,7 @@ DRAIN = "/sys/class/ibnbd-server/ctl/drain"
 SERVER_MODULES = "busybox rmmod ibnbd_server ibtrs_server"
 
 
-def patient(client) -> None:
+def wait_for_minutes(client) -> None:
     client.run(f"cd {SESSION} && echo 600 > queue_timeout_s && echo 1000 > hb_interval_ms && "
                "echo 2 > hb_missed_max && echo 500 > reconnect_delay_ms")
 
@@ -42,7 +42,7 @@ def test_a_reboot_of_the_server_loses_nothing(pair, stack):
     blockdev.load(pair, stack)
     for device in ("/dev/loop0", "/dev/loop1"):
         pair.client.run(stack.map_device(device))
-    patient(pair.client)
+    wait_for_minutes(pair.client)
     # Never flushed by the client.
     pair.client.run("dd if=/dev/urandom of=/tmp/written bs=64k count=16 status=none && "
                     "dd if=/tmp/written of=/dev/ibnbd1 bs=64k oflag=direct status=none")
@@ -103,7 +103,7 @@ def test_a_file_system_after_a_power_cut(pair, stack):
     client = pair.client
     blockdev.load(pair, stack)
     client.run(stack.map_device("/dev/loop0"))
-    patient(client)
+    wait_for_minutes(client)
     client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk && "
                "mkdir /mnt/disk/ledger && sync -f /mnt/disk")
     client.push("/tmp/ledger.py", LEDGER)
@@ -144,7 +144,7 @@ def test_modules_are_exchanged_under_load(pair, stack):
     blockdev.load(pair, stack)
     client.run(f'echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=/dev/nullb0" > {stack.map_file} && '
                f"{stack.map_device('/dev/nullb1')}")
-    patient(client)
+    wait_for_minutes(client)
     client.push("/tmp/fsload.py", Path(fsload.__file__).read_text())
     client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk && "
                "mkdir /mnt/disk/files")
@@ -192,7 +192,7 @@ def test_the_modules_of_a_client_are_exchanged(pair, stack):
 def test_a_server_is_drained_and_goes_on(pair, stack):
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=32)
-    patient(client)
+    wait_for_minutes(client)
     assert server.run(f"cat {DRAIN}") == "0"
     load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
                         "--ioengine=io_uring --size=8m --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=8 "
@@ -232,7 +232,7 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     client.run(stack.load_client())
     client.run('echo "sessname=demo path=ip:10.0.1.1 path=ip:10.0.2.1 device_path=/dev/dm-0" > '
                f"{stack.map_file} && {stack.map_device('/dev/nullb1')}")
-    patient(client)
+    wait_for_minutes(client)
     wait_for(lambda: blockdev.connected(client) == 2, 60, "both paths are connected")
     client.run("for number in 0 1; do dd if=/dev/urandom of=/dev/ibnbd$number bs=4k count=1 oflag=direct status=none; done")
     server.run("dmsetup suspend --noflush --nolockfs --noudevsync stuck")
@@ -262,7 +262,7 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
 def test_requests_take_other_paths_than_a_drained_one(pair, stack):
     _, client = pair
     blockdev.map_two_paths(pair, stack)
-    patient(client)
+    wait_for_minutes(client)
     first, second = client.run(f"ls -d {SESSION}/paths/*").split()
 
     def counted(path: str) -> list[int]:

@@ -332,7 +332,7 @@ def test_a_database_whose_server_reboots(debian, stack):
 
 
 def gone(guest, within: float) -> float:
-    """How long a guest took to go, which it must within so many seconds."""
+    """The seconds that a guest took to shut down, which must be less than the limit."""
     started = time.monotonic()
     wait_for(lambda: not guest.alive, within, f"{guest.name} has gone", pause=0.5)
     return time.monotonic() - started

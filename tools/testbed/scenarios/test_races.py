@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.links(2), pytest.mark.cpus(4), pytest.mark.long]
 
 LONG = bool(os.environ.get("IBTRS_LONG"))
 SECONDS = 5 if LONG else 1
-# No other pair is begun after so many seconds.
+# No further pair begins after this number of seconds.
 BUDGET = 3 * 3600 if LONG else 30
 TOOLS = Path(races.__file__).parent
 

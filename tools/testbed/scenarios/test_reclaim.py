@@ -123,7 +123,7 @@ def test_a_server_with_a_full_page_cache(pair, stack):
     large = server.add_disk(image)
     blockdev.map_two_paths(pair, stack)
     client.run(SETTINGS)
-    # Whoever closes a disk as the last one throws its cache away.
+    # The last close of a disk drops its cache.
     reader = server.start(f"exec 7< {large}; while dd if={large} of=/dev/null bs=1M status=none; do echo full; done")
     wait_for(lambda: "full" in reader.text, 120, "the disk was read")
     free = int(server.run("while read -r what kib _; do [ $what = MemFree: ] && break; done < /proc/meminfo; echo $kib"))

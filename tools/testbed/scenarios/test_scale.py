@@ -18,7 +18,7 @@ SESSIONS = 64 if LONG else 24
 PATHS = 300 if LONG else 40
 CHANGES = 1000 if LONG else 40
 
-# Small, as each of so many paths has chunks of its own.
+# Small, because there are many paths and each has chunks of its own.
 SERVER_PARAMETERS = "max_chunk_size=16384 sess_queue_depth=16"
 
 

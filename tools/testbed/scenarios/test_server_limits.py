@@ -82,7 +82,7 @@ NO_SESSION = {
 def test_parameters_that_make_no_session_are_refused(pair):
     """With the error that fits, and one line in the log that says which it was."""
     server = pair.server
-    # So that it is there, whatever becomes of the other one.
+    # So that it exists, whether or not the other one does.
     server.run("modprobe ibtrs_core")
 
     def refused(parameters: str, error: int, words: str) -> None:
@@ -154,7 +154,7 @@ def test_who_asks_for_much_has_little(pair):
 @pytest.mark.rdma("rxe")
 def test_a_path_of_too_many_connections_is_refused(pair):
     server, client = pair
-    # Short queues, as there is not memory for so many long ones.
+    # Short queues, as there is too little memory for long ones.
     start(pair, "sess_queue_depth=16")
     # The most that a client of 256 CPUs makes has room, twice.
     cpus = 256
@@ -174,7 +174,7 @@ def test_paths_that_one_address_begins_are_limited(pair):
     assert leaves(client, program) == [str([0, 0, 0, errno.EBUSY, errno.EBUSY])]
     assert ("refused: the address is connecting max_attempts_per_address paths already (EBUSY)"
             in server.run("dmesg"))
-    # Whoever left has none any more.
+    # A client that left has none any more.
     server.wait_until("! rdma resource show qp | grep -q 'type RC'", 60)
     client.run(OURS.map_device("/dev/nullb0", session="honest"))
     # An address that is known waits for itself, too.

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.stack import STACKS
 
-# On the fast kernel: mainline cannot be told to be patient with emulated guests.
+# On the fast kernel: time limits of mainline are fixed, and too short for emulated guests.
 # Nor can it do without immediates, which soft-iWARP has none of.
 pytestmark = [pytest.mark.fast, pytest.mark.quiet, pytest.mark.links(2), pytest.mark.rdma("rxe")]
 

@@ -157,8 +157,8 @@ def test_exports_of_hosts_after_reboots(served):
             services.keep_key(served, guest, name, text)
     services.keep(served, "server", "/etc/ibtrs/server.toml", services.LIMITED + services.PORT)
     # An emulated server can take longer than the default to come back.
-    patient = services.CLIENT.replace("\n\n", "\nqueue_timeout_s = 600\n\n", 1)
-    services.keep(served, "client", "/etc/ibtrs/client.toml", patient)
+    lasting = services.CLIENT.replace("\n\n", "\nqueue_timeout_s = 600\n\n", 1)
+    services.keep(served, "client", "/etc/ibtrs/client.toml", lasting)
     server.run("systemctl daemon-reload && systemctl start ibnbd-server", timeout=120)
     client.run("systemctl daemon-reload && systemctl start ibnbd-client", timeout=120)
     client.wait_until("findmnt /mnt/disk || mount /mnt/disk", 120)

@@ -93,7 +93,7 @@ STACK_DOWN = "umount /mnt/disk && vgchange --quiet --activate n data && cryptset
 
 
 def is_raid(client, degraded: int) -> bool:
-    """Whether so many disks are missing, and nothing is being copied."""
+    """Whether this number of disks is missing, and nothing is being copied."""
     return client.run("cat /sys/block/md0/md/degraded /sys/block/md0/md/sync_action").split() == [str(degraded), "idle"]
 
 

@@ -190,7 +190,7 @@ def test_paths_come_and_go(mapped):
     # Without a source the directory gets the one that is used.
     client.run(f"echo ip:10.0.2.1 > {CLIENT}/add_path")
     client.run(f"test -e {SECOND}/stats/rdma")
-    # Whoever is first removes it.
+    # The first writer removes it.
     answers = client.run(f"for i in 1 2 3 4; do (echo 1 > {SECOND}/remove_path && echo removed) 2>&1 & done; wait")
     assert answers.split("\n").count("removed") == 1
     # The server throws a path out; the client connects it again.

@@ -136,7 +136,7 @@ def test_the_tasks_of_the_guide(pair):
     disk = client_tool.json("show ibnbd1")["disk"]
     assert (disk["access_mode"], disk["exclusive"], disk["poll_queues"]) == ("rw", True, 1)
     assert disk["session"] == f"{session}+second"
-    # The histogram of a disk begins anew, and a client that was thrown out comes back.
+    # The histogram of a disk starts again, and a disconnected client comes back.
     client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=8 iflag=direct status=none")
     client_tool("stats ibnbd0 --reset")
     (counted,) = client_tool.json("stats ibnbd0")["disks"]
@@ -167,7 +167,7 @@ def test_refusals_are_said_in_words(pair):
     answer = tool.refused("unmap ibnbd0")
     assert "the disk is in use (EBUSY)" in answer and "kernel: ibnbd_client: ibnbd0: unmap_device: EBUSY" in answer
     client.run("umount /mnt/disk")
-    # Whoever is not root may look.
+    # Users other than root may read.
     as_nobody = f"setpriv --reuid=65534 --clear-groups {PROGRAM}"
     assert "ibnbd0" in client.run(f"{as_nobody} list")
     answer = client.run(f"{as_nobody} unmap ibnbd0 2>&1", check=False)
@@ -206,7 +206,7 @@ def test_a_server_that_is_gone(pair):
     server, client = pair
     _, tool = ready(pair)
     tool("map 10.0.1.1 nullb0 --session s")
-    # It does not answer, and whoever does not want to wait ends the command, which leaves nothing behind.
+    # The server does not answer. Ctrl-C ends the command, which leaves nothing behind.
     server.freeze()
     said = client.run(f"timeout --signal=INT 3 {PROGRAM} map 10.0.1.1 nullb0 --session other 2>&1", check=False)
     server.thaw()

@@ -51,7 +51,7 @@ fn keep(table: &mut Table, key: &str, now: &str) {
     let default = DEFAULTS
         .iter()
         .any(|(name, usual)| *name == key && *usual == now);
-    // An id may have digits only, and is a text all the same.
+    // An id is a text even if it has digits only.
     let now = if key == "key_id" {
         value(now)
     } else {

@@ -135,7 +135,7 @@ fn keep_export(root: &Root, export: &Export, device: &str, table: &mut Table) {
     let (mut there, mut now) = (strings(table, "hosts"), export.allowed_hosts.clone());
     there.sort();
     now.sort();
-    // An export that nobody may open is told by this key from one in a directory.
+    // This key distinguishes an export that nobody may open from one in a directory.
     if there != now || !is_of_configfs(table) {
         let stays = |value: &Value| value.as_str().is_some_and(|v| now.iter().any(|n| n == v));
         let new = now.iter().filter(|now| !there.contains(now));

@@ -213,7 +213,7 @@ for name, user in (("SESS_INFO", wire.SESS_INFO_REQ.pack()), ("OPEN", wire.OPEN_
 
 
 def nothing(said: str, length: int, want: int = 0, **header):
-    """An empty request, with so many bytes of a user header."""
+    """An empty request, with a user header of this length."""
     def run(party: Party, device: int) -> None:
         party.post_read(party.io, CHUNK, bytes(length), want, **header)
         answer = code(party.answer(party.io, CHUNK))

@@ -142,7 +142,7 @@ def _():
 
 @named("own chunk's key invalidated")
 def _():
-    """Whoever breaks his own chunk has a broken chunk, and the server an answer or an end for it."""
+    """A client that breaks its own chunk harms only itself: the server answers, or ends the path."""
     with Party().set_up() as party:
         device = opened(party, DISK)
         party.io.pair.send_inv(party.chunks[1][1])

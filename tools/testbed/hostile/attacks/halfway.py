@@ -7,7 +7,7 @@ from .table import DISK, SLOW, attack, comes_in, opened
 
 
 def sits(cid_num: int, count: int = 1):
-    """So many paths of so many connections each have their first connection, and no more."""
+    """Paths that have only the first of their connections."""
     def run():
         sitting = [Party(cid_num=cid_num) for _ in range(count)]
         try:

@@ -2,7 +2,7 @@
 """Answers in the message that invalidates the key of a read: which clients get them, and their bytes.
 
 User space has no key that can be invalidated, so such a message breaks the client's connection.  The
-message is in the receive buffer all the same."""
+message is in the receive buffer nevertheless."""
 
 from .. import wire
 from ..client import Party

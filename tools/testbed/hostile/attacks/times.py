@@ -55,7 +55,7 @@ def fails(party: Party, device: int) -> None:
 
 
 def many(party: Party, device: int) -> None:
-    """Answers that could travel together have times all the same."""
+    """Answers that could travel in one message have times nevertheless."""
     for chunk in range(1, 9):
         party.post_write(party.io, chunk, party.io_header(device, wire.WRITE, SECTOR), bytes(4096), type=TIMED_WRITE)
     for _ in range(8):

@@ -79,7 +79,7 @@ def fails_with(error: int) -> type[Honest]:
 
 
 def some_error(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     said = v.read()
     assert said not in ("OK",), "a read that the server has ended with an error has succeeded"
 

@@ -70,7 +70,7 @@ def uses(wanted: str, errors: str, options: str = ON, use=Victim.read, **what):
     """Maps with the options and uses the disk: with this result, and these numbers of errors."""
     def victim(v: Victim) -> None:
         v.options = options
-        v.must_map().impatient()
+        v.must_map().fail_fast()
         said = use(v, **what)
         assert said == wanted, f"{said} for {wanted}"
         count = v.attribute("ibnbd/checksum_errors")
@@ -241,7 +241,7 @@ class Loses(Checks):
 
 def loses(v: Victim) -> None:
     v.options = ON
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.read()
     said = v.read()
     assert said in ("EIO", "ETIMEDOUT"), f"{said} from a server that knows no checksums any more"

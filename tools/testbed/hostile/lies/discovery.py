@@ -34,7 +34,7 @@ def sees(*lines: str):
 
 
 def beside_a_disk(v: Victim) -> None:
-    """Whatever becomes of the list, the session's disk goes on."""
+    """The session's disk goes on, whatever happens to the list."""
     v.must_map()
     v.discover()
     assert v.read() == "OK"

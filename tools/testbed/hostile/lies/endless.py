@@ -38,7 +38,7 @@ def was_asked_now_and_then(server: Server) -> str | None:
 
 
 def resized_over_and_over(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     time.sleep(RESIZING_S)
     v.tell("order 0")
     goes_on(v)
@@ -99,7 +99,8 @@ class ClosesEachTime(Honest):
 
 # Half of reconnect_delay_ms, which is 1000 unless set; the clocks of two guests differ a little.
 SHORTEST_PAUSE_S = 0.5 * 0.95
-# So often is it closed before the user loses patience, and so many requests meet that each time.
+# Number of times that the server closes the connection before the user gives up, and number of
+# requests in flight each time.
 CLOSES, WRITES = 6, 8
 # Of the path: that it is connected, and why it no longer is. Of the session: that no path is left,
 # and to the disk that it is disconnected and connected again. None of a request.
@@ -148,7 +149,7 @@ def closed_so_often(v: Victim, times: int) -> None:
 
 
 def log_lines(name: str) -> list[str]:
-    """What the kernel has said of a session."""
+    """The kernel's log lines about a session."""
     lines = []
     fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:

@@ -16,7 +16,7 @@ def sends_immediates(kinds, cids=None):
             for kind in kinds if cids is None or cid in cids else ():
                 for payload in (0, 1, (1 << 27) - 1, 1 << 27, (1 << 28) - 1):
                     try:
-                        # The client may leave at once; whoever waits would miss that it comes back.
+                        # The client may leave at once; waiting for that could miss that it comes back.
                         connection.pair.write_imm(b"", wire.imm(kind, payload))
                         server.step()
                     except (Closed, Failed, PyverbsError):
@@ -31,7 +31,7 @@ CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_DURABLE_SEEN)
 
 
 def orders_and_goes_on(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.read()
     v.tell("order 0")
     assert v.tell("paths") == "1 path", "the client has connected again"

@@ -26,7 +26,7 @@ def sends(message, by=lambda server, request: request.by, **behaviour) -> type[H
 def reads_once(*wanted: str):
     """Reads, with one of these outcomes, and the path goes on."""
     def victim(v: Victim) -> None:
-        v.must_map().impatient()
+        v.must_map().fail_fast()
         v.fill()
         said = v.read(LONG)
         assert said in wanted, f"read: {said} for {' or '.join(wanted)}"

@@ -38,7 +38,7 @@ def write_to_last(server: Server) -> str | None:
 def owns_its_memory(length: int = LONG):
     """A read ends; two seconds later nobody else may write to its memory."""
     def victim(v: Victim) -> None:
-        v.must_map().impatient()
+        v.must_map().fail_fast()
         v.fill()
         said = v.read(length)
         v.fill()
@@ -73,7 +73,7 @@ class InvalidatesAnother(SaysInvalidated):
 
 
 def twice_owns(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.read()
     v.read()
     v.fill()
@@ -121,7 +121,7 @@ lie("buffer used again", Replays, owns_its_memory(SHORT), writes_to_the_buffer)
 
 
 def reads_again(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.session("reconnect_delay_ms", 10)
     said = v.read(SHORT)
     assert said == "OK", f"a small read whose path has come back: {said}"
@@ -149,14 +149,14 @@ def beyond(at: int, length: int):
 
 
 def keeps_the_rest(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.fill()
     v.read(LONG)
     assert v.is_filled(LONG), "more was written than the read had asked for"
 
 
 def keeps_the_rest_of_small_ones(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.fill()
     v.read(512)
     assert v.is_filled(512), "more was copied than the read had asked for"
@@ -192,7 +192,7 @@ class HoldsReads(Honest):
 
 
 def orders_meanwhile(v: Victim) -> None:
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.beside(v.read)
     v.tell("wait read")
     v.tell("order 0")
@@ -254,7 +254,7 @@ def writes_by_another_session(server: Server) -> str | None:
 
 def has_two_sessions(v: Victim) -> None:
     """A read of one session is under way, while there is another."""
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     v.fill()
     v.beside(lambda: v.read(LONG))
     v.tell("wait read")

@@ -42,7 +42,7 @@ for step in ("connection", "INFO", "SESS_INFO", "OPEN"):
 def read_times_out(v: Victim) -> None:
     """Nobody answers a read: it ends in time, if not by another path.  The request itself is kept
     until the server answers, or the disk goes."""
-    v.must_map().impatient()
+    v.must_map().fail_fast()
     said = v.read()
     assert said in ("ETIMEDOUT", "OK"), f"a read that nobody answers: {said}"
 

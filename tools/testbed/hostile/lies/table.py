@@ -56,7 +56,7 @@ def expect(*wanted: str):
         said = v.map()
         assert said in wanted, f"map_device: {said} for {' or '.join(wanted)}"
         if said == "OK":
-            v.impatient()
+            v.fail_fast()
             v.read()
     return victim
 
@@ -64,7 +64,7 @@ def expect(*wanted: str):
 def reads(*wanted: str, length: int = 4096, times: int = 1):
     """Reads from the disk, with these outcomes."""
     def victim(v: Victim) -> None:
-        v.must_map().impatient()
+        v.must_map().fail_fast()
         for _ in range(times):
             said = v.read(length)
             assert said in wanted, f"read: {said} for {' or '.join(wanted)}"

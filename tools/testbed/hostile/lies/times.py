@@ -67,7 +67,7 @@ def traced(*wanted: tuple[int, int], options: str = ""):
     have one of these times."""
     def victim(v: Victim) -> None:
         v.options = options
-        v.must_map().impatient()
+        v.must_map().fail_fast()
         with Traces(v.name) as traces:
             for length in (LONG, SHORT):
                 said = v.write(length), v.read(length)

@@ -25,7 +25,7 @@ pub(crate) fn write(
     text: &str,
 ) -> Result<(), Failure> {
     let mark = Mark::now(&context.root);
-    let result = patiently(what, || context.root.write(file, text));
+    let result = with_progress(what, || context.root.write(file, text));
     result.map_err(|error| failure(task, what, &error, mark))
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn changes(
     let mark = Mark::now(&context.root);
     let held_back = HeldBack::new();
     let mut ended = false;
-    let result = patiently(what, || {
+    let result = with_progress(what, || {
         change::all(changes, |change| {
             // What comes after the first failure takes back what was done.
             let result = match !ended && held_back.came().is_some() {
@@ -88,7 +88,7 @@ pub(crate) fn failure(task: Task, what: &str, error: &io::Error, mark: Option<Ma
 }
 
 /// Does something that may take long, and says so after a second.
-pub(crate) fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
+pub(crate) fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || progress(what, &ended));

@@ -845,7 +845,7 @@ mod tests {
         }
     }
 
-    /// The words of an example, without what a shell makes of it and what is said of it.
+    /// The words of an example, without the comment and what the shell handles.
     fn words(example: &str) -> Vec<&str> {
         let plain = example.split("  ").next().unwrap_or_default();
         let plain = plain.trim_start_matches("(umask 077; ");

@@ -182,7 +182,7 @@ impl Attempts {
     }
 }
 
-/// Does one step after the other, whatever becomes of them; returns how many failed. `left` gets
+/// Carries out all steps in order, even after failures; returns how many failed. `left` gets
 /// what was not changed.
 fn carry_out(
     context: &Context,
@@ -300,7 +300,7 @@ fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Fa
             .args(parameters)
             .output()
     };
-    let output = act::patiently(&format!("load {module}"), run)
+    let output = act::with_progress(&format!("load {module}"), run)
         .map_err(|error| Failure::system(&*what, &error))?;
     if output.status.success() {
         return Ok(());

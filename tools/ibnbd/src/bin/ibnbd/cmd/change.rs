@@ -54,7 +54,7 @@ pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
     let pairs = settings
         .iter()
         .map(|text| super::setting(text, known, &unknown));
-    // All are looked at before the first one is set.
+    // All names and values are checked before the first one is set.
     let pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
     for (key, value) in pairs {
         write(context, name, &folder, key, value)?;

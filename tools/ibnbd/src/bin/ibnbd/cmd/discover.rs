@@ -93,7 +93,7 @@ pub(super) fn ask(context: &Context, session: &Mapping) -> Result<Found, Failure
 const ADD_TIME: Duration = Duration::from_secs(60);
 
 /// Adds a path to each portal that the session has none to, and names those that cannot be reached.
-/// The disk is there whatever becomes of them.
+/// Failures of these paths do not matter to the disk, which is already mapped.
 pub(super) fn add_paths(context: &Context, wanted: &Mapping, found: &Found) {
     let machine = context.machine();
     let session = match paths::session(&machine, &wanted.session) {

@@ -54,7 +54,7 @@ const FURTHER_PATHS: Duration = Duration::from_secs(5);
 /// Waits for the paths of a new session, and names those that do not connect.
 fn wait_for_paths(context: &Context, name: &str) {
     let deadline = Instant::now() + FURTHER_PATHS;
-    let lost = act::patiently("connect all paths", || loop {
+    let lost = act::with_progress("connect all paths", || loop {
         let machine = context.machine();
         let paths = machine
             .our(Side::Client, name)

@@ -120,7 +120,7 @@ pub(super) fn check(context: &Context) -> Done {
     Ok(u8::from(bad))
 }
 
-/// Whoever reads the file meanwhile has the old one or the new one, also after a loss of power.
+/// A concurrent reader gets the old file or the new one, even after a power failure.
 /// It keeps its mode and, as far as we may give it away, its owner. A link stays one.
 pub(super) fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error| Failure::system(format!("cannot write {}", file.display()), &error);
@@ -171,7 +171,7 @@ fn write_new(file: &Path, text: &str, old: Option<&Metadata>) -> io::Result<()> 
     let mut new = options.open(file)?;
     new.write_all(text.as_bytes())?;
     if let Some(old) = old {
-        // Only root may give it to another user; the group may be ours all the same.
+        // Only root may give it to another user, but the group may still be one of ours.
         let group = fchown(&new, None, Some(old.gid()));
         let _ = fchown(&new, Some(old.uid()), None);
         // What the old group could read is not for another one.

@@ -97,7 +97,7 @@ fn wait_until_idle(context: &Context, path: &Path) {
         let text = context.root.read(&file).ok()?;
         value::traffic(&text)?.in_flight
     };
-    act::patiently("see the last requests of the path end", || {
+    act::with_progress("see the last requests of the path end", || {
         while in_flight().is_some_and(|count| count > 0) {
             thread::sleep(LOOK);
         }

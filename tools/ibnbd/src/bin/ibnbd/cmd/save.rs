@@ -155,7 +155,7 @@ fn lock(context: &Context, folder: &str) -> Result<File, Failure> {
     let options = options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(real.join(".lock")).map_err(failed)?;
     let what = format!("wait for another command that changes {folder}");
-    act::patiently(&what, || loop {
+    act::with_progress(&what, || loop {
         match flock(&file, FlockOperation::LockExclusive) {
             Err(rustix::io::Errno::INTR) => {}
             other => break other,
