@@ -54,7 +54,7 @@ def test_the_code_proves_what_the_page_says():
         proofs[names[name]] = parts
     for name in re.findall(r"over\(([A-Z_]+)\)", CODE):
         proofs[names[name]] = shared
-    # A label that is used in another way is not looked at.
+    # A label that is used in another way is ignored.
     assert set(proofs) == set(CODE_PARTS)
     for label, (_, parts) in on_the_page().items():
         assert [CODE_PARTS[label][part] for part in proofs[label].split(", ")] == parts, label

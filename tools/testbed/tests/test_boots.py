@@ -54,7 +54,7 @@ class Emulated(Guest):
 
 
 class Boots(Lab):
-    """A lab whose guests do as they are told, one boot after the other."""
+    """A lab whose guests boot or fail as the test says, one boot after the other."""
 
     def __init__(self, folder, *outcomes):
         self.folder, self.outcomes, self.guests = folder, iter(outcomes), {}

@@ -127,6 +127,21 @@ def test_sections_that_the_sources_cite_are_there():
     assert [lost for text in sources() for lost in missing_sections(text)] == []
 
 
+def without_a_row(lib: str) -> list[str]:
+    """Modules that the crate has, and the table at the top of its lib.rs has not."""
+    table = "".join(line for line in lib.splitlines() if line.startswith("//! |"))
+    lib = re.sub(r"#\[cfg\(test\)\]\n(#\[.*\]\n)*mod \w+;", "", lib)
+    modules = re.findall(r"(?m)^(?:pub(?:\(crate\))? )?mod (\w+);", lib)
+    return [module for module in modules if f"[`{module}`]" not in table]
+
+
+def test_tables_of_modules_are_whole():
+    libs = {name: (TOP / name).read_text() for name in files() if name.endswith("/lib.rs")}
+    tables = {name: text for name, text in libs.items() if "//! |" in text}
+    assert "rust/kx/lib.rs" in tables and len(tables) > 4
+    assert {name: without_a_row(text) for name, text in tables.items() if without_a_row(text)} == {}
+
+
 def test_the_index_has_every_page():
     index = (TOP / "Documentation/index.md").read_text()
     pages = [str(path.relative_to(TOP / "Documentation")) for path in (TOP / "Documentation").rglob("*")
@@ -152,5 +167,6 @@ def test_what_is_gone_is_found():
     assert missing_tests("`wire.rs::open_golden` `wire.rs::nonesuch` `hostile_client::test_attacks`") == ["wire.rs::nonesuch"]
     assert missing_sections('//! x (Documentation/protocol.md, "Answers";\n//! Documentation/protocol.md,\n//! "None").') == [
         "protocol.md: None"]
+    assert without_a_row("//! | [`one`] | x |\npub mod one;\nmod two;\n#[cfg(test)]\nmod three;\n") == ["two"]
     assert spans("`one`\n\n    `two`\n") == ["one"]
     assert "debians-own-kernel" in anchors(TOP / "Documentation/testing.md")

@@ -7,7 +7,7 @@ import re
 from testbed import faults, races
 from testbed.paths import TOP
 
-# Nothing comes of these that a caller would have to look at.
+# These have no result that a caller would have to check.
 CANNOT_FAIL = """
 ___ratelimit __mutex_init __blk_rq_map_sg __flush_workqueue __fput_sync __free_pages bdev_alignment_offset
 bdev_discard_alignment bio_add_virt_nofail bio_init bio_uninit blk_finish_plug blk_mark_disk_dead

@@ -201,7 +201,7 @@ def test_nothing_else_in_the_folder_is_touched(machine):
 
 
 def test_the_running_kernel_is_what_is_built_for():
-    """By whoever names none."""
+    """Without a name."""
     said = subprocess.run(["make", "-n", "kernel-metadata"], cwd=SCRIPTS.parent, text=True, capture_output=True,
                           check=True, env={key: value for key, value in os.environ.items()
                                            if key not in ("KDIR", "KERNEL", "MAKEFLAGS", "MFLAGS")}).stdout
