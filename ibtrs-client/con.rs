@@ -70,7 +70,7 @@ pub(crate) struct Con {
     pub(crate) attempt: Arc<Attempt>,
     /// The number of the connection; 0 is the service connection.
     cid: u16,
-    /// What the server has invalidated since its last answer, as bits of a [`Revoked`].
+    /// The keys that the server has invalidated since its last answer, as bits of a [`Revoked`].
     ///
     /// Only completion handlers access it. They run one at a time, except while a polled connection
     /// is being closed. What they may miss then costs the path, which is closing anyway: no request

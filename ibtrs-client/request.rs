@@ -113,7 +113,7 @@ pub(crate) const MAX_SGES: u32 = 33;
 /// Time limit of an administrative message.
 pub(crate) const ADMIN_TIMEOUT_MS: u32 = 30_000;
 
-/// What both sides agreed on when they connected.
+/// The sizes and features that both sides agreed on when they connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Wire {
     pub(crate) rsp: ConnRsp,
@@ -343,7 +343,7 @@ impl Memory {
     }
 }
 
-/// How the data of a request travels.
+/// The way in which the data of a request is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transfer {
     None,
@@ -744,7 +744,7 @@ pub(crate) struct Answer {
     pub(crate) cid: u16,
     /// The error; 0 for success.
     pub(crate) errno: u16,
-    /// What the server invalidated on that connection just before.
+    /// The keys that the server invalidated on that connection just before.
     pub(crate) revoked: Revoked,
     /// Number of the message that invalidated it.
     pub(crate) revoked_at: u64,

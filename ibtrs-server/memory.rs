@@ -35,7 +35,7 @@ use kernel::{
 /// Maximum number of remembered addresses without a path.
 const MAX_REMEMBERED: usize = 1024;
 
-/// What an address uses of the server.
+/// The server's resources that an address uses.
 struct Account {
     addr: Addr,
     /// Number of paths, in any state.

@@ -22,7 +22,7 @@ use kx::{
 /// Length of one wait in milliseconds; waits repeat until the function has returned.
 const ROUND_MS: u32 = 3_600_000;
 
-/// What a worker that runs a function shares with the task that waits for the result.
+/// The state that a worker shares with the task that waits for the result of its function.
 #[pin_data]
 struct Task<R> {
     #[pin]

@@ -81,7 +81,7 @@ impl Text {
     }
 }
 
-/// What a server has answered.
+/// The answer of a server.
 #[derive(Default)]
 pub(crate) struct Found {
     exports: Text,
@@ -170,7 +170,7 @@ pub(crate) fn ask(session: &Session) -> Result<Found> {
 struct List {
     /// Counts the lists, so that readers notice another one.
     number: u64,
-    /// What the operator has written.
+    /// The line that the operator has written.
     request: KVec<u8>,
     portals: KVec<u8>,
     port: u16,

@@ -101,7 +101,7 @@ impl Reply {
 ///
 /// May sleep.
 pub(crate) fn serve(session: &Arc<Session>, closers: &Queue, mut request: Request) {
-    // What closes a device for an operator waits for the lock of the session's devices, so no
+    // A task that closes a device for an operator waits for the lock of the session's devices, so no
     // allocation under it waits for I/O.
     let _no_io = NoIo::enter();
     let parsed = UserMsg::parse(request.user_hdr(), session.has_extensions());

@@ -425,7 +425,7 @@ impl Config {
         if let Some(ports) = ports {
             ports.for_each_listening(|addr, port| {
                 if let Some(portal) = Portal::new(addr, port) {
-                    // What does not fit is left out, as in a page.
+                    // Entries that do not fit are left out, as in a page.
                     let _ = portals.push_within_capacity(portal);
                 }
             });

@@ -23,7 +23,7 @@ CALL = re.compile(r" (rust_helper_\w+)")
 
 
 def calls(guest: Guest) -> Counter:
-    """What was called since the last time, or since BEGIN."""
+    """The functions that were called since the last time, or since BEGIN."""
     guest.run(f"cd {TRACING} && echo 0 > tracing_on && cat trace > /mnt/share/trace && echo > trace && "
               "echo 1 > tracing_on", timeout=600)
     text = (guest.share / "trace").read_text()

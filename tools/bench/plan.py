@@ -24,7 +24,7 @@ class Step:
     disks: int = 1
 
     def label(self, job: Job) -> str:
-        """What the figure of a job is called."""
+        """The name of the figure of a job."""
         extra = "" if self.disks == 1 else f", {self.disks} disks"
         if (self.cpus, self.workers) != (CPUS, 1):
             extra += f", {self.cpus} CPU{'s' * (self.cpus > 1)}"
@@ -47,7 +47,7 @@ def full() -> list[Step]:
 
 
 def short() -> list[Step]:
-    """What is run before each change is taken."""
+    """The measurements before each change is taken."""
     return [Step(targets.BY_NAME[name], tuple(jobs.BASIC)) for name in SHORT]
 
 

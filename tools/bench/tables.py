@@ -40,7 +40,7 @@ def ratios(run: Results, target: str, others: list[str]) -> str:
 
 
 def counts(run: Results, job: str) -> str:
-    """What an I/O takes: counts down, targets across."""
+    """The cost of an I/O: a row for each count, a column for each target."""
     targets = [target for target, jobs in run.counts.items() if job in jobs]
     names = list(dict.fromkeys(name for target in targets for name in run.counts[target][job]))
     return _table(job, targets, [

@@ -14,7 +14,7 @@ class CommandFailed(Exception):
 
 
 class Output(str):
-    """What a command printed, less the newlines at its end; and its status."""
+    """The output of a command, without the newlines at its end, and its status."""
 
     status: int = 0
 
@@ -111,7 +111,7 @@ class Channel:
             job.done.wait(10)
 
     def report(self) -> str:
-        """What the commands said that run, and those that failed lately."""
+        """The output of the commands that run, and of those that failed lately."""
         jobs = [*self.failed, *self.jobs.values()]
         return "".join(f"--- `{job.command}` {'runs' if job.running else f'ended with status {job.status}'}\n"
                        f"{job.text[-4000:]}\n" for job in jobs)

@@ -69,7 +69,7 @@ class Shared:
 
 
 class Checker:
-    """What one process does: its blocks are `number`, `number` + `processes`, and so on."""
+    """The work of one process: its blocks are `number`, `number` + `processes`, and so on."""
 
     def __init__(self, disk: str, shared: Shared, number: int, blocks: int, seed: int):
         self.disk, self.shared, self.number = disk, shared, number

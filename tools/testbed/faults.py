@@ -217,7 +217,7 @@ def healthy() -> bool:
 
 
 class Phases:
-    """What is done while a call fails. Before each the disk is there with both paths,
+    """The operations during which a call fails. Before each the disk is there with both paths,
     unless its name is in `BEFORE`."""
 
     BEFORE = {"connect": unmapped, "load": lambda: (unmapped(), unload())}

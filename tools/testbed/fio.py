@@ -13,6 +13,12 @@ IN_BURSTS = "--thinktime=100ms --thinktime_blocks=64"
 # The same, for scenarios that only ask whether I/O goes on: one that goes as fast as it can takes most of
 # a machine's processors from all the others, above all where the kernel checks itself.
 NOW_AND_THEN = "--thinktime=100ms --thinktime_blocks=8"
+# As much as the disk takes, for scenarios that disturb it.
+LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 --ioengine=io_uring "
+        "--time_based --runtime=600 --size=32m")
+# Writes a disk once, at so low a rate that the scenario has time to disturb it, and then verifies it.
+WRITER = ("fio --name=w --filename={disk} --rw=randwrite --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
+          "--size={size_mb}m --rate_iops={rate} --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse")
 GOES_ON = ("fio --name=load --filename={disk} --rw=randrw --bs=4k --iodepth=8 --direct=1 --ioengine=io_uring "
            "--time_based --runtime=600 --size=8m " + NOW_AND_THEN)
 

@@ -34,7 +34,7 @@ COMMAND_LINE = (
 
 @dataclass
 class Spec:
-    """What a guest is made of."""
+    """The parts of a guest."""
 
     name: str
     kernel: Kernel
@@ -54,7 +54,7 @@ class Spec:
 
     @property
     def memory_mb(self) -> int:
-        """What there has to be: booting and kmemleak's scans take their time for each page.
+        """The memory that it needs: booting and kmemleak's scans take time for each page.
         A path of the usual size takes 512 pieces of 256 KiB, which get rare in a guest that
         has been used for a while: its kernel cannot compact memory."""
         if self.tree:
@@ -207,7 +207,7 @@ class Guest:
 
     @property
     def cpu_seconds(self) -> float:
-        """What the guest has cost the host, if it is alive."""
+        """The processor time that the guest has taken on the host, if it is alive."""
         try:
             words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except FileNotFoundError:

@@ -27,7 +27,7 @@ class Harmed(AssertionError):
 
 
 def kernel_reports(lab: Lab) -> list[str]:
-    """What the kernels said since the marks were last moved, which they are."""
+    """The kernels' lines since the marks were last moved; moves the marks."""
     found = []
     for guest in lab.guests.values():
         for report in klog.faults(guest.log.new_lines()):

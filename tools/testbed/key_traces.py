@@ -49,7 +49,7 @@ def files() -> Iterator[str]:
 
 
 def read(path: str) -> bytes:
-    """What a file shows at once; nothing of one that cannot be read."""
+    """The contents of a file that are there at once; nothing if it cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

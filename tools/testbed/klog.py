@@ -120,7 +120,7 @@ class Log:
             return []
 
     def new_lines(self) -> list[str]:
-        """What came since the mark."""
+        """The lines since the mark."""
         return self.lines(self.mark)
 
     def move_mark(self) -> None:

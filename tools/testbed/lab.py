@@ -103,7 +103,7 @@ class Lab:
         return []
 
     def _debian(self) -> Path:
-        """What guests with systemd boot into."""
+        """The root file system of guests with systemd."""
         return paths.guest_tree()
 
     def _files(self, name: str) -> dict[str, str]:
@@ -213,7 +213,7 @@ class Pair(Lab):
         return range(1, self.links + 1)
 
     def _side(self, name: str) -> int:
-        """What the guest's addresses end with: 1 for servers, 2 for clients."""
+        """The last part of the guest's addresses: 1 for servers, 2 for clients."""
         return 2 if name == "client" else 1
 
     def _end(self, name: str, link: int) -> tuple[str, str]:

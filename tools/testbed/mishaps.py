@@ -65,5 +65,5 @@ def losing(guest: Guest, link: int, percent: int):
 
 
 def late(guest: Guest, link: int, milliseconds: int):
-    """What the guest sends by a link arrives late."""
+    """Packets that the guest sends over a link arrive late."""
     return _netem(guest, link, f"delay {milliseconds}ms")

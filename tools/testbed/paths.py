@@ -46,7 +46,7 @@ class Kernel:
 
     @property
     def boot_modules(self) -> list[Path]:
-        """What has to be loaded before anything else, in this order: a kernel of
+        """The modules that must be loaded before anything else, in this order: a kernel of
         our own needs nothing."""
         names = self.build / "modules.boot"
         return [self.build / "kernel" / name for name in names.read_text().split()] if names.exists() else []

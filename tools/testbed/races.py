@@ -62,7 +62,7 @@ def rmmod(name: str) -> str:
 
 
 def parameters(module: str) -> list[str]:
-    """What the kernel's command line says for a module, which insmod does not read."""
+    """The parameters of a module on the kernel's command line, which insmod does not read."""
     with open("/proc/cmdline", encoding="utf-8") as file:
         return [word.partition(".")[2] for word in file.read().split() if word.startswith(module + ".")]
 
@@ -86,7 +86,7 @@ def map_disk(dice) -> str:
 
 
 def restore(dice) -> str:
-    """What makes the others' deeds come out again: whatever is missing is back."""
+    """Undoes the effects of the others: everything that is missing is restored."""
     answer = map_disk(dice)
     if len(glob.glob(f"{CLIENT}/paths/*")) < 2:
         add_path(dice)

@@ -61,7 +61,7 @@ busybox dmesg -c >/dev/null
 
 
 class CannotReset(AssertionError):
-    """What a scenario left behind cannot be removed."""
+    """Something that a scenario left behind cannot be removed."""
 
 
 def reset(guest: Guest) -> None:

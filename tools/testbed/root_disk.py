@@ -23,7 +23,7 @@ RequiresMountsFor=/mnt/share
 
 
 def files(lab: Installed, key: str) -> dict[str, str]:
-    """What is in the Debian, by paths."""
+    """The files to put into the Debian, by their paths."""
     wire = lab.wire("client", 1)
     device = lab.add_device("client", 1)
     units = "etc/systemd/system"

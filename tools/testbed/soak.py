@@ -51,7 +51,7 @@ LINKS = {
 
 @dataclass
 class Tally:
-    """What is reported."""
+    """The figures of the report."""
 
     failovers: int = 0
     faults: int = 0

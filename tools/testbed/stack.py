@@ -18,7 +18,7 @@ class Stack:
 
     @property
     def family(self) -> str:
-        """What the names of its disks begin with."""
+        """The prefix of the names of its disks."""
         return self.disk.removeprefix("/dev/").rstrip("0123456789")
 
     def transport(self, side: str) -> str:

@@ -321,7 +321,7 @@ def write(path: str, text: str) -> int:
 
 
 def faults(path: str, file: File) -> list[str]:
-    """What is wrong with a file."""
+    """The faults of a file."""
     found = []
     with open(path, encoding="utf-8") as stream:
         text = stream.read()
@@ -358,7 +358,7 @@ def unknown(folder: str, kind: str) -> list[str]:
 
 
 def look(folder: str, kind: str) -> list[str]:
-    """What is wrong with any file of a folder."""
+    """The faults of all files of a folder."""
     return unknown(folder, kind) + [fault for path, file in files(folder, kind) for fault in faults(path, file)]
 
 
@@ -381,7 +381,7 @@ def all_files(folders: list[tuple[str, str]]) -> list[tuple[str, File]]:
 
 
 def walk_on(folders: list[tuple[str, str]], part: list[tuple[str, File]], seconds: float) -> int:
-    """What one process does: its part of the files, and then any as long as there is time."""
+    """The work of one process: its part of the files, and then any others as long as there is time."""
     random.seed()
     end = time.monotonic() + seconds
     while True:

@@ -33,7 +33,7 @@ class Tool:
         guest.run(f"cp /mnt/share/ibnbd {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}")
 
     def __call__(self, words: str, timeout: float = 120) -> str:
-        """What it prints on standard output; it has to succeed."""
+        """Its standard output; it has to succeed."""
         said = "/tmp/ibnbd.said"
         return self.guest.run(f"{PROGRAM} {words} 2> {said} || {{ code=$?; cat {said}; exit $code; }}", timeout).strip()
 
@@ -41,7 +41,7 @@ class Tool:
         return json.loads(self(f"{words} --output json"))
 
     def refused(self, words: str, code: int = 1) -> str:
-        """What it says when it fails, with that code."""
+        """Its error output when it fails with that code."""
         answer = self.guest.run(f"{PROGRAM} {words} 2>&1", check=False)
         assert answer.status == code, f"{words}: {answer.status}: {answer}"
         return str(answer)

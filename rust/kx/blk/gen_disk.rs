@@ -139,8 +139,8 @@ pub(crate) struct DiskData<D: Operations> {
     /// First, so that a pointer to it is also one to the whole.
     head: Head,
     queue_data: D::QueueData,
-    /// Dropped after the queue data, which may own objects in its requests.
-    tag_set: Arc<TagSet<D>>,
+    /// Keeps the tag set. Dropped after the queue data, which may own objects in its requests.
+    _tag_set: Arc<TagSet<D>>,
 }
 
 impl<D: Operations> DiskData<D> {
@@ -236,7 +236,7 @@ impl<D: Operations> GenDisk<D> {
             DiskData {
                 head,
                 queue_data,
-                tag_set,
+                _tag_set: tag_set,
             },
             GFP_KERNEL,
         )?;
@@ -317,11 +317,6 @@ impl<D: Operations> GenDisk<D> {
     /// Returns the driver's part of the disk.
     pub fn queue_data(&self) -> &D::QueueData {
         self.data().queue_data()
-    }
-
-    /// Returns the tag set of the disk.
-    pub fn tag_set(&self) -> &Arc<TagSet<D>> {
-        &self.data().tag_set
     }
 
     /// Returns the device of the disk, the parent of its attributes.
@@ -405,7 +400,7 @@ impl<D: Operations> GenDisk<D> {
     }
 
     /// Returns the number of openers of the disk and its partitions.
-    pub fn openers(&self) -> u32 {
+    fn openers(&self) -> u32 {
         // SAFETY: The disk is live by the type invariant.
         unsafe { ours::disk_openers(self.disk.as_ptr()) }
     }

@@ -74,18 +74,6 @@ impl QueueMaps<'_> {
         unsafe { (*self.0.as_ptr()).nr_hw_queues }
     }
 
-    /// Spreads the CPUs over `nr` queues from `first` on. Neighbouring CPUs share queues.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there is no such map, or there are no such queues.
-    pub fn spread(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
-        let map = self.range(kind, first, nr)?;
-        // SAFETY: `range` returns a map of the tag set, which is allocated by the type invariant.
-        unsafe { bindings::blk_mq_map_queues(map) };
-        Ok(())
-    }
-
     /// Maps CPU `i` to the queue `first + i % nr`.
     ///
     /// # Errors

@@ -201,8 +201,8 @@ impl Operations for NullDriver {
     fn map_queues(maps: &mut QueueMaps<'_>) {
         let nr = maps.nr_hw_queues();
         let ok = maps.one_to_one(HctxType::Default, 0, nr).is_ok()
-            && maps.spread(HctxType::Read, 0, 1) == Err(EINVAL)
-            && maps.spread(HctxType::Default, 1, nr) == Err(EINVAL);
+            && maps.one_to_one(HctxType::Read, 0, 1) == Err(EINVAL)
+            && maps.one_to_one(HctxType::Default, 1, nr) == Err(EINVAL);
         MAPPED.store(if ok { 1 } else { 2 }, Relaxed);
     }
 

@@ -6,7 +6,7 @@ use core::fmt;
 
 use ibtrs_proto::Errno;
 
-/// How a client uses a device.
+/// The way in which a client uses a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AccessMode {
     /// Read only.
@@ -97,7 +97,7 @@ impl AccessMode {
 /// The kind of access that a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Access {
-    /// How the client uses the device.
+    /// The way in which the client uses the device.
     pub mode: AccessMode,
     /// No other client may use the device, in any mode.
     pub exclusive: bool,

@@ -14,7 +14,7 @@ pub fn export_name(name: &str) -> &str {
     name.strip_prefix('/').unwrap_or(name)
 }
 
-/// Who may open an export, and how.
+/// The rules of an export: the sessions that may open it, and in which modes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The widest mode that is allowed.
@@ -201,7 +201,7 @@ impl PathRefusal {
     }
 }
 
-/// What the paths of a host use of the server.
+/// The server's resources that the paths of a host use.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct PathUse {
     /// Number of paths.

@@ -89,7 +89,7 @@ impl IoError {
 /// inside the device, and equal the data's length if `op` has data. A flush has neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckedIo {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First sector.
     pub sector: u64,

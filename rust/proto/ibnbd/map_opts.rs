@@ -189,7 +189,7 @@ pub struct MapOptions<'a> {
     pub session: SessionOptions<'a>,
     /// Name of the device, for the server to interpret.
     pub device_path: DevicePath<'a>,
-    /// How to use the device; read and write, and not exclusively, unless given.
+    /// The access to the device; by default read and write, and not exclusive.
     pub access: Access,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
     pub nr_poll_queues: i32,

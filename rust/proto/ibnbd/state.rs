@@ -76,7 +76,7 @@ pub enum QueueState {
     Failing,
 }
 
-/// How a device stands with the server, regardless of whether the session is connected.
+/// The state of a device on the server, regardless of whether the session is connected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Standing {
     /// The server has the device open.

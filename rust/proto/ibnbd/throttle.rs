@@ -48,7 +48,7 @@ impl Rates {
     }
 }
 
-/// What a host has been served so far.
+/// The service that a host has received so far.
 ///
 /// All times are nanoseconds of one clock that does not go backwards.
 #[derive(Clone, Copy, Default, Debug)]

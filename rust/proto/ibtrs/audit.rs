@@ -26,7 +26,7 @@ use crate::addr::Addr;
 /// Entries of each table.
 pub const SOURCES: usize = 64;
 
-/// How far the address of a source can be trusted.
+/// The degree to which the address of a source can be trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
     /// The source asks for a connection, and may have forged its address.

@@ -122,7 +122,7 @@ pub struct Published {
     pub ext: bool,
 }
 
-/// What a path knows of its server when it is about to come up.
+/// The properties of the server that a path knows when it is about to come up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Epoch of the path, from [`Failover::begin`].
@@ -186,7 +186,7 @@ pub enum OfferResult {
     /// Send FENCE with this epoch and `drain` on this path, wait for its answer as part of the
     /// setup, and offer the path again with `fenced`.
     Fence(u32),
-    /// What this attempt knows is out of date. It has failed; another one may begin at once.
+    /// The attempt's knowledge of the server is out of date. It has failed; another one may begin at once.
     Again,
     /// The server no longer knows the connected paths, which must get
     /// [`Event::Error`](crate::fsm::client_path::Event::Error). This attempt has failed; another

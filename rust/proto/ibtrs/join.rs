@@ -127,7 +127,7 @@ fn own_path<P>(attempt: Attempt, path: P, known: &Known) -> Decision<P> {
     } else if known.has_cid {
         Refusal::ConnectionId
     } else if !known.same_addrs {
-        // What may be served is decided by the addresses of a path's first connection.
+        // The addresses of a path's first connection decide which requests may be served.
         Refusal::OtherAddresses
     } else {
         return Decision::Join(path);

@@ -84,7 +84,7 @@ impl Revoked {
     }
 }
 
-/// Who can still use the key of a request.
+/// The sides that can still use the key of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
     /// Nobody: the request gave no key away, or the key is invalid.

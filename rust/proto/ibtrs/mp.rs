@@ -5,7 +5,7 @@
 use crate::errno::Errno;
 use crate::text;
 
-/// How paths are chosen.
+/// The policy for choosing paths.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
     /// One after the other.

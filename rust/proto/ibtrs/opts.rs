@@ -70,7 +70,7 @@ pub enum OptProblem {
 /// A problem, and the option at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptError<'a> {
-    /// What is wrong.
+    /// The problem.
     pub problem: OptProblem,
     /// Name of the option; empty if the problem is that of the whole line.
     pub option: &'a str,

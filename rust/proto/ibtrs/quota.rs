@@ -29,7 +29,7 @@ pub struct Taken {
     pub begun: u64,
 }
 
-/// What the server knows of the address that asks.
+/// The server's knowledge of the address that asks for a connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Number of its incomplete paths.

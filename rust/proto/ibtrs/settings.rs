@@ -68,11 +68,11 @@ pub const REAUTH_INTERVAL_S: Setting = Setting {
 };
 
 impl Setting {
-    /// All settings.
+    /// All settings, in the order in which the command `ibnbd` shows and sets them.
     pub const ALL: [Setting; 5] = [
+        RECONNECT_DELAY_MS,
         HB_INTERVAL_MS,
         HB_MISSED_MAX,
-        RECONNECT_DELAY_MS,
         QUEUE_TIMEOUT_S,
         REAUTH_INTERVAL_S,
     ];

@@ -83,7 +83,7 @@ pub(crate) fn messages(bytes: &[u8]) {
 
 type Message = [u8; 56];
 
-/// What a side has seen: request without the bytes of the connection manager, acceptance, AUTH1,
+/// The messages that a side has seen: request without the bytes of the connection manager, acceptance, AUTH1,
 /// AUTH2.
 type Seen = (Vec<u8>, Message, Vec<u8>, Vec<u8>);
 

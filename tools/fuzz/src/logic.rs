@@ -119,7 +119,7 @@ pub(crate) fn server_path(bytes: &[u8]) {
     }
 }
 
-/// What is submitted waits for no fence, has a path to go by, and is of the present generation.
+/// A submitted request waits for no fence, has a path, and is of the present generation.
 pub(crate) fn failover(bytes: &[u8]) {
     let mut f = Failover::new();
     let mut up: Vec<Published> = Vec::new();

@@ -13,7 +13,7 @@ mod logic;
 mod parsers;
 mod wire;
 
-/// What takes the bytes.
+/// The target that takes the bytes.
 const TARGETS: [fn(&[u8]); 20] = [
     wire::handshake,
     wire::messages,

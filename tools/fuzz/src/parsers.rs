@@ -18,7 +18,7 @@ use ibtrs_proto::settings::Setting;
 use ibtrs_proto::text;
 
 fn str(bytes: &[u8]) -> &str {
-    // What begins well.
+    // Texts with a valid beginning.
     match core::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),

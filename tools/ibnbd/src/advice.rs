@@ -5,7 +5,7 @@
 use ibtrs_proto::auth::AuthError;
 use ibtrs_proto::Errno;
 
-/// What was tried.
+/// The task that was tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
     /// A disk was to be mapped.
@@ -45,7 +45,7 @@ pub struct Advice {
     pub errno: Errno,
     /// The reason, in words.
     pub why: &'static str,
-    /// What helps.
+    /// The remedy.
     pub todo: &'static str,
 }
 
@@ -166,7 +166,7 @@ pub const LINES: [(&str, &str); 5] = [
     (AuthError::Mixed.as_str(), "unmap all disks of the session, then map them again"),
 ];
 
-/// What helps where the kernel says that.
+/// The remedy for an error of the kernel.
 pub fn of_line(line: &str) -> Option<&'static str> {
     let found = LINES.iter().find(|(words, _)| line.contains(words));
     found.map(|(_, todo)| *todo)

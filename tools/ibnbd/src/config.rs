@@ -97,7 +97,7 @@ const PARAMETERS: [(&str, &str, &str); 20] = [
     ("ibnbd_server", "stop_timeout_s", "30"),
 ];
 
-/// What is wanted of a machine.
+/// The configuration that a machine should have.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
     /// Sessions with their disks.
@@ -157,7 +157,7 @@ pub struct Export {
     pub device: String,
     /// The session, where each one has a directory of its own.
     pub session: Option<String>,
-    /// Who may open it, of one in configfs; none of one in a directory.
+    /// The rules of an export in configfs; none for one in a directory.
     pub rules: Option<Rules>,
 }
 
@@ -183,7 +183,7 @@ pub struct Port {
     pub enable: bool,
 }
 
-/// What is wrong with a file, and where.
+/// A fault of a file, and its place.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Problem {
     /// The file.
@@ -192,7 +192,7 @@ pub struct Problem {
     pub line: usize,
     /// The column in characters, from 1 on.
     pub column: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
@@ -210,7 +210,7 @@ impl fmt::Display for Problem {
 ///
 /// # Errors
 ///
-/// What cannot be read.
+/// A file that cannot be read.
 pub fn files(root: &Root, folder: &str) -> Result<Vec<(String, String)>, (String, io::Error)> {
     let mut names = vec![
         format!("{folder}/client.toml"),

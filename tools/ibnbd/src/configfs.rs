@@ -60,7 +60,7 @@ const LEAST_IOPS: u64 = throttle::MIN_IOPS as u64;
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The fault.
 pub fn limit(key: &str, word: &str) -> Result<u64, String> {
     let number: u64 = word.parse().map_err(|_| "it is no number".to_owned())?;
     check_limit(key, number).map(|()| number)
@@ -70,7 +70,7 @@ pub fn limit(key: &str, word: &str) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The fault.
 pub fn check_limit(key: &str, number: u64) -> Result<(), String> {
     let most = LIMITS.iter().find(|(limit, _)| *limit == key);
     let most = most.map_or(u64::MAX, |(_, most)| *most);
@@ -162,7 +162,7 @@ pub struct Configured {
     pub hosts: Vec<Host>,
     /// Ports. Without any, the server listens on all addresses.
     pub ports: Vec<Port>,
-    /// What could not be read.
+    /// Files that could not be read.
     pub notes: Vec<Note>,
 }
 
@@ -200,7 +200,7 @@ pub fn is_name(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The fault.
 pub fn check_port_name(name: &str) -> Result<(), &'static str> {
     if !is_name(name) {
         return Err("the name of a port has no / and is neither . nor ..");
@@ -272,7 +272,7 @@ impl Configured {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// What is to be said after a port was added to these: the first one ends that the server
+    /// Returns a warning after a port was added to these: the first one ends that the server
     /// listens on all addresses.
     pub fn said_of_added(&self, port: &Port) -> Option<String> {
         self.ports.is_empty().then(|| {
@@ -283,7 +283,7 @@ impl Configured {
         })
     }
 
-    /// What is to be said when there is no export any more: clients can open what is in the
+    /// Returns a warning when there is no export any more: clients can open what is in the
     /// server's directory, if it has one.
     pub fn said_of_no_export(root: &Root) -> Option<String> {
         let path = host::parameter(root, "ibnbd_server", "dev_search_path");

@@ -56,7 +56,7 @@ impl Portal {
     }
 }
 
-/// What a server has told a session.
+/// The list that a session has received from a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// In the order of their names.
@@ -67,7 +67,7 @@ pub struct Found {
     pub port: Option<u16>,
     /// Whether the server opens devices that it does not list.
     pub unlisted: bool,
-    /// What makes no sense.
+    /// Invalid parts of the answer.
     pub notes: Vec<Note>,
 }
 
@@ -86,7 +86,7 @@ pub fn line(session: &Mapping) -> Result<String, String> {
     }
 }
 
-/// What was found for a line; none if another command of the session has another result there now.
+/// The result for a line; none if another command of the session has replaced it.
 ///
 /// # Errors
 ///

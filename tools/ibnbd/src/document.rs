@@ -30,7 +30,7 @@ macro_rules! documents {
             /// The number of the format: 1.
             pub format: u32,
             $($(#[$field_doc])* pub $field: $kind,)*
-            /// What could not be read.
+            /// Files that could not be read.
             #[serde(skip_serializing_if = "Vec::is_empty", default)]
             pub notes: Vec<Note>,
         }
@@ -115,7 +115,7 @@ documents! {
     }
     /// `check`.
     Check {
-        /// What is wrong, the worst first.
+        /// Faults, the worst first.
         findings: Vec<Finding>,
     }
     /// `status`.

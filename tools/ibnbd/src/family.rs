@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whose modules something belongs to.
+/// The modules that something belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
@@ -19,7 +19,7 @@ impl Family {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Ibnbd, Self::Rnbd];
 
-    /// What the names of its disks begin with; also the folder of a disk with its files.
+    /// The prefix of the names of its disks; also the folder of a disk with its files.
     pub const fn disk(self) -> &'static str {
         match self {
             Self::Ibnbd => "ibnbd",

@@ -51,7 +51,7 @@ impl Severity {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is.
+    /// The fault, in one line.
     pub what: String,
     /// The command that mends it, or what to do.
     pub remedy: String,

@@ -136,7 +136,7 @@ impl<'a> Ruleset<'a> {
         self.objects.iter().filter_map(|object| object.get("chain"))
     }
 
-    /// Who has made a chain in which packets begin.
+    /// The program that has made a chain in which packets begin.
     fn manager(&self, place: Place<'_>) -> Option<Manager> {
         if place.1 == "firewalld" {
             return Some(Manager::Firewalld);
@@ -174,7 +174,7 @@ impl From<bool> for Holds {
 struct Ends {
     accept: bool,
     drop: bool,
-    /// What follows the chain.
+    /// The end of the chain.
     leave: bool,
     /// The next rule.
     next: bool,
@@ -441,7 +441,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a part of a rule does that `nft` knows by its name only, as iptables has made it.
+/// The effect of a part of a rule that iptables has made and that `nft` knows by its name only.
 enum Xt {
     /// The rest of the rule depends on it.
     Condition(Holds),
@@ -679,7 +679,7 @@ mod tests {
             &[std::slice::from_ref(&jump)],
             &[&[json!({"drop": null})]]
         ));
-        // What follows a jump counts, and what follows a goto does not.
+        // Rules after a jump count, and rules after a goto do not.
         let goto = json!({"goto": {"target": "other"}});
         assert!(!is_dropped_with("drop", &[&[jump], &[accept()]], &[]));
         assert!(is_dropped_with("drop", &[&[goto], &[accept()]], &[]));

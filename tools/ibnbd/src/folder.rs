@@ -15,7 +15,7 @@ use crate::host;
 use crate::model::Machine;
 use crate::root::Root;
 
-/// What stands for the session's name in the folder's name.
+/// The placeholder for the session's name in the folder's name.
 pub const SESSION: &str = "%SESSNAME%";
 
 /// Folders below the folder are looked into, so deep.

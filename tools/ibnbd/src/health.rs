@@ -54,7 +54,7 @@ impl Level {
 pub struct Health {
     /// The worst of all that is.
     pub level: Level,
-    /// What is wrong; empty if nothing is.
+    /// The faults; empty if there are none.
     pub problems: Vec<String>,
     /// Disks that are mapped, and those of them that are open.
     pub disks: usize,

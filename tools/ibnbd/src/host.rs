@@ -64,7 +64,7 @@ pub fn parameter(root: &Root, module: &str, name: &str) -> Option<String> {
     value::line(&text)
 }
 
-/// What carries the packets of an RDMA device.
+/// The kind of link that carries the packets of an RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -89,7 +89,7 @@ pub struct Port {
     pub interface: Option<String>,
     /// The MTU of that.
     pub mtu: Option<u64>,
-    /// What carries its packets.
+    /// The kind of link that carries its packets.
     pub transport: Option<Transport>,
     /// Whether the device is a program of the kernel, whose packets pass the firewall as others do.
     pub is_software: bool,

@@ -115,7 +115,7 @@ fn keyctl(root: &Root, words: &[&str]) -> Result<String, KeyringError> {
     run(Command::new(program(root)).args(words), &[])
 }
 
-/// What a program prints, given `input`.
+/// The output of a program for `input`.
 fn run(command: &mut Command, input: &[u8]) -> Result<String, KeyringError> {
     let piped = command
         .stdin(Stdio::piped())

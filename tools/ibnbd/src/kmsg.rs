@@ -29,7 +29,7 @@ impl Mark {
         Some(Self { file })
     }
 
-    /// What our modules have printed since.
+    /// The lines that our modules have printed since.
     pub fn lines(mut self) -> Vec<String> {
         read(&mut self.file)
     }

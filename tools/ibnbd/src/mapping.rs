@@ -123,7 +123,7 @@ pub fn session_name(host: &str, server: &str, device: Option<&str>) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// What to map, and how.
+/// A device to map, and the options.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mapping {
     /// The session's name.

@@ -33,7 +33,7 @@ pub struct Machine {
     pub sessions: Vec<Session>,
     /// Devices that clients have open here.
     pub opened: Vec<Opened>,
-    /// What could not be read.
+    /// Files that could not be read.
     pub notes: Vec<Note>,
 }
 

@@ -47,7 +47,7 @@ pub struct Link {
     pub ask_roce: bool,
 }
 
-/// What became of a probe.
+/// The outcome of a probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// It has arrived.
@@ -60,7 +60,7 @@ pub enum Reply {
     Failed(String),
 }
 
-/// What is known of a link.
+/// The results for a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// Packets of the size that is needed arrive.
@@ -78,7 +78,7 @@ pub enum Reach {
 pub struct Measured {
     /// The link.
     pub link: Link,
-    /// What passes.
+    /// The sizes that pass.
     pub reach: Reach,
     /// Whether the other end says that RoCE's port is closed.
     pub roce_is_closed: bool,
@@ -328,7 +328,7 @@ mod tests {
                 assert_eq!(found, reach, "{mtu} {said}");
             }
         }
-        // What is not smaller is not tried.
+        // A size that is not smaller is not tried.
         let found = search(Some(1088), &mut through(1000, false));
         assert_eq!(found, Reach::Stops(Some(608)));
         assert_eq!(search(None, &mut through(200, false)), Reach::Passes);

@@ -21,7 +21,7 @@ pub(crate) fn command(root: &Root, name: &str) -> Command {
     Command::new(program)
 }
 
-/// What a program prints, which is killed after a time.
+/// The output of a program that is killed after a time.
 ///
 /// # Errors
 ///

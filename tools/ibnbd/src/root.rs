@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// What a file of sysfs can be at most. One has a page; the largest of ours, several.
+/// The largest size of a file of sysfs. One has a page; the largest of ours, several.
 const MAX_FILE: usize = 1 << 20;
 
 /// Where the machine's files begin.
@@ -160,7 +160,7 @@ impl Root {
     }
 }
 
-/// What a file has, up to a byte more than it may. A file of sysfs gives all that it has at once,
+/// The contents of a file, up to a byte more than it may have. A file of sysfs gives all that it has at once,
 /// so that one that gave less than was asked for is not asked again.
 fn read_whole(mut file: File, sysfs: bool) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4096];

@@ -70,7 +70,7 @@ pub enum Line<'a> {
         time_us: u64,
         /// Its name.
         name: &'a str,
-        /// What it tells.
+        /// Its fields.
         text: &'a str,
     },
     /// Events came faster than they were read.
@@ -153,7 +153,7 @@ struct Over {
     error: i32,
 }
 
-/// What the server says of its share.
+/// The times that the server reports.
 #[derive(Clone, Copy, Debug)]
 struct ServerShare {
     queue_us: u64,
@@ -179,7 +179,7 @@ impl ServerShare {
 }
 
 impl Open {
-    /// What the transport has to carry for it.
+    /// Returns the number of bytes that the transport carries for it.
     fn data(&self) -> u64 {
         let carries = ["R", "W"].iter().any(|kind| {
             let plain = self.operation.trim_start_matches('F');
@@ -409,7 +409,7 @@ mod tests {
         ended.iter().map(of).collect()
     }
 
-    /// What the server says of its share, in an event of a request that took 195 us.
+    /// The times that the server reports, in an event of a request that took 195 us.
     #[test]
     fn the_servers_share_is_divided() {
         let shares = |said: &str| {

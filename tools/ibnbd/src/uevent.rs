@@ -199,7 +199,7 @@ mod tests {
             &["add@/devices/x/net/eth0", "SUBSYSTEM=net"],
             &["add@/devices/virtual/block/ibnbd0"],
             &["add@/devices/virtual/block/", "SUBSYSTEM=block"],
-            // What udev sends to other programs.
+            // A message that udev sends to other programs.
             &["libudev", "SUBSYSTEM=block"],
             &[],
         ] {

@@ -98,7 +98,7 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
-/// What a path has carried: `stats/rdma`.
+/// The I/O of a path: `stats/rdma`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Traffic {
@@ -165,7 +165,7 @@ pub fn checksum_errors(text: &str) -> Option<ChecksumErrors> {
     })
 }
 
-/// What a request does, as far as histograms tell.
+/// The operation of a request, as histograms distinguish it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reads.
@@ -355,7 +355,7 @@ impl Latency {
         })
     }
 
-    /// What was counted since `before`; all of it if that counted more, after a reset.
+    /// The increase since `before`; the whole count if `before` was higher, after a reset.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         if before.rows.len() != self.rows.len() {
@@ -373,7 +373,7 @@ impl Latency {
     }
 }
 
-/// What a disk has done: the file `stat` of a block device, as far as it is of use.
+/// The counters of a disk: the useful part of the file `stat` of a block device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskStat {

@@ -573,7 +573,7 @@ fn statistics_are_shown_and_then_reset() {
     );
     let other = "/sys/class/ibtrs-client/t/paths/ip:10.0.1.2@ip:10.0.3.1/stats/reset_all";
     assert!(tree.text(other).starts_with("echo"));
-    // What is written covers the first bytes of a file that is none of the kernel's.
+    // Writing replaces the first bytes of a file that is not the kernel's.
     let histogram = |disk: &str| tree.text(&format!("/sys/block/{disk}/ibnbd/latency_us"));
     assert_eq!(histogram("ibnbd0"), DISK_LATENCY);
     assert!(good(&tree, &["stats", "ibnbd0", "--reset"]).contains("8/2501"));
@@ -1166,7 +1166,7 @@ fn what_cannot_be_applied_is_counted() {
         "! ibnbd1 is mapped as rw until it is unmapped, and not as ro\n"
     );
     assert!(ran.err.contains("1 steps could not be done"), "{}", ran.err);
-    // What is only shown ends with the same code.
+    // A command that only shows something ends with the same code.
     let shown = run(&tree, &["apply", "--dry-run"]);
     assert_eq!((shown.code, shown.out), (1, ran.out));
 }
@@ -1191,7 +1191,7 @@ fn apply_goes_on_where_nobody_reads_the_steps() {
     assert_eq!(set.trim(), "90");
 }
 
-/// What a manager of services hears of a command.
+/// The notifications that a service manager gets from a command.
 struct Manager {
     folder: tempfile::TempDir,
     socket: UnixDatagram,
@@ -1246,7 +1246,7 @@ fn a_service_has_started_after_the_first_attempt_and_goes_on() {
         manager.hears(),
         "READY=1\nSTATUS=1 steps could not be done; tried again after 5 s\n"
     );
-    // What is wrong later is waited for, too.
+    // The service also waits while a later fault lasts.
     tree.file("/etc/ibtrs/client.toml", "y\n");
     let said = manager.hears();
     assert!(
@@ -1379,7 +1379,7 @@ fn map_and_unmap_persist() {
     assert!(!tree.text("/etc/ibtrs/client.toml").contains("disk1"));
 }
 
-/// What systemd does when the client is stopped.
+/// The commands of systemd when the client is stopped.
 #[test]
 fn all_unused_disks_are_unmapped() {
     let tree = Tree::new();

@@ -196,7 +196,7 @@ fn a_session_has_the_key_that_its_file_says() {
         "~ set key_id of session s from default to 2026",
     ];
     assert_eq!(steps(&tree, &config, false), later);
-    // What is saved of it is a text, though it has digits only.
+    // It is saved as a text, though it has digits only.
     tree.file("/sys/class/ibtrs-client/s/key_id", "2026\n");
     let saved = kept(&tree, "", Choice::default());
     assert_eq!(

@@ -191,7 +191,7 @@ dev_search_path = "/exports"
     assert_eq!(found.len(), 20, "{}", found.join("\n"));
 }
 
-/// What one file says of a host or a directory counts for the others.
+/// A host or a directory in one file counts for the others.
 #[test]
 fn several_files_are_one() {
     let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
@@ -378,7 +378,7 @@ fn what_no_file_names_goes_unless_it_is_in_use() {
             "! host named stays while it is connected, or while an export names it",
         ]
     );
-    // What is open by an unknown name may be any export.
+    // A device that is open under an unknown name may be any export.
     let name = "/sys/class/ibnbd-server/ctl/devices/vdd/sessions/s/mapping_path";
     std::fs::remove_file(tree.real(name)).unwrap();
     tree.folder(name);

@@ -121,7 +121,7 @@ fn nothing_to_list_has_a_reason() {
     }
 }
 
-/// What the kernel shows comes from a server.
+/// The kernel shows texts that come from a server.
 #[test]
 fn what_makes_no_sense_is_named() {
     let tree = Tree::new();

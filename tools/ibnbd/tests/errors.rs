@@ -87,7 +87,7 @@ fn machine() -> Tree {
     tree
 }
 
-/// What a command says: the reason, the exit status, the remedy.
+/// The output of a command: the reason, the exit status, the remedy.
 fn said(tree: &Tree, words: &str) -> (String, i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_ibnbd"))
         .arg("--root")
@@ -99,7 +99,7 @@ fn said(tree: &Tree, words: &str) -> (String, i32, String) {
     let text = String::from_utf8(output.stderr).unwrap();
     let mut lines = text.lines();
     let first = lines.next().unwrap().strip_prefix("ibnbd: ").unwrap();
-    // What it was about has no colon here that is followed by a blank.
+    // The task has no colon here that is followed by a blank.
     let why = first.split_once(": ").unwrap().1.to_owned();
     let remedy = lines.find_map(|line| line.strip_prefix("  remedy: "));
     let remedy = remedy.unwrap_or_default().to_owned();
@@ -279,7 +279,7 @@ fn literals(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// What is behind each place where the words stand.
+/// The text after each place where the words stand.
 fn behind<'a>(source: &'a str, words: &str) -> Vec<&'a str> {
     let at = source.match_indices(words);
     at.map(|(at, _)| &source[at + words.len()..]).collect()

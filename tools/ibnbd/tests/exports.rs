@@ -186,7 +186,7 @@ fn files_in_place_of_folders_are_none() {
     );
 }
 
-/// What a server has in configfs: folders with their files, and links.
+/// A server's configfs: folders with their files, and links.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Kernel {
     folders: BTreeMap<String, BTreeMap<String, String>>,
@@ -502,7 +502,7 @@ fn hosts_are_allowed_and_denied() {
     // The whole path is given, as the kernel would begin a short one elsewhere.
     let link = fs::read_link(tree.real(&format!("{EXPORTS}/disk2/allowed_hosts/web2"))).unwrap();
     assert_eq!(link, tree.real(&format!("{HOSTS}/web2")));
-    // What is so already is no fault.
+    // A setting that already has the value is no fault.
     good(&tree, &["export", "allow", "disk2", "web2"]);
     good(&tree, &["export", "deny", "disk2", "web1"]);
     assert_eq!(links(&tree, "disk2"), ["web2"]);
@@ -643,7 +643,7 @@ impl Waiting {
         };
         let id = found.child.id();
         in_time(move || {
-            // What it is before.
+            // The state before.
             fs::write(&pipe, "rw\n").unwrap();
             while !(takes(id, until_it_takes) && waits(id)) {
                 thread::sleep(Duration::from_millis(5));
@@ -741,7 +741,7 @@ fn full() -> (UnixStream, UnixStream) {
     (said, reader)
 }
 
-/// What the signal makes the command say does not keep it from taking back what was done.
+/// The message about the signal does not prevent the command from taking back its changes.
 #[test]
 fn a_signal_counts_while_nobody_reads_what_is_said() {
     let (said, mut reader) = full();
@@ -1189,7 +1189,7 @@ fn a_server_without_exports_is_an_error() {
     );
     tree.server("/nowhere");
     assert!(checked(&tree).contains("dev_search_path=/nowhere cannot be read"));
-    // What is there cannot be seen without configfs. A module without exports has none.
+    // Without configfs, exports cannot be seen. A module without exports has none.
     let tree = Tree::new();
     let unseen = "unless there are exports that cannot be seen\n  remedy: mount -t configfs";
     assert!(checked(tree.server("")).contains(unseen));

@@ -213,7 +213,7 @@ fn files_in_place_of_folders_are_none() {
     assert!(machine.is_empty());
 }
 
-/// What comes and goes while it is read does no harm.
+/// Files that appear and vanish during a reading do no harm.
 #[test]
 fn things_vanish_while_they_are_read() {
     let tree = Tree::new();

@@ -145,7 +145,7 @@ proptest! {
     fn no_name_of_a_path_does_harm(text in "\\PC*|([a-z0-9.:%\\[\\]-]{0,12}[,@]?){0,3}") {
         let root = Root::new("/nowhere");
         if let Ok(line) = mapping::path(&root, &resolve, &text) {
-            // What is taken is taken again, and has a name in sysfs.
+            // A valid text stays valid, and has a name in sysfs.
             prop_assert!(mapping::canonical(&line).is_ok(), "{line}");
         }
         let name = mapping::session_name("host", &text, Some(&text));

@@ -111,7 +111,7 @@ fn what_is_missing_is_left_out_without_a_word() {
     assert_eq!(configured(&tree).ports.len(), 2);
 }
 
-/// What a server has in configfs: ports with their files.
+/// A server's configfs: ports with their files.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Kernel(BTreeMap<String, BTreeMap<String, String>>);
 
@@ -396,7 +396,7 @@ fn ctrl_c_takes_back_what_was_done() {
             kill_process(pid, Signal::KILL).unwrap();
         }
     });
-    // What it is before.
+    // The state before.
     let mut options = fs::File::options();
     let before = until("the address is not read", || {
         pipe_end(&pipe, options.write(true)).ok()

@@ -95,7 +95,7 @@ fn link(from: &str, to: &str, need: u32) -> Link {
     }
 }
 
-/// What was found; an answer that took too long on a busy machine is waited for again.
+/// The result; if an answer took too long on a busy machine, the probe is repeated.
 fn reach(link: &Link, expected: &Reach) -> Measured {
     let mut found = probe::one(link);
     for _ in 0..5 {

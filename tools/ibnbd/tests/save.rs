@@ -315,7 +315,7 @@ fn commands_that_write_files_wait_for_each_other() {
     assert!(children
         .iter_mut()
         .all(|child| child.try_wait().unwrap().is_none()));
-    // What is written meanwhile is not lost.
+    // Changes that are written meanwhile are not lost.
     tree.file(CLIENT, "# mine\n");
     drop(lock);
     assert!(children

@@ -36,7 +36,7 @@ impl Validator {
         Self { schema }
     }
 
-    /// What is wrong with the document of a command.
+    /// The faults of the document of a command.
     fn faults(&self, command: &str, document: &Value) -> Vec<String> {
         let schema = &self.schema["properties"][command];
         assert!(schema.is_object(), "no schema of {command}");

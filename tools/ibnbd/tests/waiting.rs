@@ -56,7 +56,7 @@ impl Waiting {
         line
     }
 
-    /// What the command writes, and how it ends.
+    /// The output of the command, and its exit status.
     fn read(mut self) -> (String, Option<i32>, String) {
         let mut text = String::new();
         let mut pipe = File::open(&self.pipe).unwrap();

@@ -65,7 +65,7 @@ pub(crate) struct Path {
     busy: bool,
 }
 
-/// What the checks know of a path's attempts.
+/// The checks' knowledge of a path's attempts.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
     /// Attempts to reconnect since the last success, or since a user asked.

@@ -14,11 +14,11 @@ pub struct Seen {
     pub from: Time,
     /// When it was answered; `Time::MAX` for a write that failed, which need not take effect.
     pub to: Time,
-    /// What begins later finds that it takes no effect any more: when it was answered or failed.
+    /// The time of its answer or failure, after which it takes no effect any more.
     pub until: Time,
     /// A write.
     pub write: bool,
-    /// What it wrote or read.
+    /// The value that it wrote or read.
     pub value: u32,
 }
 

@@ -42,7 +42,7 @@ pub const TO_SERVER: u8 = 1;
 /// The other one.
 pub const TO_CLIENT: u8 = 2;
 
-/// What goes wrong.
+/// The faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Nothing passes in these directions. Short outages are bridged by retransmission, longer ones
@@ -181,9 +181,9 @@ pub struct Schedule {
     pub limit: Attempts,
     /// Requests fail after so long without a path.
     pub queue_timeout: Time,
-    /// What users ask for.
+    /// The requests of users.
     pub requests: Vec<Request>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
 }
 

@@ -31,7 +31,7 @@ fn explain(sch: &Schedule, bug: Option<Bug>) -> String {
 #[test]
 fn nothing_is_lost_doubled_or_overtaken() {
     let (first, runs) = (first(), runs());
-    // What never happened was not tested.
+    // An event that never happened was not tested.
     let mut happened = [0u64; 9];
     for seed in first..first + runs {
         let sch = Schedule::of_seed(seed);

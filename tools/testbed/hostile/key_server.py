@@ -14,7 +14,7 @@ from .x25519 import BASE, x25519
 
 @dataclass
 class Exchange:
-    """What was said on a path, as the server knows it, and what came of it."""
+    """The messages on a path, as the server knows them, and the result."""
 
     request: bytes
     acceptance: bytes = b""
@@ -34,7 +34,7 @@ class KeyServer(Honest):
         self.now: Exchange | None = None
 
     def arrives(self, what: str, message: bytes) -> bytes:
-        """What arrives of a message of either side: all of it."""
+        """The part of a message that arrives: all of it."""
         return message
 
     def connect(self, server: Server, connection: Connection, asked: dict) -> None:

@@ -72,7 +72,7 @@ class Stage:
 
 
 def lines(control: socket.socket, stage: Stage):
-    """What the victim says; the server works meanwhile."""
+    """The victim's output; the server works meanwhile."""
     inbox, pause = b"", Pause()
     control.setblocking(False)
     while True:

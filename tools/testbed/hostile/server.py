@@ -69,7 +69,7 @@ class Request:
 
 
 class Honest:
-    """What a server does; each step can be another one."""
+    """The steps of a server, each of which can be replaced."""
 
     depth, max_io_size, max_hdr_size, flags = 16, 61440, 4096, 0
     # As a server of ours, or as one of mainline.
@@ -130,7 +130,7 @@ class Honest:
             server.answer(request)
 
     def end_of_answer(self, request: Request, more: bytes) -> bytes:
-        """What follows an answer and its key."""
+        """The bytes after an answer and its key."""
         return more
 
     def fence(self, server: "Server", connection: Connection, payload: int) -> None:

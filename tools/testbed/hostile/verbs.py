@@ -174,7 +174,7 @@ class Memory:
 
 
 class Home:
-    """What connections of one party share: the protection domain, and memory."""
+    """The objects that the connections of one party share: the protection domain, and memory."""
 
     def __init__(self, device: str, length: int):
         self.pd = PD(context(device))
@@ -187,7 +187,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Message:
-    """What came: the bytes of a message, and its immediate if it has one."""
+    """A received message: its bytes, and its immediate if it has one."""
 
     data: bytes
     imm: int | None

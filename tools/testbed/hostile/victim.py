@@ -32,7 +32,7 @@ class Stuck(AssertionError):
 
 
 def in_time(call, seconds: float = TIME_LIMIT):
-    """What call() gives, as long as it comes back in time.  The thread of one that does
+    """The result of call(), if it returns in time.  The thread of one that does
     not is left to itself."""
     outcome = {}
 
@@ -178,7 +178,7 @@ class Victim:
         return self.fd
 
     def fill(self) -> None:
-        """What the memory of reads holds is the victim's own from here on."""
+        """From here on, only the victim writes to the memory of reads."""
         self.page[:] = bytes([MINE]) * len(self.page)
 
     def is_filled(self, since: int = 0) -> bool:

@@ -160,7 +160,7 @@ def imm(kind: int, payload: int) -> int:
 
 
 def request_imm(queue_depth: int, chunk: int, offset: int) -> int:
-    """What does not fit runs over into its neighbour, as a careless sender's would."""
+    """A value that is too long runs over into the next field, as a careless sender's would."""
     return imm(IMM_REQUEST, chunk << 28 - chunk_bits(queue_depth) | offset)
 
 

@@ -84,7 +84,7 @@ def _argument(item, name, default):
 
 
 def wanted(item) -> tuple | None:
-    """What guests a scenario asks for, less the number of links; None for one
+    """The kind of guests that a scenario asks for, without the number of links; None for one
     that needs none."""
     kind = next((name for name in KINDS if name in getattr(item, "fixturenames", ())), None)
     if kind is None:
@@ -210,7 +210,7 @@ class Bench:
         return self.lab
 
     def cost(self) -> float:
-        """What guests have cost so far, in seconds of a processor."""
+        """The processor time that guests have taken so far, in seconds."""
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         alive = sum(guest.cpu_seconds for guest in self.lab.guests.values()) if self.lab else 0
         return ended.ru_utime + ended.ru_stime + alive
@@ -274,7 +274,7 @@ def _judge(item, lab: Lab, leaks: bool):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """What comes after a scenario decides whether its guests are discarded."""
+    """The next scenario decides whether the guests of this one are discarded."""
     bench = item.config.bench
     bench.following, bench.spent = nextitem, bench.cost()
     bench.booted, bench.again = boots.COUNT.booted, len(boots.COUNT.failed)

@@ -27,21 +27,21 @@ BLOCK = struct.Struct(f"<8sQQ{THREADS}Q{THREADS}Q")
 
 
 class Known:
-    """What will survive: of each thread, how many of its blocks from the first
+    """The blocks that will survive: of each thread, how many of its blocks from the first
     on, and the last one with FUA."""
 
     def __init__(self, flushed=(0,) * THREADS, single=(0,) * THREADS):
         self.flushed, self.single = list(flushed), list(single)
 
     def missing(self, there: list[set[int]]) -> list[tuple[int, int]]:
-        """What is not among the numbers of each thread."""
+        """The numbers that are not among those of each thread."""
         wanted = ((thread, number) for thread in range(THREADS)
                   for number in (*range(self.flushed[thread]), self.single[thread] - 1) if number >= 0)
         return [(thread, number) for thread, number in wanted if number not in there[thread]]
 
 
 def known(text: str) -> Known:
-    """What will survive, as the writer has said last."""
+    """The blocks that will survive, by the writer's last line."""
     # What comes last is unfinished.
     lines = [line for line in text.split("\n")[:-1] if line.startswith("known ")]
     numbers = list(map(int, lines[-1].split()[1:])) if lines else [0] * 2 * THREADS

@@ -18,7 +18,7 @@ from testbed import boots
 
 
 def assertion(returncode: int | None, log: str) -> str | None:
-    """What an emulator says that an assertion of its own has ended; None of one that lives,
+    """The last words of an emulator that an assertion of its own has ended; None of one that lives,
     was killed, or ended for another reason."""
     if returncode != -signal.SIGABRT:
         return None
@@ -31,7 +31,7 @@ OURS = re.compile(r"\bib(trs|nbd)_\w+: ")
 
 
 def early(returncode: int | None, console: list[str]) -> str | None:
-    """What to say of an emulator that has ended, and was not killed, before a module of ours was
+    """A text about an emulator that has ended, and was not killed, before a module of ours was
     loaded."""
     if returncode in (None, -signal.SIGKILL, -signal.SIGTERM) or any(map(OURS.search, console)):
         return None

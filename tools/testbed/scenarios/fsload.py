@@ -76,7 +76,7 @@ class Load:
         self.random.choice(steps)()
 
     def sums(self) -> str:
-        """What sha256sum should say of all files, in order."""
+        """The checksums that sha256sum should find for all files, in order."""
         return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n"
                        for name, content in sorted(self.files.items()))
 

@@ -385,7 +385,7 @@ with KeyHolder(KEY, "demo", cid_num=3) as me:
 @fast
 @needs_immediates
 def test_clients_of_each_suite_get_in(pair, stack):
-    """What is offered in bits that nobody knows yet changes nothing."""
+    """Unknown bits of an offer change nothing."""
     server, client = pair
     device = server.null_blk(size_mb=16)
     keyring.load(server)

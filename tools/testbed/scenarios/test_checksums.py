@@ -372,7 +372,7 @@ def reads_over(client, path: str) -> int:
 
 
 def test_without_checksums_damage_stays(pair, slow):
-    """What the other scenarios do reaches the disk, and readers, without checksums."""
+    """Without checksums, the damage of the other scenarios reaches the disk and readers."""
     with Flip(pair.server) as flip:
         disk = Disk(pair, "none")
         for size in SIZES:

@@ -68,7 +68,7 @@ def test_a_size_is_written_by_hand(pair, stack):
 
 @pytest.mark.parametrize("document", ["README.md", "Documentation/reference.md"])
 def test_the_first_example_works(pair, stack, document):
-    """What the documents show first is typed here as it stands there."""
+    """Types the first example of the documents as it stands there."""
     server, client = pair
     text = (TOP / document).read_text()
     lines = re.search(r"((?:    .+\n)+    modprobe ibnbd_server dev_search_path=\S+\n)", text)[1]

@@ -464,7 +464,7 @@ with KeyHolder(KEY, "demo") as first, KeyHolder(KEY, "demo") as second, KeyHolde
 
 
 def rate(client, stack, job: str, seconds: int) -> fio.Figures:
-    """What a load gets that runs as long."""
+    """The figures of a load that runs for this time."""
     return fio.run(client, f"--name=rate --filename={stack.disk} --direct=1 --ioengine=io_uring "
                    f"--time_based --runtime={seconds} --size=8m {job}", 120)
 

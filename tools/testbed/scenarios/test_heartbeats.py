@@ -30,7 +30,7 @@ def frozen(pair):
 
 @contextmanager
 def astray(pair):
-    """What the client sends to the server's first address goes to a router that is not there."""
+    """The client's packets to the server's first address go to a router that does not exist."""
     route = f"{SERVER_ADDRESS.format(link=1)}/32 via 10.0.1.77 dev eth0"
     pair.client.run("ip neigh replace 10.0.1.77 lladdr 52:54:00:00:77:77 dev eth0 nud permanent && "
                     f"ip route add {route}")

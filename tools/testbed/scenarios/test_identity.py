@@ -25,7 +25,7 @@ def wwid(pair, stack, device: str, session: str = "demo") -> str:
 
 
 def identity(name: str, begin: str) -> str:
-    """What the name of a disk whose identity is known ends with."""
+    """The end of the name of a disk whose identity is known."""
     assert re.fullmatch(begin + "-[0-9a-f]{16}", name), name
     return name[-16:]
 

@@ -29,7 +29,7 @@ def in_all(rows: dict[str, list[int]]) -> list[int]:
 
 
 def block_layers(client, disk: str) -> list[int]:
-    """What the block layer has counted: reads, writes, discards, flushes.  It counts the empty
+    """The block layer's counters: reads, writes, discards, flushes.  It counts the empty
     write as well which asks for a flush, and never comes to a driver."""
     words = client.run(f"cat {disk}/stat").split()
     reads, writes, discards, flushes = (int(words[at]) for at in (0, 4, 11, 15))

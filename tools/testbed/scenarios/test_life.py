@@ -6,14 +6,12 @@ import os
 
 import pytest
 
-from testbed import blockdev, slab
+from testbed import blockdev, fio, slab
 from testbed.lab import wait_for
 
 # Three that read and write at the same place, for longer than the disk is there.
 COPIES = ("copy() {{ dd if={disk} of={disk} bs=16k iflag=direct oflag=direct skip=$1 seek=$1 status=none; }}; "
           "copy 0 & copy 512 & copy 1024; wait")
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 "
-        "--ioengine=io_uring --time_based --runtime=600 --size=32m")
 
 
 # The full numbers on the kernel without checks, and with IBTRS_LONG=1 on the one with checks
@@ -82,7 +80,7 @@ def test_a_disk_in_use_is_not_unmapped(pair, stack):
 def test_force_ends_io_with_errors(pair, stack):
     client = pair.client
     blockdev.map_new(pair, stack)
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     client.run(stack.unmap(how="force"))
     assert not load.wait(60, check=False).ok
@@ -95,7 +93,7 @@ def test_force_ends_io_with_errors(pair, stack):
 def test_the_server_is_killed_under_load(pair, stack):
     client = pair.client
     blockdev.map_new(pair, stack)
-    load = client.start(LOAD.format(disk=stack.disk))
+    load = client.start(fio.LOAD.format(disk=stack.disk))
     blockdev.wait_for_reads(client, stack)
     blockdev.fail_fast(client)
     pair.server.kill()

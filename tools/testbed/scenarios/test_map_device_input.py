@@ -30,7 +30,7 @@ SYNTAX = {
 
 
 def complaints(guest) -> list[str]:
-    """What our modules complained about so far."""
+    """The complaints of our modules so far."""
     return [line for line in guest.run("dmesg -l err,warn").splitlines()
             if re.search("ibtrs|ibnbd", line) and "taints" not in line]
 

@@ -7,8 +7,7 @@ from testbed import blockdev, fio
 
 VERIFY = ("--name=verify --filename={disk} --rw=randrw --bsrange=512-256k --size=4m --iodepth=16 "
           "--direct=1 --ioengine=io_uring --verify=crc32c --verify_fatal=1")
-LOAD = ("fio --name=load --filename={disk} --rw=randrw --bs=16k --iodepth=16 --direct=1 "
-        "--ioengine=io_uring --time_based --runtime=600 --size=32m " + fio.IN_BURSTS)
+LOAD = f"{fio.LOAD} {fio.IN_BURSTS}"
 
 
 @pytest.mark.parametrize("parameters", [
@@ -45,7 +44,7 @@ def test_an_rdma_device_goes_away_under_load(pair, stack, side):
 
 @pytest.mark.fast
 def test_the_rdma_device_of_a_lost_path_goes_away(pair, stack):
-    """What is kept of a path until it is back does not keep its device, which comes back with it."""
+    """The memory that is kept of a lost path does not keep its device, which comes back with the path."""
     server, client = pair
     device = blockdev.map_new(pair, stack, size_mb=16)
     blockdev.fail_fast(client)

@@ -143,7 +143,7 @@ def check_operations(client, server, device: str, disk: str) -> BlockTrace:
 
 
 def check_bios(server, device: str, trace: BlockTrace, prio: bool) -> None:
-    """What the server's disk was asked for, in the order of the operations."""
+    """The requests that the server's disk received, in the order of the operations."""
     has = limits(server, device, OUR_LIMITS)
     bios = trace.bios()
 

@@ -100,7 +100,7 @@ def keep_the_old_write(disk: Disk, client: Client):
 
 
 class Trace:
-    """What a server of ours does for its clients."""
+    """A trace of the requests that our server hands to its disk."""
 
     def __init__(self, server):
         self.server = server

@@ -10,7 +10,7 @@ import fsload
 import pytest
 from cached_disks import BLOCKS, SIZE_MB, all_flushed, start_writer
 
-from testbed import blockdev
+from testbed import blockdev, fio
 from testbed.lab import wait_for
 
 pytestmark = [pytest.mark.fast, pytest.mark.long]
@@ -31,7 +31,7 @@ def flush(disk: str) -> str:
 
 
 def lost(client) -> str:
-    """What the client says of losses."""
+    """The client's log lines about losses."""
     return client.run("dmesg | grep 'has lost its write cache' || true; cat /sys/block/ibnbd*/ibnbd/cache_lost | grep 1 || true")
 
 
@@ -149,9 +149,7 @@ def test_modules_are_exchanged_under_load(pair, stack):
     client.run("mkfs.ext4 -q /dev/ibnbd0 && mkdir -p /mnt/disk && mount -o errors=remount-ro /dev/ibnbd0 /mnt/disk && "
                "mkdir /mnt/disk/files")
     files = client.start("python3 /tmp/fsload.py /mnt/disk/files 7")
-    verify = client.start("fio --name=w --filename=/dev/ibnbd1 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
-                          "--ioengine=io_uring --size=16m --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=8 "
-                          "--rate_iops=150 --output-format=terse")
+    verify = client.start(fio.WRITER.format(disk="/dev/ibnbd1", size_mb=16, rate=150) + " --fsync=8")
     for _ in range(3):
         done = files.text.count("\n")
         wait_for(lambda before=done: files.text.count("\n") > before, 120, "there is load")
@@ -194,9 +192,7 @@ def test_a_server_is_drained_and_goes_on(pair, stack):
     device = blockdev.map_new(pair, stack, size_mb=32)
     wait_for_minutes(client)
     assert server.run(f"cat {DRAIN}") == "0"
-    load = client.start("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
-                        "--ioengine=io_uring --size=8m --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=8 "
-                        "--rate_iops=300 --output-format=terse")
+    load = client.start(fio.WRITER.format(disk="/dev/ibnbd0", size_mb=8, rate=300) + " --fsync=8")
     for _ in range(3):
         blockdev.wait_for_reads(client, stack, 0)
         client.wait_until("[ $(awk '{ print $5 }' /sys/block/ibnbd0/stat) -gt 50 ]")

@@ -56,7 +56,7 @@ class Client:
         self.reader = self.guest.start("while :; do cat /usr/lib/x86_64-linux-gnu/lib*.so* > /dev/null; done")
 
     def memory(self) -> list[tuple[int, ...]]:
-        """What was seen of it so far."""
+        """The output so far."""
         return [tuple(map(int, line.split())) for line in self.watch.text.splitlines()[:-1]]
 
     def is_exhausted(self) -> bool:
@@ -68,7 +68,7 @@ class Client:
         return sum(words in line for line in self.guest.log.new_lines()) >= count
 
     def end(self) -> None:
-        """What was written is there, and nothing has failed."""
+        """All written data is there, and nothing has failed."""
         self.writer.wait(300)
         for job in (self.reader, self.watch):
             job.kill()

@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.fast, pytest.mark.kills, pytest.mark.long]
 
 SIZE_MB = 64
 STATE = "/sys/block/ibnbd0/ibnbd/state"
-WRITER = ("fio --name=w --filename=/dev/ibnbd0 --rw=randwrite --bs=4k --iodepth=8 --direct=1 "
-          "--ioengine=io_uring --size=8m --verify=crc32c --verify_fatal=1 --do_verify=1 "
-          "--rate_iops=100 --output-format=terse")
+WRITER = fio.WRITER.format(disk="/dev/ibnbd0", size_mb=8, rate=100)
 
 
 def new_disk(pair: Pair, name: str) -> Path:

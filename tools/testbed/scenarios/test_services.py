@@ -38,7 +38,7 @@ def state(guest, unit: str) -> list[str]:
 
 
 def test_stop_and_start(served):
-    """What is in use stays mapped; what is missing is asked for again until the service is
+    """A disk in use stays mapped; the service asks for missing disks again until it is
     stopped, which takes away what there is; files that are wrong change nothing."""
     server, client = served
     client.run("systemctl stop ibnbd-client")
@@ -145,7 +145,7 @@ def test_reboot_of_the_server(served):
 
 
 def test_exports_of_hosts_after_reboots(served):
-    """What configfs and the keyring have is gone after a reboot: the services make it again from
+    """The contents of configfs and the keyring are gone after a reboot: the services create them again from
     the files, in an order in which nobody gets more than before."""
     server, client = served
     client.run("umount /mnt/disk && systemctl stop ibnbd-client && ibnbd unmap --unused && modprobe -r ibnbd_client",

@@ -16,7 +16,7 @@ RNBD, INJECTION, SIW = "RNBD", "fault injection", "soft-iWARP"
 
 
 class Uses(ast.NodeVisitor):
-    """What a function or class uses, with the functions and classes of the scenarios that it names."""
+    """The names that a function or class uses, including those of functions and classes of the scenarios that it names."""
 
     def __init__(self, thing, seen: set):
         self.found: set[str] = set()
@@ -29,7 +29,7 @@ class Uses(ast.NodeVisitor):
         self.visit(tree)
 
     def value(self, node):
-        """What an expression stands for, if it is a name, or one of a module."""
+        """The object of an expression that is a name, or a name of a module."""
         match node:
             case ast.Name():
                 return self.names.get(node.id)

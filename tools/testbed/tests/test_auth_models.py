@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a proof of the authentication covers: protocol.md, the code and the models for Verifpal have the same labels,
+"""The parts that proofs of the authentication cover: protocol.md, the code and the models for Verifpal have the same labels,
 keys and parts, in the same order, so that a model that passes is one of this protocol."""
 
 import re

@@ -12,7 +12,7 @@ from testbed.paths import TOP
 
 
 class Page(HTMLParser):
-    """What a page of HTML links to, and what can be linked to in it."""
+    """The links of a page of HTML, and its anchors."""
 
     def __init__(self, file: Path):
         super().__init__()

@@ -86,7 +86,7 @@ fn decode_version(bytes: &[u8], kind: u16) -> Result<u8, MsgError> {
 /// A client's request to open a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Open<'a> {
-    /// How the client wants to use the device.
+    /// The access that the client asks for.
     pub access_mode: AccessMode,
     /// Whether no other client may use the device. Extension: the byte has no defined value from C
     /// clients, so it counts only if the session has extensions; see [`Open::access`].

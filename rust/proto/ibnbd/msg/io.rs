@@ -179,9 +179,9 @@ pub struct IoHdr {
     pub device_id: u32,
     /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// How to do it.
+    /// Flags of the operation.
     pub flags: IoFlags,
     /// Bytes the request covers on the device.
     pub bytes: u32,

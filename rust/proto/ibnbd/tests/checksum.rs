@@ -98,7 +98,7 @@ fn only_whole_headers_have_one() {
 /// A device whose requests have checksums; all others have none.
 const SEALED: u32 = 0x0403_0201;
 
-/// What a server makes of a message in a session with such a device, in the order of its steps.
+/// The server's handling of a message in a session with such a device, in the order of its steps.
 fn serve<'a>(
     header: &'a [u8],
     direction: Direction,

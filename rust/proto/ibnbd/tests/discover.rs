@@ -304,7 +304,7 @@ fn a_page_has_an_end() {
     for number in 0..whole {
         assert!(page.add_export(&listed(&format!("{number:0254}"))));
     }
-    // What is shorter may still fit.
+    // A shorter entry may still fit.
     assert!(!page.add_export(&listed(&long)));
     assert_eq!(usize::from(page.exports()), whole);
     let last = "y".repeat(left - EXPORT);

@@ -215,7 +215,7 @@ fn who_may_open() {
         (true, &[], KNOWN, both, Ok(Grant::AnyHost)),
         (false, &[], STRANGER, both, Err(Refusal::NoHost)),
         (true, &[], STRANGER, both, Ok(Grant::AnyHost)),
-        // What strangers may is not what authenticated sessions may.
+        // Strangers and authenticated sessions have different rights.
         (false, &near, KNOWN, inside, Err(Refusal::Host)),
         (true, &[], NOBODY, inside, Err(Refusal::Authentication)),
         (true, &near, NOBODY, inside, Ok(Grant::Addresses)),
@@ -240,7 +240,7 @@ fn who_may_open() {
         decide(&disabled, LINKED, nowhere, RW),
         Err(Refusal::Disabled)
     );
-    // Who may not open it does not hear whether it is enabled.
+    // A session that may not open it does not learn whether it is enabled.
     let disabled = Rules {
         enabled: false,
         ..rules(false, &near)

@@ -237,9 +237,9 @@ fn standing() {
     assert_eq!(Standing::answered(Err(Difference::Smaller)), Refused);
     for s in Standing::ALL {
         assert_eq!(s.queue_state() == QueueState::Live, s == Open);
-        // Who waits is waited for.
+        // While requests wait, the device is retried.
         assert!(s.queue_state() != QueueState::Quiesced || s.is_retried());
-        // What an operator decides is left to one.
+        // A decision that is left to the operator is not retried.
         assert_eq!(s.is_retried(), matches!(s, Reopening | TimedOut), "{s:?}");
         assert_eq!(s.failed(false), s);
         assert_ne!(s.failed(true).queue_state(), QueueState::Quiesced);

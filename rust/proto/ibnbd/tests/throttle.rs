@@ -44,7 +44,7 @@ fn mib_in_a_second() {
     let rates = Rates { iops: 0, mib_s: 1 };
     assert_eq!(run(&rates, [1 << 20, 0, 1 << 20], S), 2 * S - BURST_NS);
     assert_eq!(run(&rates, [1 << 20; 11], S), 11 * S - BURST_NS);
-    // What has no data does not count.
+    // A request without data does not count.
     assert_eq!(run(&rates, std::iter::repeat_n(0, 100_000), S), S);
 }
 

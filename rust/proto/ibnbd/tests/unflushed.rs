@@ -68,7 +68,7 @@ struct World {
     bits: u64,
     /// Names the server's boot.
     boot: u64,
-    /// What the client knows of it.
+    /// The client's knowledge of it.
     cache: CacheHistory,
     /// The server is being stopped: it serves nothing.
     stopped: bool,

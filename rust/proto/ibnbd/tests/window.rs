@@ -159,7 +159,7 @@ fn the_base_is_measured_once_a_period() {
     // The first measurement began with the first request, at 1000 ns.
     now = Window::PERIOD_NS + 1000;
     window.ended(1000, now);
-    // What was under way before, and four more.
+    // The requests that were under way before, and four more.
     for n in 0..limit + 4 {
         assert_eq!(window.limit(), Window::MIN, "{n}");
         now += 1;

@@ -37,7 +37,7 @@ fn what_users_write() {
         MapError::Exclusive("2") => EINVAL,
         MapError::PollQueues("-2") => EINVAL,
     }
-    // What is wrong inside of an option says so itself.
+    // A wrong value of an option is reported by its own text.
     assert_eq!(MapError::Option(option).as_str(), option.as_str());
     let path = AddrError::Gid;
     assert_eq!(MapError::Path(path, "gid:").as_str(), path.as_str());

@@ -138,7 +138,7 @@ impl<'a> InfoRsp<'a> {
     }
 }
 
-/// Where one chunk is in the server's memory.
+/// The place of a chunk in the server's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Address of its first byte.

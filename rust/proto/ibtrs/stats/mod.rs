@@ -88,7 +88,7 @@ impl Display for Reconnects {
     }
 }
 
-/// How many completions the handler of completion queues found in its calls.
+/// Numbers of completions that the handler of completion queues found in its calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WcCompletion {
     /// Most in one call.

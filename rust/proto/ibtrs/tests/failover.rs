@@ -110,7 +110,7 @@ fn a_server_that_breaks_the_protocol_is_not_asked_for_ever() {
         assert!(e.broke_too_often() && !f.unsent(Entry::NEW).broke_too_often());
         if ext.is_some() {
             assert_eq!(last, Next::End(Errno::EIO));
-            // What the server has of it is over before anything else is sent.
+            // The server has ended its part before anything else is sent.
             let epoch = f.begin().unwrap();
             assert!(matches!(f.offer(&offer(epoch, ext)), OfferResult::Fence(_)));
         }
@@ -155,7 +155,7 @@ fn abandoned_writes_are_fenced_off_before_the_next_path() {
     e.fenced(a.epoch);
     f.queue_timeout(outage);
     assert_eq!(f.next(&e, None), Next::End(Errno::ETIMEDOUT));
-    // What this one carries cannot be about later ones.
+    // An offer of an early attempt does not count for later ones.
     assert_eq!(f.offer(&offer(early, ext)), OfferResult::Again);
     let epoch = f.begin().unwrap();
     let mut o = offer(epoch, ext);
@@ -485,7 +485,7 @@ proptest! {
     }
 }
 
-/// What was built in one phase is sent in no other, and does not wait as if it had been.
+/// A request that was built in one phase is not sent in another, and does not wait there.
 #[test]
 fn requests_belong_to_their_generation() {
     let mut f = Failover::new();

@@ -123,7 +123,7 @@ fn server_transitions_of_the_protocol() {
     assert_eq!(seen, allowed);
 }
 
-/// What the driver of a client's path has under way.
+/// The work that the driver of a client's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 struct ClientDriver {
     attempt: bool,
@@ -163,7 +163,7 @@ impl ClientDriver {
         now
     }
 
-    /// What can happen in a state.
+    /// The events that are possible in a state.
     fn events(self, state: c::State) -> Vec<c::Event> {
         use c::Event::*;
         let mut events = vec![LimitSet, UserReconnect, UserDisconnect, UserRemove];
@@ -256,7 +256,7 @@ fn attempts_are_counted_once() {
     }
 }
 
-/// What the driver of a server's path has under way.
+/// The work that the driver of a server's path has under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ServerDriver {
     cons: bool,
@@ -478,7 +478,7 @@ fn attempts_wait() {
     assert_eq!(m, before);
 }
 
-/// What an attempt reports counts as long as it is the present one.
+/// Reports of an attempt count as long as it is the present one.
 #[test]
 fn events_of_former_attempts_are_ignored() {
     use c::{Event, Machine, State};

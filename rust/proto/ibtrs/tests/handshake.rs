@@ -47,7 +47,7 @@ fn errno_is_mapped_not_truncated() {
     assert_eq!(Errno::ENOTCONN.to_imm(), 107);
     assert_eq!(Errno::from_imm(0), None);
     assert_eq!(Errno::from_imm(107), Some(Errno::ENOTCONN));
-    // What would make a request go round for ever.
+    // Sizes that would make a request go round forever.
     assert_eq!(Errno::from_imm(Errno::ESTALE.to_imm()), Some(Errno::EIO));
     assert_eq!(Errno::from_kernel(-104), Some(Errno::ECONNRESET));
     assert_eq!(Errno::from_kernel(0), None);

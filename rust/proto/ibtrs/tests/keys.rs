@@ -90,7 +90,7 @@ fn each_invalidation_has_an_answer() {
     assert_eq!(revoked(KEY).add(KEY), Err(Bogus { key: KEY }));
 }
 
-/// What the device knows of a slot, and what the driver does.
+/// The device's knowledge of a slot, and the driver's steps.
 #[derive(Clone, Copy)]
 struct Slot {
     /// Changes with each registration.

@@ -157,7 +157,7 @@ fn more_answers_golden() {
     let bytes = [6, 0, 0, 0x60, 2, 1, 0x28, 0x60, 7, 0, 0x28, 0x60];
     assert_eq!(out[..12], bytes);
     assert_eq!(MoreAnswers::decode(&bytes), Ok(more));
-    // What has no room in the immediate is EIO.
+    // An error that does not fit the immediate is EIO.
     let [first, second, third] = answers;
     let third = Answer { errno: 5, ..third };
     assert!(more.iter().eq([first, second, third]));
@@ -216,12 +216,12 @@ fn inv_answer_golden() {
     assert_eq!(other.encode(&mut out), Some(12));
     assert_eq!(out[..12], [2, 1, 0, 0x20, 4, 0, 2, 1, 6, 5, 4, 3]);
     assert_eq!(decode(&out[..12]), Ok(other));
-    // What has no room in the immediate is EIO.
+    // An error that does not fit the immediate is EIO.
     let answer = Answer { id: 5, errno: 600 };
     let eio = InvAnswer { answer, ..same };
     assert_eq!(eio.encode(&mut out), Some(4));
     assert_eq!(decode(&out[..4]).unwrap().answer.errno, 5);
-    // What does not fit.
+    // Values that do not fit.
     for len in 0..12 {
         assert_eq!(other.encode(&mut out[..len]), None);
         assert_eq!(same.encode(&mut out[..len]).is_some(), len >= 4);

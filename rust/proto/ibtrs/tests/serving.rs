@@ -65,7 +65,7 @@ struct World {
     superseded: bool,
 }
 
-/// What may be wrong.
+/// The mistakes that may be planted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
@@ -526,7 +526,7 @@ fn a_path_is_closed_while_its_request_is_displaced() {
     assert!(states > 50, "{states}");
 }
 
-/// What the model is for: it finds how a number can be lost.
+/// The purpose of the model: it finds how a number can be lost.
 macro_rules! finds {
     ($wrong:expr) => {{
         let threads: [Thread<World>; 4] = [

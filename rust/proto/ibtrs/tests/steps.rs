@@ -42,7 +42,7 @@ fn a_step_is_not_repeated() {
     assert!(steps.iter().eq(full));
 }
 
-/// What is added meanwhile is carried out as well.
+/// Actions that are added meanwhile are carried out as well.
 #[test]
 fn all_is_carried_out() {
     use std::cell::{Cell, RefCell};
@@ -129,7 +129,7 @@ impl Path {
         self.todo.push(step.actions, Actions::and);
     }
 
-    /// What can happen.
+    /// The possible events.
     fn events(&self) -> Vec<Event> {
         use Event::*;
         let mut events = vec![LimitSet, UserReconnect, UserDisconnect, UserRemove];
@@ -155,7 +155,7 @@ impl Path {
             return closing;
         }
         match self.taken.remove(0) {
-            // What it was to report is ignored from now on, or reported.
+            // Its report is ignored from now on, or has been made.
             Action::AbortConnect => {}
             Action::CancelReconnect => self.timer = false,
             Action::TearDown => {
@@ -185,7 +185,7 @@ impl Path {
         self.timer = timer;
     }
 
-    /// What the state says is there, and nothing else.
+    /// Everything that the state names exists, and nothing else.
     fn fits(&self) -> bool {
         let (attempt, heartbeat, timer) = match self.machine.state {
             State::Connecting | State::ConnectingErr => (true, false, false),

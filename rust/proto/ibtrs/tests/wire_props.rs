@@ -89,11 +89,11 @@ proptest! {
         let mut buf = [0; INV_ANSWER_LEN];
         let len = message.encode(&mut buf).unwrap();
         prop_assert_eq!(InvAnswer::decode(&buf[..len], true, 512), Ok(message));
-        // Who asked for times gets them, and others the number that they know.
+        // A client that asked for times gets them, and others the number that they know.
         prop_assert_eq!(trailer.parts(times.is_some()), (upper, times));
     }
 
-    /// What arrives is less than what was measured by one part in 1024 at most, and never more.
+    /// The received time is less than the measured one by one part in 1024 at most, and never more.
     #[test]
     fn times_lose_little(queue: u64, disk: u64, shifts in (0u32..64, 0u32..64)) {
         let sent = ServerTimes { queue_ns: queue >> shifts.0, disk_ns: disk >> shifts.1 };
@@ -157,7 +157,7 @@ proptest! {
         prop_assert_eq!(RequestHdr::parse(&w.encode(), false).is_err(), timed);
     }
 
-    /// What a client places, the server finds, with the same numbers.
+    /// The server finds everything where a client places it, with the same numbers.
     #[test]
     fn placement_meets_server(data_len in 0u32..140_000, usr_len in 0u16..5000, write: bool) {
         let (c, h) = (131_072, 4096);

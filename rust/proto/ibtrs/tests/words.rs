@@ -125,7 +125,7 @@ fn what_peers_send() {
         RequestError::DescLen(0) => EINVAL,
         RequestError::DescAddr(0) => EINVAL,
     }
-    // What is wrong inside of a message says so itself.
+    // A wrong part of a message is reported by its own text.
     let name = NameError::TooLong;
     assert_eq!(MsgError::Name(name).as_str(), name.as_str());
     let layout = LayoutError::ZeroChunk;

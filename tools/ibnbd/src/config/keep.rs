@@ -3,6 +3,7 @@
 //! Writes the state of a machine into files. Comments, blank lines and the order stay.
 
 use ibnbd_proto::checksum::DataChecksum;
+use ibtrs_proto::settings::Setting;
 use toml_edit::{value, ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use super::{keep_array, keep_exports, keep_ports, plan, Session, PARAMETERS};
@@ -16,15 +17,10 @@ use crate::root::Root;
 
 pub use super::keep_others::Others;
 
-/// What the drivers take where nothing is set.
-const DEFAULTS: [(&str, &str); 10] = [
+/// The defaults of the drivers, but for those of [`Setting::ALL`].
+const DEFAULTS: [(&str, &str); 5] = [
     ("mp_policy", "min-inflight"),
     ("max_reconnect_attempts", "-1"),
-    ("reconnect_delay_ms", "1000"),
-    ("hb_interval_ms", "5000"),
-    ("hb_missed_max", "5"),
-    ("queue_timeout_s", "60"),
-    ("reauth_interval_s", "0"),
     ("key_id", "default"),
     ("io_timeout_limit", "0"),
     ("io_timeout_ms", "30000"),
@@ -48,9 +44,10 @@ fn setting(text: &str) -> Item {
 
 /// Writes a setting if it is not what holds without it, or if the file has another one.
 fn keep(table: &mut Table, key: &str, now: &str) {
-    let default = DEFAULTS
-        .iter()
-        .any(|(name, usual)| *name == key && *usual == now);
+    let default = DEFAULTS.contains(&(key, now))
+        || Setting::ALL
+            .iter()
+            .any(|setting| setting.name == key && setting.default.to_string() == now);
     // An id is a text even if it has digits only.
     let now = if key == "key_id" {
         value(now)
@@ -361,7 +358,7 @@ pub fn server(
     }
 }
 
-/// What an export in a file is called.
+/// The name of an export in a file.
 pub(super) fn called(table: &Table) -> &str {
     let device = text(table, "device").unwrap_or_default();
     text(table, "name").unwrap_or_else(|| folder::last_part(device))

@@ -6,10 +6,10 @@ use toml_edit::{value, Array, RawString, Table, Value};
 
 /// A text of an array with what stands around it.
 struct Piece {
-    /// What stands before it, without the end of the line of the piece before.
+    /// The text before it, without the end of the line of the piece before.
     lead: String,
     value: Value,
-    /// What stands between it and its comma.
+    /// The text between it and its comma.
     suffix: String,
     /// The end of its line, behind the comma: its comment.
     tail: String,

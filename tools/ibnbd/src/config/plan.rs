@@ -16,7 +16,7 @@ use crate::mapping::{self, Mapping, Resolve};
 use crate::model::{self, Machine};
 use crate::root::Root;
 
-/// What is in configfs.
+/// The contents of configfs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Of {
     /// An export.
@@ -50,7 +50,7 @@ pub enum Step {
     },
     /// Lets clients open a device.
     Export {
-        /// What it changes, see [`Step::what`].
+        /// The object of the change, see [`Step::what`].
         what: String,
         /// The directory.
         directory: String,
@@ -70,7 +70,7 @@ pub enum Step {
     Configure {
         /// Which of them.
         of: Of,
-        /// What it changes, see [`Step::what`].
+        /// The object of the change, see [`Step::what`].
         what: String,
         /// How it is shown.
         line: String,
@@ -105,7 +105,7 @@ pub enum Step {
     },
     /// Changes a setting.
     Set {
-        /// What it changes, see [`Step::what`].
+        /// The object of the change, see [`Step::what`].
         what: String,
         /// How the thing is called.
         name: String,
@@ -113,14 +113,14 @@ pub enum Step {
         folder: String,
         /// The setting.
         key: String,
-        /// What it is; none before the thing is there.
+        /// The present value; none before the object exists.
         was: Option<String>,
-        /// What it is to be.
+        /// The wanted value.
         value: String,
     },
-    /// What cannot be done as long as something is in use, or at all.
+    /// A change that is impossible while something is in use, or at all.
     Cannot {
-        /// What it would change, see [`Step::what`].
+        /// The object of the change, see [`Step::what`].
         what: String,
         /// Why it cannot.
         why: String,
@@ -138,7 +138,7 @@ impl Step {
 }
 
 impl Step {
-    /// What it changes: always the same words for the same thing, whatever the machine has, so that
+    /// The object of the change: always the same words for the same object, whatever the machine has, so that
     /// a later attempt finds what an earlier one has not done.
     pub fn what(&self) -> String {
         match self {
@@ -238,13 +238,13 @@ impl fmt::Display for Step {
     }
 }
 
-/// What is asked for beside the files.
+/// The options beside the files.
 pub struct Wish<'a> {
     /// Finds addresses.
     pub resolve: Resolve<'a>,
     /// Whether what is not in the files goes.
     pub prune: bool,
-    /// What the files say about the other side is left out; none for both.
+    /// The side to which the plan is limited; none for both.
     pub side: Option<Side>,
     /// The only disk that is looked at, with its session; none for all but those that say
     /// `auto = false`.
@@ -353,7 +353,7 @@ fn modules(root: &Root, config: &Config, wish: &Wish<'_>, steps: &mut Vec<Step>)
             .next()
             .is_some();
     let maps = !config.sessions.is_empty() || of("ibtrs_client").next().is_some();
-    // What others need comes first, so that it has its parameters.
+    // A module that others need comes first, so that it gets its parameters.
     for (module, wanted) in [
         ("ibtrs_server", serves && wish.is_for(Side::Server)),
         ("ibnbd_server", serves && wish.is_for(Side::Server)),

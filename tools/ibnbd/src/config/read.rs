@@ -10,7 +10,7 @@ use std::ops::Range;
 use ibnbd_proto::checksum::DataChecksum;
 use ibtrs_proto::auth::{KeyError, KeyId};
 use ibtrs_proto::name::{DevicePath, SessionName};
-use ibtrs_proto::settings::{self, Setting};
+use ibtrs_proto::settings::Setting;
 use toml_edit::{Document, Table};
 
 use super::fields::{Fields, Source};
@@ -22,14 +22,6 @@ use crate::root::Root;
 
 const POLICIES: [&str; 3] = ["min-inflight", "round-robin", "min-latency"];
 const ACCESS: [&str; 3] = ["rw", "ro", "migration"];
-/// The settings of a session that are numbers, in the order in which they are set.
-const SETTINGS: [Setting; 5] = [
-    settings::RECONNECT_DELAY_MS,
-    settings::HB_INTERVAL_MS,
-    settings::HB_MISSED_MAX,
-    settings::QUEUE_TIMEOUT_S,
-    settings::REAUTH_INTERVAL_S,
-];
 
 /// One text as a configuration.
 ///
@@ -42,7 +34,7 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Vec<Problem>> {
     all.end()
 }
 
-/// What was read of all files so far.
+/// The contents of all files so far.
 #[derive(Default)]
 pub(super) struct All {
     config: Config,
@@ -131,7 +123,7 @@ impl All {
             let value = attempts.value.to_string();
             settings.push(("max_reconnect_attempts".to_owned(), value));
         }
-        for setting in SETTINGS {
+        for setting in Setting::ALL {
             if let Some(value) = self::setting(source, &mut fields, &setting) {
                 settings.push((setting.name.to_owned(), value));
             }

@@ -19,7 +19,7 @@ use crate::prefix::{self, Prefix};
 pub(super) const OF_CONFIGFS: [&str; 6] =
     ["hosts", "any_host", "from", "access", "realtime", "enable"];
 
-/// What was read of all files so far, and problems that count only if something else is in them.
+/// The contents of all files so far, and problems that count only if something else is in them.
 #[derive(Default)]
 pub(super) struct Exports {
     names: BTreeSet<(Option<String>, String)>,

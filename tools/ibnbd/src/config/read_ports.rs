@@ -11,7 +11,7 @@ use super::fields::{Fields, Source};
 use super::Port;
 use crate::configfs::{self, address};
 
-/// What was read of all files so far.
+/// The contents of all files so far.
 #[derive(Default)]
 pub(super) struct Ports {
     names: BTreeSet<String>,

@@ -134,7 +134,7 @@ pub fn all<E>(
     Ok(())
 }
 
-/// Who may open an export, and how.
+/// The rules of an export: who may open it, and in which modes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
     /// The widest access mode.

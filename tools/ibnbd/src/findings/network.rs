@@ -18,7 +18,7 @@ use crate::probe::{self, Link, Measured, Reach};
 use crate::root::Root;
 use crate::value;
 
-/// What the kernel takes off an interface's MTU before it chooses the RDMA MTU.
+/// The bytes that the kernel subtracts from an interface's MTU before it chooses the RDMA MTU.
 const RESERVED: u64 = 96;
 /// RDMA MTUs, the largest first.
 const RDMA_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
@@ -139,7 +139,7 @@ fn rdma_mtu(mtu: u64) -> Option<u32> {
     RDMA_MTUS.iter().find(fits).copied()
 }
 
-/// What is wrong with links, and why paths are not connected.
+/// Faults of links, and the reasons why paths are not connected.
 pub(super) fn all(root: &Root, machine: &Machine, measured: &[Measured]) -> Vec<Finding> {
     let ports = host::ports(root);
     let of = |path: &Path| {
@@ -362,7 +362,7 @@ impl Listening {
     }
 }
 
-/// What has to pass: hardware's packets do not go through the rules of the kernel.
+/// The packets that have to pass: those of hardware do not go through the rules of the kernel.
 fn packets(listening: &Listening, ports: &[Port]) -> Vec<Packet> {
     let has = |transport| {
         let mut software = ports.iter().filter(|port| port.is_software);

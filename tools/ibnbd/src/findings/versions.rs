@@ -17,7 +17,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 /// How long `modinfo` may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What says how to load the modules that are installed.
+/// The remedy that loads the installed modules.
 const EXCHANGE: &str = "unload all of them, and load those that are installed: see \"Restart the server\" and \"Update a client\" in Documentation/guide.md";
 
 /// A module that is loaded.

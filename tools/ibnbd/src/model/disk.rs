@@ -16,7 +16,7 @@ use crate::value::{self, ChecksumErrors, DiskStat, Latency};
 pub struct Disk {
     /// As in `/sys/block`.
     pub name: String,
-    /// Whose client has it.
+    /// The modules whose client has the disk.
     pub family: Family,
     /// Its device file.
     pub device: String,
@@ -53,7 +53,7 @@ pub struct Disk {
     pub paths: usize,
     /// Those of them that are connected.
     pub paths_connected: usize,
-    /// What it has done; where that was asked for.
+    /// The disk's counters, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stat: Option<DiskStat>,
     /// How long its requests took; where that was asked for.

@@ -15,7 +15,7 @@ use crate::value;
 pub struct Opened {
     /// The device's name, as in `/sys/class/block`.
     pub device: String,
-    /// Whose server has opened it.
+    /// The modules whose server has opened it.
     pub family: Family,
     /// The client's session.
     pub session: String,

@@ -61,19 +61,19 @@ impl PathState {
 pub struct Session {
     /// The name that the client has given.
     pub name: String,
-    /// Whose modules have it.
+    /// The modules that have it.
     pub family: Family,
     /// Which end this machine is.
     pub side: Side,
     /// How many of its paths it has.
     pub state: SessionState,
-    /// What can be set; clients only.
+    /// The settings; clients only.
     pub settings: Settings,
     /// Its paths; a server's are all connected.
     pub paths: Vec<Path>,
 }
 
-/// What can be set for a session of a client.
+/// The settings of a client's session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -125,7 +125,7 @@ pub struct Path {
     pub session: String,
     /// The name of its folder: the addresses.
     pub name: String,
-    /// Whose modules have it.
+    /// The modules that have it.
     pub family: Family,
     /// Which end this machine is.
     pub side: Side,
@@ -155,12 +155,12 @@ pub struct Path {
     /// Whether requests take it only if no other path does; clients only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drained: Option<bool>,
-    /// What it has counted; where that was asked for.
+    /// The path's counters, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats: Option<PathStats>,
 }
 
-/// What a path has counted. What is none is not told by that side or family.
+/// The counters of a path. That side or family does not have those that are none.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathStats {

@@ -41,7 +41,7 @@ fn each_value_is_one_opening() {
     let root = Root::new(tree.base());
     let machine = Machine::read(&root);
     assert_eq!((machine.disks.len(), machine.sessions.len()), (200, 64));
-    // What is shown of each, and not more.
+    // The values that are shown of each, and not more.
     assert_eq!(openings(&root), 200 * 14 + 64 * (8 + 2 * 11));
 }
 

@@ -15,7 +15,7 @@ pub fn ibnbd(tree: &Tree, words: &[&str]) -> Command {
     command
 }
 
-/// What became of a command.
+/// The result of a command.
 pub struct Ran {
     pub code: i32,
     pub out: String,
@@ -32,7 +32,7 @@ impl Ran {
         }
     }
 
-    /// What it has printed, if it has no fault.
+    /// Its output, if it has no fault.
     #[track_caller]
     pub fn good(self) -> String {
         assert_eq!((self.code, self.err.as_str()), (0, ""));

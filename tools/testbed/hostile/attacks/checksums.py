@@ -50,7 +50,7 @@ def put(party: Party, device: int, data: bytes) -> None:
 
 
 def written(party: Party, device: int, size: int) -> bytes:
-    """What the disk has there."""
+    """The disk's data at this place."""
     party.post_read(party.io, CHUNK + 1, sealed(**fields(device, wire.READ, size)), size)
     said = code(party.answer(party.io, CHUNK + 1))
     assert said == "OK", f"read: {said}"
@@ -164,7 +164,7 @@ def _():
 
 
 def confirmed(party: Party, flags: int) -> int:
-    """What the answer to an OPEN with these flags says about checksums."""
+    """Whether the answer to an OPEN with these flags confirms checksums."""
     message = wire.OPEN_REQ.pack(dev_name=COMMON.encode(), access_mode=wire.RW, flags=flags)
     error, answer = party.ask(message, wire.OPEN_ANSWER.length)
     assert error == 0, f"open: {code(error)}"

@@ -29,7 +29,7 @@ def _():
 
 
 def on_disk(device_name: str, sector: int, length: int) -> bytes:
-    """What a session of its own finds there."""
+    """The data that a session of its own reads there."""
     with Party(name="look").set_up() as party:
         device = opened(party, device_name, wire.RO)
         assert party.submit(device, wire.READ, sector, length) == "OK"

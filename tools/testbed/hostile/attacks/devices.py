@@ -93,7 +93,7 @@ def _():
 
 @named("CLOSE as a read")
 def _():
-    """What is left of earlier requests in a chunk is nobody's business."""
+    """Remains of earlier requests in a chunk must not be revealed."""
     with Party().set_up() as party:
         device = opened(party, DISK)
         party.submit(device, wire.WRITE, data=b"secret!!" * 512, chunk=2)

@@ -57,7 +57,7 @@ def _():
 
 @named("DISCOVER in a chunk that was used")
 def _():
-    """What is left of earlier requests in a chunk is nobody's business."""
+    """Remains of earlier requests in a chunk must not be revealed."""
     with knows_extensions() as party:
         device = opened(party, DISK)
         party.submit(device, wire.WRITE, data=b"secret!!" * 512, chunk=2)

@@ -48,7 +48,7 @@ def flushes(party: Party, device: int) -> None:
 
 
 def fails(party: Party, device: int) -> None:
-    """What the disk does not get waits on the server, as short as that is."""
+    """A request that the disk does not get still has a time on the server, however short."""
     party.post_read(party.io, CHUNK, party.io_header(device, wire.READ, 1 << 40), 4096, type=TIMED_READ)
     queue, disk = told(party, "EIO")
     assert queue > 0 and disk == 0, (queue, disk)

@@ -205,7 +205,7 @@ fn downgrades_are_found() {
                 bytes[at] = byte;
             }
         };
-        // Who requires authentication gives up.
+        // A side that requires authentication gives up.
         let both = run(SIDES, change);
         assert_eq!(both.are_authenticated(), NOBODY, "{leg:?} {at} {byte}");
         assert!(
@@ -243,7 +243,7 @@ fn downgrades_are_found() {
     }
 }
 
-/// What a stranger has who saw all of a path: its UUIDs and the proofs of its connections.
+/// The knowledge of a stranger who saw all of a path: its UUIDs and the proofs of its connections.
 #[test]
 fn a_proof_serves_its_own_connection() {
     OF_EACH_SUITE

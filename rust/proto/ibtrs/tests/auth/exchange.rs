@@ -248,7 +248,7 @@ fn with_secrets(client: [u8; 32], server: [u8; 32]) -> (Run, [Vec<u8>; 4]) {
     (run, wire)
 }
 
-/// Who has the key and all of the wire knows the path key of suite 1, and of no other path.
+/// The key and a recording reveal the path key of suite 1, and of no other path.
 #[test]
 fn the_key_opens_no_path_of_the_past() {
     let path_key = |wire: &[Vec<u8>; 4]| {

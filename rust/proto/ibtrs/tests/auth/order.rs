@@ -6,7 +6,7 @@ use super::*;
 use ibtrs_proto::errno::Errno;
 use proptest::prelude::*;
 
-/// What a driver may do with a server's side.
+/// The calls that a driver may make of a server's side.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     GoodAuth1,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who authenticates, and the wire of those who do not.
+//! The sides that authenticate, and the bytes of those that do not.
 
 use super::*;
 use ibtrs_proto::errno::Errno;
@@ -112,7 +112,7 @@ fn servers_choose() {
             (HMAC, X, Err(AuthError::NoSuite)),
             (X, HMAC, Err(AuthError::NoSuite)),
         ] {
-            // Who could authenticate does not get in without, only because no suite fits.
+            // A client that could authenticate is not accepted without only because no suite fits.
             let chosen = chosen.and_then(|chosen| chosen.map(|_| best).transpose());
             assert_eq!(choose(offered, allowed, true), chosen);
         }

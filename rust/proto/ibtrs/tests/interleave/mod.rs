@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::rc::Rc;
 
-/// What a step found: the value, and in words.
+/// The result of a step: the value, and a text.
 type Found = (Rc<dyn Any>, String);
 /// One of the threads.
 pub type Thread<W> = fn(&Stage<W>);
@@ -72,7 +72,7 @@ impl<W: Clone> Stage<W> {
 #[derive(Clone)]
 struct State<W> {
     world: W,
-    /// What the steps of each thread found; none when it is over.
+    /// The results of the steps of each thread; none when it is over.
     threads: Vec<Option<Vec<Found>>>,
 }
 
@@ -136,7 +136,7 @@ fn told(panic: Box<dyn Any + Send>) -> String {
 ///
 /// # Errors
 ///
-/// What went wrong first: a panic of a thread or of the check, or threads that wait for each other.
+/// The first failure: a panic of a thread or of the check, or threads that wait for each other.
 pub fn explore<W: Clone + Debug>(
     world: W,
     threads: &[Thread<W>],

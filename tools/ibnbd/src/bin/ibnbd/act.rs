@@ -42,7 +42,7 @@ pub(crate) fn changes(
     let mut ended = false;
     let result = with_progress(what, || {
         change::all(changes, |change| {
-            // What comes after the first failure takes back what was done.
+            // After the first failure, the remaining calls take back the earlier ones.
             let result = match !ended && held_back.came().is_some() {
                 true => Err(io::ErrorKind::Interrupted.into()),
                 false => change.carry_out(&context.root),

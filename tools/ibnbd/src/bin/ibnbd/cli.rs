@@ -678,7 +678,7 @@ pub(crate) struct SetOf {
     pub(crate) settings: Vec<String>,
 }
 
-/// What a host may use; 0 is no limit.
+/// The limits of a host; 0 is no limit.
 #[derive(Args, Debug)]
 pub(crate) struct HostLimits {
     /// Most paths that it may have; 0 for any number

@@ -55,7 +55,7 @@ impl Context {
         self.print(&format!("{text}\n"))
     }
 
-    /// What could not be read, for people; documents have it in them.
+    /// Prints the files that could not be read; documents contain them.
     pub(crate) fn warn(&self, notes: &[Note]) {
         for note in notes {
             note!("warning: {}: {}", note.file, note.why);

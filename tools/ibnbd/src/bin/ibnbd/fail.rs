@@ -23,7 +23,7 @@ pub(crate) const CONFIGURATION: u8 = 6;
 /// A signal ended the command, whose number is added, as shells say it.
 pub(crate) const SIGNALLED: u8 = 128;
 
-/// What failed, why, and what to do.
+/// A failure: the task, the reason and the remedy.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) what: String,

@@ -94,7 +94,7 @@ impl Table {
     }
 }
 
-/// What a table shows.
+/// The text of a cell as a table shows it.
 pub(crate) fn visible(cell: &str) -> String {
     match cell {
         "" => "-".to_owned(),

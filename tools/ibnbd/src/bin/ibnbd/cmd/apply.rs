@@ -125,7 +125,7 @@ fn until_done(context: &Context, words: &Apply, config: Config) -> Done {
 /// Attempts to do what the same files say.
 struct Attempts {
     config: Config,
-    /// What the last attempt could not change; none before the first one.
+    /// The steps that failed in the last attempt; none before the first one.
     ///
     /// Later ones change nothing else: what was as the files say, and is not any more, was changed
     /// by the operator, who must not have to stop the service for that.

@@ -6,22 +6,13 @@ use ibnbd_host::advice::Task;
 use ibnbd_host::family::{Family, Side};
 use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::model::Machine;
+use ibtrs_proto::settings::Setting;
 
 use super::{paths, Done};
 use crate::act;
 use crate::context::Context;
 use crate::fail::Failure;
 
-const OF_SESSION: [&str; 8] = [
-    "mp_policy",
-    "max_reconnect_attempts",
-    "reconnect_delay_ms",
-    "hb_interval_ms",
-    "hb_missed_max",
-    "queue_timeout_s",
-    "reauth_interval_s",
-    "key_id",
-];
 const OF_DISK: [&str; 4] = [
     "io_timeout_ms",
     "io_timeout_limit",
@@ -53,7 +44,7 @@ pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
     let unknown = format!("{kind} has no such setting");
     let pairs = settings
         .iter()
-        .map(|text| super::setting(text, known, &unknown));
+        .map(|text| super::setting(text, &known, &unknown));
     // All names and values are checked before the first one is set.
     let pairs: Vec<_> = pairs.collect::<Result<_, _>>()?;
     for (key, value) in pairs {
@@ -62,19 +53,28 @@ pub(super) fn set(context: &Context, name: &str, settings: &[String]) -> Done {
     Ok(0)
 }
 
-/// The kind of thing, its folder and its settings.
+/// The settings of a session.
+fn of_session() -> Vec<&'static str> {
+    let numbers = Setting::ALL.iter().map(|setting| setting.name);
+    let texts = ["mp_policy", "max_reconnect_attempts"].into_iter();
+    texts.chain(numbers).chain(["key_id"]).collect()
+}
+
+/// The kind of object, its folder and its settings.
 fn target(
     context: &Context,
     machine: &Machine,
     name: &str,
-) -> Result<(&'static str, String, &'static [&'static str]), Failure> {
+) -> Result<(&'static str, String, Vec<&'static str>), Failure> {
     match find::disk(machine, &context.root, name) {
-        Ok(disk) if disk.family == Family::Ibnbd => return Ok(("a disk", disk.folder(), &OF_DISK)),
+        Ok(disk) if disk.family == Family::Ibnbd => {
+            return Ok(("a disk", disk.folder(), OF_DISK.to_vec()))
+        }
         Err(why @ Unclear::Several(_)) => return Err(Failure::unclear("disk", name, &why)),
         _ => {}
     }
     let session = paths::session(machine, name)?;
-    Ok(("a session", session.folder(), &OF_SESSION))
+    Ok(("a session", session.folder(), of_session()))
 }
 
 /// Sets one setting of a session or a disk.

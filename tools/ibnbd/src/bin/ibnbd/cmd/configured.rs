@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What commands for exports, hosts and ports in configfs share.
+//! Functions that the commands for exports, hosts and ports in configfs share.
 
 use ibnbd_host::advice::Task;
 use ibnbd_host::configfs::change::{self, Change};

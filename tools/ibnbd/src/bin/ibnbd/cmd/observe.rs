@@ -57,7 +57,7 @@ pub(super) fn status(context: &Context) -> Done {
     Ok(code)
 }
 
-/// What passes between the ends of paths; of a machine only, not of a folder that looks like one.
+/// The packet sizes that pass between the ends of paths; of a machine only, not of a folder that looks like one.
 fn measured(context: &Context, machine: &Machine) -> Vec<Measured> {
     if !context.root.is_machine() {
         return Vec::new();
@@ -174,7 +174,7 @@ fn write_new(file: &Path, text: &str, old: Option<&Metadata>) -> io::Result<()> 
         // Only root may give it to another user, but the group may still be one of ours.
         let group = fchown(&new, None, Some(old.gid()));
         let _ = fchown(&new, Some(old.uid()), None);
-        // What the old group could read is not for another one.
+        // Another group must not read what the old group could.
         let allowed = if group.is_ok() { 0o777 } else { 0o707 };
         new.set_permissions(Permissions::from_mode(old.mode() & allowed))?;
     }

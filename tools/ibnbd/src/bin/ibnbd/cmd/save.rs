@@ -59,7 +59,7 @@ pub(super) fn save(context: &Context, words: &Save) -> Done {
     Err(files.wrong(&edited, &wrong, prune_helps))
 }
 
-/// What a server has.
+/// The configuration of a server.
 struct Server {
     configured: Configured,
     exports: Vec<Exported>,
@@ -175,7 +175,7 @@ struct Files<'a> {
 #[derive(Default)]
 struct Edited {
     written: Vec<(String, String)>,
-    /// What keeps them from being written.
+    /// The reason why they cannot be written.
     problems: Vec<Problem>,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// What would be wrong with the files.
+    /// The faults that the files would have.
     fn check(&self, edited: &Edited) -> Vec<Problem> {
         let mut texts = edited.written.clone();
         let is_written = |name: &String| edited.written.iter().any(|(file, _)| file == name);

@@ -37,7 +37,7 @@ pub(super) fn stats(context: &Context, name: Option<&str>, reset: bool) -> Done 
     Ok(0)
 }
 
-/// What is to be shown: all, or the parts of one thing.
+/// The selection: all, or the parts of one object.
 fn chosen(
     context: &Context,
     machine: &Machine,
@@ -146,7 +146,7 @@ fn of_paths(paths: &[Path]) -> Table {
     table
 }
 
-/// What the block layer has counted stays: it cannot be reset.
+/// The block layer's counters cannot be reset, and stay.
 fn reset_disks(context: &Context, disks: &[Disk]) -> Result<(), Failure> {
     for disk in disks.iter().filter(|d| d.family == Family::Ibnbd) {
         let what = format!("reset the histogram of {}", disk.name);

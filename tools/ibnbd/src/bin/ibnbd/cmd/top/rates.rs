@@ -88,7 +88,7 @@ pub(super) fn tables(before: &Sample, now: &Sample) -> [Table; 3] {
     [disks, sessions, paths]
 }
 
-/// What a path, or all of a session, has done in the time between.
+/// The I/O of a path, or of a whole session, between two samples.
 #[derive(Default)]
 struct Growth {
     traffic: Traffic,
