@@ -174,7 +174,7 @@ impl From<Error> for Refusal {
         let why = match error {
             ENOENT | ENOTDIR => "no such device",
             EXDEV => "a symbolic link leads out of dev_search_path",
-            ENOTBLK => "it is no block device",
+            ENOTBLK => "it is not a block device",
             EPERM => "no more sessions may write to it",
             EBUSY => "it is in use here or by a client, and one of the users needs it exclusively",
             EOPNOTSUPP => "it is zoned, which the protocol does not support",

@@ -38,7 +38,7 @@ impl PrefixError {
         match self {
             Self::NotText => "prefix is not printable text",
             Self::Address => "prefix is neither any nor an IPv4 or IPv6 address",
-            Self::Length => "prefix length is no number, or longer than the address",
+            Self::Length => "prefix length is not a number, or longer than the address",
             Self::HostBits(_) => {
                 "prefix has host bits set: 10.0.1.0/24 is a prefix, 10.0.1.2/24 is not"
             }

@@ -81,7 +81,7 @@ pub fn number(bytes: &[u8]) -> Result<u64, TextError> {
 ///
 /// # Errors
 ///
-/// When it is no number, or out of range.
+/// When it is not a number, or out of range.
 pub fn decimal(bytes: &[u8], min: i64, max: i64) -> Result<i64, TextError> {
     let text = line(bytes)?;
     let digits = text.strip_prefix('-').unwrap_or(text);

@@ -62,7 +62,7 @@ const LEAST_IOPS: u64 = throttle::MIN_IOPS as u64;
 ///
 /// The fault.
 pub fn limit(key: &str, word: &str) -> Result<u64, String> {
-    let number: u64 = word.parse().map_err(|_| "it is no number".to_owned())?;
+    let number: u64 = word.parse().map_err(|_| "it is not a number".to_owned())?;
     check_limit(key, number).map(|()| number)
 }
 

@@ -26,7 +26,7 @@ impl FromStr for DiskName {
     fn from_str(text: &str) -> Result<Self, String> {
         let (session, device) = text
             .split_once('/')
-            .ok_or_else(|| "it is no SESSION/DEVICE".to_owned())?;
+            .ok_or_else(|| "it is not of the form SESSION/DEVICE".to_owned())?;
         SessionName::new(session.as_bytes())
             .map_err(|error| format!("session: {}", error.as_str()))?;
         DevicePath::new(device.as_bytes())
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn what_is_none_is_refused() {
         for (text, why) in [
-            ("disk1", "it is no SESSION/DEVICE"),
-            ("", "it is no SESSION/DEVICE"),
+            ("disk1", "it is not of the form SESSION/DEVICE"),
+            ("", "it is not of the form SESSION/DEVICE"),
             ("/dev/ibnbd0", "session: name is empty"),
             ("a.b/disk1", "session: name contains '/' or '.'"),
             ("s/", "device: name is empty"),

@@ -138,7 +138,7 @@ pub fn is_below(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The system's; `InvalidInput` for a device that is no block device, or a name that leads out.
+/// The system's; `InvalidInput` for a device that is not a block device, or a name that leads out.
 pub fn add(root: &Root, folder: &str, device: &str, name: &str) -> io::Result<()> {
     if !is_below(name) {
         return Err(io::Error::new(
@@ -150,7 +150,7 @@ pub fn add(root: &Root, folder: &str, device: &str, name: &str) -> io::Result<()
     if !meta.file_type().is_block_device() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("{device} is no block device"),
+            format!("{device} is not a block device"),
         ));
     }
     let file = root.real(&format!("{folder}/{name}"));
@@ -195,7 +195,7 @@ pub fn remove(root: &Root, folder: &str, name: &str) -> io::Result<()> {
     if !is_below(name) || !(kind.is_block_device() || kind.is_symlink()) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "it is no device file, and stays",
+            "it is not a device file, and stays",
         ));
     }
     fs::remove_file(file)

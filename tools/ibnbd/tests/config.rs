@@ -252,7 +252,7 @@ reauth_interval_s = 9
     for expected in [
         "x.toml:1:1: a file has no \"colour\"",
         "x.toml:3:8: name: name contains '/' or '.'",
-        "x.toml:4:12: servers: \"10.0.1.1,10.0.1.2\" is no single address",
+        "x.toml:4:12: servers: \"10.0.1.1,10.0.1.2\" is not a single address",
         "x.toml:4:33: servers: a text in quotes is wanted",
         "x.toml:4:36: servers: 0.0.0.0: destination address names no single host",
         "x.toml:5:8: port: 70000 is not 1 to 65535",
@@ -266,7 +266,7 @@ reauth_interval_s = 9
         "x.toml:13:18: hb_interval_ms: 1 is not 100 to 60000",
         "x.toml:15:10: key_id: a key id is 1 to 32 letters",
         "x.toml:17:10: device: \"relative\" does not begin with /",
-        "x.toml:18:8: name: \"../x\" is no place below a folder",
+        "x.toml:18:8: name: \"../x\" is not a place below a folder",
         "x.toml:20:1: ibnbd_server has no \"port\"",
         "x.toml:21:19: dev_search_path: it is empty, or has blanks",
         "x.toml:25:21: reauth_interval_s: 9 is neither 0 nor 10 or more",

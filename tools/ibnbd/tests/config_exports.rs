@@ -173,7 +173,7 @@ dev_search_path = "/exports"
         "x.toml:13:8: there is a host \"web1\" already",
         "x.toml:14:782: addresses: there are more than 64",
         "x.toml:16:8: name: \"a/b\" has a /",
-        "x.toml:18:10: access: \"all\" is none of ro, rw, migration",
+        "x.toml:18:10: access: \"all\" is not one of ro, rw, migration",
         "x.toml:19:12: realtime: true or false is wanted",
         "x.toml:20:18: hosts: there is no [[host]] with the name \"wbe1\"",
         "x.toml:20:26: hosts: \"web1\" is there already",

@@ -82,7 +82,7 @@ address = 5
     let found = wrong(text);
     let expected = [
         "x.toml:2:8: name: the name of a port has no / and is neither . nor ..",
-        "x.toml:3:11: address: \"web1\" is no address such as 10.0.1.1, fe80::1%eth0 or gid:fe80::1",
+        "x.toml:3:11: address: \"web1\" is not an address such as 10.0.1.1, fe80::1%eth0 or gid:fe80::1",
         "x.toml:4:8: port: 0 is not 1 to 65535",
         "x.toml:5:10: enable: true or false is wanted",
         "x.toml:6:1: a port has no \"colour\"; it may have name, address, port, enable",

@@ -774,7 +774,7 @@ fn words_that_make_no_sense_change_nothing() {
         ),
         (
             &["export", "set", "disk1", "access_mode"],
-            "it is no SETTING=VALUE",
+            "it is not SETTING=VALUE",
         ),
         (
             &["export", "set", "disk1", "access_mode=RW"],
@@ -799,7 +799,10 @@ fn words_that_make_no_sense_change_nothing() {
             ],
             "is no address, prefix",
         ),
-        (&["host", "set", "web1", "max_paths=-1"], "it is no number"),
+        (
+            &["host", "set", "web1", "max_paths=-1"],
+            "it is not a number",
+        ),
         (
             &["host", "set", "web1", "max_connections=65536"],
             "65536 is not 0 to 65535",
@@ -1061,7 +1064,11 @@ fn an_export_is_made_where_exports_are() {
         let is = ran
             .err
             .contains("cannot add export d (device_path=/e/file)");
-        assert!(is || ran.err.contains("is no block device"), "{}", ran.err);
+        assert!(
+            is || ran.err.contains("is not a block device"),
+            "{}",
+            ran.err
+        );
         is
     };
     let tree = Tree::new();

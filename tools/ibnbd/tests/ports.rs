@@ -436,16 +436,22 @@ fn words_that_make_no_sense_change_nothing() {
     for (words, why) in [
         ("set left colour=1", "there is no such setting"),
         ("set left colour=1", "take one of: address port enable"),
-        ("set left port", "it is no SETTING=VALUE"),
+        ("set left port", "it is not SETTING=VALUE"),
         ("set left port=0", "it is not 1 to 65535"),
         ("set left port=65536", "it is not 1 to 65535"),
         ("set left port=1236 enable=yes", "it is neither 0 nor 1"),
-        ("set left address=", "\"\" is no address such as 10.0.1.1,"),
-        ("set left address=web1", "\"web1\" is no address such as"),
+        (
+            "set left address=",
+            "\"\" is not an address such as 10.0.1.1,",
+        ),
+        (
+            "set left address=web1",
+            "\"web1\" is not an address such as",
+        ),
         ("set left address=fe80::1", "needs its interface"),
         ("set left address=fe80::1%eth9", "which is not there"),
-        ("add third web1", "\"web1\" is no address such as"),
-        ("add third 10.0.1.0/24", "is no address such as"),
+        ("add third web1", "\"web1\" is not an address such as"),
+        ("add third 10.0.1.0/24", "is not an address such as"),
         (
             "add third fe80::1",
             "is link-local, and needs its interface",

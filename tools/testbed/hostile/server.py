@@ -241,7 +241,7 @@ class Server:
         return busy or bool(due)
 
     def _guarded(self, what, *arguments) -> None:
-        """A client that does not want to hear it is none of the server's troubles; what else
+        """A client that does not want to hear it is not one of the server's troubles; what else
         goes wrong is a mistake in the case."""
         try:
             what(*arguments)

@@ -306,7 +306,7 @@ def test_requests_are_followed(pair):
         client.run(f"until [ -n \"$(ls {buffers})\" ]; do :; done; "
                    f"kill -{name} $(busybox pidof {PROGRAM.rsplit('/', 1)[1]})")
         assert ended(job) == []
-    assert "there is none of that name" in tool.refused("trace nothing", code=3)
+    assert "nothing has that name" in tool.refused("trace nothing", code=3)
     tool("unmap ibnbd0")
 
 

@@ -97,7 +97,7 @@ impl MsgError {
             Self::Name(e) => e.as_str(),
             Self::Op(_) => "unknown operation",
             Self::Flags(_) => "unknown request flags",
-            Self::BlockSize(_) => "block size is no power of two from 512 to 32768",
+            Self::BlockSize(_) => "block size is not a power of two from 512 to 32768",
             Self::Capacity(_) => "device is larger than 2^63 - 1 bytes",
             Self::Direction => "message against the direction of the transport",
             Self::Portal => "portal that no client can connect to, or too many portals",

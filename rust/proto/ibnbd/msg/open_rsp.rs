@@ -127,7 +127,7 @@ impl OpenRsp {
     ///
     /// # Errors
     ///
-    /// When the logical block size is no power of two of 512..=32768, or the capacity is more
+    /// When the logical block size is not a power of two of 512..=32768, or the capacity is more
     /// than 2^63 - 1 bytes: the device cannot be exported.
     pub fn new(device_id: u32, limits: &DeviceLimits) -> Result<Self, MsgError> {
         let logical = limits.logical_block_size;

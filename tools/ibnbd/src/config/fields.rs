@@ -129,7 +129,11 @@ impl<'a> Fields<'a> {
         }
         source.problem(
             found.span,
-            format!("{name}: {:?} is none of {}", found.value, words.join(", ")),
+            format!(
+                "{name}: {:?} is not one of {}",
+                found.value,
+                words.join(", ")
+            ),
         );
         None
     }

@@ -251,7 +251,7 @@ fn ends(source: &mut Source<'_>, fields: &mut Fields<'_>, name: &'static str) ->
         match mapping::path(&Root::default(), &anywhere, &plain) {
             _ if several => source.problem(
                 text.span,
-                format!("{name}: {:?} is no single address", text.value),
+                format!("{name}: {:?} is not a single address", text.value),
             ),
             Err(why) if !why.contains("different kinds") => {
                 source.problem(text.span, format!("{name}: {why}"))

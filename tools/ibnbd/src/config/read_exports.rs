@@ -166,7 +166,7 @@ fn check(name: &str, is_in_configfs: bool) -> Result<(), String> {
         ));
     }
     if !folder::is_below(name) {
-        return Err(format!("{name:?} is no place below a folder"));
+        return Err(format!("{name:?} is not a place below a folder"));
     }
     let name = DevicePath::new(name.as_bytes());
     name.map(|_| ()).map_err(|error| error.as_str().to_owned())

@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Addr, String> {
         Err(AddrError::Scope) => {
             Err("has an interface, which only a link-local address has".to_owned())
         }
-        Err(_) => Err("is no address such as 10.0.1.1, fe80::1%eth0 or gid:fe80::1".to_owned()),
+        Err(_) => Err("is not an address such as 10.0.1.1, fe80::1%eth0 or gid:fe80::1".to_owned()),
     }
 }
 
@@ -116,11 +116,11 @@ mod tests {
         let tree = Tree::new();
         let root = root(&tree);
         for (text, why) in [
-            ("", "is no address such as"),
-            ("web1", "is no address such as"),
-            ("10.0.1.1:1234", "is no address such as"),
-            ("10.0.1.0/24", "is no address such as"),
-            ("gid:10.0.1.1", "is no address such as"),
+            ("", "is not an address such as"),
+            ("web1", "is not an address such as"),
+            ("10.0.1.1:1234", "is not an address such as"),
+            ("10.0.1.0/24", "is not an address such as"),
+            ("gid:10.0.1.1", "is not an address such as"),
             ("fe80::1", "needs its interface"),
             ("fd00::1%eth0", "only a link-local address has"),
             ("fe80::1%", "only a link-local address has"),

@@ -351,7 +351,7 @@ pub(crate) struct Trace {
 fn milliseconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok();
     let number = number.filter(|ms| ms.is_finite() && *ms >= 0.0);
-    number.ok_or_else(|| "it is no number of milliseconds".to_owned())
+    number.ok_or_else(|| "it is not a number of milliseconds".to_owned())
 }
 
 const APPLY_HELP: &str = "\

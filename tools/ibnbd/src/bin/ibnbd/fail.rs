@@ -80,7 +80,7 @@ impl Failure {
         let what = format!("{kind} {name}");
         match why {
             Unclear::Nothing => {
-                let failure = Self::new(NOT_FOUND, what, "there is none of that name");
+                let failure = Self::new(NOT_FOUND, what, "nothing has that name");
                 failure.todo("see `ibnbd list`, `ibnbd sessions` and `ibnbd paths`")
             }
             Unclear::Several(names) => Self::new(NOT_FOUND, what, "that may be several")

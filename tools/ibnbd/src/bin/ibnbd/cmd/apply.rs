@@ -290,7 +290,7 @@ fn load(context: &Context, module: &str, parameters: &[String]) -> Result<(), Fa
         return Err(Failure::new(
             REFUSED,
             what,
-            "this is no machine, but a folder that looks like one",
+            "this is not a machine, but a folder that looks like one",
         ));
     }
     let mark = ibnbd_host::kmsg::Mark::now(&context.root);

@@ -153,7 +153,7 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
             }
         }
         "access_mode" if !configfs::ACCESS.contains(&value) => {
-            wrong(format!("it is none of {}", configfs::ACCESS.join(", ")))
+            wrong(format!("it is not one of {}", configfs::ACCESS.join(", ")))
         }
         "allow_realtime" | "allow_any_host" if !["0", "1"].contains(&value) => {
             wrong("it is neither 0 nor 1".to_owned())

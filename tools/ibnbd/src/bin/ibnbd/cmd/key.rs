@@ -189,7 +189,7 @@ fn file(words: &LoadKey) -> Result<Option<PathBuf>, Failure> {
         return Err(Failure::usage(what, "it is a name, and no way to a file"));
     }
     let Some(folder) = env::var_os("CREDENTIALS_DIRECTORY") else {
-        let failure = Failure::new(NOT_FOUND, what, "this is no service with credentials");
+        let failure = Failure::new(NOT_FOUND, what, "this is not a service with credentials");
         return Err(failure.todo("set LoadCredentialEncrypted= in its unit, or take --file"));
     };
     Ok(Some(Path::new(&folder).join(name)))

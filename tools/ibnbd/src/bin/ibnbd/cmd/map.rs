@@ -208,13 +208,13 @@ pub(super) fn remap(context: &Context, name: &str) -> Done {
 
 pub(super) fn resize(context: &Context, name: &str, size: &str) -> Done {
     let bytes = value::size(size).ok_or_else(|| {
-        Failure::usage(format!("size {size}"), "it is no size")
+        Failure::usage(format!("size {size}"), "it is not a size")
             .todo("take bytes, 10G, or 2048s for sectors")
     })?;
     if bytes % 512 != 0 {
         return Err(Failure::usage(
             format!("size {size}"),
-            "it is no whole number of sectors of 512 bytes",
+            "it is not a whole number of sectors of 512 bytes",
         ));
     }
     context.need(Side::Client)?;

@@ -39,7 +39,7 @@ fn setting<'a>(
 ) -> Result<(&'a str, &'a str), Failure> {
     let (key, value) = text
         .split_once('=')
-        .ok_or_else(|| Failure::usage(text, "it is no SETTING=VALUE"))?;
+        .ok_or_else(|| Failure::usage(text, "it is not SETTING=VALUE"))?;
     if known.contains(&key) {
         return Ok((key, value));
     }

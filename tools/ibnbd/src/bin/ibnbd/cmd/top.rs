@@ -27,7 +27,7 @@ pub(super) fn top(context: &Context, words: &Top) -> Done {
         return batch(context, interval, count);
     }
     if !io::stdout().is_terminal() {
-        let failure = Failure::new(USAGE, "top", "standard output is no terminal");
+        let failure = Failure::new(USAGE, "top", "standard output is not a terminal");
         return Err(failure.todo("take --batch N to print N samples"));
     }
     let mut terminal = ratatui::init();
