@@ -6,7 +6,7 @@
 # make demo            from a bare machine to a mapped disk, in two guests
 # make test            the tests
 #
-# What else there is: make help.
+# All other targets: make help.
 
 # A kernel that is installed, by its release: KERNEL=7.3.4+deb13-amd64.
 KDIR ?= /lib/modules/$(or $(KERNEL),$(shell uname -r))/build
@@ -16,7 +16,7 @@ FLAVOUR ?= debug
 OUT ?= $(CURDIR)/build
 # Where `make install` puts the names of disks.
 UDEV_RULES ?= /usr/lib/udev/rules.d
-# What is built against: KDIR, or what `make kernel-metadata` has made for it.
+# The kernel to build against: KDIR, or the result of `make kernel-metadata` for it.
 kdir = $(shell scripts/kernel-metadata.sh --find $(KDIR))
 kernel-make = $(MAKE) -C $(kdir) M=$(CURDIR) MO=$(OUT)
 

@@ -31,7 +31,7 @@ measure_base() {
 	[ ! -e "$tree" ] || git -C "$TOP" worktree remove --force "$tree"
 	git -C "$TOP" worktree add --quiet --detach "$tree" "$commit"
 	make --no-print-directory -C "$tree" modules "FLAVOUR=$flavour"
-	# What env.sh there calls $MODULES.
+	# The folder that env.sh there calls $MODULES.
 	modules=$IBTRS_CACHE/modules/$(sha256sum <<<"$tree" | cut -c1-12)/$flavour
 	run_bench "$@" --modules "$modules" --commit "$commit" --json "$figures.part"
 	mv "$figures.part" "$figures"

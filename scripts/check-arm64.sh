@@ -11,7 +11,7 @@ kernel=$("$TOP/scripts/build-kernel.sh" arm64 prepare | tail -n 1)
 out=$IBTRS_CACHE/build/$(sha256sum <<<"$TOP:$kernel" | cut -c1-12)-arm64
 mkdir -p "$out"
 
-# What is undefined is the kernel's, which has no list of its symbols yet.
+# Undefined symbols are the kernel's, which has no list of its symbols yet.
 with_progress "Compiling the modules for arm64" 80 \
 	env -u MAKEFLAGS -u MFLAGS make -C "$kernel" M="$TOP" MO="$out" -j"$JOBS" ARCH=arm64 \
 	"${KERNEL_MAKE_ARGS[@]}" W=1 KBUILD_MODPOST_WARN=1 modules

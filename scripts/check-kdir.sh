@@ -89,7 +89,7 @@ check_versions() {
 # A distribution's headers are installed, not built; the rest of them can be made.
 check_metadata() {
 	if [ -r "$built/rust/libkernel.rmeta" ]; then
-		# What our own bindings are made with; a package may have the metadata alone.
+		# The inputs of our own bindings; a package may have the metadata alone.
 		[ -r "$built/source/rust/bindgen_parameters" ] || [ -r "$built/rust/bindgen_parameters" ] ||
 			missing "$built/rust/bindgen_parameters, a file of the kernel's source that its headers have not"
 		return

@@ -118,7 +118,7 @@ lose_source() {
 	local release
 	release=$(kernel_like '7\.[^-]*-amd64')
 	inside machine "dkms unbuild ibtrs/$version -k $release"
-	# What was made is kept for later, to save the time.
+	# The result is kept for later, to save the time.
 	mv "$work/machine/var/lib/ibtrs/kernel/$release" "$work/machine/root/made"
 	inside machine "dpkg --purge --force-depends linux-source-$(cut -d. -f1,2 <<<"$release")"
 	inside machine "/usr/lib/dkms/dkms_autoinstaller start $release"
@@ -140,7 +140,7 @@ change_a_symbol() {
 	cp "$headers/Module.symvers" "$work/symvers"
 	sed -i "s/\t$symbol\t/\t${symbol}_\t/" "$headers/Module.symvers"
 	[ "$(diff "$headers/Module.symvers" "$work/symvers" | grep -c '^<')" = 1 ]
-	# What dpkg does when a package brings files there.
+	# The steps of dpkg when a package brings files there.
 	inside machine 'dpkg-trigger --by-package=dkms /usr/src && dpkg --triggers-only --pending'
 	[ ! -e "$work/machine/lib/modules/$release/updates/dkms" ]
 }

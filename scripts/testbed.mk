@@ -82,7 +82,7 @@ bench:
 bench-smoke:
 	@scripts/bench.sh $(BENCH) --smoke
 
-# What each change is compared with; bench-keep measures that again.
+# The figures with which each change is compared; bench-keep measures them again.
 .PHONY: bench-short bench-keep bench-compare
 bench-short:
 	@scripts/bench.sh --short

@@ -15,7 +15,7 @@ from . import counts, facts, measure, plan, report, results, targets
 from .results import Results
 
 SHORT = Path(__file__).parent / "short.json"
-# What changes of a single build are allowed between two runs.
+# The differences that are allowed between two runs of a single build.
 SHORT_TOLERANCE, TOLERANCE = 0.02, 0.01
 
 

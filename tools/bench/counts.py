@@ -16,7 +16,7 @@ from .plan import Step
 from .results import Results
 
 RXE = "rdma_rxe"
-# What is counted, and the function whose calls it is, and of which module.
+# Each count, and the function, with its module, whose calls are counted.
 CALLS = {
     "work requests": ("do_complete", RXE),
     "registrations": ("rxe_reg_fast_mr", RXE),

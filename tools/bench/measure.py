@@ -76,7 +76,7 @@ def figures(guest: Guest, disks: list[str], step: Step, scale: float) -> Iterato
     def load(job: jobs.Job, scale: float) -> fio.Figures:
         return fio.run(guest, job.arguments(disks, step.workers, scale, step.target.polled), TIME_LIMIT)
 
-    # What is done once, and not for each I/O, is done before.
+    # Work that is done once, and not for each I/O, is done before.
     for job in jobs.BASIC[-2:]:
         load(dataclasses.replace(job, ios=600), 1)
     for job in step.jobs:

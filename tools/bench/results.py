@@ -31,7 +31,7 @@ class Results:
     # fast or stock, and the folder it is in, whose name says how it was configured and built.
     flavour: str
     kernel: str
-    # What the guest's processor was.
+    # The kind of the guest's processor.
     machine: str
     figures: list[Figure] = field(default_factory=list)
     counts: dict = field(default_factory=dict)

@@ -54,7 +54,7 @@ def modules(run: Results, job: str) -> str:
     for target in targets:
         for name, insns in run.profiles[target][job]["modules"].items():
             names[name] = max(names.get(name, 0), insns)
-    # What is no tenth of a percent of anything is left out.
+    # Functions with less than a tenth of a percent everywhere are left out.
     shown = [name for name in sorted(names, key=lambda name: -names[name]) if names[name] >= 20]
     return _table(job, targets, [
         (name, [number(run.profiles[target][job]["modules"].get(name)) for target in targets]) for name in shown])

@@ -71,7 +71,7 @@ class Transport(Target):
     client: Stack = OURS
     server: Stack = OURS
     invalidate: str = "Y"
-    # What map_device takes as data_checksum.
+    # The value of data_checksum for map_device.
     checksum: str = "none"
 
     def load(self, server: Guest, client: Guest) -> None:

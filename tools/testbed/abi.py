@@ -8,7 +8,7 @@ from .paths import TOP
 
 FOLDER = TOP / "Documentation/ABI/testing"
 NAME = re.compile(r"What:\s*(\S+)")
-# What a description begins with, such as `(RW, 0644)`.
+# The beginning of a description, such as `(RW, 0644)`.
 MODE = re.compile(r"Description:\s*\((?:R|W|RO|WO|RW), (0[0-7]+)\)")
 
 

@@ -18,7 +18,7 @@ from .paths import Kernel
 from .qmp import Qmp
 
 SERVER = Path(__file__).parent / "guest/server.py"
-# What a guest with systemd has in addition: the server's unit, and what `make install` installs.
+# Additional files of a guest with systemd: the server's unit, and those that `make install` installs.
 SYSTEMD = (Path(__file__).parent / "guest/testbed.service", paths.TOP / "tools/udev/60-ibnbd.rules")
 
 # The command line of every kernel.  The guests are often emulated on a busy machine,
@@ -47,7 +47,7 @@ class Spec:
     # A Debian that the guest boots into with systemd, writable in its memory; without one
     # it has the host's files and no init.
     tree: Path | None = None
-    # What it finds in this Debian when it boots: texts by their paths.
+    # The files that are put into its Debian when it boots: texts by their paths.
     files: dict[str, str] = field(default_factory=dict)
     # An initramfs that finds a root of its own; without one the testbed's, which boots into the tree.
     initrd: Path | None = None
@@ -169,7 +169,7 @@ class Guest:
         spec, folder = self.spec, self.folder
         systemd = ["testbed.systemd", "net.ifnames=0"] if spec.tree else []
         command = [
-            # What it says is in its log at once.
+            # Its output is in its log at once.
             "stdbuf", "-oL", QEMU, *spec.accel.qemu,
             "-machine", "pc", "-nodefaults", "-no-reboot", "-display", "none",
             "-name", self.name, "-m", str(spec.memory_mb),
@@ -288,7 +288,7 @@ class Guest:
         """Seconds since it booted, by its own clock, as in its log."""
         return float(self.run("read -r now _ < /proc/uptime; echo $now"))
 
-    # What happens to machines.
+    # Events of machines.
 
     @property
     def qmp(self) -> Qmp:

@@ -13,7 +13,7 @@ from . import klog, leaks, paths
 from .channel import CommandFailed
 from .lab import Lab
 
-# What else tells why: counters of the links and of soft-RoCE; what the disks wait for,
+# Other files that show a cause: counters of the links and of soft-RoCE; what the disks wait for,
 # and the sessions; tasks that run or wait for a disk; whether each processor still does
 # its work.
 STATE = ("rdma statistic show; rdma resource show qp; ip -s -s link; ip neigh; tc -s qdisc; "

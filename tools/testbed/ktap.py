@@ -17,7 +17,7 @@ class Result:
     name: str
     passed: bool
     skipped: bool
-    # What the test said, for a failure.
+    # The test's output, for a failure.
     words: list[str]
 
 

@@ -80,7 +80,7 @@ class Lab:
             kernel_arguments = f"{STOCK_ARGUMENTS} {kernel_arguments}"
         self.kernel_arguments = kernel_arguments
         self.disks = disks or {}
-        # What guests with systemd have in their Debian from the next boot on: by guest, texts
+        # Files that guests with systemd have in their Debian from the next boot on: by guest, texts
         # by their paths.  Whatever they write there themselves is gone by then.
         self.files: dict[str, dict[str, str]] = {}
         # Those that boot otherwise from the next boot on.

@@ -22,7 +22,7 @@ class Entry:
     # Bytes from the start of the disk.
     offset: int
     flags: int
-    # What was written, or the text of a mark.
+    # The written data, or the text of a mark.
     data: bytes
 
 

@@ -51,7 +51,7 @@ for disk in /sys/kernel/config/nullb/*/power; do
 	[ ! -e "$disk" ] || disks+=("${disk%/power}")
 done
 [ -z "${disks[*]}" ] || busybox rmdir "${disks[@]}"
-# What wrote to a disk that was gone left a file, which the next disk would be taken for.
+# A program that wrote to a missing disk left a file, which could be taken for the next disk.
 for disk in /dev/ibnbd* /dev/rnbd*; do
 	[ ! -f "$disk" ] || busybox rm "$disk"
 done

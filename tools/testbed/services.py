@@ -46,8 +46,8 @@ servers = ["10.0.1.1"]
 [[session.disk]]
 device = "data"
 """
-# Another disk of the same session, which is left to a unit of its own.  Its name has what systemd
-# escapes.
+# Another disk of the same session, which has a unit of its own, and a character in its name that
+# systemd escapes.
 FURTHER_EXPORT = """
 [[export]]
 name = "a-b"
@@ -59,7 +59,7 @@ device = "a-b"
 auto = false   # its unit maps it
 """
 UNIT = r"ibnbd@demo-a\x2db.service"
-# What udev calls it on the client.
+# Its name by udev on the client.
 DISK = "/dev/disk/by-ibnbd/demo/data"
 FURTHER = "/dev/disk/by-ibnbd/demo/a-b"
 # As tool.md has it: the machine boots without the disk, and mounts it when it comes.

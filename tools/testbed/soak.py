@@ -111,7 +111,7 @@ class Soak:
         self.pair.client.run(f"cd /sys/class/ibtrs-client/{session} && " + " && ".join(
             f"echo {value} > {name}" for name, value in SETTINGS.items()), check=False)
 
-    # What happens.
+    # The events.
 
     def connected(self, session: str = "demo") -> int:
         return blockdev.connected(self.pair.client, session)
@@ -234,7 +234,7 @@ class Soak:
     def note(self, event: str) -> None:
         self.tally.events[event] = self.tally.events.get(event, 0) + 1
 
-    # What came of it.
+    # The results.
 
     def look(self) -> dict:
         """One row of the table."""

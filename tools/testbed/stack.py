@@ -9,7 +9,7 @@ class Stack:
     name: str
     client_module: str
     server_module: str
-    # What both need; modprobe -r leaves it.
+    # The module that both need; modprobe -r leaves it.
     core_module: str
     # The server's parameter for the folder of the devices it may export.
     search_path: str

@@ -38,7 +38,7 @@ def _number(low: int, high: int, usual: int) -> File:
 
 NOT_ONE = tuple((text, errno.EINVAL) for text in ("", "0", "2", "11", "yes", "1 1", "-1", "\xff"))
 NOT_A_RESET = tuple((text, errno.EINVAL) for text in ("", "2", "-1", "reset", "0 0", "01"))
-# What the files of a path that was removed answer with.
+# The errors of the files of a removed path.
 GONE = (errno.ENOENT, errno.ENODEV)
 RESETS = ("0", "1", "1\n")
 POLICY = File(

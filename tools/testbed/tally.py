@@ -57,7 +57,7 @@ def cargo(log: str) -> Tally:
     tally = Tally()
     for found in re.finditer(r"^test result: .*?(\d+) passed; (\d+) failed(?:; (\d+) ignored)?", log, re.M):
         tally += Tally(*map(int, found.groups(default="0")))
-    # What does not compile has no result line.
+    # A test that does not compile has no result line.
     if re.search(r"^error(\[|:)", log, re.M) and not tally.failed:
         tally.failed = 1
     return tally

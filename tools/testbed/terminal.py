@@ -18,7 +18,7 @@ SHELL = (
 
 
 def _relay(line: socket.socket, job) -> None:
-    # What is typed before the shell listens would be lost: wait for its prompt.
+    # Text that is typed before the shell listens would be lost: wait for its prompt.
     sources = [line]
     listening = False
     while job.running:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import paths
 
-# What it is called in a guest.
+# Its name in a guest.
 PROGRAM = "/tmp/ibnbd"
 
 

@@ -86,7 +86,7 @@ class Party:
         for cid in range(self.cid_num):
             self.connect(cid)
 
-    # What the server said.
+    # The server's answer.
 
     @property
     def depth(self) -> int:

@@ -18,7 +18,7 @@ from .mutate import Mutator
 from .server import Honest, Server
 from .verbs import Closed, Failed, Pause, Rejected
 
-# What a peer does with nonsense.
+# The reactions of a peer to nonsense.
 ENDS = (Rejected, Closed, Failed, TimeoutError, PyverbsError, OSError)
 # How long an answer is waited for, which to many requests never comes.
 BRIEFLY = 0.15
@@ -104,7 +104,7 @@ class Fuzzer:
         except ENDS:
             pass
         except (AssertionError, KeyError, IndexError, ValueError):
-            # What the changed order has left out.
+            # The steps that the changed order has left out.
             pass
         finally:
             party.leave(quietly=chance.random() < 0.3)

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 
 OK, FAILED = "ok", "FAILED"
-# What tells a program that goes on that it may end.
+# The line that tells a running program that it may end.
 ENOUGH = "/tmp/hostile-enough"
 
 

@@ -11,7 +11,7 @@ from .lies import LIES
 from .server import Server
 from .verbs import Pause
 
-# What the victim's program talks to.
+# The port for the victim's program.
 CONTROL = 4000
 FIRST_PORT = 5000
 

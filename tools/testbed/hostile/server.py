@@ -162,7 +162,7 @@ class Server:
         self.mistakes: list[str] = []
         self.later_on: list[tuple[float, object]] = []
 
-    # What a fuzzer changes.
+    # The parts that a fuzzer changes.
 
     def tamper(self, message: bytes) -> bytes:
         return message

@@ -194,7 +194,7 @@ class Bench:
         self.links = {}
         # The scenario that is run next.
         self.following = None
-        # What guests had cost before the present scenario, how many had been booted, and of
+        # The cost of guests before the present scenario, how many had been booted, and of
         # these again.
         self.spent, self.booted, self.again = 0.0, 0, 0
         self.spoiled = emulator.Spoiled()
@@ -206,7 +206,7 @@ class Bench:
             self.lab = KINDS[kind](flavour, links=self.links[key], kernel_arguments=arguments, cpus=cpus,
                                    rdma=rdma)
             self.key = key
-            # What a kernel says while it boots is judged with the first scenario.
+            # The kernel's lines during the boot are judged with the first scenario.
         return self.lab
 
     def cost(self) -> float:
@@ -266,7 +266,7 @@ def _judge(item, lab: Lab, leaks: bool):
     judge.check(lab)
     with ThreadPoolExecutor() as pool:
         list(pool.map(reset, [guest for guest in lab.guests.values() if guest.alive]))
-    # What came up while things were unmapped and unloaded.
+    # Faults that showed while things were unmapped and unloaded.
     judge.check(lab)
     if leaks:
         judge.check_leaks(lab)

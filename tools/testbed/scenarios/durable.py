@@ -42,7 +42,7 @@ class Known:
 
 def known(text: str) -> Known:
     """The blocks that will survive, by the writer's last line."""
-    # What comes last is unfinished.
+    # The last line is unfinished.
     lines = [line for line in text.split("\n")[:-1] if line.startswith("known ")]
     numbers = list(map(int, lines[-1].split()[1:])) if lines else [0] * 2 * THREADS
     return Known(numbers[:THREADS], numbers[THREADS:])

@@ -26,7 +26,7 @@ def assertion(returncode: int | None, log: str) -> str | None:
     return lines[-1].strip() if lines else None
 
 
-# What our modules say begins with their names; the command line has these as well.
+# The lines of our modules begin with their names; the command line has these as well.
 OURS = re.compile(r"\bib(trs|nbd)_\w+: ")
 
 

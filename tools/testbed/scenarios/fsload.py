@@ -21,7 +21,7 @@ LARGEST = 100_000
 class Load:
     def __init__(self, root: str, seed: int):
         self.root, self.random = root, random.Random(seed)
-        # What each file should hold.
+        # The expected contents of each file.
         self.files: dict[str, bytearray] = {}
         self.block = self.random.randbytes(LARGEST)
         for number in range(FOLDERS):

@@ -14,7 +14,7 @@ ROTATION = (
     # Limits, files and names.
     {"test_encryption", "test_faults", "test_heartbeats", "test_log_limits", "test_mainline_selfcheck",
      "test_server_limits", "test_sysfs"},
-    # What comes and goes.
+    # Disks, modules and links that come and go.
     {"test_life", "test_map_device_input", "test_planned_stop", "test_races", "test_reopen", "test_unload"},
     # The way of the data.
     {"test_changes", "test_checksum_cost", "test_checksums", "test_durability", "test_identity", "test_latency",

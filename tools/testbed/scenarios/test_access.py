@@ -121,7 +121,7 @@ print(client.submit(disk, WRITE_ZEROES, 0, 0), client.submit(disk, FLUSH, 0, 409
                     "EINVAL EINVAL OK"]
 
 
-# What an attempt to open comes to: a number, or the name of an error.
+# The result of an attempt to open: a number, or the name of an error.
 TRY = """
 def attempt(name, mode=RO, by=None):
     try:
@@ -283,7 +283,7 @@ print(answers(client.io, 1), answers(client.service, 50))
     stuck = int(server.run(f"sleep 0.5; {STUCK_WORKERS}"))
     assert rereading.running
     assert 1 <= stuck < 5, stuck
-    # What it comes to does not matter: the disk is in use by then.
+    # Its result does not matter: the disk is in use by then.
     rereading.wait(120, check=False)
     assert job.wait(120).splitlines()[-1] == "{'OK'} {'ENOENT'}"
 
@@ -326,7 +326,7 @@ def test_exclusive_use(pair, stack):
         assert busy in map_it("two", mode, 0) and busy in map_it("two", mode, 1)
     assert blockdev.is_taken(server, device) and not server.ok(mount)
     client.run(stack.unmap())
-    # Who is not alone cannot be.
+    # A user that is not alone cannot be exclusive.
     assert map_it("two", "ro", 0).ok
     assert client.run(f"cat /sys/block/{stack.family}0/{stack.family}/exclusive").strip() == "0"
     assert busy in map_it("one", "rw", 1)

@@ -203,7 +203,7 @@ class Again:
         return blockdev.connected(self.client)
 
     def wait(self, more: int) -> tuple[int, int]:
-        """Waits for this number of new proofs; returns how often there was no path, and how many requests were sent again."""
+        """Waits for this number of new proofs; returns how often there was no path, and the requests sent again."""
         before, cut_off, again = self.proofs(), self.outages(), self.failovers()
         self.every(10)
         wait_for(lambda: self.proofs() >= before + more, 120, "the paths have authenticated again")
@@ -546,7 +546,7 @@ attempt("no-nul", lambda me: me.auth1(name=b"x" * 256))
 attempt("nonce", lambda me: replace(me.auth1(), 296, bytes(32)))
 attempt("info-first", lambda me: me.info_req())
 attempt("reflected", lambda me: b"\x06" + me.auth1()[1:])
-# What an honest client sent in another exchange, for the same request.
+# The message of an honest client in another exchange, for the same request.
 with KeyHolder(KEY, "demo", cid_num=1) as honest:
     honest.offer_until_allowed()
     overheard = honest.auth1()
@@ -1400,7 +1400,7 @@ def all_of_it():
     first.join(1)
     first.introduce()
 
-# What the first one needs, the others do not need again.
+# The first one needs things that the others do not need again.
 first.offer()
 print("ready", flush=True)
 for file, act in (("thirty", lambda: [me.offer() for me in others]), ("one", all_of_it), ("end", lambda: None)):

@@ -23,7 +23,7 @@ SESSION = "/sys/class/ibtrs-client/demo"
 SETTINGS = {"hb_interval_ms": 500, "hb_missed_max": 2, "reconnect_delay_ms": 100}
 POLICIES = ("round-robin", "min-inflight", "min-latency")
 
-# What happens to a link, at the client's end or the server's.
+# The disturbances of a link, at the client's end or the server's.
 ENDS_PATHS = {
     "interface down": lambda pair, guest, link, dice: mishaps.interface_down(pair, guest, link),
     "cable pulled": lambda pair, guest, link, dice: mishaps.cable_out(pair, guest, link),

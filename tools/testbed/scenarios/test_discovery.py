@@ -96,7 +96,7 @@ def test_each_host_sees_its_own(pair, stack, server):
     refused(client, ask().replace("10.0.1.1", "10.0.1.77"), errno.EEXIST)
     assert "the session exists, and has no path to any of these addresses: EEXIST" in client.run("dmesg")
     assert shown(client, "port") == "1234"
-    # What the operator changes counts at once, and what others have is left alone.
+    # The operator's changes take effect at once, and leave the lists of others alone.
     server.run(f"echo 1 > {exports.EXPORTS}/disk5/enable; {exports.unlink('disk2')}")
     assert set(found(client)) == {"disk1", "disk3", "disk5"}
     server.run(f"echo ro > {exports.EXPORTS}/disk3/access_mode")
@@ -125,7 +125,7 @@ def test_a_stranger_sees_what_its_addresses_may_open(pair, stack, server):
     assert shown(client, "portals").splitlines() == ["ip:10.0.1.1 1234", "ip:10.0.2.1 1234"]
     assert found(client, link=2) == {}
     assert shown(client, "portals") == ""
-    # What it guesses is answered as what is not there: by what follows it.
+    # A guessed name is answered like one that does not exist: with the names after it.
     said = launch.program(client, '''
 with Party(epoch=1).set_up() as party:
     for name in (b"", b"disk", b"disk1", b"disk2", b"disk3"):
@@ -254,7 +254,7 @@ def test_nothing_is_left_of_a_discovery_that_fails(pair, stack, server):
     line = f"sessname=demo path=ip:10.0.1.1 dest_port=1{' ' * 4000}"
     for length, number in ((4000, errno.ECONNREFUSED), (4001, errno.EINVAL)):
         refused(client, f"echo -n '{line[:length]}' > {CONTROL}/discover", number)
-    # Who asks is killed in the middle.
+    # The task that asks is killed in the middle.
     for _ in range(3):
         waiting = client.start(ask().replace("10.0.1.1", "10.0.1.77"))
         client.wait_until(f"[ -e {SESSIONS}/demo ]")

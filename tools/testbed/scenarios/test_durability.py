@@ -44,7 +44,7 @@ def test_the_disk_has_what_was_flushed(pair, stack):
     marks, pauses = [], 0
     wait_for(lambda: "known" in writer.text, 60, "the writer has begun")
     while writer.running:
-        # What is known by now stands before the mark, whatever else comes later.
+        # All blocks known by now stand before the mark, whatever comes later.
         pausing = writer.text.count("pause\n") > pauses
         marks.append(durable.known(writer.text))
         server.run(f"dmsetup message logged 0 mark {len(marks) - 1}")
@@ -117,7 +117,7 @@ def test_what_was_flushed_survives_the_server(pair, stack):
     # The writer was told, if it had lost anything; whatever it takes to be safe is there.
     assert writer.wait(300, check=False).ok or os.strerror(errno.EIO) in writer.text
     assert durable.known(writer.text).missing(there_on(pair.server)) == []
-    # Who opens the disk again has lost nothing, and can write as before.
+    # A program that opens the disk again has lost nothing, and can write as before.
     writer = start_writer(pair.client, stack.disk)
     writer.wait(300)
     assert all_flushed(writer)

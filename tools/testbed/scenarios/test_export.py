@@ -60,7 +60,7 @@ def test_a_size_is_written_by_hand(pair, stack):
         assert not client.ok(f"echo '{wrong}' > {resize}"), wrong
     client.run(f"echo 0x1000 > {resize}")
     assert client.run("cat /sys/block/ibnbd0/size").strip() == "4096"
-    # What the server does not have is refused there.
+    # The server refuses a device that it does not have.
     client.run(f"echo {64 << 11} > {resize}")
     assert not client.ok(f"dd if={stack.disk} of=/dev/null bs=1M skip=20 count=1 iflag=direct")
     assert client.ok(f"dd if={stack.disk} of=/dev/null bs=1M skip=15 count=1 iflag=direct")

@@ -45,7 +45,7 @@ def test_exports_are_shown(pair, stack):
         "read_only": "1", "access_mode": "ro", "mapping_path": "nullb0", "force_close": usage}
     modes = server.run(f"stat -c %a {sessions}/demo/force_close {sessions}/demo/read_only").split()
     assert modes == ["644", "444"]
-    # What is unmapped is gone at once.
+    # An unmapped disk is gone at once.
     client.run(stack.unmap(0))
     assert names(server, sessions) == ["second"]
     client.run(stack.unmap(1))
@@ -146,7 +146,7 @@ def test_the_clients_files(pair, stack):
     device = blockdev.map_new(pair, stack, size_mb=16)
     folder = "/sys/block/ibnbd0/ibnbd"
     shown = show(client, folder)
-    # What it counts is test_latency's matter: the partition scan has read something already.
+    # test_latency checks the counts: the partition scan has already read something.
     assert shown.pop("latency_us").startswith("1 us: ")
     assert shown == {
         "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",

@@ -256,7 +256,7 @@ def test_an_export_is_taken_away_while_another_is_being_opened(pair, stack):
         assert opening.running and server.run(reads) == served
         # Nor does an export that hangs keep the operator from removing it.
         server.run(f"busybox rmdir {folder}")
-        # What is taken away while it is being opened is not opened.
+        # An export that is taken away during an OPEN is not opened.
         server.run(f"echo 0 > {exports.EXPORTS}/disk2/enable")
     reader.wait(60, check=False)
     answer = opening.wait(60, check=False)
@@ -289,7 +289,7 @@ def test_taking_an_export_away_needs_no_memory(pair, stack):
         assert not blockdev.is_taken(server, "/dev/nullb0")
     finally:
         server.run(f"echo '- 0 0 0' > {faults.FOLDER}/arm")
-    # What the client asked meanwhile was refused, for want of memory.
+    # The client's requests meanwhile were refused, for want of memory.
     assert not client.ok(f"dd if={stack.disk} of=/dev/null bs=4k count=1 iflag=direct status=none")
     client.run("dd if=/dev/ibnbd1 of=/dev/null bs=64k count=16 iflag=direct status=none")
     client.run(f"{stack.unmap(0, 'force')} && {stack.unmap(1)}")
@@ -304,7 +304,7 @@ def test_exports_turn_the_search_path_off(pair, stack):
     blockdev.load(pair, stack)
     client.run(map_line("nullb0"))
     server.run(f"mkdir {exports.EXPORTS}/any")
-    # What is open stays open, and nothing else can be opened.
+    # An open device stays open, and nothing else can be opened.
     client.run(f"dd if={stack.disk} of=/dev/null bs=64k count=16 iflag=direct status=none")
     refused(client, map_line("nullb1"), errno.EACCES)
     refused(client, map_line("any"), errno.EACCES)
@@ -539,7 +539,7 @@ def test_what_operators_write(pair, stack, server):
     }.items():
         for text, number in wrong:
             refused(server, f"printf '%s\\n' '{text}' > {file}", number)
-    # What is refused changes nothing.
+    # A refused value changes nothing.
     assert server.run(f"cat {folder}/allow_unauthenticated {host}/addresses").split() == []
     for path, number in (("/dev/nullb7", errno.ENOENT), ("/dev/null", errno.ENOTBLK), ("/dev", errno.ENOTBLK)):
         server.run(f"echo {path} > {folder}/device_path")

@@ -21,7 +21,7 @@ from testbed import checker, faults, races
 # One of these has to be set.
 ASKED = ("IBTRS_FAULTS", "IBTRS_SEED", "IBTRS_CASES", "IBTRS_LONG")
 pytestmark = pytest.mark.links(2)
-# What goes into sysfs for a session and its paths, on both sides.
+# The calls that put a session and its paths into sysfs, on both sides.
 FIXED = """connect:kobject_add:2 connect:kobject_add:4 connect:kobject_add:6 connect:kobject_add:8
 connect:device_add:1 connect:sysfs_create_file_ns:1 failover:kobject_add:1""".split()
 
@@ -70,5 +70,5 @@ def test_every_call_fails_once(solo):
     counted = run(solo, BUDGET, seed, cases)
     assert counted["missing"] == []
     assert counted["wrong"] == counted["unexpected"] == 0
-    # What did not fail was not tried.
+    # A call that did not fail was not tried.
     assert counted["run"] > 0 and counted["struck"] >= max(1, counted["run"] // 4)

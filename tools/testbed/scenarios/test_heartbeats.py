@@ -38,7 +38,7 @@ def astray(pair):
     pair.client.run(f"ip route del {route} && ip neigh del 10.0.1.77 dev eth0")
 
 
-# What happens; who finds out about it; and who of them by heartbeats alone, as the other side
+# The event; the sides that detect it; and those that do so by heartbeats alone, as the other side
 # cannot tell them.
 CAUSES = {
     "peer": (frozen, ("client",), ("client",)),

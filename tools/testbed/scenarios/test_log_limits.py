@@ -66,7 +66,7 @@ for deed in deeds:
             stays.heartbeat()
         deed(number)
     print(deed.__name__, f"{{time.monotonic() - begun:.1f}} s", flush=True)
-# What was left out is said by the next line of the place.
+# The next line of the place says how many were left out.
 time.sleep({INTERVAL + 1})
 for deed in deeds:
     deed({TIMES})

@@ -64,7 +64,7 @@ def test_each_has_its_own(trio, stack):
     load = first.start(VERIFY.format(disk=stack.disk))
     blockdev.wait_for_reads(first, stack)
     second.run(map_line(2, "own2", "second"))
-    # What belongs to the other, by its own name and by that of the other.
+    # The export of the other machine, by its own session's name and by that of the other.
     refused(second, map_line(2, "own1", "second"), errno.EACCES)
     said("second: ip:10.0.2.1: export own1: refused, rw: its host is not in allowed_hosts (EACCES)")
     assert not second.ok(map_line(2, "own1", "first"))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 
 OURS, MAINLINE = STACKS["ibtrs"], STACKS["mainline"]
 SIZE_MB = 32
-# What a disk of the client has from that of the server; the first also if one of
+# The properties that a disk of the client has from that of the server; the first also if one of
 # them is the kernel's own.
 LIMITS = ("logical_block_size", "physical_block_size", "discard_granularity", "discard_max_bytes",
           "write_zeroes_max_bytes", "write_cache", "zoned")

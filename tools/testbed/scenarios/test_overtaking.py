@@ -121,7 +121,7 @@ def test_our_server_lets_none_overtake(pair, client_stack):
     server, trace = pair.server, Trace(pair.server)
     old, lost = keep_the_old_write(disk, client)
     wait_for(lambda: client.busy_paths() - {lost}, 60, "the write is sent again")
-    # What comes after it by the connections of that path is answered.  It is not, as long as
+    # Later requests over the connections of that path are answered.  It is not, as long as
     # the first attempt is on the disk, nor is it handed to the disk.
     for cpu in (0, 1):
         client.write("other", block=1, cpu=cpu).wait(60)

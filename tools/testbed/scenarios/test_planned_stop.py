@@ -201,7 +201,7 @@ def test_a_server_is_drained_and_goes_on(pair, stack):
         assert not blockdev.is_taken(server, device)
         assert server.run("ls /sys/class/ibtrs-server /sys/class/ibnbd-server/ctl/devices") == (
             "/sys/class/ibnbd-server/ctl/devices:\n\n/sys/class/ibtrs-server:")
-        # What is drained already is drained at once.
+        # Draining a drained server ends at once.
         server.run(f"echo 1 > {DRAIN}")
         wait_for(lambda: blockdev.connected(client) == 0, 30, "the client has noticed")
         assert load.running
@@ -243,7 +243,7 @@ def test_a_disk_that_hangs_does_not_hold_the_server_up(pair, stack):
     # The other disk is not to blame.
     assert "/dev/nullb1 is not flushed" not in said and "/dev/nullb1 cannot" not in said
     assert writer.running
-    # What is left of the session serves nothing: no path joins it.
+    # The remains of the session serve nothing: no path joins it.
     server.run(f"echo 0 > {DRAIN}")
     server.wait_for_log("the session is being closed", 60)
     assert blockdev.connected(client) == 0

@@ -61,7 +61,7 @@ def test_the_server_listens_on_its_ports_only(pair, stack, server):
     exports.make_port(server, "second", "ip:10.0.2.1")
     client.run(f"{add_path(2)} && {exports.write(SESSION, **SETTINGS)}")
     load = client.start(fio.GOES_ON.format(disk=stack.disk))
-    # What is connected stays, and does not come back while the port is disabled.
+    # Connected paths stay, but do not come back while the port is disabled.
     server.run(f"echo 0 > {folder}/enable")
     assert server.run(f"cat {folder}/listening") == "0" and is_connected(client, FIRST)
     client.run(f"echo 1 > {FIRST}/reconnect", check=False)

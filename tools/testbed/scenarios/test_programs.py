@@ -142,7 +142,7 @@ def test_a_mirror(debian, disk, stack):
                "mount /dev/md/both /mnt/disk", timeout=300)
     degraded = "cat /sys/block/md*/md/degraded"
     client.run(stack.unmap(1, "force"))
-    # What is written now is on the first one alone.
+    # Data that is written now is on the first one alone.
     lose_paths_while(client, lambda: fill(client))
     assert client.run(degraded) == "1"
     # By udev's rule of mdadm it is in the array again as soon as it is back.

@@ -16,7 +16,7 @@ SESSION = "/sys/class/ibtrs-client/demo"
 SETTINGS = (f"cd {SESSION} && echo 500 > hb_interval_ms && echo 3 > hb_missed_max && "
             "echo 100 > reconnect_delay_ms && echo 120 > queue_timeout_s")
 DISK_MB, FILE_MB = 256, 80
-# What is left of the client's memory.  Two thirds of that may wait to be written, more than what the
+# The rest of the client's memory.  Two thirds of that may wait to be written, more than what the
 # kernel allows unless told otherwise; in bytes, as a share is exceeded while memory gets less, until
 # the kernel kills the writer.  What may not sleep, as the network's packets, has a reserve.
 LEFT_MB, DIRTY_MB, RESERVE_MB = 96, 64, 16

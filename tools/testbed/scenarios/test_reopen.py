@@ -95,7 +95,7 @@ def test_another_disk_under_the_name_is_refused(pair, stack):
 
     pair.server.kill()
     start_server(pair, stack, [wrong])
-    # What waited ends with an error, and so does what comes.
+    # Waiting requests end with an error, and so do new ones.
     assert not load.wait(300, check=False).ok
     assert state(pair) == "closed"
     said = pair.client.run("dmesg | grep 'the server now has another disk'")

@@ -63,7 +63,7 @@ def test_a_disk_grows_and_shrinks(pair, stack):
     seen = [line for line in events.wait(20, check=False).splitlines() if "RESIZE=1" in line]
     assert [line.split()[0] for line in seen] == [
         f"change@/devices/virtual/block/ibnbd{number}" for number in (0, 0, 1)]
-    # What ran meanwhile was not disturbed.
+    # The load was not disturbed.
     assert load.running
     fio.end(client, load)
     # The client asks once for each change.
@@ -80,7 +80,7 @@ def test_it_is_told_whatever_happens_to_paths(pair, stack):
     blockdev.load(pair, stack)
     client.run(stack.map_device(device).replace("path=ip:10.0.1.1", "path=ip:10.0.1.1 path=ip:10.0.2.1"))
     client.wait_until(f"[ $(cat {PATHS}/*/state | grep -c ^connected) = 2 ]")
-    # What is asked by a path that was lost is asked again by the other, once that is noticed.
+    # A question over a lost path is asked again over the other one, once the loss is detected.
     client.run("echo 300 > /sys/class/ibtrs-client/demo/hb_interval_ms")
     size = 32
     for cut in (1, 2):

@@ -66,7 +66,7 @@ def test_queues_count_as_memory(pair):
             in server.run("dmesg"))
 
 
-# What no parameter can be is refused as it is read, what does not go together after that.
+# Invalid values are refused as they are read, values that contradict each other after that.
 OUT_OF_RANGE = "max_sessions=0 max_sessions=65537 hb_interval_ms=99 hb_interval_ms=60001 hb_missed_max=0 " \
                "hb_missed_max=101 max_chunk_size=4096 max_chunk_size=1052673 sess_queue_depth=1 sess_queue_depth=65536 " \
                "max_connections=1 max_connections=4097 max_attempts_per_address=0 setup_timeout_ms=999"

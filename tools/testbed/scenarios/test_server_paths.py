@@ -75,7 +75,7 @@ def test_a_retry_waits_for_the_first_attempt(pair, invalidate):
         server.run("dmsetup resume --noudevsync stuck")
     write.wait(60)
     assert stats(server, second)[2] == 1 and stats(server, second)[4] == 0
-    # What was written is what the server's own disk has.
+    # The server's own disk has the written data.
     there = server.run("dd if=/dev/nullb0 bs=64k count=1 iflag=direct status=none | sha256sum")
     assert there.split()[0] == hashlib.sha256(data).hexdigest()
     client.wait_until(f"cd {path(first)} && {{ grep -qx connected state || "

@@ -146,7 +146,7 @@ def test_raid_over_two_servers(trio, stack):
     client.run("echo 0 > /sys/block/ibnbd1/ibnbd/cache_lost")
     client.run(TOOLS + "mdadm --quiet /dev/md0 --remove /dev/ibnbd1 && mdadm --quiet /dev/md0 --re-add /dev/ibnbd1")
     wait_for(lambda: is_raid(client, degraded=0), 120, "the array is complete again")
-    # What had changed, and not the whole disk.
+    # Only the changed parts, and not the whole disk.
     assert 0 < int(client.run(written)) - before < RAID_MB // 2
     goes_on(load)
     client.run("touch /mnt/disk/stop")

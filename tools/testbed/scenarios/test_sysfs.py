@@ -292,7 +292,7 @@ def test_events(mapped):
     assert second + "disconnected" in said and second + "connected" in said, said
 
 
-# What each event tells, by the side that it is of.
+# The variables of each event, by its side.
 PATH = r"session=demo path=(ip:10\.0\.[12]\.2@)?ip:10\.0\.[12]\.1"
 FENCE = rf"{PATH} epoch=\d+ drain=[01]"
 EVENTS = {

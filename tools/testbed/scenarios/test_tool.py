@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.fast, pytest.mark.links(2)]
 
 EXPORTS = "/dev/ibnbd-exports"
 SERVE = f"modprobe ibnbd_server dev_search_path={EXPORTS}"
-# What the tool shows when two paths are there.
+# The tool's output for two paths.
 PATHS = {("ip:10.0.1.2", "ip:10.0.1.1"), ("ip:10.0.2.2", "ip:10.0.2.1")}
 # How it is told to make them.
 TWO_PATHS = "--path 10.0.1.2,10.0.1.1 --path 10.0.2.2,10.0.2.1"
@@ -224,7 +224,7 @@ def test_a_server_that_is_gone(pair):
     answer = tool.refused("status", code=2)
     assert "ibnbd0 is closed" in answer and "0 of 1 paths connected" in answer
     assert "session s has no path to its server" in tool.refused("check")
-    # What shows things does not wait for the server.
+    # Commands that only show something do not wait for the server.
     started = client.uptime()
     assert "closed" in tool("list") and "disconnected" in tool("paths") and tool("stats") and tool("metrics")
     assert client.uptime() - started < 20
@@ -496,7 +496,7 @@ def test_packets_that_do_not_pass_are_found(solo):
     time.sleep(3)
     assert solo.run("busybox pidof dd", check=False).status == 0
 
-    # What it says helps; the path may be connecting again by itself.
+    # Its remedy helps; the path may be connecting again by itself.
     solo.run(f"{remedy} && {PROGRAM} path reconnect s {path}", check=False)
     waiting.wait(120)
     solo.wait_until(f"{PROGRAM} sessions | grep -q ' 1/1 '", 60)

@@ -65,7 +65,7 @@ def test_a_host_from_its_key_to_its_removal(pair, tools):
     assert host_of(server_tool, "web1")["paths"] == 2
     assert export_of(server_tool, "disk1")["sessions"] == ["web1"]
 
-    # What is in use stays, unless it is forced.
+    # Exports in use stay, unless their removal is forced.
     assert "clients have it open: web1" in server_tool.refused("export remove disk1")
     assert "exports allow it: disk1" in server_tool.refused("host remove web1")
     assert "the export is enabled" in server_tool.refused("export set disk1 device_path=/dev/other")
@@ -168,13 +168,13 @@ def test_configuration_makes_exports_and_hosts(pair, tools):
                      "+ export /dev/nullb0 as disk1 for web1 web2"]
     assert server_tool("apply --config /tmp/ibtrs --prune") == ""
     client_tool(f"map 10.0.1.1 disk1 --session web1 {TWO_PATHS}")
-    # What the files no longer allow ends, and what nobody uses goes with --prune.
+    # Uses that the files no longer allow end, and unused exports go with --prune.
     server_tool("host add web3")
     pair.server.push("/tmp/ibtrs/server.toml", CONFIGURATION.replace('["web1", "web2"]', '["web2"]'))
     assert server_tool("apply --config /tmp/ibtrs") == "~ set hosts of export disk1 from web1 web2 to web2"
     pair.client.wait_until(f"{PROGRAM} list | grep -q closed")
     assert server_tool("apply --config /tmp/ibtrs --prune") == "- host web3"
-    # What the operator changes is saved between the comments.
+    # The operator's changes are saved between the comments.
     server_tool("export allow disk1 web1")
     server_tool("host set web1 max_devices=4")
     server_tool("save --config /tmp/ibtrs")
@@ -233,7 +233,7 @@ def test_where_the_server_listens(pair, tools):
     findings = pair.server.run(f"{PROGRAM} check", check=False)
     assert "the server listens nowhere" in findings
     assert [path["state"] for path in client_tool.json("paths web1")["paths"]] == ["connected"] * 2
-    # What is saved makes them again.
+    # The saved files create them again.
     server_tool("port set left enable=1")
     pair.server.run("rm -rf /tmp/ibtrs && mkdir /tmp/ibtrs")
     server_tool("save --config /tmp/ibtrs")

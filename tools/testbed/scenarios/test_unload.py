@@ -11,7 +11,7 @@ from testbed import blockdev
 
 pytestmark = pytest.mark.fast
 
-# What callbacks return to that may end all that a driver's unloading waits for (kx::module::LastTails).
+# The callers of callbacks that may end everything that unloading a driver waits for (kx::module::LastTails).
 TAILS = {"the end of a bio": r"2kx3blk3bio5ended$",
          "a file of a device": r"2kx5sysfs4attr12device_store$",
          "a file of a directory": r"2kx5sysfs4attr13kobject_store$",

@@ -19,7 +19,7 @@ BOOT = Path(accel.__file__).parent / "guest/boot.S"
 # As in there; of each disk.
 FIRST, SECTORS, PIECES = 64, 64, 400
 DISK_MB = 32
-# What the emulator asks the kernel by.
+# The system calls by which the emulator asks the kernel.
 DRIVES = ("native", "io_uring")
 
 

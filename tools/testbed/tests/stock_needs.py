@@ -16,7 +16,7 @@ RNBD, INJECTION, SIW = "RNBD", "fault injection", "soft-iWARP"
 
 
 class Uses(ast.NodeVisitor):
-    """The names that a function or class uses, including those of functions and classes of the scenarios that it names."""
+    """The names that a function or class uses, with those of the functions and classes of scenarios that it names."""
 
     def __init__(self, thing, seen: set):
         self.found: set[str] = set()
@@ -24,7 +24,7 @@ class Uses(ast.NodeVisitor):
         self.names = vars(inspect.getmodule(thing))
         seen.add(thing)
         tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
-        # What a decorator has is the parameters of all cases.
+        # A decorator has the parameters of all cases.
         tree.decorator_list = []
         self.visit(tree)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The parts that proofs of the authentication cover: protocol.md, the code and the models for Verifpal have the same labels,
-keys and parts, in the same order, so that a model that passes is one of this protocol."""
+"""Proofs of the authentication: protocol.md, the code and the models for Verifpal have the same labels, keys and covered
+parts, in the same order, so that a model that passes is one of this protocol."""
 
 import re
 import shutil
@@ -14,13 +14,13 @@ PAGE = (TOP / "Documentation/protocol.md").read_text()
 CODE = "".join((TOP / f"rust/proto/ibtrs/auth/{name}.rs").read_text() for name in ("proof", "exchange"))
 MODELS = sorted((TOP / "Documentation").glob("protocol-auth*.vp"))
 
-# What the page calls the parts of a proof, and the values of the models that stand for each.
+# The page's names of the parts of a proof, and the values of the models that stand for each.
 VALUES = {
     "request": "suites epoch", "answer": "suite nonce_a", "bytes 0 to 359": "name nonce_c share_c",
     "AUTH1": "name nonce_c share_c proof_c", "bytes 0 to 71": "nonce_s share_s", "bytes 0 to 71 of AUTH2": "nonce_s share_s",
     "its request, zeroes in place of the proof": "cid epoch", "its request": "cid epoch proof_j",
     "bytes 0 to 43 of the answer": "answer", "agreed": "agreed"}
-# What the code calls them, for each label.
+# The names of the parts in the code, for each label.
 CODE_PARTS = {
     "client": {"self.request()": "request", "&self.acceptance": "answer", "body": "bytes 0 to 359"},
     "server": {"self.request()": "request", "&self.acceptance": "answer", "auth1": "AUTH1", "body": "bytes 0 to 71"},

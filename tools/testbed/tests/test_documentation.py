@@ -16,7 +16,7 @@ PAGES = [TOP / "README.md", *sorted((TOP / "Documentation").glob("*.md"))]
 # Folders of the kernel, whose files a page may name as well.
 OF_THE_KERNEL = ("drivers/", "include/", "lib/Kconfig", "rust/libkernel.rmeta", "rust/bindgen_parameters",
                  "rust/Makefile", "scripts/gendwarfksyms/", ".config")
-# What an operator writes, and what the bench leaves behind.
+# Files that an operator writes, and those that the bench leaves behind.
 NOT_IN_THE_TREE = {"/etc/ibtrs/client.toml", "/etc/ibtrs/server.toml", "client.toml", "server.toml", "tables.md"}
 CRATES = ("kx", "rdma", "ibtrs_proto", "ibnbd_proto", "ibtrs_core", "ibtrs_client", "ibtrs_server", "ibnbd_client",
           "ibnbd_server")

@@ -55,7 +55,7 @@ def test_each_function_that_is_called_can_be_made_to_fail_or_cannot_fail():
     known = {*CANNOT_FAIL, *TELL, *NEVER_IN_A_GUEST}
     behind = {name: faults.BEHIND.get(name, name) for name in called()}
     assert sorted(name for name, real in behind.items() if real not in faults.BY_NAME and name not in known) == []
-    # What nobody calls any more.
+    # Functions that nobody calls any more.
     assert sorted(known - called()) == []
     allocators = {name for name, function in faults.BY_NAME.items() if function.kind == "alloc"}
     assert sorted(set(faults.BY_NAME) - set(behind.values()) - allocators) == []

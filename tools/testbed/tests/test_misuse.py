@@ -19,7 +19,7 @@ use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::Arc};
 use kx::{blk::{Operations, Request, Status}, io::IoHandle, sync::RcuPtr, sysfs::*};
 use rdma::{cm::CmId, device::Device as RdmaDevice, dma::MappedIo, sge::Sge};
 """
-# What must compile, so that the others fail for the reason that is given.
+# Code that must compile, so that the others fail for the given reason.
 GOOD = """
 /// As it is meant.
 pub fn good<D: Operations>(rq: Request<D>, io: MappedIo, dev: &RdmaDevice, ctx: StoreCtx<'_, Arc<u32>>) -> Result<IoHandle> {

@@ -10,7 +10,7 @@ from .. import wire
 from ..client import Party, refusal
 from ..verbs import Closed, Rejected
 
-# What the scenario exports: memory; memory whose requests take a while; others.
+# The disks that the scenario exports: memory; memory whose requests take a while; others.
 DISK, SLOW, OTHER, COMMON = "hostile", "slow", "other", "common"
 # Another address of the hostile client.
 ELSEWHERE = "10.0.1.99"

@@ -15,7 +15,7 @@ for name, value in (("magic", 0), ("magic", 0x1BBC), ("version", 0x0100), ("vers
                     ("max_hdr_size", 23), ("max_io_size", 0xFFFFFFFF), ("max_hdr_size", 0xFFFFFFFF),
                     ("max_io_size", 0x7FFFFFFF), ("max_hdr_size", 0x80000000), ("max_io_size", 1 << 28)):
     lie(f"accepted with {name}={value:#x}", accepts(**{name: value}), expect(*REFUSED))
-# What fits an immediate, and is out of all proportion; where the session information does not fit
+# Sizes that fit an immediate, and are out of all proportion; where the session information does not fit
 # the number of chunks, its receive is too short, which ends the connection.
 GEOMETRY = (*REFUSED, "ENOMEM", "E2BIG", "ETIMEDOUT", "EMSGSIZE", "ECONNABORTED", "OK")
 lie("accepted with 65535 chunks of 4 KiB", accepts(queue_depth=65535, max_io_size=4056, max_hdr_size=40), expect(*GEOMETRY))

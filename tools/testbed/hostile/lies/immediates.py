@@ -24,7 +24,7 @@ def sends_immediates(kinds, cids=None):
     return order
 
 
-# What a server may send on the service connection, or anywhere, and what only a client sends.
+# Immediates that a server may send on the service connection, or anywhere, and those that only a client sends.
 SERVICE = (wire.IMM_FENCE_DONE, wire.IMM_NOTICE, wire.IMM_DURABLE, wire.IMM_HEARTBEAT, wire.IMM_HEARTBEAT_ACK)
 UNKNOWN = range(12, 16)
 CLIENTS = (wire.IMM_REQUEST, wire.IMM_FENCE, wire.IMM_DURABLE_SEEN)

@@ -61,7 +61,7 @@ for number in (1, 5, 116, 511):
         request.by.pair.send_inv(request.desc[1], body(request.chunk, n)) and None)),
         reads_once("EIO"))
 
-# What the path does not survive.
+# Answers that the path does not survive.
 # Receives have no room for it, or that of a key.
 for name, flags in (("", 0), (" and with keys", wire.NEW_RKEY)):
     lie(f"answer that invalidates, without extensions{name}", sends(own, extensions=False, flags=flags),

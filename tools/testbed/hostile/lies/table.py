@@ -14,7 +14,7 @@ class Lie:
     name: str
     behaviour: type[Honest]
     victim: Callable[[Victim], None]
-    # What the server does when it is told to; those that give a text have failed.
+    # The server's actions on request; one that returns a text has failed.
     orders: tuple[Callable[[Server], str | None], ...] = ()
 
 
@@ -43,7 +43,7 @@ def once(what) -> type[Honest]:
     return Once
 
 
-# What users do.
+# The actions of users.
 
 # Errors of an I/O that its path does not survive, and of a connection.
 ANY = ("OK", "EIO", "ETIMEDOUT")
