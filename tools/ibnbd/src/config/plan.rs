@@ -246,7 +246,7 @@ pub struct Wish<'a> {
     pub prune: bool,
     /// The side to which the plan is limited; none for both.
     pub side: Option<Side>,
-    /// The only disk that is looked at, with its session; none for all but those that say
+    /// The only disk to plan for, with its session; none for all disks except those that say
     /// `auto = false`.
     pub disk: Option<&'a DiskName>,
 }
@@ -300,7 +300,8 @@ fn mappings(
         let name = name(root, session);
         let wanted = |disk: &&Disk| wish.wants(&name, disk);
         let disks: Vec<&Disk> = session.disks.iter().filter(wanted).collect();
-        // A session is left to whoever maps its disks; one that has none yet is looked at.
+        // A session belongs to the units of its disks if all of them say `auto = false`. A session
+        // without disks belongs to the plan.
         let has_none = session.disks.is_empty() && wish.disk.is_none();
         if has_none || !disks.is_empty() {
             of_session(root, machine, (&name, session), &disks, wish, steps);

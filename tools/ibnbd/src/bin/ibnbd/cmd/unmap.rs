@@ -84,7 +84,7 @@ fn is_called(disk: &Disk, name: &DiskName) -> bool {
 /// udev reads a disk that somebody has just closed, which takes a moment.
 const UDEV_IS_DONE: Duration = Duration::from_secs(3);
 
-/// What is in use stays, and is named.
+/// Unmaps the disks that are not in use, and names the others.
 fn unmap_unused(context: &Context, words: &Unmap) -> Done {
     let machine = context.machine();
     let mut left = candidates(context, &machine, words)?;
