@@ -317,10 +317,10 @@ fn lines_that_make_no_sense_are_not_written() {
         ),
         (&["map", "fe80::1%nonet0", "d"], "no such interface"),
         (&["map", "no-such-host.invalid", "d"], "no address is known"),
-        (&["resize", "ibnbd0", "1.5G"], "no size"),
+        (&["resize", "ibnbd0", "1.5G"], "not a size"),
         (&["resize", "ibnbd0", "513"], "whole number of sectors"),
         (&["set", "s", "colour=1"], "no such setting"),
-        (&["set", "s", "hb_missed_max"], "no SETTING=VALUE"),
+        (&["set", "s", "hb_missed_max"], "not SETTING=VALUE"),
         (&["set", "ibnbd0", "queue_timeout_s=1"], "no such setting"),
     ] {
         let ran = run(&tree, words);
@@ -1419,5 +1419,5 @@ fn top_counts_what_happens_in_between() {
     );
     let ran = run(&tree, &["top"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("no terminal"), "{}", ran.err);
+    assert!(ran.err.contains("not a terminal"), "{}", ran.err);
 }
