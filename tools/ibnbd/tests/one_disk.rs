@@ -321,6 +321,14 @@ fn the_session_and_the_device_name_one_disk() {
     assert!(is_unmapped(&tree, 3));
     assert_eq!(good(&tree, &["unmap", "t//dev/nullb0"]), "");
     assert!(is_unmapped(&tree, 10) && !is_unmapped(&tree, 0));
+    // The unit's disk is not mapped, but a device of another session is called like it.
+    let tree = client();
+    tree.disk(3, "t", "s/gone");
+    assert_eq!(
+        good(&tree, &["unmap", "--unused", "--", "s/gone"]),
+        "s/gone is not mapped\n"
+    );
+    assert!(!is_unmapped(&tree, 3));
 }
 
 /// What `ibnbd-client.service` does when it stops.

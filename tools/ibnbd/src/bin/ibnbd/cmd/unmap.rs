@@ -61,12 +61,28 @@ fn candidates<'a>(
     }
     let mut found = Vec::new();
     for name in &words.disks {
-        match find::disk(machine, &context.root, name) {
-            Err(Unclear::Nothing) => context.say(&format!("{name} is not mapped"))?,
-            _ => found.push(map::disk(context, machine, name)?),
+        match if_mapped(context, machine, name)? {
+            Some(disk) => found.push(disk),
+            None => context.say(&format!("{name} is not mapped"))?,
         }
     }
     Ok(found)
+}
+
+/// A disk by any of its names, or none. `SESSION/DEVICE` is that disk or none: a device of another
+/// session may have the same text as its name, and a unit that stops must leave that one alone.
+fn if_mapped<'a>(
+    context: &Context,
+    machine: &'a Machine,
+    name: &str,
+) -> Result<Option<&'a Disk>, Failure> {
+    if let Ok(name) = name.parse::<DiskName>() {
+        return Ok(machine.our_disk(&name.session, &name.device));
+    }
+    match find::disk(machine, &context.root, name) {
+        Err(Unclear::Nothing) => Ok(None),
+        _ => map::disk(context, machine, name).map(Some),
+    }
 }
 
 /// The disks that the files leave to units of their own.
