@@ -222,6 +222,13 @@ fn saving_keeps_them_and_their_sessions() {
         !pruned.contains("backup") && pruned.contains("a-b"),
         "{pruned}"
     );
+    // The session stays for one of its disks, and the other one goes.
+    let other = format!("{CLIENT}\n[[session.disk]]\ndevice = \"tape\"\n");
+    let pruned = kept(&tree, &other, true);
+    assert!(
+        pruned.contains("backup") && !pruned.contains("tape"),
+        "{pruned}"
+    );
 }
 
 #[test]

@@ -123,10 +123,14 @@ pub fn client(
         });
     }
     if choice.prune {
-        list.retain(|table| {
-            let is_there = machine.our(Side::Client, &name(root, table)).is_some();
-            is_there || disks(table).any(is_manual)
-        });
+        let is_there = |table: &Table| machine.our(Side::Client, &name(root, table)).is_some();
+        // Of a session that is not there, the disks stay that are mapped only when asked for.
+        for table in list.iter_mut().filter(|table| !is_there(table)) {
+            if let Some(disks) = tables(table, "disk") {
+                disks.retain(is_manual);
+            }
+        }
+        list.retain(|table| is_there(table) || disks(table).any(is_manual));
     }
     if list.is_empty() {
         document.remove("session");
