@@ -14,6 +14,7 @@ use ibnbd_host::find::{self, Unclear};
 use ibnbd_host::kmsg::Mark;
 use ibnbd_host::model::{Disk, Machine};
 use ibnbd_host::root::is_gone;
+use ibtrs_proto::Errno;
 
 use super::{apply, map, save, Done};
 use crate::act;
@@ -131,6 +132,8 @@ fn unmap_if_unused(context: &Context, disk: &Disk) -> Result<bool, Failure> {
     let file = format!("{}/unmap_device", disk.folder());
     match context.root.write(&file, "normal") {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
+        // Another command unmaps it, or has not mapped it completely yet.
+        Err(error) if error.raw_os_error() == Some(Errno::EALREADY.get()) => Ok(true),
         // Somebody else was faster.
         Err(error) if is_gone(&error) => Ok(false),
         Err(error) => {
