@@ -14,6 +14,7 @@
 //! | [`value`] | parsers of the contents of files |
 //! | [`model`] | disks, sessions, paths and opened devices, and [`model::Machine`] with all of them |
 //! | [`find`] | finds the objects that a user names |
+//! | [`disk_name`] | names that disks have before they are mapped |
 //! | [`host`] | modules, RDMA devices, block devices |
 //! | [`folder`] | the folder of devices that a server exports |
 //! | [`mapping`] | names of servers and sessions, and lines of `map_device` |
