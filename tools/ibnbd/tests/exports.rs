@@ -778,7 +778,7 @@ fn words_that_make_no_sense_change_nothing() {
         ),
         (
             &["export", "set", "disk1", "access_mode=RW"],
-            "none of ro, rw, migration",
+            "not one of ro, rw, migration",
         ),
         (
             &[
