@@ -41,6 +41,22 @@ def files(lab: Installed, key: str) -> dict[str, str]:
     }
 
 
+def run(base: Path, made: Path) -> subprocess.CompletedProcess[str]:
+    command = [paths.TOP / "scripts/root-disk.sh", base, UUID, made]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def refused(lab: Installed, session: str) -> str:
+    """Why `update-initramfs` refuses a root disk in a session like this one."""
+    base = lab.folder / "refused-files"
+    file = base / FOLDER / "client.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(session)
+    tried = run(base, lab.folder / "refused-disk")
+    assert tried.returncode != 0, tried.stdout
+    return tried.stdout + tried.stderr
+
+
 def make(lab: Installed, key: str) -> Path:
     """Makes the disk, as an image for the server, and has the client boot from it from now on."""
     base, made = lab.folder / "root-files", lab.folder / "root-disk"
@@ -55,7 +71,8 @@ def make(lab: Installed, key: str) -> Path:
     wants = units / "multi-user.target.wants"
     wants.mkdir()
     wants.joinpath("testbed.service").symlink_to("../testbed.service")
-    subprocess.run([paths.TOP / "scripts/root-disk.sh", base, UUID, made], check=True)
+    done = run(base, made)
+    assert done.returncode == 0, done.stdout + done.stderr
     lab.boots["client"] = Boot(made / "initrd.img", f"root=UUID={UUID} ro")
     return made / "data.img"
 

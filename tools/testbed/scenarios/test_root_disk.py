@@ -19,7 +19,9 @@ def shut_down(client, image) -> None:
 
 def test_a_machine_boots_from_a_disk_of_the_server(installed):
     """It waits for the server, boots when that has come, and leaves a clean file system when it is rebooted; it
-    waits for a reboot of the server, too."""
+    waits for a reboot of the server, too.  Files that map nothing at boot make no initramfs."""
+    only_by_its_unit = root_disk.SESSION + "auto = false\n"
+    assert "E: ibnbd: the files in /etc/ibtrs/root map no disk" in root_disk.refused(installed, only_by_its_unit)
     server = installed.server
     key = server.run("ibnbd key new")
     image = root_disk.make(installed, key)
