@@ -4,6 +4,7 @@ test_packages.py reboots both.  Only with --kernel stock."""
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import fsload
@@ -13,6 +14,8 @@ from testbed import services, sysfs_made
 from testbed.lab import wait_for
 
 pytestmark = pytest.mark.fresh
+# How long a server is away; IBTRS_LONG=1 makes it the hour after which others have given up.
+AWAY_S = 3600 if os.environ.get("IBTRS_LONG") else 60
 
 
 @pytest.fixture
@@ -197,6 +200,27 @@ def test_exports_of_hosts_after_reboots(served):
     served.reboot("server", [served.image])
     served.reboot("client")
     is_as_before()
+
+
+@pytest.mark.thorough
+def test_a_server_that_comes_up_late(served):
+    """After a power cut of both: the client is up without the disk, its service neither gives up nor floods the
+    journal, and the disk is mapped and mounted soon after the server has come."""
+    server, client = served
+    client.run("echo kept > /mnt/disk/file && umount /mnt/disk", timeout=120)
+    server.kill()
+    client = served.reboot("client")
+    client.wait_until("systemctl is-active multi-user.target", 120)
+    time.sleep(AWAY_S)
+    assert sorted(state(client, "ibnbd-client")) == ["0", "active", "running"]
+    assert client.run("systemctl show --value --property NRestarts ibnbd-client") == "0"
+    attempts = int(client.run("journalctl --boot --unit ibnbd-client | grep -c 'tried again after'"))
+    # At least one in a minute, and pauses of 30 s at last.
+    assert 1 <= attempts <= 10 + AWAY_S / 30
+    served.reboot("server", [served.image])
+    client.wait_until("findmnt /mnt/disk", 240)
+    assert client.run("cat /mnt/disk/file") == "kept"
+    client.run("umount /mnt/disk", timeout=120)
 
 
 @pytest.fixture
