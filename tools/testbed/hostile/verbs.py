@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import socket
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -98,12 +99,20 @@ class Pause:
 class Channel:
     """An event channel that can be waited for."""
 
+    # Threads that open and close channels at once would take each other's descriptors for their own.
+    _changing = threading.Lock()
+
     def __init__(self):
-        before = self._descriptors()
-        self.raw = CMEventChannel()
-        # pyverbs does not tell which descriptor it is.
-        (self.fd,) = self._descriptors() - before
+        with self._changing:
+            before = self._descriptors()
+            self.raw = CMEventChannel()
+            # pyverbs does not tell which descriptor it is.
+            (self.fd,) = self._descriptors() - before
         os.set_blocking(self.fd, False)
+
+    def close(self) -> None:
+        with self._changing:
+            self.raw.close()
 
     @staticmethod
     def _descriptors() -> set[int]:
@@ -456,7 +465,7 @@ class Connection:
         self.pair.close()
         self.cmid.close()
         if self.channel is not None:
-            self.channel.raw.close()
+            self.channel.close()
 
 
 class Listener:
@@ -490,4 +499,4 @@ class Listener:
 
     def close(self) -> None:
         self.cmid.close()
-        self.channel.raw.close()
+        self.channel.close()
