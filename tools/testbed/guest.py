@@ -254,6 +254,15 @@ class Guest:
         than 0 is an exception, unless `check` is off: then look at .status."""
         return self.start(command).wait(timeout or self.command_timeout, check)
 
+    def cost_of(self, command: str, timeout: float | None = None) -> float:
+        """Runs a shell command and returns the processor time in seconds that it took on the host, less what
+        the guest takes when it is idle: a host with other work makes a command last, and that part grow."""
+        before, start = self.cpu_seconds, time.monotonic()
+        self.run(command, timeout)
+        after, duration = self.cpu_seconds, time.monotonic() - start
+        time.sleep(duration)
+        return after - before - (self.cpu_seconds - after)
+
     def start(self, command: str) -> Job:
         """Starts a shell command that runs beside others; see channel.Job."""
         with open(self.command_log, "a") as log:
