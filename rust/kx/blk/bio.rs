@@ -110,7 +110,8 @@ pub struct BioSpec {
     pub fua: bool,
     /// Writes only: the device's cache is flushed first.
     pub preflush: bool,
-    /// A task waits for the I/O.
+    /// A task waits for the I/O. The disk's writeback throttling (`queue/wbt_lat_usec`) does not
+    /// make the caller of [`BioTable::submit`] wait with such a write, as with direct I/O.
     pub sync: bool,
     /// Writes of zeroes only: the space stays allocated.
     pub nounmap: bool,
@@ -332,10 +333,13 @@ impl BioSpec {
             Op::SecureErase => bindings::req_op_REQ_OP_SECURE_ERASE,
             Op::WriteZeroes => bindings::req_op_REQ_OP_WRITE_ZEROES,
         };
+        // Throttling tells direct writes from writeback by both flags together.
+        let direct = self.sync && self.op == Op::Write;
         for (on, flag) in [
             (self.fua, ours::REQ_FUA),
             (self.preflush, ours::REQ_PREFLUSH),
             (self.sync, ours::REQ_SYNC),
+            (direct, ours::REQ_IDLE),
             (self.nounmap, ours::REQ_NOUNMAP),
         ] {
             if on {
@@ -368,5 +372,36 @@ impl<T: BioOwner> Drop for BioTable<T> {
                 fsleep(Delta::from_millis(1));
             }
         }
+    }
+}
+
+#[cfg(IBTRS_KUNIT)]
+#[kernel::macros::kunit_tests(kx_blk_bio)]
+mod tests {
+    use super::*;
+
+    /// Only a write for which a task waits passes the throttling.
+    #[test]
+    fn such_writes_are_direct() -> Result {
+        const DIRECT: bindings::blk_opf_t = ours::REQ_SYNC | ours::REQ_IDLE;
+        for (op, sync, flags) in [
+            (Op::Write, true, DIRECT),
+            (Op::Write, false, 0),
+            (Op::Read, true, ours::REQ_SYNC),
+            (Op::WriteZeroes, true, ours::REQ_SYNC),
+        ] {
+            let spec = BioSpec {
+                op,
+                sector: 0,
+                bytes: 512,
+                fua: false,
+                preflush: false,
+                sync,
+                nounmap: false,
+                prio: 0,
+            };
+            assert_eq!(spec.opf()? & DIRECT, flags);
+        }
+        Ok(())
     }
 }
