@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/dma-mapping.h>
 #include <rdma/ib_verbs.h>
 
 __rust_helper u64 rust_helper_ib_dma_map_single(struct ib_device *dev, void *cpu_addr, size_t size,
@@ -42,4 +43,10 @@ __rust_helper void rust_helper_ib_dma_sync_single_for_device(struct ib_device *d
 							     enum dma_data_direction dir)
 {
 	ib_dma_sync_single_for_device(dev, addr, size, dir);
+}
+
+/* Whether what is mapped at @addr ever needs one of the two functions above. */
+__rust_helper bool rust_helper_ib_dma_needs_sync(struct ib_device *dev, u64 addr)
+{
+	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
 }

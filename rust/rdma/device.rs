@@ -209,6 +209,14 @@ impl Device {
         self.ib.as_ptr()
     }
 
+    /// Returns whether memory that is mapped at `addr` must be synchronised between the CPU and the
+    /// device. That does not change as long as the memory is mapped. Cards of a coherent machine
+    /// need it only where the kernel copies the memory (swiotlb), software devices never.
+    pub(crate) fn needs_sync(&self, addr: u64) -> bool {
+        // SAFETY: The device is live by the type invariant. The callee accepts any address.
+        unsafe { bindings::ib_dma_needs_sync(self.as_raw(), addr) }
+    }
+
     /// Returns the device's number, which no other device ever has.
     #[inline]
     pub(crate) fn id(&self) -> u64 {

@@ -55,6 +55,8 @@ pub struct DmaBuf {
     bytes: KVec<u8>,
     addr: u64,
     dir: Direction,
+    /// See [`Device::needs_sync`].
+    needs_sync: bool,
     pd: Arc<Pd>,
 }
 
@@ -92,6 +94,7 @@ impl DmaBuf {
             bytes,
             addr,
             dir,
+            needs_sync: pd.device().needs_sync(addr),
             pd: pd.clone(),
         })
     }
@@ -136,16 +139,18 @@ impl DmaBuf {
     /// `EINVAL` when the range exceeds the buffer.
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         let addr = self.range(offset, len)?;
-        // SAFETY: `range` has checked that the range is inside the buffer, which is mapped by the
-        // type invariant.
-        unsafe {
-            bindings::ib_dma_sync_single_for_device(
-                self.pd.device().as_raw(),
-                addr,
-                len,
-                self.dir.raw(),
-            )
-        };
+        if self.needs_sync {
+            // SAFETY: `range` has checked that the range is inside the buffer, which is mapped by
+            // the type invariant.
+            unsafe {
+                bindings::ib_dma_sync_single_for_device(
+                    self.pd.device().as_raw(),
+                    addr,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
         // CAST: Checked by `range`.
         let (len, lkey) = (len as u32, self.pd.local_dma_lkey());
         Ok(Sge::new(self.pd.device(), addr, len, lkey))
@@ -162,15 +167,17 @@ impl DmaBuf {
     /// The device must not write to the range as long as the result is used.
     pub(crate) unsafe fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
         let addr = self.range(offset, len)?;
-        // SAFETY: As in `sge`.
-        unsafe {
-            bindings::ib_dma_sync_single_for_cpu(
-                self.pd.device().as_raw(),
-                addr,
-                len,
-                self.dir.raw(),
-            )
-        };
+        if self.needs_sync {
+            // SAFETY: As in `sge`.
+            unsafe {
+                bindings::ib_dma_sync_single_for_cpu(
+                    self.pd.device().as_raw(),
+                    addr,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
         self.bytes.get(offset..offset + len).ok_or(EINVAL)
     }
 
@@ -368,6 +375,8 @@ pub struct DmaPages {
     block: Arc<PageBlock>,
     addr: u64,
     dir: Direction,
+    /// See [`Device::needs_sync`].
+    needs_sync: bool,
     pd: Arc<Pd>,
 }
 
@@ -401,6 +410,7 @@ impl DmaPages {
             block,
             addr,
             dir,
+            needs_sync: pd.device().needs_sync(addr),
             pd: pd.clone(),
         })
     }
@@ -464,16 +474,18 @@ impl DmaPages {
     /// `EINVAL` when the range exceeds the block.
     pub fn sync_part_for_device(&self, offset: usize, len: usize) -> Result {
         self.check(offset, len)?;
-        // SAFETY: `check` has checked that the range is inside the block, which is mapped by the
-        // type invariant.
-        unsafe {
-            bindings::ib_dma_sync_single_for_device(
-                self.pd.device().as_raw(),
-                self.addr + offset as u64,
-                len,
-                self.dir.raw(),
-            )
-        };
+        if self.needs_sync {
+            // SAFETY: `check` has checked that the range is inside the block, which is mapped by
+            // the type invariant.
+            unsafe {
+                bindings::ib_dma_sync_single_for_device(
+                    self.pd.device().as_raw(),
+                    self.addr + offset as u64,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
         Ok(())
     }
 
@@ -484,15 +496,17 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
         self.check(offset, len)?;
-        // SAFETY: As in `sync_for_device`.
-        unsafe {
-            bindings::ib_dma_sync_single_for_cpu(
-                self.pd.device().as_raw(),
-                self.addr + offset as u64,
-                len,
-                self.dir.raw(),
-            )
-        };
+        if self.needs_sync {
+            // SAFETY: As in `sync_part_for_device`.
+            unsafe {
+                bindings::ib_dma_sync_single_for_cpu(
+                    self.pd.device().as_raw(),
+                    self.addr + offset as u64,
+                    len,
+                    self.dir.raw(),
+                )
+            };
+        }
         Ok(())
     }
 
