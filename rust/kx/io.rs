@@ -180,6 +180,7 @@ unsafe impl Sync for IoHandle {}
 
 impl IoHandle {
     /// Erases the type of an I/O.
+    #[inline]
     pub fn new<T: Io>(io: T) -> Self {
         // INVARIANT: Both the pointer and the vtable come from `T`.
         Self {
@@ -193,6 +194,7 @@ impl IoHandle {
     /// # Context
     ///
     /// *any*.
+    #[inline]
     pub fn sg(&mut self) -> Option<&mut SgTable> {
         // SAFETY: `raw` was not taken back, by the type invariant.
         let table = unsafe { (self.vtable.sg)(self.raw) };
@@ -210,6 +212,7 @@ impl IoHandle {
     /// # Errors
     ///
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
+    #[inline]
     pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
         // SAFETY: By the contract of `Io` the table describes only memory of this I/O, to which
@@ -227,6 +230,7 @@ impl IoHandle {
     /// # Errors
     ///
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
+    #[inline]
     pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
         let table = self.sg().ok_or(EINVAL)?;
         // SAFETY: As in `fill`.
@@ -239,6 +243,7 @@ impl IoHandle {
     /// # Context
     ///
     /// *any*.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
         // SAFETY: `raw` was not taken back, by the type invariant.
         unsafe { (self.vtable.is_wanted)(self.raw) }
@@ -273,6 +278,7 @@ impl IoHandle {
     /// # Context
     ///
     /// *any*.
+    #[inline]
     pub fn note_answer(&mut self, trailer: Option<u32>, path: u32) {
         // SAFETY: `raw` was not taken back, by the type invariant, and `self` is borrowed
         // exclusively.
@@ -299,6 +305,7 @@ impl IoHandle {
     /// # Context
     ///
     /// *any*.
+    #[inline]
     pub fn done(self, result: Result) {
         let this = ManuallyDrop::new(self);
         // SAFETY: `raw` was not taken back, by the type invariant. It is not used again, as `this`

@@ -120,6 +120,7 @@ impl BoolParam {
     }
 
     /// Returns the value.
+    #[inline]
     pub fn get(&self) -> bool {
         self.0.load(Relaxed)
     }

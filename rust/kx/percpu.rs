@@ -73,6 +73,7 @@ impl<const N: usize> Array<N> {
     }
 
     /// Returns the per-CPU pointer to a number, or `None` for an index from `N` on.
+    #[inline]
     fn at(&self, index: usize) -> Option<*mut c_void> {
         // A per-CPU pointer is an offset into each CPU's memory, and is never dereferenced itself.
         (index < N).then(|| self.numbers.as_ptr().wrapping_add(index).cast())

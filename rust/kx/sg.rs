@@ -66,27 +66,32 @@ impl<const N: usize> SgList<N> {
 
 impl SgTable {
     /// Returns the number of entries that fit.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the number of entries in use.
+    #[inline]
     pub fn nents(&self) -> u32 {
         self.nents
     }
 
     /// Returns whether no entry is in use.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.nents == 0
     }
 
     /// Returns a pointer to the entries, for a C function that reads [`Self::nents`] of them.
+    #[inline]
     pub fn as_ptr(&self) -> *const bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_ptr().cast()
     }
 
     /// Like [`Self::as_ptr`], for functions that write, such as those for DMA mapping.
+    #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
         // CAST: `SgEntry` is transparent over `scatterlist`.
         self.entries.as_mut_ptr().cast()
@@ -98,6 +103,7 @@ impl SgTable {
     }
 
     /// Empties the table.
+    #[inline]
     pub fn clear(&mut self) {
         // INVARIANT: Zero entries are in use.
         self.nents = 0;
@@ -133,6 +139,7 @@ impl SgTable {
     /// # Safety
     ///
     /// `rq` must be a valid read or write request, owned by the caller.
+    #[inline]
     pub(crate) unsafe fn set_request(&mut self, rq: *mut bindings::request) -> Result {
         self.clear();
         // SAFETY: `rq` is valid by this function's contract, and only its owner changes the number.
@@ -160,6 +167,7 @@ impl SgTable {
     ///
     /// The memory that the table describes must be allocated, and nobody may have a reference to
     /// it. Others may read and write it meanwhile, such as tasks that map a page.
+    #[inline]
     pub(crate) unsafe fn copy_from(&mut self, from: &PageBlock, len: usize) -> Result {
         // SAFETY: By this function's contract.
         unsafe { self.copy(from, len, false) }
@@ -174,6 +182,7 @@ impl SgTable {
     /// # Safety
     ///
     /// As [`Self::copy_from`].
+    #[inline]
     pub(crate) unsafe fn copy_to(&mut self, to: &PageBlock, len: usize) -> Result {
         // SAFETY: By this function's contract.
         unsafe { self.copy(to, len, true) }
@@ -185,6 +194,7 @@ impl SgTable {
     /// # Safety
     ///
     /// As [`Self::copy_from`].
+    #[inline]
     unsafe fn copy(&mut self, block: &PageBlock, len: usize, out: bool) -> Result {
         if len > block.len() {
             return Err(EINVAL);

@@ -205,6 +205,7 @@ impl Device {
         }
     }
 
+    #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
         self.ib.as_ptr()
     }

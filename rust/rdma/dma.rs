@@ -34,6 +34,7 @@ pub enum Direction {
 }
 
 impl Direction {
+    #[inline]
     fn raw(self) -> kernel::bindings::dma_data_direction {
         match self {
             Self::ToDevice => kernel::bindings::dma_data_direction::DMA_TO_DEVICE,
@@ -137,6 +138,7 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the buffer.
+    #[inline]
     pub fn sge(&self, offset: usize, len: usize) -> Result<Sge> {
         let addr = self.range(offset, len)?;
         if self.needs_sync {
@@ -165,6 +167,7 @@ impl DmaBuf {
     /// # Safety
     ///
     /// The device must not write to the range as long as the result is used.
+    #[inline]
     pub(crate) unsafe fn read(&self, offset: usize, len: usize) -> Result<&[u8]> {
         let addr = self.range(offset, len)?;
         if self.needs_sync {
@@ -182,10 +185,12 @@ impl DmaBuf {
     }
 
     /// Returns the whole buffer, for the CPU to write.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
+    #[inline]
     fn range(&self, offset: usize, len: usize) -> Result<u64> {
         let end = offset.checked_add(len).ok_or(EINVAL)?;
         if end > self.bytes.len() || u32::try_from(len).is_err() {
@@ -451,6 +456,7 @@ impl DmaPages {
     /// # Errors
     ///
     /// `EINVAL` when the block is shorter.
+    #[inline]
     pub fn sge(&self, len: usize) -> Result<Sge> {
         self.sync_for_device(len)?;
         // CAST: Checked by `sync_for_device`.
@@ -463,6 +469,7 @@ impl DmaPages {
     /// # Errors
     ///
     /// `EINVAL` when the block is shorter.
+    #[inline]
     pub fn sync_for_device(&self, len: usize) -> Result {
         self.sync_part_for_device(0, len)
     }
@@ -472,6 +479,7 @@ impl DmaPages {
     /// # Errors
     ///
     /// `EINVAL` when the range exceeds the block.
+    #[inline]
     pub fn sync_part_for_device(&self, offset: usize, len: usize) -> Result {
         self.check(offset, len)?;
         if self.needs_sync {
@@ -494,6 +502,7 @@ impl DmaPages {
     /// # Errors
     ///
     /// `EINVAL` when the block is shorter.
+    #[inline]
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
         self.check(offset, len)?;
         if self.needs_sync {
@@ -510,6 +519,7 @@ impl DmaPages {
         Ok(())
     }
 
+    #[inline]
     fn check(&self, offset: usize, len: usize) -> Result {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() && len <= u32::MAX as usize => Ok(()),

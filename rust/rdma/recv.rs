@@ -136,6 +136,7 @@ impl RecvClass {
 /// Returns the offset and the length of a message in the memory of its class. The device reports
 /// `byte_len` bytes in the buffer `index`, but the length is never more than the `bytes` of a
 /// buffer.
+#[inline]
 fn place(index: usize, bytes: u32, byte_len: u32) -> (usize, usize) {
     (index * bytes as usize, byte_len.min(bytes) as usize)
 }
@@ -160,6 +161,7 @@ impl Entry {
     /// # Safety
     ///
     /// `cqe` must be embedded in an entry that lives during `'a`.
+    #[inline]
     unsafe fn of<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
         let cqe: *mut Opaque<bindings::ib_cqe> = cqe.cast();
         // SAFETY: By this function's contract the completion entry is that field of an entry.
@@ -198,6 +200,7 @@ impl Rings {
         })
     }
 
+    #[inline]
     fn get(&self, class: usize) -> Option<&Ring> {
         self.rings.get(class).and_then(SetOnce::as_ref)
     }

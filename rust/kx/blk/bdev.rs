@@ -182,12 +182,14 @@ impl BlockDevice {
     }
 
     /// Returns whether the device is read-only at present.
+    #[inline]
     pub fn is_read_only(&self) -> bool {
         // SAFETY: The device is open by the type invariant.
         unsafe { ours::bdev_read_only(self.as_raw()) }
     }
 
     /// Returns the size in 512 byte sectors at present.
+    #[inline]
     pub fn capacity_sectors(&self) -> u64 {
         // SAFETY: The device is open by the type invariant.
         unsafe { ours::bdev_nr_sectors(self.as_raw()) }

@@ -317,6 +317,7 @@ unsafe extern "C" fn ended(bio: *mut bindings::bio) {
 
 impl BioSpec {
     /// Returns the operation with its flags, or `EINVAL` if they are invalid for the block layer.
+    #[inline]
     fn opf(&self) -> Result<bindings::blk_opf_t> {
         let empty_ok = self.op == Op::Flush;
         let flags_ok = (self.op == Op::Write || !self.fua && !self.preflush)
@@ -350,6 +351,7 @@ impl BioSpec {
     }
 
     /// Returns the priority, none for an invalid class: schedulers index arrays with the class.
+    #[inline]
     fn ioprio(&self) -> u16 {
         const IOPRIO_CLASS_SHIFT: u16 = 13;
         const IOPRIO_CLASS_IDLE: u16 = 3;

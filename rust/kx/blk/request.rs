@@ -58,11 +58,13 @@ pub enum Op {
 
 impl Op {
     /// Returns whether the operation carries data.
+    #[inline]
     pub fn has_data(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
 
     /// Returns the operation of a `cmd_flags` or `bi_opf`.
+    #[inline]
     pub(crate) fn from_opf(opf: bindings::blk_opf_t) -> Option<Self> {
         Some(match opf & ours::REQ_OP_MASK {
             bindings::req_op_REQ_OP_READ => Self::Read,
@@ -238,6 +240,7 @@ impl<D: Operations> Request<D> {
     /// # Safety
     ///
     /// `rq` must be a request with a valid `D::Pdu`, which the caller must own during `'a`.
+    #[inline]
     pub(crate) unsafe fn table_of<'a>(rq: *mut bindings::request) -> Option<&'a mut SgTable> {
         if !D::HAS_SG {
             return None;
@@ -264,6 +267,7 @@ impl<D: Operations> Request<D> {
     ///
     /// `EMSGSIZE` if there are more segments than entries; `EINVAL` if the driver's part has no
     /// scatterlist.
+    #[inline]
     pub fn map_sg(&mut self) -> Result<u32> {
         let rq = self.0.as_ptr();
         let has_data = self.op().is_some_and(Op::has_data);

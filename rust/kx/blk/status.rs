@@ -63,26 +63,35 @@ impl Status {
     pub const OK: Self = Self(bindings::BLK_STS_OK as bindings::blk_status_t);
 
     /// Wraps a status of the block layer.
+    #[inline]
     pub(crate) fn from_raw(raw: bindings::blk_status_t) -> Self {
         Self(raw)
     }
 
+    #[inline]
     pub(crate) fn as_raw(self) -> bindings::blk_status_t {
         self.0
     }
 
     /// Returns whether the I/O succeeded.
+    #[inline]
     pub fn is_ok(self) -> bool {
         self == Self::OK
     }
 
     /// Converts the status to a result; an unknown one becomes `EIO`.
+    #[inline]
     pub fn to_result(self) -> Result {
         if self.is_ok() {
             return Ok(());
         }
+        Err(self.error())
+    }
+
+    #[cold]
+    fn error(self) -> Error {
         let known = Self::TABLE.iter().find(|(status, ..)| *status == self);
-        Err(known.map_or(EIO, |(_, error, _)| *error))
+        known.map_or(EIO, |(_, error, _)| *error)
     }
 
     /// Returns every status but success.
@@ -104,6 +113,7 @@ impl Status {
 impl From<Error> for Status {
     /// Converts an error to its status. An error for which the block layer has no status becomes
     /// [`Status::IO_ERROR`].
+    #[cold]
     fn from(error: Error) -> Self {
         let known = Self::TABLE.iter().find(|(_, e, _)| *e == error);
         known.map_or(Self::IO_ERROR, |(status, ..)| *status)
@@ -111,6 +121,7 @@ impl From<Error> for Status {
 }
 
 impl From<Result> for Status {
+    #[inline]
     fn from(result: Result) -> Self {
         match result {
             Ok(()) => Self::OK,

@@ -95,16 +95,19 @@ impl SendQueue {
         self.used_sges = 0;
     }
 
+    #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Records the completion of a signalled request.
+    #[inline]
     pub(super) fn completed(&mut self) {
         self.credits.completed();
     }
 
     /// Returns the space that a chain takes for which the caller has announced `space`.
+    #[inline]
     pub(super) fn with_imm(&self, space: SqSpace) -> SqSpace {
         match &self.imms {
             // The immediate of a chain may take a message of its own.
@@ -123,6 +126,7 @@ impl SendQueue {
     /// # Errors
     ///
     /// `EINVAL`: never possible; `EAGAIN`: not now.
+    #[inline]
     pub(super) fn fit(&self, space: SqSpace) -> Result<Fit> {
         if !self.is_possible(space) {
             Err(EINVAL)
@@ -136,6 +140,7 @@ impl SendQueue {
     }
 
     /// Returns whether a chain can ever be queued.
+    #[inline]
     fn is_possible(&self, space: SqSpace) -> bool {
         space.wrs <= self.credits.depth
             && space.wrs as usize <= self.wrs.len()
@@ -143,11 +148,13 @@ impl SendQueue {
     }
 
     /// Returns whether the device's queue has room for a chain now.
+    #[inline]
     fn has_credit(&self, space: SqSpace) -> bool {
         space.wrs <= self.credits.free
     }
 
     /// Returns whether a chain fits beside the waiting ones.
+    #[inline]
     fn fits(&self, space: SqSpace) -> bool {
         self.used_wrs.saturating_add(space.wrs as usize) <= self.wrs.len()
             && self.used_sges.saturating_add(space.sges as usize) <= self.sges.len()
@@ -155,6 +162,7 @@ impl SendQueue {
 
     /// Begins a chain of at most `space`. Without credit, or if it does not fit, the chain is
     /// refused.
+    #[inline]
     pub(super) fn begin(&mut self, space: SqSpace) -> Draft<'_> {
         Draft {
             before: Mark {
@@ -180,6 +188,7 @@ impl SendQueue {
     /// # Safety
     ///
     /// `qp` must be the live queue pair of this send queue.
+    #[inline]
     pub(super) unsafe fn post(&mut self, qp: *mut bindings::ib_qp) -> Result {
         if self.used_wrs == 0 {
             return Ok(());
@@ -241,6 +250,7 @@ pub(super) struct Draft<'a> {
 
 impl Draft<'_> {
     /// Returns whether immediates travel in messages.
+    #[inline]
     pub(super) fn has_imms(&self) -> bool {
         self.queue.imms.is_some()
     }
@@ -255,6 +265,7 @@ impl Draft<'_> {
     }
 
     /// Marks the chain as one that cannot be queued.
+    #[inline]
     pub(super) fn refuse(&mut self) {
         self.overflow = true;
     }
@@ -295,6 +306,7 @@ impl Draft<'_> {
 
     /// Appends a request whose completion goes to `cqe`. Its success is signalled only if
     /// `signalled`, or if the queue needs the signal.
+    #[inline]
     pub(super) fn push(&mut self, mut wr: Wr, cqe: *mut bindings::ib_cqe, signalled: bool) {
         if self.overflow || self.wrs_left == 0 {
             self.refuse();
@@ -327,6 +339,7 @@ impl Draft<'_> {
     /// # Errors
     ///
     /// `EINVAL` if the chain exceeded its space or was refused; then nothing of it remains.
+    #[inline]
     pub(super) fn finish(self) -> Result {
         if !self.overflow {
             return Ok(());
@@ -378,6 +391,7 @@ impl Credits {
     }
 
     /// Takes an entry, which must be free; returns whether its request has to be signalled.
+    #[inline]
     fn take(&mut self, signalled: bool) -> bool {
         self.free = self.free.saturating_sub(1);
         self.unsignalled += 1;
@@ -391,12 +405,14 @@ impl Credits {
     }
 
     /// Frees the entries of a completed signalled request, and of those before it.
+    #[inline]
     fn completed(&mut self) {
         if let Some(count) = self.frees.pop() {
             self.free = self.free.saturating_add(count);
         }
     }
 
+    #[inline]
     fn mark(&self) -> CreditMark {
         CreditMark {
             free: self.free,
