@@ -40,16 +40,10 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         CondVar,
         CondVarTimeoutResult,
         Mutex,
-        SetOnce,
         SpinLockIrq, //
     },
     time::{
@@ -60,7 +54,15 @@ use kernel::{
 };
 use kx::{
     mm::in_reclaim,
-    sync::PercpuArc, //
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        PercpuArc,
+        SetOnce, //
+    }, //
 };
 use rdma::{
     device::RemovalGuard,

@@ -35,15 +35,15 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
+    sync::Arc, //
+};
+use kx::{
+    pr_warn_ratelimited,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     }, //
 };
-use kx::pr_warn_ratelimited;
 use rdma::{
     qp::{
         Handler,

@@ -60,15 +60,15 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     mm::Reserve,
     net::addr::SockAddr,
-    sync::PercpuArc, //
+    sync::{
+        atomic::Relaxed,
+        PercpuArc, //
+    }, //
 };
 use rdma::{
     cm::{

@@ -25,14 +25,12 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     io::IoHandle,
-    percpu::RoundRobin, //
+    percpu::RoundRobin,
+    sync::atomic::Relaxed, //
 };
 
 /// A snapshot of the connected paths of a session.

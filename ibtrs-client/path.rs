@@ -43,11 +43,6 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         CondVar,
         Mutex,
@@ -57,7 +52,14 @@ use kernel::{
 use kx::{
     mm::in_reclaim,
     net::addr::SockAddr,
-    sync::TakeCell,
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        TakeCell, //
+    },
     work::{
         DelayedWork,
         Work, //

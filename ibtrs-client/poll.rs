@@ -21,13 +21,7 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
@@ -35,6 +29,10 @@ use kernel::{
 };
 use kx::{
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Completion,
         PercpuArc, //
     },

@@ -72,12 +72,14 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::Relaxed,
         Arc,
         SpinLockIrq, //
-    },
+    }, //
 };
-use kx::io::IoHandle;
+use kx::{
+    io::IoHandle,
+    sync::atomic::Relaxed, //
+};
 use rdma::{
     device::Device,
     dma::{

@@ -36,14 +36,8 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         Mutex,
-        SetOnce,
         SpinLockIrq, //
     }, //
 };
@@ -52,7 +46,15 @@ use kx::{
     mm::in_reclaim,
     net::Net,
     percpu::RoundRobin,
-    sync::RcuPtr,
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        RcuPtr,
+        SetOnce, //
+    },
     work::{
         DelayedWork,
         Options,

@@ -25,22 +25,24 @@ use ibtrs_proto::stats::{
 use kernel::{
     cpu::CpuId,
     prelude::*,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kx::{
+    percpu::{
+        is_possible,
+        Counters,
+        Maxima, //
+    },
     sync::atomic::{
         Acquire,
         Atomic,
         AtomicFlag,
         Relaxed,
         Release, //
-    },
-    time::{
-        Instant,
-        Monotonic, //
     }, //
-};
-use kx::percpu::{
-    is_possible,
-    Counters,
-    Maxima, //
 };
 
 // The counters, in the order of the ranges that are reset together.

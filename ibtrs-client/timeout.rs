@@ -19,15 +19,15 @@ use ibtrs_core::imm::send_imm;
 use ibtrs_proto::imm::Imm;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Release, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
-use kx::work::WorkItem;
+use kx::{
+    sync::atomic::{
+        Acquire,
+        Release, //
+    },
+    work::WorkItem, //
+};
 
 /// How long the server has to answer a probe.
 const PROBE_TIMEOUT_MS: u32 = 5000;

@@ -49,17 +49,15 @@ use ibtrs_proto::{
 use kernel::{
     fmt,
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc,
     time::{
         Instant,
         Monotonic, //
-    },
+    }, //
 };
 use kx::{
     pr_warn_ratelimited,
+    sync::atomic::Relaxed,
     work::WorkItem, //
 };
 use rdma::{

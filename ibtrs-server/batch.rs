@@ -17,14 +17,14 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
         SpinLockIrq,
         SpinLockIrqGuard, //
     }, //
+};
+use kx::sync::atomic::{
+    Atomic,
+    AtomicFlag,
+    Relaxed, //
 };
 use rdma::qp::QueuePair;
 

@@ -31,18 +31,18 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full, //
-        },
         Arc,
         SpinLockIrq, //
     },
-    warn_on,
+    warn_on, //
 };
 use kx::{
     ring::Ring,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full, //
+    },
     work::WorkItem, //
 };
 

@@ -17,17 +17,15 @@ use crate::{
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta,
         Instant,
         Monotonic, //
-    },
+    }, //
 };
+use kx::sync::atomic::Relaxed;
 
 /// Interval at which a drain checks whether the sessions are gone.
 const CHECK_MS: i64 = 10;

@@ -18,18 +18,18 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },
     time::{
         Instant,
         Monotonic, //
-    },
+    }, //
+};
+use kx::sync::atomic::{
+    Atomic,
+    AtomicFlag,
+    Relaxed, //
 };
 
 /// Maximum number of remembered addresses without a path.

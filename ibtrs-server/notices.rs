@@ -10,13 +10,11 @@ use ibtrs_core::imm::send_imm;
 use ibtrs_proto::imm::Imm;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
+};
+use kx::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 /// Sends notices to a client that takes them.

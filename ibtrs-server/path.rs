@@ -59,15 +59,12 @@ use ibtrs_proto::{
     },
 };
 use kernel::{
-    fmt, new_mutex, new_spinlock_irq,
+    fmt,
+    new_mutex,
+    new_spinlock_irq,
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Full,
-            Relaxed, //
-        },
         Arc,
         Mutex,
         SpinLockIrq, //
@@ -75,12 +72,19 @@ use kernel::{
     time::{
         Instant,
         Monotonic, //
-    },
+    }, //
 };
-use kx::work::{
-    DelayedWork,
-    Work,
-    WorkItem, //
+use kx::{
+    sync::atomic::{
+        AtomicFlag,
+        Full,
+        Relaxed, //
+    },
+    work::{
+        DelayedWork,
+        Work,
+        WorkItem, //
+    }, //
 };
 use rdma::{
     cm::CmId,

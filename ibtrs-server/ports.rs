@@ -36,10 +36,6 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     }, //
@@ -49,6 +45,10 @@ use kx::{
     net::{
         addr::SockAddr,
         Net, //
+    },
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
     },
     work::{
         DelayedWork,

@@ -23,15 +23,15 @@ use ibtrs_proto::{
 use kernel::{
     new_spinlock_irq,
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        SpinLockIrq, //
-    },
+    sync::SpinLockIrq, //
 };
-use kx::ring::Ring;
+use kx::{
+    ring::Ring,
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
+    }, //
+};
 use rdma::{
     mr::Access,
     qp::QueuePair,

@@ -37,7 +37,6 @@ use kernel::{
     prelude::*,
     str::CStr,
     sync::{
-        atomic::AtomicFlag,
         Arc,
         CondVar,
         CondVarTimeoutResult,
@@ -46,11 +45,14 @@ use kernel::{
     },
     time::Jiffies, //
 };
-use kx::work::{
-    DelayedWork,
-    Options,
-    Queue,
-    Work, //
+use kx::{
+    sync::atomic::AtomicFlag,
+    work::{
+        DelayedWork,
+        Options,
+        Queue,
+        Work, //
+    }, //
 };
 
 /// A path that is about to join its session; its client has proved that it has the session's key.

@@ -39,19 +39,21 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        Arc,
+        Mutex, //
+    },
+    time::msecs_to_jiffies, //
+};
+use kx::{
+    mm::NoIo,
+    sync::{
         atomic::{
             Atomic,
             AtomicFlag,
             Relaxed, //
         },
-        Arc,
-        Mutex,
         SetOnce, //
     },
-    time::msecs_to_jiffies,
-};
-use kx::{
-    mm::NoIo,
     work::Work, //
 };
 

@@ -28,16 +28,14 @@ use ibnbd_proto::{
         IO_HDR_LEN, //
     }, //
 };
-use kernel::{
-    prelude::*,
+use kernel::prelude::*;
+use kx::{
+    blk::Request,
+    crc::crc32c,
     sync::atomic::{
         Atomic,
         Relaxed, //
     }, //
-};
-use kx::{
-    blk::Request,
-    crc::crc32c, //
 };
 
 /// The checksum of a disk, and the damage of its requests.

@@ -33,6 +33,13 @@ use ibnbd_proto::{
 use ibtrs_client::Session;
 use kernel::{
     prelude::*,
+    sync::Arc, //
+};
+use kx::{
+    blk::{
+        Request,
+        Status, //
+    },
     sync::{
         atomic::{
             Acquire,
@@ -41,15 +48,8 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        Arc, //
-    }, //
-};
-use kx::{
-    blk::{
-        Request,
-        Status, //
+        TakeCell, //
     },
-    sync::TakeCell,
     work, //
 };
 

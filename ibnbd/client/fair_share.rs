@@ -22,10 +22,6 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         SpinLockIrq, //
     },
@@ -37,7 +33,13 @@ use kernel::{
 use kx::{
     blk::Request,
     ring::Ring,
-    sync::TakeCell, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        TakeCell, //
+    }, //
 };
 
 /// How long a disk counts as in use after a request has arrived or ended, in milliseconds.

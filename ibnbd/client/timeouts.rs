@@ -12,14 +12,12 @@
 //! Contexts: *any*, unless stated otherwise.
 
 use crate::by_tag::ByTag;
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        AtomicFlag,
-        Full,
-        Relaxed, //
-    }, //
+use kernel::prelude::*;
+use kx::sync::atomic::{
+    Atomic,
+    AtomicFlag,
+    Full,
+    Relaxed, //
 };
 
 /// The request has ended.

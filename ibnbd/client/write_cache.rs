@@ -13,7 +13,7 @@ use ibnbd_proto::unflushed::{
     Record,
     Unflushed, //
 };
-use kernel::sync::atomic::{
+use kx::sync::atomic::{
     Atomic,
     AtomicFlag,
     Full,

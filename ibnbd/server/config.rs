@@ -58,17 +58,17 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         Mutex,
         MutexGuard, //
-    },
+    }, //
 };
 use kx::{
     mm::NoIo,
+    sync::atomic::{
+        AtomicFlag,
+        Relaxed, //
+    },
     work::Queue, //
 };
 

@@ -64,10 +64,8 @@ use kernel::{
         CString, //
     },
     sync::{
-        atomic::Relaxed,
         Arc,
-        Mutex,
-        SetOnce, //
+        Mutex, //
     }, //
 };
 use kx::{
@@ -87,7 +85,11 @@ use kx::{
     mm::NoIo,
     pr_err_ratelimited,
     pr_warn_ratelimited,
-    sync::Completion,
+    sync::{
+        atomic::Relaxed,
+        Completion,
+        SetOnce, //
+    },
     work::Queue, //
 };
 

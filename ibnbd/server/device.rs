@@ -29,19 +29,19 @@ use ibnbd_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
-use kx::blk::{
-    BlockDevice,
-    Holder,
-    OpenSpec, //
+use kx::{
+    blk::{
+        BlockDevice,
+        Holder,
+        OpenSpec, //
+    },
+    sync::atomic::{
+        Atomic,
+        AtomicFlag,
+        Relaxed, //
+    }, //
 };
 
 /// The holder of the exclusive claim on devices that clients write to.

@@ -20,21 +20,21 @@ use ibnbd_proto::grant::Refusal;
 use ibtrs_server::Deadline;
 use kernel::{
     prelude::*,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+use kx::{
+    mm::NoIo,
     sync::{
         atomic::{
             AtomicFlag,
             Relaxed, //
         },
-        Arc,
         SetOnce, //
     },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
-};
-use kx::{
-    mm::NoIo,
     work::{
         Queue,
         Work,

@@ -53,12 +53,25 @@ use ibtrs_server::{
 };
 use kernel::{
     alloc::kvec::InsertError,
-    fmt, new_mutex, new_spinlock, new_spinlock_irq,
+    fmt,
+    new_mutex,
+    new_spinlock,
+    new_spinlock_irq,
     prelude::*,
     str::{
         CStr,
         CString, //
     },
+    sync::{
+        Arc,
+        Mutex,
+        SpinLock,
+        SpinLockIrq, //
+    }, //
+};
+use kx::{
+    blk::BioTable,
+    mm::NoIo,
     sync::{
         atomic::{
             Acquire,
@@ -67,16 +80,6 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        Arc,
-        Mutex,
-        SpinLock,
-        SpinLockIrq, //
-    },
-};
-use kx::{
-    blk::BioTable,
-    mm::NoIo,
-    sync::{
         PercpuArc,
         PercpuOwner,
         RcuPtr, //
@@ -86,7 +89,7 @@ use kx::{
         DelayedWork,
         Options,
         Queue, //
-    },
+    }, //
 };
 
 /// Returns the parameter `dev_search_path`.

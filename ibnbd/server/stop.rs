@@ -28,23 +28,21 @@ use ibtrs_server::{
 use kernel::{
     prelude::*,
     str::CString,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
-    },
+    }, //
 };
 use kx::{
     pr_err_ratelimited,
     pr_warn_ratelimited,
     reboot::RebootHandler,
     sync::{
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Completion,
         PercpuEnd, //
     },

@@ -22,13 +22,11 @@ use ibtrs_server::Drain;
 use kernel::{
     prelude::*,
     str::CString,
-    sync::{
-        Arc,
-        SetOnce, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     blk::BlockDevice,
+    sync::SetOnce,
     sysfs::{
         Attr,
         Class,

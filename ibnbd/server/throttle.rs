@@ -18,10 +18,6 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
         SpinLock, //
     },
@@ -30,7 +26,11 @@ use kernel::{
         Delta,
         Instant,
         Monotonic, //
-    },
+    }, //
+};
+use kx::sync::atomic::{
+    AtomicFlag,
+    Relaxed, //
 };
 
 /// Longest sleep between two checks whether a request is still wanted.

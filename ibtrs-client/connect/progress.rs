@@ -30,12 +30,12 @@ use kernel::{
     fmt,
     prelude::*,
     sync::{
-        atomic::Relaxed,
         Arc,
         CondVarTimeoutResult, //
     },
     time::msecs_to_jiffies, //
 };
+use kx::sync::atomic::Relaxed;
 use rdma::{
     cm::{
         CmEvent,

@@ -13,13 +13,11 @@ use ibtrs_proto::fsm::client_path::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
+};
+use kx::sync::atomic::{
+    Full,
+    Relaxed, //
 };
 
 /// Number of resets that do not fail a user's reconnect: the server resets new connections while it

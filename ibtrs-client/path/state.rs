@@ -29,16 +29,14 @@ use ibtrs_proto::{
 use kernel::{
     fmt,
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     mm::{
         NoIo,
         Reserve, //
     },
+    sync::atomic::Relaxed,
     work::WorkItem, //
 };
 

@@ -33,16 +33,16 @@ use ibtrs_proto::{
 use kernel::{
     alloc::flags::GFP_NOWAIT,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::Instant, //
 };
-use kx::io::IoHandle;
+use kx::{
+    io::IoHandle,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
 
 /// The path list of a session.
 pub(super) struct Paths {

@@ -16,13 +16,11 @@ use ibtrs_proto::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
+};
+use kx::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
 /// A number within the range of its setting; users read it again for each use.

@@ -24,20 +24,18 @@ use ibtrs_proto::failover::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Release, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kx::{
     io::{
         IoHandle,
         SyncIo, //
     },
-    mm::Reserve, //
+    mm::Reserve,
+    sync::atomic::{
+        Acquire,
+        Release, //
+    }, //
 };
 
 impl Session {

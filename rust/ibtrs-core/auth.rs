@@ -28,19 +28,19 @@ use kernel::{
         CStr,
         Formatter, //
     },
+    sync::Arc, //
+};
+use kx::{
+    keyring::Keyring,
+    param::Param,
     sync::{
         atomic::{
             AtomicFlag,
             Relaxed, //
         },
-        Arc,
+        RcuPtr,
         SetOnce, //
-    },
-};
-use kx::{
-    keyring::Keyring,
-    param::Param,
-    sync::RcuPtr, //
+    }, //
 };
 
 /// The keyring, while the module is loaded.

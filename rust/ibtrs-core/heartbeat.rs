@@ -12,17 +12,15 @@ use ibtrs_proto::{
 use kernel::{
     new_spinlock_irq,
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
-        SpinLockIrq, //
-    },
+    sync::SpinLockIrq,
     time::{
         Instant,
         Monotonic, //
-    },
+    }, //
+};
+use kx::sync::atomic::{
+    AtomicFlag,
+    Relaxed, //
 };
 
 /// The heartbeat of a path.

@@ -12,7 +12,15 @@ use crate::{
         SgList,
         SgTable, //
     },
-    sync::Completion, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Completion, //
+    }, //
 };
 use core::{
     any::TypeId,
@@ -24,15 +32,7 @@ use core::{
 use kernel::{
     ffi::c_void,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::Msecs, //
 };
 

@@ -26,6 +26,13 @@
 //!
 //! C header: [`include/linux/moduleparam.h`](srctree/include/linux/moduleparam.h)
 
+use crate::sync::{
+    atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    SetOnce, //
+};
 use core::ops::RangeInclusive;
 use kernel::{
     bindings,
@@ -43,13 +50,6 @@ use kernel::{
     str::{
         BStr,
         Formatter, //
-    },
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        SetOnce, //
     }, //
 };
 

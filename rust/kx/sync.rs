@@ -8,10 +8,14 @@
 //! | [`Completion`] | waiting for one event, with time-outs and signals |
 //! | [`TakeCell`] | handing one value from one context to another, without a lock |
 //! | [`RcuPtr`] | publishing a value that readers reach without a lock |
+//!
+//! [`atomic`] and [`SetOnce`] do the same as those of the kernel crate, with fewer calls.
 
+pub mod atomic;
 mod completion;
 mod percpu_arc;
 mod rcu_ptr;
+mod set_once;
 mod take_cell;
 
 pub use completion::Completion;
@@ -21,4 +25,5 @@ pub use percpu_arc::{
     PercpuOwner, //
 };
 pub use rcu_ptr::RcuPtr;
+pub use set_once::SetOnce;
 pub use take_cell::TakeCell;

@@ -81,19 +81,17 @@ pub use queue::{
 mod tests {
     use super::*;
     use crate::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Completion,
         PercpuArc,
         PercpuOwner, //
     };
     use kernel::{
         prelude::*,
-        sync::{
-            atomic::{
-                Atomic,
-                Relaxed, //
-            },
-            Arc, //
-        },
+        sync::Arc,
         time::{
             delay::fsleep,
             Delta, //

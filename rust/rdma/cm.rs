@@ -21,22 +21,24 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            AtomicFlag,
-            Full,
-            Release, //
-        },
         Arc,
         Mutex, //
     }, //
 };
-use kx::net::{
-    addr::{
-        Host,
-        SockAddr, //
+use kx::{
+    net::{
+        addr::{
+            Host,
+            SockAddr, //
+        },
+        Net, //
     },
-    Net, //
+    sync::atomic::{
+        Acquire,
+        AtomicFlag,
+        Full,
+        Release, //
+    }, //
 };
 
 mod event;

@@ -8,15 +8,13 @@ use crate::device::Device;
 use ibtrs_bindings as bindings;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            AtomicFlag,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
+};
+use kx::sync::atomic::{
+    AtomicFlag,
+    Full,
+    Relaxed,
+    Release, //
 };
 
 /// The context in which completions are handled.

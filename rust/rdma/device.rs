@@ -15,12 +15,6 @@ use kernel::{
     prelude::*,
     str::CStr,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Full,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },
@@ -31,7 +25,15 @@ use kx::{
         in_reclaim,
         Reserve, //
     },
-    sync::Completion, //
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
+        Completion, //
+    }, //
 };
 
 /// A handler for the removal of a device.

@@ -13,13 +13,11 @@ use crate::qp::{
     QueuePair, //
 };
 use ibtrs_bindings as bindings;
-use kernel::{
-    bindings::{
-        work_func_t,
-        work_struct, //
-    },
-    sync::SetOnce, //
+use kernel::bindings::{
+    work_func_t,
+    work_struct, //
 };
+use kx::sync::SetOnce;
 
 /// The core's work function of completion queues.
 static POLL: SetOnce<work_func_t> = SetOnce::new();

@@ -41,22 +41,22 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            AtomicFlag,
-            Relaxed,
-            Release, //
-        },
         Arc,
-        SetOnce,
         SpinLockIrq, //
     },
     types::Opaque, //
 };
 use kx::sync::{
+    atomic::{
+        Acquire,
+        AtomicFlag,
+        Relaxed,
+        Release, //
+    },
     PercpuArc,
     PercpuEnd,
-    PercpuOwner, //
+    PercpuOwner,
+    SetOnce, //
 };
 
 /// A driver's handlers for the completions of a queue pair.

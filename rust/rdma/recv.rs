@@ -25,15 +25,17 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
         Arc,
-        Mutex,
-        SetOnce, //
+        Mutex, //
     },
     types::Opaque, //
+};
+use kx::sync::{
+    atomic::{
+        AtomicFlag,
+        Relaxed, //
+    },
+    SetOnce, //
 };
 
 /// Number and size of the receive buffers of a class.

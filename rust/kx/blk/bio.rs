@@ -13,7 +13,12 @@ use crate::{
         request::Op,
         status::Status, //
     },
-    mm::PageBlock, //
+    mm::PageBlock,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    }, //
 };
 use core::{
     cell::UnsafeCell,
@@ -23,14 +28,7 @@ use ibtrs_bindings as ours;
 use kernel::{
     bindings,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
-        rcu, //
-    },
+    sync::rcu,
     task::might_sleep,
     time::{
         delay::fsleep,

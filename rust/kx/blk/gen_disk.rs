@@ -19,6 +19,11 @@ use crate::{
         tag_set::TagSet, //
     },
     mm::NoIo,
+    sync::atomic::{
+        AtomicFlag,
+        Full,
+        Relaxed, //
+    },
     sysfs::{
         send_uevent,
         Action, //
@@ -46,11 +51,6 @@ use kernel::{
     static_lock_class,
     str::NullTerminatedFormatter,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Full,
-            Relaxed, //
-        },
         Arc,
         Completion,
         Mutex, //

@@ -14,6 +14,12 @@ use crate::{
         SgTable, //
     },
     sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
         Completion,
         TakeCell, //
     },
@@ -22,15 +28,7 @@ use crate::{
 use kernel::{
     bindings,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //

@@ -239,18 +239,16 @@ mod tests {
         Buf,
         Directory, //
     };
+    use crate::sync::atomic::{
+        Atomic,
+        Relaxed, //
+    };
     use crate::work::{
         Options,
         Queue, //
     };
     use kernel::{
-        sync::{
-            atomic::{
-                Atomic,
-                Relaxed, //
-            },
-            Arc, //
-        },
+        sync::Arc,
         time::{
             delay::fsleep,
             Delta, //

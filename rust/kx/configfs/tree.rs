@@ -4,17 +4,17 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
-use crate::sync::Completion;
+use crate::sync::{
+    atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    Completion, //
+};
 
 /// Interval in milliseconds between log lines while [`Tree::wait_gone`] waits.
 const LOG_INTERVAL_MS: u32 = 30_000;

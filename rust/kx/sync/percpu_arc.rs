@@ -10,6 +10,10 @@
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
 use super::Completion;
+use crate::sync::atomic::{
+    AtomicFlag,
+    Relaxed, //
+};
 use core::{
     convert::Infallible,
     marker::PhantomData,
@@ -25,10 +29,6 @@ use kernel::{
     bindings,
     error::to_result,
     prelude::*,
-    sync::atomic::{
-        AtomicFlag,
-        Relaxed, //
-    },
     task::might_sleep,
     types::Opaque, //
 };
@@ -460,13 +460,13 @@ impl<T> Drop for PercpuArc<T> {
 #[kernel::macros::kunit_tests(kx_percpu_arc)]
 mod tests {
     use super::*;
+    use crate::sync::atomic::Atomic;
     use crate::work::{
         Options,
         Queue, //
     };
     use kernel::{
         sync::{
-            atomic::Atomic,
             rcu::rcu_barrier,
             Arc, //
         },

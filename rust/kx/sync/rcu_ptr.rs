@@ -4,21 +4,21 @@
 //!
 //! C header: [`include/linux/rcupdate.h`](srctree/include/linux/rcupdate.h)
 
-use crate::pr_err_ratelimited;
+use crate::{
+    pr_err_ratelimited,
+    sync::atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    }, //
+};
 use core::{
     marker::PhantomData,
     ptr, //
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        rcu, //
-    },
+    sync::rcu,
     task::might_sleep, //
 };
 

@@ -2,19 +2,17 @@
 
 //! Passing one value from one context to another, without a lock.
 
+use crate::sync::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
+};
 use core::{
     cell::UnsafeCell,
     mem::MaybeUninit, //
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Relaxed,
-        Release, //
-    }, //
-};
+use kernel::prelude::*;
 
 /// The slot is free.
 const EMPTY: u32 = 0;
