@@ -281,7 +281,7 @@ impl Session {
         };
         drop(cons);
         // The queue pair has the same table of slots.
-        con::proceed(&qp, slot, chunk);
+        con::proceed(path, qp, slot, chunk);
     }
 }
 

@@ -136,7 +136,7 @@ impl Con {
             return Ok(());
         }
         match path.claim(&slot, buf_id, chunk) {
-            Ok(Claim::Serve(chunk)) => proceed(&qp.get(), slot, chunk),
+            Ok(Claim::Serve(chunk)) => proceed(path, qp.get(), slot, chunk),
             Ok(Claim::Later) => {}
             Err(chunk) => {
                 slot.put(chunk);
@@ -149,20 +149,21 @@ impl Con {
 
 const IN_USE: &str = "request for a chunk that is in use";
 
-/// Serves a request that has claimed its number, or first invalidates the key of its chunk.
+/// Serves a request of `path` that has claimed its number, or first invalidates the key of its
+/// chunk. The reference to the queue pair becomes the request's.
 ///
 /// # Context
 ///
 /// May sleep.
 pub(crate) fn proceed(
-    qp: &PercpuArc<QueuePair<Con>>,
+    path: &Arc<Path>,
+    qp: PercpuArc<QueuePair<Con>>,
     slot: SlotRef<'_, Con>,
     mut chunk: KBox<Chunk>,
 ) {
     if !chunk.must_invalidate() {
-        return serve(qp.clone(), slot.index(), chunk);
+        return serve(path, qp, slot.index(), chunk);
     }
-    let path = &qp.handler().path;
     let rkey = chunk.mr().rkey();
     chunk.invalidated = true;
     let post = || {
@@ -184,9 +185,8 @@ pub(crate) fn proceed(
     }
 }
 
-/// Hands a request to the service.
-fn serve(qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
-    let path = qp.handler().path.clone();
+/// Hands a request of `path` to the service.
+fn serve(path: &Path, qp: PercpuArc<QueuePair<Con>>, index: u32, mut chunk: KBox<Chunk>) {
     path.stats
         .flow
         .begun(chunk.request.direction, chunk.request_bytes());
@@ -318,7 +318,7 @@ impl Handler for Con {
             return;
         };
         if self.path.takes_requests() {
-            return serve(qp.get(), slot.index(), chunk);
+            return serve(&self.path, qp.get(), slot.index(), chunk);
         }
         // CAST: A table has no more slots than numbers.
         let buf_id = slot.index() as u16;
