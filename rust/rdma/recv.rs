@@ -183,6 +183,31 @@ impl Ring {
             buf,
         })
     }
+
+    /// Posts the buffer of `entry`.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be the live queue pair that owns this. `entry` must be one of this ring, and its
+    /// buffer must not be posted.
+    #[inline]
+    unsafe fn post(&self, qp: *mut bindings::ib_qp, entry: &Entry) -> Result {
+        let mut wr = bindings::ib_recv_wr::c_zeroed();
+        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
+        let mut sge;
+        if let Some(buf) = &self.buf {
+            let (at, len) = place(entry.index as usize, self.bytes, self.bytes);
+            sge = buf.sge(at, len)?.raw();
+            wr.sg_list = &raw mut sge;
+            wr.num_sge = 1;
+        }
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue pair is live by this function's contract. The request is valid, and the
+        // callee reads it before it returns. The entry and the buffer belong to the `QueuePair`,
+        // which destroys its queue pair before it drops them. Nobody else uses the buffer, as it is
+        // not posted.
+        kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
+    }
 }
 
 /// See `new_send_queue` in [`crate::qp`].
@@ -251,21 +276,8 @@ impl Rings {
     unsafe fn post(&self, qp: *mut bindings::ib_qp, class: usize, index: usize) -> Result {
         let ring = self.get(class).ok_or(EINVAL)?;
         let entry = ring.entries.get(index).ok_or(EINVAL)?;
-        let mut wr = bindings::ib_recv_wr::c_zeroed();
-        wr.__bindgen_anon_1.wr_cqe = ManuallyDrop::new(entry.cqe.get());
-        let mut sge;
-        if let Some(buf) = &ring.buf {
-            let (at, len) = place(index, ring.bytes, ring.bytes);
-            sge = buf.sge(at, len)?.raw();
-            wr.sg_list = &raw mut sge;
-            wr.num_sge = 1;
-        }
-        let mut bad = core::ptr::null();
-        // SAFETY: The queue pair is live by this function's contract. The request is valid, and the
-        // callee reads it before it returns. The entry and the buffer belong to the `QueuePair`,
-        // which destroys its queue pair before it drops them. Nobody else uses the buffer, as it is
-        // not posted.
-        kernel::error::to_result(unsafe { bindings::ib_post_recv(qp, &wr, &mut bad) })
+        // SAFETY: By this function's contract; the entry was just found in the ring.
+        unsafe { ring.post(qp, entry) }
     }
 }
 
@@ -319,18 +331,21 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
         qp.handler().receive_failed(qp_ref, wc);
         return;
     }
-    let (class, index) = (entry.class as usize, entry.index as usize);
-    let bytes = qp.recvs().get(class).and_then(|ring| {
-        let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
-        let (at, len) = place(index, ring.bytes, len);
-        match &ring.buf {
+    let class = entry.class as usize;
+    // The ring is always there, as the entry is in it.
+    let Some(ring) = qp.recvs().get(class) else {
+        return;
+    };
+    let len = if wc.is_rdma_imm() { 0 } else { wc.byte_len() };
+    let bytes: &[u8] = match &ring.buf {
+        Some(buf) if len > 0 => {
+            let (at, len) = place(entry.index as usize, ring.bytes, len);
             // SAFETY: The device has completed the receive, so it does not write to the buffer
             // before the buffer is posted again below, after the last use of the bytes.
-            Some(buf) if len > 0 => unsafe { buf.read(at, len) }.ok(),
-            _ => None,
+            unsafe { buf.read(at, len) }.unwrap_or(&[])
         }
-    });
-    let bytes = bytes.unwrap_or(&[]);
+        _ => &[],
+    };
     let (imm, bytes) = if qp.recvs().imm_in_messages.load(Relaxed) {
         imm::split(bytes)
     } else {
@@ -347,9 +362,10 @@ unsafe extern "C" fn recv_done<H: Handler>(cq: *mut bindings::ib_cq, wc: *mut bi
     // ORDERING: The flag may be missed here, as `QueuePair::close` drains twice.
     if repost == Repost::Yes && !qp.recvs().closed.load(Relaxed) {
         // An error means that the queue pair is being torn down.
-        // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The
-        // buffer is not posted, as its completion was just handled.
-        let _ = unsafe { qp.recvs().post(qp.as_raw(), class, index) };
+        // SAFETY: The queue pair owns the rings, and is live, as its completion is handled. The entry
+        // is in the ring of its class by its type invariant. Its buffer is not posted, as its
+        // completion was just handled.
+        let _ = unsafe { ring.post(qp.as_raw(), entry) };
     }
 }
 
