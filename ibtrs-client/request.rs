@@ -637,7 +637,7 @@ impl PathConn {
     /// the request; other errors are those of [`Session::submit`].
     ///
     /// [`Session::submit`]: crate::session::Session::submit
-    pub(crate) fn submit(&self, req: &Req<'_>, io: IoHandle) -> Result<(), (Error, IoHandle)> {
+    pub(crate) fn submit(&self, req: &Req<'_>, mut io: IoHandle) -> Result<(), (Error, IoHandle)> {
         let info = &req.info;
         let (Some(qp), Some(slot)) = (
             self.qps.get(usize::from(info.cid)),
@@ -649,12 +649,16 @@ impl PathConn {
             return Err((EMSGSIZE, io));
         }
         let stats = &self.attempt.path.stats;
+        let buffer = slot.buffer_for(info);
+        if buffer.is_none() {
+            // Builds the scatterlist, which may be long, before interrupts are disabled.
+            io.sg();
+        }
         let mut guard = slot.inner.lock();
         let inner = &mut *guard;
         if inner.in_flight.is_some() {
             return Err((EBUSY, io));
         }
-        let buffer = slot.buffer_for(info);
         let io = match buffer {
             Some(_) => Carried::Buffered(io),
             None => Carried::map(self.pd.device(), info.bytes, info.dir, io)?,

@@ -301,7 +301,8 @@ fn start(disk: &Arc<DiskQueue>, mut rq: Request<Queue>, queue: u32, last: bool) 
         }
         disk.write_cache().flushing(tag);
     }
-    if rq.map_sg().is_err() {
+    // Otherwise the transport does, if it needs the list: it copies small data without one.
+    if disk.has_checksums() && rq.map_sg().is_err() {
         return refused(disk, rq, Status::IO_ERROR);
     }
     let mut user_hdr = header(disk, device_id, &rq, op).encode();

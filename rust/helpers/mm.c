@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/blk-mq.h>
 #include <linux/compiler.h>
 #include <linux/crc32.h>
 #include <linux/gfp.h>
@@ -105,6 +106,32 @@ __rust_helper size_t rust_helper_kx_sg_copy(struct scatterlist *sgl, unsigned in
 		flush_dcache_page(sg_page(sgl));
 	}
 	return len;
+}
+
+/*
+ * Copies @len bytes from the beginning of a request's data to @buf, or the other way, if
+ * they are in a single page, and returns whether they are.  Others may write to the data
+ * meanwhile.
+ */
+__rust_helper bool rust_helper_kx_rq_copy(struct request *rq, void *buf, size_t len, bool to_buffer)
+{
+	struct bio_vec vec;
+	void *data;
+
+	if (!bio_has_data(rq->bio))
+		return false;
+	/* It has what is left of the first page, even if several pages are next to each other. */
+	vec = bio_iovec(rq->bio);
+	if (vec.bv_len < len || PageHighMem(vec.bv_page))
+		return false;
+	data = page_address(vec.bv_page) + vec.bv_offset;
+	if (to_buffer) {
+		rust_helper_kx_copy_shared(buf, data, len);
+	} else {
+		rust_helper_kx_copy_shared(data, buf, len);
+		flush_dcache_page(vec.bv_page);
+	}
+	return true;
 }
 
 /* Continues a CRC-32C over the data of a scatterlist, in any context. */

@@ -66,6 +66,21 @@ pub unsafe trait Io: Send + Sized + 'static {
     /// `raw` must come from [`Self::into_raw`], and must not have been taken back.
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>>;
 
+    /// Copies the first `len` bytes of the I/O's memory to `block` (`out`), or from there, without
+    /// the table; returns false, and copies nothing, if that is not possible.
+    ///
+    /// # Context
+    ///
+    /// *any*.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::sg`], and nobody else may be using the table. `block` must be valid for `len`
+    /// bytes, to which there is no reference. Others may read and write both sides meanwhile.
+    unsafe fn copy(_raw: NonNull<c_void>, _block: *mut u8, _len: usize, _out: bool) -> bool {
+        false
+    }
+
     /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O
     /// rather than keep it for later.
     ///
@@ -142,6 +157,7 @@ pub struct IoHandle {
 
 struct IoVtable {
     sg: unsafe fn(NonNull<c_void>) -> Option<NonNull<SgTable>>,
+    copy: unsafe fn(NonNull<c_void>, *mut u8, usize, bool) -> bool,
     is_wanted: unsafe fn(NonNull<c_void>) -> bool,
     is_cancelled: unsafe fn(NonNull<c_void>) -> bool,
     end_early: unsafe fn(NonNull<c_void>, Error),
@@ -155,6 +171,7 @@ struct VtableOf<T>(PhantomData<T>);
 impl<T: Io> VtableOf<T> {
     const TABLE: &'static IoVtable = &IoVtable {
         sg: T::sg,
+        copy: T::copy,
         is_wanted: T::is_wanted,
         is_cancelled: T::is_cancelled,
         end_early: T::end_early,
@@ -214,11 +231,7 @@ impl IoHandle {
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     #[inline]
     pub fn fill(&mut self, from: &PageBlock, len: usize) -> Result {
-        let table = self.sg().ok_or(EINVAL)?;
-        // SAFETY: By the contract of `Io` the table describes only memory of this I/O, to which
-        // there is no reference. The memory is allocated: `self` owns the I/O, which has not ended,
-        // and `end_early` was not called, as `sg` would then have returned none.
-        unsafe { table.copy_from(from, len) }
+        self.copy(from, len, false)
     }
 
     /// Copies the first `len` bytes of the I/O's memory to `to`.
@@ -232,9 +245,29 @@ impl IoHandle {
     /// `EINVAL` if the I/O carries no data or fewer bytes, or if the block is shorter.
     #[inline]
     pub fn read_out(&mut self, to: &PageBlock, len: usize) -> Result {
+        self.copy(to, len, true)
+    }
+
+    fn copy(&mut self, block: &PageBlock, len: usize, out: bool) -> Result {
+        if len > block.len() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `raw` was not taken back, by the type invariant, and `self`, which owns it, is
+        // borrowed exclusively, so nobody uses the table. The block has at least `len` bytes, and
+        // there is no reference to the contents of a block.
+        if unsafe { (self.vtable.copy)(self.raw, block.as_ptr(), len, out) } {
+            return Ok(());
+        }
         let table = self.sg().ok_or(EINVAL)?;
-        // SAFETY: As in `fill`.
-        unsafe { table.copy_to(to, len) }
+        // SAFETY: By the contract of `Io` the table describes only memory of this I/O, to which
+        // there is no reference. The memory is allocated: `self` owns the I/O, which has not ended,
+        // and `end_early` was not called, as `sg` would then have returned none.
+        unsafe {
+            match out {
+                true => table.copy_to(block, len),
+                false => table.copy_from(block, len),
+            }
+        }
     }
 
     /// Returns whether anybody still waits for the I/O. If not, the transport should end the I/O

@@ -151,9 +151,9 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`]. The list
-    /// must be inside the driver's part, and must always be the same one. It is empty when
-    /// [`Self::queue_rq`] receives a request.
+    /// Returns the scatterlist in the driver's part of a request, for [`Request::map_sg`] and
+    /// [`IoHandle::sg`](crate::io::IoHandle::sg). The list must be inside the driver's part, and must
+    /// always be the same one. It is empty when [`Self::queue_rq`] receives a request.
     fn sg(_pdu: Pin<&mut Self::Pdu>) -> Pin<&mut SgTable> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }

@@ -257,7 +257,10 @@ impl<D: Operations> Request<D> {
     }
 
     /// Fills the scatterlist in the driver's part with the request's data, and returns the number
-    /// of entries, which is zero if the operation has no data.
+    /// of entries, which is zero if the operation has no data. An [`IoHandle`] does so by itself when
+    /// the list is needed.
+    ///
+    /// [`IoHandle`]: crate::io::IoHandle
     ///
     /// # Context
     ///
@@ -295,8 +298,8 @@ impl<D: Operations> Request<D> {
         let Some(table) = (unsafe { Self::table_of(self.0.as_ptr()) }) else {
             return crc;
         };
-        // SAFETY: The table is empty, or `map_sg` has filled it with the memory of this request,
-        // which has not ended. Nobody has a reference to that memory.
+        // SAFETY: The table is empty, or `map_sg` or `Io::sg` has filled it with the memory of this
+        // request, which has not ended. Nobody has a reference to that memory.
         unsafe { table.crc32c(crc) }
     }
 
@@ -376,8 +379,8 @@ impl<D: Operations> Drop for Request<D> {
 
 // SAFETY: Between `into_raw` and `from_raw` the holder of the raw pointer owns the request, and
 // with it the table in its private data, see `table_of`. `Vtable::queue_rq` empties the table
-// before the driver receives the request, and only `map_sg` fills it, so it describes the request's
-// own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
+// before the driver receives the request, and only `map_sg` and `sg` fill it, so it describes the
+// request's own memory. `is_wanted` and `is_cancelled` get shared references to the disk's data, which is
 // `Sync`.
 unsafe impl<D: IoOperations> Io for Request<D> {
     fn into_raw(self) -> NonNull<c_void> {
@@ -391,9 +394,26 @@ unsafe impl<D: IoOperations> Io for Request<D> {
     }
 
     unsafe fn sg(raw: NonNull<c_void>) -> Option<NonNull<SgTable>> {
+        let rq: *mut bindings::request = raw.cast().as_ptr();
         // SAFETY: The caller owns the request, and with it the table.
-        let table = unsafe { Self::table_of(raw.cast().as_ptr()) }?;
+        let table = unsafe { Self::table_of(rq) }?;
+        if table.is_empty() {
+            // SAFETY: The caller owns the request, so it is live, and its operation does not change.
+            let op = Op::from_opf(unsafe { (*rq).cmd_flags });
+            if op.is_some_and(Op::has_data) {
+                // SAFETY: The caller owns the request, which is a read or a write. After `end_early`
+                // it has no bios, and the table stays empty.
+                unsafe { table.set_request(rq) }.ok()?;
+            }
+        }
         (!table.is_empty()).then_some(NonNull::from(table))
+    }
+
+    unsafe fn copy(raw: NonNull<c_void>, block: *mut u8, len: usize, out: bool) -> bool {
+        // SAFETY: The caller owns the request, whose bios, if `end_early` has left it some, keep
+        // their memory until the request ends. By this function's contract the block is valid for
+        // that length, and the C callee allows for others that use both sides.
+        unsafe { ours::kx_rq_copy(raw.cast().as_ptr(), block.cast(), len, out) }
     }
 
     unsafe fn is_wanted(raw: NonNull<c_void>) -> bool {
@@ -425,9 +445,8 @@ unsafe impl<D: IoOperations> Io for Request<D> {
         // memory any more.
         let _ = unsafe { bindings::blk_update_request(rq.as_ptr(), status.as_raw(), bytes) };
         // SAFETY: As for `sg`.
-        if let Some(mut table) = unsafe { Self::sg(raw) } {
-            // SAFETY: As for `sg`: reachable through `raw` only, which the caller owns.
-            unsafe { table.as_mut() }.clear();
+        if let Some(table) = unsafe { Self::table_of(rq.as_ptr()) } {
+            table.clear();
         }
     }
 

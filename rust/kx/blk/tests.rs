@@ -499,6 +499,7 @@ mod suite {
         again(&rig, counts)?;
         swapped(&rig, counts)?;
         tail(&rig, counts)?;
+        handed_out(&rig, counts)?;
         abandoned(disk, &rig, counts)?;
         disk.uevent(Action::Offline, &[c"TEST=1"])?;
         disk.uevent(Action::Online, &[])?;
@@ -577,6 +578,28 @@ mod suite {
         }
     }
 
+    /// A transport reaches the memory of a request that the driver has not mapped, with a list and
+    /// without one.
+    fn handed_out(rig: &Rig, counts: &Counts) -> Result {
+        let (data, mut copied) = (PageBlock::new(0, Node::ANY)?, [0; 4]);
+        data.copy_in(508, b"last")?;
+        let end = rig.start_kept(3, counts, HOLD)?;
+        let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
+        io.fill(&data, 512)?;
+        rig.block.copy_out(1020, &mut copied)?;
+        assert_eq!(&copied, b"last");
+        // More than the request has: the list shows it.
+        assert_eq!(io.fill(&data, 513), Err(EINVAL));
+        assert_eq!(io.sg().map(|table| table.bytes()), Some(512));
+        data.zero(508, 4)?;
+        io.read_out(&data, 512)?;
+        data.copy_out(508, &mut copied)?;
+        assert_eq!(&copied, b"last");
+        let rq = io.downcast::<Request<NullDriver>>().map_err(|_| EINVAL)?;
+        rq.end(Status::OK);
+        end.wait(10_000)
+    }
+
     /// A request whose users already got an error ends when the driver requeues it, and is not
     /// dispatched again.
     fn abandoned(disk: &GenDisk<NullDriver>, rig: &Rig, counts: &Counts) -> Result {
@@ -585,6 +608,9 @@ mod suite {
         let seen = counts.busy.load(Relaxed);
         io.end_early(ENODEV);
         assert_eq!(end.wait(10_000), Err(ENODEV));
+        // It has no memory any more.
+        assert!(io.sg().is_none());
+        assert_eq!(io.fill(&rig.block, 512), Err(EINVAL));
         // The driver requeues the request.
         io.done(Ok(()));
         // The request ends nevertheless, and the driver does not receive it again.
