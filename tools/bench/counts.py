@@ -32,6 +32,8 @@ CALLS = {
 # The ways into the kernel that are not for programs and timers.
 INTERRUPTS = ("asm_sysvec_reschedule_ipi", "asm_sysvec_call_function_single", "asm_sysvec_call_function",
               "asm_sysvec_irq_work", "asm_common_interrupt")
+# What Rust calls where C's inline functions are not inlined into it.
+HELPERS = "rust_helper_"
 PACKETS = {"packets": "sent_pkts", "bytes": "sent_bytes"}
 COUNTED = ("null_blk", "floor, process", "RNBD Y", "RNBD N", "NVMe-oF", "ibnbd Y", "ibnbd N")
 # How many functions a profile has.
@@ -47,6 +49,8 @@ def per_io(snapshot: tracing.Snapshot, symbols: tracing.Symbols, packets: dict[s
     """The counts of one I/O; what the kernel's compiler left no function of is not there."""
     found = {name: [symbols.address(*function)] for name, function in CALLS.items()
              if symbols.address(*function) is not None}
+    if helpers := symbols.named(HELPERS):
+        found["calls of helpers"] = helpers
     found["interrupts"] = [address for name in INTERRUPTS for address in [symbols.address(name)] if address]
     counts = {name: tracing.calls(snapshot, addresses) / ios for name, addresses in found.items()}
     counts |= {name: number / ios for name, number in packets.items()}

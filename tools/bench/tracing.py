@@ -93,9 +93,8 @@ class Symbols:
         return self._by_name.get((name, module))
 
     def named(self, prefix: str) -> list[int]:
-        """The addresses of the kernel's functions whose names begin so."""
-        return [address for (name, module), address in self._by_name.items()
-                if name.startswith(prefix) and module == "kernel"]
+        """The addresses of the functions whose names begin so, in the kernel and all modules."""
+        return [address for (name, _), address in self._by_name.items() if name.startswith(prefix)]
 
 
 def calls(snapshot: Snapshot, addresses: list[int]) -> int:

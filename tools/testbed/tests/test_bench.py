@@ -139,6 +139,8 @@ def test_functions_are_found_by_address():
     # Of two functions of one name, the first.
     assert symbols.address("twice", "mod") == TWICE
     assert symbols.address("data") is None and symbols.named("sec") == [SECOND]
+    # In modules as well.
+    assert symbols.named("tw") == [TWICE]
 
 
 def test_what_was_executed_in_between():
@@ -177,6 +179,12 @@ def test_counts_of_an_io():
     snapshot = tracing.Snapshot(Counter({(TWICE, 10): 30, (FIRST, 5): 4, (0xffffffff81000100, 5): 6}))
     found = counts.per_io(snapshot, symbols, {"packets": 80}, 10)
     assert found == {"completions": 3, "interrupts": 1, "packets": 8, "instructions": 35}
+
+
+def test_helpers_count_wherever_they_are():
+    symbols = tracing.Symbols(f"{FIRST:x} T rust_helper_one\n{TWICE:x} t rust_helper_two\t[ibtrs_core]\n")
+    snapshot = tracing.Snapshot(Counter({(TWICE, 3): 30, (FIRST, 5): 20}))
+    assert counts.per_io(snapshot, symbols, {}, 10)["calls of helpers"] == 5
 
 
 def test_the_longest_request_of_all_jobs():
