@@ -5,11 +5,19 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
+
 /// The largest size of a file of sysfs. One has a page; the largest of ours, several.
 const MAX_FILE: usize = 1 << 20;
+
+/// The size of most of them is far below a page.
+const PAGE: usize = 4096;
 
 /// Where the machine's files begin.
 #[derive(Clone, Debug)]
@@ -53,12 +61,34 @@ impl Root {
     pub fn read(&self, path: &str) -> io::Result<String> {
         #[cfg(test)]
         self.opened.borrow_mut().push(path.to_owned());
-        let bytes = read_whole(File::open(self.real(path))?, path.starts_with("/sys/"))?;
-        if bytes.len() > MAX_FILE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too long"));
-        }
-        String::from_utf8(bytes)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+        text(File::open(self.real(path))?, path.starts_with("/sys/"))
+    }
+
+    /// Opens a folder, to read several files of it.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn open_folder(&self, path: &str) -> io::Result<Folder> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Folder {
+            opened: rustix::fs::open(self.real(path), flags, Mode::empty())?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// The text of a file of a folder, with one opening.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::read`].
+    pub fn read_in(&self, folder: &Folder, name: &str) -> io::Result<String> {
+        #[cfg(test)]
+        self.opened.borrow_mut().push(folder.file(name));
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file =
+            retry_on_intr(|| rustix::fs::openat(&folder.opened, name, flags, Mode::empty()))?;
+        text(file.into(), folder.path.starts_with("/sys/"))
     }
 
     /// The names in a folder, sorted; numbers in them count as numbers.
@@ -160,20 +190,42 @@ impl Root {
     }
 }
 
+/// A folder that is open. Its files are found without the way to it, and belong to one device even if another
+/// one takes the name.
+pub struct Folder {
+    path: String,
+    opened: OwnedFd,
+}
+
+impl Folder {
+    /// The whole name of a file in it.
+    pub fn file(&self, name: &str) -> String {
+        [&self.path, "/", name].concat()
+    }
+}
+
+fn text(file: File, sysfs: bool) -> io::Result<String> {
+    let bytes = read_whole(file, sysfs)?;
+    if bytes.len() > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too long"));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+}
+
 /// The contents of a file, up to a byte more than it may have. A file of sysfs gives all that it has at once,
 /// so that one that gave less than was asked for is not asked again.
-fn read_whole(mut file: File, sysfs: bool) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 4096];
-    let read = loop {
-        match file.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+fn read_whole(file: File, sysfs: bool) -> io::Result<Vec<u8>> {
+    let mut page = [MaybeUninit::uninit(); PAGE];
+    let (first, rest) = loop {
+        match rustix::io::read(&file, &mut page) {
+            Err(rustix::io::Errno::INTR) => {}
             other => break other?,
         }
     };
-    let is_all = sysfs && read < bytes.len();
-    bytes.truncate(read);
+    let is_all = sysfs && !rest.is_empty();
+    let mut bytes = first.to_vec();
     if !is_all {
-        let more = (MAX_FILE + 1).saturating_sub(read);
+        let more = (MAX_FILE + 1).saturating_sub(bytes.len());
         file.take(more as u64).read_to_end(&mut bytes)?;
     }
     Ok(bytes)

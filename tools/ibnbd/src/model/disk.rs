@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::reader::Reader;
 use super::session::Session;
 use crate::family::{Family, Side};
+use crate::root::Folder;
 use crate::value::{self, ChecksumErrors, DiskStat, Latency};
 
 /// A disk. What is none is not known: the file is missing, or cannot be read.
@@ -124,39 +125,32 @@ fn disk(
     family: Family,
     wants: &dyn Fn(&str) -> bool,
 ) -> Option<Disk> {
-    let block = format!("/sys/block/{name}");
-    let own = |file: &str| format!("{block}/{}/{file}", family.disk());
-    // Its paths are those of its session.
-    let wants = |field: &str| wants(field) || (field == "session" && wants("paths"));
-    let state = reader.get_if(wants("state"), &own("state"), value::word);
-    if state.is_none() && !reader.root.exists(&own("")) {
+    let block = reader.open_folder(&["/sys/block/", name].concat())?;
+    let mut files = Files {
+        reader,
+        block,
+        family,
+        wants,
+    };
+    let state = files.own("state", value::word);
+    if state.is_none() && !files.has_own() {
         return None;
     }
-    let (size, timeout) = (format!("{block}/size"), format!("{block}/queue/io_timeout"));
-    let mut word = |field: &str| reader.get_if(wants(field), &own(field), value::word);
     Some(Disk {
         state,
-        session: word("session"),
-        mapping_path: word("mapping_path"),
-        access_mode: word("access_mode"),
-        wwid: word("wwid"),
-        data_checksum: word("data_checksum"),
-        checksum_errors: reader.get_if(
-            wants("checksum_errors"),
-            &own("checksum_errors"),
-            value::checksum_errors,
-        ),
-        exclusive: reader.get_if(wants("exclusive"), &own("exclusive"), value::flag),
-        size_bytes: reader.get_if(wants("size_bytes"), &size, value::sectors),
-        poll_queues: reader.get_if(wants("poll_queues"), &own("nr_poll_queues"), value::number),
-        io_timeout_limit: reader.get_if(
-            wants("io_timeout_limit"),
-            &own("io_timeout_limit"),
-            value::number,
-        ),
-        io_timeout_ms: reader.get_if(wants("io_timeout_ms"), &timeout, value::number),
-        timed_out: reader.get_if(wants("timed_out"), &own("timed_out"), value::number),
-        cache_lost: reader.get_if(wants("cache_lost"), &own("cache_lost"), value::flag),
+        session: files.own("session", value::word),
+        mapping_path: files.own("mapping_path", value::word),
+        access_mode: files.own("access_mode", value::word),
+        wwid: files.own("wwid", value::word),
+        data_checksum: files.own("data_checksum", value::word),
+        checksum_errors: files.own("checksum_errors", value::checksum_errors),
+        exclusive: files.own("exclusive", value::flag),
+        size_bytes: files.get("size_bytes", "size", value::sectors),
+        poll_queues: files.own_named("poll_queues", "nr_poll_queues", value::number),
+        io_timeout_limit: files.own("io_timeout_limit", value::number),
+        io_timeout_ms: files.get("io_timeout_ms", "queue/io_timeout", value::number),
+        timed_out: files.own("timed_out", value::number),
+        cache_lost: files.own("cache_lost", value::flag),
         name: name.to_owned(),
         device: format!("/dev/{name}"),
         family,
@@ -165,4 +159,38 @@ fn disk(
         stat: None,
         latency: None,
     })
+}
+
+/// The files of a disk, of which those are opened that hold a field that is wanted.
+struct Files<'a, 'r> {
+    reader: &'a mut Reader<'r>,
+    block: Folder,
+    family: Family,
+    wants: &'a dyn Fn(&str) -> bool,
+}
+
+impl Files<'_, '_> {
+    /// Whether the client's files are there.
+    fn has_own(&self) -> bool {
+        let own = self.block.file(self.family.disk());
+        self.reader.root.exists(&own)
+    }
+
+    /// A field from the client's file of that name.
+    fn own<T>(&mut self, field: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+        self.own_named(field, field, parse)
+    }
+
+    fn own_named<T>(&mut self, field: &str, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+        let file = [self.family.disk(), "/", file].concat();
+        self.get(field, &file, parse)
+    }
+
+    fn get<T>(&mut self, field: &str, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+        // Its paths are those of its session.
+        let wanted = (self.wants)(field) || (field == "session" && (self.wants)("paths"));
+        wanted
+            .then(|| self.reader.get_in(&self.block, file, parse))
+            .flatten()
+    }
 }

@@ -7,7 +7,7 @@ use std::io;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::root::{is_gone, Root};
+use crate::root::{is_gone, Folder, Root};
 
 /// A file that could not be read, or that makes no sense.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -50,25 +50,58 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value, if the file is there and has one.
-    pub(crate) fn get<T>(&mut self, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
-        match self.root.read(file) {
-            Ok(text) => {
-                let value = parse(&text);
-                if value.is_none() {
-                    self.note(file, not_understood(&text));
-                }
-                value
-            }
+    /// A folder whose files are read next, if it is there.
+    pub(crate) fn open_folder(&mut self, folder: &str) -> Option<Folder> {
+        match self.root.open_folder(folder) {
+            Ok(opened) => Some(opened),
             Err(error) if is_gone(&error) => None,
             Err(error) => {
-                self.note(file, in_words(&error));
+                self.note(folder, error);
                 None
             }
         }
     }
 
-    /// The same, without opening the file if it is not wanted.
+    /// A value, if the file is there and has one.
+    pub(crate) fn get<T>(&mut self, file: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+        let read = self.root.read(file);
+        self.parsed(read, || file.to_owned(), parse)
+    }
+
+    /// A value from a file of a folder.
+    pub(crate) fn get_in<T>(
+        &mut self,
+        folder: &Folder,
+        name: &str,
+        parse: fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let read = self.root.read_in(folder, name);
+        self.parsed(read, || folder.file(name), parse)
+    }
+
+    fn parsed<T>(
+        &mut self,
+        read: io::Result<String>,
+        file: impl Fn() -> String,
+        parse: fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        match read {
+            Ok(text) => {
+                let value = parse(&text);
+                if value.is_none() {
+                    self.note(&file(), not_understood(&text));
+                }
+                value
+            }
+            Err(error) if is_gone(&error) => None,
+            Err(error) => {
+                self.note(&file(), in_words(&error));
+                None
+            }
+        }
+    }
+
+    /// The same as [`Self::get`], without opening the file if it is not wanted.
     pub(crate) fn get_if<T>(
         &mut self,
         wanted: bool,

@@ -105,11 +105,14 @@ pub(crate) fn visible(cell: &str) -> String {
 /// A name from the other end of the network may hold anything: nothing of it reaches the terminal
 /// as control, turns the line around, or takes no room, so that two names look alike.
 fn printable(text: &str) -> String {
-    let one = |c: char| match c {
-        '"' | '\'' | '\\' => c.to_string(),
-        c => c.escape_debug().to_string(),
-    };
-    text.chars().map(one).collect()
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => shown.push(c),
+            c => shown.extend(c.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// Prints a document, or its tables.
