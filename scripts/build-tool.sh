@@ -7,7 +7,7 @@
 . "$(dirname "$0")/env.sh"
 
 folder=${1:?usage: build-tool.sh FOLDER}
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo}
+export CARGO_TARGET_DIR=$CRATES
 (cd "$TOP" && cargo build --locked --release --package ibnbd)
 install -D "$CARGO_TARGET_DIR/release/ibnbd" "$folder/ibnbd"
 "$folder/ibnbd" manpages "$folder/man"

@@ -15,9 +15,13 @@ unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
 # shellcheck disable=SC2034 # used by the scripts that source this one
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 IBTRS_CACHE=${IBTRS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ibtrs}
-# Each checkout has modules of its own.
+# Each checkout has modules and host crates of its own: cargo goes by the times of the sources, and would
+# take those of another checkout for this one's.
+CHECKOUT=$(sha256sum <<<"$TOP" | cut -c1-12)
 # shellcheck disable=SC2034 # used by the scripts that source this one
-MODULES=$IBTRS_CACHE/modules/$(sha256sum <<<"$TOP" | cut -c1-12)
+MODULES=$IBTRS_CACHE/modules/$CHECKOUT
+# shellcheck disable=SC2034 # used by the scripts that source this one
+CRATES=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo/$CHECKOUT}
 JOBS=${JOBS:-$(nproc)}
 # Clang must be of the LLVM that rustc was built with, or helpers in C cannot
 # become inline code in Rust.  Says nothing where rustc is not installed yet.

@@ -14,7 +14,7 @@ mkdir -p "$folder/corpus"
 
 # libFuzzer itself is C++, and built with the crate.
 export CXX=clang++-$LLVM_MAJOR
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo}/fuzz
+export CARGO_TARGET_DIR=$CRATES/fuzz
 # With a target that is named, programs of the build are not instrumented.
 target=x86_64-unknown-linux-gnu
 coverage=(level=4 inline-8bit-counters pc-table trace-compares)

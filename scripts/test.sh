@@ -30,7 +30,7 @@ pytest() {
 # A test that hangs takes its suite with it, not those that follow.
 cargo_tests() {
 	cd "$TOP" || return 1
-	export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$IBTRS_CACHE/cargo}
+	export CARGO_TARGET_DIR=$CRATES
 	local rc=0
 	timeout 1800 cargo test --workspace --no-fail-fast || rc=$?
 	[ "$rc" != 124 ] || echo "error: the tests of the host crates did not end within 30 minutes"

@@ -16,10 +16,18 @@ def cache() -> Path:
     return Path(os.environ.get("IBTRS_CACHE") or Path(base) / "ibtrs")
 
 
+# This checkout's name in the cache, which scripts/env.sh calls $CHECKOUT.
+CHECKOUT = hashlib.sha256(f"{TOP}\n".encode()).hexdigest()[:12]
+
+
 def modules(flavour: str) -> Path:
     """Where this checkout's modules are: in what scripts/env.sh calls $MODULES."""
-    checkout = hashlib.sha256(f"{TOP}\n".encode()).hexdigest()[:12]
-    return cache() / "modules" / checkout / flavour
+    return cache() / "modules" / CHECKOUT / flavour
+
+
+def crates() -> Path:
+    """Where this checkout's host crates are built: what scripts/env.sh calls $CRATES."""
+    return Path(os.environ.get("CARGO_TARGET_DIR") or cache() / "cargo" / CHECKOUT)
 
 
 @dataclass(frozen=True)

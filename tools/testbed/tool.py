@@ -17,7 +17,7 @@ PROGRAM = "/tmp/ibnbd"
 @functools.cache
 def build() -> Path:
     """Returns the program, as the sources are now: built as for its tests, which have built most of it."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR", paths.cache() / "cargo"))
+    target = paths.crates()
     subprocess.run(["cargo", "build", "--locked", "--package", "ibnbd"], cwd=paths.TOP, check=True,
                    env={**os.environ, "CARGO_TARGET_DIR": str(target)})
     return target / "debug/ibnbd"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from testbed import initramfs, judge, stubs, tsc
+from testbed import initramfs, judge, paths, stubs, tsc
 from testbed.lab import together
 from testbed.stack import STACKS
 
@@ -142,3 +142,12 @@ def test_logs_are_kept_of_a_guest_that_never_answered(tmp_path, monkeypatch):
     guest = SimpleNamespace(name="client", alive=False, channel=None)
     kept = judge.keep(SimpleNamespace(folder=tmp_path / "lab", guests={"client": guest}), "a scenario")
     assert (kept / "client-1/console.log").read_text() == "booting"
+
+
+@pytest.mark.parametrize("target", ["", "/elsewhere"])
+def test_scripts_have_a_checkout_in_the_same_folders(target, monkeypatch):
+    monkeypatch.setenv("CARGO_TARGET_DIR", target)
+    said = subprocess.run(["bash", "-c", '. scripts/env.sh; printf "%s\\n" "$MODULES" "$CRATES"'], cwd=paths.TOP,
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert said.split() == [str(paths.modules("")), str(paths.crates())]
+    assert target in said
