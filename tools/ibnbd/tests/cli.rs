@@ -166,10 +166,7 @@ fn documents_are_as_the_schema_says() {
 /// To write it again: `IBNBD_WRITE_SCHEMA=1 cargo test -p ibnbd schema`.
 #[test]
 fn the_schema_is_the_one_in_the_documentation() {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../Documentation/tool.schema.json"
-    );
+    let file = &tree::of_package("../../Documentation/tool.schema.json");
     if std::env::var_os("IBNBD_WRITE_SCHEMA").is_some() {
         std::fs::write(file, document::schema()).unwrap();
     }
@@ -731,10 +728,7 @@ fn check_finds_what_is_wrong_and_the_remedy() {
 fn modules_of_other_versions_are_found() {
     let own = env!("CARGO_PKG_VERSION");
     let tree = Tree::new();
-    tree.usual_client().link(
-        "/usr/sbin/modinfo",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/modinfo"),
-    );
+    tree.usual_client().program("/usr/sbin/modinfo");
     let checked = || run(&tree, &["check"]).out;
     let version = |module: &str, loaded: &str, installed: &str| {
         tree.files(
@@ -842,10 +836,7 @@ fn interrupts_that_come_to_one_cpu_are_found() {
 fn a_firewall_that_drops_rdma_is_found() {
     let tree = Tree::new();
     tree.usual_client()
-        .link(
-            "/usr/sbin/nft",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/nft"),
-        )
+        .program("/usr/sbin/nft")
         .file(
             "/rules.json",
             r#"{"nftables": [{"chain": {"family": "inet", "table": "filter", "name": "input", "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}}]}"#,
@@ -882,8 +873,7 @@ fn a_firewall_that_drops_rdma_is_found() {
     let mode = Mode::RUSR | Mode::WUSR;
     let pipe = tree.real("/rules.json");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).unwrap();
-    let nft = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/nft");
-    tree.link("/usr/sbin/nft", nft);
+    tree.program("/usr/sbin/nft");
     let out = run(&tree, &["check"]).out;
     let text = "hint: it is not known whether the firewall drops tcp port 1234: nft did not answer within 5 s\n  remedy: try: nft -j list ruleset\n";
     assert!(out.contains(text), "{out}");
@@ -1007,10 +997,7 @@ fn a_report_has_modules_findings_and_the_log() {
         .file("/etc/ibtrs/client.toml", "[[session]]\nname = 's'\n")
         .file("/etc/ibtrs/conf.d/more.toml", "# none\n")
         .file("/etc/ibtrs/web1.key", "secret\n")
-        .link(
-            "/usr/sbin/systemctl",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/systemctl"),
-        );
+        .program("/usr/sbin/systemctl");
     let text = good(&tree, &["report"]);
     for part in [
         "module ibnbd_client 0.0.9 srcversion 0123\n",
@@ -1312,10 +1299,7 @@ fn a_service_that_waits_for_what_is_missing_ends_by_the_signal() {
         Some(Signal::TERM.as_raw())
     );
     for side in ["server", "client"] {
-        let unit = format!(
-            "{}/../systemd/ibnbd-{side}.service",
-            env!("CARGO_MANIFEST_DIR")
-        );
+        let unit = tree::of_package(&format!("../systemd/ibnbd-{side}.service"));
         let unit = std::fs::read_to_string(unit).unwrap();
         // Those that end by themselves, when they have taken a change back.
         assert!(unit.contains("\nSuccessExitStatus=129 130 143\n"), "{side}");

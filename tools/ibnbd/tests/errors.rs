@@ -337,13 +337,13 @@ fn each_reason_has_its_entry() {
         .filter(|line| line.starts_with('|'))
         .map(|line| line.replace('`', ""))
         .collect();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
-    let mut folders = vec![std::path::PathBuf::from(source)];
+    let source = tree::of_package("src");
+    let mut folders = vec![source.clone()];
     let (mut number, mut missing) = (0, Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(source).unwrap().to_str().unwrap();
+            let name = path.strip_prefix(&source).unwrap().to_str().unwrap();
             if path.is_dir() && name != "config" {
                 folders.push(path);
             } else if name.ends_with(".rs") {
@@ -405,8 +405,8 @@ fn each_finding_has_its_entry() {
         .filter(|line| line.starts_with('|'))
         .map(|line| line.replace('`', ""))
         .collect();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings");
-    let mut files = vec![std::path::PathBuf::from(format!("{source}.rs"))];
+    let source = tree::of_package("src/findings");
+    let mut files = vec![source.with_extension("rs")];
     files.extend(
         std::fs::read_dir(source)
             .unwrap()

@@ -626,11 +626,7 @@ fn firewall(tree: &Tree) {
             r#"{{"chain": {{"family": "{family}", "table": "{family}filter", "name": "input", "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}}}}"#
         )
     };
-    tree.link(
-        "/usr/sbin/nft",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/nft"),
-    )
-    .file(
+    tree.program("/usr/sbin/nft").file(
         "/rules.json",
         format!(r#"{{"nftables": [{}, {}]}}"#, chain("ip"), chain("ip6")),
     );

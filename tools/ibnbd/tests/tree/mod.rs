@@ -23,6 +23,11 @@ pub const LATENCY: &str =
 pub const DISK_LATENCY: &str =
     "1 us: 0 0 0 0\n2 us: 0 0 0 1\n4 us: 2 1 0 0\n8 us: 5 0 4 0\n>= 8 us: 1 3 0 0\nmaximum us: 12 2501 7 1\n";
 
+/// A file of this package's sources.
+pub fn of_package(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
 impl Tree {
     pub fn new() -> Self {
         Self {
@@ -68,11 +73,16 @@ impl Tree {
         fs::read_to_string(self.real(path)).unwrap()
     }
 
-    /// A program that stands for keyctl. It is a link: one that was just written could not be
-    /// started while another test starts something.
+    /// The script of this folder that stands for a program. It is a link: one that was just
+    /// written could not be started while another test starts something.
+    pub fn program(&self, path: &str) -> &Self {
+        let name = path.rsplit('/').next().unwrap();
+        let script = of_package(&format!("tests/tree/{name}"));
+        self.link(path, script.to_str().unwrap())
+    }
+
     pub fn keyctl(&self) -> &Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tree/keyctl");
-        self.link("/usr/bin/keyctl", script)
+        self.program("/usr/bin/keyctl")
     }
 
     /// The client's modules.
