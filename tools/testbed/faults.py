@@ -84,6 +84,8 @@ FUNCTIONS = (
     Function("blk_mq_alloc_tag_set"),
     Function("__blk_mq_alloc_disk"),
     Function("device_add_disk"),
+    Function("kern_path", error=errno.ENOENT),
+    Function("vfs_path_lookup", error=errno.ENOENT),
     Function("bdev_file_open_by_dev", error=errno.EBUSY),
     Function("blkdev_issue_flush", error=errno.EIO),
     Function("filp_open", error=errno.EMFILE),
