@@ -17,6 +17,7 @@
 //! | [`audit`] | limits for the lines in the server's log |
 //! | [`msg`] | messages after the handshake, request headers |
 //! | [`layout`] | layout of a request in its chunk |
+//! | [`pieces`] | memory in pieces |
 //! | [`limits`] | limits of the server's configuration |
 //! | [`join`], [`listen`] | the path of an incoming connection; addresses to listen on |
 //! | [`quota`] | the server's limits on memory and connections |
@@ -72,6 +73,7 @@ pub mod msg;
 pub mod name;
 pub mod opts;
 pub mod permit;
+pub mod pieces;
 pub mod quota;
 pub mod reauth;
 pub mod serving;
