@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Blocks of pages, scopes that restrict allocation, and locks that memory reclaim may wait for.
+//! Memory in pages, scopes that restrict allocation, and locks that memory reclaim may wait for.
 //!
 //! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h)
 
@@ -10,11 +10,13 @@ use kernel::{
 };
 
 mod block;
+mod pieces;
 
 pub use block::{
     Node,
     PageBlock, //
 };
+pub use pieces::Pieces;
 
 /// Returns the size in bytes of the memory that the kernel manages on this machine.
 ///
