@@ -22,6 +22,10 @@ use kx::{
     mm::PageBlock, //
 };
 
+mod pieces;
+
+pub use pieces::DmaPieces;
+
 /// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {

@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use crate::{
     dma::{
         DmaPages,
+        DmaPieces,
         MappedIo, //
     },
     pd::Pd,
@@ -44,8 +45,8 @@ impl Access {
 
 /// A memory region that work requests register and invalidate.
 ///
-/// A registration takes these steps: [`Mr::map_io`] or [`Mr::map_pages`] describes the memory,
-/// [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr` work request makes
+/// A registration takes these steps: [`Mr::map_io`], [`Mr::map_pages`] or [`Mr::map_pieces`]
+/// describes the memory, [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr` work request makes
 /// the device honour the new keys, and an invalidation (a local one, or by the peer's send) ends
 /// the registration.
 ///
@@ -126,11 +127,36 @@ impl Mr {
         if pages.device_id() != self.pd.device().id() {
             return Err(EINVAL);
         }
-        let mut sg = list_of_one(pages.addr(), u32::try_from(pages.len())?);
-        // SAFETY: `list_of_one` returns a list of one element with its end marked. The DMA address
-        // and the length are those of memory mapped for the region's device. The element has no
-        // page, which the callee does not need.
-        unsafe { self.map(&mut sg, 1) }
+        let mut sg = [kernel::bindings::scatterlist::c_zeroed()];
+        fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)]);
+        // SAFETY: `fill_list` has made it a list of one element with its end marked. The DMA
+        // address and the length are those of memory mapped for the region's device.
+        unsafe { self.map(sg.as_mut_ptr(), 1) }
+    }
+
+    /// Describes all of `pieces`, which must be mapped for the region's device, as one range; see
+    /// [`Mr::map_io`].
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::map_io`]; `ENOMEM`.
+    pub fn map_pieces(&mut self, pieces: &DmaPieces) -> Result {
+        if pieces.device_id() != self.pd.device().id() {
+            return Err(EINVAL);
+        }
+        let mapped = pieces.mapped();
+        let count = mapped.len();
+        let zeroed = kernel::bindings::scatterlist::c_zeroed();
+        let mut sg = KVVec::from_elem(zeroed, count, GFP_KERNEL)?;
+        // CAST: The length of a block of pages fits in 32 bits.
+        fill_list(&mut sg, mapped.map(|(addr, len)| (addr, len as u32)));
+        // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
+        // addresses and lengths are those of memory mapped for the region's device.
+        unsafe { self.map(sg.as_mut_ptr(), i32::try_from(count)?) }
     }
 
     /// # Safety
@@ -228,18 +254,22 @@ impl Mr {
     }
 }
 
-/// Returns a list of one mapped element without a page.
-fn list_of_one(addr: u64, length: u32) -> kernel::bindings::scatterlist {
-    let mut sg = kernel::bindings::scatterlist::c_zeroed();
-    // The call marks the element as the last one. Without the mark, `sg_next()` would read beyond
-    // it.
-    // SAFETY: `sg` is one valid element.
-    unsafe { kernel::bindings::sg_init_table(&mut sg, 1) };
-    sg.dma_address = addr;
-    sg.length = length;
-    // SAFETY: As above; the call only sets the DMA length.
-    unsafe { bindings::sg_set_dma_len(&mut sg, length) };
-    sg
+/// Makes `sg` a list of mapped elements without pages, which `ib_map_mr_sg()` does not need.
+fn fill_list(
+    sg: &mut [kernel::bindings::scatterlist],
+    mapped: impl IntoIterator<Item = (u64, u32)>,
+) {
+    // CAST: No list has that many elements.
+    let count = sg.len() as u32;
+    // The call marks the last element. Without the mark, `sg_next()` would read beyond it.
+    // SAFETY: `sg` is that many valid elements.
+    unsafe { kernel::bindings::sg_init_table(sg.as_mut_ptr(), count) };
+    for (element, (addr, length)) in sg.iter_mut().zip(mapped) {
+        element.dma_address = addr;
+        element.length = length;
+        // SAFETY: The element is valid; the call only sets its DMA length.
+        unsafe { bindings::sg_set_dma_len(element, length) };
+    }
 }
 
 /// The I/O virtual addresses for the registrations of a region.
@@ -277,18 +307,27 @@ mod tests {
 
     #[test]
     fn a_list_has_an_end() {
-        let mut sg = list_of_one(ADDR, 8192);
-        // SAFETY: The element is valid, and nothing behind it is read if it is marked as the last
-        // one.
-        assert!(unsafe { kernel::bindings::sg_next(&mut sg) }.is_null());
-        // SAFETY: The element is valid.
-        let mapped = unsafe {
-            (
-                kernel::bindings::sg_dma_address(&mut sg),
-                kernel::bindings::sg_dma_len(&mut sg),
-            )
-        };
-        assert_eq!(mapped, (ADDR, 8192));
+        let parts = [(ADDR, 8192), (ADDR + 4096, 4096), (0, 1)];
+        for count in 1..=parts.len() {
+            let mut list = [kernel::bindings::scatterlist::c_zeroed(); 3];
+            fill_list(&mut list[..count], parts);
+            let mut sg = list.as_mut_ptr();
+            for part in &parts[..count] {
+                assert!(!sg.is_null());
+                // SAFETY: `sg` is an element of the list; nothing behind the last is read if that
+                // is marked.
+                let (mapped, next) = unsafe {
+                    let mapped = (
+                        kernel::bindings::sg_dma_address(sg),
+                        kernel::bindings::sg_dma_len(sg),
+                    );
+                    (mapped, kernel::bindings::sg_next(sg))
+                };
+                assert_eq!(mapped, *part);
+                sg = next;
+            }
+            assert!(sg.is_null());
+        }
     }
 
     #[test]

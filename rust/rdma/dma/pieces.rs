@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory in pieces that is mapped for a device.
+
+use super::Direction;
+use crate::{
+    pd::Pd,
+    sge::Sge, //
+};
+use ibtrs_bindings as bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::mm::{
+    PageBlock,
+    Pieces, //
+};
+
+/// Memory in pieces that stays mapped for a device as long as this value lives: each piece has a
+/// mapping of its own.
+///
+/// # Invariants
+///
+/// `addrs` has no more elements than there are pieces. Each maps all of the piece with the same
+/// number for the device of `pd` in the direction `dir`.
+pub struct DmaPieces {
+    pieces: Arc<Pieces>,
+    addrs: KVVec<u64>,
+    dir: Direction,
+    pd: Arc<Pd>,
+}
+
+impl DmaPieces {
+    /// Maps `pieces`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, also when the device has no mapping space left.
+    pub fn new(pd: &Arc<Pd>, pieces: Arc<Pieces>, dir: Direction) -> Result<Self> {
+        let addrs = KVVec::with_capacity(pieces.blocks().len(), GFP_KERNEL)?;
+        // INVARIANT: Nothing is mapped yet.
+        let mut this = Self {
+            pieces,
+            addrs,
+            dir,
+            pd: pd.clone(),
+        };
+        for block in this.pieces.blocks() {
+            let addr = map(&this.pd, block, dir)?;
+            // INVARIANT: The block with the next number was just mapped. The list has room.
+            this.addrs.push(addr, GFP_KERNEL)?;
+        }
+        Ok(this)
+    }
+
+    /// Returns the memory.
+    #[inline]
+    pub fn pieces(&self) -> &Arc<Pieces> {
+        &self.pieces
+    }
+
+    /// Returns the number of the device.
+    #[inline]
+    pub(crate) fn device_id(&self) -> u64 {
+        self.pd.device().id()
+    }
+
+    /// Iterates over the DMA addresses and lengths of the pieces.
+    pub(crate) fn mapped(&self) -> impl ExactSizeIterator<Item = (u64, usize)> + '_ {
+        let len = |(addr, block): (&u64, &PageBlock)| (*addr, block.len());
+        self.addrs.iter().zip(self.pieces.blocks()).map(len)
+    }
+
+    /// Iterates over the scatter elements of the first `len` bytes, or of all if there are fewer:
+    /// one for each piece. The CPU's writes must have been made visible with
+    /// [`DmaPieces::sync_for_device`].
+    #[inline]
+    pub fn sges(&self, len: usize) -> impl Iterator<Item = Sge> + '_ {
+        let mut left = len;
+        self.mapped().map_while(move |(addr, piece)| {
+            let len = left.min(piece);
+            left -= len;
+            // CAST: The length of a block of pages fits in 32 bits.
+            let sge = || Sge::new(self.pd.device(), addr, len as u32, self.pd.local_dma_lkey());
+            (len > 0).then(sge)
+        })
+    }
+
+    /// Makes the CPU's writes to `len` bytes at `offset` visible to the device.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the memory.
+    #[inline]
+    pub fn sync_for_device(&self, offset: usize, len: usize) -> Result {
+        for part in self.pieces.parts(offset, len)? {
+            let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
+            // SAFETY: By the type invariant the piece is mapped. The part is inside of it, as all
+            // that `Pieces::parts` returns.
+            unsafe {
+                bindings::ib_dma_sync_single_for_device(
+                    self.pd.device().as_raw(),
+                    addr + part.offset as u64,
+                    part.len,
+                    self.dir.raw(),
+                )
+            };
+        }
+        Ok(())
+    }
+
+    /// Makes the device's writes to `len` bytes at `offset` visible to the CPU.
+    ///
+    /// # Context
+    ///
+    /// Any.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the range exceeds the memory.
+    #[inline]
+    pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
+        for part in self.pieces.parts(offset, len)? {
+            let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
+            // SAFETY: As in `sync_for_device`.
+            unsafe {
+                bindings::ib_dma_sync_single_for_cpu(
+                    self.pd.device().as_raw(),
+                    addr + part.offset as u64,
+                    part.len,
+                    self.dir.raw(),
+                )
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Maps all of `block`, which the caller keeps until it ends the mapping.
+fn map(pd: &Pd, block: &PageBlock, dir: Direction) -> Result<u64> {
+    let dev = pd.device().as_raw();
+    // SAFETY: The device is live, as `pd` keeps it. The block has that length and is contiguous.
+    let addr =
+        unsafe { bindings::ib_dma_map_single(dev, block.as_ptr().cast(), block.len(), dir.raw()) };
+    // SAFETY: The device is live, and the callee accepts any address.
+    match unsafe { bindings::ib_dma_mapping_error(dev, addr) } {
+        0 => Ok(addr),
+        _ => Err(ENOMEM),
+    }
+}
+
+impl Drop for DmaPieces {
+    fn drop(&mut self) {
+        for (addr, len) in self.mapped() {
+            // SAFETY: By the type invariant the piece is mapped with this length and direction.
+            unsafe {
+                bindings::ib_dma_unmap_single(self.pd.device().as_raw(), addr, len, self.dir.raw())
+            };
+        }
+    }
+}
