@@ -36,7 +36,7 @@ pub(super) union Wr {
 /// - The first `used_wrs` requests are valid and linked in order, and use only elements among the
 ///   first `used_sges`.
 pub(crate) struct SendQueue {
-    wrs: KVec<Wr>,
+    wrs: KVVec<Wr>,
     sges: KVec<bindings::ib_sge>,
     used_wrs: usize,
     used_sges: usize,
@@ -71,7 +71,7 @@ impl SendQueue {
             lkey: 0,
         };
         Ok(Self {
-            wrs: KVec::from_elem(wr, Self::BATCH_WRS, GFP_KERNEL)?,
+            wrs: KVVec::from_elem(wr, Self::BATCH_WRS, GFP_KERNEL)?,
             sges: KVec::from_elem(sge, Self::BATCH_SGES, GFP_KERNEL)?,
             used_wrs: 0,
             used_sges: 0,
