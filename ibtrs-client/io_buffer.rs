@@ -155,7 +155,7 @@ impl IoBuffer {
     /// Those of [`IoHandle::fill`].
     pub(crate) fn copy_to(&self, io: &mut IoHandle, bytes: u32) -> Result {
         let len = bytes as usize;
-        self.pages.sync_for_cpu(0, len)?;
+        self.pages.sync_for_cpu(len)?;
         let copied = io.fill(self.pages.block(), len);
         // Hand the buffer back to the device, for the next read.
         self.pages.sync_for_device(len)?;

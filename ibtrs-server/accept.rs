@@ -16,7 +16,8 @@ use crate::{
     },
     refusal::Refusal,
     server::Server,
-    session::Session, //
+    session::Session,
+    source::MAX_SGES, //
 };
 use ibtrs_core::auth::Crypto;
 use ibtrs_proto::{
@@ -487,7 +488,7 @@ impl Incomer<'_> {
         let qp_config = if service {
             QpConfig {
                 send_depth: config.service_sends(),
-                send_sges: 2,
+                send_sges: MAX_SGES,
                 recv_depth: config.service_recvs(),
                 context: PollContext::WorkQueue,
                 vector: 0,
@@ -495,7 +496,7 @@ impl Incomer<'_> {
         } else {
             QpConfig {
                 send_depth: config.io_sends(),
-                send_sges: 2,
+                send_sges: MAX_SGES,
                 recv_depth: config.io_recvs(),
                 context: PollContext::WorkQueue,
                 vector: u32::from(request.cid) - 1,

@@ -3,7 +3,15 @@
 //! Chunks: the memory of one request number on one path, and everything else that a
 //! request in service needs.
 
-use crate::pool::Blocks;
+use crate::{
+    con::Con,
+    pool::ChunkMemory,
+    source::{
+        self,
+        Source,
+        Writes, //
+    }, //
+};
 use ibtrs_proto::{
     consts::WRITE_HDR_LEN,
     imm::Answer,
@@ -33,17 +41,21 @@ use kernel::{
     },
 };
 use kx::{
-    mm::PageBlock,
+    mm::Pieces,
     sync::TakeCell, //
 };
 use rdma::{
     dma::{
         Direction,
         DmaBuf,
-        DmaPages, //
+        DmaPieces, //
     },
-    mr::Mr,
+    mr::{
+        Access,
+        Mr, //
+    },
     pd::Pd,
+    sendq::Chain,
     sge::Sge, //
 };
 
@@ -175,9 +187,10 @@ impl Stages {
 
 /// A chunk of a path, and all that its request needs.
 pub(crate) struct Chunk {
-    memory: DmaPages,
-    /// Memory for small data; never registered, so that no client can write to it.
-    small: Option<DmaPages>,
+    memory: Source,
+    /// Memory for small data, to which no client can write.
+    small: Option<Source>,
+    /// The region that the client writes to.
     mr: Mr,
     /// The body of an answer's message.
     body: DmaBuf,
@@ -206,22 +219,25 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Creates a chunk in the protection domain of a path.
+    /// Creates a chunk in the protection domain of a path. Its regions are still to be
+    /// [registered](Self::register). Data in more than `most_pieces` is sent from a region.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(pd: &Arc<Pd>, blocks: Blocks) -> Result<Self> {
-        let memory = DmaPages::new(pd, blocks.chunk, Direction::Bidirectional)?;
-        // The region covers the whole block, which is longer than the chunk if that is not a whole
-        // number of the machine's pages.
-        let page = pd.device().region_page_bytes();
-        let pages = u32::try_from(memory.len())?.div_ceil(page);
-        let private = |block| DmaPages::new(pd, block, Direction::ToDevice);
+    pub(crate) fn new(pd: &Arc<Pd>, memory: ChunkMemory, most_pieces: usize) -> Result<Self> {
+        let private = |pieces| Source::complete(pd, pieces, Direction::ToDevice, most_pieces);
+        let small = memory.private.map(private).transpose()?;
+        let new = match small {
+            Some(_) => Source::complete,
+            // The client's region is never invalidated, and can be sent from.
+            None => Source::new,
+        };
+        let memory = new(pd, memory.chunk, Direction::Bidirectional, most_pieces)?;
         Ok(Self {
+            mr: source::region(pd, memory.dma())?,
             memory,
-            small: blocks.private.map(private).transpose()?,
-            mr: Mr::new(pd, pages)?,
+            small,
             body: DmaBuf::new(pd, MORE_ANSWERS_LEN, Direction::ToDevice)?,
             hdr: [0; MAX_USER_HDR],
             request: NOTHING,
@@ -243,10 +259,10 @@ impl Chunk {
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn into_blocks(self) -> Blocks {
-        Blocks {
-            chunk: self.memory.block().clone(),
-            private: self.small.as_ref().map(|small| small.block().clone()),
+    pub(crate) fn into_memory(self) -> ChunkMemory {
+        ChunkMemory {
+            chunk: self.memory.pieces().clone(),
+            private: self.small.as_ref().map(|small| small.pieces().clone()),
         }
     }
 
@@ -267,11 +283,16 @@ impl Chunk {
         u64::from(self.request.data_len) + u64::from(self.request.usr_len)
     }
 
-    /// Maps the chunk in its region, with a new key.
-    pub(crate) fn register(&mut self) -> Result {
-        self.mr.map_pages(&self.memory)?;
-        self.mr.next_key();
-        Ok(())
+    /// Maximum number of work requests of [`Self::register`].
+    pub(crate) const REGIONS: u32 = 3;
+
+    /// Registers the chunk for the client to write to, and what answers are sent from.
+    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
+        chain.reg_mr(&self.mr, Access::RemoteWrite);
+        self.memory.register(chain);
+        if let Some(small) = &self.small {
+            small.register(chain);
+        }
     }
 
     /// Returns the address and key of the chunk; the caller sets the length.
@@ -294,17 +315,17 @@ impl Chunk {
     }
 
     /// Returns the memory of the chunk.
-    pub(crate) fn memory(&self) -> &DmaPages {
-        &self.memory
+    pub(crate) fn memory(&self) -> &DmaPieces {
+        self.memory.dma()
     }
 
     /// Copies the user header of the request out of the chunk.
     pub(crate) fn copy_header(&mut self) -> Result {
         let at = self.request.data_len as usize;
         let len = usize::from(self.request.usr_len);
-        self.memory.sync_for_cpu(at, len)?;
         let hdr = self.hdr.get_mut(..len).ok_or(EMSGSIZE)?;
-        self.memory.block().copy_out(at, hdr)
+        self.memory.dma().sync_for_cpu(at, len)?;
+        self.memory.pieces().copy_out(at, hdr)
     }
 
     /// Overwrites the transport header of the request in the chunk. If the next request for the
@@ -313,8 +334,8 @@ impl Chunk {
     /// before the first that has one.
     pub(crate) fn forget_header(&self) -> Result {
         let at = self.request.data_len as usize + usize::from(self.request.usr_len);
-        self.memory.block().zero(at, WRITE_HDR_LEN)?;
-        self.memory.sync_part_for_device(at, WRITE_HDR_LEN)
+        self.memory.pieces().zero(at, WRITE_HDR_LEN)?;
+        self.memory.dma().sync_for_device(at, WRITE_HDR_LEN)
     }
 
     /// Returns the user header.
@@ -335,7 +356,7 @@ impl Chunk {
         self.small.is_some() && !self.is_small()
     }
 
-    fn data(&self) -> &DmaPages {
+    fn data(&self) -> &Source {
         match &self.small {
             Some(small) if self.is_small() => small,
             _ => &self.memory,
@@ -348,28 +369,40 @@ impl Chunk {
         if self.request.direction == Dir::Read || len == 0 {
             return Ok(());
         }
-        self.memory.sync_for_cpu(0, len)?;
+        self.memory.dma().sync_for_cpu(0, len)?;
         match &self.small {
-            Some(small) if self.is_small() => self.memory.block().copy_to(0, small.block(), 0, len),
+            Some(small) if self.is_small() => {
+                self.memory.pieces().copy_to(0, small.pieces(), 0, len)
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns the memory for the request's data.
-    pub(crate) fn buffer(&self) -> &PageBlock {
-        self.data().block()
+    pub(crate) fn buffer(&self) -> &Pieces {
+        self.data().pieces()
     }
 
-    /// Returns the scatter element of the data that answers a read.
-    pub(crate) fn answer_data(&self) -> Result<Sge> {
-        self.data().sge(self.request.return_len() as usize)
-    }
-
-    /// Syncs the memory of a failed read for the device: bytes that the CPU has written there must
-    /// not reach memory after the data that the client sends next.
+    /// Makes the data of a read visible to the device. Also if the read has failed: bytes that the
+    /// CPU has written there must not reach memory after the data that the client sends next.
     pub(crate) fn leave_data(&self) -> Result {
-        self.data()
-            .sync_for_device(self.request.return_len() as usize)
+        let len = self.request.return_len() as usize;
+        self.data().dma().sync_for_device(0, len)
+    }
+
+    /// Returns the number of work requests of [`Self::answer_data`].
+    pub(crate) fn count_writes(&self) -> u32 {
+        self.data().count_writes(self.request.return_len())
+    }
+
+    /// Returns the work requests that send the data of a read, after [`Self::leave_data`].
+    pub(crate) fn answer_data(&self) -> Writes<impl Iterator<Item = Sge> + '_> {
+        let data = self.data();
+        let region = match &self.small {
+            Some(_) => data.region(),
+            None => Some(&self.mr),
+        };
+        data.writes(self.request.return_len(), region)
     }
 
     /// Returns the message that names the key of the chunk `buf_id` from now on.

@@ -224,7 +224,7 @@ fn parse(
     let copied = chunk
         .memory()
         .sync_for_cpu(at, len)
-        .and_then(|()| chunk.memory().block().copy_out(at, hdr));
+        .and_then(|()| chunk.memory().pieces().copy_out(at, hdr));
     copied.map_err(|_| RequestError::Short)?;
     let header = RequestHdr::parse(hdr, extensions)?;
     let request = ServerRequest::parse(&header, offset, chunk_bytes)?;

@@ -4,12 +4,17 @@
 //! (Documentation/protocol.md, "INFO exchange").
 
 use crate::{
-    chunk::ChunkSlot,
+    chunk::Chunk,
     path::{
         Info,
         Path, //
     },
-    refusal::Refusal, //
+    refusal::Refusal,
+    source::{
+        Source,
+        MAX_SGES,
+        MESSAGE_PIECES, //
+    }, //
 };
 use ibtrs_core::convert;
 use ibtrs_proto::{
@@ -30,12 +35,12 @@ use kernel::{
         Delta, //
     },
 };
+use kx::mm::{
+    Node,
+    Pieces, //
+};
 use rdma::{
-    dma::{
-        Direction,
-        DmaBuf, //
-    },
-    mr::Access,
+    dma::Direction,
     sendq::{
         Doorbell,
         Signal,
@@ -130,41 +135,63 @@ pub(crate) fn answer(path: &Arc<Path>) -> Result {
     };
     drop(cons);
 
+    let space = SqSpace {
+        wrs: Chunk::REGIONS,
+        sges: 0,
+    };
     let mut descs = KVVec::with_capacity(usize::from(config.queue_depth), GFP_KERNEL)?;
     for slot in path.slots.iter() {
-        let mut desc = register(&slot)?;
-        // The send queue has entries for all registrations; if it is full, that is only a matter of
-        // time.
-        loop {
-            let posted = slot.with_idle(|chunk| {
-                service.send(SqSpace { wrs: 1, sges: 0 }, Doorbell::Later, |chain| {
-                    chain.reg_mr(chunk.mr(), Access::RemoteWrite)
-                })
+        let mut desc = once_there_is_space(path, || {
+            let registered = slot.with_idle(|chunk| {
+                service.send(space, Doorbell::Later, |chain| chunk.register(chain))?;
+                Ok(chunk.descriptor())
             });
-            match posted.ok_or(EBUSY)? {
-                Err(error) if error == EAGAIN => fsleep(Delta::from_millis(1)),
-                other => break other,
-            }
-        }?;
+            registered.ok_or(EBUSY)?
+        })?;
         desc.len = config.chunk_bytes;
         descs.push(desc, GFP_KERNEL)?;
     }
 
-    let len = info_rsp_len(config.queue_depth);
-    let mut message = DmaBuf::new(&path.pd, len, Direction::ToDevice)?;
-    InfoRsp::write(message.bytes_mut(), descs.iter().copied()).map_err(|_| EINVAL)?;
-    let sge = message.sge(0, len)?;
+    let message = message(path, &descs)?;
     path.cons.lock().info_rsp = Some(message);
-    service.send(SqSpace { wrs: 1, sges: 1 }, Doorbell::Now, |chain| {
-        chain.send([sge], Signal::Control)
+    // CAST: With the greatest depth, 1 MiB and some bytes.
+    let len = info_rsp_len(config.queue_depth) as u32;
+    let space = SqSpace {
+        wrs: 2,
+        sges: MAX_SGES,
+    };
+    once_there_is_space(path, || {
+        let cons = path.cons.lock();
+        let message = cons.info_rsp.as_ref().ok_or(ENOTCONN)?;
+        service.send(space, Doorbell::Now, |chain| {
+            message.register(chain);
+            chain.send(message.sges(len, message.region()), Signal::Control)
+        })
     })
 }
 
-/// Maps the chunk of `slot` in its region; returns its address and key.
-fn register(slot: &ChunkSlot) -> Result<SgDesc> {
-    slot.with_idle(|chunk| {
-        chunk.register()?;
-        Ok(chunk.descriptor())
-    })
-    .ok_or(EBUSY)?
+/// Calls `send` until the send queue has space for its work requests. The queue has entries for one
+/// registration of each chunk; a chunk in many pieces has more.
+fn once_there_is_space<T>(path: &Path, mut send: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match send() {
+            // A connection that was lost gives no space back, and ends the path.
+            Err(error) if error == EAGAIN && !path.is_closing() => {
+                fsleep(Delta::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Returns the message that tells the client about its chunks.
+fn message(path: &Path, descs: &[SgDesc]) -> Result<Source> {
+    let len = info_rsp_len(path.session.server.config.queue_depth);
+    let mut bytes = KVVec::from_elem(0, len, GFP_KERNEL)?;
+    InfoRsp::write(&mut bytes, descs.iter().copied()).map_err(|_| EINVAL)?;
+    let pieces = Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?;
+    pieces.copy_in(0, &bytes)?;
+    let message = Source::complete(&path.pd, pieces, Direction::ToDevice, MESSAGE_PIECES)?;
+    message.dma().sync_for_device(0, len)?;
+    Ok(message)
 }

@@ -78,6 +78,7 @@ mod request;
 mod respond;
 mod server;
 mod session;
+mod source;
 mod stats;
 mod sysfs;
 mod teardown;

@@ -18,6 +18,10 @@ use crate::{
     memory::Charge,
     refusal::Refusal,
     session::Session,
+    source::{
+        data_pieces,
+        Source, //
+    },
     stats::Stats,
     sysfs::PathDir, //
 };
@@ -127,7 +131,7 @@ pub(crate) struct Resources {
     /// AUTH2, the answer to the client's proof.
     pub(crate) auth2: Option<DmaBuf>,
     /// The answer to [`Info`].
-    pub(crate) info_rsp: Option<DmaBuf>,
+    pub(crate) info_rsp: Option<Source>,
     pub(crate) removal: Option<RemovalGuard>,
     /// The setup time that the client has used.
     clock: SetupClock,
@@ -450,8 +454,11 @@ impl Path {
         let server = &self.session.server;
         let config = &server.config;
         let chunk_bytes = config.chunk_bytes as usize;
-        let blocks = server.pool.take(chunk_bytes, config.private_bytes())?;
-        Ok(KBox::new(Chunk::new(&self.pd, blocks)?, GFP_KERNEL)?)
+        let memory = server.pool.take(chunk_bytes, config.private_bytes())?;
+        Ok(KBox::new(
+            Chunk::new(&self.pd, memory, data_pieces(self.inv_answers))?,
+            GFP_KERNEL,
+        )?)
     }
 
     /// Returns the properties of the path that decide about a connection request; `same_uuid` tells

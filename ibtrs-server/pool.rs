@@ -2,11 +2,10 @@
 
 //! Memory of lost paths, kept for when they reconnect.
 //!
-//! A chunk is contiguous. When a client reconnects, a machine whose memory is full of page
-//! cache may have no free block of that size. So the blocks of a path are kept for some
-//! minutes after its end, unless others need the memory: kept blocks and the memory of
-//! paths together never exceed the limit for paths. The blocks are wiped first, as another
-//! client may get them.
+//! When a client reconnects, a machine whose memory is full of page cache, perhaps with data that is
+//! still to be written, gets free memory slowly or not at all. So the memory of a path is kept for
+//! some minutes after its end, unless others need it: kept memory and the memory of paths together
+//! never exceed the limit for paths. The memory is wiped first, as another client may get it.
 
 use crate::server::Server;
 use kernel::{
@@ -20,58 +19,58 @@ use kernel::{
 use kx::{
     mm::{
         Node,
-        PageBlock, //
+        Pieces, //
     },
     work::WorkItem,
 };
 
-/// Interval between checks, in milliseconds. Blocks that were not needed between two checks are
-/// freed, so unused blocks are kept for one to two intervals.
+/// Interval between checks, in milliseconds. Memory that was not needed between two checks is
+/// freed, so unused memory is kept for one to two intervals.
 const KEEP_MS: u32 = 120_000;
 
 /// The memory of one chunk.
-pub(crate) struct Blocks {
+pub(crate) struct ChunkMemory {
     /// Memory to which the client can write.
-    pub(crate) chunk: Arc<PageBlock>,
+    pub(crate) chunk: Arc<Pieces>,
     /// Memory to which no client can write, if the server uses some.
-    pub(crate) private: Option<Arc<PageBlock>>,
+    pub(crate) private: Option<Arc<Pieces>>,
 }
 
-impl Blocks {
+impl ChunkMemory {
     fn new(chunk_bytes: usize, private_bytes: usize) -> Result<Self> {
-        let block =
-            |len| Ok::<_, Error>(Arc::new(PageBlock::with_len(len, Node::ANY)?, GFP_KERNEL)?);
+        let pieces = |len| Ok::<_, Error>(Arc::new(Pieces::new(len, Node::ANY)?, GFP_KERNEL)?);
         Ok(Self {
-            chunk: block(chunk_bytes)?,
+            chunk: pieces(chunk_bytes)?,
             private: match private_bytes {
                 0 => None,
-                len => Some(block(len)?),
+                len => Some(pieces(len)?),
             },
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = &PageBlock> {
+    fn all(&self) -> impl Iterator<Item = &Pieces> {
         Iterator::chain([&*self.chunk].into_iter(), self.private.as_deref())
     }
 
     fn bytes(&self) -> u64 {
-        self.all().map(|block| block.len() as u64).sum()
+        self.all().map(|pieces| pieces.len() as u64).sum()
     }
 
     /// Zeroes the memory.
     fn wipe(&self) -> Result {
-        self.all().try_for_each(|block| block.zero(0, block.len()))
+        self.all()
+            .try_for_each(|pieces| pieces.zero(0, pieces.len()))
     }
 }
 
 struct Kept {
-    blocks: KVVec<Blocks>,
+    chunks: KVVec<ChunkMemory>,
     bytes: u64,
     /// The fewest free bytes since the last check: that much was not needed.
     least: u64,
 }
 
-/// Blocks that no path uses.
+/// Memory that no path uses.
 #[pin_data]
 pub(crate) struct Pool {
     #[pin]
@@ -82,7 +81,7 @@ impl Pool {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             kept <- new_mutex!(
-                Kept { blocks: KVVec::new(), bytes: 0, least: 0 },
+                Kept { chunks: KVVec::new(), bytes: 0, least: 0 },
                 "Pool::kept"
             ),
         })
@@ -97,15 +96,15 @@ impl Pool {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn take(&self, chunk_bytes: usize, private_bytes: usize) -> Result<Blocks> {
+    pub(crate) fn take(&self, chunk_bytes: usize, private_bytes: usize) -> Result<ChunkMemory> {
         let mut kept = self.kept.lock();
-        if let Some(blocks) = kept.blocks.pop() {
-            kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
+        if let Some(memory) = kept.chunks.pop() {
+            kept.bytes = kept.bytes.saturating_sub(memory.bytes());
             kept.least = kept.least.min(kept.bytes);
-            return Ok(blocks);
+            return Ok(memory);
         }
         drop(kept);
-        Blocks::new(chunk_bytes, private_bytes)
+        ChunkMemory::new(chunk_bytes, private_bytes)
     }
 
     /// Keeps the memory of an unused chunk, unless the pool would exceed `most` bytes.
@@ -113,36 +112,36 @@ impl Pool {
     /// # Context
     ///
     /// May sleep.
-    fn give(&self, blocks: Blocks, most: u64) {
-        let bytes = blocks.bytes();
-        if blocks.wipe().is_err() {
+    fn give(&self, memory: ChunkMemory, most: u64) {
+        let bytes = memory.bytes();
+        if memory.wipe().is_err() {
             return;
         }
         let mut kept = self.kept.lock();
         if kept.bytes.saturating_add(bytes) > most {
             return;
         }
-        if kept.blocks.push(blocks, GFP_KERNEL).is_ok() {
+        if kept.chunks.push(memory, GFP_KERNEL).is_ok() {
             kept.bytes += bytes;
         }
     }
 
-    /// Frees blocks until no more than `most` bytes are kept.
+    /// Frees memory until no more than `most` bytes are kept.
     fn shrink(&self, most: u64) {
         loop {
             let mut kept = self.kept.lock();
             if kept.bytes <= most {
                 return;
             }
-            let Some(blocks) = kept.blocks.pop() else {
+            let Some(memory) = kept.chunks.pop() else {
                 return;
             };
-            kept.bytes = kept.bytes.saturating_sub(blocks.bytes());
+            kept.bytes = kept.bytes.saturating_sub(memory.bytes());
             kept.least = kept.least.min(kept.bytes);
         }
     }
 
-    /// Frees the blocks that were not needed since the last check; returns whether any are left.
+    /// Frees the memory that was not needed since the last check; returns whether any is left.
     fn expire(&self) -> bool {
         let mut kept = self.kept.lock();
         let needed = kept.bytes.saturating_sub(kept.least);
@@ -161,16 +160,16 @@ impl Server {
     }
 
     /// Keeps the memory that a path has given back.
-    pub(crate) fn keep(self: &Arc<Self>, blocks: impl Iterator<Item = Blocks>, taken: u64) {
+    pub(crate) fn keep(self: &Arc<Self>, memory: impl Iterator<Item = ChunkMemory>, taken: u64) {
         let most = self.config.max_memory.saturating_sub(taken);
-        blocks.for_each(|blocks| self.pool.give(blocks, most));
+        memory.for_each(|memory| self.pool.give(memory, most));
         // Other paths may have taken memory meanwhile.
         self.leave_to_pool(self.ledger.taken());
         self.expiry.enqueue_in(self.clone(), KEEP_MS);
     }
 }
 
-/// Frees blocks that were not needed for some time.
+/// Frees memory that was not needed for some time.
 impl WorkItem<{ crate::server::work::EXPIRY }> for Server {
     type Pointer = Arc<Self>;
 

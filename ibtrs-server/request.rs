@@ -16,7 +16,7 @@ use ibtrs_proto::{
 };
 use kernel::prelude::*;
 use kx::{
-    mm::PageBlock,
+    mm::Pieces,
     sync::PercpuArc, //
 };
 use rdma::qp::QueuePair;
@@ -102,7 +102,7 @@ impl Request {
 
     /// Returns the memory of the data, which begins at its start and is at least
     /// [`Request::data_len`] bytes long; `None` only if that is zero.
-    pub fn buffer(&self) -> Option<&PageBlock> {
+    pub fn buffer(&self) -> Option<&Pieces> {
         Some(self.chunk.as_ref()?.buffer())
     }
 

@@ -7,7 +7,8 @@ use core::mem::take;
 use crate::{
     batch::Answered,
     chunk::Chunk,
-    con::Con, //
+    con::Con,
+    source::MAX_SGES, //
 };
 use ibtrs_core::{
     convert,
@@ -36,6 +37,7 @@ use rdma::{
     mr::Access,
     qp::QueuePair,
     sendq::{
+        Chain,
         Doorbell,
         Signal,
         SqSpace, //
@@ -46,8 +48,15 @@ use rdma::{
     },
 };
 
-/// SQ space of the longest answer: data, registration, invalidation, message.
-const SQ_SPACE: SqSpace = SqSpace { wrs: 4, sges: 2 };
+/// Returns the SQ space of an answer: the data that goes `to` the client, if there is any, and
+/// `others` work requests, of which one may have a scatter element.
+fn space(to: Option<Remote>, chunk: &Chunk, others: u32) -> SqSpace {
+    let writes = to.map_or(0, |_| chunk.count_writes());
+    SqSpace {
+        wrs: writes + others,
+        sges: writes * MAX_SGES + 1,
+    }
+}
 
 /// Responses of a connection that wait for SQ space.
 #[pin_data]
@@ -219,25 +228,18 @@ fn send(
 fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> Result {
     let request = chunk.request;
     let desc = request.desc;
-    let data = match (desc, result) {
-        (Some(desc), Ok(())) => {
-            let to = Remote {
-                addr: desc.addr,
-                rkey: desc.key,
-            };
-            Some((to, chunk.answer_data()?))
-        }
-        (Some(_), Err(_)) => {
-            chunk.leave_data()?;
-            None
-        }
-        (None, _) => None,
-    };
+    if desc.is_some() {
+        chunk.leave_data()?;
+    }
+    let to = desc.filter(|_| result.is_ok()).map(|desc| Remote {
+        addr: desc.addr,
+        rkey: desc.key,
+    });
     let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
     let answer = answer_on_wire(index, result);
     let errno = answer.errno;
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
-        return post_inv(qp, data, rkey, chunk, answer);
+        return post_inv(qp, to, rkey, chunk, answer);
     }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
@@ -247,9 +249,9 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         let imm = Imm::IoRspSameKey { id: index, errno };
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
-            return post_with_trailer(qp, data, trailer, imm);
+            return post_with_trailer(qp, to, chunk, trailer, imm);
         }
-        return post_one(qp, data, imm);
+        return post_one(qp, to, chunk, imm);
     }
     let imm = match inval {
         Some(_) => Imm::IoRspInv { id: index, errno },
@@ -265,9 +267,10 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
     };
     let body = chunk.answer_body(key)?;
     let chunk = &*chunk;
-    qp.send(SQ_SPACE, Doorbell::Now, |chain| {
-        if let Some((to, from)) = data {
-            chain.rdma_write(to, [from]);
+    // Registration, invalidation, message.
+    qp.send(space(to, chunk, 3), Doorbell::Now, |chain| {
+        if let Some(to) = to {
+            write_data(chain, to, chunk, None);
         }
         if chunk.invalidated {
             chain.reg_mr(chunk.mr(), Access::RemoteWrite);
@@ -290,7 +293,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
 /// Posts an answer in the message that invalidates the client's key `rkey`.
 fn post_inv(
     qp: &QueuePair<Con>,
-    data: Option<(Remote, Sge)>,
+    to: Option<Remote>,
     rkey: u32,
     chunk: &mut Chunk,
     answer: Answer,
@@ -300,9 +303,9 @@ fn post_inv(
     }
     let body = chunk.inv_answer(answer)?;
     let chunk = &*chunk;
-    qp.send(SqSpace { wrs: 3, sges: 2 }, Doorbell::Now, |chain| {
-        if let Some((to, from)) = data {
-            chain.rdma_write(to, [from]);
+    qp.send(space(to, chunk, 2), Doorbell::Now, |chain| {
+        if let Some(to) = to {
+            write_data(chain, to, chunk, None);
         }
         if chunk.invalidated {
             chain.reg_mr(chunk.mr(), Access::RemoteWrite);
@@ -312,27 +315,41 @@ fn post_inv(
 }
 
 /// Posts an answer that is one message, with the data of a read if there is any.
-fn post_one(qp: &QueuePair<Con>, data: Option<(Remote, Sge)>, imm: Imm) -> Result {
-    let space = SqSpace { wrs: 1, sges: 1 };
-    qp.send(space, Doorbell::Now, |chain| {
-        let (to, from) = match data {
-            Some((to, from)) => (to, Some(from)),
-            None => (Remote::default(), None),
-        };
-        chain.rdma_write_imm(to, from, imm.encode(), Signal::None);
+fn post_one(qp: &QueuePair<Con>, to: Option<Remote>, chunk: &Chunk, imm: Imm) -> Result {
+    let imm = imm.encode();
+    let others = u32::from(to.is_none());
+    qp.send(space(to, chunk, others), Doorbell::Now, |chain| match to {
+        Some(to) => write_data(chain, to, chunk, Some(imm)),
+        None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, Signal::None),
     })
+}
+
+/// Writes the data of a read to the client's memory, the last of it with `imm`.
+fn write_data(chain: &mut Chain<'_, Con>, to: Remote, chunk: &Chunk, imm: Option<u32>) {
+    for write in chunk.answer_data() {
+        let to = Remote {
+            // The client's range does not wrap, see `SgDesc::fits`.
+            addr: to.addr.wrapping_add(write.offset),
+            ..to
+        };
+        match imm {
+            Some(imm) if write.is_last => chain.rdma_write_imm(to, write.sges(), imm, Signal::None),
+            _ => chain.rdma_write(to, write.sges()),
+        }
+    }
 }
 
 /// Posts the data of a read, if there is any, and then an answer with the trailer as a message.
 fn post_with_trailer(
     qp: &QueuePair<Con>,
-    data: Option<(Remote, Sge)>,
+    to: Option<Remote>,
+    chunk: &Chunk,
     trailer: Sge,
     imm: Imm,
 ) -> Result {
-    qp.send(SqSpace { wrs: 2, sges: 2 }, Doorbell::Now, |chain| {
-        if let Some((to, from)) = data {
-            chain.rdma_write(to, [from]);
+    qp.send(space(to, chunk, 1), Doorbell::Now, |chain| {
+        if let Some(to) = to {
+            write_data(chain, to, chunk, None);
         }
         chain.send_imm([trailer], imm.encode(), Signal::None);
     })

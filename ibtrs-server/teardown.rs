@@ -79,9 +79,9 @@ impl Path {
     /// has a reference. Its charge is given back a moment too early.
     fn give_chunks_back(&self) {
         let chunks = self.slots.iter().filter_map(|slot| slot.take_last());
-        let blocks = chunks.map(|chunk| KBox::into_inner(chunk).into_blocks());
+        let memory = chunks.map(|chunk| KBox::into_inner(chunk).into_memory());
         let taken = self.charge.chunks_back();
-        self.session.server.keep(blocks, taken);
+        self.session.server.keep(memory, taken);
     }
 }
 

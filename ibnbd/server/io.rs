@@ -84,7 +84,7 @@ impl BioOwner for IoRequest {
     }
 
     fn buffer(&self) -> Option<BioBuf<'_>> {
-        BioBuf::new(self.request.buffer()?, 0, self.request.data_len()).ok()
+        BioBuf::new(self.request.buffer()?, self.request.data_len()).ok()
     }
 
     fn done(self, status: Status) {

@@ -475,24 +475,14 @@ impl DmaPages {
     /// `EINVAL` when the block is shorter.
     #[inline]
     pub fn sync_for_device(&self, len: usize) -> Result {
-        self.sync_part_for_device(0, len)
-    }
-
-    /// Makes the CPU's writes to `len` bytes at `offset` visible to the device.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` when the range exceeds the block.
-    #[inline]
-    pub fn sync_part_for_device(&self, offset: usize, len: usize) -> Result {
-        self.check(offset, len)?;
+        self.check(len)?;
         if self.needs_sync {
             // SAFETY: `check` has checked that the range is inside the block, which is mapped by
             // the type invariant.
             unsafe {
                 bindings::ib_dma_sync_single_for_device(
                     self.pd.device().as_raw(),
-                    self.addr + offset as u64,
+                    self.addr,
                     len,
                     self.dir.raw(),
                 )
@@ -501,20 +491,20 @@ impl DmaPages {
         Ok(())
     }
 
-    /// Makes the device's writes to `len` bytes at `offset` visible to the CPU.
+    /// Makes the device's writes to the first `len` bytes visible to the CPU.
     ///
     /// # Errors
     ///
     /// `EINVAL` when the block is shorter.
     #[inline]
-    pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
-        self.check(offset, len)?;
+    pub fn sync_for_cpu(&self, len: usize) -> Result {
+        self.check(len)?;
         if self.needs_sync {
-            // SAFETY: As in `sync_part_for_device`.
+            // SAFETY: As in `sync_for_device`.
             unsafe {
                 bindings::ib_dma_sync_single_for_cpu(
                     self.pd.device().as_raw(),
-                    self.addr + offset as u64,
+                    self.addr,
                     len,
                     self.dir.raw(),
                 )
@@ -524,10 +514,10 @@ impl DmaPages {
     }
 
     #[inline]
-    fn check(&self, offset: usize, len: usize) -> Result {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len() && len <= u32::MAX as usize => Ok(()),
-            _ => Err(EINVAL),
+    fn check(&self, len: usize) -> Result {
+        match len <= self.len() && len <= u32::MAX as usize {
+            true => Ok(()),
+            false => Err(EINVAL),
         }
     }
 }

@@ -2,8 +2,9 @@
 
 //! I/O to block devices without allocation.
 //!
-//! A [`BioTable`] has a fixed number of slots. Each holds one I/O: the bio, its one segment, and
-//! the user's [`BioOwner`], which names the device and the memory and handles the end of the I/O.
+//! A [`BioTable`] has a fixed number of slots. Each holds one I/O: the bio, a segment, and the
+//! user's [`BioOwner`], which names the device and the memory and handles the end of the I/O. The
+//! memory may be in several pieces, and then comes with its segments.
 //!
 //! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
 
@@ -13,7 +14,7 @@ use crate::{
         request::Op,
         status::Status, //
     },
-    mm::PageBlock,
+    mm::Pieces,
     sync::atomic::{
         Acquire,
         Atomic,
@@ -37,29 +38,26 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Part of a block of pages, as the memory of an I/O.
+/// The beginning of memory in pieces, as the memory of an I/O.
 #[derive(Clone, Copy)]
 pub struct BioBuf<'a> {
-    block: &'a PageBlock,
-    offset: usize,
+    pieces: &'a Pieces,
     len: u32,
 }
 
 impl<'a> BioBuf<'a> {
-    /// Creates a buffer of `len` bytes of `block`, from `offset` on.
+    /// Creates a buffer of the first `len` bytes of `pieces`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is empty or exceeds the block.
+    /// `EINVAL` if it is empty or exceeds the memory.
     #[inline]
-    pub fn new(block: &'a PageBlock, offset: usize, len: usize) -> Result<Self> {
-        let end = offset.checked_add(len).ok_or(EINVAL)?;
-        if len == 0 || end > block.len() {
+    pub fn new(pieces: &'a Pieces, len: usize) -> Result<Self> {
+        if len == 0 || len > pieces.len() {
             return Err(EINVAL);
         }
         Ok(Self {
-            block,
-            offset,
+            pieces,
             len: u32::try_from(len)?,
         })
     }
@@ -228,16 +226,11 @@ impl<T: BioOwner> Slot<T> {
             if buf.len != spec.bytes {
                 return Err(EINVAL);
             }
-            let start = buf.block.as_ptr().wrapping_add(buf.offset);
-            // SAFETY: By this function's contract, nobody else uses the bio and the vector, and the
-            // device stays open.
-            unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
-            // SAFETY: The bio has room for one vector. `BioBuf::new` has checked that the memory is
-            // inside its block, which is contiguous in the linear mapping, and which stays valid by
-            // this function's contract.
-            unsafe { bindings::bio_add_virt_nofail(bio, start.cast(), buf.len) };
+            // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
+            // the device and the memory stay valid.
+            unsafe { self.set_data(bio, bdev, opf, buf) };
         } else {
-            // SAFETY: As above, without vectors.
+            // SAFETY: As above, without data.
             unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
         }
         // SAFETY: `bio_init` has initialized the bio, and nobody else uses it before it is
@@ -254,6 +247,44 @@ impl<T: BioOwner> Slot<T> {
         raw.bi_private = Self::end as End as *mut c_void;
         raw.bi_end_io = Some(ended);
         Ok(())
+    }
+
+    /// Initializes the bio as one with the data of `buf`.
+    ///
+    /// # Safety
+    ///
+    /// `bio` must be that of this slot, which the caller must have won. The device and the memory
+    /// must be valid until the bio has ended.
+    unsafe fn set_data(
+        &self,
+        bio: *mut bindings::bio,
+        bdev: *mut bindings::block_device,
+        opf: bindings::blk_opf_t,
+        buf: BioBuf<'_>,
+    ) {
+        if let Some(block) = buf.pieces.in_one(buf.len as usize) {
+            // With a segment of just that length, the block layer need not look whether the bio
+            // has to be split.
+            // SAFETY: By this function's contract, nobody else uses the bio and the segment, and
+            // the device stays open.
+            unsafe { bindings::bio_init(bio, bdev, self.vec.get(), 1, opf) };
+            // SAFETY: The bio has room for one segment. `in_one` has checked that the memory is
+            // inside the block, which is contiguous in the linear mapping, and which stays valid by
+            // this function's contract.
+            unsafe { bindings::bio_add_virt_nofail(bio, block.as_ptr().cast(), buf.len) };
+            return;
+        }
+        // SAFETY: As above, without a segment.
+        unsafe { bindings::bio_init(bio, bdev, core::ptr::null_mut(), 0, opf) };
+        // SAFETY: `bio_init` has initialized the bio, and nobody else uses it before it is
+        // submitted.
+        let raw = unsafe { &mut *bio };
+        // As `bio_iov_iter_set()` does. The flag says that the segments are not the bio's own:
+        // everybody only reads them, and only as many as have `bi_size` bytes. They have as many,
+        // as `BioBuf::new` has checked, and stay valid as long as the memory.
+        raw.bi_io_vec = buf.pieces.segments().cast_mut();
+        raw.bi_iter.bi_size = buf.len;
+        raw.bi_flags |= 1 << bindings::BIO_CLONED;
     }
 
     /// Takes the owner out of a busy slot, and frees the slot.

@@ -7,7 +7,8 @@ use crate::{
     io::IoHandle,
     mm::{
         Node,
-        PageBlock, //
+        PageBlock,
+        Pieces, //
     },
     sg::{
         SgList,
@@ -27,6 +28,7 @@ use crate::{
 };
 use kernel::{
     bindings,
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc,
     time::{
@@ -233,7 +235,7 @@ impl IoOperations for NullDriver {
 /// One I/O of the test, and the task that waits for it.
 struct TestIo {
     dev: Arc<BlockDevice>,
-    buf: Option<(Arc<PageBlock>, usize)>,
+    buf: Option<(Arc<Pieces>, usize)>,
     end: Arc<End>,
 }
 
@@ -262,8 +264,8 @@ impl BioOwner for TestIo {
     }
 
     fn buffer(&self) -> Option<BioBuf<'_>> {
-        let (block, len) = self.buf.as_ref()?;
-        BioBuf::new(block, 512, *len).ok()
+        let (pieces, len) = self.buf.as_ref()?;
+        BioBuf::new(pieces, *len).ok()
     }
 
     fn done(self, status: Status) {
@@ -279,7 +281,7 @@ impl BioOwner for TestIo {
 struct Rig {
     table: BioTable<TestIo>,
     dev: Arc<BlockDevice>,
-    block: Arc<PageBlock>,
+    pieces: Arc<Pieces>,
 }
 
 const PLAIN: BioSpec = BioSpec {
@@ -304,8 +306,12 @@ impl Rig {
 
     /// Starts an I/O that the driver holds back; `how` is [`HOLD`] or [`SWAP`].
     fn start_kept(&self, slot: usize, counts: &Counts, how: u32) -> Result<Arc<End>> {
+        self.keep(slot, counts, how, PLAIN)
+    }
+
+    fn keep(&self, slot: usize, counts: &Counts, how: u32, spec: BioSpec) -> Result<Arc<End>> {
         counts.requeues.store(how, Relaxed);
-        let end = self.start_in(slot, PLAIN)?;
+        let end = self.start_in(slot, spec)?;
         for _ in 0..200 {
             if counts.requeues.load(Relaxed) == 0 && counts.held.is_full() {
                 return Ok(end);
@@ -329,7 +335,7 @@ impl Rig {
             buf: spec
                 .op
                 .has_data()
-                .then(|| (self.block.clone(), spec.bytes as usize)),
+                .then(|| (self.pieces.clone(), spec.bytes as usize)),
             end: end.clone(),
         };
         self.table.submit(slot, &spec, io).map_err(|(e, _)| e)?;
@@ -481,10 +487,10 @@ mod suite {
         assert_eq!(BlockDevice::open(u32::MAX, plain).err(), Some(ENXIO));
         assert_eq!(open(claim).err(), Some(EPERM));
 
-        let rig = Rig {
+        let mut rig = Rig {
             table: BioTable::new(4)?,
             dev: Arc::new(open(plain)?, GFP_KERNEL)?,
-            block: Arc::new(PageBlock::new(3, Node::ANY)?, GFP_KERNEL)?,
+            pieces: Arc::new(Pieces::new(8 * PAGE_SIZE, Node::ANY)?, GFP_KERNEL)?,
         };
         assert_eq!(rig.dev.capacity_sectors(), CAPACITY);
         assert_eq!(rig.dev.name().to_bytes(), b"kxtest0");
@@ -496,6 +502,8 @@ mod suite {
         assert_eq!((rig.dev.partition(), rig.dev.partition_uuid()), (0, None));
         drop(open(plain)?);
         transfers(&rig, counts)?;
+        rig.pieces = Arc::new(Pieces::of_size(5 * PAGE_SIZE, PAGE_SIZE)?, GFP_KERNEL)?;
+        in_pieces(&rig, counts)?;
         again(&rig, counts)?;
         swapped(&rig, counts)?;
         tail(&rig, counts)?;
@@ -524,6 +532,47 @@ mod suite {
         drop(rig);
         assert_eq!(counts.opens.load(Relaxed), 0);
         assert_eq!(counts.miscounts.load(Relaxed), 0);
+        Ok(())
+    }
+
+    /// An I/O of memory in several pieces has all of their bytes, in order, and no others.
+    fn in_pieces(rig: &Rig, counts: &Counts) -> Result {
+        let bytes = 2 * PAGE_SIZE - 512;
+        let write = BioSpec {
+            op: Op::Write,
+            bytes: u32::try_from(bytes)?,
+            ..PLAIN
+        };
+        for at in 0..rig.pieces.len() {
+            // CAST: Any byte will do.
+            rig.pieces.copy_in(at, &[(at % 251) as u8])?;
+        }
+        let end = rig.keep(3, counts, HOLD, write)?;
+        let mut rq = counts.held.take().ok_or(EINVAL)?;
+        assert_eq!(rq.bytes(), write.bytes);
+        rq.map_sg()?;
+        let mut io = IoHandle::new(rq);
+        let seen = PageBlock::with_len(bytes, Node::ANY)?;
+        io.read_out(&seen, bytes)?;
+        assert_eq!(io.read_out(&seen, bytes + 1), Err(EINVAL));
+        let rq = io.downcast::<Request<NullDriver>>().map_err(|_| EINVAL)?;
+        rq.end(Status::OK);
+        end.wait(10_000)?;
+        assert_eq!(seen.crc32c(0, 0, bytes), rig.pieces.crc32c(0, 0, bytes));
+
+        // Larger than the limit of the queue, so it is split.
+        counts.bytes.xchg(0, Full);
+        let most = u32::try_from(rig.pieces.len())?;
+        rig.io(BioSpec {
+            bytes: most,
+            ..write
+        })?;
+        assert_eq!(counts.bytes.load(Relaxed), most);
+        let beyond = BioSpec {
+            bytes: most + 512,
+            ..write
+        };
+        assert_eq!(rig.io(beyond), Err(EINVAL));
         Ok(())
     }
 

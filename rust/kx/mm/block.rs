@@ -55,7 +55,8 @@ unsafe impl Send for PageBlock {}
 unsafe impl Sync for PageBlock {}
 
 impl PageBlock {
-    /// Allocates `2^order` pages of zeros, preferably on `node`.
+    /// Allocates `2^order` pages of zeros, preferably on `node`. The kernel does not search long for
+    /// more than one page, and kills no process for any number.
     ///
     /// # Context
     ///
@@ -106,7 +107,7 @@ impl PageBlock {
     }
 
     /// Allocates the smallest number of pages with room for `len` bytes, at least one, filled with
-    /// zeros and preferably on `node`.
+    /// zeros and preferably on `node`; see [`PageBlock::new`].
     ///
     /// # Context
     ///
@@ -143,12 +144,12 @@ impl PageBlock {
         if order > bindings::MAX_PAGE_ORDER {
             return Err(ENOMEM);
         }
-        let mut gfp = bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how;
-        if order > 0 {
-            // The kernel should not kill a process for contiguous pages, of which a caller may want
-            // any number.
-            gfp |= ibtrs_bindings::__GFP_RETRY_MAYFAIL;
-        }
+        // A caller that wants many pages tries smaller blocks next, and can fail.
+        let effort = match order {
+            0 => ibtrs_bindings::__GFP_RETRY_MAYFAIL,
+            _ => ibtrs_bindings::__GFP_NORETRY,
+        };
+        let gfp = bindings::__GFP_ZERO | bindings::__GFP_NOWARN | how | effort;
         // SAFETY: `Node::new` has checked the node, the order is in range, and this function may
         // sleep.
         let page = unsafe { ibtrs_bindings::alloc_pages_node(node.0, gfp, order) };

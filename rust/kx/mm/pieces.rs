@@ -13,9 +13,19 @@ use ibtrs_proto::pieces::{
     PieceLayout,
 };
 use kernel::{
+    bindings,
     page::PAGE_SIZE,
     prelude::*, //
 };
+
+/// A segment of an I/O: a whole piece.
+#[repr(transparent)]
+struct Segment(bindings::bio_vec);
+
+// SAFETY: The pointer in a segment is to a page, which has no thread affinity.
+unsafe impl Send for Segment {}
+// SAFETY: Shared references only read a segment.
+unsafe impl Sync for Segment {}
 
 /// Memory in pieces, whose contents may change at any time, as those of a [`PageBlock`].
 ///
@@ -25,9 +35,11 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `blocks` are the pieces of `layout`: as many, and each of its size.
+/// - `blocks` are the pieces of `layout`: as many, and each of its size.
+/// - Each of `segments` describes all of the block with the same number.
 pub struct Pieces {
     blocks: KVVec<PageBlock>,
+    segments: KVVec<Segment>,
     layout: PieceLayout,
 }
 
@@ -59,12 +71,23 @@ impl Pieces {
             return Err(ENOMEM);
         }
         let mut blocks = KVVec::with_capacity(count, GFP_KERNEL)?;
+        let mut segments = KVVec::with_capacity(count, GFP_KERNEL)?;
         for piece in 0..count {
             let block = PageBlock::with_len(layout.bytes_of(piece), node)?;
+            let segment = bindings::bio_vec {
+                bv_page: block.page(),
+                bv_len: u32::try_from(block.len())?,
+                bv_offset: 0,
+            };
             blocks.push(block, GFP_KERNEL)?;
+            segments.push(Segment(segment), GFP_KERNEL)?;
         }
-        // INVARIANT: The list was just filled; a block of whole pages has the length asked for.
-        Ok(Self { blocks, layout })
+        // INVARIANT: Both were just filled; a block of whole pages has the length asked for.
+        Ok(Self {
+            blocks,
+            segments,
+            layout,
+        })
     }
 
     /// Returns the size in bytes.
@@ -100,6 +123,20 @@ impl Pieces {
     #[inline]
     fn block(&self, part: &Part) -> Result<&PageBlock> {
         self.blocks.get(part.piece).ok_or(EINVAL)
+    }
+
+    /// Returns the first piece, if the first `len` bytes are in it.
+    #[inline]
+    pub(crate) fn in_one(&self, len: usize) -> Option<&PageBlock> {
+        self.blocks.first().filter(|first| len <= first.len())
+    }
+
+    /// Returns a pointer to the segments: a constant array of all pieces, in order, for the data of
+    /// a bio. It stays where it is as long as this value lives.
+    #[inline]
+    pub(crate) fn segments(&self) -> *const bindings::bio_vec {
+        // CAST: `Segment` is transparent over `bio_vec`.
+        self.segments.as_ptr().cast()
     }
 
     /// Copies the bytes from `offset` on to `to`, reading each byte once.
@@ -215,8 +252,15 @@ mod tests {
             assert_eq!(memory.len(), len.next_multiple_of(PAGE_SIZE));
             let mut bytes = 0;
             let most = pieces::MAX_PIECE_BYTES.max(PAGE_SIZE);
-            for block in memory.blocks() {
+            for (number, block) in memory.blocks().iter().enumerate() {
                 assert!(block.len() <= most);
+                // SAFETY: There is a segment for each block.
+                let segment = unsafe { &*memory.segments().add(number) };
+                assert!(segment.bv_page == block.page());
+                assert_eq!(
+                    (segment.bv_len as usize, segment.bv_offset),
+                    (block.len(), 0)
+                );
                 bytes += block.len();
             }
             assert_eq!(bytes, memory.len());
@@ -309,6 +353,7 @@ mod tests {
         }
         assert_eq!(bytes, [1; 4]);
         assert!(content(&memory)?.iter().all(|byte| *byte == 0));
+        assert!(memory.in_one(PAGE_SIZE).is_some() && memory.in_one(PAGE_SIZE + 1).is_none());
         assert_eq!(memory.count_of(PAGE_SIZE + 1), 2);
         Ok(())
     }

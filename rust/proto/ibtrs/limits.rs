@@ -91,10 +91,11 @@ pub const fn server_response(layout: &ImmLayout, new_rkey: bool) -> ConnRsp {
     }
 }
 
-/// Bytes of a chunk for each byte in the tables of its registration: 8 bytes for a page.
-const PAGE_TABLE_SHARE: u32 = 4096 / 8;
-/// Bytes that a request on the server and a registration without its table take together.
-const REQUEST_BYTES: u64 = 1536;
+/// Bytes of a chunk for each byte that describes it. A page takes 8 bytes in the table of each of two
+/// registrations, and 48 if it is a [piece](crate::pieces) of its own.
+const PAGE_SHARE: u32 = 4096 / 64;
+/// Bytes that a request on the server and two registrations without their tables take together.
+const REQUEST_BYTES: u64 = 2048;
 /// Bytes that a chunk number takes, with a request or without.
 const NUMBER_BYTES: u64 = 512;
 /// Bytes of an entry of a send queue and of its completion queue, in the device's driver and in
@@ -107,10 +108,11 @@ const CONNECTION_BYTES: u64 = 16384;
 
 /// Estimates the memory that a path takes for its chunks, in bytes: each chunk itself and
 /// `private_bytes` that no client can write to, both in whole pages of `page_bytes`, and the
-/// chunk's request and registration.
+/// chunk's request and registrations.
 pub fn chunks_bytes(layout: &ImmLayout, private_bytes: u32, page_bytes: u32) -> u64 {
     let whole_pages = |bytes: u32| u64::from(bytes).next_multiple_of(u64::from(page_bytes.max(1)));
-    let tables = u64::from(layout.chunk_size() / PAGE_TABLE_SHARE);
+    let described = layout.chunk_size().saturating_add(private_bytes);
+    let tables = u64::from(described / PAGE_SHARE);
     let each = whole_pages(layout.chunk_size())
         .saturating_add(whole_pages(private_bytes))
         .saturating_add(tables.saturating_add(REQUEST_BYTES));

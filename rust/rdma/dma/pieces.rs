@@ -28,6 +28,10 @@ pub struct DmaPieces {
     pieces: Arc<Pieces>,
     addrs: KVVec<u64>,
     dir: Direction,
+    /// Whether one of the mappings needs it: see [`Device::needs_sync`].
+    ///
+    /// [`Device::needs_sync`]: crate::device::Device::needs_sync
+    needs_sync: bool,
     pd: Arc<Pd>,
 }
 
@@ -48,10 +52,12 @@ impl DmaPieces {
             pieces,
             addrs,
             dir,
+            needs_sync: false,
             pd: pd.clone(),
         };
         for block in this.pieces.blocks() {
             let addr = map(&this.pd, block, dir)?;
+            this.needs_sync |= pd.device().needs_sync(addr);
             // INVARIANT: The block with the next number was just mapped. The list has room.
             this.addrs.push(addr, GFP_KERNEL)?;
         }
@@ -102,7 +108,11 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, len: usize) -> Result {
-        for part in self.pieces.parts(offset, len)? {
+        let parts = self.pieces.parts(offset, len)?;
+        if !self.needs_sync {
+            return Ok(());
+        }
+        for part in parts {
             let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
             // SAFETY: By the type invariant the piece is mapped. The part is inside of it, as all
             // that `Pieces::parts` returns.
@@ -129,7 +139,11 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
-        for part in self.pieces.parts(offset, len)? {
+        let parts = self.pieces.parts(offset, len)?;
+        if !self.needs_sync {
+            return Ok(());
+        }
+        for part in parts {
             let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
             // SAFETY: As in `sync_for_device`.
             unsafe {

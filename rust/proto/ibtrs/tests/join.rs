@@ -177,14 +177,21 @@ fn fences() {
 #[test]
 fn memory() {
     let layout = server_layout(131_072, 512).unwrap();
-    let beside = 512 * (1536 + 256);
+    let beside = 512 * (2048 + 2048);
     assert_eq!(numbers_bytes(&layout), 512 * 512);
     assert_eq!(chunks_bytes(&layout, 0, 4096), (64 << 20) + beside);
-    assert_eq!(chunks_bytes(&layout, 16_384, 4096), (72 << 20) + beside);
+    let private = 512 * 256;
+    assert_eq!(
+        chunks_bytes(&layout, 16_384, 4096),
+        (72 << 20) + beside + private
+    );
     // Where pages are larger, so is what is taken of them.
-    assert_eq!(chunks_bytes(&layout, 16_384, 65_536), (96 << 20) + beside);
+    assert_eq!(
+        chunks_bytes(&layout, 16_384, 65_536),
+        (96 << 20) + beside + private
+    );
     let default = server_layout(135_168, 512).unwrap();
-    let tables = 512 * (1536 + 264);
+    let tables = 512 * (2048 + 2112);
     assert_eq!(chunks_bytes(&default, 0, 65_536), (96 << 20) + tables);
     assert_eq!(connection_bytes(0, 0), 16_384);
     assert_eq!(connection_bytes(5 * 512, 513), 16_384 + 819_200 + 65_664);

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory from which the data of answers, and long messages, are sent.
+//!
+//! The memory is in pieces, each of which takes a scatter element. More elements in a work request,
+//! or more work requests for an answer, would take more memory for the send queue of each
+//! connection. So what is in many pieces is sent from a region, which makes one range of them, with
+//! one element.
+//!
+//! That region is none of the client's. The client cannot write with its key, and it stays
+//! registered as long as the path lives: a device may send the data again after the client has
+//! received it, if the acknowledgement was lost, although the client's key is invalid by then.
+
+use crate::con::Con;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kx::mm::Pieces;
+use rdma::{
+    dma::{
+        Direction,
+        DmaPieces, //
+    },
+    mr::{
+        Access,
+        Mr, //
+    },
+    pd::Pd,
+    sendq::Chain,
+    sge::Sge, //
+};
+
+/// Maximum number of scatter elements of a work request. With more, rxe would take twice the memory
+/// for a send queue.
+pub(crate) const MAX_SGES: u32 = 3;
+/// Maximum number of pieces that the data of an answer is sent from, without a region. The longest
+/// answers have four work requests in all: the data, the registration of the chunk, and either one
+/// message that invalidates the client's key (`inv_answers`), or two for that and the answer.
+pub(crate) const fn data_pieces(inv_answers: bool) -> usize {
+    let writes = if inv_answers { 2 } else { 1 };
+    writes * MAX_SGES as usize
+}
+
+/// The same of a message, which is one work request. With iWARP, the immediate takes an element.
+pub(crate) const MESSAGE_PIECES: usize = MAX_SGES as usize - 1;
+
+/// Memory that is mapped for a device.
+pub(crate) struct Source {
+    dma: DmaPieces,
+    /// From more pieces than these, data is sent from a region.
+    most_pieces: usize,
+    /// Covers the memory, if it has more pieces.
+    region: Option<Mr>,
+}
+
+impl Source {
+    /// Maps memory whose data is sent from a region of the caller, if it is in more than
+    /// `most_pieces`.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        pieces: Arc<Pieces>,
+        dir: Direction,
+        most_pieces: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            dma: DmaPieces::new(pd, pieces, dir)?,
+            most_pieces,
+            region: None,
+        })
+    }
+
+    /// As [`Source::new`], but with a region of its own, if one is needed. It is still to be
+    /// [registered](Self::register).
+    ///
+    /// # Context
+    ///
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, those of the driver.
+    pub(crate) fn complete(
+        pd: &Arc<Pd>,
+        pieces: Arc<Pieces>,
+        dir: Direction,
+        most_pieces: usize,
+    ) -> Result<Self> {
+        let mut this = Self::new(pd, pieces, dir, most_pieces)?;
+        if this.needs_region(this.dma.pieces().len()) {
+            this.region = Some(region(pd, &this.dma)?);
+        }
+        Ok(this)
+    }
+
+    /// Registers the region of this memory, if it has one.
+    pub(crate) fn register(&self, chain: &mut Chain<'_, Con>) {
+        if let Some(region) = &self.region {
+            chain.reg_mr(region, Access::Local);
+        }
+    }
+
+    /// Returns the memory.
+    pub(crate) fn pieces(&self) -> &Arc<Pieces> {
+        self.dma.pieces()
+    }
+
+    /// Returns the mapping of the memory.
+    pub(crate) fn dma(&self) -> &DmaPieces {
+        &self.dma
+    }
+
+    /// Returns the region of this memory.
+    pub(crate) fn region(&self) -> Option<&Mr> {
+        self.region.as_ref()
+    }
+
+    fn needs_region(&self, len: usize) -> bool {
+        self.pieces().count_of(len) > self.most_pieces
+    }
+
+    /// Returns the scatter elements of the first `len` bytes: one of `region`, if they need it. The
+    /// data must have been made visible to the device.
+    pub(crate) fn sges<'a>(
+        &'a self,
+        len: u32,
+        region: Option<&Mr>,
+    ) -> Sges<impl Iterator<Item = Sge> + 'a> {
+        let bytes = len as usize;
+        let region = region.filter(|_| self.needs_region(bytes));
+        match region.and_then(|region| region.sge(len).ok()) {
+            Some(sge) => Sges::One(Some(sge)),
+            None => Sges::Pieces(self.dma.sges(bytes)),
+        }
+    }
+
+    /// Returns the number of work requests that send the first `len` bytes, with a region if they
+    /// need it.
+    pub(crate) fn count_writes(&self, len: u32) -> u32 {
+        match self.pieces().count_of(len as usize) {
+            // CAST: At most two, see `data_pieces`.
+            count if count <= self.most_pieces => (count as u32).div_ceil(MAX_SGES),
+            _ => 1,
+        }
+    }
+
+    /// Returns the work requests that send the first `len` bytes, see [`Self::sges`].
+    pub(crate) fn writes<'a>(
+        &'a self,
+        len: u32,
+        region: Option<&Mr>,
+    ) -> Writes<impl Iterator<Item = Sge> + 'a> {
+        Writes {
+            sges: self.sges(len, region),
+            offset: 0,
+            left: len.into(),
+        }
+    }
+}
+
+/// Creates a region that covers all of `dma`, with a key. The caller has it registered.
+///
+/// # Context
+///
+/// May sleep.
+///
+/// # Errors
+///
+/// `ENOMEM`, those of the driver.
+pub(crate) fn region(pd: &Arc<Pd>, dma: &DmaPieces) -> Result<Mr> {
+    // The memory may be longer than a chunk, which need not be a whole number of the machine's pages.
+    let pages = u32::try_from(dma.pieces().len())?.div_ceil(pd.device().region_page_bytes());
+    let mut region = Mr::new(pd, pages)?;
+    region.map_pieces(dma)?;
+    region.next_key();
+    Ok(region)
+}
+
+/// A work request that sends a part of the data.
+pub(crate) struct Write {
+    /// Where the part begins, in bytes from the beginning of the data.
+    pub(crate) offset: u64,
+    pub(crate) is_last: bool,
+    sges: [Option<Sge>; MAX_SGES as usize],
+}
+
+impl Write {
+    /// Returns the scatter elements of the part.
+    pub(crate) fn sges(&self) -> impl Iterator<Item = Sge> + '_ {
+        self.sges.iter().flatten().copied()
+    }
+}
+
+/// Iterator of [`Source::writes`].
+pub(crate) struct Writes<I> {
+    sges: Sges<I>,
+    /// Where the next part begins.
+    offset: u64,
+    /// Bytes from there on.
+    left: u64,
+}
+
+impl<I: Iterator<Item = Sge>> Iterator for Writes<I> {
+    type Item = Write;
+
+    #[inline]
+    fn next(&mut self) -> Option<Write> {
+        let sges = [Some(self.sges.next()?), self.sges.next(), self.sges.next()];
+        let lengths = sges.iter().flatten().map(|sge| u64::from(sge.len()));
+        let bytes = lengths.sum();
+        let offset = self.offset;
+        self.offset += bytes;
+        self.left = self.left.saturating_sub(bytes);
+        Some(Write {
+            offset,
+            is_last: self.left == 0,
+            sges,
+        })
+    }
+}
+
+/// Iterator of [`Source::sges`].
+pub(crate) enum Sges<I> {
+    One(Option<Sge>),
+    Pieces(I),
+}
+
+impl<I: Iterator<Item = Sge>> Iterator for Sges<I> {
+    type Item = Sge;
+
+    #[inline]
+    fn next(&mut self) -> Option<Sge> {
+        match self {
+            Self::One(sge) => sge.take(),
+            Self::Pieces(sges) => sges.next(),
+        }
+    }
+}
