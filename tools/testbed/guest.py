@@ -55,8 +55,7 @@ class Spec:
     @property
     def memory_mb(self) -> int:
         """The memory that it needs: booting and kmemleak's scans take time for each page.
-        A path of the usual size takes 512 pieces of 256 KiB, which get rare in a guest that
-        has been used for a while: its kernel cannot compact memory."""
+        A path of the usual size takes 77 MiB of the server."""
         if self.tree:
             return 2048
         return 768 if self.kernel.slow else 1536

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 NO_RNBD = "Debian's kernel has no RTRS and RNBD"
 NO_SIW = "Debian's kernel has no soft-iWARP"
 NO_FAULTS = "Debian's kernel has no fault injection"
+COMPACTION = "Debian's kernel compacts memory, and has large pages"
 
 # A disk that takes eight seconds for each read, and so minutes until it is there.
 SLOW_DISK = "Debian's kernel looks for thirteen kinds of partition tables"
@@ -33,6 +34,7 @@ REASONS = {
     "test_mainline_selfcheck.py::test_a_guest_is_killed_and_comes_back*": NO_RNBD,
     "test_mainline_selfcheck.py::test_leaks_are_seen": "Debian's kernel has no kmemleak",
     "test_mapping_space.py::*": NO_FAULTS,
+    "test_memory.py::test_a_path_needs_no_contiguous_memory*": COMPACTION,
     "test_operations.py::test_operations_with_mainline*": NO_RNBD,
     "test_overtaking.py::*mainline*": NO_RNBD,
     "test_polled.py::test_mainlines_server_is_polled": NO_RNBD,

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The server's messages reveal nothing about its memory."""
+"""The memory of a server: its messages reveal nothing about it, and it need not be contiguous."""
+
+import os
 
 import pytest
 
+from testbed import blockdev, fio
 from testbed.hostile import launch
+from testbed.lab import wait_for
 
 # Raw messages need immediates, which soft-iWARP does not have.
 pytestmark = [pytest.mark.fast, pytest.mark.rdma("rxe")]
+
+# IBTRS_LONG=1 runs the larger number.
+LOSSES = 50 if os.environ.get("IBTRS_LONG") else 8
 
 PAGE = 4096
 
@@ -32,3 +39,64 @@ for session in "one", "other":
     assert {addr >> 60 for addr in both} == set(range(8))
     # Nor a distance from one to the next that tells of the one after.
     assert len({after - before for before, after in zip(one, one[1:])}) > len(one) // 2
+
+
+# Takes all free memory but some MiB, and gives back every second run of four pages: nothing larger is
+# free then, and the guests' kernels cannot compact memory. Without two pages in a row, rxe could not
+# send its packets.
+SCATTER = """
+import mmap, sys, time
+def free():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemFree"))
+page = mmap.PAGESIZE
+size = (free() - (int(sys.argv[1]) << 20)) // page * page
+memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, size, page):
+    memory[at] = 1
+run = 4 * page
+for at in range(0, size - run, 2 * run):
+    memory.madvise(mmap.MADV_DONTNEED, at, run)
+print("scattered", flush=True)
+time.sleep(3600)
+"""
+# What remains in large blocks: connections and the disk take some of it.
+LARGE_MIB = 48
+
+
+def free_kib(guest, order: int = 0) -> int:
+    """What is free in blocks of that order or a higher one."""
+    blocks = [line.split()[4:] for line in guest.run("cat /proc/buddyinfo").splitlines()]
+    return sum(int(count) * 4 << number for zone in blocks for number, count in enumerate(zone) if number >= order)
+
+
+@pytest.mark.parametrize("secure", ["Y", "N"])
+def test_a_path_needs_no_contiguous_memory(pair, stack, secure):
+    """The server's free memory is in small blocks, for the most part, when a client connects, loses
+    its paths and comes back: it is never refused, and all data is right."""
+    server, client = pair
+    device, other = server.null_blk(size_mb=32), server.null_blk("nullb1", size_mb=16)
+    server.run(f"modprobe {stack.transport('server')} always_invalidate={secure} && {stack.load_server()}")
+    client.run(stack.load_client())
+    server.push("/tmp/scatter.py", SCATTER)
+    scatter = server.start(f"exec python3 /tmp/scatter.py {LARGE_MIB}")
+    wait_for(lambda: "scattered" in scatter.text, 300, "the memory is scattered")
+    # A path has 66 MiB of chunks alone.
+    assert free_kib(server, order=3) < 60 << 10 and free_kib(server) > 150 << 10, server.run("cat /proc/buddyinfo")
+
+    client.run(stack.map_device(device, session="one"))
+    client.run("cd /sys/class/ibtrs-client/one && echo 10 > reconnect_delay_ms && echo -1 > max_reconnect_attempts")
+    print(server.run("cat /proc/buddyinfo"))
+    fio.run(client, f"--name=all --filename={stack.disk} --rw=randrw --bsrange=512-1m --iodepth=32 --direct=1 "
+            "--ioengine=io_uring --verify=crc32c --verify_fatal=1 --size=32m", timeout=600)
+    for loss in range(1, 1 + LOSSES):
+        server.run("echo 1 > $(ls -d /sys/class/ibtrs-server/one/paths/*/disconnect)")
+        server.wait_until(f"[ $(dmesg | grep -c 'one: .*: path connected') -gt {loss} ]", 60)
+        client.run(f"dd if={stack.disk} of=/dev/null bs=128k count=8 iflag=direct status=none", timeout=60)
+    # For which nothing is kept.
+    client.run(stack.map_device(other, session="two"))
+    assert blockdev.same_on_both(pair, device, stack.disk, 32)
+    log = server.run("dmesg")
+    assert "ENOMEM" not in log and "oom" not in log.lower(), log
+    client.run(f"{stack.unmap()} && {stack.unmap(1)}")
+    scatter.kill()

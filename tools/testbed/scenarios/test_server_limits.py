@@ -58,7 +58,7 @@ def test_memory_is_limited_and_given_back(pair):
 
 def test_queues_count_as_memory(pair):
     server, client = pair
-    # Seven eighths of it are 9.6 MiB. The chunks have 9.4, and all of a path 10.
+    # Seven eighths of it are 9.6 MiB. The chunks have 9.5, and all of a path 10.2.
     start(pair, "sess_queue_depth=64 max_chunk_memory_mib=11")
     assert os.strerror(errno.ENOMEM) in refused(client, "one", "/dev/nullb0")
     # Nothing else is there, so to try again is of no use.
@@ -305,8 +305,8 @@ def fill_page_cache(server) -> None:
 @pytest.mark.fast
 @pytest.mark.long
 def test_a_lost_path_gets_its_memory_back(pair):
-    """The server's memory is full of cached files, of which no block of a chunk's size is left, when
-    a path is lost. The client comes back, again and again, and is never refused."""
+    """The server's memory is full of cached files when a path is lost. The client comes back, again
+    and again, and is never refused."""
     server, client = pair
     start(pair, "")
     client.run(OURS.map_device("/dev/nullb0", session="one"))
