@@ -395,6 +395,12 @@ impl Chunk {
         self.data().count_writes(self.request.return_len())
     }
 
+    /// Returns the scatter element of the data of a read, if it is in one piece. The data goes out
+    /// after [`Self::leave_data`].
+    pub(crate) fn answer_sge(&self) -> Option<Sge> {
+        self.data().dma().sge(self.request.return_len())
+    }
+
     /// Returns the work requests that send the data of a read, after [`Self::leave_data`].
     pub(crate) fn answer_data(&self) -> Writes<impl Iterator<Item = Sge> + '_> {
         let data = self.data();

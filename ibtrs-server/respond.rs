@@ -48,10 +48,23 @@ use rdma::{
     },
 };
 
-/// Returns the SQ space of an answer: the data that goes `to` the client, if there is any, and
-/// `others` work requests, of which one may have a scatter element.
-fn space(to: Option<Remote>, chunk: &Chunk, others: u32) -> SqSpace {
-    let writes = to.map_or(0, |_| chunk.count_writes());
+/// The data of a read that is answered.
+#[derive(Clone, Copy)]
+struct Data {
+    /// The client's memory.
+    to: Remote,
+    /// All of the data, if it takes one scatter element, as most does.
+    whole: Option<Sge>,
+}
+
+/// Returns the SQ space of an answer: the data, if there is any, and `others` work requests, of which
+/// one may have a scatter element.
+fn space(data: Option<Data>, chunk: &Chunk, others: u32) -> SqSpace {
+    let writes = match data {
+        None => 0,
+        Some(Data { whole: Some(_), .. }) => 1,
+        Some(_) => chunk.count_writes(),
+    };
     SqSpace {
         wrs: writes + others,
         sges: writes * MAX_SGES + 1,
@@ -231,15 +244,18 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
     if desc.is_some() {
         chunk.leave_data()?;
     }
-    let to = desc.filter(|_| result.is_ok()).map(|desc| Remote {
-        addr: desc.addr,
-        rkey: desc.key,
+    let data = desc.filter(|_| result.is_ok()).map(|desc| Data {
+        to: Remote {
+            addr: desc.addr,
+            rkey: desc.key,
+        },
+        whole: chunk.answer_sge(),
     });
     let inval = desc.filter(|_| request.need_inval).map(|desc| desc.key);
     let answer = answer_on_wire(index, result);
     let errno = answer.errno;
     if let (Some(rkey), true) = (inval, qp.handler().path.inv_answers) {
-        return post_inv(qp, to, rkey, chunk, answer);
+        return post_inv(qp, data, rkey, chunk, answer);
     }
     if qp.handler().path.same_key && inval.is_none() && !chunk.invalidated {
         if !chunk.more.is_empty() {
@@ -249,9 +265,9 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
         let imm = Imm::IoRspSameKey { id: index, errno };
         if chunk.has_trailer() {
             let trailer = chunk.answer_body(None)?.ok_or(EINVAL)?;
-            return post_with_trailer(qp, to, chunk, trailer, imm);
+            return post_with_trailer(qp, data, chunk, trailer, imm);
         }
-        return post_one(qp, to, chunk, imm);
+        return post_one(qp, data, chunk, imm);
     }
     let imm = match inval {
         Some(_) => Imm::IoRspInv { id: index, errno },
@@ -268,9 +284,9 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
     let body = chunk.answer_body(key)?;
     let chunk = &*chunk;
     // Registration, invalidation, message.
-    qp.send(space(to, chunk, 3), Doorbell::Now, |chain| {
-        if let Some(to) = to {
-            write_data(chain, to, chunk, None);
+    qp.send(space(data, chunk, 3), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
         }
         if chunk.invalidated {
             chain.reg_mr(chunk.mr(), Access::RemoteWrite);
@@ -293,7 +309,7 @@ fn post(qp: &QueuePair<Con>, index: u32, chunk: &mut Chunk, result: Result) -> R
 /// Posts an answer in the message that invalidates the client's key `rkey`.
 fn post_inv(
     qp: &QueuePair<Con>,
-    to: Option<Remote>,
+    data: Option<Data>,
     rkey: u32,
     chunk: &mut Chunk,
     answer: Answer,
@@ -303,9 +319,9 @@ fn post_inv(
     }
     let body = chunk.inv_answer(answer)?;
     let chunk = &*chunk;
-    qp.send(space(to, chunk, 2), Doorbell::Now, |chain| {
-        if let Some(to) = to {
-            write_data(chain, to, chunk, None);
+    qp.send(space(data, chunk, 2), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
         }
         if chunk.invalidated {
             chain.reg_mr(chunk.mr(), Access::RemoteWrite);
@@ -315,22 +331,32 @@ fn post_inv(
 }
 
 /// Posts an answer that is one message, with the data of a read if there is any.
-fn post_one(qp: &QueuePair<Con>, to: Option<Remote>, chunk: &Chunk, imm: Imm) -> Result {
+fn post_one(qp: &QueuePair<Con>, data: Option<Data>, chunk: &Chunk, imm: Imm) -> Result {
     let imm = imm.encode();
-    let others = u32::from(to.is_none());
-    qp.send(space(to, chunk, others), Doorbell::Now, |chain| match to {
-        Some(to) => write_data(chain, to, chunk, Some(imm)),
-        None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, Signal::None),
-    })
+    let others = u32::from(data.is_none());
+    qp.send(
+        space(data, chunk, others),
+        Doorbell::Now,
+        |chain| match data {
+            Some(data) => write_data(chain, data, chunk, Some(imm)),
+            None => chain.rdma_write_imm(Remote::default(), [] as [Sge; 0], imm, Signal::None),
+        },
+    )
 }
 
 /// Writes the data of a read to the client's memory, the last of it with `imm`.
-fn write_data(chain: &mut Chain<'_, Con>, to: Remote, chunk: &Chunk, imm: Option<u32>) {
+fn write_data(chain: &mut Chain<'_, Con>, data: Data, chunk: &Chunk, imm: Option<u32>) {
+    if let Some(sge) = data.whole {
+        return match imm {
+            Some(imm) => chain.rdma_write_imm(data.to, [sge], imm, Signal::None),
+            None => chain.rdma_write(data.to, [sge]),
+        };
+    }
     for write in chunk.answer_data() {
         let to = Remote {
             // The client's range does not wrap, see `SgDesc::fits`.
-            addr: to.addr.wrapping_add(write.offset),
-            ..to
+            addr: data.to.addr.wrapping_add(write.offset),
+            ..data.to
         };
         match imm {
             Some(imm) if write.is_last => chain.rdma_write_imm(to, write.sges(), imm, Signal::None),
@@ -342,14 +368,14 @@ fn write_data(chain: &mut Chain<'_, Con>, to: Remote, chunk: &Chunk, imm: Option
 /// Posts the data of a read, if there is any, and then an answer with the trailer as a message.
 fn post_with_trailer(
     qp: &QueuePair<Con>,
-    to: Option<Remote>,
+    data: Option<Data>,
     chunk: &Chunk,
     trailer: Sge,
     imm: Imm,
 ) -> Result {
-    qp.send(space(to, chunk, 1), Doorbell::Now, |chain| {
-        if let Some(to) = to {
-            write_data(chain, to, chunk, None);
+    qp.send(space(data, chunk, 1), Doorbell::Now, |chain| {
+        if let Some(data) = data {
+            write_data(chain, data, chunk, None);
         }
         chain.send_imm([trailer], imm.encode(), Signal::None);
     })

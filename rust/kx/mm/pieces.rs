@@ -119,6 +119,14 @@ impl Pieces {
         self.layout.parts(offset, len).ok_or(EINVAL)
     }
 
+    /// Returns the piece that has the `len` bytes from `offset` on, and their place in it; `None` if
+    /// they are in several, or if the range exceeds the memory.
+    #[inline]
+    fn one(&self, offset: usize, len: usize) -> Option<(&PageBlock, usize)> {
+        let part = self.layout.part(offset, len)?;
+        Some((self.blocks.get(part.piece)?, part.offset))
+    }
+
     /// Returns the piece of a part, which is always there by the type invariant.
     #[inline]
     fn block(&self, part: &Part) -> Result<&PageBlock> {
@@ -127,7 +135,7 @@ impl Pieces {
 
     /// Returns the first piece, if the first `len` bytes are in it.
     #[inline]
-    pub(crate) fn in_one(&self, len: usize) -> Option<&PageBlock> {
+    pub fn in_one(&self, len: usize) -> Option<&PageBlock> {
         self.blocks.first().filter(|first| len <= first.len())
     }
 
@@ -150,6 +158,13 @@ impl Pieces {
     /// [`EINVAL`] if the range exceeds the memory.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result {
+        match self.one(offset, to.len()) {
+            Some((block, at)) => block.copy_out(at, to),
+            None => self.copy_out_of_several(offset, to),
+        }
+    }
+
+    fn copy_out_of_several(&self, offset: usize, to: &mut [u8]) -> Result {
         let parts = self.parts(offset, to.len())?;
         let mut rest = to;
         for part in parts {
@@ -182,6 +197,13 @@ impl Pieces {
     /// [`EINVAL`] if a range exceeds its memory, or if bytes would be copied within a piece.
     #[inline]
     pub fn copy_to(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
+        match (self.one(offset, len), other.one(at, len)) {
+            (Some((from, offset)), Some((to, at))) => from.copy_to(offset, to, at, len),
+            _ => self.copy_to_several(offset, other, at, len),
+        }
+    }
+
+    fn copy_to_several(&self, offset: usize, other: &Self, at: usize, len: usize) -> Result {
         let (from, to) = (self.parts(offset, len)?, other.parts(at, len)?);
         for (from, to) in pieces::pairs(from, to) {
             let block = other.block(&to)?;
@@ -209,6 +231,13 @@ impl Pieces {
     /// [`EINVAL`] if the range exceeds the memory.
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) -> Result {
+        match self.one(offset, len) {
+            Some((block, at)) => block.zero(at, len),
+            None => self.zero_several(offset, len),
+        }
+    }
+
+    fn zero_several(&self, offset: usize, len: usize) -> Result {
         self.parts(offset, len)?
             .try_for_each(|part| self.block(&part)?.zero(part.offset, part.len))
     }

@@ -97,6 +97,20 @@ impl PieceLayout {
         }
     }
 
+    /// The same as one part, as most ranges are short: `None` as well if they are in several pieces,
+    /// or empty.
+    #[inline]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Part> {
+        let within = offset & self.mask();
+        let is_one = len.wrapping_sub(1) <= self.mask().wrapping_sub(within);
+        let is_there = offset.checked_add(len)? <= self.len;
+        (is_one && is_there).then_some(Part {
+            piece: offset.wrapping_shr(self.shift),
+            offset: within,
+            len,
+        })
+    }
+
     /// The bits of an offset that are the place in its piece.
     #[inline]
     const fn mask(&self) -> usize {

@@ -28,7 +28,7 @@ pub struct DmaPieces {
     pieces: Arc<Pieces>,
     addrs: KVVec<u64>,
     dir: Direction,
-    /// Whether one of the mappings needs it: see [`Device::needs_sync`].
+    /// Whether one of the mappings needs that: see [`Device::needs_sync`].
     ///
     /// [`Device::needs_sync`]: crate::device::Device::needs_sync
     needs_sync: bool,
@@ -80,6 +80,16 @@ impl DmaPieces {
     pub(crate) fn mapped(&self) -> impl ExactSizeIterator<Item = (u64, usize)> + '_ {
         let len = |(addr, block): (&u64, &PageBlock)| (*addr, block.len());
         self.addrs.iter().zip(self.pieces.blocks()).map(len)
+    }
+
+    /// Returns the scatter element of the first `len` bytes, if there are any and all of them are in
+    /// the first piece. The CPU's writes must have been made visible with [`DmaPieces::sync_for_device`].
+    #[inline]
+    pub fn sge(&self, len: u32) -> Option<Sge> {
+        let addr = *self.addrs.first()?;
+        self.pieces.in_one(len as usize).filter(|_| len > 0)?;
+        let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
+        Some(Sge::new(device, addr, len, lkey))
     }
 
     /// Iterates over the scatter elements of the first `len` bytes, or of all if there are fewer:

@@ -54,6 +54,7 @@ fn nothing_beyond_the_end() {
         (1, usize::MAX),
     ] {
         assert!(chunk.parts(offset, len).is_none());
+        assert!(chunk.part(offset, len).is_none());
     }
     assert_eq!(chunk.bytes_of(usize::MAX), 0);
 }
@@ -181,6 +182,9 @@ proptest! {
             at += part.len;
         }
         prop_assert_eq!(at, offset + len);
+        let parts: Vec<_> = layout.parts(offset, len).unwrap().collect();
+        let only = (parts.len() == 1).then(|| parts[0]);
+        prop_assert_eq!(layout.part(offset, len), only);
         let count = layout.parts(0, len).unwrap().count();
         prop_assert_eq!(layout.count_of(len), count);
     }
