@@ -635,7 +635,7 @@ mod suite {
         let end = rig.start_kept(3, counts, HOLD)?;
         let mut io = IoHandle::new(counts.held.take().ok_or(EINVAL)?);
         io.fill(&data, 512)?;
-        rig.block.copy_out(1020, &mut copied)?;
+        rig.pieces.copy_out(508, &mut copied)?;
         assert_eq!(&copied, b"last");
         // More than the request has: the list shows it.
         assert_eq!(io.fill(&data, 513), Err(EINVAL));
@@ -659,7 +659,7 @@ mod suite {
         assert_eq!(end.wait(10_000), Err(ENODEV));
         // It has no memory any more.
         assert!(io.sg().is_none());
-        assert_eq!(io.fill(&rig.block, 512), Err(EINVAL));
+        assert_eq!(io.fill(&PageBlock::new(0, Node::ANY)?, 512), Err(EINVAL));
         // The driver requeues the request.
         io.done(Ok(()));
         // The request ends nevertheless, and the driver does not receive it again.
