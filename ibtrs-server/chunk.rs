@@ -390,25 +390,25 @@ impl Chunk {
         self.data().dma().sync_for_device(0, len)
     }
 
-    /// Returns the number of work requests of [`Self::answer_data`].
-    pub(crate) fn count_writes(&self) -> u32 {
-        self.data().count_writes(self.request.return_len())
-    }
-
-    /// Returns the scatter element of the data of a read, if it is in one piece. The data goes out
-    /// after [`Self::leave_data`].
+    /// Returns the scatter element of the data of a read, if one covers it, as mostly. The data goes
+    /// out after [`Self::leave_data`].
     pub(crate) fn answer_sge(&self) -> Option<Sge> {
-        self.data().dma().sge(self.request.return_len())
-    }
-
-    /// Returns the work requests that send the data of a read, after [`Self::leave_data`].
-    pub(crate) fn answer_data(&self) -> Writes<impl Iterator<Item = Sge> + '_> {
         let data = self.data();
         let region = match &self.small {
             Some(_) => data.region(),
             None => Some(&self.mr),
         };
-        data.writes(self.request.return_len(), region)
+        data.sge(self.request.return_len(), region)
+    }
+
+    /// Returns the number of work requests of [`Self::answer_data`].
+    pub(crate) fn count_writes(&self) -> u32 {
+        self.data().count_writes(self.request.return_len())
+    }
+
+    /// Returns the work requests that send the data of a read, if [`Self::answer_sge`] has none.
+    pub(crate) fn answer_data(&self) -> Writes<impl Iterator<Item = Sge> + '_> {
+        self.data().writes(self.request.return_len())
     }
 
     /// Returns the message that names the key of the chunk `buf_id` from now on.

@@ -127,39 +127,41 @@ impl Source {
         self.pieces().count_of(len) > self.most_pieces
     }
 
-    /// Returns the scatter elements of the first `len` bytes: one of `region`, if they need it. The
-    /// data must have been made visible to the device.
+    /// Returns the scatter element of the first `len` bytes, if one covers them: that of their piece,
+    /// or that of `region`, if they need it. The data must have been made visible to the device.
+    pub(crate) fn sge(&self, len: u32, region: Option<&Mr>) -> Option<Sge> {
+        let of_region = || {
+            let region = region.filter(|_| self.needs_region(len as usize))?;
+            region.sge(len).ok()
+        };
+        self.dma.sge(len).or_else(of_region)
+    }
+
+    /// Returns the scatter elements of the first `len` bytes: one as [`Self::sge`] does, or one for
+    /// each piece.
     pub(crate) fn sges<'a>(
         &'a self,
         len: u32,
         region: Option<&Mr>,
     ) -> Sges<impl Iterator<Item = Sge> + 'a> {
-        let bytes = len as usize;
-        let region = region.filter(|_| self.needs_region(bytes));
-        match region.and_then(|region| region.sge(len).ok()) {
+        match self.sge(len, region) {
             Some(sge) => Sges::One(Some(sge)),
-            None => Sges::Pieces(self.dma.sges(bytes)),
+            None => Sges::Pieces(self.dma.sges(len as usize)),
         }
     }
 
-    /// Returns the number of work requests that send the first `len` bytes, with a region if they
-    /// need it.
+    /// Returns the number of work requests of [`Self::writes`].
     pub(crate) fn count_writes(&self, len: u32) -> u32 {
-        match self.pieces().count_of(len as usize) {
-            // CAST: At most two, see `data_pieces`.
-            count if count <= self.most_pieces => (count as u32).div_ceil(MAX_SGES),
-            _ => 1,
-        }
+        // CAST: At most six pieces, see `data_pieces`.
+        let pieces = self.pieces().count_of(len as usize) as u32;
+        pieces.div_ceil(MAX_SGES)
     }
 
-    /// Returns the work requests that send the first `len` bytes, see [`Self::sges`].
-    pub(crate) fn writes<'a>(
-        &'a self,
-        len: u32,
-        region: Option<&Mr>,
-    ) -> Writes<impl Iterator<Item = Sge> + 'a> {
+    /// Returns the work requests that send the first `len` bytes, for which [`Self::sge`] has no
+    /// single element.
+    pub(crate) fn writes(&self, len: u32) -> Writes<impl Iterator<Item = Sge> + '_> {
         Writes {
-            sges: self.sges(len, region),
+            sges: self.dma.sges(len as usize),
             offset: 0,
             left: len.into(),
         }
@@ -201,7 +203,7 @@ impl Write {
 
 /// Iterator of [`Source::writes`].
 pub(crate) struct Writes<I> {
-    sges: Sges<I>,
+    sges: I,
     /// Where the next part begins.
     offset: u64,
     /// Bytes from there on.
