@@ -375,6 +375,23 @@ impl Iterator for Sges<'_> {
     }
 }
 
+/// Maps all of `block`, which the caller keeps until it ends the mapping; returns the DMA address.
+///
+/// # Errors
+///
+/// `ENOMEM` when the device has no mapping space left.
+fn map_block(pd: &Pd, block: &PageBlock, dir: Direction) -> Result<u64> {
+    let dev = pd.device().as_raw();
+    // SAFETY: The device is live, as `pd` keeps it. The block has that length and is contiguous.
+    let addr =
+        unsafe { bindings::ib_dma_map_single(dev, block.as_ptr().cast(), block.len(), dir.raw()) };
+    // SAFETY: The device is live, and the callee accepts any address.
+    match unsafe { bindings::ib_dma_mapping_error(dev, addr) } {
+        0 => Ok(addr),
+        _ => Err(ENOMEM),
+    }
+}
+
 /// Physically contiguous pages that stay mapped for a device as long as this value lives.
 ///
 /// # Invariants
@@ -400,20 +417,7 @@ impl DmaPages {
     ///
     /// `ENOMEM` when the device has no mapping space left.
     pub fn new(pd: &Arc<Pd>, block: Arc<PageBlock>, dir: Direction) -> Result<Self> {
-        // SAFETY: The device is live, as `pd` keeps it. The block has that length, is contiguous,
-        // and lives as long as the result.
-        let addr = unsafe {
-            bindings::ib_dma_map_single(
-                pd.device().as_raw(),
-                block.as_ptr().cast(),
-                block.len(),
-                dir.raw(),
-            )
-        };
-        // SAFETY: The device is live, and the callee accepts any address.
-        if unsafe { bindings::ib_dma_mapping_error(pd.device().as_raw(), addr) } != 0 {
-            return Err(ENOMEM);
-        }
+        let addr = map_block(pd, &block, dir)?;
         // INVARIANT: The whole block was just mapped.
         Ok(Self {
             block,

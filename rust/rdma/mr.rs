@@ -46,9 +46,9 @@ impl Access {
 /// A memory region that work requests register and invalidate.
 ///
 /// A registration takes these steps: [`Mr::map_io`], [`Mr::map_pages`] or [`Mr::map_pieces`]
-/// describes the memory, [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr` work request makes
-/// the device honour the new keys, and an invalidation (a local one, or by the peer's send) ends
-/// the registration.
+/// describes the memory, [`Mr::next_key`] replaces the keys of the previous registration, a `reg_mr`
+/// work request makes the device honour the new keys, and an invalidation (a local one, or by the
+/// peer's send) ends the registration.
 ///
 /// This value is the right to use a region. The region itself belongs to its protection domain and
 /// is freed with it. The device may access the region as long as a pending work request names it,
@@ -128,7 +128,7 @@ impl Mr {
             return Err(EINVAL);
         }
         let mut sg = [kernel::bindings::scatterlist::c_zeroed()];
-        fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)]);
+        fill_list(&mut sg, [(pages.addr(), u32::try_from(pages.len())?)])?;
         // SAFETY: `fill_list` has made it a list of one element with its end marked. The DMA
         // address and the length are those of memory mapped for the region's device.
         unsafe { self.map(sg.as_mut_ptr(), 1) }
@@ -153,7 +153,7 @@ impl Mr {
         let zeroed = kernel::bindings::scatterlist::c_zeroed();
         let mut sg = KVVec::from_elem(zeroed, count, GFP_KERNEL)?;
         // CAST: The length of a block of pages fits in 32 bits.
-        fill_list(&mut sg, mapped.map(|(addr, len)| (addr, len as u32)));
+        fill_list(&mut sg, mapped.map(|(addr, len)| (addr, len as u32)))?;
         // SAFETY: `fill_list` has made it a list of that many elements with its end marked. The DMA
         // addresses and lengths are those of memory mapped for the region's device.
         unsafe { self.map(sg.as_mut_ptr(), i32::try_from(count)?) }
@@ -255,14 +255,20 @@ impl Mr {
 }
 
 /// Makes `sg` a list of mapped elements without pages, which `ib_map_mr_sg()` does not need.
+///
+/// # Errors
+///
+/// `EINVAL` if it has no element, of which the kernel would mark the last.
 fn fill_list(
     sg: &mut [kernel::bindings::scatterlist],
     mapped: impl IntoIterator<Item = (u64, u32)>,
-) {
-    // CAST: No list has that many elements.
-    let count = sg.len() as u32;
+) -> Result {
+    let count = u32::try_from(sg.len())?;
+    if count == 0 {
+        return Err(EINVAL);
+    }
     // The call marks the last element. Without the mark, `sg_next()` would read beyond it.
-    // SAFETY: `sg` is that many valid elements.
+    // SAFETY: `sg` is that many valid elements, at least one.
     unsafe { kernel::bindings::sg_init_table(sg.as_mut_ptr(), count) };
     for (element, (addr, length)) in sg.iter_mut().zip(mapped) {
         element.dma_address = addr;
@@ -270,6 +276,7 @@ fn fill_list(
         // SAFETY: The element is valid; the call only sets its DMA length.
         unsafe { bindings::sg_set_dma_len(element, length) };
     }
+    Ok(())
 }
 
 /// The I/O virtual addresses for the registrations of a region.
@@ -308,9 +315,10 @@ mod tests {
     #[test]
     fn a_list_has_an_end() {
         let parts = [(ADDR, 8192), (ADDR + 4096, 4096), (0, 1)];
+        assert_eq!(fill_list(&mut [], parts), Err(EINVAL));
         for count in 1..=parts.len() {
             let mut list = [kernel::bindings::scatterlist::c_zeroed(); 3];
-            fill_list(&mut list[..count], parts);
+            assert_eq!(fill_list(&mut list[..count], parts), Ok(()));
             let mut sg = list.as_mut_ptr();
             for part in &parts[..count] {
                 assert!(!sg.is_null());

@@ -9,8 +9,8 @@ use super::{
 use ibtrs_proto::pieces::{
     self,
     Part,
-    Parts, //
-    PieceLayout,
+    Parts,
+    PieceLayout, //
 };
 use kernel::{
     bindings,
@@ -133,10 +133,10 @@ impl Pieces {
         self.blocks.get(part.piece).ok_or(EINVAL)
     }
 
-    /// Returns the first piece, if the first `len` bytes are in it.
+    /// Returns the first piece, if there are `len` bytes, at least one, and they are in it.
     #[inline]
     pub fn in_one(&self, len: usize) -> Option<&PageBlock> {
-        self.blocks.first().filter(|first| len <= first.len())
+        self.one(0, len).map(|(block, _)| block)
     }
 
     /// Returns a pointer to the segments: a constant array of all pieces, in order, for the data of

@@ -2,7 +2,10 @@
 
 //! Memory in pieces that is mapped for a device.
 
-use super::Direction;
+use super::{
+    map_block,
+    Direction, //
+};
 use crate::{
     pd::Pd,
     sge::Sge, //
@@ -56,7 +59,7 @@ impl DmaPieces {
             pd: pd.clone(),
         };
         for block in this.pieces.blocks() {
-            let addr = map(&this.pd, block, dir)?;
+            let addr = map_block(&this.pd, block, dir)?;
             this.needs_sync |= pd.device().needs_sync(addr);
             // INVARIANT: The block with the next number was just mapped. The list has room.
             this.addrs.push(addr, GFP_KERNEL)?;
@@ -83,11 +86,12 @@ impl DmaPieces {
     }
 
     /// Returns the scatter element of the first `len` bytes, if there are any and all of them are in
-    /// the first piece. The CPU's writes must have been made visible with [`DmaPieces::sync_for_device`].
+    /// the first piece. The CPU's writes must have been made visible with
+    /// [`DmaPieces::sync_for_device`].
     #[inline]
     pub fn sge(&self, len: u32) -> Option<Sge> {
         let addr = *self.addrs.first()?;
-        self.pieces.in_one(len as usize).filter(|_| len > 0)?;
+        self.pieces.in_one(len as usize)?;
         let (device, lkey) = (self.pd.device(), self.pd.local_dma_lkey());
         Some(Sge::new(device, addr, len, lkey))
     }
@@ -118,22 +122,10 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, len: usize) -> Result {
-        let parts = self.pieces.parts(offset, len)?;
-        if !self.needs_sync {
-            return Ok(());
-        }
-        for part in parts {
-            let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
-            // SAFETY: By the type invariant the piece is mapped. The part is inside of it, as all
-            // that `Pieces::parts` returns.
-            unsafe {
-                bindings::ib_dma_sync_single_for_device(
-                    self.pd.device().as_raw(),
-                    addr + part.offset as u64,
-                    part.len,
-                    self.dir.raw(),
-                )
-            };
+        for (addr, len) in self.to_sync(offset, len)? {
+            let (dev, dir) = (self.pd.device().as_raw(), self.dir.raw());
+            // SAFETY: `to_sync` returns ranges that are mapped for the device.
+            unsafe { bindings::ib_dma_sync_single_for_device(dev, addr, len, dir) };
         }
         Ok(())
     }
@@ -149,36 +141,29 @@ impl DmaPieces {
     /// `EINVAL` when the range exceeds the memory.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, len: usize) -> Result {
-        let parts = self.pieces.parts(offset, len)?;
-        if !self.needs_sync {
-            return Ok(());
-        }
-        for part in parts {
-            let addr = self.addrs.get(part.piece).ok_or(EINVAL)?;
-            // SAFETY: As in `sync_for_device`.
-            unsafe {
-                bindings::ib_dma_sync_single_for_cpu(
-                    self.pd.device().as_raw(),
-                    addr + part.offset as u64,
-                    part.len,
-                    self.dir.raw(),
-                )
-            };
+        for (addr, len) in self.to_sync(offset, len)? {
+            let (dev, dir) = (self.pd.device().as_raw(), self.dir.raw());
+            // SAFETY: `to_sync` returns ranges that are mapped for the device.
+            unsafe { bindings::ib_dma_sync_single_for_cpu(dev, addr, len, dir) };
         }
         Ok(())
     }
-}
 
-/// Maps all of `block`, which the caller keeps until it ends the mapping.
-fn map(pd: &Pd, block: &PageBlock, dir: Direction) -> Result<u64> {
-    let dev = pd.device().as_raw();
-    // SAFETY: The device is live, as `pd` keeps it. The block has that length and is contiguous.
-    let addr =
-        unsafe { bindings::ib_dma_map_single(dev, block.as_ptr().cast(), block.len(), dir.raw()) };
-    // SAFETY: The device is live, and the callee accepts any address.
-    match unsafe { bindings::ib_dma_mapping_error(dev, addr) } {
-        0 => Ok(addr),
-        _ => Err(ENOMEM),
+    /// Iterates over the DMA addresses and lengths of the parts of a range, if the device needs them
+    /// synchronised. By the type invariant their pieces are mapped, and a part is inside its piece.
+    #[inline]
+    fn to_sync(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> Result<impl Iterator<Item = (u64, usize)> + '_> {
+        let parts = self.pieces.parts(offset, len)?;
+        let most = if self.needs_sync { usize::MAX } else { 0 };
+        Ok(parts.take(most).filter_map(|part| {
+            // There is one for each piece, once `new` has returned.
+            let addr = self.addrs.get(part.piece)?;
+            Some((addr + part.offset as u64, part.len))
+        }))
     }
 }
 
