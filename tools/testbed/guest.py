@@ -254,8 +254,8 @@ class Guest:
         return self.start(command).wait(timeout or self.command_timeout, check)
 
     def counted_ms(self, command: str) -> float:
-        """The milliseconds of a processor that a shell command takes in a guest whose clock counts instructions: a
-        million of them each. The clock of such a guest also runs while its processors wait for the host."""
+        """The processor time of a shell command, in milliseconds of a guest whose clock counts instructions: a
+        million of them each. That clock also runs while the guest's processors wait for the host."""
         assert self.spec.accel.counts
         loop = f"for n in 1 2 3 4 5 6 7 8 9 10; do {command} > /dev/null; done"
         said = self.run(f"TIMEFORMAT='%U %S'; {{ time {loop}; }} 2>&1", timeout=300)
