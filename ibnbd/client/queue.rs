@@ -44,12 +44,10 @@ use kernel::{
 use kx::{
     blk::{
         Hctx,
-        HctxType,
         IoOperations,
         Op,
         OpenMode,
         Operations,
-        QueueMaps,
         Request,
         Status,
         TimeoutAction, //
@@ -149,16 +147,6 @@ impl Operations for Queue {
         }
         // A request always ends by its completion, cancelled or not.
         TimeoutAction::Restart
-    }
-
-    fn map_queues(maps: &mut QueueMaps<'_>) {
-        // The first connections are one for each possible CPU, the others are polled. Without
-        // poll queues there is only the default map, and the other calls fail.
-        let all = maps.nr_hw_queues();
-        let ordinary = kernel::cpu::nr_cpu_ids().min(all);
-        let _ = maps.one_to_one(HctxType::Default, 0, ordinary);
-        let _ = maps.one_to_one(HctxType::Read, 0, ordinary);
-        let _ = maps.one_to_one(HctxType::Poll, ordinary, all - ordinary);
     }
 
     fn open(disk: &Arc<DiskQueue>, mode: OpenMode) -> Result {

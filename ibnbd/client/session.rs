@@ -35,9 +35,6 @@ pub(crate) struct Session {
     group: Arc<DiskGroup>,
 }
 
-/// Number of maps of a tag set with poll queues: default, read and poll.
-const MAPS_WITH_POLL: u32 = 3;
-
 impl Session {
     /// Opens the session that the options name, with `nr_poll_queues` poll queues.
     ///
@@ -149,12 +146,8 @@ impl Drop for Session {
 fn tags(transport: &ibtrs_client::Session) -> Result<Arc<TagSet<Queue>>> {
     Arc::pin_init(
         TagSet::new(TagSetSpec {
-            nr_hw_queues: transport.nr_queues() + transport.nr_poll_queues(),
-            nr_maps: if transport.nr_poll_queues() > 0 {
-                MAPS_WITH_POLL
-            } else {
-                1
-            },
+            nr_queues: transport.nr_queues(),
+            nr_poll_queues: transport.nr_poll_queues(),
             depth: u32::from(transport.io_depth()),
             shared_tags: true,
             no_scheduler: true,

@@ -66,11 +66,7 @@ pub use gen_disk::{
     GenDisk,
     OpenMode, //
 };
-pub use hctx::{
-    Hctx,
-    HctxType,
-    QueueMaps, //
-};
+pub use hctx::Hctx;
 pub use limits::Limits;
 pub use operations::{
     IoOperations,

@@ -10,7 +10,7 @@ use core::{
 };
 use kernel::{
     bindings,
-    prelude::*, //
+    cpu::nr_cpu_ids, //
 };
 
 /// A hardware queue of a disk, borrowed during a call of an operation.
@@ -39,82 +39,53 @@ impl Hctx<'_> {
     }
 }
 
-/// The purpose of the queues of a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HctxType {
-    /// All I/O that has no map of its own.
-    Default,
-    /// Reads.
-    Read,
-    /// Polled I/O.
-    Poll,
-}
+/// Number of maps of a tag set that has queues for polled I/O: default, read and poll.
+pub(crate) const MAPS_WITH_POLL: u32 = bindings::hctx_type_HCTX_MAX_TYPES;
 
-/// The maps of a tag set during their setup.
+/// The index of the map for polled I/O.
+pub(crate) const POLL_MAP: usize = bindings::hctx_type_HCTX_TYPE_POLL as usize;
+
+/// Maps the CPUs to the hardware queues of a tag set: CPU `i` to ordinary queue `i % n` of `n`, for
+/// all I/O that is not polled, and likewise to the queues for polled I/O, which follow.
 ///
-/// # Invariants
+/// The number of ordinary queues is the offset of the map for polled I/O, if there is one:
+/// [`TagSet`](super::TagSet) sets it, and the block layer, which sets `nr_queues` of each map, leaves
+/// it alone. Without such a map all queues are ordinary. The block layer may have lowered their
+/// number to that of the CPUs.
 ///
-/// The pointer is to a tag set whose maps are allocated, with `nr_cpu_ids` entries each, and which
-/// nobody else uses for `'a`.
-pub struct QueueMaps<'a>(NonNull<bindings::blk_mq_tag_set>, PhantomData<&'a mut ()>);
-
-impl QueueMaps<'_> {
-    /// # Safety
-    ///
-    /// `set` must be as the type invariant says, as long as the result is used.
-    pub(crate) unsafe fn from_raw(set: *mut bindings::blk_mq_tag_set) -> Self {
-        // INVARIANT: By this function's contract.
-        // SAFETY: A live object is not at null.
-        Self(unsafe { NonNull::new_unchecked(set) }, PhantomData)
-    }
-
-    /// Returns the total number of hardware queues.
-    pub fn nr_hw_queues(&self) -> u32 {
-        // SAFETY: The tag set is live by the type invariant.
-        unsafe { (*self.0.as_ptr()).nr_hw_queues }
-    }
-
-    /// Maps CPU `i` to the queue `first + i % nr`.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if there is no such map, or there are no such queues.
-    pub fn one_to_one(&mut self, kind: HctxType, first: u32, nr: u32) -> Result {
-        let map = self.range(kind, first, nr)?;
-        // SAFETY: The kernel sets the number at boot, and does not change it afterwards.
-        let cpus = unsafe { bindings::nr_cpu_ids };
-        for cpu in 0..cpus {
-            // SAFETY: By the type invariant the map is allocated and has `nr_cpu_ids` entries, and
-            // nobody else uses it.
-            unsafe { *(*map).mq_map.add(cpu as usize) = first + cpu % nr };
-        }
-        Ok(())
-    }
-
-    /// Sets the queues of a map, after checking that map and queues exist.
-    fn range(
-        &mut self,
-        kind: HctxType,
-        first: u32,
-        nr: u32,
-    ) -> Result<*mut bindings::blk_mq_queue_map> {
-        let idx = match kind {
-            HctxType::Default => bindings::hctx_type_HCTX_TYPE_DEFAULT,
-            HctxType::Read => bindings::hctx_type_HCTX_TYPE_READ,
-            HctxType::Poll => bindings::hctx_type_HCTX_TYPE_POLL,
-        };
-        let set = self.0.as_ptr();
-        // SAFETY: The tag set is live by the type invariant.
-        let (maps, queues) = unsafe { ((*set).nr_maps, (*set).nr_hw_queues) };
-        let end = first.checked_add(nr).ok_or(EINVAL)?;
-        if idx >= maps || nr == 0 || end > queues {
-            return Err(EINVAL);
-        }
-        // SAFETY: By the type invariant the tag set is live, and nobody else uses it.
-        let maps = unsafe { &mut (*set).map };
-        let map = maps.get_mut(idx as usize).ok_or(EINVAL)?;
+/// # Safety
+///
+/// `set` must be a tag set whose maps are allocated, with `nr_cpu_ids` entries each, and which
+/// nobody else uses during the call.
+pub(crate) unsafe fn fill_maps(set: *mut bindings::blk_mq_tag_set) {
+    const {
+        assert!(bindings::hctx_type_HCTX_TYPE_DEFAULT == 0);
+        assert!(bindings::hctx_type_HCTX_TYPE_READ == 1);
+        assert!(bindings::hctx_type_HCTX_TYPE_POLL == 2);
+    };
+    // SAFETY: By this function's contract the tag set is live, and nobody else uses its maps. The
+    // reference is to the maps only.
+    let (nr_maps, all, maps) = unsafe {
+        (
+            (*set).nr_maps as usize,
+            (*set).nr_hw_queues,
+            &mut (*set).map,
+        )
+    };
+    let ordinary = match maps.get(POLL_MAP) {
+        Some(poll) if nr_maps > POLL_MAP => poll.queue_offset.min(all),
+        _ => all,
+    };
+    // In the order of the maps.
+    let ranges = [(0, ordinary), (0, ordinary), (ordinary, all - ordinary)];
+    for (map, (first, nr)) in maps.iter_mut().zip(ranges).take(nr_maps) {
         map.queue_offset = first;
         map.nr_queues = nr;
-        Ok(map)
+        for cpu in 0..nr_cpu_ids() {
+            let queue = cpu.checked_rem(nr).map_or(0, |nth| first + nth);
+            // SAFETY: By this function's contract the map is allocated, the number of the CPU is
+            // below that of its entries, and nobody else uses it.
+            unsafe { map.mq_map.add(cpu as usize).write(queue) };
+        }
     }
 }

@@ -11,8 +11,8 @@ use crate::{
             OpenMode, //
         },
         hctx::{
-            Hctx,
-            QueueMaps, //
+            fill_maps,
+            Hctx, //
         },
         request::Request,
         status::Status, //
@@ -123,15 +123,6 @@ pub trait Operations: Sized + 'static {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 
-    /// Maps CPUs to hardware queues; must set each map in use.
-    ///
-    /// # Context
-    ///
-    /// *may sleep*.
-    fn map_queues(_maps: &mut QueueMaps<'_>) {
-        build_error!(VTABLE_DEFAULT_ERROR)
-    }
-
     /// Handles an opening of the disk or of one of its partitions.
     ///
     /// # Context
@@ -220,11 +211,7 @@ impl<D: Operations> Vtable<D> {
             None
         },
         poll: if D::HAS_POLL { Some(Self::poll) } else { None },
-        map_queues: if D::HAS_MAP_QUEUES {
-            Some(Self::map_queues)
-        } else {
-            None
-        },
+        map_queues: Some(Self::map_queues),
         init_request: Some(Self::init_request),
         exit_request: Some(Self::exit_request),
         ..pin_init::zeroed()
@@ -352,8 +339,9 @@ impl<D: Operations> Vtable<D> {
     ///
     /// `set` must be a tag set whose maps are allocated, and which nobody else uses.
     unsafe extern "C" fn map_queues(set: *mut bindings::blk_mq_tag_set) {
-        // SAFETY: By this function's contract.
-        D::map_queues(&mut unsafe { QueueMaps::from_raw(set) });
+        // SAFETY: By this function's contract. The block layer allocates maps with an entry for each
+        // number below `nr_cpu_ids`.
+        unsafe { fill_maps(set) };
     }
 
     /// # Safety

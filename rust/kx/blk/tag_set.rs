@@ -4,9 +4,15 @@
 //!
 //! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
 
-use crate::blk::operations::{
-    Operations,
-    Vtable, //
+use crate::blk::{
+    hctx::{
+        MAPS_WITH_POLL,
+        POLL_MAP, //
+    },
+    operations::{
+        Operations,
+        Vtable, //
+    }, //
 };
 use core::marker::PhantomData;
 use kernel::{
@@ -19,13 +25,14 @@ use kernel::{
 /// The parameters of a tag set.
 #[derive(Clone, Copy, Debug)]
 pub struct TagSetSpec {
-    /// Number of hardware queues over all maps.
-    pub nr_hw_queues: u32,
+    /// Number of hardware queues for all I/O that is not polled, at least one. CPU `i` uses queue
+    /// `i % nr_queues`. Without poll queues, no more than there are CPUs are created.
+    pub nr_queues: u32,
+    /// Number of hardware queues for polled I/O, which requires [`Operations::poll`]; their indices
+    /// follow those of the others. CPU `i` uses queue `nr_queues + i % nr_poll_queues`.
+    pub nr_poll_queues: u32,
     /// Number of tags: of each hardware queue, or in total with `shared_tags`.
     pub depth: u32,
-    /// Number of maps, in the order of [`HctxType`](super::HctxType). More than one map requires
-    /// [`Operations::map_queues`], more than two require [`Operations::poll`].
-    pub nr_maps: u32,
     /// All hardware queues share one set of tags, so that a tag identifies one request in flight on
     /// the whole tag set. The total number of requests is then `depth` (apart from those of an I/O
     /// scheduler, which have no tag until they are dispatched).
@@ -40,9 +47,9 @@ pub struct TagSetSpec {
 impl Default for TagSetSpec {
     fn default() -> Self {
         Self {
-            nr_hw_queues: 1,
+            nr_queues: 1,
+            nr_poll_queues: 0,
             depth: 128,
-            nr_maps: 1,
             shared_tags: false,
             no_scheduler: false,
             timeout_jiffies: 0,
@@ -93,14 +100,12 @@ impl<D: Operations> TagSet<D> {
     }
 
     fn raw(spec: TagSetSpec) -> Result<bindings::blk_mq_tag_set> {
-        // blk-mq would treat this as a kernel bug.
-        if spec.nr_maps > 1 && !D::HAS_MAP_QUEUES {
-            return Err(EINVAL);
-        }
+        let polled = spec.nr_poll_queues > 0;
         // The block layer calls `poll` for a polled queue without checking that there is one.
-        if spec.nr_maps > bindings::hctx_type_HCTX_TYPE_POLL && !D::HAS_POLL {
+        if spec.nr_queues == 0 || polled && !D::HAS_POLL {
             return Err(EINVAL);
         }
+        let all = spec.nr_queues.checked_add(spec.nr_poll_queues);
         let mut flags = 0;
         if spec.shared_tags {
             flags |= bindings::BLK_MQ_F_TAG_HCTX_SHARED;
@@ -108,30 +113,28 @@ impl<D: Operations> TagSet<D> {
         if spec.no_scheduler {
             flags |= bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT;
         }
-        Ok(bindings::blk_mq_tag_set {
+        let mut set = bindings::blk_mq_tag_set {
             ops: Vtable::<D>::build(),
-            nr_hw_queues: spec.nr_hw_queues,
+            nr_hw_queues: all.ok_or(EINVAL)?,
             queue_depth: spec.depth,
-            nr_maps: spec.nr_maps,
+            nr_maps: if polled { MAPS_WITH_POLL } else { 1 },
             cmd_size: u32::try_from(size_of::<D::Pdu>())?,
             numa_node: bindings::NUMA_NO_NODE,
             timeout: spec.timeout_jiffies,
             flags,
             ..pin_init::zeroed()
-        })
+        };
+        if polled {
+            // For `fill_maps`.
+            set.map[POLL_MAP].queue_offset = spec.nr_queues;
+        }
+        Ok(set)
     }
 
     /// Returns the number of tags, which is lower than requested if memory was short.
     pub fn depth(&self) -> u32 {
         // SAFETY: The tag set is initialized by the type invariant, and its depth does not change.
         unsafe { (*self.inner.get()).queue_depth }
-    }
-
-    /// Returns the number of hardware queues.
-    pub fn nr_hw_queues(&self) -> u32 {
-        // SAFETY: The tag set is initialized by the type invariant. The number of its queues does
-        // not change, as nobody calls `blk_mq_update_nr_hw_queues` for it.
-        unsafe { (*self.inner.get()).nr_hw_queues }
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {

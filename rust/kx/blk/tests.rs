@@ -52,9 +52,6 @@ impl ModuleMetadata for NoModule {
     const THIS_MODULE: ThisModule = unsafe { ThisModule::from_ptr(core::ptr::null_mut()) };
 }
 
-/// The result of `map_queues`: 1 for success, 2 for an error.
-static MAPPED: Atomic<u32> = Atomic::new(0);
-
 /// A disk that stores nothing, and counts requests.
 struct NullDriver;
 
@@ -198,14 +195,6 @@ impl Operations for NullDriver {
         disk.commits.fetch_add(1, Relaxed);
     }
 
-    fn map_queues(maps: &mut QueueMaps<'_>) {
-        let nr = maps.nr_hw_queues();
-        let ok = maps.one_to_one(HctxType::Default, 0, nr).is_ok()
-            && maps.one_to_one(HctxType::Read, 0, 1) == Err(EINVAL)
-            && maps.one_to_one(HctxType::Default, 1, nr) == Err(EINVAL);
-        MAPPED.store(if ok { 1 } else { 2 }, Relaxed);
-    }
-
     fn open(disk: &Arc<Counts>, mode: OpenMode) -> Result {
         if mode.exclusive && mode.write {
             return Err(EPERM);
@@ -230,6 +219,43 @@ impl IoOperations for NullDriver {
     fn io_done(rq: Request<Self>, _result: Result) {
         rq.requeue();
     }
+}
+
+/// A driver that supports polled I/O, and has no disks.
+struct PolledDriver;
+
+#[vtable]
+impl Operations for PolledDriver {
+    type OwnerModule = NoModule;
+    type Pdu = NullPdu;
+    type QueueData = u32;
+
+    fn init_pdu() -> impl PinInit<NullPdu, Error> {
+        NullDriver::init_pdu()
+    }
+
+    fn queue_rq(
+        _hctx: Hctx<'_>,
+        _disk: &u32,
+        rq: Request<Self>,
+        _last: bool,
+    ) -> Result<(), (Request<Self>, Status)> {
+        Err((rq, Status::TARGET))
+    }
+
+    fn poll(_hctx: Hctx<'_>, _disk: &u32) -> u32 {
+        0
+    }
+}
+
+fn polled_set(nr_queues: u32, nr_poll_queues: u32) -> Result<Pin<KBox<TagSet<PolledDriver>>>> {
+    let spec = TagSetSpec {
+        nr_queues,
+        nr_poll_queues,
+        depth: 16,
+        ..TagSetSpec::default()
+    };
+    KBox::pin_init(TagSet::new(spec), GFP_KERNEL)
 }
 
 /// One I/O of the test, and the task that waits for it.
@@ -378,7 +404,7 @@ const LIMITS: Limits = Limits {
 fn tag_set() -> Result<Arc<TagSet<NullDriver>>> {
     Arc::pin_init(
         TagSet::new(TagSetSpec {
-            nr_hw_queues: 2,
+            nr_queues: 2,
             depth: 16,
             shared_tags: true,
             no_scheduler: true,
@@ -411,7 +437,7 @@ mod suite {
             set.map(|_| ())
         };
         let none = TagSetSpec {
-            nr_hw_queues: 0,
+            nr_queues: 0,
             ..TagSetSpec::default()
         };
         assert_eq!(try_spec(none), Err(EINVAL));
@@ -420,13 +446,70 @@ mod suite {
             ..TagSetSpec::default()
         };
         assert_eq!(try_spec(no_tags), Err(EINVAL));
-        // A map for polled queues, while the driver does not support polling.
+        // A queue for polled I/O, while the driver does not support polling.
         let polled = TagSetSpec {
-            nr_hw_queues: 3,
-            nr_maps: 3,
+            nr_poll_queues: 1,
             ..TagSetSpec::default()
         };
         assert_eq!(try_spec(polled), Err(EINVAL));
+        for (nr_queues, nr_poll_queues) in [(0, 1), (u32::MAX, 1)] {
+            assert!(polled_set(nr_queues, nr_poll_queues).is_err());
+        }
+    }
+
+    /// Checks the queue of each CPU, in each map of a tag set.
+    fn maps_are_right(nr_queues: u32, nr_poll_queues: u32) -> Result {
+        let set = polled_set(nr_queues, nr_poll_queues)?;
+        let cpus = kernel::cpu::nr_cpu_ids();
+        // SAFETY: The tag set is initialized, and no disk uses it.
+        let (nr_maps, all, maps) = unsafe {
+            let set = set.as_raw();
+            ((*set).nr_maps, (*set).nr_hw_queues, &(*set).map)
+        };
+        let ordinary = match nr_poll_queues {
+            0 => nr_queues.min(cpus),
+            _ => nr_queues,
+        };
+        assert_eq!(nr_maps, if nr_poll_queues > 0 { 3 } else { 1 });
+        assert_eq!(all, ordinary + nr_poll_queues);
+        // Those of ordinary I/O, of reads, and of polled I/O.
+        let wanted = [
+            (0, ordinary),
+            (0, ordinary),
+            (ordinary, nr_poll_queues), //
+        ];
+        for (map, (first, nr)) in maps.iter().zip(wanted).take(nr_maps as usize) {
+            assert_eq!((map.queue_offset, map.nr_queues), (first, nr));
+            for cpu in 0..cpus {
+                // SAFETY: A map has an entry for each CPU.
+                let queue = unsafe { map.mq_map.add(cpu as usize).read() };
+                assert_eq!(queue, first + cpu % nr);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn each_cpu_has_its_queues() -> Result {
+        let cpus = kernel::cpu::nr_cpu_ids();
+        let fewer = (cpus / 2).max(1);
+        for (nr_queues, nr_poll_queues) in [
+            (1, 0),
+            (fewer, 0),
+            (cpus, 0),
+            // The block layer needs no more than one for each CPU.
+            (cpus + 3, 0),
+            (1, 1),
+            (1, cpus),
+            (fewer, 1),
+            (cpus, 1),
+            (cpus, fewer),
+            (cpus, cpus),
+            (cpus + 1, cpus + 2),
+        ] {
+            maps_are_right(nr_queues, nr_poll_queues)?;
+        }
+        Ok(())
     }
 
     #[test]
@@ -454,7 +537,6 @@ mod suite {
         let counts = Arc::new(Counts::zero(), GFP_KERNEL)?;
         let set = tag_set()?;
         assert_eq!(set.depth(), 16);
-        assert_eq!(MAPPED.load(Relaxed), 1);
         spec("kxtest0", LIMITS, |spec| {
             let disk = GenDisk::add(spec, set.clone(), counts.clone(), &owner)?;
             assert_eq!(disk.name().to_bytes(), b"kxtest0");
