@@ -187,7 +187,7 @@ impl Path {
     /// Creates a path that stays idle until [`Path::start`].
     pub(crate) fn new(session: Arc<Session>, spec: PathSpec) -> Result<Arc<Self>> {
         let (queue, slow) = (session.events_queue(), session.slow_queue());
-        let uevents = session.uevent_queue();
+        let (uevents, nr_queues) = (session.uevent_queue(), session.nr_queues());
         let fsm = Fsm {
             machine: Machine::new(),
             is_new: true,
@@ -223,7 +223,7 @@ impl Path {
                 accepted: AtomicFlag::new(false),
                 drained: AtomicFlag::new(false),
                 drained_for_reauth: AtomicFlag::new(false),
-                stats: Stats::new()?,
+                stats: Stats::new(nr_queues)?,
                 hook <- new_mutex!(None, "Path::hook"),
                 events <- kx::new_work!(queue.clone(), "Path::events"),
                 connect <- kx::new_work!(slow, "Path::connect"),

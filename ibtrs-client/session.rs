@@ -101,6 +101,9 @@ pub struct SessionConfig<'a> {
     /// The paths, at least one. All are tried in parallel; once one is connected, the others keep
     /// trying in the background.
     pub paths: &'a [PathSpec],
+    /// Number of connections of each path for ordinary I/O, at least one. More than there are CPUs
+    /// are of no use: a CPU uses one of them.
+    pub nr_queues: u16,
     /// Number of polled connections of each path, in addition to those for ordinary I/O; see
     /// [`Session::poll`].
     pub nr_poll_queues: u16,
@@ -201,6 +204,7 @@ pub struct Session {
     generation: Atomic<u32>,
     limits: SetOnce<Limits>,
     settings: Settings,
+    nr_queues: u16,
     nr_poll_queues: u16,
     /// The server's port, for paths that the operator adds.
     port: u16,
@@ -292,14 +296,14 @@ impl Session {
     /// - `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNREFUSED`, `ECONNRESET` and others of the connection
     ///   manager: the server cannot be reached.
     /// - The error with which the server refused the connection.
-    /// - `EINVAL`: no path, more connections than a path may have, or a server whose queue is too
-    ///   short to use.
+    /// - `EINVAL`: no path, no connection for ordinary I/O, more connections than a path may have, or
+    ///   a server whose queue is too short to use.
     /// - `ENOSPC`: more than 128 paths.
     /// - `EEXIST`: a path is given twice.
     /// - `ENODEV`: no InfiniBand port reaches the given GID.
     /// - `ENOMEM`.
     pub fn open(config: &SessionConfig<'_>) -> Result<Arc<Self>> {
-        if config.paths.is_empty() {
+        if config.paths.is_empty() || config.nr_queues == 0 {
             return Err(EINVAL);
         }
         let this = Self::new(config)?;
@@ -334,6 +338,7 @@ impl Session {
                 failover <- new_spinlock_irq!(failover, "Session::failover"),
                 limits: SetOnce::new(),
                 settings: Settings::new(),
+                nr_queues: config.nr_queues,
                 nr_poll_queues: config.nr_poll_queues,
                 port: config.paths.first().ok_or(EINVAL)?.port,
                 key_id <- new_spinlock_irq!(config.key_id, "Session::key_id"),
@@ -632,10 +637,10 @@ impl Session {
         ibtrs_proto::consts::MAX_SEGMENTS as u16
     }
 
-    /// Returns the number of connections for ordinary I/O, one for each possible CPU;
-    /// they are numbered from zero.
+    /// Returns the number of connections of a path for ordinary I/O; they are numbered from zero.
+    #[inline]
     pub fn nr_queues(&self) -> u32 {
-        kernel::cpu::nr_cpu_ids()
+        self.nr_queues.into()
     }
 
     /// Returns the number of polled connections, see [`Session::poll`]; they are numbered after

@@ -51,7 +51,7 @@ use kx::{
 const FAILOVERS: usize = 0;
 const RECONNECTED: usize = 1;
 const CONNECT_FAILED: usize = 2;
-/// Answers handled on this CPU although their connection belongs to another.
+/// Answers handled on this CPU although their connection belongs to others.
 const MIGRATED_TO: usize = 3;
 const SG: usize = 4;
 const READ_LATENCY: usize = SG + table::SG_ROWS;
@@ -62,7 +62,7 @@ const READ_NS: usize = 0;
 const WRITE_NS: usize = 1;
 const MAXIMA: usize = 2;
 
-/// Answers on the connection of a CPU that were handled on other CPUs. The handler of that
+/// Answers on a connection that were handled on CPUs of other connections. The handler of that
 /// connection's answers counts them, one at a time. A cancelled request may end in another context,
 /// so a count may be lost.
 struct Strays {
@@ -98,8 +98,9 @@ pub(crate) struct Stats {
     pub(crate) batches: Batches,
     counters: Counters<COUNTERS>,
     maxima: Maxima<MAXIMA>,
-    /// Indexed by CPU.
+    /// One for each connection for I/O that is not polled, at the place of its first CPU.
     strays: KVVec<Strays>,
+    nr_queues: u32,
     was_connected: AtomicFlag,
 }
 
@@ -107,10 +108,10 @@ pub(crate) struct Stats {
 pub(crate) struct Timer(Instant<Monotonic>);
 
 impl Stats {
-    pub(crate) fn new() -> Result<Self> {
-        let cpus = kernel::cpu::nr_cpu_ids() as usize;
-        let mut strays = KVVec::with_capacity(cpus, GFP_KERNEL)?;
-        for _ in 0..cpus {
+    /// Creates the statistics of a path with `nr_queues` connections for I/O that is not polled.
+    pub(crate) fn new(nr_queues: u32) -> Result<Self> {
+        let mut strays = KVVec::with_capacity(nr_queues as usize, GFP_KERNEL)?;
+        for _ in 0..nr_queues {
             strays.push(Strays::new(), GFP_KERNEL)?;
         }
         Ok(Self {
@@ -119,6 +120,7 @@ impl Stats {
             counters: Counters::new()?,
             maxima: Maxima::new()?,
             strays,
+            nr_queues,
             was_connected: AtomicFlag::new(false),
         })
     }
@@ -143,13 +145,9 @@ impl Stats {
     #[inline]
     pub(crate) fn ended(&self, dir: Dir, timer: &Timer, cid: u16) -> u64 {
         self.flow.ended();
-        // Connection 1 belongs to CPU 0. The service connection and polled connections belong to no
-        // CPU.
-        let home = u32::from(cid).checked_sub(1);
-        if let Some(home) = home.filter(|home| *home < kernel::cpu::nr_cpu_ids()) {
-            if home != CpuId::current().as_u32() {
-                self.strayed(home);
-            }
+        let here = CpuId::current().as_u32();
+        if let Some(home) = table::migrated_from(cid, self.nr_queues, here) {
+            self.strayed(home);
         }
         let ns = u64::try_from(timer.0.elapsed().as_nanos()).unwrap_or(0);
         let (buckets, max) = match dir {

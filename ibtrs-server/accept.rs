@@ -319,7 +319,7 @@ impl Incomer<'_> {
         if u32::from(self.request.cid_num) > server.config.max_connections {
             return Err(Refusal::new(
                 ENOSPC,
-                "its client has more CPUs and poll queues than max_connections allows: raise it",
+                "its session has more queues than max_connections allows: raise it, or map with fewer nr_queues",
             ));
         }
         let joining = server.joining.lock();

@@ -24,7 +24,7 @@ use kx::{
 };
 
 /// Attributes of a disk.
-pub(crate) static FILES: [Attr<Arc<Mapping>>; 16] = [
+pub(crate) static FILES: [Attr<Arc<Mapping>>; 17] = [
     Attr::rw(c"unmap_device", show_unmap_device, store_unmap_device),
     Attr::rw(c"remap_device", show_remap_device, store_remap_device),
     Attr::rw(c"resize", show_resize, store_resize),
@@ -33,6 +33,7 @@ pub(crate) static FILES: [Attr<Arc<Mapping>>; 16] = [
     Attr::ro(c"mapping_path", show_mapping_path),
     Attr::ro(c"access_mode", show_access_mode),
     Attr::ro(c"exclusive", show_exclusive),
+    Attr::ro(c"nr_queues", show_nr_queues),
     Attr::ro(c"nr_poll_queues", show_nr_poll_queues),
     Attr::rw(
         c"io_timeout_limit",
@@ -127,6 +128,10 @@ fn show_access_mode(this: &Mapping, buf: &mut Buf<'_>) -> Result {
 
 fn show_exclusive(this: &Mapping, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!("{}", u8::from(this.device().access().exclusive)))
+}
+
+fn show_nr_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {
+    buf.line(fmt!("{}", this.nr_queues()))
 }
 
 fn show_nr_poll_queues(this: &Mapping, buf: &mut Buf<'_>) -> Result {

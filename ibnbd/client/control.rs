@@ -11,8 +11,10 @@ use crate::{
     registry::{
         NoSession,
         Registry,
-        User, //
-    }, //
+        User,
+        Wanted, //
+    },
+    session::Queues, //
 };
 use ibnbd_proto::map_opts::{
     MapOptions,
@@ -88,7 +90,8 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
     buf.line(fmt!(
         "Usage: echo \"sessname=<name> device_path=<path on the server> [path=<[src,]dst>]... \
          [dest_port=<1..65535>] [access_mode=<ro|rw|migration>] [exclusive=<0|1>] \
-         [nr_poll_queues=<-1..CPUs>] [key_id=<key>] [data_checksum=<none|crc32c>]\" > map_device"
+         [nr_queues=<1..CPUs>] [nr_poll_queues=<-1..CPUs>] [key_id=<key>] \
+         [data_checksum=<none|crc32c>]\" > map_device"
     ))?;
     buf.line(fmt!(""))?;
     buf.line(fmt!("src, dst ::= ip:<IPv4> | ip:<IPv6> | gid:<GID>"))?;
@@ -96,8 +99,9 @@ fn show_map_device(_registry: &Registry, buf: &mut Buf<'_>) -> Result {
         "path: up to {MAX_PATHS} times; may be left out for a session that exists"
     ))?;
     buf.line(fmt!(
-        "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_poll_queues=0 \
-         key_id={} data_checksum=none",
+        "defaults: dest_port={DEFAULT_PORT} access_mode=rw exclusive=0 nr_queues={} \
+         nr_poll_queues=0 key_id={} data_checksum=none",
+        kernel::cpu::nr_cpu_ids(),
         KeyId::default().as_str()
     ))
 }
@@ -124,8 +128,8 @@ fn at(what: &'static str) -> impl FnOnce(Error) -> Failure {
 ///
 /// # Errors
 ///
-/// - `EINVAL`, `ENAMETOOLONG`: the line is malformed, asks for poll queues that the session
-///   cannot have, or names a key other than the session's.
+/// - `EINVAL`, `ENAMETOOLONG`: the line is malformed, asks for queues that the session cannot
+///   have, or names a key other than the session's.
 /// - `EEXIST`: the device is already mapped on this session, or another network namespace has
 ///   a session with this name.
 /// - `ENXIO`: the session does not exist, and no path is given.
@@ -149,20 +153,32 @@ fn map(registry: &Arc<Registry>, line: &[u8]) -> Result {
 }
 
 fn try_map(registry: &Arc<Registry>, opts: &MapOptions<'_>) -> Result<(), Failure> {
-    let nr_poll_queues = opts
-        .poll_queues(kernel::cpu::nr_cpu_ids())
-        .and_then(|nr| u16::try_from(nr).ok())
-        .ok_or(Failure("there are more poll queues than CPUs", EINVAL))?;
+    let wanted = queues(opts)?;
     let place = registry.place(opts).map_err(|error| match error {
         EEXIST => Failure("the device is already mapped", error),
         _ => Failure("cannot reserve a disk number", error),
     })?;
-    let session = registry.session(&opts.session, User::Disk { nr_poll_queues });
+    let session = registry.session(&opts.session, User::Disk(wanted));
     let session = session.map_err(no_session)?;
     let (access, checksum) = (opts.access, opts.data_checksum);
     let opened = Opened::open(session, place, opts.device_path, access, checksum)
         .map_err(at("cannot open the device on the server"))?;
     Mapping::create(registry, opened).map_err(at("cannot create the disk"))
+}
+
+/// Returns the queues that the options ask for.
+fn queues(opts: &MapOptions<'_>) -> Result<Wanted, Failure> {
+    let cpus = kernel::cpu::nr_cpu_ids();
+    let number = |nr: Option<u32>| nr.and_then(|nr| u16::try_from(nr).ok());
+    let ordinary = number(opts.queues(cpus));
+    let polled = number(opts.poll_queues(cpus));
+    Ok(Wanted {
+        queues: Queues {
+            ordinary: ordinary.ok_or(Failure("there are more queues than CPUs", EINVAL))?,
+            polled: polled.ok_or(Failure("there are more poll queues than CPUs", EINVAL))?,
+        },
+        any_ordinary: opts.nr_queues.is_none(),
+    })
 }
 
 fn no_session(reason: NoSession) -> Failure {
@@ -173,6 +189,10 @@ fn no_session(reason: NoSession) -> Failure {
             EEXIST,
         ),
         NoSession::Polled => Failure("a disk with poll queues needs a session of its own", EINVAL),
+        NoSession::OtherQueues => Failure(
+            "the session has another number of queues: leave nr_queues out, or unmap its disks first",
+            EINVAL,
+        ),
         NoSession::OtherKey => Failure(
             "the session has another key_id; its file of that name changes it",
             EINVAL,

@@ -142,6 +142,11 @@ impl Mapping {
         self.opened.session().name()
     }
 
+    /// Returns the number of queues for ordinary I/O.
+    pub(crate) fn nr_queues(&self) -> u32 {
+        self.opened.session().nr_queues()
+    }
+
     /// Returns the number of poll queues.
     pub(crate) fn nr_poll_queues(&self) -> u32 {
         self.opened.session().nr_poll_queues()

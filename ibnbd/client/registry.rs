@@ -10,7 +10,10 @@
 use crate::{
     discovery::Discoveries,
     mapping::Mapping,
-    session::Session, //
+    session::{
+        Queues,
+        Session, //
+    }, //
 };
 use ibnbd_proto::map_opts::{
     MapOptions,
@@ -100,16 +103,39 @@ pub(crate) struct SessionRef {
 /// The use that a caller has for a session.
 #[derive(Clone, Copy)]
 pub(crate) enum User {
-    /// A mapping. A session that does not exist is opened with this number of poll queues.
-    Disk { nr_poll_queues: u16 },
-    /// A discovery: a session that exists may have any poll queues.
+    /// A mapping.
+    Disk(Wanted),
+    /// A discovery: a session that exists may have any queues. One that is opened has as few as
+    /// possible, as no disk ever uses it.
     Discovery,
+}
+
+/// The queues that a mapping needs its session to have.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The queues of a session that is opened.
+    pub(crate) queues: Queues,
+    /// Whether a session that exists may have another number of ordinary queues.
+    pub(crate) any_ordinary: bool,
+}
+
+impl User {
+    /// Returns the queues of a session that is opened.
+    fn queues(self) -> Queues {
+        match self {
+            Self::Disk(wanted) => wanted.queues,
+            Self::Discovery => Queues {
+                ordinary: 1,
+                polled: 0,
+            },
+        }
+    }
 }
 
 impl Entry {
     fn users(&mut self, user: User) -> &mut usize {
         match user {
-            User::Disk { .. } => &mut self.disks,
+            User::Disk(_) => &mut self.disks,
             User::Discovery => &mut self.discoveries,
         }
     }
@@ -118,7 +144,7 @@ impl Entry {
     /// gets none any more.
     fn usable(&self, user: User) -> Option<&Arc<Session>> {
         let may_use = match user {
-            User::Disk { .. } => self.disks > 0,
+            User::Disk(_) => self.disks > 0,
             User::Discovery => self.disks > 0 || !self.wanted,
         };
         match &self.state {
@@ -136,6 +162,8 @@ pub(crate) enum NoSession {
     Foreign,
     /// The session exists, and has poll queues or was asked for with some.
     Polled,
+    /// The session exists, and has another number of queues than it was asked for with.
+    OtherQueues,
     /// The session exists, and authenticates with another key.
     OtherKey,
     /// The session exists, and has no path to any address at which a discovery is to ask.
@@ -282,8 +310,8 @@ impl Registry {
     /// Returns a reference to the session that the options name. A session that does not exist is
     /// opened.
     ///
-    /// As in the C driver, a disk with poll queues has its session to itself: each poll queue is a
-    /// connection of the session, so their number cannot change for the next disk.
+    /// Each queue is a connection of the session's paths, so their number cannot change for the next
+    /// disk. As in the C driver, a disk with poll queues has its session to itself.
     ///
     /// # Context
     ///
@@ -321,7 +349,7 @@ impl Registry {
                 };
             }
             // Else discoveries that begin meanwhile could keep the session.
-            entry.wanted |= matches!(user, User::Disk { .. });
+            entry.wanted |= matches!(user, User::Disk(_));
             if self.changed.wait_interruptible(&mut inner) {
                 return Err(EINTR.into());
             }
@@ -337,14 +365,10 @@ impl Registry {
             state: State::Opening,
         };
         *entry.users(user) = 1;
-        let nr_poll_queues = match user {
-            User::Disk { nr_poll_queues } => nr_poll_queues,
-            User::Discovery => 0,
-        };
         inner.sessions.push(entry, GFP_KERNEL)?;
         drop(inner);
 
-        let opened = Session::open(opts, nr_poll_queues).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
+        let opened = Session::open(opts, user.queues()).and_then(|s| Ok(Arc::new(s, GFP_KERNEL)?));
         let mut inner = self.inner.lock();
         if let Ok(session) = &opened {
             let mut entries = inner.sessions.iter_mut();
@@ -385,9 +409,12 @@ fn check(session: &Session, opts: &SessionOptions<'_>, user: User) -> Result<(),
     if !session.is_local() {
         return Err(NoSession::Foreign);
     }
-    if let User::Disk { nr_poll_queues } = user {
-        if nr_poll_queues > 0 || session.nr_poll_queues() > 0 {
+    if let User::Disk(wanted) = user {
+        if wanted.queues.polled > 0 || session.nr_poll_queues() > 0 {
             return Err(NoSession::Polled);
+        }
+        if !wanted.any_ordinary && u32::from(wanted.queues.ordinary) != session.nr_queues() {
+            return Err(NoSession::OtherQueues);
         }
     }
     let transport = session.transport();
@@ -401,7 +428,7 @@ fn check(session: &Session, opts: &SessionOptions<'_>, user: User) -> Result<(),
 /// its answer might be that of another server.
 fn is_asked(session: &Session, opts: &SessionOptions<'_>, user: User) -> bool {
     let leads_to = |path: PathAddr| session.transport().leads_to(&path.dst);
-    matches!(user, User::Disk { .. }) || opts.path_count() == 0 || opts.paths().any(leads_to)
+    matches!(user, User::Disk(_)) || opts.path_count() == 0 || opts.paths().any(leads_to)
 }
 
 impl Drop for PlaceRef {

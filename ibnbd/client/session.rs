@@ -25,6 +25,15 @@ use kx::blk::{
 /// From this version on, servers honour the priority of requests.
 const PRIO_VERSION: u8 = 2;
 
+/// The queues of a session, each of them a connection of each path.
+#[derive(Clone, Copy)]
+pub(crate) struct Queues {
+    /// Queues for ordinary I/O, at least one.
+    pub(crate) ordinary: u16,
+    /// Queues for polled I/O.
+    pub(crate) polled: u16,
+}
+
 /// A session with a server. Drop closes it.
 pub(crate) struct Session {
     transport: Arc<ibtrs_client::Session>,
@@ -36,7 +45,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the session that the options name, with `nr_poll_queues` poll queues.
+    /// Opens the session that the options name.
     ///
     /// # Context
     ///
@@ -45,7 +54,7 @@ impl Session {
     /// # Errors
     ///
     /// Errors of the transport; `EPROTO` if the server's answer is invalid; `ENOMEM`.
-    pub(crate) fn open(opts: &SessionOptions<'_>, nr_poll_queues: u16) -> Result<Self> {
+    pub(crate) fn open(opts: &SessionOptions<'_>, queues: Queues) -> Result<Self> {
         let mut paths = KVec::with_capacity(opts.path_count(), GFP_KERNEL)?;
         for addr in opts.paths() {
             let path = PathSpec {
@@ -59,7 +68,8 @@ impl Session {
         let transport = ibtrs_client::Session::open(&SessionConfig {
             name: opts.name,
             paths: &paths,
-            nr_poll_queues,
+            nr_queues: queues.ordinary,
+            nr_poll_queues: queues.polled,
             key_id: opts.key_id.unwrap_or_default(),
             events: events.clone(),
         })?;
@@ -114,6 +124,11 @@ impl Session {
     /// Returns the handler of session events, which knows the devices.
     pub(crate) fn events(&self) -> &Arc<EventHandler> {
         &self.events
+    }
+
+    /// Returns the number of queues for ordinary I/O.
+    pub(crate) fn nr_queues(&self) -> u32 {
+        self.transport.nr_queues()
     }
 
     /// Returns the number of poll queues.

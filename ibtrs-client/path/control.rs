@@ -312,6 +312,7 @@ mod tests {
         let session = Session::new(&SessionConfig {
             name: SessionName::new(b"kunit").map_err(|_| EINVAL)?,
             paths: &[spec],
+            nr_queues: 1,
             nr_poll_queues: 0,
             key_id: KeyId::default(),
             events: Arc::new(Nobody, GFP_KERNEL)?,

@@ -178,6 +178,7 @@ DISK = {
     "timed_out": File(0o444, "0\n"),
     "cache_lost": File(0o644, "0\n", ("0", " 0\n"), tuple(
         (text, errno.EINVAL) for text in ("", "1", "x", "-0", "0 0", "9" * 30))),
+    "nr_queues": File(0o444, r"[1-9]\d*\n"),
     "nr_poll_queues": File(0o444, "0\n"),
     "state": File(0o444, "open\n"),
     "session": File(0o444, "demo\n"),

@@ -21,6 +21,7 @@ const PATH: &str = "path";
 const DEST_PORT: &str = "dest_port";
 const ACCESS_MODE: &str = "access_mode";
 const EXCLUSIVE: &str = "exclusive";
+const NR_QUEUES: &str = "nr_queues";
 const NR_POLL_QUEUES: &str = "nr_poll_queues";
 const KEY_ID: &str = "key_id";
 const DATA_CHECKSUM: &str = "data_checksum";
@@ -29,13 +30,14 @@ const DATA_CHECKSUM: &str = "data_checksum";
 const PATHS: Key = Key::repeatable(PATH, MAX_PATHS as u16);
 
 /// The options of `map_device`.
-const MAP: [Key; 9] = [
+const MAP: [Key; 10] = [
     Key::required(SESSNAME),
     Key::required(DEVICE_PATH),
     PATHS,
     Key::optional(DEST_PORT),
     Key::optional(ACCESS_MODE),
     Key::optional(EXCLUSIVE),
+    Key::optional(NR_QUEUES),
     Key::optional(NR_POLL_QUEUES),
     Key::optional(KEY_ID),
     Key::optional(DATA_CHECKSUM),
@@ -66,6 +68,8 @@ pub enum MapError<'a> {
     AccessMode(&'a str),
     /// The value of `exclusive` is neither 0 nor 1.
     Exclusive(&'a str),
+    /// The number of queues is no number from 1 on.
+    Queues(&'a str),
     /// The number of poll queues is no number from -1 on.
     PollQueues(&'a str),
     /// The key id is malformed.
@@ -84,6 +88,7 @@ impl MapError<'_> {
             Self::Port(_) => "port is not 1 to 65535",
             Self::AccessMode(_) => "access mode is not ro, rw or migration",
             Self::Exclusive(_) => "exclusive is not 0 or 1",
+            Self::Queues(_) => "number of queues is not 1 or more",
             Self::PollQueues(_) => "number of poll queues is not -1 or more",
             Self::KeyId(_) => KeyError::Id.as_str(),
             Self::DataChecksum(_) => BadChecksum.as_str(),
@@ -99,6 +104,7 @@ impl MapError<'_> {
             Self::Port(_)
             | Self::AccessMode(_)
             | Self::Exclusive(_)
+            | Self::Queues(_)
             | Self::PollQueues(_)
             | Self::KeyId(_)
             | Self::DataChecksum(_) => Errno::EINVAL,
@@ -116,6 +122,7 @@ impl fmt::Display for MapError<'_> {
             Self::Port(text) => write!(f, "{DEST_PORT}={text}: {}", self.as_str()),
             Self::AccessMode(text) => write!(f, "{ACCESS_MODE}={text}: {}", self.as_str()),
             Self::Exclusive(text) => write!(f, "{EXCLUSIVE}={text}: {}", self.as_str()),
+            Self::Queues(text) => write!(f, "{NR_QUEUES}={text}: {}", self.as_str()),
             Self::PollQueues(text) => write!(f, "{NR_POLL_QUEUES}={text}: {}", self.as_str()),
             Self::KeyId(text) => write!(f, "{KEY_ID}={text}: {}", self.as_str()),
             Self::DataChecksum(text) => write!(f, "{DATA_CHECKSUM}={text}: {}", self.as_str()),
@@ -191,6 +198,9 @@ pub struct MapOptions<'a> {
     pub device_path: DevicePath<'a>,
     /// The access to the device; by default read and write, and not exclusive.
     pub access: Access,
+    /// Queues for I/O that is not polled, of a session that is created; a session that exists must
+    /// have this number. See [`MapOptions::queues`].
+    pub nr_queues: Option<u32>,
     /// Poll queues: 0 unless given, -1 for one per CPU. See [`MapOptions::poll_queues`].
     pub nr_poll_queues: i32,
     /// The checksum of the disk's data; none unless given.
@@ -217,8 +227,12 @@ impl<'a> MapOptions<'a> {
             Some("0") | None => false,
             Some(text) => return Err(MapError::Exclusive(text)),
         };
+        let nr_queues = match options.get(NR_QUEUES) {
+            Some(text) => Some(queues(text).ok_or(MapError::Queues(text))?),
+            None => None,
+        };
         let nr_poll_queues = match options.get(NR_POLL_QUEUES) {
-            Some(text) => queues(text).ok_or(MapError::PollQueues(text))?,
+            Some(text) => poll_queues(text).ok_or(MapError::PollQueues(text))?,
             None => 0,
         };
         let data_checksum = match options.get(DATA_CHECKSUM) {
@@ -232,9 +246,17 @@ impl<'a> MapOptions<'a> {
                 mode: access_mode,
                 exclusive,
             },
+            nr_queues,
             nr_poll_queues,
             data_checksum,
         })
+    }
+
+    /// Number of queues of a session that is created on a machine with `nr_cpus` CPUs: one for each
+    /// unless the line has a number; `None` if it asks for more.
+    pub fn queues(&self, nr_cpus: u32) -> Option<u32> {
+        let nr = self.nr_queues.unwrap_or(nr_cpus);
+        (nr <= nr_cpus).then_some(nr)
     }
 
     /// Number of poll queues on a machine with `nr_cpus` CPUs; `None` if the line asks for more.
@@ -252,7 +274,12 @@ fn port(text: &str) -> Option<u16> {
     u16::try_from(n).ok()
 }
 
-fn queues(text: &str) -> Option<i32> {
+fn queues(text: &str) -> Option<u32> {
+    let n = text::decimal(text.as_bytes(), 1, i64::from(i32::MAX)).ok()?;
+    u32::try_from(n).ok()
+}
+
+fn poll_queues(text: &str) -> Option<i32> {
     let n = text::decimal(text.as_bytes(), -1, i64::from(i32::MAX)).ok()?;
     i32::try_from(n).ok()
 }

@@ -31,6 +31,7 @@ pub(crate) fn map_device(bytes: &[u8]) {
             assert!(!options.session.name.as_str().is_empty());
             assert!(!options.device_path.as_str().is_empty());
             assert!(options.session.dest_port > 0 && options.nr_poll_queues >= -1);
+            assert!(options.queues(4).is_none_or(|nr| (1..=4).contains(&nr)));
         }
         Err(error) => {
             assert!(error.errno().0 > 0);

@@ -28,6 +28,7 @@ REASONS = {
     "test_exports.py::test_mainlines_client": NO_RNBD,
     "test_exports.py::test_taking_an_export_away_needs_no_memory": NO_FAULTS,
     "test_faults.py::*": NO_FAULTS,
+    "test_few_queues.py::test_mainlines_server": NO_RNBD,
     "test_interop.py::*mainline*": NO_RNBD,
     "test_iwarp.py::*": NO_SIW,
     "test_mainline_selfcheck.py::test_map_and_verify": NO_RNBD,

@@ -149,8 +149,8 @@ def test_the_clients_files(pair, stack):
     # test_latency checks the counts: the partition scan has already read something.
     assert shown.pop("latency_us").startswith("1 us: ")
     assert shown == {
-        "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "nr_poll_queues": "0",
-        "exclusive": "0",
+        "state": "open", "session": "demo", "mapping_path": device, "access_mode": "rw", "exclusive": "0",
+        "nr_queues": client.run("nproc").strip(), "nr_poll_queues": "0",
         "wwid": "ibnbd-demo-dev-nullb0", "io_timeout_limit": "0",
         "timed_out": "0", "cache_lost": "0", "data_checksum": "none", "checksum_errors": "0 0",
         "unmap_device": "Usage: echo <normal|force> > unmap_device",

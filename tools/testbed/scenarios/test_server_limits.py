@@ -160,7 +160,7 @@ def test_a_path_of_too_many_connections_is_refused(pair):
     cpus = 256
     program = sits(client, f"print(ask(1025), ask(2000), ask(1024), ask({1 + 2 * cpus}))")
     assert leaves(client, program) == [f"{errno.ENOSPC} {errno.ENOSPC} 0 0"]
-    assert ("refused: its client has more CPUs and poll queues than max_connections allows: raise it (ENOSPC)"
+    assert ("refused: its session has more queues than max_connections allows: raise it, or map with fewer nr_queues (ENOSPC)"
             in server.run("dmesg"))
 
 

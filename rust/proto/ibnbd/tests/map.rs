@@ -15,7 +15,7 @@ use proptest::prelude::*;
 fn a_whole_line() {
     let line = b"sessname=blya path=ip:10.0.0.2,ip:10.0.0.1 path=gid:fe80::1@gid:fe80::2 \
         device_path=/dev/ram0 access_mode=migration exclusive=1 dest_port=4321 nr_poll_queues=-1 \
-        key_id=web1-2026\n";
+        nr_queues=3 key_id=web1-2026\n";
     let m = MapOptions::parse(line).unwrap();
     assert_eq!(m.session.name.as_str(), "blya");
     assert_eq!(m.device_path.as_str(), "/dev/ram0");
@@ -27,6 +27,7 @@ fn a_whole_line() {
     assert_eq!(paths[0], "ip:10.0.0.2@ip:10.0.0.1");
     assert!(paths[1].starts_with("gid:fe80:0000:"));
     assert_eq!(m.poll_queues(4), Some(4));
+    assert_eq!(m.nr_queues, Some(3));
     assert_eq!(m.session.key_id, KeyId::new(b"web1-2026"));
 }
 
@@ -41,6 +42,22 @@ fn defaults() {
     assert_eq!(m.session.key_id, None);
     let m = MapOptions::parse(b"device_path=d sessname=s nr_poll_queues=5").unwrap();
     assert_eq!((m.poll_queues(4), m.poll_queues(5)), (None, Some(5)));
+}
+
+#[test]
+fn no_more_queues_than_cpus() {
+    let m = MapOptions::parse(b"device_path=d sessname=s").unwrap();
+    assert_eq!(
+        (m.nr_queues, m.queues(1), m.queues(4)),
+        (None, Some(1), Some(4))
+    );
+    let m = MapOptions::parse(b"device_path=d sessname=s nr_queues=1").unwrap();
+    assert_eq!((m.queues(1), m.queues(4)), (Some(1), Some(1)));
+    let m = MapOptions::parse(b"device_path=d sessname=s nr_queues=5").unwrap();
+    assert_eq!(
+        (m.queues(4), m.queues(5), m.queues(6)),
+        (None, Some(5), Some(5))
+    );
 }
 
 #[test]
@@ -104,6 +121,26 @@ fn errors_name_the_option() {
             "sessname=s device_path=d exclusive=yes",
             MapError::Exclusive("yes"),
             "exclusive=yes: exclusive is not 0 or 1",
+        ),
+        (
+            "sessname=s device_path=d nr_queues=0",
+            MapError::Queues("0"),
+            "nr_queues=0: number of queues is not 1 or more",
+        ),
+        (
+            "sessname=s device_path=d nr_queues=-1",
+            MapError::Queues("-1"),
+            "nr_queues=-1: number of queues is not 1 or more",
+        ),
+        (
+            "sessname=s device_path=d nr_queues=all",
+            MapError::Queues("all"),
+            "nr_queues=all: number of queues is not 1 or more",
+        ),
+        (
+            "sessname=s device_path=d nr_queues=2 nr_queues=2",
+            opt(Doubled, "nr_queues"),
+            "nr_queues: option given twice",
         ),
         (
             "sessname=s device_path=d nr_poll_queues=-2",
@@ -170,6 +207,7 @@ fn a_session_without_a_device() {
         "device_path",
         "access_mode",
         "exclusive",
+        "nr_queues",
         "nr_poll_queues",
         "x",
     ] {

@@ -138,6 +138,28 @@ impl MigrationRow {
     }
 }
 
+/// The CPU at which [`MigrationRow::From`] counts a completion on connection `cid` of a path that
+/// CPU `on` has handled; none if the completion came on a CPU of that connection.
+///
+/// Connection 1 is the first of the `nr_queues` connections for I/O that is not polled. CPU `i`
+/// sends on number `i % nr_queues` of them, so with fewer of them than CPUs each has several CPUs.
+/// The first one stands for them all. The service connection and polled connections have no CPU.
+#[inline]
+pub const fn migrated_from(cid: u16, nr_queues: u32, on: u32) -> Option<u32> {
+    // Lossless.
+    let Some(home) = (cid as u32).checked_sub(1) else {
+        return None;
+    };
+    // The first comparison saves the division where nothing has migrated.
+    if home == on || home >= nr_queues {
+        return None;
+    }
+    match on.checked_rem(nr_queues) {
+        Some(queue) if queue != home => Some(home),
+        _ => None,
+    }
+}
+
 /// The file `cpu_migration`: completions that came on another CPU than they should have. The rows
 /// of the source are those of [`MigrationRow`].
 pub struct CpuMigration<'a, T: PerCpu>(pub &'a T);

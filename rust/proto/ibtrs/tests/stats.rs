@@ -5,7 +5,7 @@
 use ibtrs_proto::settings::{Setting, HB_INTERVAL_MS, QUEUE_TIMEOUT_S, RECONNECT_DELAY_MS};
 use ibtrs_proto::stats::latency::{bucket, Histogram, Latencies, BUCKETS};
 use ibtrs_proto::stats::table::{
-    sg_row, CpuMigration, MigrationLine, MigrationRow, PerCpu, SgEntries, SG_ROWS,
+    migrated_from, sg_row, CpuMigration, MigrationLine, MigrationRow, PerCpu, SgEntries, SG_ROWS,
 };
 use ibtrs_proto::stats::{ClientRdma, Reconnects, ServerRdma, Transfers, WcCompletion};
 use ibtrs_proto::text::{self, TextError};
@@ -274,6 +274,29 @@ fn migrations() {
     let line = |row| MigrationLine(&table, row).to_string();
     assert_eq!(line(MigrationRow::From), "1 2 4 \n");
     assert_eq!(line(MigrationRow::To), "5 6 80 \n");
+}
+
+#[test]
+fn completions_migrate_between_connections() {
+    // One connection for each of four CPUs: connection 1 is that of CPU 0.
+    for cid in 1..=4 {
+        for cpu in 0..4 {
+            let home = u32::from(cid) - 1;
+            let moved = (cpu != home).then_some(home);
+            assert_eq!(migrated_from(cid, 4, cpu), moved, "{cid} {cpu}");
+        }
+    }
+    // Two connections: CPUs 0 and 2 share the first one, and 1 and 3 the second.
+    let of = |cid| [0, 1, 2, 3].map(|cpu| migrated_from(cid, 2, cpu));
+    assert_eq!(of(1), [None, Some(0), None, Some(0)]);
+    assert_eq!(of(2), [Some(1), None, Some(1), None]);
+    // All CPUs share a single one.
+    assert_eq!([0, 1, 255].map(|cpu| migrated_from(1, 1, cpu)), [None; 3]);
+    // The service connection and polled ones belong to no CPU.
+    for cid in [0, 3, 4, u16::MAX] {
+        assert_eq!(of(cid), [None; 4], "{cid}");
+    }
+    assert_eq!(migrated_from(1, 0, 0), None);
 }
 
 #[test]
