@@ -11,6 +11,7 @@
 //! paths = ["10.0.2.2,10.0.2.1"]
 //! queue_timeout_s = 300              # and the other settings of a session
 //! key_id = "web1-2026"               # else default
+//! queues = 4                         # else one for each CPU
 //!
 //! [[session.disk]]
 //! device = "disk1"
@@ -123,6 +124,8 @@ pub struct Session {
     pub paths: Vec<String>,
     /// The server's port, if not the usual one.
     pub port: Option<u16>,
+    /// Queues for I/O that is not polled, if not one for each CPU.
+    pub queues: Option<u32>,
     /// Settings: file and value.
     pub settings: Vec<(String, String)>,
     /// Its disks.

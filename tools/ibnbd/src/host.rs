@@ -64,6 +64,14 @@ pub fn parameter(root: &Root, module: &str, name: &str) -> Option<String> {
     value::line(&text)
 }
 
+/// The number of CPUs that a session has queues for, unless it was given another one: all that the
+/// machine may ever have.
+pub fn cpus(root: &Root) -> Option<u64> {
+    let text = root.read("/sys/devices/system/cpu/possible").ok()?;
+    let last = text.trim().rsplit(['-', ',']).next()?;
+    last.parse::<u64>().ok()?.checked_add(1)
+}
+
 /// The kind of link that carries the packets of an RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

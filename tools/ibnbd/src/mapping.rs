@@ -138,6 +138,8 @@ pub struct Mapping {
     pub access: Option<String>,
     /// Whether nobody else may have it.
     pub exclusive: bool,
+    /// Queues of a new session for I/O that is not polled, if not one for each CPU.
+    pub queues: Option<u32>,
     /// Queues for polled I/O, -1 for one for each CPU.
     pub poll_queues: i64,
     /// The id of the key of a new session, if another one than usual.
@@ -186,6 +188,9 @@ impl Mapping {
         }
         if self.exclusive {
             line += " exclusive=1";
+        }
+        if let Some(queues) = self.queues {
+            line += &format!(" nr_queues={queues}");
         }
         if self.poll_queues != 0 {
             line += &format!(" nr_poll_queues={}", self.poll_queues);

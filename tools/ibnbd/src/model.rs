@@ -122,6 +122,14 @@ impl Machine {
         })
     }
 
+    /// The queues of a session of our client that are not polled, as its disks have them.
+    pub fn queues(&self, session: &str) -> Option<u64> {
+        let mut own = self
+            .our_disks()
+            .filter(|disk| disk.session.as_deref() == Some(session));
+        own.find_map(|disk| disk.queues)
+    }
+
     /// Whether there is nothing at all.
     pub fn is_empty(&self) -> bool {
         self.disks.is_empty() && self.sessions.is_empty() && self.opened.is_empty()

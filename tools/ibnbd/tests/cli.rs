@@ -270,6 +270,8 @@ fn map_writes_the_line_and_prints_the_disk() {
         "10.0.1.2,10.0.1.1",
         "--migration",
         "--exclusive",
+        "--queues",
+        "2",
         "--key-id",
         "web1-2026",
         "--checksum",
@@ -282,7 +284,9 @@ fn map_writes_the_line_and_prints_the_disk() {
         "{text}"
     );
     assert!(
-        text.ends_with(" access_mode=migration exclusive=1 key_id=web1-2026 data_checksum=crc32c"),
+        text.ends_with(
+            " access_mode=migration exclusive=1 nr_queues=2 key_id=web1-2026 data_checksum=crc32c"
+        ),
         "{text}"
     );
 }
@@ -304,6 +308,7 @@ fn lines_that_make_no_sense_are_not_written() {
             "cannot be used with",
         ),
         (&["map", "10.0.1.1", "d", "--port", "0"], "0 is not in"),
+        (&["map", "10.0.1.1", "d", "--queues", "0"], "0 is not in"),
         (
             &["map", "10.0.1.1", "d", "--key-id", "a:b"],
             "1 to 32 letters",
@@ -1342,6 +1347,9 @@ fn map_and_unmap_persist() {
         .file("/sys/class/ibtrs-client/s/key_id", "2026\n")
         .file("/sys/class/ibtrs-client/s/queue_timeout_s", "90\n")
         .file(MAP_FILE, "");
+    for disk in [0, 1] {
+        tree.file(&format!("/sys/block/ibnbd{disk}/ibnbd/nr_queues"), "2\n");
+    }
     tree.file("/sys/block/ibnbd1/ibnbd/unmap_device", "");
     good(
         &tree,
@@ -1354,6 +1362,7 @@ fn map_and_unmap_persist() {
     );
     // Only what the session needs to connect is written of its settings.
     assert!(text.contains("key_id = \"2026\""), "{text}");
+    assert!(text.contains("queues = 2\n"), "{text}");
     assert!(!text.contains("queue_timeout_s"), "{text}");
     good(&tree, &["unmap", "disk1", "--persist"]);
     assert!(!tree.text("/etc/ibtrs/client.toml").contains("disk1"));

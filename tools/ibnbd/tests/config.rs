@@ -206,6 +206,75 @@ fn a_session_has_the_key_that_its_file_says() {
     assert_eq!(kept(&tree, &saved, Choice::default()), saved);
 }
 
+/// The lines of all steps that map a disk.
+fn mapped(tree: &Tree, config: &Config) -> Vec<String> {
+    let root = Root::new(tree.base());
+    let wish = Wish {
+        resolve: &resolve,
+        prune: false,
+        side: None,
+        disk: None,
+    };
+    let all = plan::steps(&root, &Machine::read(&root), config, &wish);
+    let lines = all.into_iter().filter_map(|step| match step {
+        Step::Map(mapping) => Some(mapping.line().unwrap()),
+        _ => None,
+    });
+    lines.collect()
+}
+
+/// A session is made with its number of queues, which cannot change while it has disks.
+#[test]
+fn a_session_has_the_queues_that_its_file_says() {
+    let text = "[[session]]\nname = \"s\"\npaths = [\"10.0.1.2,10.0.1.1\"]\nqueues = 2\nkey_id = \"k\"\n[[session.disk]]\ndevice = \"new\"\n";
+    let config = good(text);
+    let tree = Tree::new();
+    tree.client();
+    assert_eq!(
+        steps(&tree, &config, false),
+        ["+ map new of session s over ip:10.0.1.2,ip:10.0.1.1 with key k and 2 queues"]
+    );
+    assert_eq!(
+        mapped(&tree, &config),
+        ["sessname=s device_path=new path=ip:10.0.1.2,ip:10.0.1.1 nr_queues=2 key_id=k"]
+    );
+    // One that is there keeps its number, and says so.
+    tree.session("s", &[("10.0.1.2", "10.0.1.1", "connected")])
+        .file("/sys/class/ibtrs-client/s/key_id", "k\n")
+        .disk(0, "s", "old");
+    let later = [
+        "+ map new of session s over ip:10.0.1.2,ip:10.0.1.1",
+        "! session s has 4 queues until its last disk is unmapped, and not 2",
+    ];
+    assert_eq!(steps(&tree, &config, false), later);
+    assert!(!mapped(&tree, &config)[0].contains("nr_queues"));
+    let two = "/sys/block/ibnbd0/ibnbd/nr_queues";
+    tree.file(two, "2\n");
+    assert_eq!(steps(&tree, &config, false), later[..1]);
+    // A file without a number takes any.
+    assert_eq!(
+        steps(&tree, &good(&text.replace("queues = 2\n", "")), false),
+        later[..1]
+    );
+
+    // What is saved has the number, if it is not that of the CPUs or was written before.
+    let saved = kept(&tree, "", Choice::default());
+    assert_eq!(good(&saved).sessions[0].queues, Some(2));
+    assert_eq!(kept(&tree, &saved, Choice::default()), saved);
+    tree.file(two, "4\n");
+    assert!(!kept(&tree, "", Choice::default()).contains("queues"));
+    assert!(kept(&tree, &saved, Choice::default()).contains("queues = 4\n"));
+    for (cpus, is_kept) in [("0-1,4-7", true), ("0", false), ("x", false)] {
+        tree.file("/sys/devices/system/cpu/possible", format!("{cpus}\n"));
+        let text = kept(&tree, "", Choice::default());
+        assert_eq!(text.contains("queues = 4\n"), is_kept, "{cpus}: {text}");
+    }
+    for bad in ["0", "-1", "4097", "\"all\""] {
+        let problems = wrong(&text.replace("queues = 2", &format!("queues = {bad}")));
+        assert!(problems[0].what.starts_with("queues: "), "{problems:?}");
+    }
+}
+
 #[test]
 fn a_name_that_nobody_knows_keeps_nothing_else_from_being_done() {
     let tree = Tree::new();
@@ -420,21 +489,7 @@ fn a_disk_has_its_checksum_until_it_is_unmapped() {
         refused[0].contains("is mapped with data_checksum none until it is unmapped"),
         "{refused:?}"
     );
-    let mapped = |checksum: &str| {
-        let root = Root::new(tree.base());
-        let wish = Wish {
-            resolve: &resolve,
-            prune: false,
-            side: None,
-            disk: None,
-        };
-        let config = of("new", checksum);
-        let all = plan::steps(&root, &Machine::read(&root), &config, &wish);
-        all.into_iter().find_map(|step| match step {
-            Step::Map(mapping) => Some(mapping.line().unwrap()),
-            _ => None,
-        })
-    };
+    let mapped = |checksum: &str| mapped(&tree, &of("new", checksum)).pop();
     let with = mapped("crc32c").unwrap();
     assert!(with.ends_with(" data_checksum=crc32c"), "{with}");
     let without = mapped("none").unwrap();

@@ -133,9 +133,10 @@ def test_the_tasks_of_the_guide(pair):
     disk = client_tool.json("show ibnbd1")["disk"]
     assert (disk["access_mode"], disk["exclusive"], disk["session"]) == ("migration", False, session)
     client_tool("unmap second")
-    assert client_tool("map 10.0.1.1 second --exclusive --poll-queues 1") == "/dev/ibnbd1"
+    assert client_tool("map 10.0.1.1 second --exclusive --queues 1 --poll-queues 1") == "/dev/ibnbd1"
     disk = client_tool.json("show ibnbd1")["disk"]
-    assert (disk["access_mode"], disk["exclusive"], disk["poll_queues"]) == ("rw", True, 1)
+    assert (disk["access_mode"], disk["exclusive"]) == ("rw", True)
+    assert (disk["queues"], disk["poll_queues"]) == (1, 1)
     assert disk["session"] == f"{session}+second"
     # The histogram of a disk starts again, and a disconnected client comes back.
     client.run("dd if=/dev/ibnbd0 of=/dev/null bs=4k count=8 iflag=direct status=none")

@@ -105,6 +105,7 @@ pub fn client(
     let Some(list) = tables(document.as_table_mut(), "session") else {
         return;
     };
+    let cpus = host::cpus(root);
     for session in machine.ours(Side::Client) {
         if choice.only.is_some_and(|(name, _)| name != session.name) {
             continue;
@@ -120,6 +121,7 @@ pub fn client(
         }
         others.keep(list, ("session", &session.name), &is, new, &|table| {
             keep_session(machine, session, table, choice);
+            keep_queues(machine.queues(&session.name), cpus, table);
         });
     }
     if choice.prune {
@@ -265,6 +267,16 @@ fn keep_session(
     }
     if list.is_empty() {
         table.remove("disk");
+    }
+}
+
+/// Writes the number of queues if it is not the usual one, or if the file has one: without it the
+/// session would have another one the next time.
+fn keep_queues(queues: Option<u64>, cpus: Option<u64>, table: &mut Table) {
+    let Some(queues) = queues else { return };
+    if let Ok(now) = i64::try_from(queues) {
+        let usual = cpus.is_none_or(|cpus| queues >= cpus);
+        replace(table, "queues", value(now), usual);
     }
 }
 

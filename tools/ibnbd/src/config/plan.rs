@@ -212,9 +212,12 @@ impl fmt::Display for Step {
                     "+ map {} of session {} over {paths}",
                     m.device, m.session
                 )?;
-                match &m.key_id {
-                    Some(id) => write!(f, " with key {id}"),
-                    None => Ok(()),
+                let key = m.key_id.as_ref().map(|id| format!("key {id}"));
+                let queues = m.queues.map(|n| format!("{n} queues"));
+                let with: Vec<String> = key.into_iter().chain(queues).collect();
+                match with.is_empty() {
+                    true => Ok(()),
+                    false => write!(f, " with {}", with.join(" and ")),
                 }
             }
             Self::Unmap { disk } => write!(f, "- unmap {disk}"),
@@ -491,6 +494,7 @@ fn of_session(
     if let Some(there) = there {
         of_paths(there, &found, wish.prune, steps);
     }
+    of_queues(machine, name, session, steps);
     let folder = format!("{}/{name}", Family::Ibnbd.sessions(Side::Client));
     let entries = there.map(|s| s.settings.entries()).unwrap_or_default();
     // A session that is to be made has its key from the first connection on.
@@ -502,6 +506,19 @@ fn of_session(
             .map(|(_, value)| value.clone());
         let name = format!("session {name}");
         set(&name, &name, &folder, key, was, value, steps);
+    }
+}
+
+/// A session keeps its queues as long as it has disks.
+fn of_queues(machine: &Machine, name: &str, session: &Session, steps: &mut Vec<Step>) {
+    let (Some(wanted), Some(is)) = (session.queues, machine.queues(name)) else {
+        return;
+    };
+    if is != u64::from(wanted) {
+        let why = format!(
+            "session {name} has {is} queues until its last disk is unmapped, and not {wanted}"
+        );
+        steps.push(cannot(format!("queues of session {name}"), why));
     }
 }
 
@@ -550,6 +567,7 @@ fn of_disk(
     steps: &mut Vec<Step>,
 ) {
     let of = disk_words(name, &disk.device);
+    let is_new = machine.our(Side::Client, name).is_none();
     let Some(there) = machine.our_disk(name, &disk.device) else {
         steps.push(Step::Map(Mapping {
             session: name.to_owned(),
@@ -558,8 +576,9 @@ fn of_disk(
             port: session.port.filter(|port| *port != 1234),
             access: disk.access.clone().filter(|access| access != "rw"),
             exclusive: disk.exclusive,
+            queues: session.queues.filter(|_| is_new),
             poll_queues: disk.poll_queues,
-            key_id: key_id(session).filter(|_| machine.our(Side::Client, name).is_none()),
+            key_id: key_id(session).filter(|_| is_new),
             data_checksum: disk
                 .data_checksum
                 .clone()

@@ -115,6 +115,7 @@ impl All {
         let servers = ends(source, &mut fields, "servers");
         let paths = ends(source, &mut fields, "paths");
         let port = fields.number(source, "port", 1..=65535);
+        let queues = fields.number(source, "queues", 1..=4096);
         let mut settings = Vec::new();
         if let Some(policy) = fields.one_of(source, "mp_policy", &POLICIES) {
             settings.push(("mp_policy".to_owned(), policy));
@@ -151,6 +152,7 @@ impl All {
             servers,
             paths,
             port,
+            queues: queues.and_then(|queues| u32::try_from(queues.value).ok()),
             settings,
             disks,
         });

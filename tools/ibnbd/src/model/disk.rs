@@ -33,6 +33,9 @@ pub struct Disk {
     pub exclusive: Option<bool>,
     /// Its size in bytes.
     pub size_bytes: Option<u64>,
+    /// Queues for I/O that is not polled: connections of each path of its session.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<u64>,
     /// Queues for polled I/O.
     pub poll_queues: Option<u64>,
     /// Timeouts after which a request fails; 0 for no limit.
@@ -146,6 +149,7 @@ fn disk(
         checksum_errors: files.own("checksum_errors", value::checksum_errors),
         exclusive: files.own("exclusive", value::flag),
         size_bytes: files.get("size_bytes", "size", value::sectors),
+        queues: files.own_named("queues", "nr_queues", value::number),
         poll_queues: files.own_named("poll_queues", "nr_poll_queues", value::number),
         io_timeout_limit: files.own("io_timeout_limit", value::number),
         io_timeout_ms: files.get("io_timeout_ms", "queue/io_timeout", value::number),

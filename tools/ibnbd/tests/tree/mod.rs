@@ -88,6 +88,7 @@ impl Tree {
     /// The client's modules.
     pub fn client(&self) -> &Self {
         self.file("/sys/class/ibnbd-client/ctl/map_device", "Usage: ...\n")
+            .file("/sys/devices/system/cpu/possible", "0-3\n")
             .folder("/sys/class/ibtrs-client")
             .file("/sys/module/ibnbd_client/srcversion", "0123\n")
             .file("/sys/module/ibtrs_client/parameters/ack_timeout", "0\n")
@@ -109,6 +110,7 @@ impl Tree {
                 ("mapping_path", &format!("{mapping_path}\n")),
                 ("access_mode", "rw\n"),
                 ("exclusive", "0\n"),
+                ("nr_queues", "4\n"),
                 ("nr_poll_queues", "0\n"),
                 ("io_timeout_limit", "0\n"),
                 ("timed_out", "0\n"),

@@ -502,6 +502,9 @@ pub(crate) struct Map {
     /// Nobody else may have the device open
     #[arg(long)]
     pub(crate) exclusive: bool,
+    /// Queues of a new session, if not one for each CPU: each path has a connection for each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) queues: Option<u32>,
     /// Queues for polled I/O; -1 for one for each CPU
     #[arg(long, default_value_t = 0, allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1..=4096))]
     pub(crate) poll_queues: i64,
@@ -684,7 +687,7 @@ pub(crate) struct HostLimits {
     /// Most paths that it may have; 0 for any number
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_paths"))]
     pub(crate) max_paths: u64,
-    /// Most connections that its paths may have, one for each CPU and one more; 0 for any number
+    /// Most connections that its paths may have, one for each queue and one more; 0 for any number
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = limit("max_connections"))]
     pub(crate) max_connections: u64,
     /// Most memory of the server that its paths may take; 0 for any amount

@@ -132,6 +132,7 @@ fn wanted(context: &Context, map: &Map) -> Result<Mapping, Failure> {
         device: map.device.clone(),
         access,
         exclusive: map.exclusive,
+        queues: map.queues,
         poll_queues: map.poll_queues,
         data_checksum: map.checksum.map(|checksum| checksum.as_str().to_owned()),
         ..session(context, &map.server, own)?
